@@ -1,0 +1,3 @@
+module github.com/streamtorch/streamtorch
+
+go 1.24
