@@ -1,0 +1,71 @@
+package decode
+
+// #include "cgotorch_decode.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What is wrong with an image or a call, for errors.Is.
+var (
+	ErrInvalidArgument = errors.New("decode: invalid argument")
+	ErrOutOfMemory     = errors.New("decode: out of memory")
+	ErrNotAnImage      = errors.New("decode: not an image")           // zero bytes, or no known format
+	ErrTruncated       = errors.New("decode: truncated image")        // the data end before the last pixel
+	ErrCorrupt         = errors.New("decode: corrupt image")          // the data contradict their format or checksum
+	ErrTooLarge        = errors.New("decode: image too large")        // more pixels or scans than allowed
+	ErrTooSmall        = errors.New("decode: image too small")        // smaller than the crop
+	ErrUnsupported     = errors.New("decode: unsupported image kind") // valid, but not decoded here
+	ErrInternal        = errors.New("decode: internal error")         // a defect of this library or of a format's decoder
+	ErrClosed          = errors.New("decode: pool is closed")
+)
+
+// Error is what is wrong with one image. Its text is the bare reason, such as "truncated JPEG", for the caller to put the
+// name of the file before it.
+type Error struct {
+	Reason string
+	Kind   error // ErrTruncated or another of this package's errors; errors.Is finds it
+}
+
+// Error returns the reason.
+func (e *Error) Error() string { return e.Reason }
+
+// Unwrap returns the kind.
+func (e *Error) Unwrap() error { return e.Kind }
+
+func refuse(kind error, format string, args ...any) *Error {
+	return &Error{Reason: fmt.Sprintf(format, args...), Kind: kind}
+}
+
+// take turns a status into an error and frees it; NULL is nil.
+func take(status *C.ctd_status) error {
+	if status == nil {
+		return nil
+	}
+	defer C.ctd_status_free(status)
+	return &Error{Reason: C.GoString(C.ctd_status_message(status)), Kind: kindOf(C.ctd_status_code(status))}
+}
+
+func kindOf(code C.int32_t) error {
+	switch code {
+	case C.CTD_INVALID_ARGUMENT:
+		return ErrInvalidArgument
+	case C.CTD_OUT_OF_MEMORY:
+		return ErrOutOfMemory
+	case C.CTD_NOT_AN_IMAGE:
+		return ErrNotAnImage
+	case C.CTD_TRUNCATED:
+		return ErrTruncated
+	case C.CTD_CORRUPT:
+		return ErrCorrupt
+	case C.CTD_TOO_LARGE:
+		return ErrTooLarge
+	case C.CTD_TOO_SMALL:
+		return ErrTooSmall
+	case C.CTD_UNSUPPORTED:
+		return ErrUnsupported
+	}
+	return ErrInternal
+}

@@ -1,0 +1,70 @@
+package decode
+
+// #include "cgotorch_decode.h"
+import "C"
+
+import "unsafe"
+
+// Info is what an image's header says.
+type Info struct {
+	Format        Format
+	Width, Height int        // as stored, before the orientation is applied
+	Channels      int        // as stored, alpha included; 1 for a palette
+	Bits          int        // per channel, or per palette index
+	ColorSpace    ColorSpace // of the stored channels
+	Alpha         bool       // has an alpha channel or a transparent colour
+	Progressive   bool       // progressive JPEG, interlaced PNG
+	Orientation   int        // EXIF, 1 to 8; 1 where the file says nothing
+}
+
+// ColorSpace is the meaning of an image's stored channels.
+type ColorSpace int
+
+// The colour spaces.
+const (
+	Grey ColorSpace = iota + 1
+	RGB
+	YCbCr
+	CMYK
+	YCCK
+	Palette
+)
+
+// String returns "grey", "RGB", "YCbCr", "CMYK", "YCCK" or "palette".
+func (s ColorSpace) String() string {
+	names := [...]string{"unknown", "grey", "RGB", "YCbCr", "CMYK", "YCCK", "palette"}
+	if s < 0 || int(s) >= len(names) {
+		s = 0
+	}
+	return names[s]
+}
+
+// Probe reads the header of an image of any [Format]; its pixels are not decoded. It fails with an *[Error].
+func Probe(data []byte) (Info, error) {
+	if format := Sniff(data); format != JPEG && format != PNG && format != Unknown {
+		return probeForeign(data, format)
+	}
+	var out C.ctd_info
+	if err := take(C.ctd_probe(bytesOf(data), C.size_t(len(data)), &out)); err != nil {
+		return Info{}, err
+	}
+	return Info{
+		Format: Format(out.format), Width: int(out.width), Height: int(out.height), Channels: int(out.channels),
+		Bits: int(out.bits), ColorSpace: ColorSpace(out.color_space), Alpha: out.alpha != 0,
+		Progressive: out.progressive != 0, Orientation: int(out.orientation),
+	}, nil
+}
+
+// Check decodes the whole image and drops its pixels: nil means that a [Pool] with the default MaxPixels decodes it. It
+// fails with the *[Error] that the pool would give, and waits for the decoding on the calling goroutine.
+func Check(data []byte) error {
+	if format := Sniff(data); format != JPEG && format != PNG && format != Unknown {
+		_, err := decodeForeign(data, format, defaultMaxPixels)
+		return err
+	}
+	return take(C.ctd_check(bytesOf(data), C.size_t(len(data)), 0))
+}
+
+func bytesOf(data []byte) *C.uint8_t {
+	return (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data)))
+}

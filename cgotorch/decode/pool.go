@@ -1,0 +1,168 @@
+package decode
+
+// #include "cgotorch_decode.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+const defaultMaxPixels = 100_000_000
+
+// Options configures a [Pool]. Transform must be set.
+type Options struct {
+	Workers        int       // threads; 0 means one per core that this process may use
+	Transform      Transform // what becomes of each image, and the size of the results
+	Channels       int       // 3: RGB; 1: grey; 0 means 3
+	HorizontalFlip float64   // probability, 0 to 1, that a Result says Flip
+	MaxPixels      int       // width x height above which an image is refused; 0 means 100 million
+}
+
+// Image is one encoded image of a batch.
+type Image struct {
+	Data []byte // the file's bytes; only read, and only during the call
+	Key  uint64 // fixes all random choices: equal Key, equal crop and flip, whatever Workers is
+}
+
+// Result is what became of one image.
+type Result struct {
+	Err error // an *Error that says what is wrong with the image, whose pixels are then 0; nil when it was decoded
+
+	Width, Height int // of the source, its orientation applied; 0 when unknown
+
+	// The box that was cut out, in pixels of the source, its orientation applied. Top and Left are less than 0 where
+	// the box begins in the padding. For ResizeCenterCrop the box lies in the resized image.
+	Top, Left, CropHeight, CropWidth int
+
+	Flip bool // the image is to be flipped left to right. That is left to the device: the pixels are not flipped
+}
+
+// Pool is a number of threads that decode batches. It is safe for concurrent use; batches decoded at the same time share
+// the threads.
+type Pool struct {
+	mu                      sync.RWMutex // held for reading by Decode; Close takes it to wait for them
+	handle                  *C.ctd_pool
+	cleanup                 runtime.Cleanup
+	height, width, channels int
+	workers, maxPixels      int
+}
+
+// NewPool starts the threads. It fails with ErrInvalidArgument for a value outside its range. The pool must be closed.
+func NewPool(options Options) (*Pool, error) {
+	if options.Transform == nil {
+		return nil, fmt.Errorf("decode: Options.Transform is nil: %w", ErrInvalidArgument)
+	}
+	in := C.ctd_options{
+		workers: narrow(options.Workers), channels: narrow(options.Channels),
+		horizontal_flip: C.double(options.HorizontalFlip), max_pixels: C.int64_t(options.MaxPixels),
+	}
+	options.Transform.set(&in)
+	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels, maxPixels: options.MaxPixels}
+	if p.channels == 0 {
+		p.channels = 3
+	}
+	if p.maxPixels == 0 {
+		p.maxPixels = defaultMaxPixels
+	}
+	if err := take(C.ctd_pool_new(&in, &p.handle)); err != nil {
+		return nil, fmt.Errorf("decode: %w", err)
+	}
+	p.workers = int(C.ctd_pool_workers(p.handle))
+	p.cleanup = runtime.AddCleanup(p, func(handle *C.ctd_pool) { C.ctd_pool_free(handle) }, p.handle)
+	return p, nil
+}
+
+// Size returns the size of every result: uint8, height x width x channels.
+func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, p.channels }
+
+// Decode writes the transformed pixels of images[i] to the i-th part of dst, which is uint8, len(images) x height x width x
+// channels, and says in results[i] what became of it. It waits until the whole batch is done.
+//
+// dst may be Go or C memory. Decode fails, with nothing written, when the pool is closed or a length does not fit; what is
+// wrong with one image is in its Result alone.
+func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
+	each := p.height * p.width * p.channels
+	if len(results) != len(images) {
+		return fmt.Errorf("decode: %d results for %d images: %w", len(results), len(images), ErrInvalidArgument)
+	}
+	if len(dst) != len(images)*each {
+		return fmt.Errorf("decode: dst has %d bytes; %d images of %d x %d x %d need %d: %w", len(dst),
+			len(images), p.height, p.width, p.channels, len(images)*each, ErrInvalidArgument)
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.handle == nil {
+		return ErrClosed
+	}
+	return p.decode(images, dst, results)
+}
+
+// Close waits for the batches being decoded, ends the threads and frees the pool. Closing twice is legal.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.handle == nil {
+		return nil
+	}
+	p.cleanup.Stop()
+	C.ctd_pool_free(p.handle)
+	p.handle = nil
+	return nil
+}
+
+// decode runs the batch in as few crossings as the memory for pixels decoded by Go allows: usually one.
+func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
+	each := p.height * p.width * p.channels
+	for begin := 0; begin < len(images); {
+		foreign, end := p.decodeForeign(images, begin)
+		err := p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
+		if err != nil {
+			return err
+		}
+		begin = end
+	}
+	return nil
+}
+
+// cross hands one part of the batch to C. foreign has the pixels, or the errors, of the images that Go decoded, by index.
+func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, results []Result) error {
+	in := make([]C.ctd_image, len(images))
+	out := make([]C.ctd_result, len(images))
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	for i, image := range images {
+		in[i].key = C.uint64_t(image.Key)
+		if len(image.Data) > 0 {
+			pin.Pin(unsafe.SliceData(image.Data))
+			in[i].data, in[i].size = bytesOf(image.Data), C.size_t(len(image.Data))
+		}
+		if pixels := foreign[i]; pixels.err == nil && pixels.pix != nil {
+			pin.Pin(unsafe.SliceData(pixels.pix))
+			in[i].pixels = bytesOf(pixels.pix)
+			in[i].width, in[i].height = narrow(pixels.width), narrow(pixels.height)
+			in[i].channels = narrow(pixels.channels)
+		}
+	}
+	err := take(C.ctd_pool_decode(p.handle, unsafe.SliceData(in), C.size_t(len(in)), bytesOf(dst), C.size_t(len(dst)),
+		unsafe.SliceData(out)))
+	if err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	for i := range out {
+		results[i] = resultOf(&out[i])
+		if pixels := foreign[i]; pixels.err != nil {
+			results[i] = Result{Err: pixels.err}
+		}
+	}
+	return nil
+}
+
+func resultOf(out *C.ctd_result) Result {
+	return Result{
+		Err: take(out.error), Width: int(out.width), Height: int(out.height), Top: int(out.top), Left: int(out.left),
+		CropHeight: int(out.crop_height), CropWidth: int(out.crop_width), Flip: out.flip != 0,
+	}
+}

@@ -1,0 +1,84 @@
+package decode
+
+// #include "cgotorch_decode.h"
+import "C"
+
+import "math"
+
+// Transform says which part of an image becomes the result, and at which size. It is one of [RandomResizedCrop],
+// [RandomCrop], [ResizeCenterCrop] and [Resize], which mean what torchvision's transforms of these names mean.
+type Transform interface {
+	set(*C.ctd_options)
+}
+
+// RandomResizedCrop cuts a box of random area and shape at a random place and resizes it to Height x Width. When ten
+// draws give no box that fits, it takes the largest box in the middle whose shape is allowed.
+type RandomResizedCrop struct {
+	Height, Width      int
+	MinScale, MaxScale float64 // share of the image's area, drawn evenly; both 0 means 0.08 to 1
+	MinRatio, MaxRatio float64 // width / height, its logarithm drawn evenly; both 0 means 3/4 to 4/3
+}
+
+// RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place; nothing is resized. An
+// image that is smaller, its padding included, is refused with ErrTooSmall.
+type RandomCrop struct {
+	Height, Width int
+	Padding       int
+	PaddingMode   PaddingMode
+}
+
+// ResizeCenterCrop resizes the image so that its shorter side is Resize pixels, then cuts the middle Height x Width. A
+// resized image that is smaller than that is padded with 0 on both sides.
+type ResizeCenterCrop struct {
+	Resize        int // shorter side; 0 means the smaller of Height and Width
+	Height, Width int
+}
+
+// Resize resizes the whole image to Height x Width, whatever its shape.
+type Resize struct {
+	Height, Width int
+}
+
+// PaddingMode says what the pixels outside the image are.
+type PaddingMode int
+
+// The padding modes, after torchvision's. For a row a b c: constant 0 0 a b c 0 0, edge a a a b c c c,
+// reflect c b a b c b a, symmetric b a a b c c b.
+const (
+	PadConstant PaddingMode = iota
+	PadEdge
+	PadReflect
+	PadSymmetric
+)
+
+func (t RandomResizedCrop) set(o *C.ctd_options) {
+	o.transform = C.CTD_RANDOM_RESIZED_CROP
+	o.height, o.width = narrow(t.Height), narrow(t.Width)
+	o.min_scale, o.max_scale = C.double(t.MinScale), C.double(t.MaxScale)
+	o.min_ratio, o.max_ratio = C.double(t.MinRatio), C.double(t.MaxRatio)
+}
+
+func (t RandomCrop) set(o *C.ctd_options) {
+	o.transform = C.CTD_RANDOM_CROP
+	o.height, o.width = narrow(t.Height), narrow(t.Width)
+	o.padding, o.padding_mode = narrow(t.Padding), narrow(int(t.PaddingMode))
+}
+
+func (t ResizeCenterCrop) set(o *C.ctd_options) {
+	o.transform = C.CTD_RESIZE_CENTER_CROP
+	o.height, o.width = narrow(t.Height), narrow(t.Width)
+	o.resize = narrow(t.Resize)
+	if t.Resize == 0 {
+		o.resize = min(o.height, o.width)
+	}
+}
+
+func (t Resize) set(o *C.ctd_options) {
+	o.transform = C.CTD_RESIZE
+	o.height, o.width = narrow(t.Height), narrow(t.Width)
+}
+
+// narrow keeps a value that does not fit out of range, so that C refuses it.
+func narrow(v int) C.int32_t {
+	return C.int32_t(max(math.MinInt32, min(v, math.MaxInt32)))
+}
