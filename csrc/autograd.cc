@@ -1,0 +1,54 @@
+#include <torch/csrc/autograd/autograd.h>
+
+#include "exec.h"
+#include "tensor.h"
+
+namespace {
+
+// Gradients of the roots as LibTorch wants them: all of them, or none.
+torch::autograd::variable_list gradients(ct_tensor* const* grads, int32_t count) {
+  torch::autograd::variable_list list;
+  if (grads == nullptr) return list;
+  for (int32_t i = 0; i < count; ++i) list.push_back(grads[i] == nullptr ? at::Tensor() : grads[i]->tensor);
+  return list;
+}
+
+torch::autograd::variable_list tensors(ct_tensor* const* handles, int32_t count, const char* name, const ct_stream& stream) {
+  torch::autograd::variable_list list;
+  for (int32_t i = 0; i < count; ++i) {
+    const ct_tensor& handle = ct::deref(handles[i], name);
+    ct::record_use(handle, stream);
+    list.push_back(handle.tensor);
+  }
+  return list;
+}
+
+// Backward runs in the dtypes that forward recorded, whatever the exec's autocast says.
+ct_exec without_autocast(ct_exec x) {
+  x.autocast = -1;
+  return x;
+}
+
+}  // namespace
+
+extern "C" {
+
+ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count,
+                       int32_t retain_graph) noexcept {
+  return ct::executed(without_autocast(x), [&] {
+    torch::autograd::backward(tensors(roots, count, "root", *x.stream), gradients(grads, count), retain_graph != 0, false);
+  });
+}
+
+ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, ct_tensor* const* inputs,
+                        int32_t input_count, int32_t retain_graph, int32_t create_graph, int32_t allow_unused,
+                        ct_tensor** out) noexcept {
+  return ct::executed(without_autocast(x), [&] {
+    const auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream),
+                                             tensors(inputs, input_count, "input", *x.stream), gradients(grads, count),
+                                             retain_graph != 0, create_graph != 0, allow_unused != 0);
+    for (int32_t i = 0; i < input_count; ++i) out[i] = found[i].defined() ? new ct_tensor(found[i], x.stream) : nullptr;
+  });
+}
+
+}  // extern "C"

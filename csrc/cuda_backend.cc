@@ -1,0 +1,111 @@
+#include "cuda_backend.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+namespace ct {
+namespace {
+
+cudaStream_t native(c10::Stream stream) { return c10::cuda::CUDAStream(stream).stream(); }
+
+class Backend final : public CudaBackend {
+ public:
+  c10::Stream new_stream(c10::DeviceIndex device, int priority) override {
+    const c10::cuda::CUDAGuard guard(device);
+    cudaStream_t stream = nullptr;
+    C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+    return c10::cuda::getStreamFromExternal(stream, device).unwrap();
+  }
+
+  void* native_stream(c10::Stream stream) override { return native(stream); }
+
+  void* new_event(c10::DeviceIndex device, bool timing) override {
+    const c10::cuda::CUDAGuard guard(device);
+    cudaEvent_t event = nullptr;
+    const unsigned flags = cudaEventBlockingSync | (timing ? 0U : cudaEventDisableTiming);
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, flags));
+    return event;
+  }
+
+  void free_event(c10::DeviceIndex device, void* event) noexcept override {
+    // On a lost device this fails, and there is nothing left to free.
+    int before = 0;
+    if (cudaGetDevice(&before) != cudaSuccess) before = device;
+    (void)cudaSetDevice(device);
+    (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
+    (void)cudaSetDevice(before);
+    (void)cudaGetLastError();
+  }
+
+  void record(void* event, c10::Stream stream) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), native(stream)));
+  }
+
+  void wait(c10::Stream stream, void* event) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(event), 0));
+  }
+
+  bool query_event(void* event) override {
+    const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    C10_CUDA_CHECK(code);
+    return true;
+  }
+
+  void synchronize_event(void* event) override { C10_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
+
+  float elapsed(void* start, void* end) override {
+    float milliseconds = 0;
+    C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(start), static_cast<cudaEvent_t>(end)));
+    return milliseconds;
+  }
+
+  void lock_pages(void* data, size_t bytes) override {
+    C10_CUDA_CHECK(cudaHostRegister(data, bytes, cudaHostRegisterPortable));
+  }
+
+  void unlock_pages(void* data) noexcept override {
+    (void)cudaHostUnregister(data);
+    (void)cudaGetLastError();
+  }
+
+  void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
+    C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, native(stream)));
+  }
+
+  std::string context_error(c10::DeviceIndex device) noexcept override {
+    int before = 0;
+    if (cudaGetDevice(&before) != cudaSuccess) before = device;
+    (void)cudaSetDevice(device);
+    (void)cudaGetLastError();
+    // A destroyed context answers every call with the error that destroyed it; a query neither waits nor enqueues.
+    const cudaError_t code = cudaStreamQuery(nullptr);
+    (void)cudaGetLastError();
+    (void)cudaSetDevice(before);
+    switch (code) {
+      case cudaSuccess:
+      case cudaErrorNotReady:
+      case cudaErrorStreamCaptureUnsupported:
+      case cudaErrorStreamCaptureImplicit:
+      case cudaErrorMemoryAllocation:
+        return "";
+      default:
+        return cudaGetErrorString(code);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace ct
+
+ct::CudaBackend* ct_cuda_backend(void) {
+  static auto* const backend = new ct::Backend;
+  return backend;
+}

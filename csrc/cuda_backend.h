@@ -1,0 +1,42 @@
+// What the core needs of CUDA beyond c10's device-neutral interface. The implementation lies in libcgotorch_cuda.so, which is
+// opened when a CUDA driver is there (device.cc), so that the core itself links no CUDA.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <cstddef>
+#include <string>
+
+namespace ct {
+
+// Every member throws c10::Error on a CUDA error.
+class CudaBackend {
+ public:
+  virtual ~CudaBackend() = default;
+
+  // A non-blocking stream; priority as CUDA numbers it.
+  virtual c10::Stream new_stream(c10::DeviceIndex device, int priority) = 0;
+  virtual void* native_stream(c10::Stream stream) = 0;
+
+  // Events wait without spinning. The handle is a cudaEvent_t.
+  virtual void* new_event(c10::DeviceIndex device, bool timing) = 0;
+  virtual void free_event(c10::DeviceIndex device, void* event) noexcept = 0;
+  virtual void record(void* event, c10::Stream stream) = 0;
+  virtual void wait(c10::Stream stream, void* event) = 0;
+  virtual bool query_event(void* event) = 0;
+  virtual void synchronize_event(void* event) = 0;
+  virtual float elapsed(void* start, void* end) = 0;
+
+  virtual void lock_pages(void* data, size_t bytes) = 0;
+  virtual void unlock_pages(void* data) noexcept = 0;
+  // Does not wait when source is page-locked.
+  virtual void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
+
+  // CUDA's words for the error that has destroyed the device's context, or "" while it lives. Clears other errors.
+  virtual std::string context_error(c10::DeviceIndex device) noexcept = 0;
+};
+
+}  // namespace ct
+
+// Exported by libcgotorch_cuda.so; never freed.
+extern "C" ct::CudaBackend* ct_cuda_backend(void);

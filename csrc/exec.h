@@ -1,0 +1,42 @@
+// The execution context of one call: LibTorch's thread-local state set on entry and restored on return.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
+
+#include "cgotorch.h"
+#include "status.h"
+#include "stream.h"
+
+namespace ct {
+
+// Sets the exec's stream, device, grad mode and autocast; throws for an exec without a stream, on another thread than its
+// own, or on a lost device.
+class ExecGuard {
+ public:
+  explicit ExecGuard(const ct_exec& x);
+  ~ExecGuard();
+  ExecGuard(const ExecGuard&) = delete;
+  ExecGuard& operator=(const ExecGuard&) = delete;
+
+ private:
+  c10::AutoGradMode grad_;
+  std::optional<c10::StreamGuard> stream_;
+  std::optional<c10::DeviceType> autocast_;
+};
+
+// The exec's device; the CPU where it has no stream, which ExecGuard then reports.
+inline c10::Device device_of(const ct_exec& x) { return x.stream == nullptr ? c10::Device(c10::kCPU) : x.stream->device; }
+
+// Runs f under the exec.
+template <typename F>
+ct_status* executed(const ct_exec& x, F&& f) noexcept {
+  return guarded(device_of(x), [&] {
+    const ExecGuard guard(x);
+    f();
+  });
+}
+
+}  // namespace ct

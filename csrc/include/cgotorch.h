@@ -1,0 +1,286 @@
+/* The C ABI of streamtorch: LibTorch with the stream as an argument.
+ *
+ * LibTorch keeps the current stream, device, grad mode and autocast in thread-local storage. A goroutine changes threads
+ * between two calls, so a value set by one call is wrong at the next. Here every call that enqueues work takes a ct_exec,
+ * which says where and how; the core sets LibTorch's state at the beginning of that call and restores it at the end.
+ * No call sets anything for a later call, except those in the last section, "Process-wide".
+ *
+ * Rules that hold for every function:
+ *  - A function that can fail returns NULL, or a ct_status that the caller frees. On failure no out-parameter is written.
+ *  - new       the caller owns the result and frees it with the function of its type.
+ *    borrowed  the caller still owns it; it is not used after the call returns.
+ *    consumed  the callee owns it from now on, also when the call fails.
+ *    Parameters are borrowed and results are new where nothing else is said.
+ *  - Free functions accept NULL.
+ *  - No C++ exception leaves the library and nothing aborts the process.
+ *  - Calls return as soon as their work is enqueued. Those that wait for the device say so in their first sentence.
+ *  - Handles may be used from any thread, one at a time; metadata may be read from several threads at once. */
+#ifndef CGOTORCH_H_
+#define CGOTORCH_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define CT_NOEXCEPT noexcept
+#else
+#define CT_NOEXCEPT
+#endif
+
+/* Raised whenever a declaration below changes. The Go package refuses libraries of another number. */
+#define CT_ABI_VERSION 1
+int32_t ct_abi_version(void) CT_NOEXCEPT;
+
+typedef struct ct_status ct_status;
+typedef struct ct_stream ct_stream;
+typedef struct ct_event ct_event;
+typedef struct ct_tensor ct_tensor;
+typedef struct ct_op ct_op;
+typedef struct ct_overflow ct_overflow;
+typedef struct ct_slab ct_slab;
+
+/* ---- Status -------------------------------------------------------------------------------------------------------- */
+
+enum {
+  CT_INVALID_ARGUMENT = 1, /* a value, shape or dtype that the operator refuses */
+  CT_UNSUPPORTED = 2,      /* no kernel for this device or dtype */
+  CT_OUT_OF_MEMORY = 3,    /* of the device, or of page-locked host memory */
+  CT_DEVICE_LOST = 4,      /* a CUDA error has destroyed the context: every later call on that device fails with this code */
+  CT_NO_DEVICE = 5,        /* CUDA, or that CUDA device, is not there */
+  CT_NOT_FOUND = 6,        /* no operator of that name */
+  CT_MISUSE = 7,           /* an exec used on another thread than its own */
+  CT_INTERNAL = 8          /* anything else */
+};
+
+int32_t ct_status_code(const ct_status* status) CT_NOEXCEPT;
+/* Valid until the status is freed. */
+const char* ct_status_message(const ct_status* status) CT_NOEXCEPT;
+void ct_status_free(ct_status* status /* consumed */) CT_NOEXCEPT;
+
+/* Frees text that a function below returned as new. */
+void ct_text_free(char* text /* consumed */) CT_NOEXCEPT;
+
+/* ---- Devices ------------------------------------------------------------------------------------------------------- */
+
+enum { CT_CPU = 0, CT_CUDA = 1 }; /* c10::DeviceType */
+
+typedef struct ct_device {
+  int32_t type;
+  int32_t index; /* 0 for the CPU */
+} ct_device;
+
+/* The number of CUDA devices; 0 with a reason in *why (new, may be NULL on return) when there are none. */
+int32_t ct_cuda_count(char** why /* new, or NULL */) CT_NOEXCEPT;
+
+/* Fails with CT_NO_DEVICE or CT_DEVICE_LOST, naming the device; the text of the former says why CUDA is absent. */
+ct_status* ct_device_check(ct_device device) CT_NOEXCEPT;
+
+/* Waits for every stream of the device. */
+ct_status* ct_device_synchronize(ct_device device) CT_NOEXCEPT;
+
+typedef struct ct_memory {
+  int64_t allocated;      /* bytes handed out now */
+  int64_t peak_allocated; /* the most since the last reset */
+  int64_t reserved;       /* bytes that LibTorch's allocator holds of the device; on the CPU equal to allocated */
+  int64_t allocations;    /* number of allocations since counting began */
+} ct_memory;
+
+/* LibTorch's allocations on a device. On the CPU counting begins with the first call of this function. */
+ct_status* ct_memory_stats(ct_device device, ct_memory* out) CT_NOEXCEPT;
+ct_status* ct_memory_reset_peak(ct_device device) CT_NOEXCEPT;
+/* Returns cached blocks of LibTorch's allocator that are not in use to the device. */
+ct_status* ct_memory_release_cached(ct_device device) CT_NOEXCEPT;
+
+/* ---- Streams and events ---------------------------------------------------------------------------------------------- */
+
+/* The device's default stream. 0 is a real stream: the handle, not the number, says that it is set. */
+ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
+/* A stream of the library's own that does not wait for the default stream. A lower number is a higher priority, 0 the
+ * default, -1 high. Freeing it returns it to a list for later use; the CUDA stream itself is never destroyed. */
+ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT_NOEXCEPT;
+void ct_stream_free(ct_stream* stream /* consumed */) CT_NOEXCEPT;
+/* Unequal for streams that are alive at the same time. */
+uint64_t ct_stream_id(const ct_stream* stream) CT_NOEXCEPT;
+/* The cudaStream_t; NULL for the default stream and on the CPU. */
+void* ct_stream_native(const ct_stream* stream) CT_NOEXCEPT;
+/* Whether all work enqueued so far is done. */
+ct_status* ct_stream_query(const ct_stream* stream, int32_t* done) CT_NOEXCEPT;
+/* Waits for all work enqueued so far. */
+ct_status* ct_stream_synchronize(const ct_stream* stream) CT_NOEXCEPT;
+
+/* A mark behind all work enqueued on the stream so far. timing: whether ct_event_elapsed may be asked. */
+ct_status* ct_event_record(const ct_stream* stream, int32_t timing, ct_event** out) CT_NOEXCEPT;
+void ct_event_free(ct_event* event /* consumed */) CT_NOEXCEPT;
+/* Work enqueued on the stream from now on runs after the event. The host does not wait. */
+ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) CT_NOEXCEPT;
+ct_status* ct_event_query(const ct_event* event, int32_t* done) CT_NOEXCEPT;
+/* Waits for the event, without spinning. */
+ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
+/* Milliseconds between two timing events that are done. */
+ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* milliseconds) CT_NOEXCEPT;
+
+/* ---- Execution ------------------------------------------------------------------------------------------------------- */
+
+/* Where and how a call runs. A plain value: copy it freely. */
+typedef struct ct_exec {
+  const ct_stream* stream; /* borrowed; NULL is an error and not "the default" */
+  uint64_t thread;         /* ct_thread_id() of the only thread that may use it */
+  int32_t grad;            /* 1: operators are recorded for backward */
+  int32_t autocast;        /* a dtype, or -1 for none */
+} ct_exec;
+
+/* A number unequal for each thread that lives or has lived; never 0. */
+uint64_t ct_thread_id(void) CT_NOEXCEPT;
+
+/* ---- Tensors --------------------------------------------------------------------------------------------------------- */
+
+/* dtypes are numbered as c10::ScalarType. */
+
+/* A dense tensor on the exec's device holding a copy of bytes of host memory, which is read before return: to a CUDA
+ * device that waits until the memory has been staged. */
+ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
+                               ct_tensor** out) CT_NOEXCEPT;
+/* Waits for the stream, then the tensor's elements lie in data, dense and in row-major order. */
+ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) CT_NOEXCEPT;
+/* Waits for the stream; the value of a tensor of one element. */
+ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) CT_NOEXCEPT;
+/* Enqueues a copy of host memory into a dense tensor. From a pinned slab it does not wait, and the memory must stay
+ * unchanged until an event recorded behind it is done; from other memory it waits until the memory has been staged. */
+ct_status* ct_tensor_copy_from_slab(ct_exec x, const ct_tensor* tensor, const ct_slab* slab, int64_t offset, int64_t bytes)
+    CT_NOEXCEPT;
+
+void ct_tensor_free(ct_tensor* tensor /* consumed */) CT_NOEXCEPT;
+/* Frees count tensors in one call; NULL entries are skipped. */
+void ct_tensors_free(ct_tensor* const* tensors /* each consumed */, int64_t count) CT_NOEXCEPT;
+/* A second handle of the same tensor. */
+ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
+
+typedef struct ct_tensor_info {
+  int32_t dtype;
+  int32_t dims;
+  ct_device device;
+  int32_t requires_grad;
+  int32_t is_leaf;
+  int64_t elements;
+  int64_t storage_bytes;
+  uint64_t storage; /* equal for tensors that share memory */
+  uint64_t stream;  /* ct_stream_id of the stream on which the storage was made */
+  uint32_t version; /* counts writes in place; 0 for inference tensors */
+} ct_tensor_info;
+
+void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) CT_NOEXCEPT;
+/* Writes dims numbers to each of shape and strides (in elements); either may be NULL. */
+void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* strides) CT_NOEXCEPT;
+
+/* ---- Operators ------------------------------------------------------------------------------------------------------- */
+
+/* Finds "aten::conv2d" with an overload ("" for the plain one). The handle lives as long as the process. */
+ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out /* borrowed */) CT_NOEXCEPT;
+/* The operator's schema as LibTorch prints it. */
+ct_status* ct_op_schema(const ct_op* op, char** out) CT_NOEXCEPT;
+/* Every schema of namespace aten, one a line, sorted. */
+ct_status* ct_op_schemas(char** out) CT_NOEXCEPT;
+
+/* Arguments and results travel as one array of words and one of tensors. Each argument is a word of kind, then its words;
+ * tensors are taken from the other array in order. Numbers are converted to what the schema asks for. */
+enum {
+  CT_ARG_NONE = 0,
+  CT_ARG_DEFAULT = 1,      /* this argument's default in the schema */
+  CT_ARG_REST_DEFAULT = 2, /* the same for all that follow; the last word of a call */
+  CT_ARG_TENSOR = 3,       /* one tensor; NULL is None */
+  CT_ARG_TENSORS = 4,      /* count; that many tensors, NULL only where the schema says Tensor?[] */
+  CT_ARG_INT = 5,          /* value; also dtype, memory format and layout */
+  CT_ARG_FLOAT = 6,        /* the bits of a double */
+  CT_ARG_BOOL = 7,         /* 0 or 1 */
+  CT_ARG_INTS = 8,         /* count, values */
+  CT_ARG_FLOATS = 9,       /* count, bits */
+  CT_ARG_BOOLS = 10,       /* count, values */
+  CT_ARG_SCALARS = 11,     /* count, then kind (INT, FLOAT or BOOL) and value of each */
+  CT_ARG_STRING = 12,      /* bytes, then those bytes packed into words, little end first */
+  CT_ARG_DEVICE = 13       /* the exec's device */
+};
+
+typedef struct ct_results {
+  int32_t word_capacity;   /* set by the caller */
+  int32_t tensor_capacity; /* set by the caller */
+  int32_t words;           /* number written */
+  int32_t tensors;         /* number written */
+} ct_results;
+
+/* Runs an operator on the exec's stream. Results are written as arguments are read (a tensor LibTorch leaves undefined is a
+ * NULL of kind CT_ARG_TENSOR). When they do not fit, nothing is written to the arrays, *overflow is set and
+ * results->words and ->tensors say how much room they need: fetch them with ct_overflow_take. */
+ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t word_count, ct_tensor* const* tensors,
+                   int32_t tensor_count, ct_results* results, uint64_t* result_words, ct_tensor** result_tensors /* new */,
+                   ct_overflow** overflow /* new */) CT_NOEXCEPT;
+void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_words, ct_tensor** result_tensors /* new */)
+    CT_NOEXCEPT;
+
+/* ---- Autograd -------------------------------------------------------------------------------------------------------- */
+
+/* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires one. grads may be NULL, and so may each of
+ * its entries where the root has one element. The exec's stream is joined with those that forward used. */
+ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph)
+    CT_NOEXCEPT;
+/* Like ct_backward for the inputs named alone, whose gradients are returned and not accumulated; NULL where the roots do
+ * not depend on an input and allow_unused is set. */
+ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, ct_tensor* const* inputs,
+                        int32_t input_count, int32_t retain_graph, int32_t create_graph, int32_t allow_unused,
+                        ct_tensor** out /* new, input_count of them */) CT_NOEXCEPT;
+/* Fails for a tensor that is no leaf, or of an integer dtype. */
+ct_status* ct_tensor_set_requires_grad(const ct_tensor* tensor, int32_t requires_grad) CT_NOEXCEPT;
+/* The accumulated gradient. *out keeps its value when it is a handle of that tensor already, is freed and replaced when it is
+ * a handle of another one, and becomes NULL when there is none. */
+void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out /* borrowed in, new out */) CT_NOEXCEPT;
+/* Replaces the gradient; NULL removes it. */
+ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad /* or NULL */) CT_NOEXCEPT;
+/* Counts a write from outside LibTorch, so that a later backward that needs the old value fails. */
+void ct_tensor_bump_version(const ct_tensor* tensor) CT_NOEXCEPT;
+
+/* ---- Host slabs ------------------------------------------------------------------------------------------------------ */
+
+/* Page-aligned host memory, zero at first, that copies to a device start from. */
+ct_status* ct_slab_new(int64_t bytes, ct_slab** out) CT_NOEXCEPT;
+/* Unlocks and unmaps it; copies that read from it must be done. */
+void ct_slab_free(ct_slab* slab /* consumed */) CT_NOEXCEPT;
+void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;
+/* Page-locks the slab for every CUDA device, so that copies do not wait. Does nothing when it is locked already. Fails with
+ * CT_NO_DEVICE without CUDA, and with CT_OUT_OF_MEMORY and the numbers when the system refuses. */
+ct_status* ct_slab_pin(ct_slab* slab) CT_NOEXCEPT;
+int32_t ct_slab_pinned(const ct_slab* slab) CT_NOEXCEPT;
+
+/* ---- Counting handles ------------------------------------------------------------------------------------------------ */
+
+typedef struct ct_live {
+  int64_t tensors, streams, events, slabs, statuses;
+  int64_t slab_bytes, pinned_bytes;
+} ct_live;
+
+void ct_live_handles(ct_live* out) CT_NOEXCEPT;
+
+/* ---- Process-wide ---------------------------------------------------------------------------------------------------- */
+
+/* Seeds LibTorch's default generator of every device. */
+ct_status* ct_seed(uint64_t seed) CT_NOEXCEPT;
+/* The state of a device's default generator, to save and restore; at most 8 KiB. size: in capacity, out bytes. */
+ct_status* ct_generator_state(ct_device device, void* data, int64_t* size) CT_NOEXCEPT;
+ct_status* ct_generator_set_state(ct_device device, const void* data, int64_t size) CT_NOEXCEPT;
+
+enum {
+  CT_SWITCH_CUDNN_BENCHMARK = 0,
+  CT_SWITCH_TF32 = 1, /* cuBLAS and cuDNN alike */
+  CT_SWITCH_DETERMINISTIC = 2
+};
+ct_status* ct_switch_set(int32_t which, int32_t on) CT_NOEXCEPT;
+ct_status* ct_switch_get(int32_t which, int32_t* on) CT_NOEXCEPT;
+/* Threads that one operator may use on the CPU. */
+ct_status* ct_threads_set(int32_t count) CT_NOEXCEPT;
+int32_t ct_threads_get(void) CT_NOEXCEPT;
+/* LibTorch's version, such as "2.11.0+cu130". Never freed. */
+const char* ct_libtorch_version(void) CT_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

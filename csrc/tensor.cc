@@ -1,0 +1,205 @@
+#include "tensor.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstring>
+
+#include "device.h"
+#include "exec.h"
+#include "live.h"
+#include "slab.h"
+
+ct_tensor::ct_tensor(at::Tensor tensor, const ct_stream* stream)
+    : ct_tensor(std::move(tensor), stream->stream, stream->id) {}
+
+ct_tensor::ct_tensor(at::Tensor tensor, c10::Stream stream, uint64_t stream_id)
+    : tensor(std::move(tensor)), stream(stream), stream_id(stream_id) {
+  ++ct::live().tensors;
+}
+
+ct_tensor::~ct_tensor() { --ct::live().tensors; }
+
+namespace ct {
+namespace {
+
+at::ScalarType to_dtype(int32_t dtype) {
+  if (dtype < 0 || dtype >= static_cast<int32_t>(at::ScalarType::Undefined)) {
+    throw Failure(CT_INVALID_ARGUMENT, "dtype " + std::to_string(dtype) + " is not one of LibTorch's");
+  }
+  return static_cast<at::ScalarType>(dtype);
+}
+
+int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
+
+void check_bytes(const at::Tensor& tensor, int64_t bytes) {
+  if (bytes_of(tensor) != bytes) {
+    throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(tensor.sizes()) + " and dtype " +
+                                           c10::toString(tensor.scalar_type()) + " has " + std::to_string(bytes_of(tensor)) +
+                                           " bytes; the host memory has " + std::to_string(bytes));
+  }
+}
+
+// A CUDA or CPU stream as the handle's; gradients and aliases know no better than the default stream's number.
+ct_tensor* new_alias(const ct_tensor& of, at::Tensor tensor) { return new ct_tensor(std::move(tensor), of.stream, of.stream_id); }
+
+}  // namespace
+
+void record_use(const ct_tensor& tensor, const ct_stream& stream) {
+  if (tensor.stream_id == stream.id || !tensor.tensor.is_cuda() || !stream.device.is_cuda() || !tensor.tensor.has_storage()) return;
+  c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.tensor.storage().data_ptr(), stream.stream);
+}
+
+ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* const* inputs, int32_t input_count) {
+  if (result.is_cuda() && result.has_storage()) {
+    const auto* storage = result.storage().unsafeGetStorageImpl();
+    for (int32_t i = 0; i < input_count; ++i) {
+      const ct_tensor* in = inputs[i];
+      if (in != nullptr && in->tensor.has_storage() && in->tensor.storage().unsafeGetStorageImpl() == storage) {
+        return new ct_tensor(std::move(result), in->stream, in->stream_id);
+      }
+    }
+  }
+  return new ct_tensor(std::move(result), &stream);
+}
+
+}  // namespace ct
+
+using ct::deref;
+
+extern "C" {
+
+ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
+                               ct_tensor** out) noexcept {
+  return ct::executed(x, [&] {
+    const at::IntArrayRef sizes(shape, static_cast<size_t>(dims));
+    for (int64_t size : sizes) {
+      if (size < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "shape " + c10::str(sizes) + " has a negative dimension");
+    }
+    const auto options = at::TensorOptions().dtype(ct::to_dtype(dtype));
+    at::Tensor result = at::empty(sizes, options.device(x.stream->device));
+    ct::check_bytes(result, bytes);
+    if (bytes > 0) {
+      if (x.stream->device.is_cuda()) {
+        // From pageable memory CUDA returns when the memory has been staged, which is when it has been read.
+        ct::cuda().copy_to_device(result.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
+      } else {
+        std::memcpy(result.mutable_data_ptr(), data, static_cast<size_t>(bytes));
+      }
+    }
+    *out = new ct_tensor(std::move(result), x.stream);
+  });
+}
+
+ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) noexcept {
+  return ct::executed(x, [&] {
+    const ct_tensor& from = deref(tensor, "tensor");
+    ct::check_bytes(from.tensor, bytes);
+    ct::record_use(from, *x.stream);
+    if (bytes == 0) return;
+    const c10::AutoGradMode no_grad(false);
+    at::from_blob(data, from.tensor.sizes(), at::TensorOptions().dtype(from.tensor.dtype())).copy_(from.tensor);
+  });
+}
+
+ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexcept {
+  return ct::executed(x, [&] {
+    const ct_tensor& from = deref(tensor, "tensor");
+    ct::record_use(from, *x.stream);
+    *out = from.tensor.item().toDouble();
+  });
+}
+
+ct_status* ct_tensor_copy_from_slab(ct_exec x, const ct_tensor* tensor, const ct_slab* slab, int64_t offset,
+                                    int64_t bytes) noexcept {
+  return ct::executed(x, [&] {
+    const ct_tensor& to = deref(tensor, "tensor");
+    const ct_slab& from = deref(slab, "slab");
+    ct::check_bytes(to.tensor, bytes);
+    if (!to.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
+    if (offset < 0 || bytes < 0 || offset > from.bytes - bytes) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) +
+                                                 " do not lie in a slab of " + std::to_string(from.bytes));
+    }
+    ct::record_use(to, *x.stream);
+    if (bytes == 0) return;
+    const char* source = static_cast<const char*>(from.data) + offset;
+    if (to.tensor.is_cuda()) {
+      ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), source, static_cast<size_t>(bytes), x.stream->stream);
+    } else {
+      std::memcpy(to.tensor.mutable_data_ptr(), source, static_cast<size_t>(bytes));
+    }
+    to.tensor.unsafeGetTensorImpl()->bump_version();
+  });
+}
+
+void ct_tensor_free(ct_tensor* tensor) noexcept { delete tensor; }
+
+void ct_tensors_free(ct_tensor* const* tensors, int64_t count) noexcept {
+  for (int64_t i = 0; i < count; ++i) delete tensors[i];
+}
+
+ct_tensor* ct_tensor_alias(const ct_tensor* tensor) noexcept {
+  return tensor == nullptr ? nullptr : ct::new_alias(*tensor, tensor->tensor);
+}
+
+void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) noexcept {
+  *out = ct_tensor_info{};
+  if (tensor == nullptr) return;
+  const at::Tensor& t = tensor->tensor;
+  out->dtype = static_cast<int32_t>(t.scalar_type());
+  out->dims = static_cast<int32_t>(t.dim());
+  out->device = ct::from_device(t.device());
+  out->requires_grad = t.requires_grad();
+  out->is_leaf = t.is_leaf();
+  out->elements = t.numel();
+  if (t.has_storage()) {
+    out->storage_bytes = static_cast<int64_t>(t.storage().nbytes());
+    out->storage = reinterpret_cast<uint64_t>(t.storage().unsafeGetStorageImpl());
+  }
+  out->stream = tensor->stream_id;
+  out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
+}
+
+void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* strides) noexcept {
+  if (tensor == nullptr) return;
+  const at::Tensor& t = tensor->tensor;
+  for (int64_t i = 0; i < t.dim(); ++i) {
+    if (shape != nullptr) shape[i] = t.sizes()[i];
+    if (strides != nullptr) strides[i] = t.layout() == at::kStrided ? t.strides()[i] : 0;
+  }
+}
+
+ct_status* ct_tensor_set_requires_grad(const ct_tensor* tensor, int32_t requires_grad) noexcept {
+  return ct::guarded([&] { deref(tensor, "tensor").tensor.set_requires_grad(requires_grad != 0); });
+}
+
+void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
+  const at::Tensor none;
+  const at::Tensor& grad = tensor == nullptr ? none : tensor->tensor.grad();
+  if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
+  delete *out;
+  *out = grad.defined() ? ct::new_alias(*tensor, grad) : nullptr;
+}
+
+ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad) noexcept {
+  return ct::guarded([&] {
+    const at::Tensor& of = deref(tensor, "tensor").tensor;
+    if (grad == nullptr) {
+      of.mutable_grad().reset();
+      return;
+    }
+    TORCH_CHECK(grad->tensor.sizes() == of.sizes() && grad->tensor.device() == of.device(),
+                "a gradient must have the shape and device of its tensor, ", of.sizes(), " on ", of.device(), "; got ",
+                grad->tensor.sizes(), " on ", grad->tensor.device());
+    of.mutable_grad() = grad->tensor;
+  });
+}
+
+void ct_tensor_bump_version(const ct_tensor* tensor) noexcept {
+  if (tensor != nullptr) tensor->tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // extern "C"
