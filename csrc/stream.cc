@@ -139,6 +139,10 @@ void ct_stream_free(ct_stream* stream) noexcept { delete stream; }
 
 uint64_t ct_stream_id(const ct_stream* stream) noexcept { return stream == nullptr ? 0 : stream->id; }
 
+ct_device ct_stream_device(const ct_stream* stream) noexcept {
+  return ct::from_device(stream == nullptr ? c10::Device(c10::kCPU) : stream->device);
+}
+
 void* ct_stream_native(const ct_stream* stream) noexcept {
   if (stream == nullptr || !stream->device.is_cuda()) return nullptr;
   return ct::cuda().native_stream(stream->stream);

@@ -102,6 +102,7 @@ ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT
 void ct_stream_free(ct_stream* stream /* consumed */) CT_NOEXCEPT;
 /* Unequal for streams that are alive at the same time. */
 uint64_t ct_stream_id(const ct_stream* stream) CT_NOEXCEPT;
+ct_device ct_stream_device(const ct_stream* stream) CT_NOEXCEPT;
 /* The cudaStream_t; NULL for the default stream and on the CPU. */
 void* ct_stream_native(const ct_stream* stream) CT_NOEXCEPT;
 /* Whether all work enqueued so far is done. */

@@ -1,0 +1,82 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+// Backward accumulates the gradient of loss, a tensor of one element, into every leaf that requires one; read it with
+// [Tensor.Grad]. The graph is freed.
+func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) }
+
+// BackwardOptions are the options of [Exec.BackwardWith].
+type BackwardOptions struct {
+	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, where the root has one element
+	RetainGraph bool      // a later backward through the same graph is possible
+}
+
+// BackwardWith is [Exec.Backward] from several roots.
+func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
+	x.check("Exec.Backward")
+	handles := x.handles("Exec.Backward", roots, false)
+	grads := x.handles("Exec.Backward", o.Grads, true)
+	x.sameLength("Exec.Backward", len(roots), len(grads))
+	x.must("Exec.Backward", C.ct_backward(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph)))
+}
+
+// GradientOptions are the options of [Exec.Gradients].
+type GradientOptions struct {
+	Grads       []*Tensor // as in [BackwardOptions]
+	RetainGraph bool      // a later backward through the same graph is possible
+	CreateGraph bool      // the gradients themselves can be differentiated
+	AllowUnused bool      // an input on which no root depends gives nil instead of an error
+}
+
+// Gradients returns the gradient of the sum of roots with respect to each input, and accumulates nothing.
+func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
+	x.check("Exec.Gradients")
+	rs := x.handles("Exec.Gradients", roots, false)
+	ins := x.handles("Exec.Gradients", inputs, false)
+	grads := x.handles("Exec.Gradients", o.Grads, true)
+	x.sameLength("Exec.Gradients", len(roots), len(grads))
+	out := make([]*C.ct_tensor, len(ins))
+	x.must("Exec.Gradients", C.ct_gradients(x.c, first(rs), first(grads), C.int32_t(len(rs)), first(ins), C.int32_t(len(ins)),
+		cbool(o.RetainGraph || o.CreateGraph), cbool(o.CreateGraph), cbool(o.AllowUnused), first(out)))
+	tensors := make([]*Tensor, len(out))
+	for i, h := range out {
+		if h != nil {
+			tensors[i] = x.s.own(h)
+		}
+	}
+	return tensors
+}
+
+func (x *Exec) sameLength(op string, roots, grads int) {
+	if grads != 0 && grads != roots {
+		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
+	}
+}
+
+func (x *Exec) handles(op string, tensors []*Tensor, allowNil bool) []*C.ct_tensor {
+	handles := make([]*C.ct_tensor, len(tensors))
+	for i, t := range tensors {
+		if t == nil && allowNil {
+			continue
+		}
+		x.open(op, t)
+		handles[i] = t.h
+	}
+	return handles
+}
+
+func first(handles []*C.ct_tensor) **C.ct_tensor {
+	if len(handles) == 0 {
+		return nil
+	}
+	return &handles[0]
+}
+
+func cbool(v bool) C.int32_t {
+	if v {
+		return 1
+	}
+	return 0
+}

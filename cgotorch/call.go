@@ -1,0 +1,133 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"sync"
+)
+
+// Default, as an argument of [Exec.Call], stands for that argument's default in the operator's schema.
+var Default = defaultArgument{}
+
+type defaultArgument struct{}
+
+// named holds the operators that Call has found.
+var named sync.Map // string -> *operator
+
+// Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". Arguments are in the schema's order:
+// *[Tensor], []*Tensor, int, int64, float64, bool, string, []int64, []int, []float64, []bool, []Scalar, [DType], [MemoryFormat],
+// [Device] (which must be x's), nil for None, and [Default]; those left out at the end take their defaults, and a factory
+// makes its result on x's device. Results are *Tensor (nil where LibTorch leaves one undefined), []*Tensor, int64, float64,
+// bool, []int64, []float64 or nil. It waits for the device only if the operator does. It fails with [ErrNotFound] for an
+// unknown name and with [ErrInvalidArgument], naming the argument, where one does not fit the schema.
+func (x *Exec) Call(op string, args ...any) []any {
+	o, ok := named.Load(op)
+	if !ok {
+		found := &operator{name: op}
+		if _, err := found.find(); err != nil {
+			x.Fail(op, err)
+		}
+		o, _ = named.LoadOrStore(op, found)
+	}
+	c := x.call(o.(*operator))
+	for _, arg := range args {
+		c.any(arg)
+	}
+	c.restDefault()
+	c.run()
+	values := c.values()
+	c.done()
+	return values
+}
+
+func (c *call) any(arg any) {
+	switch v := arg.(type) {
+	case nil:
+		c.none()
+	case defaultArgument:
+		c.def()
+	case *Tensor:
+		c.tensor(v)
+	case []*Tensor:
+		c.tensors(v)
+	case string:
+		c.str(v)
+	case []int64:
+		c.ints(v)
+	case []int:
+		c.words = append(c.words, C.CT_ARG_INTS, uint64(len(v)))
+		for _, n := range v {
+			c.words = append(c.words, uint64(n))
+		}
+	case []float64:
+		c.floats(v)
+	case []bool:
+		c.bools(v)
+	case []Scalar:
+		c.scalars(v)
+	case DType:
+		c.dtype(v)
+	case MemoryFormat:
+		c.memoryFormat(v)
+	case Reduction:
+		c.int(v.value())
+	case Device:
+		if v != c.x.Device() {
+			c.refuse(v, fmt.Sprintf("the Exec's device, %v", c.x.Device()))
+		}
+		c.device()
+	default:
+		c.scalar(v)
+	}
+}
+
+// values reads the results by their kinds.
+func (c *call) values() []any {
+	words, handle := c.outWords[:c.results.words], 0
+	next := func() uint64 {
+		w := words[0]
+		words = words[1:]
+		return w
+	}
+	var values []any
+	for len(words) > 0 {
+		switch next() {
+		case C.CT_ARG_TENSOR:
+			values = append(values, c.own(handle))
+			handle++
+		case C.CT_ARG_TENSORS:
+			list := make([]*Tensor, next())
+			for i := range list {
+				list[i] = c.own(handle)
+				handle++
+			}
+			values = append(values, list)
+		case C.CT_ARG_INT:
+			values = append(values, int64(next()))
+		case C.CT_ARG_FLOAT:
+			values = append(values, math.Float64frombits(next()))
+		case C.CT_ARG_BOOL:
+			values = append(values, next() != 0)
+		case C.CT_ARG_INTS:
+			list := make([]int64, next())
+			for i := range list {
+				list[i] = int64(next())
+			}
+			values = append(values, list)
+		case C.CT_ARG_FLOATS:
+			list := make([]float64, next())
+			for i := range list {
+				list[i] = math.Float64frombits(next())
+			}
+			values = append(values, list)
+		default:
+			values = append(values, nil)
+		}
+	}
+	return values
+}
+
+func describeValue(v any) string { return fmt.Sprintf("%v (a %T)", v, v) }

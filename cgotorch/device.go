@@ -1,0 +1,108 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Device is the CPU or one CUDA device. The zero value is the CPU; devices compare with ==.
+type Device struct {
+	cuda  bool
+	index int
+}
+
+// CPU is the host.
+var CPU = Device{}
+
+// CUDA is CUDA device i, counted from 0. Whether it is there is known when a stream is made: see [Device.Check].
+func CUDA(i int) Device { return Device{cuda: true, index: i} }
+
+// ParseDevice reads "cpu", "cuda" (device 0) or "cuda:N". It fails with [ErrInvalidArgument].
+func ParseDevice(text string) (Device, error) {
+	switch name, number, numbered := strings.Cut(text, ":"); {
+	case text == "cpu":
+		return CPU, nil
+	case text == "cuda":
+		return CUDA(0), nil
+	case name == "cuda" && numbered:
+		if i, err := strconv.ParseUint(number, 10, 8); err == nil {
+			return CUDA(int(i)), nil
+		}
+	}
+	return CPU, &Error{Op: "ParseDevice", Code: CodeInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda or cuda:N", text)}
+}
+
+// IsCUDA reports whether d is a CUDA device.
+func (d Device) IsCUDA() bool { return d.cuda }
+
+// Index is the number of a CUDA device, 0 for the CPU.
+func (d Device) Index() int { return d.index }
+
+func (d Device) String() string {
+	if d.cuda {
+		return fmt.Sprintf("cuda:%d", d.index)
+	}
+	return "cpu"
+}
+
+func (d Device) c() C.ct_device {
+	if d.cuda {
+		return C.ct_device{_type: C.CT_CUDA, index: C.int32_t(d.index)}
+	}
+	return C.ct_device{_type: C.CT_CPU}
+}
+
+func deviceOf(d C.ct_device) Device {
+	if d._type == C.CT_CUDA {
+		return CUDA(int(d.index))
+	}
+	return CPU
+}
+
+// Check fails with [ErrNoDevice] and the reason when the device is not there, and with [ErrDeviceLost] after an error has
+// destroyed its context.
+func (d Device) Check() error { return check("Device.Check", C.ct_device_check(d.c())) }
+
+// Synchronize waits until all work enqueued on every stream of the device is done.
+func (d Device) Synchronize() error { return check("Device.Synchronize", C.ct_device_synchronize(d.c())) }
+
+// CUDACount is the number of CUDA devices that can be used; where it is 0 the error says why.
+func CUDACount() (int, error) {
+	var why *C.char
+	n := int(C.ct_cuda_count(&why))
+	if n == 0 && why != nil {
+		text := C.GoString(why)
+		C.ct_text_free(why)
+		return 0, &Error{Op: "CUDACount", Code: CodeNoDevice, Message: text}
+	}
+	return n, nil
+}
+
+// Memory counts what LibTorch has allocated on a device, in bytes.
+type Memory struct {
+	Allocated     int64 // handed out now
+	PeakAllocated int64 // the most since the last [Device.ResetPeakMemory]
+	Reserved      int64 // held of the device by LibTorch's allocator, in use or not; on the CPU equal to Allocated
+	Allocations   int64 // number of allocations
+}
+
+// Memory returns the counts. On the CPU counting begins with the first call.
+func (d Device) Memory() (Memory, error) {
+	var m C.ct_memory
+	if err := check("Device.Memory", C.ct_memory_stats(d.c(), &m)); err != nil {
+		return Memory{}, err
+	}
+	return Memory{int64(m.allocated), int64(m.peak_allocated), int64(m.reserved), int64(m.allocations)}, nil
+}
+
+// ResetPeakMemory sets PeakAllocated to Allocated.
+func (d Device) ResetPeakMemory() error { return check("Device.ResetPeakMemory", C.ct_memory_reset_peak(d.c())) }
+
+// ReleaseCachedMemory gives blocks that LibTorch's allocator holds unused back to the device.
+func (d Device) ReleaseCachedMemory() error {
+	return check("Device.ReleaseCachedMemory", C.ct_memory_release_cached(d.c()))
+}

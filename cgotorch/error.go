@@ -1,0 +1,146 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+)
+
+// Code classifies an [Error].
+type Code int
+
+// The codes, as the C header numbers them; CodeClosed is Go's own.
+const (
+	CodeInvalidArgument Code = C.CT_INVALID_ARGUMENT
+	CodeUnsupported     Code = C.CT_UNSUPPORTED
+	CodeOutOfMemory     Code = C.CT_OUT_OF_MEMORY
+	CodeDeviceLost      Code = C.CT_DEVICE_LOST
+	CodeNoDevice        Code = C.CT_NO_DEVICE
+	CodeNotFound        Code = C.CT_NOT_FOUND
+	CodeMisuse          Code = C.CT_MISUSE
+	CodeInternal        Code = C.CT_INTERNAL
+	CodeClosed          Code = 100
+)
+
+// What callers act on; test with [errors.Is].
+var (
+	ErrInvalidArgument = errors.New("invalid argument")
+	ErrUnsupported     = errors.New("not supported on this device or dtype")
+	ErrOutOfMemory     = errors.New("out of memory")
+	ErrDeviceLost      = errors.New("device lost") // every later call on that device fails too; host state can still be saved
+	ErrNoDevice        = errors.New("no such device")
+	ErrNotFound        = errors.New("no such operator")
+	ErrMisuse          = errors.New("misuse of an Exec or a Stream")
+	ErrClosed          = errors.New("closed")
+)
+
+func (c Code) sentinel() error {
+	switch c {
+	case CodeInvalidArgument:
+		return ErrInvalidArgument
+	case CodeUnsupported:
+		return ErrUnsupported
+	case CodeOutOfMemory:
+		return ErrOutOfMemory
+	case CodeDeviceLost:
+		return ErrDeviceLost
+	case CodeNoDevice:
+		return ErrNoDevice
+	case CodeNotFound:
+		return ErrNotFound
+	case CodeMisuse:
+		return ErrMisuse
+	case CodeClosed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// Error is the failure of one call.
+type Error struct {
+	Op      string // the operator or function, such as "aten::conv2d" or "Stream.Record"
+	Code    Code
+	Message string // LibTorch's, or ours
+	Shapes  string // dtype and shape of each tensor argument, such as "float32[2 3], float32[4 5]"; "" for none
+	Caller  string // file:line of the call in the program, outside this library; "" where unknown
+	Err     error  // a cause beside the code, or nil
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("cgotorch: ")
+	b.WriteString(e.Op)
+	if e.Shapes != "" {
+		fmt.Fprintf(&b, "(%s)", e.Shapes)
+	}
+	if e.Caller != "" {
+		fmt.Fprintf(&b, " at %s", e.Caller)
+	}
+	if e.Message != "" {
+		b.WriteString(": ")
+		b.WriteString(e.Message)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	return b.String()
+}
+
+// Unwrap returns the sentinel of the code and the cause.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if s := e.Code.sentinel(); s != nil {
+		errs = append(errs, s)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// check frees a status and returns it as an error of op.
+func check(op string, status *C.ct_status) error {
+	if status == nil {
+		return nil
+	}
+	return statusError(op, status)
+}
+
+func statusError(op string, status *C.ct_status) *Error {
+	e := &Error{Op: op, Code: Code(C.ct_status_code(status)), Message: C.GoString(C.ct_status_message(status)), Caller: caller()}
+	C.ct_status_free(status)
+	return e
+}
+
+const modulePath = "github.com/streamtorch/streamtorch/"
+
+// caller is the file and line of the innermost frame that belongs to the program and not to this library: a frame of another
+// module, or of an example or a test.
+func caller() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if f.File != "" && !ownFrame(f) {
+			return fmt.Sprintf("%s:%d", f.File, f.Line)
+		}
+		if !more {
+			return ""
+		}
+	}
+}
+
+func ownFrame(f runtime.Frame) bool {
+	if strings.HasPrefix(f.Function, "runtime.") {
+		return true
+	}
+	rest, own := strings.CutPrefix(f.Function, modulePath)
+	if !own || strings.HasSuffix(f.File, "_test.go") {
+		return false
+	}
+	return strings.HasPrefix(rest, "cgotorch") || strings.HasPrefix(rest, "prefetcher")
+}

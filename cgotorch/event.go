@@ -1,0 +1,100 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"runtime"
+	"sync"
+)
+
+// Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
+type Event struct {
+	mu      sync.Mutex
+	h       *C.ct_event
+	cleanup runtime.Cleanup
+}
+
+func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, error) {
+	e := &Event{}
+	if err := check(op, C.ct_event_record(stream, timing, &e.h)); err != nil {
+		return nil, err
+	}
+	e.cleanup = runtime.AddCleanup(e, freeEvent, e.h)
+	return e, nil
+}
+
+func freeEvent(h *C.ct_event) { C.ct_event_free(h) }
+
+func (e *Event) lock(op string) (*C.ct_event, error) {
+	e.mu.Lock()
+	if e.h == nil {
+		e.mu.Unlock()
+		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the event is closed"}
+	}
+	return e.h, nil
+}
+
+func (e *Event) awaitedBy(op string, stream *C.ct_stream) error {
+	h, err := e.lock(op)
+	if err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	return check(op, C.ct_stream_wait(stream, h))
+}
+
+// Query reports whether the event is done.
+func (e *Event) Query() (bool, error) {
+	h, err := e.lock("Event.Query")
+	if err != nil {
+		return false, err
+	}
+	defer e.mu.Unlock()
+	var done C.int32_t
+	err = check("Event.Query", C.ct_event_query(h, &done))
+	return done != 0, err
+}
+
+// Synchronize waits until the event is done, holding an OS thread but no core.
+func (e *Event) Synchronize() error {
+	h, err := e.lock("Event.Synchronize")
+	if err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	return check("Event.Synchronize", C.ct_event_synchronize(h))
+}
+
+// Elapsed is the number of milliseconds from start to e on the device. Both must have been recorded with
+// [Stream.RecordTiming] and be done.
+func (e *Event) Elapsed(start *Event) (float64, error) {
+	h, err := e.lock("Event.Elapsed")
+	if err != nil {
+		return 0, err
+	}
+	defer e.mu.Unlock()
+	if start == e {
+		return 0, nil
+	}
+	from, err := start.lock("Event.Elapsed")
+	if err != nil {
+		return 0, err
+	}
+	defer start.mu.Unlock()
+	var ms C.double
+	err = check("Event.Elapsed", C.ct_event_elapsed(from, h, &ms))
+	return float64(ms), err
+}
+
+// Close frees the event; waits already enqueued stay in force. Closing twice does nothing.
+func (e *Event) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.h != nil {
+		e.cleanup.Stop()
+		C.ct_event_free(e.h)
+		e.h = nil
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// Exec is an execution context: where work runs (a stream), how (grad mode, autocast) and who owns the results. It is passed
+// first to everything that enqueues work, and lives only inside the [Stream.Do] that made it, on that Do's goroutine; used
+// elsewhere it panics with an [*Error].
+type Exec struct {
+	s *scope
+	h *C.ct_stream
+	c C.ct_exec
+}
+
+func newExec(s *scope, stream *C.ct_stream) *Exec {
+	return &Exec{s: s, h: stream, c: C.ct_exec{stream: stream, thread: C.uint64_t(s.thread), grad: 1, autocast: -1}}
+}
+
+// check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
+func (x *Exec) check(op string) {
+	if x.s.ended {
+		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "an Exec was used after its Do had returned"})
+	}
+	if x.s.err != nil {
+		panic(unwind{x.s})
+	}
+}
+
+// checkThread is check where no call into the core follows that would compare the thread.
+func (x *Exec) checkThread(op string) {
+	x.check(op)
+	if uint64(C.ct_thread_id()) != x.s.thread {
+		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "an Exec was used on another goroutine than its Do's"})
+	}
+}
+
+// report ends a call that failed: misuse panics where it happened, anything else unwinds to Do.
+func (x *Exec) report(e *Error) {
+	if e.Code == CodeMisuse {
+		panic(e)
+	}
+	x.s.fail(e)
+}
+
+func (x *Exec) must(op string, status *C.ct_status) {
+	if status != nil {
+		x.report(statusError(op, status))
+	}
+}
+
+// Fail makes the Do return err: it does not return. An err that is no [*Error] becomes one, with op as its operator.
+func (x *Exec) Fail(op string, err error) {
+	x.checkThread(op)
+	e, ok := err.(*Error)
+	if !ok {
+		e = &Error{Op: op, Code: CodeInvalidArgument, Err: err, Caller: caller()}
+	}
+	x.s.fail(e)
+}
+
+// Device is where the Exec's work runs.
+func (x *Exec) Device() Device {
+	if x.c.stream == nil {
+		return CPU
+	}
+	return deviceOf(C.ct_stream_device(x.c.stream))
+}
+
+// GradEnabled reports whether operators are recorded for [Exec.Backward].
+func (x *Exec) GradEnabled() bool { return x.c.grad != 0 }
+
+// NoGrad returns an Exec over the same scope whose operators are not recorded for backward.
+func (x *Exec) NoGrad() *Exec {
+	y := *x
+	y.c.grad = 0
+	return &y
+}
+
+// WithGrad returns an Exec over the same scope whose operators are recorded for backward.
+func (x *Exec) WithGrad() *Exec {
+	y := *x
+	y.c.grad = 1
+	return &y
+}
+
+// Autocast returns an Exec over the same scope that runs operators in dtype (bfloat16 or float16) where LibTorch's autocast
+// rules say that this is safe, and in float32 elsewhere. Backward and optimizer steps run with autocast off.
+func (x *Exec) Autocast(dtype DType) *Exec {
+	if dtype != BFloat16 && dtype != Float16 {
+		x.Fail("Exec.Autocast", &Error{Op: "Exec.Autocast", Code: CodeInvalidArgument, Caller: caller(),
+			Message: fmt.Sprintf("autocast to %v: use bfloat16 or float16", dtype)})
+	}
+	y := *x
+	y.c.autocast = C.int32_t(dtype)
+	return &y
+}
+
+// NoAutocast returns an Exec over the same scope without autocast.
+func (x *Exec) NoAutocast() *Exec {
+	y := *x
+	y.c.autocast = -1
+	return &y
+}
+
+// On returns an Exec over the same scope that enqueues on another stream. It is not ordered with x: join them with
+// [Exec.Record] and [Exec.Wait].
+func (x *Exec) On(s *Stream) *Exec {
+	x.checkThread("Exec.On")
+	h := s.h
+	if w := currentWorker(); w == nil || w.stream != s {
+		var err error
+		if h, err = s.lock("Exec.On"); err != nil {
+			x.Fail("Exec.On", err)
+		}
+		s.mu.Unlock()
+	}
+	y := *x
+	y.h, y.c.stream = h, h
+	return &y
+}
+
+// Record returns a mark behind all work enqueued on x's stream so far. It is closed when the Do returns.
+func (x *Exec) Record() *Event {
+	x.checkThread("Exec.Record")
+	e, err := recordEvent("Exec.Record", x.h, 0)
+	if err != nil {
+		x.Fail("Exec.Record", err)
+	}
+	return e
+}
+
+// Wait makes work enqueued on x's stream from now on run after the event. The host does not wait.
+func (x *Exec) Wait(e *Event) {
+	x.checkThread("Exec.Wait")
+	if err := e.awaitedBy("Exec.Wait", x.h); err != nil {
+		x.Fail("Exec.Wait", err)
+	}
+}
+
+// AtEnd runs fn when the Do's function has returned without a failure, before the Do's tensors are freed. Functions run in
+// the order in which they were given.
+func (x *Exec) AtEnd(fn func(x *Exec)) {
+	x.checkThread("Exec.AtEnd")
+	x.s.atEnd = append(x.s.atEnd, fn)
+}
+
+// Keep hands the tensor out of the Do: it lives until the caller closes it. A tensor that shares the memory of a lent batch
+// cannot be kept; clone it first.
+func (x *Exec) Keep(t *Tensor) *Tensor {
+	x.checkThread("Exec.Keep")
+	x.open("Exec.Keep", t)
+	if len(x.s.lent) > 0 {
+		if whose, ok := x.s.lent[uint64(t.info().storage)]; ok {
+			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeInvalidArgument, Caller: caller(),
+				Message: "the tensor shares the memory of " + whose + ", which is refilled: Clone it first"})
+		}
+	}
+	if t.owner != nil {
+		t.owner = nil
+		t.cleanup = runtime.AddCleanup(t, freeTensor, t.h)
+	}
+	return t
+}
+
+// Lend returns a second handle of t that is freed when the Do returns. Neither it nor a tensor that shares its memory can be
+// kept; whose names the owner in that error, as in "batch 12 of epoch 3".
+func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
+	y := x.Alias(t)
+	if x.s.lent == nil {
+		x.s.lent = map[uint64]string{}
+	}
+	x.s.lent[uint64(y.info().storage)] = whose
+	return y
+}
+
+// Alias returns a second handle of t, owned by the Do.
+func (x *Exec) Alias(t *Tensor) *Tensor {
+	x.checkThread("Exec.Alias")
+	x.open("Exec.Alias", t)
+	return x.s.own(C.ct_tensor_alias(t.h))
+}
+
+// Tidy runs fn and frees at once all tensors it made, except its result (which may be nil) and those it kept.
+func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
+	x.checkThread("Exec.Tidy")
+	mark := len(x.s.tensors)
+	t := fn()
+	x.s.freeFrom(mark, t)
+	return t
+}
+
+// open fails unless t can be used.
+func (x *Exec) open(op string, t *Tensor) {
+	switch {
+	case t == nil:
+		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the tensor is nil"})
+	case t.h == nil:
+		x.s.fail(&Error{Op: op, Code: CodeClosed, Caller: caller(),
+			Message: "the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
+	}
+}

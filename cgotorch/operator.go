@@ -1,0 +1,336 @@
+package cgotorch
+
+// #cgo noescape ct_call
+// #cgo nocallback ct_call
+// #include <stdlib.h>
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+//go:generate go run ./internal/opgen
+
+// Scalar is a number that an operator takes beside tensors: an int, int64, float64 or bool. An integer keeps an integer
+// tensor's dtype, a float64 does not.
+type Scalar any
+
+// Opt is an optional field whose default is not Go's zero value. The zero Opt is the default; [Set] gives another value.
+type Opt[T any] struct {
+	value T
+	set   bool
+}
+
+// Set returns an Opt that holds v.
+func Set[T any](v T) Opt[T] { return Opt[T]{v, true} }
+
+func (o Opt[T]) get() (T, bool) { return o.value, o.set }
+
+// Reduction says what a loss does with its per-element values. The zero value is the mean.
+type Reduction int
+
+// The reductions.
+const (
+	ReductionMean Reduction = iota
+	ReductionSum
+	ReductionNone
+)
+
+func (r Reduction) value() int64 { return [...]int64{1, 2, 0}[r] }
+
+// MemoryFormat is the order of a tensor's elements in memory, numbered as in LibTorch.
+type MemoryFormat int8
+
+// The memory formats.
+const (
+	Contiguous     MemoryFormat = 0 // row-major
+	Preserve       MemoryFormat = 1 // as the input
+	ChannelsLast   MemoryFormat = 2 // NHWC in memory, NCHW in shape
+	ChannelsLast3D MemoryFormat = 3 // NDHWC in memory, NCDHW in shape
+)
+
+// operator is one entry of LibTorch's dispatcher, found on first use.
+type operator struct {
+	name string         // as in "aten::add.Tensor"
+	h    unsafe.Pointer // *C.ct_op, or nil
+}
+
+func (o *operator) find() (*C.ct_op, error) {
+	if h := atomic.LoadPointer(&o.h); h != nil {
+		return (*C.ct_op)(h), nil
+	}
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	name, overload, _ := strings.Cut(o.name, ".")
+	cname, coverload := C.CString(name), C.CString(overload)
+	defer C.free(unsafe.Pointer(cname))
+	defer C.free(unsafe.Pointer(coverload))
+	var h *C.ct_op
+	if err := check(o.name, C.ct_op_find(cname, coverload, &h)); err != nil {
+		return nil, err
+	}
+	atomic.StorePointer(&o.h, unsafe.Pointer(h))
+	return h, nil
+}
+
+// call holds the arguments of one operator while they are collected, and then its results.
+type call struct {
+	x       *Exec
+	op      *operator
+	words   []uint64
+	handles []*C.ct_tensor
+	closed  bool // an argument was a closed tensor
+
+	results    C.ct_results
+	outWords   []uint64
+	outHandles []*C.ct_tensor
+}
+
+// calls are not kept in the scope: two goroutines that misuse one Exec must not meet in one buffer before the core has told
+// one of them so.
+var calls = sync.Pool{New: func() any {
+	return &call{
+		words: make([]uint64, 0, 64), handles: make([]*C.ct_tensor, 0, 16),
+		outWords: make([]uint64, 32), outHandles: make([]*C.ct_tensor, 16),
+	}
+}}
+
+func (x *Exec) call(op *operator) *call {
+	c := calls.Get().(*call)
+	c.x, c.op = x, op
+	c.words, c.handles, c.closed = c.words[:0], c.handles[:0], false
+	return c
+}
+
+func (c *call) tensor(t *Tensor) {
+	c.words = append(c.words, C.CT_ARG_TENSOR)
+	c.handle(t)
+}
+
+func (c *call) handle(t *Tensor) {
+	if t == nil {
+		c.handles = append(c.handles, nil)
+		return
+	}
+	if t.h == nil {
+		c.closed = true
+	}
+	c.handles = append(c.handles, t.h)
+}
+
+// optTensor is tensor: nil is None, which the core refuses where the schema does.
+func (c *call) optTensor(t *Tensor) { c.tensor(t) }
+
+func (c *call) tensors(ts []*Tensor) {
+	c.words = append(c.words, C.CT_ARG_TENSORS, uint64(len(ts)))
+	for _, t := range ts {
+		c.handle(t)
+	}
+}
+
+func (c *call) optTensors(ts []*Tensor) { c.tensors(ts) }
+
+func (c *call) int(v int64)     { c.words = append(c.words, C.CT_ARG_INT, uint64(v)) }
+func (c *call) float(v float64) { c.words = append(c.words, C.CT_ARG_FLOAT, math.Float64bits(v)) }
+
+func (c *call) bool(v bool) { c.words = append(c.words, C.CT_ARG_BOOL, wordOf(v)) }
+
+func wordOf(v bool) uint64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func (c *call) scalar(v Scalar) {
+	switch v := v.(type) {
+	case int:
+		c.int(int64(v))
+	case int64:
+		c.int(v)
+	case float64:
+		c.float(v)
+	case float32:
+		c.float(float64(v))
+	case bool:
+		c.bool(v)
+	case nil:
+		c.none()
+	default:
+		c.refuse(v, "a number")
+	}
+}
+
+func (c *call) scalars(vs []Scalar) {
+	c.words = append(c.words, C.CT_ARG_SCALARS, uint64(len(vs)))
+	for _, v := range vs {
+		c.scalar(v)
+	}
+}
+
+func (c *call) ints(vs []int64) {
+	c.words = append(c.words, C.CT_ARG_INTS, uint64(len(vs)))
+	for _, v := range vs {
+		c.words = append(c.words, uint64(v))
+	}
+}
+
+func (c *call) floats(vs []float64) {
+	c.words = append(c.words, C.CT_ARG_FLOATS, uint64(len(vs)))
+	for _, v := range vs {
+		c.words = append(c.words, math.Float64bits(v))
+	}
+}
+
+func (c *call) bools(vs []bool) {
+	c.words = append(c.words, C.CT_ARG_BOOLS, uint64(len(vs)))
+	for _, v := range vs {
+		c.words = append(c.words, wordOf(v))
+	}
+}
+
+func (c *call) str(v string) {
+	c.words = append(c.words, C.CT_ARG_STRING, uint64(len(v)))
+	for i := 0; i < len(v); i += 8 {
+		var word uint64
+		for k := 0; k < 8 && i+k < len(v); k++ {
+			word |= uint64(v[i+k]) << (8 * k)
+		}
+		c.words = append(c.words, word)
+	}
+}
+
+func (c *call) dtype(v DType)               { c.int(int64(v)) }
+func (c *call) memoryFormat(v MemoryFormat) { c.int(int64(v)) }
+func (c *call) device()                     { c.words = append(c.words, C.CT_ARG_DEVICE) }
+func (c *call) none()                       { c.words = append(c.words, C.CT_ARG_NONE) }
+func (c *call) def()                        { c.words = append(c.words, C.CT_ARG_DEFAULT) }
+func (c *call) restDefault()                { c.words = append(c.words, C.CT_ARG_REST_DEFAULT) }
+
+// run enqueues the operator. Afterwards the results lie in outWords and outHandles.
+func (c *call) run() {
+	x := c.x
+	x.check(c.op.name)
+	op, err := c.op.find()
+	if err != nil {
+		x.Fail(c.op.name, err)
+	}
+	if c.closed {
+		x.s.fail(&Error{Op: c.op.name, Code: CodeClosed, Shapes: c.shapes(), Caller: caller(),
+			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
+	}
+	c.results.word_capacity, c.results.tensor_capacity = C.int32_t(cap(c.outWords)), C.int32_t(cap(c.outHandles))
+	var overflow *C.ct_overflow
+	status := C.ct_call(x.c, op, (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.words))), C.int32_t(len(c.words)),
+		unsafe.SliceData(c.handles), C.int32_t(len(c.handles)), &c.results,
+		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))), unsafe.SliceData(c.outHandles), &overflow)
+	if status != nil {
+		e := statusError(c.op.name, status)
+		e.Shapes = c.shapes()
+		x.report(e)
+	}
+	if overflow != nil {
+		c.outWords, c.outHandles = make([]uint64, c.results.words), make([]*C.ct_tensor, c.results.tensors)
+		C.ct_overflow_take(overflow, (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))), unsafe.SliceData(c.outHandles))
+	}
+}
+
+func (c *call) shapes() string {
+	var texts []string
+	for i, h := range c.handles {
+		if i == 8 && len(c.handles) > 9 {
+			texts = append(texts, "…")
+			break
+		}
+		texts = append(texts, describe(h))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// refuse fails for an argument that no schema takes.
+func (c *call) refuse(v any, want string) {
+	c.x.check(c.op.name)
+	c.x.s.fail(&Error{Op: c.op.name, Code: CodeInvalidArgument, Caller: caller(), Message: describeValue(v) + " is not " + want})
+}
+
+// own wraps result i; LibTorch's undefined tensor is nil.
+func (c *call) own(i int) *Tensor {
+	if h := c.outHandles[i]; h != nil {
+		return c.x.s.own(h)
+	}
+	return nil
+}
+
+func (c *call) done() {
+	c.x = nil
+	calls.Put(c)
+}
+
+func (c *call) run0() {
+	c.run()
+	for i := range int(c.results.tensors) {
+		C.ct_tensor_free(c.outHandles[i])
+	}
+	c.done()
+}
+
+func (c *call) run1() *Tensor {
+	c.run()
+	t := c.own(0)
+	c.done()
+	return t
+}
+
+func (c *call) run2() (*Tensor, *Tensor) {
+	c.run()
+	a, b := c.own(0), c.own(1)
+	c.done()
+	return a, b
+}
+
+func (c *call) run3() (*Tensor, *Tensor, *Tensor) {
+	c.run()
+	a, b, d := c.own(0), c.own(1), c.own(2)
+	c.done()
+	return a, b, d
+}
+
+func (c *call) runList() []*Tensor {
+	c.run()
+	ts := make([]*Tensor, c.results.tensors)
+	for i := range ts {
+		ts[i] = c.own(i)
+	}
+	c.done()
+	return ts
+}
+
+func (c *call) runBool() bool {
+	c.run()
+	v := c.outWords[1] != 0
+	c.done()
+	return v
+}
+
+func (c *call) runInt() int64 {
+	c.run()
+	v := int64(c.outWords[1])
+	c.done()
+	return v
+}
+
+func (c *call) runFloat() float64 {
+	c.run()
+	kind, v := c.outWords[0], c.outWords[1]
+	c.done()
+	if kind == C.CT_ARG_FLOAT {
+		return math.Float64frombits(v)
+	}
+	return float64(int64(v))
+}

@@ -1,0 +1,84 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Seed is process-wide: it seeds LibTorch's default generator of every device, from which dropout and random
+// initialisation draw.
+func Seed(seed uint64) error { return check("Seed", C.ct_seed(C.uint64_t(seed))) }
+
+// GeneratorState is process-wide: it returns the state of a device's default generator, for a checkpoint.
+func GeneratorState(d Device) ([]byte, error) {
+	state := make([]byte, 8192)
+	size := C.int64_t(len(state))
+	if err := check("GeneratorState", C.ct_generator_state(d.c(), unsafe.Pointer(&state[0]), &size)); err != nil {
+		return nil, err
+	}
+	return state[:size], nil
+}
+
+// SetGeneratorState is process-wide: it restores what [GeneratorState] returned.
+func SetGeneratorState(d Device, state []byte) error {
+	if len(state) == 0 {
+		return &Error{Op: "SetGeneratorState", Code: CodeInvalidArgument, Message: "the state is empty"}
+	}
+	return check("SetGeneratorState", C.ct_generator_set_state(d.c(), unsafe.Pointer(&state[0]), C.int64_t(len(state))))
+}
+
+// SetCuDNNBenchmark is process-wide: cuDNN tries its convolution algorithms for each new shape and keeps the fastest.
+func SetCuDNNBenchmark(on bool) error { return setSwitch(C.CT_SWITCH_CUDNN_BENCHMARK, on) }
+
+// SetTF32 is process-wide: float32 matrix products and convolutions may round their inputs to 10 bits of fraction.
+func SetTF32(on bool) error { return setSwitch(C.CT_SWITCH_TF32, on) }
+
+// SetDeterministic is process-wide: operators use deterministic kernels, or fail where there is none.
+func SetDeterministic(on bool) error { return setSwitch(C.CT_SWITCH_DETERMINISTIC, on) }
+
+func setSwitch(which C.int32_t, on bool) error {
+	var v C.int32_t
+	if on {
+		v = 1
+	}
+	return check("setSwitch", C.ct_switch_set(which, v))
+}
+
+// SetThreads is process-wide: one operator uses at most n threads on the CPU. Streams already running keep theirs.
+func SetThreads(n int) error { return check("SetThreads", C.ct_threads_set(C.int32_t(n))) }
+
+// Threads is process-wide: the number of threads that one operator may use on the CPU.
+func Threads() int { return int(C.ct_threads_get()) }
+
+// LibTorchVersion is the version of LibTorch this library was built with, such as "2.11.0".
+func LibTorchVersion() string { return C.GoString(C.ct_libtorch_version()) }
+
+// LiveHandles counts the handles that have been made and not freed, by kind: tensor, stream, event, slab, status. Tests
+// compare it before and after to find leaks.
+func LiveHandles() map[string]int {
+	var live C.ct_live
+	C.ct_live_handles(&live)
+	return map[string]int{
+		"tensor": int(live.tensors), "stream": int(live.streams), "event": int(live.events),
+		"slab": int(live.slabs), "status": int(live.statuses),
+	}
+}
+
+// HostMemory returns the bytes of all slabs, and those of them that are page-locked.
+func HostMemory() (slabs, pinned int64) {
+	var live C.ct_live
+	C.ct_live_handles(&live)
+	return int64(live.slab_bytes), int64(live.pinned_bytes)
+}
+
+// checkABI compares the library that was opened with the header this package was compiled against.
+func checkABI() error {
+	if got := C.ct_abi_version(); got != C.CT_ABI_VERSION {
+		return &Error{Op: "cgotorch", Code: CodeInternal, Message: fmt.Sprintf(
+			"libcgotorch.so has ABI version %d, this package needs %d: run make install of the same version", got, C.CT_ABI_VERSION)}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+// A scope owns what one Do makes. It is used on the Do's thread alone.
+type scope struct {
+	thread  uint64
+	tensors []*Tensor         // made here; those no longer owned (kept or closed) are passed over
+	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
+	atEnd   []func(x *Exec)
+	err     *Error // the first failure
+	ended   bool
+}
+
+// unwind is the panic by which a failed operator returns to its Do.
+type unwind struct{ scope *scope }
+
+func (s *scope) own(h *C.ct_tensor) *Tensor {
+	t := &Tensor{h: h, owner: s}
+	s.tensors = append(s.tensors, t)
+	return t
+}
+
+// fail records the first failure and unwinds to Do.
+func (s *scope) fail(e *Error) {
+	if s.err == nil {
+		s.err = e
+	}
+	panic(unwind{s})
+}
+
+func (s *scope) runAtEnd(x *Exec) {
+	for len(s.atEnd) > 0 {
+		fn := s.atEnd[0]
+		s.atEnd = s.atEnd[1:]
+		fn(x)
+	}
+}
+
+func (s *scope) end() {
+	s.freeFrom(0, nil)
+	s.ended = true
+}
+
+// freeFrom frees all tensors made since mark but keep, in one C call.
+func (s *scope) freeFrom(mark int, keep *Tensor) {
+	var handles []*C.ct_tensor
+	kept := s.tensors[:mark]
+	for _, t := range s.tensors[mark:] {
+		switch {
+		case t.owner != s:
+		case t == keep:
+			kept = append(kept, t)
+		default:
+			if handles == nil {
+				handles = make([]*C.ct_tensor, 0, len(s.tensors)-mark)
+			}
+			handles = append(handles, t.take()...)
+		}
+	}
+	clear(s.tensors[len(kept):])
+	s.tensors = kept
+	if len(handles) > 0 {
+		C.ct_tensors_free(&handles[0], C.int64_t(len(handles)))
+	}
+}

@@ -1,0 +1,69 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// HostSlab is page-aligned host memory outside the Go heap, from which copies to a device start.
+type HostSlab struct {
+	mu      sync.Mutex
+	h       *C.ct_slab
+	bytes   []byte
+	cleanup runtime.Cleanup
+}
+
+// NewHostSlab allocates size bytes, all zero. It fails with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size
+// below 1. The caller must Close it.
+func NewHostSlab(size int) (*HostSlab, error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	s := &HostSlab{}
+	if err := check("NewHostSlab", C.ct_slab_new(C.int64_t(size), &s.h)); err != nil {
+		return nil, err
+	}
+	s.bytes = unsafe.Slice((*byte)(C.ct_slab_data(s.h)), size)
+	s.cleanup = runtime.AddCleanup(s, freeSlab, s.h)
+	return s, nil
+}
+
+func freeSlab(h *C.ct_slab) { C.ct_slab_free(h) }
+
+// Bytes is the memory, valid until Close.
+func (s *HostSlab) Bytes() []byte { return s.bytes }
+
+// Pin page-locks the memory for every CUDA device, so that copies from it do not wait. It does nothing on a slab that is
+// pinned already. It fails with [ErrNoDevice] on a machine without CUDA, and with [ErrOutOfMemory] and the numbers when the
+// system refuses to lock so much.
+func (s *HostSlab) Pin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.h == nil {
+		return &Error{Op: "HostSlab.Pin", Code: CodeClosed, Message: "the slab is closed"}
+	}
+	return check("HostSlab.Pin", C.ct_slab_pin(s.h))
+}
+
+// Pinned reports whether the memory is page-locked.
+func (s *HostSlab) Pinned() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.h != nil && C.ct_slab_pinned(s.h) != 0
+}
+
+// Close frees the memory. Copies that read from it must be done. Closing twice does nothing.
+func (s *HostSlab) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.h != nil {
+		s.cleanup.Stop()
+		C.ct_slab_free(s.h)
+		s.h, s.bytes = nil, nil
+	}
+	return nil
+}

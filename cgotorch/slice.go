@@ -1,0 +1,121 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Element is a Go type that has a dtype.
+type Element interface {
+	uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | bool | complex64 | complex128 |
+		Float16Bits | BFloat16Bits
+}
+
+// DTypeOf is the dtype of an element type.
+func DTypeOf[T Element]() DType {
+	var v T
+	switch any(v).(type) {
+	case uint8:
+		return Uint8
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case bool:
+		return Bool
+	case complex64:
+		return Complex64
+	case complex128:
+		return Complex128
+	case Float16Bits:
+		return Float16
+	default:
+		return BFloat16
+	}
+}
+
+// FromSlice returns a tensor of the given shape on x's device with a copy of data, which is read before return. No shape
+// means one dimension of len(data); for a scalar use [Exec.Full]. To a CUDA device it waits until data has been staged, which
+// includes the work before it on the stream: what must not wait goes through a [HostSlab] and [Exec.CopyFromSlab]. It fails
+// with [ErrInvalidArgument] when the shape does not hold len(data) elements.
+func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
+	if len(shape) == 0 {
+		shape = []int64{int64(len(data))}
+	}
+	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
+}
+
+// FromBytes is [FromSlice] for elements given as raw bytes in the machine's byte order. An empty shape is a scalar.
+func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {
+	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data), dtype, shape)
+}
+
+func fromHost(x *Exec, data unsafe.Pointer, bytes int, dtype DType, shape []int64) *Tensor {
+	x.check("FromSlice")
+	var h *C.ct_tensor
+	x.must("FromSlice", C.ct_tensor_from_host(x.c, data, C.int64_t(bytes), C.int32_t(dtype),
+		(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.int32_t(len(shape)), &h))
+	return x.s.own(h)
+}
+
+// ToSlice waits for x's stream and returns the elements in row-major order. It fails with [ErrInvalidArgument] when T is not
+// the tensor's dtype.
+func ToSlice[T Element](x *Exec, t *Tensor) []T {
+	x.check("ToSlice")
+	x.open("ToSlice", t)
+	if got, want := t.DType(), DTypeOf[T](); got != want {
+		x.s.fail(&Error{Op: "ToSlice", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
+	}
+	data := make([]T, t.Numel())
+	toHost(x, t, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))))
+	return data
+}
+
+// ToBytes waits for x's stream and returns the elements as raw bytes in row-major order and the machine's byte order.
+func ToBytes(x *Exec, t *Tensor) []byte {
+	x.check("ToBytes")
+	x.open("ToBytes", t)
+	data := make([]byte, t.Numel()*int64(t.DType().Size()))
+	toHost(x, t, unsafe.Pointer(unsafe.SliceData(data)), len(data))
+	return data
+}
+
+func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
+	x.must("ToSlice", C.ct_tensor_to_host(x.c, t.h, data, C.int64_t(bytes)))
+}
+
+// Item waits for x's stream and returns the value of a tensor of one element.
+func (x *Exec) Item(t *Tensor) float64 {
+	x.check("Exec.Item")
+	x.open("Exec.Item", t)
+	var v C.double
+	x.must("Exec.Item", C.ct_tensor_item(x.c, t.h, &v))
+	return float64(v)
+}
+
+// CopyFromSlab enqueues a copy of size bytes of the slab, from offset, into t, which must be contiguous and have that size.
+// From a pinned slab it does not wait, and the bytes must stay unchanged until an event recorded behind it is done; from
+// another slab to a CUDA device it waits until they have been staged.
+func (x *Exec) CopyFromSlab(t *Tensor, slab *HostSlab, offset, size int) {
+	x.check("Exec.CopyFromSlab")
+	x.open("Exec.CopyFromSlab", t)
+	x.must("Exec.CopyFromSlab", C.ct_tensor_copy_from_slab(x.c, t.h, slab.h, C.int64_t(offset), C.int64_t(size)))
+}

@@ -1,0 +1,193 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"runtime"
+	"sync"
+)
+
+// Stream is an in-order queue of work on one device. On the CPU it runs its work at once. A Stream may be used from any
+// goroutine; Dos on one stream exclude each other.
+type Stream struct {
+	device    Device
+	isDefault bool
+
+	mu      sync.Mutex // held by a Do while it runs, so that Stream's other methods take their place after it
+	h       *C.ct_stream
+	worker  *worker
+	closed  bool
+	cleanup runtime.Cleanup
+}
+
+// StreamOptions are the options of [NewStream]; the zero value is a stream of normal priority.
+type StreamOptions struct {
+	HighPriority bool // the device prefers this stream's waiting work to that of others
+}
+
+// defaults holds the default stream of each device, which CUDA has once for the process.
+var defaults struct {
+	sync.Mutex
+	streams map[Device]*Stream
+}
+
+// DefaultStream is the device's default stream, the same one at each call. A device that is not there is reported by the
+// stream's methods, with [ErrNoDevice].
+func DefaultStream(d Device) *Stream {
+	defaults.Lock()
+	defer defaults.Unlock()
+	s := defaults.streams[d]
+	if s == nil {
+		if defaults.streams == nil {
+			defaults.streams = map[Device]*Stream{}
+		}
+		s = &Stream{device: d, isDefault: true}
+		defaults.streams[d] = s
+	}
+	return s
+}
+
+// NewStream makes a stream that does not wait for the default stream. The caller must Close it. It fails with
+// [ErrNoDevice] or [ErrDeviceLost].
+func NewStream(d Device, o StreamOptions) (*Stream, error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	var priority C.int32_t
+	if o.HighPriority {
+		priority = -1
+	}
+	s := &Stream{device: d}
+	if err := check("NewStream", C.ct_stream_new(d.c(), priority, &s.h)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Device is where the stream's work runs.
+func (s *Stream) Device() Device { return s.device }
+
+// lock takes the stream for one call and returns its handle; on success the caller unlocks s.mu.
+func (s *Stream) lock(op string) (*C.ct_stream, error) {
+	if w := currentWorker(); w != nil && w.stream == s {
+		return nil, &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
+	}
+	s.mu.Lock()
+	h, err := s.handle(op)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	return h, nil
+}
+
+// handle is the C handle; the default stream's is made on first use. s.mu is held.
+func (s *Stream) handle(op string) (*C.ct_stream, error) {
+	if s.closed {
+		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
+	}
+	if s.h == nil {
+		if err := checkABI(); err != nil {
+			return nil, err
+		}
+		if err := check(op, C.ct_stream_default(s.device.c(), &s.h)); err != nil {
+			return nil, err
+		}
+	}
+	return s.h, nil
+}
+
+// Do waits until fn has returned, and not for the device. It runs fn on the stream's own OS thread with an [Exec] that
+// enqueues on this stream, and returns fn's error, or the [*Error] of the first operator that failed in it. Tensors made in
+// fn and not kept are freed when it returns.
+//
+// A panic in fn is raised again in the caller as a [*Panic], and [runtime.Goexit] ends the caller too. A Do inside any Do is
+// an error; a second stream inside a Do is [Exec.On]. fn must not wait for another goroutine that uses this stream.
+func (s *Stream) Do(fn func(x *Exec) error) error {
+	if currentWorker() != nil {
+		return &Error{Op: "Stream.Do", Code: CodeMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
+	}
+	h, err := s.lock("Stream.Do")
+	if err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if s.worker == nil {
+		s.worker = startWorker(s)
+	}
+	out := s.worker.do(h, fn)
+	switch {
+	case out.exited:
+		s.worker = nil // it ended with its goroutine
+		runtime.Goexit()
+	case out.panicked != nil:
+		panic(out.panicked)
+	}
+	return out.err
+}
+
+// Record returns a mark behind all work enqueued on the stream so far. The caller closes it.
+func (s *Stream) Record() (*Event, error) { return s.record("Stream.Record", 0) }
+
+// RecordTiming is Record for an event that [Event.Elapsed] may be asked of.
+func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.RecordTiming", 1) }
+
+func (s *Stream) record(op string, timing C.int32_t) (*Event, error) {
+	h, err := s.lock(op)
+	if err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	return recordEvent(op, h, timing)
+}
+
+// Wait makes work enqueued on the stream from now on run after the event. The host does not wait.
+func (s *Stream) Wait(e *Event) error {
+	h, err := s.lock("Stream.Wait")
+	if err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	return e.awaitedBy("Stream.Wait", h)
+}
+
+// Query reports whether all work enqueued so far is done.
+func (s *Stream) Query() (bool, error) {
+	h, err := s.lock("Stream.Query")
+	if err != nil {
+		return false, err
+	}
+	defer s.mu.Unlock()
+	var done C.int32_t
+	err = check("Stream.Query", C.ct_stream_query(h, &done))
+	return done != 0, err
+}
+
+// Synchronize waits until all work enqueued so far is done.
+func (s *Stream) Synchronize() error {
+	h, err := s.lock("Stream.Synchronize")
+	if err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	return check("Stream.Synchronize", C.ct_stream_synchronize(h))
+}
+
+// Close ends the stream's thread and gives the stream back; work already enqueued still runs. Closing twice does nothing.
+// A default stream can be used again afterwards.
+func (s *Stream) Close() error {
+	if w := currentWorker(); w != nil && w.stream == s {
+		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.worker != nil {
+		s.worker.stop()
+		s.worker = nil
+	}
+	C.ct_stream_free(s.h)
+	s.h = nil
+	s.closed = !s.isDefault
+	return nil
+}

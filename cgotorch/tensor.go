@@ -1,0 +1,202 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"unsafe"
+)
+
+// Tensor is a handle of a LibTorch tensor. Its methods read metadata or drop it; they never enqueue work. A closed tensor
+// has no metadata: shape nil, zero elements.
+type Tensor struct {
+	h       *C.ct_tensor
+	owner   *scope // nil when kept
+	cleanup runtime.Cleanup
+	grad    *Tensor // handle of the gradient, freed with this one
+}
+
+func freeTensor(h *C.ct_tensor) { C.ct_tensor_free(h) }
+
+// take empties the tensor and returns its handles for freeing.
+func (t *Tensor) take() []*C.ct_tensor {
+	if t.h == nil {
+		return nil
+	}
+	handles := [2]*C.ct_tensor{t.h}
+	n := 1
+	if t.grad != nil && t.grad.h != nil {
+		handles[1] = t.grad.h
+		t.grad.cleanup.Stop()
+		t.grad.h = nil
+		n = 2
+	}
+	if t.owner == nil {
+		t.cleanup.Stop()
+	}
+	t.h, t.owner, t.grad = nil, nil, nil
+	return handles[:n]
+}
+
+// Close drops the handle; memory is freed with the last one, and what autograd saved lives as long as its graph. It is legal
+// at any time, never closes a result made from this tensor, and does nothing the second time.
+func (t *Tensor) Close() error {
+	if t == nil || t.h == nil {
+		return nil
+	}
+	for _, h := range t.take() {
+		C.ct_tensor_free(h)
+	}
+	return nil
+}
+
+// Closed reports whether the tensor has been closed or freed with its Do.
+func (t *Tensor) Closed() bool { return t.h == nil }
+
+func (t *Tensor) info() C.ct_tensor_info {
+	var info C.ct_tensor_info
+	C.ct_tensor_describe(t.h, &info)
+	runtime.KeepAlive(t)
+	return info
+}
+
+// Shape is the number of elements along each dimension.
+func (t *Tensor) Shape() []int64 { shape, _ := t.geometry(); return shape }
+
+// Strides are the distances, in elements, between neighbours along each dimension.
+func (t *Tensor) Strides() []int64 { _, strides := t.geometry(); return strides }
+
+func (t *Tensor) geometry() (shape, strides []int64) {
+	if t.h == nil {
+		return nil, nil
+	}
+	n := t.Dim()
+	if n == 0 {
+		return []int64{}, []int64{}
+	}
+	both := make([]int64, 2*n)
+	C.ct_tensor_geometry(t.h, (*C.int64_t)(unsafe.Pointer(&both[0])), (*C.int64_t)(unsafe.Pointer(&both[n])))
+	runtime.KeepAlive(t)
+	return both[:n:n], both[n:]
+}
+
+// Dim is the number of dimensions.
+func (t *Tensor) Dim() int { return int(t.info().dims) }
+
+// Numel is the number of elements.
+func (t *Tensor) Numel() int64 { return int64(t.info().elements) }
+
+// DType is the type of the elements.
+func (t *Tensor) DType() DType { return DType(t.info().dtype) }
+
+// Device is where the elements lie.
+func (t *Tensor) Device() Device { return deviceOf(t.info().device) }
+
+// RequiresGrad reports whether operators on this tensor are recorded for backward.
+func (t *Tensor) RequiresGrad() bool { return t.info().requires_grad != 0 }
+
+// StorageBytes is the size of the memory under the tensor, which views share.
+func (t *Tensor) StorageBytes() int64 { return int64(t.info().storage_bytes) }
+
+// SharesMemory reports whether both tensors lie in one storage.
+func (t *Tensor) SharesMemory(other *Tensor) bool {
+	return t.h != nil && other.h != nil && t.info().storage == other.info().storage
+}
+
+// Version counts the writes in place.
+func (t *Tensor) Version() int { return int(t.info().version) }
+
+// BumpVersion counts a write from outside LibTorch, so that a later backward that needs the old value fails.
+func (t *Tensor) BumpVersion() { C.ct_tensor_bump_version(t.h); runtime.KeepAlive(t) }
+
+// Grad is the gradient accumulated by [Exec.Backward], nil where there is none. It belongs to t: do not close it. It is the
+// same handle until the gradient is removed.
+func (t *Tensor) Grad() *Tensor {
+	if t.h == nil {
+		return nil
+	}
+	if t.grad == nil {
+		t.grad = &Tensor{}
+	}
+	before := t.grad.h
+	h := before
+	C.ct_tensor_grad(t.h, &h)
+	if h != before {
+		if before != nil {
+			t.grad.cleanup.Stop()
+		}
+		t.grad = &Tensor{h: h}
+		if h != nil {
+			t.grad.cleanup = runtime.AddCleanup(t.grad, freeTensor, h)
+		}
+	}
+	runtime.KeepAlive(t)
+	if h == nil {
+		return nil
+	}
+	return t.grad
+}
+
+// SetRequiresGrad makes a leaf tensor of a floating dtype collect a gradient, or stop to. It fails with
+// [ErrInvalidArgument] for other tensors.
+func (t *Tensor) SetRequiresGrad(on bool) error {
+	var v C.int32_t
+	if on {
+		v = 1
+	}
+	defer runtime.KeepAlive(t)
+	return check("Tensor.SetRequiresGrad", C.ct_tensor_set_requires_grad(t.h, v))
+}
+
+// SetGrad replaces the gradient; nil removes it, which costs no kernel.
+func (t *Tensor) SetGrad(grad *Tensor) error {
+	var h *C.ct_tensor
+	if grad != nil {
+		h = grad.h
+	}
+	defer runtime.KeepAlive(t)
+	err := check("Tensor.SetGrad", C.ct_tensor_set_grad(t.h, h))
+	if err == nil {
+		t.Grad() // drops the handle of the old one
+	}
+	return err
+}
+
+// String is the dtype and shape, such as "float32[2 3]".
+func (t *Tensor) String() string {
+	if t == nil {
+		return "nil"
+	}
+	if t.h == nil {
+		return "closed"
+	}
+	return describe(t.h)
+}
+
+func describe(h *C.ct_tensor) string {
+	if h == nil {
+		return "nil"
+	}
+	var info C.ct_tensor_info
+	C.ct_tensor_describe(h, &info)
+	var b strings.Builder
+	fmt.Fprint(&b, DType(info.dtype), "[")
+	if info.dims > 0 {
+		shape := make([]int64, info.dims)
+		C.ct_tensor_geometry(h, (*C.int64_t)(unsafe.Pointer(&shape[0])), nil)
+		for i, n := range shape {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			fmt.Fprint(&b, n)
+		}
+	}
+	b.WriteByte(']')
+	if d := deviceOf(info.device); d.IsCUDA() {
+		fmt.Fprint(&b, "@", d)
+	}
+	return b.String()
+}

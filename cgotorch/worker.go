@@ -1,0 +1,118 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+)
+
+// A worker is a goroutine locked to an OS thread, the only one that runs a stream's Dos. One hand-off a Do costs a few
+// microseconds; one for each operator would cost more than a kernel launch.
+type worker struct {
+	stream *Stream
+	tasks  chan *task
+	ended  chan struct{}
+}
+
+type task struct {
+	h   *C.ct_stream
+	fn  func(x *Exec) error
+	out chan outcome
+}
+
+type outcome struct {
+	err      error
+	panicked *Panic
+	exited   bool // by runtime.Goexit
+}
+
+// Panic is what [Stream.Do] raises again in its caller when its function panics.
+type Panic struct {
+	Value any    // as it was raised
+	Stack []byte // where it was raised
+}
+
+func (p *Panic) Error() string { return fmt.Sprintf("%v\n\nin a Stream.Do, at\n%s", p.Value, p.Stack) }
+
+// Unwrap returns the value where it is an error.
+func (p *Panic) Unwrap() error {
+	err, _ := p.Value.(error)
+	return err
+}
+
+// workers maps a thread's number to the worker that is locked to it, so that a Do inside a Do is an error and no deadlock.
+var workers sync.Map // uint64 -> *worker
+
+func currentWorker() *worker {
+	w, ok := workers.Load(uint64(C.ct_thread_id()))
+	if !ok {
+		return nil
+	}
+	return w.(*worker)
+}
+
+func startWorker(s *Stream) *worker {
+	w := &worker{stream: s, tasks: make(chan *task), ended: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+func (w *worker) run() {
+	// Never unlocked: the thread ends with the goroutine, and with it the OpenMP threads that LibTorch gave it.
+	runtime.LockOSThread()
+	thread := uint64(C.ct_thread_id())
+	workers.Store(thread, w)
+	defer close(w.ended)
+	defer workers.Delete(thread)
+	for t := range w.tasks {
+		t.run(thread)
+	}
+}
+
+// stop waits until the worker has ended.
+func (w *worker) stop() {
+	close(w.tasks)
+	<-w.ended
+}
+
+func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {
+	t := &task{h: h, fn: fn, out: make(chan outcome, 1)}
+	w.tasks <- t
+	out := <-t.out
+	if out.exited {
+		<-w.ended
+	}
+	return out
+}
+
+// run executes the function and tells how it ended: by return, by an operator's failure, by a panic of the user's, or by
+// Goexit, during which deferred functions run but recover returns nil.
+func (t *task) run(thread uint64) {
+	s := &scope{thread: thread}
+	x := newExec(s, t.h)
+	out := outcome{exited: true}
+	defer func() { t.out <- out }()
+	defer s.end()
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case unwind:
+			out = outcome{err: s.err}
+			if r.scope != s {
+				out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
+			}
+		default:
+			out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
+		}
+	}()
+	err := t.fn(x)
+	s.runAtEnd(x)
+	if s.err != nil {
+		err = s.err // recovered by the function, but the work it stands for is missing
+	}
+	out = outcome{err: err}
+}
