@@ -1,15 +1,62 @@
 #!/usr/bin/env bash
-# Finds LibTorch and writes build/libtorch.cmake.
-set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-: "${LIBTORCH:=/tmp/lt/torch}"
-mkdir -p "$root/build"
-cat >"$root/build/libtorch.cmake.new" <<END
-set(LIBTORCH_INCLUDE "$LIBTORCH/include;$LIBTORCH/include/torch/csrc/api/include")
-set(LIBTORCH_LIB "$LIBTORCH/lib")
-set(CUDA_INCLUDE "/tmp/lt/nvidia/cu13/include")
-set(CUDA_LIB "/tmp/lt/nvidia/cu13/lib")
-set(LIBTORCH_EXTRA "")
-END
-cmp -s "$root/build/libtorch.cmake.new" "$root/build/libtorch.cmake" || cp "$root/build/libtorch.cmake.new" "$root/build/libtorch.cmake"
-rm -f "$root/build/libtorch.cmake.new"
+# setup.sh [build|test]: makes the machine ready to build, or to build and test. Does nothing, quickly, where it is.
+#
+# LibTorch comes from $LIBTORCH; else from an installed Python torch of the same version; else from the wheels of
+# wheels.lock, kept unpacked in a cache outside the clone. Where it was found is written to build/libtorch.cmake,
+# for csrc/CMakeLists.txt, and to build/libtorch.env, for the shell.
+#
+# Environment:
+#   LIBTORCH           folder that holds lib/ and include/ of LibTorch 2.11.0, or the folder above it
+#   PYTHON             the Python that is asked for an installed torch and for pip; python3 if unset
+#   STREAMTORCH_CACHE  where downloads are kept; ${XDG_CACHE_HOME:-~/.cache}/streamtorch if unset
+#   STREAMTORCH_CUDA   1: get the CUDA libraries though no driver is seen; 0: do not, though one is
+set -uo pipefail
+
+version=2.11.0
+cuda_version=13.0
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=${here%/csrc/libtorch}
+purpose=${1:-build}
+
+say() { echo "streamtorch: $*"; }
+fail() {
+  echo "streamtorch: $*" >&2
+  exit 1
+}
+
+. "$here/machine.sh"
+. "$here/wheels.sh"
+. "$here/find.sh"
+
+case $purpose in build | test) ;; *) fail "setup.sh $purpose: want build or test" ;; esac
+need_platform
+need_tools
+
+mkdir -p "$root/build" 2>/dev/null || fail "$root/build cannot be made: $(mkdir -p "$root/build" 2>&1)"
+stamp="$root/build/setup.$purpose"
+driver=0
+if has_driver; then driver=1; fi
+key="libtorch=${LIBTORCH-} cache=$(cache_folder) cuda=$driver cxx=${CXX-}"
+
+# is_done: nothing this set-up rests on has changed.
+is_done() {
+  [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && [ -f "$root/build/libtorch.cmake" ] && [ -f "$root/build/libtorch.env" ] || return 1
+  local LIBTORCH_LIB file
+  . "$root/build/libtorch.env"
+  for file in "$LIBTORCH_LIB/libtorch_cpu.so" "$here"/*; do
+    [ -f "$file" ] && [ ! "$file" -nt "$stamp" ] || return 1
+  done
+}
+
+if is_done; then exit 0; fi
+exec 8>"$root/build/setup.lock"
+if ! flock -n 8; then
+  say "another make is setting this clone up; waiting for it"
+  flock 8
+fi
+if is_done; then exit 0; fi
+rm -f "$stamp"
+need_packages "$purpose"
+find_libtorch
+write_libtorch
+echo "$key" >"$stamp"

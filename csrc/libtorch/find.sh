@@ -1,0 +1,165 @@
+# Where LibTorch is. Sourced by setup.sh.
+#
+# find_libtorch sets
+#   torch_dir     the folder that holds lib/ and include/
+#   runtime_dir   nvidia/cu13 of the runtime wheels, or of the whole set: CUDA headers, libcudart and libcupti
+#   origin        where it came from, in words
+find_libtorch() {
+  if [ -n "${LIBTORCH-}" ]; then
+    from_environment
+  elif ! from_python; then
+    from_wheels
+  fi
+}
+
+# from_environment: $LIBTORCH must be right; nothing else is tried.
+from_environment() {
+  local dir wrong
+  case $LIBTORCH in /*) ;; *) fail "LIBTORCH=$LIBTORCH is not an absolute path; write it from /" ;; esac
+  dir=$LIBTORCH
+  [ -d "$dir" ] || fail "LIBTORCH=$LIBTORCH is not a folder; set it to LibTorch $version, or unset it to have that downloaded"
+  [ -d "$dir/lib" ] && [ -d "$dir/include" ] || dir=$LIBTORCH/torch
+  wrong=$(wrong_libtorch "$dir")
+  [ -z "$wrong" ] || fail "LIBTORCH=$LIBTORCH: $wrong; set it to LibTorch $version, or unset it to have that downloaded"
+  use_libtorch "$dir" "\$LIBTORCH"
+}
+
+# from_python: a torch of this version that the user's Python has. Found without importing it, which takes seconds.
+from_python() {
+  local python=${PYTHON:-python3} dir wrong
+  command -v "$python" >/dev/null || return 1
+  dir=$("$python" -c '
+import importlib.util, os
+spec = importlib.util.find_spec("torch")
+if spec and spec.origin: print(os.path.dirname(os.path.abspath(spec.origin)))' 2>/dev/null) || return 1
+  [ -n "$dir" ] && [ -f "$dir/lib/libtorch_cpu.so" ] || return 1
+  wrong=$(wrong_libtorch "$dir")
+  if [ -z "$wrong" ] && [ "$driver" = 1 ] && ! [ -f "$dir/lib/libtorch_cuda.so" ]; then
+    wrong="it was built without CUDA, and this machine has an NVIDIA driver"
+  fi
+  if [ -n "$wrong" ]; then
+    say "not using the torch of $python in $dir: $wrong"
+    return 1
+  fi
+  use_libtorch "$dir" "$("$python" -c 'import sys; print(sys.executable)')"
+}
+
+# from_wheels: the pinned ones, out of the cache or from the network.
+from_wheels() {
+  if [ "$driver" = 1 ]; then
+    wheel_tree libtorch-$version-cuda "runtime torch cuda"
+  else
+    wheel_tree libtorch-$version-cpu "runtime torch"
+  fi
+  torch_dir=$tree/torch
+  runtime_dir=$tree/nvidia/cu13
+  origin="the pinned wheels"
+}
+
+# use_libtorch folder source: a LibTorch that was not unpacked here. Its CUDA headers and, where it does not find
+# them by itself, libcudart and libcupti come from the runtime wheels.
+use_libtorch() {
+  torch_dir=$1
+  origin=$2
+  runtime_dir=""
+  [ -n "$(built_for_cuda "$torch_dir")" ] || return 0
+  # Without a GPU, a LibTorch that has all its libraries can do without the CUDA headers: this machine may be offline.
+  if [ "$driver" = 0 ] && ! unresolved "$torch_dir/lib/libtorch_cpu.so" >/dev/null && ! (wheel_tree cuda-$cuda_version runtime); then
+    say "going on without the CUDA headers: libcgotorch_cuda.so is not built, and needs a GPU to be of use"
+    return 0
+  fi
+  wheel_tree cuda-$cuda_version runtime
+  runtime_dir=$tree/nvidia/cu13
+  if [ "$driver" = 1 ] && unresolved "$torch_dir/lib/libtorch_cuda.so" >/dev/null; then
+    say "$torch_dir has no CUDA libraries beside it, so the GPU here cannot be used; unset LIBTORCH to have them downloaded"
+  fi
+}
+
+# wrong_libtorch folder: says what is wrong with it, or nothing.
+wrong_libtorch() {
+  local dir=$1 header have file
+  header=$dir/include/torch/headeronly/version.h
+  [ -f "$header" ] || header=$dir/include/torch/csrc/api/include/torch/version.h
+  if ! [ -f "$header" ]; then
+    echo "no include/torch there, so it is not LibTorch $version"
+    return
+  fi
+  have=$(sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\).*/\2/p' "$header" | paste -sd.)
+  if [ "$have" != "$version" ]; then
+    echo "it is LibTorch ${have:-of unknown version}, and $version is needed"
+    return
+  fi
+  for file in lib/libtorch_cpu.so lib/libc10.so include/ATen/core/dispatch/Dispatcher.h; do
+    if ! [ -s "$dir/$file" ]; then
+      echo "$file is missing"
+      return
+    fi
+  done
+  if ! readelf -d "$dir/lib/libtorch_cpu.so" 2>/dev/null | grep -q NEEDED || readelf -d "$dir/lib/libtorch_cpu.so" 2>&1 >/dev/null | grep -q .; then
+    echo "lib/libtorch_cpu.so is damaged"
+    return
+  fi
+  have=$(built_for_cuda "$dir")
+  if [ -n "$have" ] && [ "$have" != "$cuda_version" ]; then
+    echo "it was built for CUDA $have, and $cuda_version is needed"
+  fi
+}
+
+# built_for_cuda folder: 13.0 or another version, or nothing. libcudart's soname tells 13 from 12; only Python's
+# version.py tells 13.0 from 13.1.
+built_for_cuda() {
+  local have=""
+  [ -f "$1/lib/libtorch_cuda.so" ] || return 0
+  if [ -f "$1/version.py" ]; then
+    have=$(sed -n "s/^cuda\b.*= *'\([0-9.]*\)'.*/\1/p" "$1/version.py")
+  fi
+  if [ -z "$have" ]; then
+    have=$(readelf -d "$1/lib/libc10_cuda.so" 2>/dev/null | sed -n 's/.*\[libcudart[^]]*\.so\.\([0-9]*\).*/\1/p' | head -1)
+    [ "$have" = 13 ] && have=$cuda_version
+  fi
+  echo "$have"
+}
+
+# unresolved library: the libraries it needs and does not find; fails if there are none.
+unresolved() {
+  env -u LD_LIBRARY_PATH ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | grep .
+}
+
+# write_libtorch: build/libtorch.cmake and build/libtorch.env, left alone where nothing changed, so that nothing is built again.
+write_libtorch() {
+  local extra="" cuda_include="" cuda_lib="" missing
+  if [ -n "$runtime_dir" ]; then
+    cuda_include=$runtime_dir/include
+    # A LibTorch that does not find these finds them as libcgotorch.so's.
+    for missing in $(unresolved "$torch_dir/lib/libtorch_cpu.so"); do
+      [ -e "$runtime_dir/lib/$missing" ] || fail "$torch_dir/lib/libtorch_cpu.so needs $missing, which is not on this machine; unset LIBTORCH to have all of it downloaded"
+      extra="$extra;$runtime_dir/lib/$missing"
+      cuda_lib=$runtime_dir/lib
+    done
+    [ "$torch_dir" = "${runtime_dir%/nvidia/cu13}/torch" ] && cuda_lib=$runtime_dir/lib
+  elif missing=$(unresolved "$torch_dir/lib/libtorch_cpu.so"); then
+    fail "$torch_dir/lib/libtorch_cpu.so needs $(echo $missing), not found on this machine; unset LIBTORCH to have LibTorch downloaded"
+  fi
+  if [ ! -f "$root/build/libtorch.env" ] || ! grep -qxF "LIBTORCH_LIB=\"$torch_dir/lib\"" "$root/build/libtorch.env"; then
+    say "LibTorch $version: $torch_dir, from $origin"
+  fi
+  replace "$root/build/libtorch.cmake" <<END
+# Written by csrc/libtorch/setup.sh.
+set(LIBTORCH_INCLUDE "$torch_dir/include;$torch_dir/include/torch/csrc/api/include")
+set(LIBTORCH_LIB "$torch_dir/lib")
+set(CUDA_INCLUDE "$cuda_include")
+set(CUDA_LIB "$cuda_lib")
+set(LIBTORCH_EXTRA "${extra#;}")
+END
+  replace "$root/build/libtorch.env" <<END
+# Written by csrc/libtorch/setup.sh.
+LIBTORCH_LIB="$torch_dir/lib"
+CUDA_LIB="$cuda_lib"
+END
+}
+
+# replace file: its new text comes from standard input.
+replace() {
+  cat >"$1.new" || fail "$1.new cannot be written; is the disk full?"
+  if cmp -s "$1.new" "$1"; then rm "$1.new"; else mv "$1.new" "$1"; fi
+}

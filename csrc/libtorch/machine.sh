@@ -1,0 +1,112 @@
+# What the machine must have. Sourced by setup.sh.
+
+# need_platform: LibTorch's wheels are for one platform.
+need_platform() {
+  local have="$(uname -s) $(uname -m)"
+  [ "$have" = "Linux x86_64" ] || fail "this is $have, and only Linux x86-64 is supported"
+  case $root in *[[:space:]]*) fail "$root: cgo cannot build in a folder with a space in its name; move the clone" ;; esac
+}
+
+# need_tools: compilers and Go. What installs them is named and never done unasked.
+need_tools() {
+  local cxx=${CXX:-g++} cc=${CC:-gcc} missing="" version
+  command -v "${cxx%% *}" >/dev/null || missing="g++"
+  command -v "${cc%% *}" >/dev/null || missing="${missing:-gcc}"
+  command -v cmake >/dev/null || missing="$missing cmake"
+  command -v make >/dev/null || missing="$missing make"
+  command -v flock >/dev/null || missing="$missing util-linux"
+  missing=${missing# }
+  [ -z "$missing" ] || fail "missing: $missing; run: $(install_command $missing)"
+
+  # __GNUC__ is also what clang sets, to 4.
+  version=$("$cxx" -dumpversion) || fail "$cxx does not run; run: $(install_command g++)"
+  if "$cxx" --version | grep -qi clang; then
+    [ "${version%%.*}" -ge 15 ] || fail "$cxx is clang $version, and LibTorch's headers need 15 or newer; install one and set CXX"
+  else
+    [ "${version%%.*}" -ge 11 ] || fail "$cxx is version $version, and LibTorch's headers need 11 or newer; install one and set CXX"
+  fi
+
+  command -v go >/dev/null || fail "missing: go; install Go 1.24 or newer and put it on the PATH"
+  version=$(cd "$root" && go env GOVERSION 2>/dev/null) || version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null)
+  version=${version#go}
+  case $version in
+    1.?|1.?.*|1.1?|1.1?.*|1.2[0-3]|1.2[0-3].*|1.2[0-3][a-z]*) fail "Go is version $version; install Go 1.24 or newer and put it on the PATH" ;;
+    "") fail "go env does not run; install Go 1.24 or newer and put it on the PATH" ;;
+  esac
+}
+
+# need_python: Python is asked for only when something has to be downloaded.
+need_python() {
+  local python=${PYTHON:-python3}
+  command -v "$python" >/dev/null || fail "missing: python3; run: $(install_command python3 python3-pip)"
+  "$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip; run: $(install_command python3-pip)"
+}
+
+# install_command packages...: the command that this machine's user types.
+install_command() {
+  local sudo=""
+  [ "$(id -u)" = 0 ] || sudo="sudo "
+  echo "${sudo}apt-get update && ${sudo}apt-get install $*"
+}
+
+# has_header header: the C++ compiler finds it.
+has_header() {
+  printf '#include <cstddef>\n#include <cstdio>\n#include <%s>\n' "$1" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1
+}
+
+# need_packages build|test: development files, installed with apt-get by root or password-free sudo, else named.
+need_packages() {
+  local packages
+  packages=$(missing_packages "$1")
+  [ -n "$packages" ] || return 0
+  if ! command -v apt-get >/dev/null; then
+    fail "missing: $packages (Debian's names); install them with this system's package manager"
+  fi
+  local sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
+      fail "missing: $packages; run: $(install_command $packages)"
+    fi
+    sudo="sudo -n"
+  fi
+  say "installing $packages with apt-get"
+  local log="$root/build/apt.log" apt="env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"
+  if ! $sudo $apt update >"$log" 2>&1; then
+    say "apt-get update failed; going on with the package lists that are here (see $log)"
+  fi
+  if ! $sudo $apt install -y --no-install-recommends $packages >>"$log" 2>&1; then
+    fail "apt-get could not install $packages: $(grep '^E:' "$log" | tail -1); see $log, then run: $(install_command $packages)"
+  fi
+  packages=$(missing_packages "$1")
+  [ -z "$packages" ] || fail "$packages installed, and still not found by ${CXX:-g++}; set CPATH and LIBRARY_PATH to where they are"
+}
+
+# missing_packages build|test: Debian's and Ubuntu's names of what is not there.
+missing_packages() {
+  local packages=""
+  has_header jpeglib.h || packages="$packages libjpeg-dev"
+  has_header png.h || packages="$packages libpng-dev"
+  has_header zlib.h || packages="$packages zlib1g-dev"
+  if [ "$1" = test ]; then
+    has_header gtest/gtest.h || packages="$packages libgtest-dev"
+    command -v pkg-config >/dev/null || packages="$packages pkg-config"
+  fi
+  echo "${packages# }"
+}
+
+# has_driver: an NVIDIA driver is installed. STREAMTORCH_CUDA=0 or 1 overrules what is seen.
+has_driver() {
+  case ${STREAMTORCH_CUDA-} in
+    0) return 1 ;;
+    1) return 0 ;;
+    "") ;;
+    *) fail "STREAMTORCH_CUDA is \"$STREAMTORCH_CUDA\"; it must be 0, 1 or unset" ;;
+  esac
+  local PATH="$PATH:/sbin:/usr/sbin" dir
+  local IFS=:
+  for dir in ${LD_LIBRARY_PATH-}; do
+    [ -e "$dir/libcuda.so.1" ] && return 0
+  done
+  case $(ldconfig -p 2>/dev/null) in *libcuda.so.1*) return 0 ;; esac
+  return 1
+}
