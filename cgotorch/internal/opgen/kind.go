@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A goKind is how Go shows and passes one kind of schema argument.
+type goKind struct {
+	goType string
+	push   string // the builder's call, with %s for the value
+}
+
+// goKinds holds what the builder can pass, by the schema's kind without a trailing question mark.
+var goKinds = map[string]goKind{
+	"Tensor":       {"*Tensor", "c.tensor(%s)"},
+	"Tensor[]":     {"[]*Tensor", "c.tensors(%s)"},
+	"Tensor?[]":    {"[]*Tensor", "c.optTensors(%s)"},
+	"int":          {"int", "c.int(int64(%s))"},
+	"SymInt":       {"int", "c.int(int64(%s))"},
+	"float":        {"float64", "c.float(%s)"},
+	"bool":         {"bool", "c.bool(%s)"},
+	"str":          {"string", "c.str(%s)"},
+	"Scalar":       {"Scalar", "c.scalar(%s)"},
+	"Scalar[]":     {"[]Scalar", "c.scalars(%s)"},
+	"int[]":        {"[]int64", "c.ints(%s)"},
+	"SymInt[]":     {"[]int64", "c.ints(%s)"},
+	"float[]":      {"[]float64", "c.floats(%s)"},
+	"ScalarType":   {"DType", "c.dtype(%s)"},
+	"MemoryFormat": {"MemoryFormat", "c.memoryFormat(%s)"},
+}
+
+// dtypes names the dtypes as cgotorch does, by the number that a schema prints.
+var dtypes = map[string]string{
+	"0": "Uint8", "1": "Int8", "2": "Int16", "3": "Int32", "4": "Int64", "5": "Float16", "6": "Float32", "7": "Float64",
+	"9": "Complex64", "10": "Complex128", "11": "Bool", "15": "BFloat16",
+}
+
+// kindOf finds the Go side of an argument.
+func kindOf(a argument) (goKind, error) {
+	switch base := strings.TrimSuffix(a.kind, "?"); {
+	case base == "Device":
+		return goKind{}, fmt.Errorf("%s is filled from the Exec", a.name)
+	case a.kind == "Tensor?":
+		return goKind{"*Tensor", "c.optTensor(%s)"}, nil
+	case a.kind == "int" && a.name == "reduction":
+		return goKind{"Reduction", "c.int(%s.value())"}, nil
+	case strings.HasSuffix(a.kind, "[]?") && strings.Contains(base, "Tensor"):
+		return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.name, a.kind)
+	default:
+		kind, ok := goKinds[base]
+		if !ok {
+			return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.name, a.kind)
+		}
+		return kind, nil
+	}
+}
+
+func (k goKind) pushed(value string) string { return fmt.Sprintf(k.push, value) }
+
+// constant returns the statement that pushes a literal of the list.
+func constant(a argument, literal string) (string, error) {
+	kind, err := kindOf(a)
+	if err != nil {
+		return "", err
+	}
+	valid := false
+	switch strings.TrimSuffix(a.kind, "?") {
+	case "int", "SymInt":
+		_, err := strconv.ParseInt(literal, 10, 64)
+		valid = err == nil
+		kind.push = "c.int(%s)"
+	case "float":
+		_, err := strconv.ParseFloat(literal, 64)
+		valid = err == nil
+	case "bool":
+		valid = literal == "true" || literal == "false"
+	case "str":
+		_, err := strconv.Unquote(literal)
+		valid = err == nil
+	}
+	if !valid {
+		return "", fmt.Errorf("%s has the type %s and cannot be %s", a.name, a.kind, literal)
+	}
+	return kind.pushed(literal), nil
+}
+
+// isZero reports whether a default is the zero value of its Go type.
+func isZero(fallback string) bool {
+	f, err := strconv.ParseFloat(fallback, 64)
+	return err == nil && f == 0 || strings.EqualFold(fallback, "false")
+}
+
+// meaning prints a default for a doc comment; "" if the description of the field has to say it.
+func meaning(a argument, fallback string) string {
+	switch base := strings.TrimSuffix(a.kind, "?"); {
+	case fallback == "None" || fallback == "[]":
+		return ""
+	case base == "ScalarType":
+		return dtypes[fallback]
+	case base == "bool":
+		return strings.ToLower(fallback)
+	case base == "float" || base == "Scalar":
+		if f, err := strconv.ParseFloat(fallback, 64); err == nil {
+			return strconv.FormatFloat(f, 'g', 6, 64)
+		}
+	}
+	return fallback
+}

@@ -1,0 +1,85 @@
+// Opgen writes the typed operators of package cgotorch: it joins the kept list of operators with LibTorch's own
+// schemas and prints one method of Exec for each.
+//
+// It runs in the cgotorch directory, through "make generate". With -update FILE it first takes the schemas of the listed
+// operators from FILE ("-" is standard input), which holds every schema that LibTorch knows, one a line.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+func main() {
+	listPath := flag.String("list", "operators.txt", "the kept list of operators")
+	schemaPath := flag.String("schemas", "internal/opgen/schemas.txt", "the schemas of the listed operators")
+	outPath := flag.String("out", "operators_gen.go", "the file to write")
+	dumpPath := flag.String("update", "", "first refresh -schemas from this dump of all schemas; - is standard input")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "opgen: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	if err := run(*listPath, *schemaPath, *outPath, *dumpPath); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(listPath, schemaPath, outPath, dumpPath string) error {
+	text, err := os.ReadFile(listPath)
+	if err != nil {
+		return fmt.Errorf("opgen: %w", err)
+	}
+	list, err := parseList(listPath, string(text))
+	if err != nil {
+		return err
+	}
+	if dumpPath != "" {
+		if err := update(list, dumpPath, schemaPath); err != nil {
+			return err
+		}
+	}
+	schemas, err := os.ReadFile(schemaPath)
+	if err != nil {
+		return fmt.Errorf("opgen: %w", err)
+	}
+	source, err := generate(list, schemaPath, string(schemas))
+	if err != nil {
+		return err
+	}
+	return writeIfChanged(outPath, source)
+}
+
+// update replaces the schema file by those lines of the dump that the list needs, sorted.
+func update(list *list, dumpPath, schemaPath string) error {
+	var dump []byte
+	var err error
+	if dumpPath == "-" {
+		dump, err = io.ReadAll(os.Stdin)
+	} else {
+		dump, err = os.ReadFile(dumpPath)
+	}
+	if err != nil {
+		return fmt.Errorf("opgen: %w", err)
+	}
+	kept, err := keepSchemas(list, dumpPath, string(dump))
+	if err != nil {
+		return err
+	}
+	return writeIfChanged(schemaPath, []byte(kept))
+}
+
+// writeIfChanged leaves an equal file alone, so that its time does not start a build.
+func writeIfChanged(path string, data []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := os.WriteFile(path, data, 0o666); err != nil {
+		return fmt.Errorf("opgen: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,334 @@
+package main
+
+import (
+	"fmt"
+	"go/token"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// A method is an entry joined with its schema, ready to be printed.
+type method struct {
+	entry   *entry
+	schema  *schema
+	params  []variable
+	options []variable // the fields of the options struct
+	body    []string   // statements that push the arguments
+	result  string     // the Go results with a leading space, or ""
+	run     string     // the last statement
+}
+
+// A variable is a parameter or a field.
+type variable struct {
+	name    string
+	goType  string
+	meaning string // of the zero value of a field, such as "nil means [1, 1]"
+}
+
+// structName returns the name of the options struct.
+func (m *method) structName() string {
+	if m.entry.structName != "" {
+		return m.entry.structName
+	}
+	return m.entry.goName + "Options"
+}
+
+// join checks an entry against its schema and lays out the method.
+func join(e *entry, s *schema) (*method, error) {
+	m := &method{entry: e, schema: s}
+	if err := m.checkName(); err != nil {
+		return nil, err
+	}
+	items := make(map[string]item) // by schema argument
+	place := make(map[string]func(argument, item) (string, error))
+	for _, group := range []struct {
+		items []item
+		push  func(argument, item) (string, error)
+	}{{e.positional, m.pushParam}, {e.options, m.pushOption}, {e.fixed, m.pushFixed}} {
+		for _, it := range group.items {
+			if s.find(it.argument) == nil {
+				return nil, fmt.Errorf("%s has no argument %s: it is %s", s.name, it.argument, s.text)
+			}
+			if place[it.argument] != nil {
+				return nil, fmt.Errorf("argument %s is named twice", it.argument)
+			}
+			items[it.argument], place[it.argument] = it, group.push
+		}
+	}
+	defaults := 0 // how many arguments in a row have been left to their defaults
+	statements := make(map[string]string)
+	for _, a := range s.arguments {
+		push := place[a.name]
+		switch {
+		case push != nil:
+			statement, err := push(a, items[a.name])
+			if err != nil {
+				return nil, err
+			}
+			statements[a.name] = statement
+		case a.kind == "Device" || a.kind == "Device?":
+			statements[a.name] = "c.device()"
+		case a.fallback == "":
+			return nil, fmt.Errorf("argument %s of %s has no default: it must be named", a.name, s.name)
+		default:
+			defaults++
+			continue
+		}
+		for ; defaults > 0; defaults-- {
+			m.body = append(m.body, "c.def()")
+		}
+		m.body = append(m.body, statements[a.name])
+	}
+	if defaults > 0 {
+		m.body = append(m.body, "c.restDefault()")
+	}
+	if err := m.order(); err != nil {
+		return nil, err
+	}
+	return m, m.results()
+}
+
+// checkName holds the names to one rule: whatever changes an argument is called ...InPlace or ...Out.
+func (m *method) checkName() error {
+	base, _, _ := strings.Cut(m.schema.name, ".")
+	want := ""
+	if slices.ContainsFunc(m.schema.arguments, func(a argument) bool { return a.writes }) {
+		want = "Out"
+		if strings.HasSuffix(base, "_") {
+			want = "InPlace"
+		}
+	}
+	for _, suffix := range []string{"InPlace", "Out"} {
+		if strings.HasSuffix(m.entry.goName, suffix) != (suffix == want) {
+			if want == "" {
+				return fmt.Errorf("%s changes none of its arguments, so its name cannot end in %s", m.schema.name, suffix)
+			}
+			return fmt.Errorf("%s changes an argument, so its name must end in %s", m.schema.name, want)
+		}
+	}
+	return nil
+}
+
+// order puts parameters and fields, which were met in the schema's order, into the list's order.
+func (m *method) order() error {
+	sorted := func(items []item, variables []variable, name func(item) string) []variable {
+		var out []variable
+		for _, it := range items {
+			i := slices.IndexFunc(variables, func(v variable) bool { return v.name == name(it) })
+			out = append(out, variables[i])
+		}
+		return out
+	}
+	m.params = sorted(m.entry.positional, m.params, paramName)
+	m.options = sorted(m.entry.options, m.options, fieldName)
+	taken := map[string]bool{"x": true, "c": true, "v": true, "ok": true, "options": true}
+	for _, p := range m.params {
+		if taken[p.name] || !token.IsIdentifier(p.name) {
+			return fmt.Errorf("the parameter name %s cannot be used: rename it, as in self=input", p.name)
+		}
+		taken[p.name] = true
+	}
+	taken = make(map[string]bool)
+	for _, f := range m.options {
+		if taken[f.name] || !token.IsExported(f.name) {
+			return fmt.Errorf("the field name %s cannot be used: rename it, as in keepdim=KeepDim", f.name)
+		}
+		taken[f.name] = true
+	}
+	return nil
+}
+
+// pushParam adds a parameter and returns the statement that pushes it.
+func (m *method) pushParam(a argument, it item) (string, error) {
+	kind, err := kindOf(a)
+	if err != nil {
+		return "", err
+	}
+	name, goType := paramName(it), kind.goType
+	if it.variadic {
+		element, ok := strings.CutPrefix(goType, "[]")
+		if !ok || a.optional() {
+			return "", fmt.Errorf("%s has the type %s and cannot be variadic", a.name, a.kind)
+		}
+		goType = "..." + element
+	}
+	m.params = append(m.params, variable{name: name, goType: goType})
+	absent := ""
+	if a.fallback != "" {
+		absent = "c.def()"
+	} else if a.optional() {
+		absent = "c.none()"
+	}
+	switch {
+	case absent == "" || goType == "*Tensor":
+	case goType == "string":
+		return choose(name+` != ""`, kind.pushed(name), absent), nil
+	case goType == "Scalar", strings.HasPrefix(goType, "[]") && a.optional():
+		return choose(name+" != nil", kind.pushed(name), absent), nil
+	}
+	return kind.pushed(name), nil
+}
+
+// pushOption adds a field, whose zero value means the default, and returns the statement that pushes it.
+func (m *method) pushOption(a argument, it item) (string, error) {
+	kind, err := kindOf(a)
+	if err != nil {
+		return "", err
+	}
+	absent, fallback := "c.def()", a.fallback
+	if it.fallback != "" {
+		fallback = it.fallback
+		if absent, err = constant(a, fallback); err != nil {
+			return "", err
+		}
+	}
+	if fallback == "" {
+		return "", fmt.Errorf("option %s of %s has no default: make it positional, or give it one, as in %s:0", a.name, m.schema.name, a.name)
+	}
+	name := fieldName(it)
+	field, value := variable{name: name, goType: kind.goType}, "options."+name
+	statement := kind.pushed(value)
+	means := meaning(a, fallback)
+	say := func(zero string) {
+		if means != "" {
+			field.meaning = zero + " means " + means
+		}
+	}
+	switch {
+	case it.inverted:
+		if kind.goType != "bool" || !strings.EqualFold(fallback, "true") {
+			return "", fmt.Errorf("!%s: only a bool that defaults to true can be shown as its opposite", a.name)
+		}
+		statement = kind.pushed("!" + value)
+	case it.zero:
+		if kind.goType != "int" && kind.goType != "float64" || isZero(fallback) {
+			return "", fmt.Errorf("~%s: only a number whose default is not 0 can take 0 for its default", a.name)
+		}
+		statement = choose(value+" != 0", statement, absent)
+		say("0")
+	case kind.goType == "*Tensor":
+		if fallback != "None" {
+			return "", fmt.Errorf("option %s has the default %s, which is not supported", a.name, fallback)
+		}
+	case kind.goType == "Reduction":
+		if fallback != "1" {
+			return "", fmt.Errorf("option %s has the default %s: the zero value of Reduction is the mean, 1", a.name, fallback)
+		}
+	case kind.goType == "string":
+		if fallback != `""` {
+			statement = choose(value+` != ""`, statement, absent)
+			say(`""`)
+		}
+	case kind.goType == "Scalar", strings.HasPrefix(kind.goType, "[]"):
+		statement = choose(value+" != nil", statement, absent)
+		say("nil")
+	case kind.goType != "DType" && isZero(fallback): // the zero value is the default; of DType it is Uint8
+	default:
+		field.goType = "Opt[" + kind.goType + "]"
+		statement = choose("v, ok := "+value+".get(); ok", kind.pushed("v"), absent)
+		say("unset")
+	}
+	m.options = append(m.options, field)
+	return statement, nil
+}
+
+func (m *method) pushFixed(a argument, it item) (string, error) { return constant(a, it.fallback) }
+
+// results finds the builder's call that runs the operator.
+func (m *method) results() error {
+	results := m.schema.results
+	tensors := 0
+	var kinds, names []string
+	for _, r := range results {
+		kinds, names = append(kinds, r.kind), append(names, paramName(item{argument: r.name}))
+		if r.kind == "Tensor" {
+			tensors++
+		}
+	}
+	value := false // a Go value, which the device has to compute first
+	switch {
+	case len(results) == 0:
+		m.run = "c.run0()"
+	case tensors == len(results) && tensors == 1:
+		m.result, m.run = " *Tensor", "return c.run1()"
+	case tensors == len(results) && tensors <= 3:
+		list := strings.TrimSuffix(strings.Repeat("*Tensor, ", tensors), ", ")
+		if distinct(names, m.params) {
+			list = strings.Join(names, ", ") + " *Tensor"
+		}
+		m.result, m.run = " ("+list+")", fmt.Sprintf("return c.run%d()", tensors)
+	case len(results) == 1 && kinds[0] == "Tensor[]":
+		m.result, m.run = " []*Tensor", "return c.runList()"
+	case len(results) == 1 && kinds[0] == "bool":
+		m.result, m.run, value = " bool", "return c.runBool()", true
+	case len(results) == 1 && (kinds[0] == "int" || kinds[0] == "SymInt"):
+		m.result, m.run, value = " int", "return int(c.runInt())", true
+	case len(results) == 1 && kinds[0] == "float":
+		m.result, m.run, value = " float64", "return c.runFloat()", true
+	default:
+		return fmt.Errorf("%s returns (%s), which is not supported", m.schema.name, strings.Join(kinds, ", "))
+	}
+	if value && !strings.Contains(m.entry.doc, "waits for the device") {
+		return fmt.Errorf(`%s returns a Go value, so its doc must say "waits for the device"`, m.schema.name)
+	}
+	return nil
+}
+
+// distinct reports whether names can be the names of results beside the parameters.
+func distinct(names []string, params []variable) bool {
+	taken := map[string]bool{"x": true, "c": true, "v": true, "ok": true, "options": true}
+	for _, p := range params {
+		taken[p.name] = true
+	}
+	for _, name := range names {
+		if taken[name] || !token.IsIdentifier(name) {
+			return false
+		}
+		taken[name] = true
+	}
+	return true
+}
+
+func choose(condition, then, otherwise string) string {
+	return fmt.Sprintf("if %s {\n%s\n} else {\n%s\n}", condition, then, otherwise)
+}
+
+// paramName returns the name of an item as a parameter: numGroups for num_groups.
+func paramName(it item) string {
+	switch {
+	case it.goName != "":
+		return it.goName
+	case it.argument == "self":
+		return "input"
+	case it.argument == "keepdim":
+		return "keepDim"
+	case it.argument == "":
+		return ""
+	}
+	words := strings.Split(strings.TrimLeft(it.argument, "_"), "_")
+	for i := range words {
+		if i > 0 {
+			words[i] = title(words[i])
+		}
+	}
+	return strings.Join(words, "")
+}
+
+// fieldName returns the name of an item as a field: CeilMode for ceil_mode.
+func fieldName(it item) string {
+	switch {
+	case it.goName != "":
+		return it.goName
+	case it.argument == "dtype":
+		return "DType"
+	}
+	return title(paramName(it))
+}
+
+func title(word string) string {
+	if word == "" {
+		return ""
+	}
+	return string(unicode.ToUpper(rune(word[0]))) + word[1:]
+}
