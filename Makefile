@@ -1,26 +1,92 @@
+# streamtorch. `make help` lists what there is; the work is done by CMake (csrc/), go, and the scripts named below.
+
 .DEFAULT_GOAL := help
-BUILD := build
-JOBS ?= $(shell nproc)
+.NOTPARALLEL:
+SHELL := /bin/bash
 
-.PHONY: help
+PREFIX  ?= /usr/local
+VERSION := 0.1.0
+ARGS    ?=
+
+# A file that includes the dispatcher takes 2 GB to compile: no more at a time than there are cores and memory for.
+JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
+CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
+COMPILE   := flock build/compile.lock cmake --build
+QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
+
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "make TARGET, where TARGET is one of:"
+	@awk -F ':[^#]*## ' '/^[a-z-]+:[^#]*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "ARGS=... goes to train and bench, JOBS=n limits how much is compiled at a time (here $(JOBS))."
 
-.PHONY: setup
-setup: ## find or download LibTorch, install missing system packages
-	@csrc/libtorch/setup.sh
+setup: ## find or download LibTorch, install missing system packages (the others call it)
+	@csrc/libtorch/setup.sh build
 
-.PHONY: libraries
-libraries: setup ## the C++ libraries, into build/lib
-	@cmake -S csrc -B $(BUILD)/csrc -G Ninja >/dev/null
-	@cmake --build $(BUILD)/csrc -j $(JOBS) --target libraries
+libraries: setup ## compile csrc/ into the shared libraries in build/lib
+	@[ -f build/csrc/CMakeCache.txt ] || { $(CMAKE) -B build/csrc $(call QUIETLY,cmake); }
+	@$(COMPILE) build/csrc -j $(JOBS) --target libraries
 
-.PHONY: build
-build: libraries ## the libraries, then every Go package
+build: libraries ## the shared libraries and every Go package
 	@go build ./...
 
-.PHONY: test-cc
-test-cc: libraries ## the GoogleTest binaries
-	@cmake -S csrc -B $(BUILD)/csrc -G Ninja -DCGOTORCH_TESTS=ON >/dev/null
-	@cmake --build $(BUILD)/csrc -j $(JOBS) --target tests
-	@for t in cgotorch_test decode_test; do if [ -x $(BUILD)/csrc/$$t ]; then $(BUILD)/csrc/$$t || exit 1; fi; done
+train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epochs 2" are flags
+	@go build -o build/bin/train ./examples/train
+	@build/bin/train $(ARGS)
+
+test: tests-cc ## all that must pass: C++ tests, go vet, go test, the rules of the tree
+	@tests/run.sh $(JOBS)
+
+tests-cc: # the C++ test binaries
+	@csrc/libtorch/setup.sh test
+	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/csrc/CMakeCache.txt || { $(CMAKE) -B build/csrc -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake); }
+	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
+
+test-race: libraries ## go test with the race detector
+	@go test -race -count=1 -p $(JOBS) ./...
+
+test-cgocheck: libraries ## go test with every pointer passed to C checked
+	@GOEXPERIMENT=cgocheck2 go test -count=1 -p $(JOBS) ./...
+
+test-asan: ## the C++ tests under AddressSanitizer, leaks included
+	@csrc/libtorch/setup.sh test
+	@[ -f build/asan/CMakeCache.txt ] || { $(CMAKE) -B build/asan -DCGOTORCH_TESTS=ON -DCGOTORCH_SANITIZE=address -DCGOTORCH_LIB_DIR=$(CURDIR)/build/asan/lib $(call QUIETLY,cmake); }
+	@$(COMPILE) build/asan -j $(JOBS) --target tests
+	@for binary in build/asan/{cgotorch,decode}_test; do \
+		echo "$$binary" && LSAN_OPTIONS=suppressions=csrc/asan.supp:print_suppressions=0 $$binary --gtest_brief=1 || exit 1; done
+
+lint: libraries ## compile C++ with -Wall -Wextra -Werror (as every build does), go vet, gofmt
+	@go vet ./...
+	@badly=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$badly" ] || { echo "run gofmt -w on:" $$badly; exit 1; }
+
+generate: libraries ## write the generated Go files anew
+	@go generate ./...
+
+check-generate: generate ## fail if a generated file is not what its generator writes
+	@git diff --exit-code -- $$(git grep -lE '^// Code generated .* DO NOT EDIT' -- '*.go') || { echo "commit what make generate wrote"; exit 1; }
+
+bench: build ## ours and PyTorch's times, side by side, one JSON object a line
+	@bench/run.sh $(ARGS)
+
+# `sudo make install` only copies: what root builds would rest on a LibTorch in root's own cache.
+install: $(if $(SUDO_USER),,libraries) ## copy headers, libraries and cgotorch.pc to PREFIX (/usr/local), under DESTDIR
+	@[ -f build/lib/libcgotorch.so ] || { echo "streamtorch: nothing is built; run make build as yourself, then sudo make install"; exit 1; }
+	@case '$(PREFIX)' in /*) ;; *) echo "streamtorch: PREFIX=$(PREFIX) is not an absolute path; write it from /"; exit 1;; esac
+	@mkdir -p '$(DESTDIR)$(PREFIX)'/{include,lib/pkgconfig} 2>/dev/null && [ -w '$(DESTDIR)$(PREFIX)/lib/pkgconfig' ] || { \
+		echo "streamtorch: $(DESTDIR)$(PREFIX) cannot be written; run make build, then sudo make install, or set PREFIX"; exit 1; }
+	@install -m 644 csrc/include/*.h '$(DESTDIR)$(PREFIX)/include'
+	@install -m 755 build/lib/libcgotorch*.so '$(DESTDIR)$(PREFIX)/lib'
+	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' csrc/cgotorch.pc.in >'$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
+	@echo "streamtorch: installed in $(DESTDIR)$(PREFIX); LibTorch stays in $$(. build/libtorch.env && echo $$LIBTORCH_LIB)"
+
+uninstall: ## remove what install copied
+	@rm -f $(patsubst csrc/include/%,'$(DESTDIR)$(PREFIX)/include/%',$(wildcard csrc/include/*.h)) \
+		'$(DESTDIR)$(PREFIX)'/lib/libcgotorch{,_cuda,_decode}.so '$(DESTDIR)$(PREFIX)/lib/pkgconfig/cgotorch.pc'
+
+gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for a GPU machine without Go; DATA=files
+	@tests/bundle/make.sh $(DATA)
+
+clean: ## remove what was built; the downloaded LibTorch stays in its cache
+	@rm -rf build gpu-bundle
+
+.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck test-asan lint generate check-generate bench \
+	install uninstall gpu-bundle clean
