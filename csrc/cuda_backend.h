@@ -39,4 +39,4 @@ class CudaBackend {
 }  // namespace ct
 
 // Exported by libcgotorch_cuda.so; never freed.
-extern "C" ct::CudaBackend* ct_cuda_backend(void);
+extern "C" __attribute__((visibility("default"))) ct::CudaBackend* ct_cuda_backend(void);

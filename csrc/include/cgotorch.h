@@ -27,6 +27,7 @@ extern "C" {
 #else
 #define CT_NOEXCEPT
 #endif
+#pragma GCC visibility push(default)
 
 /* Raised whenever a declaration below changes. The Go package refuses libraries of another number. */
 #define CT_ABI_VERSION 1
@@ -281,6 +282,7 @@ int32_t ct_threads_get(void) CT_NOEXCEPT;
 /* LibTorch's version, such as "2.11.0+cu130". Never freed. */
 const char* ct_libtorch_version(void) CT_NOEXCEPT;
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
