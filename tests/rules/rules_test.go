@@ -1,0 +1,207 @@
+// Package rules tests what holds for the whole tree: rules that can be tests are tests.
+package rules
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+const module = "github.com/streamtorch/streamtorch"
+
+func TestHeaders_AreC11(t *testing.T) {
+	headers, err := filepath.Glob(root + "/csrc/include/*.h")
+	if err != nil || len(headers) == 0 {
+		t.Fatalf("headers in csrc/include: %v, %v", headers, err)
+	}
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "gcc"
+	}
+	for _, header := range headers {
+		args := append(strings.Fields(compiler)[1:], "-std=c11", "-pedantic-errors", "-Wall", "-Wextra", "-Werror",
+			"-fsyntax-only", "-x", "c", header)
+		if out, err := exec.Command(strings.Fields(compiler)[0], args...).CombinedOutput(); err != nil {
+			t.Errorf("%s is not C11: %v\n%s", header, err, out)
+		}
+	}
+}
+
+func TestLibraries_ExportOnlyTheirPrefix(t *testing.T) {
+	for _, test := range []struct{ library, prefix string }{
+		{"libcgotorch.so", "ct_"},
+		{"libcgotorch_cuda.so", "ct_"},
+		{"libcgotorch_decode.so", "ctd_"},
+	} {
+		path := filepath.Join(root, "build/lib", test.library)
+		if _, err := os.Stat(path); err != nil {
+			if test.library == "libcgotorch_cuda.so" {
+				t.Logf("%s: not built, so not checked", test.library) // a LibTorch without CUDA
+				continue
+			}
+			t.Fatal(err)
+		}
+		out, err := exec.Command("nm", "-D", "--defined-only", path).Output()
+		if err != nil {
+			t.Fatalf("nm %s: %v", path, err)
+		}
+		symbols := 0
+		for line := range strings.Lines(string(out)) {
+			name := strings.Fields(line)[2]
+			symbols++
+			if !strings.HasPrefix(name, test.prefix) {
+				t.Errorf("%s exports %s, want only names that begin with %s", test.library, name, test.prefix)
+			}
+		}
+		if symbols == 0 {
+			t.Errorf("%s exports nothing", test.library)
+		}
+	}
+}
+
+// The core is linked with two libraries of LibTorch, the others with none; nothing of CUDA.
+func TestLibraries_NeedOnly(t *testing.T) {
+	system := `libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-x86-64`
+	for _, test := range []struct{ library, allowed string }{
+		{"libcgotorch.so", `libc10|libtorch_cpu|libcudart|libcupti|` + system},
+		{"libcgotorch_cuda.so", system},
+		{"libcgotorch_decode.so", `libjpeg|libpng16|libz|` + system},
+	} {
+		out, err := exec.Command("readelf", "-d", filepath.Join(root, "build/lib", test.library)).Output()
+		if err != nil {
+			if test.library == "libcgotorch_cuda.so" {
+				continue
+			}
+			t.Fatalf("readelf %s: %v", test.library, err)
+		}
+		allowed := regexp.MustCompile(`^(` + test.allowed + `)\.so`)
+		for _, needed := range regexp.MustCompile(`NEEDED.*\[(.*)\]`).FindAllSubmatch(out, -1) {
+			if !allowed.Match(needed[1]) {
+				t.Errorf("%s is linked with %s", test.library, needed[1])
+			}
+		}
+	}
+}
+
+// source is a parsed Go file; path is relative to the root.
+type source struct {
+	path string
+	file *ast.File
+	text []byte
+}
+
+// sources parses every Go file of the module.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() {
+			if path != root && (name == "build" || name == "gpu-bundle" || name == "testdata" || name == "runs" ||
+				strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(root, path)
+		all = append(all, source{relative, file, text})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestPackages_HaveDocComment(t *testing.T) {
+	documented := map[string]bool{}
+	for _, s := range sources(t) {
+		dir := filepath.Dir(s.path)
+		documented[dir] = documented[dir] || s.file.Doc != nil
+	}
+	for dir, has := range documented {
+		if !has {
+			t.Errorf("%s: no file has a package comment", dir)
+		}
+	}
+}
+
+// Flags of cgo stand in cgo.go alone, and only cgotorch says import "C".
+func TestCgo_StaysInItsRoom(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, spec := range s.file.Imports {
+			if spec.Path.Value == `"C"` && !strings.HasPrefix(s.path, "cgotorch/") && !strings.HasPrefix(s.path, "bench/") {
+				t.Errorf(`%s says import "C", and only cgotorch may`, s.path)
+			}
+		}
+		flags := regexp.MustCompile(`(?m)^(//)?\s*#cgo .*FLAGS`)
+		if flags.Match(s.text) && filepath.Base(s.path) != "cgo.go" {
+			t.Errorf("%s has #cgo flags, and only cgo.go may", s.path)
+		}
+	}
+}
+
+// examples -> prefetcher -> imageloader -> cgotorch, and never back.
+func TestImports_PointOneWay(t *testing.T) {
+	rooms := []string{"cgotorch", "imageloader", "prefetcher", "examples"}
+	height := func(path string) int {
+		for i, room := range rooms {
+			if path == room || strings.HasPrefix(path, room+"/") {
+				return i
+			}
+		}
+		return -1
+	}
+	for _, s := range sources(t) {
+		from := height(filepath.ToSlash(s.path))
+		if from < 0 {
+			continue
+		}
+		for _, spec := range s.file.Imports {
+			imported, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module+"/")
+			if !ours {
+				continue
+			}
+			if to := height(imported); to > from || to < 0 {
+				t.Errorf("%s imports %s: the arrow points the wrong way", s.path, imported)
+			}
+		}
+	}
+}
+
+func TestFiles_HaveNouns(t *testing.T) {
+	banned := regexp.MustCompile(`(^|_)(utils?|helpers?|common|misc)(_test)?\.(go|cc|h|py|sh)$`)
+	out, err := exec.Command("git", "-C", root, "ls-files").Output()
+	if err != nil {
+		t.Skipf("not a git clone: %v", err)
+	}
+	for line := range bytes.Lines(out) {
+		if path := strings.TrimSpace(string(line)); banned.MatchString(filepath.Base(path)) {
+			t.Errorf("%s: name the file for what is in it", path)
+		}
+	}
+}
