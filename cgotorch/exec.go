@@ -124,12 +124,17 @@ func (x *Exec) On(s *Stream) *Exec {
 	return &y
 }
 
-// Record returns a mark behind all work enqueued on x's stream so far. It is closed when the Do returns.
-func (x *Exec) Record() *Event {
-	x.checkThread("Exec.Record")
-	e, err := recordEvent("Exec.Record", x.h, 0)
+// Record returns a mark behind all work enqueued on x's stream so far. The caller closes it.
+func (x *Exec) Record() *Event { return x.record("Exec.Record", 0) }
+
+// RecordTiming is Record for an event that [Event.Elapsed] may be asked of.
+func (x *Exec) RecordTiming() *Event { return x.record("Exec.RecordTiming", 1) }
+
+func (x *Exec) record(op string, timing C.int32_t) *Event {
+	x.checkThread(op)
+	e, err := recordEvent(op, x.h, timing)
 	if err != nil {
-		x.Fail("Exec.Record", err)
+		x.Fail(op, err)
 	}
 	return e
 }
@@ -142,9 +147,9 @@ func (x *Exec) Wait(e *Event) {
 	}
 }
 
-// AtEnd runs fn when the Do's function has returned without a failure, before the Do's tensors are freed. Functions run in
-// the order in which they were given.
-func (x *Exec) AtEnd(fn func(x *Exec)) {
+// AtEnd runs fn when the Do's function has ended, also by a failure or a panic, before the Do's tensors are freed. Functions
+// run in the order in which they were given; x and what it derives can be used in them, and their failures are passed over.
+func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
 	x.s.atEnd = append(x.s.atEnd, fn)
 }
@@ -170,7 +175,9 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 // Lend returns a second handle of t that is freed when the Do returns. Neither it nor a tensor that shares its memory can be
 // kept; whose names the owner in that error, as in "batch 12 of epoch 3".
 func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
-	y := x.Alias(t)
+	x.checkThread("Exec.Lend")
+	x.open("Exec.Lend", t)
+	y := x.s.own(C.ct_tensor_lend(t.h))
 	if x.s.lent == nil {
 		x.s.lent = map[uint64]string{}
 	}

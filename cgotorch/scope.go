@@ -8,7 +8,7 @@ type scope struct {
 	thread  uint64
 	tensors []*Tensor         // made here; those no longer owned (kept or closed) are passed over
 	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
-	atEnd   []func(x *Exec)
+	atEnd   []func()
 	err     *Error // the first failure
 	ended   bool
 }
@@ -30,17 +30,29 @@ func (s *scope) fail(e *Error) {
 	panic(unwind{s})
 }
 
-func (s *scope) runAtEnd(x *Exec) {
+func (s *scope) end() {
+	failure := s.err
 	for len(s.atEnd) > 0 {
 		fn := s.atEnd[0]
 		s.atEnd = s.atEnd[1:]
-		fn(x)
+		s.err = nil // what failed before does not concern it
+		passOver(fn)
 	}
-}
-
-func (s *scope) end() {
+	s.err = failure
 	s.freeFrom(0, nil)
 	s.ended = true
+}
+
+// passOver runs fn; an operator's failure in it is dropped.
+func passOver(fn func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(unwind); !ok {
+				panic(r)
+			}
+		}
+	}()
+	fn()
 }
 
 // freeFrom frees all tensors made since mark but keep, in one C call.

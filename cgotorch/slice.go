@@ -53,7 +53,7 @@ func DTypeOf[T Element]() DType {
 
 // FromSlice returns a tensor of the given shape on x's device with a copy of data, which is read before return. No shape
 // means one dimension of len(data); for a scalar use [Exec.Full]. To a CUDA device it waits until data has been staged, which
-// includes the work before it on the stream: what must not wait goes through a [HostSlab] and [Exec.CopyFromSlab]. It fails
+// includes the work before it on the stream: what must not wait goes through a [HostSlab] and [CopyFrom]. It fails
 // with [ErrInvalidArgument] when the shape does not hold len(data) elements.
 func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
@@ -111,11 +111,15 @@ func (x *Exec) Item(t *Tensor) float64 {
 	return float64(v)
 }
 
-// CopyFromSlab enqueues a copy of size bytes of the slab, from offset, into t, which must be contiguous and have that size.
-// From a pinned slab it does not wait, and the bytes must stay unchanged until an event recorded behind it is done; from
-// another slab to a CUDA device it waits until they have been staged.
-func (x *Exec) CopyFromSlab(t *Tensor, slab *HostSlab, offset, size int) {
-	x.check("Exec.CopyFromSlab")
-	x.open("Exec.CopyFromSlab", t)
-	x.must("Exec.CopyFromSlab", C.ct_tensor_copy_from_slab(x.c, t.h, slab.h, C.int64_t(offset), C.int64_t(size)))
+// CopyFrom enqueues a copy of data into t, which must be contiguous and hold len(data) elements of T's dtype. From pinned
+// memory (see [HostSlab]) it does not wait, and data must stay unchanged until an event recorded behind it is done; other
+// memory is read before return, which to a CUDA device waits until it has been staged.
+func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
+	x.check("CopyFrom")
+	x.open("CopyFrom", t)
+	if got, want := DTypeOf[T](), t.DType(); got != want {
+		x.s.fail(&Error{Op: "CopyFrom", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("the elements are %v, the tensor's %v", got, want)})
+	}
+	x.must("CopyFrom", C.ct_tensor_copy_from(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))))
 }

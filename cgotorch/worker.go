@@ -96,7 +96,14 @@ func (t *task) run(thread uint64) {
 	x := newExec(s, t.h)
 	out := outcome{exited: true}
 	defer func() { t.out <- out }()
-	defer s.end()
+	defer func() {
+		defer func() {
+			if r := recover(); r != nil { // in a function given to AtEnd
+				out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
+			}
+		}()
+		s.end()
+	}()
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -110,7 +117,6 @@ func (t *task) run(thread uint64) {
 		}
 	}()
 	err := t.fn(x)
-	s.runAtEnd(x)
 	if s.err != nil {
 		err = s.err // recovered by the function, but the work it stands for is missing
 	}

@@ -10,7 +10,6 @@
 #include "device.h"
 #include "exec.h"
 #include "live.h"
-#include "slab.h"
 
 ct_tensor::ct_tensor(at::Tensor tensor, const ct_stream* stream)
     : ct_tensor(std::move(tensor), stream->stream, stream->id) {}
@@ -48,7 +47,7 @@ ct_tensor* new_alias(const ct_tensor& of, at::Tensor tensor) { return new ct_ten
 }  // namespace
 
 void record_use(const ct_tensor& tensor, const ct_stream& stream) {
-  if (tensor.stream_id == stream.id || !tensor.tensor.is_cuda() || !stream.device.is_cuda() || !tensor.tensor.has_storage()) return;
+  if (tensor.stream_id == stream.id || tensor.stream_id == kAnyStream || !tensor.tensor.is_cuda() || !stream.device.is_cuda() || !tensor.tensor.has_storage()) return;
   c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.tensor.storage().data_ptr(), stream.stream);
 }
 
@@ -112,24 +111,17 @@ ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexc
   });
 }
 
-ct_status* ct_tensor_copy_from_slab(ct_exec x, const ct_tensor* tensor, const ct_slab* slab, int64_t offset,
-                                    int64_t bytes) noexcept {
+ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) noexcept {
   return ct::executed(x, [&] {
     const ct_tensor& to = deref(tensor, "tensor");
-    const ct_slab& from = deref(slab, "slab");
     ct::check_bytes(to.tensor, bytes);
     if (!to.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
-    if (offset < 0 || bytes < 0 || offset > from.bytes - bytes) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) +
-                                                 " do not lie in a slab of " + std::to_string(from.bytes));
-    }
     ct::record_use(to, *x.stream);
     if (bytes == 0) return;
-    const char* source = static_cast<const char*>(from.data) + offset;
     if (to.tensor.is_cuda()) {
-      ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), source, static_cast<size_t>(bytes), x.stream->stream);
+      ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
     } else {
-      std::memcpy(to.tensor.mutable_data_ptr(), source, static_cast<size_t>(bytes));
+      std::memcpy(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes));
     }
     to.tensor.unsafeGetTensorImpl()->bump_version();
   });
@@ -170,6 +162,10 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
     if (shape != nullptr) shape[i] = t.sizes()[i];
     if (strides != nullptr) strides[i] = t.layout() == at::kStrided ? t.strides()[i] : 0;
   }
+}
+
+ct_tensor* ct_tensor_lend(const ct_tensor* tensor) noexcept {
+  return tensor == nullptr ? nullptr : new ct_tensor(tensor->tensor, tensor->stream, ct::kAnyStream);
 }
 
 ct_status* ct_tensor_set_requires_grad(const ct_tensor* tensor, int32_t requires_grad) noexcept {

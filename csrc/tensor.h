@@ -20,6 +20,9 @@ struct ct_tensor {
 
 namespace ct {
 
+// The stream_id of a lent tensor: no stream is a foreign one.
+constexpr uint64_t kAnyStream = ~uint64_t{0};
+
 // Tells LibTorch's allocator that the exec's stream uses the tensor, where that is not the stream of its storage, so that
 // its memory is not handed out again before this use is done.
 void record_use(const ct_tensor& tensor, const ct_stream& stream);

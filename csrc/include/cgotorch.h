@@ -147,16 +147,19 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
 ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) CT_NOEXCEPT;
 /* Waits for the stream; the value of a tensor of one element. */
 ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) CT_NOEXCEPT;
-/* Enqueues a copy of host memory into a dense tensor. From a pinned slab it does not wait, and the memory must stay
- * unchanged until an event recorded behind it is done; from other memory it waits until the memory has been staged. */
-ct_status* ct_tensor_copy_from_slab(ct_exec x, const ct_tensor* tensor, const ct_slab* slab, int64_t offset, int64_t bytes)
-    CT_NOEXCEPT;
+/* Enqueues a copy of host memory into a dense tensor. From pinned memory it does not wait, and the memory must stay
+ * unchanged until an event recorded behind it is done; other memory is read before return, which to a CUDA device waits
+ * until it has been staged. */
+ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) CT_NOEXCEPT;
 
 void ct_tensor_free(ct_tensor* tensor /* consumed */) CT_NOEXCEPT;
 /* Frees count tensors in one call; NULL entries are skipped. */
 void ct_tensors_free(ct_tensor* const* tensors /* each consumed */, int64_t count) CT_NOEXCEPT;
 /* A second handle of the same tensor. */
 ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
+/* A second handle whose owner orders the end of every use before it frees or refills the memory, so that uses on other
+ * streams need not be recorded with LibTorch's allocator. */
+ct_tensor* ct_tensor_lend(const ct_tensor* tensor) CT_NOEXCEPT;
 
 typedef struct ct_tensor_info {
   int32_t dtype;
