@@ -1,0 +1,124 @@
+// Package install tests what a program outside this module does to use it: make install, go get, go build.
+package install
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// program is what a user would start with.
+const program = `package main
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+func main() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		a := cgotorch.FromSlice(x, []float32{1, 2, 3}, 3)
+		fmt.Println(cgotorch.ToSlice[float32](x, x.Add(a, a)), decode.Sniff([]byte("\x89PNG\r\n\x1a\n")))
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+}
+`
+
+func TestInstall_ModuleOutside(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "build/lib/libcgotorch.so")); err != nil {
+		t.Fatal("the libraries are not built; run make build")
+	}
+
+	// The source, without what was built in the clone: as go get would fetch it.
+	source := t.TempDir()
+	for file := range strings.Lines(run(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.go", "*.h", "go.mod", "go.sum")) {
+		copyFile(t, root, source, strings.TrimSpace(file))
+	}
+
+	prefix := t.TempDir()
+	installed := []string{"include/cgotorch.h", "include/cgotorch_decode.h", "lib/libcgotorch.so", "lib/libcgotorch_decode.so", "lib/pkgconfig/cgotorch.pc"}
+	// As under sudo, where make install copies what is built: this test is about that, and not about building.
+	run(t, root, []string{"SUDO_USER=nobody"}, "make", "--no-print-directory", "install", "PREFIX="+prefix)
+	for _, file := range installed {
+		if _, err := os.Stat(filepath.Join(prefix, file)); err != nil {
+			t.Error(err)
+		}
+	}
+
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, nil, "go", "mod", "init", "example.org/outside")
+	run(t, dir, nil, "go", "mod", "edit", "-require=github.com/streamtorch/streamtorch@v0.0.0",
+		"-replace=github.com/streamtorch/streamtorch="+source)
+	copyFile(t, root, dir, "go.sum")
+	pkgconfig := []string{"PKG_CONFIG_PATH=" + filepath.Join(prefix, "lib/pkgconfig")}
+	libs := strings.TrimSpace(run(t, dir, pkgconfig, "pkg-config", "--libs", "cgotorch"))
+	run(t, dir, []string{"CGO_LDFLAGS=" + libs}, "go", "build", "-mod=mod", "-o", "outside", ".")
+
+	got := run(t, dir, []string{"LD_LIBRARY_PATH="}, "./outside")
+	if want := "[2 4 6] PNG\n"; !strings.EqualFold(got, want) {
+		t.Errorf("the program printed %q, want %q", got, want)
+	}
+	loaded := run(t, dir, []string{"LD_LIBRARY_PATH="}, "ldd", "./outside")
+	for line := range strings.Lines(loaded) {
+		if strings.Contains(line, "libcgotorch") && !strings.Contains(line, prefix) {
+			t.Errorf("the program does not load the installed library: %s", line)
+		}
+	}
+
+	run(t, root, nil, "make", "--no-print-directory", "uninstall", "PREFIX="+prefix)
+	for _, file := range installed {
+		if _, err := os.Stat(filepath.Join(prefix, file)); err == nil {
+			t.Errorf("make uninstall left %s", file)
+		}
+	}
+}
+
+// copyFile does nothing where the file is gone from the working tree.
+func copyFile(t *testing.T, from, to, file string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(from, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(filepath.Join(to, file)), 0o777)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(to, file), text, 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run returns what the command wrote to standard output.
+func run(t *testing.T, dir string, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
+	}
+	return string(out)
+}
