@@ -1,0 +1,51 @@
+package nn
+
+import (
+	"errors"
+	"reflect"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Module maps a tensor to a tensor. Forward enqueues its work on x's stream and returns a new handle, which belongs to x's Do;
+// it does not close in.
+type Module interface {
+	Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
+}
+
+// Func is a function as a module without state.
+type Func func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
+
+// Forward calls f.
+func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return f(x, in) }
+
+// SetTraining puts m and all its children in training mode, or in evaluation mode: it sets each exported field "Eval bool"
+// to !training. The zero value of every module is training. Whether gradients are recorded is the Exec's business.
+func SetTraining(m any, training bool) {
+	walk(m, func(_ string, v reflect.Value, _ []Named) {
+		if v.Kind() != reflect.Struct || !v.CanSet() {
+			return
+		}
+		if f := v.FieldByName("Eval"); f.IsValid() && f.Kind() == reflect.Bool && f.CanSet() {
+			f.SetBool(!training)
+		}
+	})
+}
+
+// ZeroGrad removes the gradients of m's parameters, which costs no kernel.
+func ZeroGrad(m any) error {
+	var errs []error
+	for _, p := range Parameters(m) {
+		errs = append(errs, p.SetGrad(nil))
+	}
+	return errors.Join(errs...)
+}
+
+// Close frees every parameter and buffer of m and its children, once each, and their gradients. Closing twice does nothing.
+func Close(m any) error {
+	var errs []error
+	for _, n := range State(m) {
+		errs = append(errs, n.Tensor.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,216 @@
+package nn
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Named is one entry of a state dict.
+type Named struct {
+	Name   string // as in PyTorch: "layer1.0.conv1.weight"
+	Tensor *cgotorch.Tensor
+	Buffer bool // not a parameter: no optimizer changes it
+}
+
+// Child is a module under the name that its tensors' names begin with.
+type Child struct {
+	Name   string
+	Module Module
+}
+
+// Container is implemented by modules that name their children themselves; their fields are not looked at.
+type Container interface {
+	Children() []Child
+}
+
+// State returns the parameters and buffers of m, a pointer to a module, in the order of PyTorch's state dict: for each module
+// its own parameters, its own buffers, then its children, each in the order of declaration.
+//
+// Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag `state:"name"` gives
+// another name, `state:"-"` hides the field, and the option in `state:",buffer"` makes a tensor a buffer. The fields of
+// embedded structs count as the module's own. The elements of a slice are named 0, 1, …. Nil tensors and modules are passed
+// over, and so are fields that are neither tensors, structs, modules, nor slices of them. A tensor that is held twice is
+// listed twice.
+func State(m any) []Named {
+	var state []Named
+	walk(m, func(_ string, _ reflect.Value, own []Named) { state = append(state, own...) })
+	return state
+}
+
+// NamedParameters returns the parameters of m in the order of [State], each tensor once.
+func NamedParameters(m any) []Named {
+	var parameters []Named
+	seen := map[*cgotorch.Tensor]bool{}
+	for _, n := range State(m) {
+		if !n.Buffer && !seen[n.Tensor] {
+			seen[n.Tensor] = true
+			parameters = append(parameters, n)
+		}
+	}
+	return parameters
+}
+
+// Parameters is [NamedParameters] without the names.
+func Parameters(m any) []*cgotorch.Tensor {
+	named := NamedParameters(m)
+	tensors := make([]*cgotorch.Tensor, len(named))
+	for i, n := range named {
+		tensors[i] = n.Tensor
+	}
+	return tensors
+}
+
+// CountParameters is the number of elements of all parameters of m.
+func CountParameters(m any) int64 {
+	var n int64
+	for _, p := range Parameters(m) {
+		n += p.Numel()
+	}
+	return n
+}
+
+var (
+	tensorType  = reflect.TypeFor[*cgotorch.Tensor]()
+	corePackage = tensorType.Elem().PkgPath()
+)
+
+// walk calls visit for m and every module below it, parents first, with the prefix of its names, its struct and the tensors
+// that are its own.
+func walk(m any, visit func(prefix string, v reflect.Value, own []Named)) {
+	w := walker{visit: visit, path: map[any]bool{}}
+	if v := reflect.ValueOf(m); holdsState(v) {
+		w.module("", v)
+	}
+}
+
+type walker struct {
+	visit func(prefix string, v reflect.Value, own []Named)
+	path  map[any]bool // pointers from the root to here: a module that holds itself is walked once
+}
+
+// member is one tensor or child of a module.
+type member struct {
+	name   string
+	value  reflect.Value
+	buffer bool
+}
+
+func (w *walker) module(prefix string, v reflect.Value) {
+	if v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	var members []member
+	if c, ok := containerOf(v); ok {
+		for _, child := range c.Children() {
+			members = append(members, member{name: child.Name, value: reflect.ValueOf(child.Module)})
+		}
+	}
+	if v.Kind() == reflect.Pointer {
+		key := v.Interface()
+		if w.path[key] {
+			return
+		}
+		w.path[key] = true
+		defer delete(w.path, key)
+		v = v.Elem()
+	}
+	if members == nil {
+		members = membersOf(v)
+	}
+	var own, buffers []Named
+	var children []member
+	for _, m := range members {
+		switch {
+		case !holdsState(m.value):
+		case m.value.Type() != tensorType:
+			children = append(children, m)
+		case m.buffer:
+			buffers = append(buffers, Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true})
+		default:
+			own = append(own, Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false})
+		}
+	}
+	w.visit(prefix, v, append(own, buffers...))
+	for _, c := range children {
+		w.module(prefix+c.name+".", c.value)
+	}
+}
+
+func containerOf(v reflect.Value) (Container, bool) {
+	if v.Kind() == reflect.Struct && v.CanAddr() {
+		v = v.Addr()
+	}
+	c, ok := v.Interface().(Container)
+	return c, ok
+}
+
+// holdsState reports whether a value is a tensor or something that may hold some.
+func holdsState(v reflect.Value) bool {
+	if !v.IsValid() {
+		return false
+	}
+	switch v.Kind() {
+	case reflect.Interface:
+		return holdsState(v.Elem())
+	case reflect.Pointer:
+		return !v.IsNil() && (v.Type() == tensorType || v.Elem().Kind() == reflect.Struct && holdsState(v.Elem()))
+	case reflect.Struct:
+		return v.Type().PkgPath() != corePackage
+	case reflect.Slice:
+		switch v.Type().Elem().Kind() {
+		case reflect.Interface, reflect.Pointer, reflect.Struct:
+			return true
+		}
+	}
+	return false
+}
+
+// membersOf lists the exported fields of a struct, or the elements of a slice.
+func membersOf(v reflect.Value) []member {
+	var members []member
+	if v.Kind() == reflect.Slice {
+		for i := range v.Len() {
+			members = append(members, member{name: strconv.Itoa(i), value: v.Index(i)})
+		}
+		return members
+	}
+	t := v.Type()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, option, _ := strings.Cut(f.Tag.Get("state"), ",")
+		switch {
+		case tag == "-":
+		case f.Anonymous && tag == "":
+			embedded := v.Field(i)
+			if embedded.Kind() == reflect.Pointer && (f.IsExported() || embedded.CanInterface()) {
+				embedded = embedded.Elem()
+			}
+			if embedded.Kind() == reflect.Struct {
+				members = append(members, membersOf(embedded)...)
+			}
+		case f.IsExported():
+			if tag == "" {
+				tag = stateName(f.Name)
+			}
+			members = append(members, member{tag, v.Field(i), option == "buffer"})
+		}
+	}
+	return members
+}
+
+// stateName is a field's name in lower case, its words joined by underscores. A digit belongs to the word before it.
+func stateName(field string) string {
+	letters := []rune(field)
+	var b strings.Builder
+	for i, r := range letters {
+		if i > 0 && unicode.IsUpper(r) && (!unicode.IsUpper(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1])) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
