@@ -15,8 +15,8 @@ type Transform interface {
 // draws give no box that fits, it takes the largest box in the middle whose shape is allowed.
 type RandomResizedCrop struct {
 	Height, Width      int
-	MinScale, MaxScale float64 // share of the image's area, drawn evenly; both 0 means 0.08 to 1
-	MinRatio, MaxRatio float64 // width / height, its logarithm drawn evenly; both 0 means 3/4 to 4/3
+	MinScale, MaxScale float64 // share of the image's area, drawn evenly; 0 means 0.08 and 1
+	MinRatio, MaxRatio float64 // width / height, its logarithm drawn evenly; 0 means 3/4 and 4/3
 }
 
 // RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place; nothing is resized. An

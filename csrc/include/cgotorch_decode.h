@@ -22,8 +22,16 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#define CTD_NOEXCEPT noexcept
 extern "C" {
+#else
+#define CTD_NOEXCEPT
 #endif
+#pragma GCC visibility push(default)
+
+/* Raised whenever a declaration below changes. The Go package refuses a library of another number. */
+#define CTD_ABI_VERSION 1
+int32_t ctd_abi_version(void) CTD_NOEXCEPT;
 
 /* ---- Status ---- */
 
@@ -41,9 +49,9 @@ enum {
   CTD_INTERNAL = 9      /* a defect of this library */
 };
 
-int32_t ctd_status_code(const ctd_status* status);        /* borrowed; 0 for NULL */
-const char* ctd_status_message(const ctd_status* status); /* borrowed, lives as long as status; "" for NULL */
-void ctd_status_free(ctd_status* status);                 /* consumed */
+int32_t ctd_status_code(const ctd_status* status) CTD_NOEXCEPT;        /* borrowed; 0 for NULL */
+const char* ctd_status_message(const ctd_status* status) CTD_NOEXCEPT; /* borrowed, lives as long as status; "" for NULL */
+void ctd_status_free(ctd_status* status) CTD_NOEXCEPT;                 /* consumed */
 
 /* ---- What an image file is ---- */
 
@@ -64,14 +72,14 @@ typedef struct ctd_info {
 } ctd_info;
 
 /* ctd_probe reads the header of a JPEG or PNG. It decodes no pixels and allocates nothing of the image's size. */
-ctd_status* ctd_probe(const uint8_t* data /* borrowed */, size_t size, ctd_info* out);
+ctd_status* ctd_probe(const uint8_t* data /* borrowed */, size_t size, ctd_info* out) CTD_NOEXCEPT;
 
 /* ctd_check decodes every pixel of a JPEG or PNG and drops them: NULL means that a pool would decode it.
  * max_pixels: 0 means 100 million. */
-ctd_status* ctd_check(const uint8_t* data /* borrowed */, size_t size, int64_t max_pixels);
+ctd_status* ctd_check(const uint8_t* data /* borrowed */, size_t size, int64_t max_pixels) CTD_NOEXCEPT;
 
 /* ctd_orientation returns the EXIF orientation, 1 to 8, of a JPEG, PNG, TIFF or WebP file; 1 where there is none. */
-int32_t ctd_orientation(const uint8_t* data /* borrowed */, size_t size);
+int32_t ctd_orientation(const uint8_t* data /* borrowed */, size_t size) CTD_NOEXCEPT;
 
 /* ---- Pool ---- */
 
@@ -94,8 +102,8 @@ typedef struct ctd_options {
   int32_t resize;         /* CTD_RESIZE_CENTER_CROP: length of the shorter side, 1 to 65535 */
   int32_t padding;        /* CTD_RANDOM_CROP: 0 to 65535 */
   int32_t padding_mode;   /* CTD_RANDOM_CROP */
-  double min_scale, max_scale; /* CTD_RANDOM_RESIZED_CROP: share of the image's area; both 0 means 0.08 to 1 */
-  double min_ratio, max_ratio; /* CTD_RANDOM_RESIZED_CROP: width / height; both 0 means 3/4 to 4/3 */
+  double min_scale, max_scale; /* CTD_RANDOM_RESIZED_CROP: share of the image's area; 0 means 0.08 and 1 */
+  double min_ratio, max_ratio; /* CTD_RANDOM_RESIZED_CROP: width / height; 0 means 3/4 and 4/3 */
   double horizontal_flip; /* probability, 0 to 1, that a result says flip */
   int64_t max_pixels;     /* a source with more is CTD_TOO_LARGE; 0 means 100 million */
 } ctd_options;
@@ -119,20 +127,21 @@ typedef struct ctd_result {
   int32_t flip;                 /* 1: the image is to be flipped left to right; it is not flipped here */
 } ctd_result;
 
-ctd_status* ctd_pool_new(const ctd_options* options /* borrowed */, ctd_pool** out /* new */);
+ctd_status* ctd_pool_new(const ctd_options* options /* borrowed */, ctd_pool** out /* new */) CTD_NOEXCEPT;
 
 /* ctd_pool_decode decodes count images into dst, uint8 count x height x width x channels, and returns when all are done.
  * dst_size must be exactly that many bytes. It fails only for wrong arguments, with nothing written; otherwise every
  * results[i] is written, failed images included, and each results[i].error that is not NULL must be freed. */
 ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed */, size_t count,
-                            uint8_t* dst /* borrowed */, size_t dst_size, ctd_result* results /* borrowed */);
+                            uint8_t* dst /* borrowed */, size_t dst_size, ctd_result* results /* borrowed */) CTD_NOEXCEPT;
 
 /* ctd_pool_workers returns the number of threads. */
-int32_t ctd_pool_workers(const ctd_pool* pool);
+int32_t ctd_pool_workers(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_free joins the threads. No decode may be running. */
-void ctd_pool_free(ctd_pool* pool /* consumed */);
+void ctd_pool_free(ctd_pool* pool /* consumed */) CTD_NOEXCEPT;
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

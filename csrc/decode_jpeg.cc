@@ -1,0 +1,242 @@
+#include "decode_jpeg.h"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+// jpeglib.h needs size_t and FILE before it.
+#include <jpeglib.h>
+// and this its JPEG types.
+#include <jerror.h>
+
+#include "decode_status.h"
+
+namespace decode {
+
+// Note [Leaving libjpeg]
+// libjpeg wants its error handler not to return. Its frames are C, so the handler leaves with longjmp, to the setjmp in
+// attempt(). Everything between the two must be free of destructors: the steps given to attempt() hold plain values only,
+// and whatever owns memory lives in the caller.
+struct Jpeg::Codec {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  jpeg_source_mgr source{};
+  jpeg_progress_mgr progress{};
+  std::jmp_buf escape;
+  int32_t code = 0;
+  char reason[JMSG_LENGTH_MAX] = "";
+};
+
+namespace {
+
+// Each scan costs a pass over the whole image, so a small file with many is a way to stop a loader. Encoders write about ten.
+constexpr int kMostScans = 100;
+
+using Codec = Jpeg::Codec;
+
+Codec& codec_of(void* info) { return *static_cast<Codec*>(static_cast<j_common_ptr>(info)->client_data); }
+
+[[noreturn]] void leave(Codec& codec, int32_t code, const char* reason) {
+  codec.code = code;
+  std::snprintf(codec.reason, sizeof codec.reason, "%s", reason);
+  std::longjmp(codec.escape, 1);
+}
+
+[[noreturn]] void leave_corrupt(j_common_ptr info) {
+  Codec& codec = codec_of(info);
+  char text[JMSG_LENGTH_MAX];
+  info->err->format_message(info, text);
+  constexpr char kPrefix[] = "Corrupt JPEG data: ";
+  const size_t skip = std::strncmp(text, kPrefix, sizeof kPrefix - 1) == 0 ? sizeof kPrefix - 1 : 0;
+  char reason[JMSG_LENGTH_MAX];
+  std::snprintf(reason, sizeof reason, "corrupt JPEG: %.*s", JMSG_LENGTH_MAX - 20, text + skip);
+  leave(codec, CTD_CORRUPT, reason);
+}
+
+void on_error(j_common_ptr info) {
+  char text[JMSG_LENGTH_MAX];
+  switch (info->err->msg_code) {
+    case JERR_OUT_OF_MEMORY:
+      leave(codec_of(info), CTD_OUT_OF_MEMORY, "out of host memory");
+    case JERR_ARITH_NOTIMPL:
+    case JERR_BAD_PRECISION:
+    case JERR_COMPONENT_COUNT:
+    case JERR_CONVERSION_NOTIMPL:
+    case JERR_FRACT_SAMPLE_NOTIMPL:
+    case JERR_NOTIMPL:
+    case JERR_NOT_COMPILED:
+    case JERR_SOF_UNSUPPORTED:
+      info->err->format_message(info, text);
+      leave(codec_of(info), CTD_UNSUPPORTED, text);
+    default:
+      leave_corrupt(info);
+  }
+}
+
+// Where libjpeg only warns, it goes on with grey or repeated blocks. Those warnings are errors here; the others say
+// that something is odd and the pixels are right, such as bytes after the last one.
+void on_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  switch (info->err->msg_code) {
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+      leave_corrupt(info);
+    default:
+      break;
+  }
+}
+
+boolean on_end_of_data(j_decompress_ptr info) { leave(codec_of(info), CTD_TRUNCATED, "truncated JPEG"); }
+
+void on_skip(j_decompress_ptr info, long count) {
+  if (count <= 0) return;
+  if (static_cast<size_t>(count) > info->src->bytes_in_buffer) on_end_of_data(info);
+  info->src->next_input_byte += count;
+  info->src->bytes_in_buffer -= count;
+}
+
+// The number of scans, for a message. Only as good as the markers.
+int scans_of(Bytes file) {
+  int scans = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) scans += file[i] == 0xFF && file[i + 1] == 0xDA;
+  return scans;
+}
+
+void on_progress(j_common_ptr common) {
+  const auto info = reinterpret_cast<j_decompress_ptr>(common);
+  if (info->input_scan_number <= kMostScans) return;
+  const Bytes rest(info->src->next_input_byte, info->src->bytes_in_buffer);
+  char reason[JMSG_LENGTH_MAX];
+  std::snprintf(reason, sizeof reason, "%s JPEG with %d scans, above the limit of %d",
+                info->progressive_mode ? "progressive" : "sequential", info->input_scan_number + scans_of(rest),
+                kMostScans);
+  leave(codec_of(common), CTD_TOO_LARGE, reason);
+}
+
+// attempt runs one step in libjpeg. See Note [Leaving libjpeg].
+template <class Step>
+void attempt(Codec& codec, Step step) {
+  if (setjmp(codec.escape) == 0) {
+    step(&codec.info);
+    return;
+  }
+  throw Error(codec.code, codec.reason);
+}
+
+int32_t color_space_of(const jpeg_decompress_struct& info) {
+  switch (info.jpeg_color_space) {
+    case JCS_GRAYSCALE: return CTD_GREY;
+    case JCS_RGB: return CTD_RGB;
+    case JCS_YCbCr: return CTD_YCC;
+    case JCS_CMYK: return CTD_CMYK;
+    case JCS_YCCK: return CTD_YCCK;
+    default:
+      throw Error(CTD_UNSUPPORTED, "JPEG with " + std::to_string(info.num_components) + " colour components");
+  }
+}
+
+// Files hold the inks inverted, whether or not they have Adobe's marker. Rounding as in Pillow's conversion.
+void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
+  for (; width-- > 0; in += 4, out += 3) {
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - in[c]) * in[3] + 128;
+      out[c] = static_cast<uint8_t>(in[3] - ((product + (product >> 8)) >> 8));
+    }
+  }
+}
+
+// What of the image libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of the part for the edge
+// of the image; one MCU more on each side keeps every pixel of the box what it is in the whole image.
+struct Part {
+  JDIMENSION left, width;  // columns; left is moved to a multiple of the MCU
+  JDIMENSION skip;         // rows not wanted at all
+};
+
+Part part_of(const jpeg_decompress_struct& info, const Box& box) {
+  const int across = info.max_h_samp_factor * DCTSIZE, down = info.max_v_samp_factor * DCTSIZE;
+  const int left = std::max(box.left - across, 0);
+  const int right = std::min(box.left + box.width + across, static_cast<int>(info.output_width));
+  return {static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left),
+          static_cast<JDIMENSION>(std::max(box.top - 2 * down, 0))};
+}
+
+}  // namespace
+
+Jpeg::Jpeg(Bytes file) : codec_(std::make_unique<Codec>()) {
+  Codec& codec = *codec_;
+  codec.info.err = jpeg_std_error(&codec.errors);
+  codec.errors.error_exit = on_error;
+  codec.errors.emit_message = on_message;
+  codec.info.client_data = &codec;
+  codec.progress.progress_monitor = on_progress;
+  codec.source.next_input_byte = file.data();
+  codec.source.bytes_in_buffer = file.size();
+  codec.source.init_source = [](j_decompress_ptr) {};
+  codec.source.fill_input_buffer = on_end_of_data;
+  codec.source.skip_input_data = on_skip;
+  codec.source.resync_to_restart = jpeg_resync_to_restart;
+  codec.source.term_source = [](j_decompress_ptr) {};
+  try {
+    attempt(codec, [](j_decompress_ptr info) {
+      jpeg_create_decompress(info);
+      info->src = &codec_of(info).source;
+      info->progress = &codec_of(info).progress;
+      jpeg_read_header(info, TRUE);
+    });
+    info_.format = CTD_JPEG;
+    info_.width = static_cast<int32_t>(codec.info.image_width);
+    info_.height = static_cast<int32_t>(codec.info.image_height);
+    info_.channels = codec.info.num_components;
+    info_.bits = codec.info.data_precision;
+    info_.color_space = color_space_of(codec.info);
+    info_.progressive = codec.info.progressive_mode ? 1 : 0;
+    info_.orientation = orientation_of_jpeg(file);
+  } catch (...) {
+    jpeg_destroy_decompress(&codec.info);
+    throw;
+  }
+}
+
+Jpeg::~Jpeg() { jpeg_destroy_decompress(&codec_->info); }
+
+View Jpeg::read(const Box& box, Buffer& buffer) {
+  Codec& codec = *codec_;
+  const bool ink = info_.color_space == CTD_CMYK || info_.color_space == CTD_YCCK;
+  codec.info.out_color_space = info_.color_space == CTD_GREY ? JCS_GRAYSCALE : ink ? JCS_CMYK : JCS_RGB;
+  Part part{};
+  attempt(codec, [&](j_decompress_ptr info) {
+    jpeg_start_decompress(info);
+    part = part_of(*info, box);
+    if (part.width < info->output_width) jpeg_crop_scanline(info, &part.left, &part.width);
+  });
+  const int channels = info_.color_space == CTD_GREY ? 1 : 3;
+  const size_t stride = static_cast<size_t>(part.width) * channels;
+  const size_t line = static_cast<size_t>(part.width) * codec.info.output_components;
+  uint8_t* const spare = buffer.bytes(stride * box.height + line);  // a row that is not wanted, or not RGB yet
+  uint8_t* const pixels = spare + line;
+  attempt(codec, [&](j_decompress_ptr info) {
+    const auto top = static_cast<JDIMENSION>(box.top), bottom = static_cast<JDIMENSION>(box.top + box.height);
+    const auto read = [info](uint8_t* to) { jpeg_read_scanlines(info, &to, 1); };
+    if (part.skip > 0) jpeg_skip_scanlines(info, part.skip);
+    while (info->output_scanline < top) read(spare);
+    while (info->output_scanline < bottom) {
+      uint8_t* const to = pixels + (info->output_scanline - top) * stride;
+      read(ink ? spare : to);
+      if (ink) rgb_from_inverted_cmyk(spare, to, static_cast<int>(part.width));
+    }
+    // The rest is for its errors only. Skipping up to the last row would not look at it at all.
+    if (info->output_scanline + 1 < info->output_height) {
+      jpeg_skip_scanlines(info, info->output_height - 1 - info->output_scanline);
+    }
+    while (info->output_scanline < info->output_height) read(spare);
+    jpeg_finish_decompress(info);
+  });
+  const int left = box.left - static_cast<int>(part.left);
+  return {pixels + static_cast<size_t>(left) * channels, box.height, box.width, channels, stride};
+}
+
+}  // namespace decode

@@ -1,0 +1,22 @@
+// JPEG files, by libjpeg-turbo.
+#pragma once
+
+#include <memory>
+
+#include "decode_reader.h"
+
+namespace decode {
+
+class Jpeg : public Reader {
+ public:
+  explicit Jpeg(Bytes file);
+  ~Jpeg() override;
+  View read(const Box& box, Buffer& buffer) override;
+
+  struct Codec;
+
+ private:
+  std::unique_ptr<Codec> codec_;
+};
+
+}  // namespace decode

@@ -1,0 +1,43 @@
+// The threads that decode.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "include/cgotorch_decode.h"
+
+namespace decode {
+
+class Pool {
+ public:
+  explicit Pool(const ctd_options& checked);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // decode returns when every image of the batch is done. Each gets its result; none throws.
+  void decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results);
+
+  int workers() const { return static_cast<int>(threads_.size()); }
+  size_t bytes_per_image() const;
+
+ private:
+  struct Batch;
+  void start(int workers);
+  void stop();
+  void work();
+
+  const ctd_options options_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Batch*> queue_;  // batches with images that nobody has taken
+  bool closing_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace decode

@@ -1,0 +1,50 @@
+// What went wrong, on its way out of C++: an exception inside, a ctd_status in the C header.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "include/cgotorch_decode.h"
+
+struct ctd_status {
+  int32_t code;
+  std::string message;
+};
+
+namespace decode {
+
+class Error : public std::exception {
+ public:
+  Error(int32_t code, std::string message) : code_(code), message_(std::move(message)) {}
+  int32_t code() const { return code_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  int32_t code_;
+  std::string message_;
+};
+
+// status returns a new status, or the one that stands for "no memory even for a status".
+ctd_status* status(int32_t code, const char* message) noexcept;
+
+// guarded runs f and turns what it throws into a status.
+template <class F>
+ctd_status* guarded(F&& f) noexcept {
+  try {
+    std::forward<F>(f)();
+    return nullptr;
+  } catch (const Error& e) {
+    return status(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    return status(CTD_OUT_OF_MEMORY, "out of host memory");
+  } catch (const std::exception& e) {
+    return status(CTD_INTERNAL, e.what());
+  } catch (...) {
+    return status(CTD_INTERNAL, "unknown exception");
+  }
+}
+
+}  // namespace decode

@@ -1,0 +1,144 @@
+#include "decode_transform.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "decode_orient.h"
+#include "decode_reader.h"
+#include "decode_status.h"
+
+namespace decode {
+namespace {
+
+// What a worker keeps of its memory after a large image.
+constexpr size_t kKeep = 16 << 20;
+
+constexpr int kOutside = -1;
+
+// The pixel of 0 .. n-1 that shows at position i of a padded row; kOutside where that is the constant.
+int padded(int i, int n, int mode) {
+  if (i >= 0 && i < n) return i;
+  switch (mode) {
+    case CTD_PAD_EDGE:
+      return std::clamp(i, 0, n - 1);
+    case CTD_PAD_REFLECT: {
+      if (n == 1) return 0;
+      const int period = 2 * (n - 1), k = ((i % period) + period) % period;
+      return k < n ? k : period - k;
+    }
+    case CTD_PAD_SYMMETRIC: {
+      const int period = 2 * n, k = ((i % period) + period) % period;
+      return k < n ? k : period - 1 - k;
+    }
+    default:
+      return kOutside;
+  }
+}
+
+void rgb_from_grey(const uint8_t* in, uint8_t* out, size_t pixels) {
+  for (size_t i = 0; i < pixels; ++i, out += 3) out[0] = out[1] = out[2] = in[i];
+}
+
+}  // namespace
+
+// Grey as Pillow computes it: ITU-R 601 luma with 16-bit weights.
+View Transform::grey(const View& rgb) {
+  const size_t width = rgb.width;
+  uint8_t* out = grey_.bytes(width * rgb.height);
+  for (int y = 0; y < rgb.height; ++y) {
+    const uint8_t* in = rgb.row(y);
+    for (size_t x = 0; x < width; ++x, in += 3) {
+      out[y * width + x] = static_cast<uint8_t>((in[0] * 19595 + in[1] * 38470 + in[2] * 7471 + 0x8000) >> 16);
+    }
+  }
+  return {out, rgb.height, rgb.width, 1, width};
+}
+
+View Transform::turn(const View& stored, int orientation) {
+  if (orientation == 1) return stored;
+  const size_t size = static_cast<size_t>(stored.height) * stored.width * stored.channels;
+  return upright(stored, orientation, turned_.bytes(size));
+}
+
+void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
+  const Bytes file(image.data, image.data ? image.size : 0);
+  std::unique_ptr<Reader> reader;
+  int width = image.width, height = image.height, orientation = 1;
+  if (image.pixels) {
+    if (width < 1 || height < 1 || (image.channels != 1 && image.channels != 3)) {
+      throw Error(CTD_INVALID_ARGUMENT, "pixels of " + std::to_string(width) + "x" + std::to_string(height) + "x" +
+                                            std::to_string(image.channels));
+    }
+    orientation = orientation_of(file);
+  } else {
+    reader = open(file);
+    width = reader->info().width;
+    height = reader->info().height;
+    orientation = reader->info().orientation;
+  }
+  if (swaps_sides(orientation)) std::swap(width, height);
+  result.width = width;
+  result.height = height;
+  check_size(width, height, options_.max_pixels);
+
+  const Plan p = plan(options_, height, width, image.key);
+  const Box box = stored(p.box, orientation, height, width);
+  const View whole{image.pixels, image.height, image.width, image.channels,
+                   static_cast<size_t>(image.width) * image.channels};
+  View pixels = turn(reader ? reader->read(box, decoded_) : whole.part(box), orientation);
+  if (options_.channels == 1 && pixels.channels == 3) pixels = grey(pixels);
+  place(pixels, p, to);
+  result.top = p.cropped.top;
+  result.left = p.cropped.left;
+  result.crop_height = p.cropped.height;
+  result.crop_width = p.cropped.width;
+  result.flip = p.flip ? 1 : 0;
+  for (Buffer* buffer : {&decoded_, &turned_, &grey_, &result_}) buffer->trim(kKeep);
+  resizer_.trim(kKeep);
+}
+
+// place writes the plan's window. Grey becomes RGB last: three equal channels would be resized three times.
+void Transform::place(const View& from, const Plan& plan, uint8_t* to) {
+  const size_t pixels = static_cast<size_t>(options_.height) * options_.width;
+  uint8_t* out = from.channels == options_.channels ? to : result_.bytes(pixels * from.channels);
+  if (plan.resized_height == from.height && plan.resized_width == from.width) {
+    copy(from, plan, out);
+  } else {
+    resize(from, plan, out);
+  }
+  if (out != to) rgb_from_grey(out, to, pixels);
+}
+
+void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
+  const size_t channels = from.channels;
+  columns_.resize(options_.width);
+  for (int x = 0; x < options_.width; ++x) columns_[x] = padded(plan.left + x, from.width, options_.padding_mode);
+  const bool inside = plan.left >= 0 && plan.left + options_.width <= from.width;
+  for (int y = 0; y < options_.height; ++y) {
+    const int row = padded(plan.top + y, from.height, options_.padding_mode);
+    uint8_t* out = to + static_cast<size_t>(y) * options_.width * channels;
+    if (row == kOutside) {
+      std::memset(out, 0, options_.width * channels);
+    } else if (inside) {
+      std::memcpy(out, from.row(row) + plan.left * channels, options_.width * channels);
+    } else {
+      for (const int column : columns_) {
+        for (size_t c = 0; c < channels; ++c) *out++ = column == kOutside ? 0 : from.row(row)[column * channels + c];
+      }
+    }
+  }
+}
+
+void Transform::resize(const View& from, const Plan& plan, uint8_t* to) {
+  const size_t stride = static_cast<size_t>(options_.width) * from.channels;
+  Box window;  // of the resized image, as far as it has pixels
+  window.top = std::max(plan.top, 0);
+  window.left = std::max(plan.left, 0);
+  window.height = std::min(plan.top + options_.height, plan.resized_height) - window.top;
+  window.width = std::min(plan.left + options_.width, plan.resized_width) - window.left;
+  if (window.height < options_.height || window.width < options_.width) std::memset(to, 0, stride * options_.height);
+  uint8_t* begin = to + (window.top - plan.top) * stride + static_cast<size_t>(window.left - plan.left) * from.channels;
+  resizer_.resize(from, plan.resized_height, plan.resized_width, window, begin, stride);
+}
+
+}  // namespace decode
