@@ -2672,6 +2672,17 @@ func (x *Exec) ReLU6(input *Tensor) *Tensor {
 	return c.run1()
 }
 
+var opReLU6InPlace = operator{name: "aten::relu6_"}
+
+// ReLU6InPlace limits input to [0, 6] and returns input.
+//
+// Source: aten::relu6_(Tensor(a!) self) -> Tensor(a!)
+func (x *Exec) ReLU6InPlace(input *Tensor) *Tensor {
+	c := x.call(&opReLU6InPlace)
+	c.tensor(input)
+	return c.run1()
+}
+
 var opLeakyReLU = operator{name: "aten::leaky_relu"}
 
 // LeakyReLU returns input where it is above 0 and negativeSlope*input (nil is 0.01) elsewhere.
