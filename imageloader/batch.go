@@ -1,0 +1,41 @@
+package imageloader
+
+import "sync/atomic"
+
+// HostBatch is a batch of images in the loader's memory. It is the consumer's until Release, from whatever goroutine.
+type HostBatch struct {
+	N                       int // images in this batch; the last of an epoch may have fewer
+	Height, Width, Channels int
+
+	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into Loader.Classes, Flip
+	// says which images are to be flipped left to right, and FlipBytes is the same memory, 0 or 1. All lie in page-locked
+	// memory after [Loader.Pin], and are nil after Release.
+	Images    []byte
+	Labels    []int64
+	Flip      []bool
+	FlipBytes []byte
+
+	Names []string // of the members
+
+	Epoch, Index int // which epoch, and which batch of it, from 0
+
+	state    State
+	ring     *ring
+	buffer   *buffer
+	released atomic.Bool
+}
+
+// State returns the place right after this batch: a loader restored to it continues with the following one. After the last
+// batch of an epoch nothing of that epoch is left, and a loader restored to it has an epoch without batches first; its
+// [State.NextEpoch] is the start of the next. State may be called after Release.
+func (b *HostBatch) State() State { return b.state }
+
+// Release gives the memory back to the loader, which fills it again: nothing may read it any more, a device copy included.
+// Releasing twice is legal. It never waits, and may be called after the loader's Close.
+func (b *HostBatch) Release() {
+	if b.released.Swap(true) {
+		return
+	}
+	b.Images, b.Labels, b.Flip, b.FlipBytes = nil, nil, nil, nil
+	b.ring.give(b.buffer)
+}

@@ -1,0 +1,82 @@
+package imageloader
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+)
+
+// folderStream goes through a folder, in the order of its names. Symbolic links are not followed.
+type folderStream struct {
+	archive *archive
+	entries []entry
+	current entry
+}
+
+func (a *archive) openFolder() (*folderStream, error) {
+	s := &folderStream{archive: a}
+	err := fs.WalkDir(a.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return a.unreadable(err, "%s: %v; make it readable or move it away", printable(name), bare(err))
+		}
+		if name == "." {
+			return nil
+		}
+		e := entry{number: len(s.entries) + 1, name: name, size: -1, kind: specialFile}
+		switch {
+		case d.IsDir():
+			e.kind = subfolder
+		case d.Type()&fs.ModeSymlink != 0:
+			e.kind = symbolicLink
+		case d.Type().IsRegular():
+			e.kind = regularFile
+		}
+		s.entries = append(s.entries, e)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *folderStream) next() (entry, error) {
+	if len(s.entries) == 0 {
+		return entry{}, io.EOF
+	}
+	s.current, s.entries = s.entries[0], s.entries[1:]
+	return s.current, nil
+}
+
+func (s *folderStream) content(take func(bytes int) []byte) ([]byte, error) {
+	return s.archive.readFile(s.current, take)
+}
+
+func (s *folderStream) close() {}
+
+// readFile returns the content of a file below the folder. What goes wrong with it concerns that file alone.
+func (a *archive) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
+	f, err := a.root.Open(e.name)
+	if err != nil {
+		return nil, a.badMember(e, err, "%v", bare(err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, a.badMember(e, err, "%v", bare(err))
+	}
+	if !info.Mode().IsRegular() {
+		return nil, a.badMember(e, nil, "no longer a file")
+	}
+	e.size = info.Size()
+	if bad := a.tooLarge(e); bad != nil {
+		return nil, bad
+	}
+	buf := take(int(e.size))
+	if _, err := io.ReadFull(f, buf); errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF && e.size > 0 {
+		return nil, a.badMember(e, err, "changed while it was being read")
+	} else if err != nil && err != io.EOF {
+		return nil, a.badMember(e, err, "%v", bare(err))
+	}
+	return buf, nil
+}

@@ -1,0 +1,300 @@
+package imageloader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// Note [Pipeline]
+//
+//	reader goroutine      sequence.run: archive -> items, in the epoch's order
+//	   | items            a channel
+//	assembler goroutine   takes items for a batch, decodes them into a free buffer, closes the gaps of unusable ones
+//	   | full             a channel
+//	consumer              next, in the loop of Loader.Epoch; Release makes the buffer free again
+//
+// The batches are the sequence without its unusable images, cut into pieces of BatchSize. A stage that cannot go on waits on
+// its channel and on the context, never on anything else, so that ending the context ends them all; a batch being decoded is
+// waited for.
+
+// epoch is the pipeline of one epoch.
+type epoch struct {
+	loader *Loader
+	from   State
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	items   chan item
+	readErr error // why items was closed early; to be read once it is closed
+
+	full chan *HostBatch
+	err  error // why full was closed early; to be read once it is closed
+
+	running sync.WaitGroup
+
+	// The assembler's.
+	place   State // after the batches so far
+	bad     []*Error
+	images  []decode.Image
+	results []decode.Result
+	pending []item
+	usable  []item
+}
+
+// start runs the pipeline from a state on, until ctx or stop ends it.
+func (l *Loader) start(ctx context.Context, from State) *epoch {
+	e := &epoch{
+		loader: l, from: from, place: from,
+		items: make(chan item, min(l.options.BatchSize, 256)),
+		full:  make(chan *HostBatch, l.options.Buffers),
+	}
+	e.ctx, e.cancel = context.WithCancelCause(ctx)
+	s := &sequence{
+		archive: l.archive, index: l.index, options: l.options, memory: &l.memory, stats: &l.stats, from: from,
+	}
+	e.running.Add(2)
+	go func() {
+		defer e.running.Done()
+		defer close(e.items)
+		var samples int
+		if samples, e.readErr = s.run(e.ctx, e.items); e.readErr == nil {
+			l.length.Store(int64(samples))
+		}
+	}()
+	go func() {
+		defer e.running.Done()
+		defer close(e.full)
+		if e.err = e.assemble(); e.err == io.EOF {
+			e.err = nil
+		}
+	}()
+	return e
+}
+
+// stop ends the pipeline, waits for its goroutines, and frees the batches that nobody took. It may be called several times,
+// by several goroutines.
+func (e *epoch) stop(cause error) {
+	e.cancel(cause)
+	e.running.Wait()
+	for batch := range e.full {
+		batch.Release()
+	}
+}
+
+// next waits for a batch. After the last it returns io.EOF.
+func (e *epoch) next() (*HostBatch, error) {
+	if e.ctx.Err() != nil {
+		return nil, context.Cause(e.ctx)
+	}
+	var batch *HostBatch
+	var ok bool
+	e.loader.stats.timed(func(s *Stats) *time.Duration { return &s.ConsumerWait }, func() {
+		select {
+		case batch, ok = <-e.full:
+		case <-e.ctx.Done():
+		}
+	})
+	switch {
+	case ok:
+		e.loader.stats.update(func(s *Stats) { s.Batches++; s.Samples += batch.N })
+		return batch, nil
+	case e.ctx.Err() != nil:
+		return nil, context.Cause(e.ctx)
+	case e.err != nil:
+		return nil, e.err
+	}
+	return nil, io.EOF
+}
+
+// assemble sends batches until the epoch ends, which is io.EOF.
+func (e *epoch) assemble() error {
+	l := e.loader
+	for {
+		var b *buffer
+		var err error
+		l.stats.timed(func(s *Stats) *time.Duration { return &s.WaitForBuffer }, func() { b, err = l.ring.take(e.ctx) })
+		if err != nil {
+			return err
+		}
+		batch, err := e.fill(b)
+		if err != nil {
+			l.ring.give(b)
+			return err
+		}
+		select {
+		case e.full <- batch:
+		case <-e.ctx.Done():
+			batch.Release()
+			return context.Cause(e.ctx)
+		}
+	}
+}
+
+// fill makes the next batch. Unusable images are replaced by those that follow. At the end of the epoch it returns io.EOF.
+func (e *epoch) fill(b *buffer) (*HostBatch, error) {
+	o := e.loader.options
+	size := e.loader.ring.layout.batch
+	batch := e.newBatch(b)
+	ended := false
+	for batch.N < size && !ended {
+		var err error
+		if ended, err = e.collect(size - batch.N); err != nil {
+			return nil, err
+		}
+		if ended && o.DropLast && batch.N+len(e.pending) < o.BatchSize {
+			return nil, e.finish()
+		}
+		if err := e.decode(batch, b); err != nil {
+			return nil, err
+		}
+	}
+	if batch.N == 0 || o.DropLast && batch.N < o.BatchSize {
+		return nil, e.finish()
+	}
+	e.place.Batch++
+	batch.state = e.place
+	batch.view(b)
+	return batch, nil
+}
+
+// collect waits for up to n items, fewer at the end of the sequence. They are pending then.
+func (e *epoch) collect(n int) (ended bool, err error) {
+	e.pending = e.pending[:0]
+	e.loader.stats.timed(func(s *Stats) *time.Duration { return &s.WaitForSamples }, func() {
+		for len(e.pending) < n && !ended {
+			it, ok := <-e.items // closed by the reader when the context ends
+			if ended = !ok; ok {
+				e.pending = append(e.pending, it)
+			}
+		}
+	})
+	if ended {
+		return true, e.readErr
+	}
+	return false, nil
+}
+
+// decode adds the pending items to the batch, and accounts for the unusable ones.
+func (e *epoch) decode(batch *HostBatch, b *buffer) error {
+	l := e.loader
+	e.images, e.usable = e.images[:0], e.usable[:0]
+	for _, it := range e.pending {
+		e.place.Position++
+		if it.bad != nil {
+			if err := e.skip(it.bad); err != nil {
+				return err
+			}
+			continue
+		}
+		e.usable = append(e.usable, it)
+		key := random(e.place.Seed, e.place.Epoch, forKeys, uint64(it.number))
+		e.images = append(e.images, decode.Image{Data: it.data, Key: key})
+	}
+	if len(e.usable) == 0 {
+		return nil
+	}
+	e.results = append(e.results[:0], make([]decode.Result, len(e.usable))...)
+	each := l.ring.layout.each
+	dst := b.images[batch.N*each:][:len(e.usable)*each]
+	var err error
+	l.stats.timed(func(s *Stats) *time.Duration { return &s.Decode }, func() { err = l.pool.Decode(e.images, dst, e.results) })
+	if err != nil {
+		return fmt.Errorf("imageloader: %s: %w", l.archive.path, err)
+	}
+	bytes := 0
+	defer func() { l.stats.update(func(s *Stats) { s.Bytes += int64(bytes) }) }()
+	for i, it := range e.usable {
+		bytes += len(it.data)
+		l.memory.give(it)
+		if result := &e.results[i]; result.Err == nil {
+			copy(b.images[batch.N*each:][:each], dst[i*each:]) // onto itself unless one before it is unusable
+			b.labels[batch.N] = int64(it.label)
+			b.flips[batch.N] = 0
+			if result.Flip {
+				b.flips[batch.N] = 1
+			}
+			batch.Names = append(batch.Names, it.name)
+			batch.N++
+		} else if err := e.refuse(it, result.Err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refuse accounts for an image that the decoder could not decode.
+func (e *epoch) refuse(it item, cause error) error {
+	a := e.loader.archive
+	bad := a.badMember(entry{number: it.member, name: it.name}, cause, "%v", cause)
+	if errors.Is(cause, decode.ErrOutOfMemory) || errors.Is(cause, decode.ErrInternal) {
+		return bad // not the image's fault, so not to be skipped
+	}
+	return e.skip(bad)
+}
+
+// skip counts an unusable image, and fails when that makes too many.
+func (e *epoch) skip(bad *Error) error {
+	l := e.loader
+	e.place.Skipped++
+	if l.options.MaxSkipRate == 0 {
+		return fatal(bad)
+	}
+	l.stats.skip(bad)
+	if len(e.bad) < maxExamples {
+		e.bad = append(e.bad, bad)
+	}
+	samples := l.Len()
+	if samples == 0 {
+		return nil // finish will see
+	}
+	return l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate)
+}
+
+// finish ends the epoch: with io.EOF, or because too many of its images were unusable.
+func (e *epoch) finish() error {
+	l := e.loader
+	samples := max(e.place.Position, l.Len()) // fewer were seen when the last ones are dropped
+	if err := l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// tooMany is the error for more unusable images than the rate allows, or for no usable one. Otherwise it returns nil.
+func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) error {
+	if skipped == 0 || skipped < samples && float64(skipped) <= rate*float64(samples) {
+		return nil
+	}
+	reason := fmt.Sprintf("%d of %d images are unusable", skipped, samples)
+	if skipped < samples {
+		reason += fmt.Sprintf(", and Options.MaxSkipRate is %v", rate)
+	}
+	for i, b := range bad {
+		reason += fmt.Sprintf("%s member %d (%s): %s", [...]string{":", ";"}[min(i, 1)], b.Member, printable(b.Name), b.Reason)
+	}
+	return &Error{Path: a.path, Kind: ErrBadMember, Reason: reason}
+}
+
+func (e *epoch) newBatch(b *buffer) *HostBatch {
+	l := e.loader
+	height, width, channels := l.pool.Size()
+	return &HostBatch{
+		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch),
+		Epoch: e.place.Epoch, Index: e.place.Batch, ring: l.ring, buffer: b,
+	}
+}
+
+// view gives the batch the part of the buffer that it fills.
+func (b *HostBatch) view(memory *buffer) {
+	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
+	b.Labels = memory.labels[:b.N]
+	b.FlipBytes = memory.flips[:b.N]
+	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(b.FlipBytes))), b.N)
+}

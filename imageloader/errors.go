@@ -1,0 +1,68 @@
+package imageloader
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// What went wrong, for errors.Is. A cause from the operating system can be tested for as well: errors.Is(err, fs.ErrNotExist).
+var (
+	// ErrArchive says that the archive itself cannot be read: missing, damaged, cut short, or of an unknown format.
+	ErrArchive = errors.New("unreadable archive")
+	// ErrNoImages says that the archive, or the split asked for, has no images.
+	ErrNoImages = errors.New("no images")
+	// ErrBadMember says that a member is not a usable image, or that more of them are not than Options.MaxSkipRate allows.
+	ErrBadMember = errors.New("unusable image")
+	// ErrUnknownClass says that a member's class is not among the classes given.
+	ErrUnknownClass = errors.New("unknown class")
+	// ErrInvalidOptions says that a value of Options, or a file it names, is out of its range.
+	ErrInvalidOptions = errors.New("invalid options")
+	// ErrInvalidState says that a State does not belong to this loader.
+	ErrInvalidState = errors.New("invalid state")
+	// ErrBusy says that another epoch of the loader is still being read.
+	ErrBusy = errors.New("an epoch is being read")
+	// ErrClosed says that the loader is closed.
+	ErrClosed = errors.New("loader is closed")
+)
+
+// Error is an error about an archive or about one of its members.
+type Error struct {
+	Path   string // the archive, as it was given to Open or Scan
+	Member int    // which member, counted from 1 in the archive's order; 0 when the error is not about one
+	Name   string // of the member
+	Reason string // what is wrong and what to do about it
+	Kind   error  // ErrArchive or another of this package's errors; errors.Is finds it
+	Cause  error  // what was reported from below; nil when there is nothing to add
+}
+
+// Error returns one line: "imageloader: train.tgz: member 812 (cat/9.jpg): truncated JPEG".
+func (e *Error) Error() string {
+	if e.Member == 0 {
+		return fmt.Sprintf("imageloader: %s: %s", e.Path, e.Reason)
+	}
+	return fmt.Sprintf("imageloader: %s: member %d (%s): %s", e.Path, e.Member, printable(e.Name), e.Reason)
+}
+
+// Unwrap returns the kind and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Cause}
+}
+
+// fatal is the error for an unusable image where none may be skipped.
+func fatal(bad *Error) *Error {
+	with := *bad
+	with.Reason += "; remove it, or let some be skipped with Options.MaxSkipRate"
+	return &with
+}
+
+// printable returns a name from an archive, quoted if it could disturb a terminal or a line-based log.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted[1:len(quoted)-1] != name {
+		return quoted
+	}
+	return name
+}

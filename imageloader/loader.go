@@ -1,0 +1,269 @@
+// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a folder.
+//
+// The label of an image is the folder it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. A [Loader] decodes each image,
+// crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
+// device itself; package prefetcher takes the batches there.
+//
+//	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
+//	...
+//	for batch, err := range loader.Epoch(ctx) {
+//		if err != nil {
+//			return err
+//		}
+//		use(batch.Images, batch.Labels)
+//		batch.Release()
+//	}
+//
+// # What is read
+//
+// Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. Others are passed over and
+// counted, as are hidden files, the "._" files of macOS, and links, which are never followed. An image that cannot be used
+// (damaged, too large, or with an unsafe name) is an error, or is skipped where Options.MaxSkipRate allows it; it is never
+// replaced by a blank one, and never given a label that is not its own. The EXIF orientation is applied, which
+// torchvision's default loader does not do.
+//
+// An archive that is damaged or cut short is an error. A .tgz larger than Options.ShuffleBuffer whose classes are given is not
+// read to its end by Open; there the error comes when the first epoch reaches the place.
+package imageloader
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// Loader reads epochs of batches from an archive. Its methods are safe for concurrent use, but one epoch is read at a time.
+type Loader struct {
+	options Options
+	archive *archive
+	index   *index
+	pool    *decode.Pool
+	ring    *ring
+	memory  memoryPool
+	stats   statistics
+	length  atomic.Int64 // samples per epoch; 0 when not known yet
+
+	mu      sync.Mutex
+	next    State  // where the next epoch starts
+	current *epoch // being read
+	closed  bool
+
+	closing  sync.Once
+	closeErr error
+}
+
+// Open reads the archive's table of members and allocates the memory of the batches. path is a .tgz, .tar.gz, .tar or a
+// folder; the content decides, not the name. A .tgz is read as far as it fits in Options.ShuffleBuffer, and to its end when
+// the names of the classes have to be found, which takes about a second for 300 MB. The loader must be closed.
+func Open(path string, options Options) (*Loader, error) {
+	o, err := options.complete()
+	if err != nil {
+		return nil, err
+	}
+	classes, err := givenClasses(o)
+	if err != nil {
+		return nil, err
+	}
+	l := &Loader{options: o, next: State{Seed: o.Seed}}
+	if err := l.open(path, classes); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Loader) open(path string, classes *vocabulary) error {
+	o := l.options
+	var err error
+	if l.pool, err = decode.NewPool(o.poolOptions()); err != nil {
+		return fmt.Errorf("imageloader: Options: %w: %w", err, ErrInvalidOptions)
+	}
+	if l.archive, err = openArchive(path, o.MaxMemberBytes); err != nil {
+		return err
+	}
+	if l.index, err = buildIndex(l.archive, o, classes); err != nil {
+		return err
+	}
+	l.length.Store(int64(l.index.length))
+	l.stats.update(func(s *Stats) { s.Ignored = l.index.ignored })
+	batch := o.BatchSize
+	if l.index.length > 0 {
+		if err := l.tooManyKnown(); err != nil {
+			return err
+		}
+		batch = min(batch, l.index.length)
+	}
+	height, width, channels := l.pool.Size()
+	l.ring, err = newRing(o.Buffers, batch, height*width*channels)
+	return err
+}
+
+// tooManyKnown fails when the names and sizes of the members alone make too many unusable.
+func (l *Loader) tooManyKnown() error {
+	var bad []*Error
+	for i := 0; i < l.index.length && len(bad) < maxExamples; i++ {
+		if known := l.index.bad[i]; known != nil {
+			bad = append(bad, known)
+		}
+	}
+	return l.archive.tooMany(bad, len(l.index.bad), l.index.length, l.options.MaxSkipRate)
+}
+
+// Epoch returns the batches of one epoch. Each call is the next epoch: the first is 0, or what Restore says. Leaving the loop
+// early stops the reading, and abandons the rest of the epoch unless Restore goes back to it.
+//
+// The sequence is to be used once and ends with its first error: that of ctx (its cause), ErrClosed after Close, ErrBusy
+// while another epoch is being read, ErrArchive or ErrBadMember. Each batch must be released, by whoever uses it last; while
+// Options.Buffers batches are unreleased, the loop waits for one of them, for ctx, or for Close.
+func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
+	var used atomic.Bool
+	return func(yield func(*HostBatch, error) bool) {
+		if used.Swap(true) {
+			yield(nil, l.fail("this sequence of batches was used already; call Epoch for each epoch", ErrBusy))
+			return
+		}
+		e, err := l.begin(ctx)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer l.end(e)
+		for {
+			batch, err := e.next()
+			if err == io.EOF {
+				return
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(batch, nil) {
+				return
+			}
+		}
+	}
+}
+
+// begin starts the next epoch.
+func (l *Loader) begin(ctx context.Context) (*epoch, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, l.errClosed()
+	}
+	if l.current != nil {
+		return nil, l.fail("another epoch is being read; leave its loop first", ErrBusy)
+	}
+	from := l.next
+	if from.Samples == 0 {
+		from.Samples = l.Len()
+	}
+	l.next = from.NextEpoch()
+	l.current = l.start(ctx, from)
+	return l.current, nil
+}
+
+// end waits until the epoch's goroutines are gone.
+func (l *Loader) end(e *epoch) {
+	e.stop(context.Canceled)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = nil
+}
+
+// Restore makes the next epoch start at a state, with the seed of that state. It does not touch an epoch that is being read.
+// It fails with ErrInvalidState for a state of an archive with another number of images.
+func (l *Loader) Restore(s State) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return l.errClosed()
+	}
+	if err := s.check(l.Len()); err != nil {
+		return l.fail("cannot continue from this state: "+err.Error(), ErrInvalidState)
+	}
+	l.next = s
+	return nil
+}
+
+// Classes returns the names of the classes; labels are indices into them. Give them to the loader of the test images if that
+// reads another archive.
+func (l *Loader) Classes() []string { return slices.Clone(l.index.classes.names) }
+
+// Len returns the number of images in an epoch, those that turn out to be unusable included. It is 0 while it is not known:
+// before the end of the first epoch of a .tgz larger than Options.ShuffleBuffer whose classes were given.
+func (l *Loader) Len() int { return int(l.length.Load()) }
+
+// Batches returns the number of batches in an epoch if all images are usable, 0 while it is not known.
+func (l *Loader) Batches() int {
+	if l.options.DropLast {
+		return l.Len() / l.options.BatchSize
+	}
+	return (l.Len() + l.options.BatchSize - 1) / l.options.BatchSize
+}
+
+// Shape returns the shape of the largest batch: uint8 [n, height, width, channels].
+func (l *Loader) Shape() (n, height, width, channels int) {
+	height, width, channels = l.pool.Size()
+	return l.ring.layout.batch, height, width, channels
+}
+
+// Pin page-locks the memory of all batches, so that a device can copy from it while the host goes on. Without a CUDA device
+// it does nothing.
+func (l *Loader) Pin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return l.errClosed()
+	}
+	return l.ring.slab.Pin()
+}
+
+// Stats returns what the loader has done since Open.
+func (l *Loader) Stats() Stats { return l.stats.snapshot() }
+
+// Close ends an epoch that is being read, whose loop then gets ErrClosed, waits for the decode threads and frees everything.
+// The memory of batches that are not released yet stays until the last of them is. Close may be called at any time, from any
+// goroutine, and twice.
+func (l *Loader) Close() error {
+	l.closing.Do(func() { l.closeErr = l.close() })
+	return l.closeErr
+}
+
+func (l *Loader) close() error {
+	l.mu.Lock()
+	l.closed = true
+	current := l.current
+	l.mu.Unlock()
+	if current != nil {
+		current.stop(l.errClosed())
+	}
+	var errs []error
+	if l.pool != nil {
+		errs = append(errs, l.pool.Close())
+	}
+	if l.archive != nil {
+		errs = append(errs, l.archive.Close())
+	}
+	if l.ring != nil {
+		errs = append(errs, l.ring.close())
+	}
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("imageloader: closing: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l *Loader) errClosed() error { return l.fail("the loader is closed", ErrClosed) }
+
+func (l *Loader) fail(reason string, kind error) error {
+	return &Error{Path: l.archive.path, Reason: reason, Kind: kind}
+}

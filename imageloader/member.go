@@ -1,0 +1,111 @@
+package imageloader
+
+import (
+	"path"
+	"strings"
+)
+
+// entry is a member of an archive as it is stored.
+type entry struct {
+	number int    // from 1, in the archive's order
+	name   string // as stored
+	size   int64  // bytes; -1 below a folder, where it is known once the file is open
+	offset int64  // of the content, in a .tar
+	kind   entryKind
+}
+
+type entryKind int
+
+const (
+	regularFile entryKind = iota
+	subfolder
+	symbolicLink
+	hardLink
+	sparseFile
+	specialFile
+)
+
+// Why a member is passed over without being an error. The texts appear in Stats and Report.
+const (
+	ignoredSymbolicLink = "symbolic link"
+	ignoredHardLink     = "hard link"
+	ignoredSpecialFile  = "special file"
+	ignoredAppleDouble  = "AppleDouble file (._)"
+	ignoredHidden       = "hidden file"
+	ignoredNotImage     = "not an image"
+)
+
+// imageExtensions are what makes a member an image; whether it is one, the decoder decides.
+var imageExtensions = map[string]bool{
+	".jpg": true, ".jpeg": true, ".jpe": true, ".jfif": true, ".png": true, ".gif": true, ".bmp": true, ".tif": true,
+	".tiff": true, ".webp": true,
+}
+
+// place is where an image stands in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
+type place struct {
+	split string // the first folder, "" where there is only one
+	class string // the last folder
+}
+
+// admit judges a member by what is known without reading it. For an image it returns its place. Otherwise it returns why
+// the member is ignored, or what is wrong with an image; all three are empty for a folder.
+//
+// Links are never followed, so nothing outside the archive can be reached by one. Names with ".." or from the root are
+// refused although nothing is ever written under them: their class would be a guess.
+func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
+	switch e.kind {
+	case subfolder:
+		return place{}, "", nil
+	case symbolicLink:
+		return place{}, ignoredSymbolicLink, nil
+	case hardLink:
+		return place{}, ignoredHardLink, nil
+	case specialFile:
+		return place{}, ignoredSpecialFile, nil
+	}
+	folders := strings.Split(e.name, "/")
+	for _, f := range folders {
+		if f == ".." {
+			return place{}, "", a.badMember(e, nil, "unsafe name: it contains \"..\"")
+		}
+	}
+	if strings.HasPrefix(e.name, "/") {
+		return place{}, "", a.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
+	}
+	folders = strings.Split(path.Clean(e.name), "/") // "./train/cat/1.jpg" is usual
+	for _, f := range folders {
+		if strings.HasPrefix(f, "._") || f == "__MACOSX" {
+			return place{}, ignoredAppleDouble, nil
+		}
+		if strings.HasPrefix(f, ".") {
+			return place{}, ignoredHidden, nil
+		}
+	}
+	last := len(folders) - 1
+	if !imageExtensions[strings.ToLower(path.Ext(folders[last]))] {
+		return place{}, ignoredNotImage, nil
+	}
+	if last == 0 {
+		return place{}, "", a.badMember(e, nil, "no class: it lies in no folder; names must be CLASS/FILE or SPLIT/CLASS/FILE")
+	}
+	where.class = folders[last-1]
+	if last > 1 {
+		where.split = folders[0]
+	}
+	if e.kind == sparseFile {
+		return where, "", a.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
+	}
+	return where, "", a.tooLarge(e)
+}
+
+// tooLarge returns what is wrong with a member that is larger than allowed, else nil.
+func (a *archive) tooLarge(e entry) *Error {
+	if e.size <= int64(a.maxMember) {
+		return nil
+	}
+	return a.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, a.maxMember)
+}
+
+func isFolderName(s string) bool {
+	return s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+}

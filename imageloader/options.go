@@ -1,0 +1,131 @@
+package imageloader
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// Options configures a [Loader]. The zero value reads every image of the archive in order, 224 x 224, in batches of 128.
+type Options struct {
+	// Train shuffles, and makes random crops and flips. Without it the images come in the archive's order, each the same
+	// every time.
+	Train bool
+
+	BatchSize int  // images per batch; 0 means 128. The last batch of an epoch may be smaller
+	DropLast  bool // leave out a last batch smaller than BatchSize
+
+	// Split, when not empty, selects the images whose first folder it is: "train" takes train/cat/1.jpg.
+	Split string
+
+	// Classes and ClassFile give the names of the classes; a label is an index into them. ClassFile is a text file with one
+	// class a line. With neither, the classes are those of the whole archive, every split included, sorted by name. An image
+	// of another class is an error.
+	Classes   []string
+	ClassFile string
+
+	// Transform makes each image one size. nil means, with Train, a random box of the image resized to 224 x 224, and
+	// without it the middle 224 x 224 of the image resized to 256 at its shorter side.
+	Transform decode.Transform
+	Channels  int // 3: RGB; 1: grey; 0 means 3
+
+	// HorizontalFlip is the probability, 0 to 1, that an image is to be flipped left to right. 0 means 0.5 with Train, and
+	// never without it. NoFlip turns it off.
+	HorizontalFlip float64
+	NoFlip         bool
+
+	Seed      uint64 // equal seeds, archives and options give equal batches, whatever Workers is
+	NoShuffle bool   // keep the archive's order with Train
+
+	// ShuffleBuffer is the memory, in bytes, for the compressed images of a .tgz; 0 means 256 MiB. An archive whose images
+	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one so much is held at a time, and each image
+	// is drawn from what is held. A .tar and a folder are always shuffled evenly, and nothing of them is kept.
+	ShuffleBuffer int
+
+	Workers int // decode threads; 0 means one per core
+	Buffers int // batches that exist at a time, those of the consumer included; 0 means 4
+
+	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to it they are left out, counted in
+	// Stats, and replaced by the images that follow; above it the epoch ends with ErrBadMember. With 0 the first one does.
+	MaxSkipRate float64
+
+	MaxPixels      int // width x height above which an image is unusable; 0 means 100 million
+	MaxMemberBytes int // compressed size above which an image is unusable; 0 means 256 MiB
+}
+
+const (
+	defaultBatchSize      = 128
+	defaultBuffers        = 4
+	defaultShuffleBuffer  = 256 << 20
+	defaultMaxMemberBytes = 256 << 20
+)
+
+// complete checks the options and returns them with every zero replaced by what it means.
+func (o Options) complete() (Options, error) {
+	refuse := func(format string, args ...any) (Options, error) {
+		return Options{}, fmt.Errorf("imageloader: Options."+format+": %w", append(args, ErrInvalidOptions)...)
+	}
+	for _, number := range []struct {
+		name  string
+		value int
+	}{
+		{"BatchSize", o.BatchSize}, {"ShuffleBuffer", o.ShuffleBuffer}, {"Workers", o.Workers}, {"Buffers", o.Buffers},
+		{"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes},
+	} {
+		if number.value < 0 {
+			return refuse("%s is %d; it must not be below 0 (0 means the default)", number.name, number.value)
+		}
+	}
+	if o.Channels != 0 && o.Channels != 1 && o.Channels != 3 {
+		return refuse("Channels is %d; it must be 3 (RGB), 1 (grey) or 0 (RGB)", o.Channels)
+	}
+	if !(o.HorizontalFlip >= 0 && o.HorizontalFlip <= 1) {
+		return refuse("HorizontalFlip is %v; it is a probability, 0 to 1", o.HorizontalFlip)
+	}
+	if o.NoFlip && o.HorizontalFlip > 0 {
+		return refuse("HorizontalFlip is %v and NoFlip is set; drop one", o.HorizontalFlip)
+	}
+	if !(o.MaxSkipRate >= 0 && o.MaxSkipRate <= 1) {
+		return refuse("MaxSkipRate is %v; it is a share of the images, 0 to 1", o.MaxSkipRate)
+	}
+	if o.Split != "" && !isFolderName(o.Split) {
+		return refuse("Split is %q; it must be the name of one folder, such as \"train\"", o.Split)
+	}
+	if len(o.Classes) > 0 && o.ClassFile != "" {
+		return refuse("Classes and ClassFile are both set; drop one")
+	}
+
+	o.BatchSize = orDefault(o.BatchSize, defaultBatchSize)
+	o.Buffers = orDefault(o.Buffers, defaultBuffers)
+	o.Channels = orDefault(o.Channels, 3)
+	o.ShuffleBuffer = orDefault(o.ShuffleBuffer, defaultShuffleBuffer)
+	o.MaxMemberBytes = orDefault(o.MaxMemberBytes, defaultMaxMemberBytes)
+	o.Workers = orDefault(o.Workers, runtime.NumCPU())
+	o.Classes = slices.Clone(o.Classes)
+	if o.Train && !o.NoFlip && o.HorizontalFlip == 0 {
+		o.HorizontalFlip = 0.5
+	}
+	if o.Transform == nil && o.Train {
+		o.Transform = decode.RandomResizedCrop{Height: 224, Width: 224}
+	} else if o.Transform == nil {
+		o.Transform = decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}
+	}
+	return o, nil
+}
+
+func orDefault(value, zero int) int {
+	if value == 0 {
+		return zero
+	}
+	return value
+}
+
+func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }
+
+func (o Options) poolOptions() decode.Options {
+	return decode.Options{
+		Workers: o.Workers, Transform: o.Transform, Channels: o.Channels, HorizontalFlip: o.HorizontalFlip, MaxPixels: o.MaxPixels,
+	}
+}

@@ -1,0 +1,84 @@
+package imageloader
+
+import "math/bits"
+
+// Note [Order of an epoch]
+//
+// Which image comes at which place of an epoch, and the random key of each, are functions of the seed, the epoch and the
+// archive alone. Nothing is drawn from a generator that several goroutines share or that lives from one epoch to the next,
+// so neither the number of workers nor where a run was resumed can change them. Every random number is a hash of what it is
+// for. The hash and the algorithms here are our own because Go's may change between versions; saved states may not.
+
+// purpose keeps apart the random numbers that one seed and epoch need.
+type purpose uint64
+
+const (
+	forOrder purpose = 1 + iota
+	forKeys
+)
+
+// random returns the i-th random number of an epoch for one purpose: SplitMix64's finalizer over each input in turn.
+func random(seed uint64, epoch int, p purpose, i uint64) uint64 {
+	return mix(mix(mix(mix(seed)^uint64(epoch))^uint64(p)) ^ i)
+}
+
+func mix(z uint64) uint64 {
+	z += 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// draws is the sequence of an epoch's random numbers for its order.
+type draws struct {
+	seed  uint64
+	epoch int
+	i     uint64
+}
+
+// below returns the next number in [0, n). Its bias is n / 2^64.
+func (d *draws) below(n int) int {
+	high, _ := bits.Mul64(random(d.seed, d.epoch, forOrder, d.i), uint64(n))
+	d.i++
+	return int(high)
+}
+
+// permutation returns the numbers 0 to n-1, each order as likely as any other.
+func permutation(n int, d *draws) []int32 {
+	order := make([]int32, n)
+	for i := range order {
+		j := d.below(i + 1)
+		order[i] = order[j]
+		order[j] = int32(i)
+	}
+	return order
+}
+
+// shuffleBuffer draws items from those it holds, which are limited by their bytes.
+type shuffleBuffer struct {
+	limit, bytes int
+	items        []item
+	draws        draws
+}
+
+// add takes an item in.
+func (b *shuffleBuffer) add(it item) {
+	b.items = append(b.items, it)
+	b.bytes += footprint(len(it.data))
+}
+
+// full says that an item must be drawn before the next is added.
+func (b *shuffleBuffer) full() bool { return b.bytes > b.limit }
+
+// draw removes an item. The buffer must not be empty.
+func (b *shuffleBuffer) draw() item {
+	i, last := b.draws.below(len(b.items)), len(b.items)-1
+	it := b.items[i]
+	b.items[i], b.items[last] = b.items[last], item{}
+	b.items = b.items[:last]
+	b.bytes -= footprint(len(it.data))
+	return it
+}
+
+// footprint is the memory that an image of so many bytes takes, its entry in an index included.
+func footprint(bytes int) int { return bytes + 128 }

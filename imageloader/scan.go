@@ -1,0 +1,259 @@
+package imageloader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// Report is what [Scan] finds in an archive.
+type Report struct {
+	Path    string `json:"path"`
+	Format  string `json:"format"`  // "tar", "gzip-compressed tar", "folder"
+	Members int    `json:"members"` // all there are, folders included
+	Images  int    `json:"images"`  // usable ones
+	Bytes   int64  `json:"bytes"`   // of the usable images, compressed
+
+	Classes []Count `json:"classes"` // by name, with the number of usable images of each
+	Splits  []Count `json:"splits"`  // first folders of names SPLIT/CLASS/FILE, likewise
+	Formats []Count `json:"formats"` // "JPEG" and so on, likewise; a file may be of another format than its name says
+
+	Smallest Size  `json:"smallest"` // of the usable images by number of pixels, EXIF orientation applied
+	Median   Size  `json:"median"`
+	Largest  Size  `json:"largest"`
+	FileSize Range `json:"file_size"` // compressed bytes of the usable images
+
+	Ignored []Count     `json:"ignored"` // members that are no images, by reason
+	Bad     []BadMember `json:"bad"`     // images that a loader could not use, in the archive's order
+}
+
+// Count is how many there are of something.
+type Count struct {
+	Name  string `json:"name"`
+	Count int    `json:"count"`
+}
+
+// Size is the size of an image in pixels.
+type Size struct {
+	Width  int `json:"width"`
+	Height int `json:"height"`
+}
+
+// Range is the smallest, the middle and the largest of some numbers.
+type Range struct {
+	Min    int64 `json:"min"`
+	Median int64 `json:"median"`
+	Max    int64 `json:"max"`
+}
+
+// BadMember is an image that a loader could not use.
+type BadMember struct {
+	Member int    `json:"member"` // counted from 1, in the archive's order
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// Scan reads a whole archive and decodes every image in it, with all cores. Members that are unusable are listed in the
+// report and are no error. It fails with ErrArchive when the archive itself cannot be read to its end, and then returns what
+// it found up to there; with ErrNoImages when nothing in it is an image by its name; and with the cause of ctx.
+func Scan(ctx context.Context, path string) (Report, error) {
+	s := scanner{report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
+		formats: map[string]int{}, ignored: map[string]int{}}
+	a, err := openArchive(path, defaultMaxMemberBytes)
+	if err != nil {
+		return s.report, err
+	}
+	defer a.Close()
+	s.archive = a
+	s.report.Format = a.format.String()
+	// Resizing reads all of an image, which a crop does not.
+	if s.pool, err = decode.NewPool(decode.Options{Transform: decode.Resize{Height: 1, Width: 1}}); err != nil {
+		return s.report, err
+	}
+	defer s.pool.Close()
+	err = s.run(ctx)
+	s.finish()
+	if err == nil && s.report.Images == 0 && len(s.report.Bad) == 0 {
+		err = (&indexer{archive: a, index: &index{ignored: s.ignored}}).noImages()
+	}
+	return s.report, err
+}
+
+// scanner builds a report.
+type scanner struct {
+	archive *archive
+	pool    *decode.Pool
+	memory  memoryPool
+	report  Report
+
+	classes, splits, formats, ignored map[string]int
+
+	sizes []Size
+	bytes []int64
+}
+
+// scanned is an image to be decoded.
+type scanned struct {
+	item
+	where place
+}
+
+const (
+	scanImages = 256      // images decoded at a time
+	scanBytes  = 32 << 20 // and their bytes
+)
+
+// run reads and decodes at the same time.
+func (s *scanner) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	parts := make(chan []scanned, 1)
+	var readErr error
+	go func() {
+		defer close(parts)
+		readErr = s.read(ctx, parts)
+	}()
+	var err error
+	for part := range parts {
+		if err == nil {
+			if err = s.decode(part); err != nil {
+				cancel()
+			}
+		}
+	}
+	cancel()
+	return cmp.Or(err, readErr)
+}
+
+// read sends the images of the archive in parts.
+func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
+	stream, err := s.archive.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.close()
+	var part []scanned
+	bytes := 0
+	flush := func() error {
+		select {
+		case parts <- part:
+			part, bytes = nil, 0
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for {
+		e, err := stream.next()
+		if err != nil {
+			if flushErr := flush(); err == io.EOF {
+				err = flushErr
+			}
+			return err
+		}
+		s.report.Members++
+		where, ignored, bad := s.archive.admit(e)
+		if ignored != "" {
+			s.ignored[ignored]++
+		}
+		if where.class == "" && bad == nil {
+			continue
+		}
+		it := scanned{item: item{member: e.number, name: e.name, bad: bad, pooled: true}, where: where}
+		if bad == nil {
+			if it.data, err = stream.content(s.memory.take); errors.As(err, &bad) && bad.Kind == ErrBadMember {
+				it.bad = bad
+			} else if err != nil {
+				flush()
+				return err
+			}
+		}
+		part = append(part, it)
+		if bytes += len(it.data); len(part) == scanImages || bytes >= scanBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// decode adds a part to the report.
+func (s *scanner) decode(part []scanned) error {
+	var images []decode.Image
+	for _, it := range part {
+		if it.bad == nil {
+			images = append(images, decode.Image{Data: it.data})
+		}
+	}
+	results := make([]decode.Result, len(images))
+	if err := s.pool.Decode(images, make([]byte, 3*len(images)), results); err != nil {
+		return err
+	}
+	for _, it := range part {
+		if it.bad != nil {
+			s.addBad(it, it.bad.Reason)
+			continue
+		}
+		result := results[0]
+		results = results[1:]
+		if errors.Is(result.Err, decode.ErrOutOfMemory) {
+			return s.archive.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
+		}
+		if result.Err != nil {
+			s.addBad(it, result.Err.Error())
+		} else {
+			s.add(it, Size{result.Width, result.Height})
+		}
+		s.memory.give(it.item)
+	}
+	return nil
+}
+
+func (s *scanner) addBad(it scanned, reason string) {
+	s.report.Bad = append(s.report.Bad, BadMember{Member: it.member, Name: it.name, Reason: reason})
+	if it.where.class != "" {
+		s.classes[it.where.class] += 0
+	}
+}
+
+func (s *scanner) add(it scanned, size Size) {
+	s.report.Images++
+	s.classes[it.where.class]++
+	if it.where.split != "" {
+		s.splits[it.where.split]++
+	}
+	s.formats[decode.Sniff(it.data).String()]++
+	s.sizes = append(s.sizes, size)
+	s.bytes = append(s.bytes, int64(len(it.data)))
+}
+
+// finish sums up.
+func (s *scanner) finish() {
+	r := &s.report
+	r.Classes, r.Splits, r.Formats, r.Ignored = sorted(s.classes), sorted(s.splits), sorted(s.formats), sorted(s.ignored)
+	if r.Images == 0 {
+		return
+	}
+	slices.SortFunc(s.sizes, func(a, b Size) int {
+		return cmp.Or(cmp.Compare(a.Width*a.Height, b.Width*b.Height), cmp.Compare(a.Width, b.Width))
+	})
+	slices.Sort(s.bytes)
+	middle, last := (r.Images-1)/2, r.Images-1
+	r.Smallest, r.Median, r.Largest = s.sizes[0], s.sizes[middle], s.sizes[last]
+	r.FileSize = Range{Min: s.bytes[0], Median: s.bytes[middle], Max: s.bytes[last]}
+	for _, n := range s.bytes {
+		r.Bytes += n
+	}
+}
+
+func sorted(m map[string]int) []Count {
+	counts := make([]Count, 0, len(m))
+	for _, name := range sortedKeys(m) {
+		counts = append(counts, Count{name, m[name]})
+	}
+	return counts
+}

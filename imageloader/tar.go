@@ -1,0 +1,136 @@
+package imageloader
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"strings"
+)
+
+// tarStream goes through a .tar or .tgz.
+type tarStream struct {
+	archive *archive
+	tar     *tar.Reader
+	number  int
+	current entry
+
+	plain   *endWatch // a .tar
+	inflate *inflater // a .tgz
+}
+
+func (a *archive) openTar() *tarStream {
+	plain := &endWatch{SectionReader: io.NewSectionReader(a.file, 0, a.info.Size())}
+	return &tarStream{archive: a, tar: tar.NewReader(plain), plain: plain}
+}
+
+func (a *archive) openGzip(ctx context.Context) (*tarStream, error) {
+	z := a.inflate(ctx)
+	if z.err != nil {
+		return nil, z.err
+	}
+	return &tarStream{archive: a, tar: tar.NewReader(z), inflate: z}, nil
+}
+
+func (s *tarStream) next() (entry, error) {
+	for {
+		h, err := s.tar.Next()
+		if err == io.EOF {
+			return entry{}, s.finish()
+		}
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are judged in entry.admit
+			return entry{}, s.explain(err)
+		}
+		if h.Typeflag == tar.TypeXGlobalHeader {
+			continue
+		}
+		s.number++
+		s.current = entry{number: s.number, name: h.Name, size: h.Size, kind: kindOf(h)}
+		if s.plain != nil {
+			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
+		}
+		return s.current, nil
+	}
+}
+
+func (s *tarStream) content(take func(bytes int) []byte) ([]byte, error) {
+	buf := take(int(s.current.size))
+	if _, err := io.ReadFull(s.tar, buf); err != nil {
+		return nil, s.explain(err)
+	}
+	return buf, nil
+}
+
+func (s *tarStream) close() {
+	if s.inflate != nil && s.inflate.gzip != nil {
+		s.inflate.gzip.Close()
+	}
+}
+
+// finish checks what follows the last member. It returns io.EOF when the archive is whole.
+func (s *tarStream) finish() error {
+	if s.plain != nil && s.plain.ended {
+		return s.archive.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
+	}
+	if s.inflate != nil { // the checksum comes last, and makes up for an end marker that was never written
+		if _, err := io.Copy(io.Discard, s.inflate); err != nil {
+			return err
+		}
+	}
+	return io.EOF
+}
+
+// explain turns an error of the tar reader into a complete one. In a .tgz the fault is looked for in the gzip data first: a
+// flipped bit shows up as an odd tar header long before the checksum comes.
+func (s *tarStream) explain(err error) error {
+	if s.inflate != nil {
+		if _, below := io.Copy(io.Discard, s.inflate); below != nil {
+			return below
+		}
+	}
+	switch {
+	case s.inflate != nil && s.number == 0 && errors.Is(err, tar.ErrHeader):
+		return s.archive.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and folders can be read")
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return s.archive.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
+	case errors.Is(err, tar.ErrHeader):
+		return s.archive.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
+	}
+	return s.archive.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), bare(err))
+}
+
+// kindOf tells what a header describes.
+func kindOf(h *tar.Header) entryKind {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return sparseFile
+		}
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, '\x00', tar.TypeCont: // '\x00' and '7' are regular files to every reader
+		return regularFile
+	case tar.TypeDir:
+		return subfolder
+	case tar.TypeSymlink:
+		return symbolicLink
+	case tar.TypeLink:
+		return hardLink
+	case tar.TypeGNUSparse:
+		return sparseFile
+	}
+	return specialFile
+}
+
+// endWatch notices when its reader meets the end of the file, which in a whole tar archive the end marker prevents.
+type endWatch struct {
+	*io.SectionReader
+	ended bool
+}
+
+func (w *endWatch) Read(p []byte) (int, error) {
+	n, err := w.SectionReader.Read(p)
+	if err == io.EOF && len(p) > 0 {
+		w.ended = true
+	}
+	return n, err
+}
