@@ -1,0 +1,280 @@
+package setup
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// clone is a copy of csrc/libtorch whose wheels.lock names three tiny wheels, and a cache and a package index of its
+// own. What runs is the real setup.sh with the real pip.
+type clone struct {
+	t     *testing.T
+	root  string
+	cache string
+	env   []string // after the environment of the test
+	index *index
+}
+
+func newClone(t *testing.T) *clone {
+	t.Helper()
+	if err := hasPip(); err != nil {
+		t.Skipf("python3 has no pip: %v", err)
+	}
+	c := &clone{t: t, cache: filepath.Join(t.TempDir(), "cache"), index: newIndex(t)}
+	c.root = copyScripts(t, c.index.lock())
+	// A folder torch that comes first on Python's path and is not LibTorch: no torch is installed, whatever this machine has.
+	empty := t.TempDir()
+	write(t, filepath.Join(empty, "torch/__init__.py"), "")
+	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHONPATH="+empty)
+	return c
+}
+
+// second is another clone on the same machine.
+func (c *clone) second() *clone {
+	other := *c
+	other.root = copyScripts(c.t, c.index.lock())
+	return &other
+}
+
+func copyScripts(t *testing.T, lock string) string {
+	t.Helper()
+	root := t.TempDir()
+	scripts, err := filepath.Glob("../../csrc/libtorch/*.sh")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("csrc/libtorch: %v, %v", scripts, err)
+	}
+	for _, script := range scripts {
+		text, err := os.ReadFile(script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(root, "csrc/libtorch", filepath.Base(script)), string(text))
+	}
+	write(t, filepath.Join(root, "csrc/libtorch/wheels.lock"), lock)
+	write(t, filepath.Join(root, "go.mod"), "module example.org/clone\n\ngo 1.24\n")
+	return root
+}
+
+// command runs setup.sh in a process group of its own.
+func (c *clone) command(env ...string) *exec.Cmd {
+	cmd := exec.Command("bash", filepath.Join(c.root, "csrc/libtorch/setup.sh"), "build")
+	cmd.Env = append(append(os.Environ(), c.env...), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// setup returns all that setup.sh printed.
+func (c *clone) setup(env ...string) (string, error) {
+	out, err := c.command(env...).CombinedOutput()
+	return string(out), err
+}
+
+func (c *clone) mustSetup(env ...string) string {
+	c.t.Helper()
+	out, err := c.setup(env...)
+	if err != nil {
+		c.t.Fatalf("setup.sh: %v\n%s", err, out)
+	}
+	return out
+}
+
+// mustFail checks that setup.sh fails with one line, its last, that holds each of the words.
+func (c *clone) mustFail(env []string, words ...string) {
+	c.t.Helper()
+	out, err := c.setup(env...)
+	if err == nil {
+		c.t.Fatalf("setup.sh succeeded, want it to fail\n%s", out)
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	last := lines[len(lines)-1]
+	if !strings.HasPrefix(last, "streamtorch: ") {
+		c.t.Errorf("the last line does not begin with \"streamtorch: \": %q", last)
+	}
+	for _, word := range words {
+		if !strings.Contains(last, word) {
+			c.t.Errorf("the last line does not say %q:\n%s", word, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.root, "build/setup.build")); err == nil {
+		c.t.Error("setup.sh failed and left its stamp")
+	}
+}
+
+// libtorch is the lib folder that the set-up chose.
+func (c *clone) libtorch() string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.root, "build/libtorch.cmake"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), `set(LIBTORCH_LIB "`)
+	lib, _, _ := strings.Cut(rest, `"`)
+	return lib
+}
+
+// index serves wheels as PyPI does.
+type index struct {
+	server *httptest.Server
+	wheels []wheel
+
+	mu       sync.Mutex
+	requests map[string]int
+	stall    string        // this wheel's second half is sent only when released is closed
+	stalled  chan struct{} // closed once that happens
+	released chan struct{}
+}
+
+type wheel struct {
+	set, name, version string
+	data               []byte
+}
+
+func newIndex(t *testing.T) *index {
+	t.Helper()
+	library := sharedLibrary(t)
+	version := "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n"
+	ix := &index{requests: map[string]int{}, stalled: make(chan struct{}), released: make(chan struct{})}
+	add := func(set, name, version string, files map[string]string) {
+		ix.wheels = append(ix.wheels, wheel{set, name, version, wheelFile(t, name, version, files)})
+	}
+	add("runtime", "fixture-runtime", "13.0.96", map[string]string{
+		"nvidia/cu13/include/cuda_runtime_api.h": "//", "nvidia/cu13/lib/libcudart.so.13": library})
+	add("torch", "fixture-torch", "2.11.0", map[string]string{
+		"torch/lib/libtorch_cpu.so": library, "torch/lib/libc10.so": library, "torch/nn/functional.py": "pass",
+		"torch/include/torch/headeronly/version.h": version, "torch/include/ATen/core/dispatch/Dispatcher.h": "//"})
+	add("cuda", "fixture-cudnn", "9.0", map[string]string{"nvidia/cudnn/lib/libcudnn.so.9": library})
+	ix.server = httptest.NewServer(http.HandlerFunc(ix.serve))
+	t.Cleanup(ix.server.Close)
+	return ix
+}
+
+func (w wheel) file() string {
+	return strings.ReplaceAll(w.name, "-", "_") + "-" + w.version + "-py3-none-manylinux2014_x86_64.whl"
+}
+
+func (ix *index) lock() string {
+	var lock strings.Builder
+	for _, w := range ix.wheels {
+		fmt.Fprintf(&lock, "%s %s %s manylinux2014_x86_64 %d %d %x\n", w.set, w.name, w.version, len(w.data), 4*len(w.data), sha256.Sum256(w.data))
+	}
+	return lock.String()
+}
+
+// env makes this pip's only index.
+func (ix *index) env() []string {
+	return []string{"PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + ix.server.URL + "/simple", "PIP_FIND_LINKS=", "PIP_EXTRA_INDEX_URL=",
+		"PIP_DEFAULT_TIMEOUT=60", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
+}
+
+func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
+	for _, wheel := range ix.wheels {
+		switch strings.Trim(r.URL.Path, "/") {
+		case path.Join("simple", wheel.name):
+			w.Header().Set("Content-Type", "text/html")
+			fmt.Fprintf(w, `<a href="/files/%s">%s</a>`, wheel.file(), wheel.file())
+			return
+		case path.Join("files", wheel.file()):
+			ix.mu.Lock()
+			ix.requests[wheel.name]++
+			stall := ix.stall == wheel.name
+			ix.mu.Unlock()
+			half := len(wheel.data) / 2
+			w.Header().Set("Content-Length", fmt.Sprint(len(wheel.data)))
+			w.Write(wheel.data[:half])
+			if stall {
+				w.(http.Flusher).Flush()
+				close(ix.stalled)
+				<-ix.released
+				return
+			}
+			w.Write(wheel.data[half:])
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+// downloads is how often each wheel was asked for.
+func (ix *index) downloads() map[string]int {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	counts := map[string]int{}
+	for name, n := range ix.requests {
+		counts[name] = n
+	}
+	return counts
+}
+
+// wheelFile is a wheel that pip takes for one.
+func wheelFile(t *testing.T, name, version string, files map[string]string) []byte {
+	t.Helper()
+	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
+	files[info+"METADATA"] = "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"
+	files[info+"WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-manylinux2014_x86_64\n"
+	var buffer bytes.Buffer
+	archive := zip.NewWriter(&buffer)
+	for file, text := range files {
+		w, err := archive.Create(file)
+		if err == nil {
+			_, err = w.Write([]byte(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buffer.Bytes()
+}
+
+var hasPip = sync.OnceValue(func() error {
+	return exec.Command("python3", "-m", "pip", "--version").Run()
+})
+
+// sharedLibrary is a real one, for readelf and ldd to look at.
+func sharedLibrary(t *testing.T) string {
+	t.Helper()
+	text, err := compiledLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var compiledLibrary = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "library")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "lib.so")
+	out, err := exec.Command("gcc", "-shared", "-o", file, "-x", "c", "/dev/null", "-Wl,--no-as-needed", "-lm").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	return os.ReadFile(file)
+})
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(file), 0o777)
+	if err == nil {
+		err = os.WriteFile(file, []byte(text), 0o777)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,361 @@
+// Package setup tests csrc/libtorch/setup.sh: the first thing that `make train` and `make test` do.
+package setup
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestSetup_Wheels(t *testing.T) {
+	t.Parallel()
+	c := newClone(t)
+	out := c.mustSetup()
+	if !strings.Contains(out, "fixture-torch 2.11.0: 1 MB, checked") {
+		t.Errorf("no progress shown:\n%s", out)
+	}
+	if lib := c.libtorch(); !strings.HasPrefix(lib, c.cache+"/libtorch-2.11.0-cpu-") {
+		t.Errorf("LIBTORCH_LIB = %s, want a folder of the cache %s", lib, c.cache)
+	}
+	for _, file := range []string{"lib/libtorch_cpu.so", "include/torch/headeronly/version.h", "../nvidia/cu13/lib/libcudart.so.13"} {
+		if _, err := os.Stat(filepath.Join(c.libtorch(), "..", file)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.libtorch(), "../nn")); err == nil {
+		t.Error("torch's Python files were unpacked")
+	}
+	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1}; !maps.Equal(got, want) {
+		t.Errorf("downloads = %v, want %v", got, want)
+	}
+	if left, err := filepath.Glob(c.cache + "/tmp/*"); err != nil || len(left) != 0 {
+		t.Errorf("left in the cache: %v, %v", left, err)
+	}
+
+	// Nothing to do: no Python is run, nothing is said.
+	if out := c.mustSetup("PYTHON=/nonexistent", "PIP_INDEX_URL=http://127.0.0.1:1"); out != "" {
+		t.Errorf("the second set-up said %q, want nothing", out)
+	}
+	// Another clone: nothing is downloaded.
+	other := c.second()
+	other.mustSetup("PIP_INDEX_URL=http://127.0.0.1:1")
+	if got, want := other.libtorch(), c.libtorch(); got != want {
+		t.Errorf("the second clone has %s, want %s", got, want)
+	}
+	// A driver appears: what is here already is not downloaded again.
+	c.mustSetup("STREAMTORCH_CUDA=1")
+	if _, err := os.Stat(filepath.Join(c.libtorch(), "../../nvidia/cudnn/lib/libcudnn.so.9")); err != nil {
+		t.Error(err)
+	}
+	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1, "fixture-cudnn": 1}; !maps.Equal(got, want) {
+		t.Errorf("downloads = %v, want %v", got, want)
+	}
+	// The cache is deleted under the clone: it comes back.
+	if err := os.RemoveAll(c.cache); err != nil {
+		t.Fatal(err)
+	}
+	c.mustSetup()
+	if _, err := os.Stat(filepath.Join(c.libtorch(), "libtorch_cpu.so")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSetup_Interrupted(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t)
+			c.index.stall = "fixture-torch"
+			cmd := c.command()
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-c.index.stalled:
+			case <-time.After(time.Minute):
+				t.Error("the download did not begin")
+			}
+			if err := syscall.Kill(-cmd.Process.Pid, signal); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("the killed set-up succeeded")
+			}
+			close(c.index.released)
+			if trees, err := filepath.Glob(c.cache + "/libtorch-*"); err != nil || len(trees) != 0 {
+				t.Errorf("an interrupted download left %v, %v", trees, err)
+			}
+			if signal == syscall.SIGTERM {
+				if left, err := filepath.Glob(c.cache + "/tmp/*"); err != nil || len(left) != 0 {
+					t.Errorf("left in the cache: %v, %v", left, err)
+				}
+			}
+
+			c.index.mu.Lock()
+			c.index.stall = ""
+			c.index.mu.Unlock()
+			c.mustSetup()
+			if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 2}; !maps.Equal(got, want) {
+				t.Errorf("downloads = %v, want %v: what was whole must not be downloaded again", got, want)
+			}
+			if left, err := filepath.Glob(c.cache + "/tmp/*"); err != nil || len(left) != 0 {
+				t.Errorf("left in the cache: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestSetup_TwoAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newClone(t)
+	var wait sync.WaitGroup
+	for _, one := range []*clone{c, c, c.second()} {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			if out, err := one.setup(); err != nil {
+				t.Errorf("setup.sh: %v\n%s", err, out)
+			}
+		}()
+	}
+	wait.Wait()
+	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1}; !maps.Equal(got, want) {
+		t.Errorf("downloads = %v, want %v", got, want)
+	}
+}
+
+func TestSetup_DownloadFails(t *testing.T) {
+	t.Parallel()
+	const first = "fixture-runtime 13.0.96"
+	noPip := filepath.Join(t.TempDir(), "python")
+	write(t, noPip, "#!/bin/sh\n[ \"$2\" != pip ] || exit 1\nexec python3 \"$@\"\n")
+	for _, test := range []struct {
+		name  string
+		lock  func(string) string // nil leaves wheels.lock as it is
+		env   []string
+		words []string
+	}{
+		{"no network", nil, []string{"PIP_INDEX_URL=http://127.0.0.1:1/simple"}, []string{first, "cannot reach its package index", "LIBTORCH"}},
+		{"other file", flipHash, nil, []string{first, "not the file that wheels.lock names"}},
+		{"not in the index", func(lock string) string { return strings.ReplaceAll(lock, "13.0.96", "13.0.97") }, nil,
+			[]string{"fixture-runtime 13.0.97", "does not have it"}},
+		{"disk too small", func(lock string) string {
+			return strings.Replace(lock, " manylinux2014_x86_64 ", " manylinux2014_x86_64 100000000000", 1)
+		}, nil,
+			[]string{"MB free, and ", "MB are needed", "STREAMTORCH_CACHE"}},
+		{"cache is no folder", nil, []string{"STREAMTORCH_CACHE=/dev/null/cache"}, []string{"/dev/null/cache cannot be written", "STREAMTORCH_CACHE"}},
+		{"cache is relative", nil, []string{"STREAMTORCH_CACHE=cache"}, []string{"the cache cache is not an absolute path"}},
+		{"no pip", nil, []string{"PYTHON=" + noPip}, []string{"has no pip", "apt-get install python3-pip"}},
+		{"no python", nil, []string{"PYTHON=/nonexistent/python3"}, []string{"missing: python3", "apt-get install python3"}},
+		{"bad switch", nil, []string{"STREAMTORCH_CUDA=yes"}, []string{"STREAMTORCH_CUDA is \"yes\"; it must be 0, 1"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t)
+			if test.lock != nil {
+				write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), test.lock(c.index.lock()))
+			}
+			c.mustFail(test.env, test.words...)
+			if trees, err := filepath.Glob(c.cache + "/libtorch-*"); err != nil || len(trees) != 0 {
+				t.Errorf("a failed download left %v, %v", trees, err)
+			}
+		})
+	}
+}
+
+// flipHash changes the last digit of the first hash.
+func flipHash(lock string) string {
+	end := strings.Index(lock, "\n") - 1
+	digit := "0"
+	if lock[end] == '0' {
+		digit = "1"
+	}
+	return lock[:end] + digit + lock[end+1:]
+}
+
+// A disk that fills up while the set-up runs.
+func TestSetup_DiskFills(t *testing.T) {
+	t.Parallel()
+	c := newClone(t)
+	if out, err := exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", t.TempDir()).CombinedOutput(); err != nil {
+		t.Skipf("no tmpfs can be mounted here: %s", out)
+	}
+	// The lock promises little and the wheel is large.
+	c.index.wheels[0].data = wheelFile(t, c.index.wheels[0].name, c.index.wheels[0].version, map[string]string{"nvidia/cu13/include/big.h": strings.Repeat("0123456789", 1<<20)})
+	small := strings.Fields(c.index.lock())
+	small[5] = "1"
+	write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(small[:7], " ")+"\n")
+	if err := os.MkdirAll(c.cache, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "-rm", "sh", "-c", `mount -t tmpfs -o size=1m tmpfs "$1" && exec bash "$2" build`, "sh", c.cache, filepath.Join(c.root, "csrc/libtorch/setup.sh"))
+	cmd.Env = append(os.Environ(), c.env...)
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "is full; free some") {
+		t.Errorf("setup.sh on a full disk: %v\n%s", err, out)
+	}
+}
+
+// fakeLibTorch has the files that are looked at, of this version.
+func fakeLibTorch(t *testing.T, version string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "torch")
+	library := sharedLibrary(t)
+	write(t, dir+"/lib/libtorch_cpu.so", library)
+	write(t, dir+"/lib/libc10.so", library)
+	write(t, dir+"/include/ATen/core/dispatch/Dispatcher.h", "//")
+	numbers := strings.Split(version, ".")
+	write(t, dir+"/include/torch/headeronly/version.h", fmt.Sprintf(
+		"#define TORCH_VERSION_MAJOR %s\n#define TORCH_VERSION_MINOR %s\n#define TORCH_VERSION_PATCH %s\n", numbers[0], numbers[1], numbers[2]))
+	return dir
+}
+
+func TestSetup_LIBTORCH(t *testing.T) {
+	t.Parallel()
+	c := newClone(t)
+	dir := fakeLibTorch(t, "2.11.0")
+	for _, libtorch := range []string{dir, filepath.Dir(dir)} {
+		c.mustSetup("LIBTORCH="+libtorch, "PIP_INDEX_URL=http://127.0.0.1:1/simple")
+		if got, want := c.libtorch(), dir+"/lib"; got != want {
+			t.Errorf("LIBTORCH=%s: LIBTORCH_LIB = %s, want %s", libtorch, got, want)
+		}
+	}
+	// Taken back, it is not used any more.
+	c.mustSetup()
+	if got := c.libtorch(); !strings.HasPrefix(got, c.cache) {
+		t.Errorf("LIBTORCH unset: LIBTORCH_LIB = %s, want a folder of the cache", got)
+	}
+}
+
+func TestSetup_LIBTORCH_Wrong(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		spoil func(dir string) string // returns LIBTORCH
+		want  string
+	}{
+		{"not there", func(dir string) string { return dir + "x" }, "is not a folder"},
+		{"relative", func(dir string) string { return "torch" }, "is not an absolute path"},
+		{"something else", func(dir string) string { return "/usr" }, "it is not LibTorch 2.11.0"},
+		{"without libraries", func(dir string) string { os.Remove(dir + "/lib/libtorch_cpu.so"); return dir }, "lib/libtorch_cpu.so is missing"},
+		{"without headers", func(dir string) string { os.RemoveAll(dir + "/include/ATen"); return dir }, "Dispatcher.h is missing"},
+		{"truncated", func(dir string) string { os.Truncate(dir+"/lib/libtorch_cpu.so", 8000); return dir }, "lib/libtorch_cpu.so is damaged"},
+		{"other CUDA", func(dir string) string {
+			os.Link(dir+"/lib/libtorch_cpu.so", dir+"/lib/libtorch_cuda.so")
+			os.WriteFile(dir+"/version.py", []byte("cuda: Optional[str] = '12.8'\n"), 0o666)
+			return dir
+		}, "it was built for CUDA 12.8, and 13.0 is needed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t)
+			libtorch := test.spoil(fakeLibTorch(t, "2.11.0"))
+			c.mustFail([]string{"LIBTORCH=" + libtorch}, "LIBTORCH="+libtorch, test.want)
+		})
+	}
+	t.Run("version", func(t *testing.T) {
+		t.Parallel()
+		dir := fakeLibTorch(t, "2.9.1")
+		newClone(t).mustFail([]string{"LIBTORCH=" + dir}, "it is LibTorch 2.9.1, and 2.11.0 is needed", "unset it")
+	})
+}
+
+func TestSetup_PythonTorch(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		version string
+		cuda    string // STREAMTORCH_CUDA
+		used    bool
+		says    string
+	}{
+		{"2.11.0", "0", true, ""},
+		{"2.10.0", "0", false, "it is LibTorch 2.10.0, and 2.11.0 is needed"},
+		{"2.11.0", "1", false, "it was built without CUDA"},
+	} {
+		t.Run(test.version+" cuda="+test.cuda, func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t)
+			dir := fakeLibTorch(t, test.version)
+			write(t, dir+"/__init__.py", "raise Exception('imported')")
+			out := c.mustSetup("PYTHONPATH="+filepath.Dir(dir), "STREAMTORCH_CUDA="+test.cuda)
+			if got := c.libtorch() == dir+"/lib"; got != test.used {
+				t.Errorf("used = %v, want %v\n%s", got, test.used, out)
+			}
+			if !strings.Contains(out, test.says) {
+				t.Errorf("setup.sh did not say %q:\n%s", test.says, out)
+			}
+		})
+	}
+}
+
+// toolbox is a folder with all the programs that set-up runs, except those left out.
+func toolbox(t *testing.T, without ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, tool := range []string{"bash", "uname", "dirname", "id", "mkdir", "cat", "cmp", "rm", "mv", "flock", "grep", "sed", "awk", "sha256sum", "cut",
+		"head", "tail", "paste", "ldd", "ldconfig", "readelf", "env", "python3", "g++", "gcc", "cmake", "make", "go"} {
+		if path, err := exec.LookPath(tool); err == nil {
+			os.Symlink(path, filepath.Join(dir, tool))
+		}
+	}
+	for _, tool := range without {
+		os.Remove(filepath.Join(dir, tool))
+	}
+	return dir
+}
+
+func TestSetup_MissingTool(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		without string
+		words   []string
+	}{
+		{"g++", []string{"missing: g++", "apt-get install g++"}},
+		{"cmake", []string{"missing: cmake", "apt-get install cmake"}},
+		{"go", []string{"missing: go", "Go 1.24 or newer"}},
+	} {
+		t.Run(test.without, func(t *testing.T) {
+			t.Parallel()
+			newClone(t).mustFail([]string{"PATH=" + toolbox(t, test.without)}, test.words...)
+		})
+	}
+	for _, test := range []struct{ tool, says, want string }{
+		{"go", "go1.19.8", "Go is version 1.19.8; install Go 1.24"},
+		{"go", "go1.23rc1", "Go is version 1.23rc1; install Go 1.24"},
+		{"g++", "9.4.0", "g++ is version 9.4.0"},
+	} {
+		t.Run(test.tool+" "+test.says, func(t *testing.T) {
+			t.Parallel()
+			tools := toolbox(t, test.tool)
+			write(t, filepath.Join(tools, test.tool), "#!/bin/sh\necho "+test.says+"\n")
+			newClone(t).mustFail([]string{"PATH=" + tools}, test.want)
+		})
+	}
+}
+
+// A machine without apt-get is told what is missing; one with it installs that, which no test does.
+func TestSetup_MissingPackages(t *testing.T) {
+	t.Parallel()
+	tools := toolbox(t, "g++")
+	compiler, err := exec.LookPath("g++")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(tools, "g++"), "#!/bin/sh\n[ \"$1\" != -E ] || exit 1\nexec "+compiler+" \"$@\"\n")
+	newClone(t).mustFail([]string{"PATH=" + tools}, "libjpeg-dev libpng-dev zlib1g-dev", "package manager")
+}
+
+func TestSetup_Platform(t *testing.T) {
+	t.Parallel()
+	tools := toolbox(t, "uname")
+	write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo Darwin;; -m) echo arm64;; esac\n")
+	newClone(t).mustFail([]string{"PATH=" + tools}, "this is Darwin arm64, and only Linux x86-64 is supported")
+}
