@@ -1,0 +1,266 @@
+package cgotorch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// fixture is a tensor of testdata/operators.json.
+type fixture struct {
+	DType   string
+	Shape   []int64
+	Strides []int64 // nil for those of a dense row-major tensor
+	Data    []number
+}
+
+// number is a JSON number, or "nan", "inf" or "-inf".
+type number float64
+
+func (n *number) UnmarshalJSON(text []byte) error {
+	v, err := strconv.ParseFloat(strings.Trim(string(text), `"`), 64)
+	*n = number(v)
+	return err
+}
+
+type fixtures struct {
+	Torch  string
+	Inputs map[string]fixture
+	Cases  map[string][]fixture
+}
+
+func readFixtures(t *testing.T) fixtures {
+	t.Helper()
+	text, err := os.ReadFile("testdata/operators.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f fixtures
+	if err := json.Unmarshal(text, &f); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// tensor makes the fixture on x's device.
+func (f fixture) tensor(x *Exec) *Tensor {
+	dtype, err := ParseDType(f.DType)
+	if err != nil {
+		x.Fail("fixture", err)
+	}
+	data := make([]float64, len(f.Data))
+	for i, v := range f.Data {
+		data[i] = float64(v)
+	}
+	return x.To(x.Reshape(FromSlice(x, data), f.Shape...), dtype)
+}
+
+// compare says how got differs from the fixture, or "".
+func (f fixture) compare(x *Exec, got *Tensor) string {
+	if got == nil {
+		return "got nil"
+	}
+	if got.DType().String() != f.DType || !slices.Equal(got.Shape(), f.Shape) {
+		return fmt.Sprintf("got %v, want %s%v", got, f.DType, f.Shape)
+	}
+	strides := f.Strides
+	if strides == nil {
+		strides = x.Empty(Bool, f.Shape...).Strides()
+	}
+	if !slices.Equal(got.Strides(), strides) {
+		return fmt.Sprintf("got strides %v, want %v", got.Strides(), strides)
+	}
+	for i, v := range ToSlice[float64](x, x.To(x.Detach(got), Float64)) {
+		want := float64(f.Data[i])
+		same := v == want || math.IsNaN(v) && math.IsNaN(want)
+		if !same && !(math.Abs(v-want) <= 1e-6+1e-5*math.Abs(want)) {
+			return fmt.Sprintf("element %d: got %v, want %v", i, v, want)
+		}
+	}
+	return ""
+}
+
+// Every generated operator gives what PyTorch gives.
+func TestOperators(t *testing.T) {
+	f := readFixtures(t)
+	if f.Torch != LibTorchVersion() {
+		t.Fatalf("the fixtures are of torch %s, LibTorch is %s: run testdata/operators.py", f.Torch, LibTorchVersion())
+	}
+	before := LiveHandles()["tensor"]
+	stream := DefaultStream(CPU)
+	for _, name := range slices.Sorted(maps.Keys(operatorCases)) {
+		run, want := operatorCases[name], f.Cases[name]
+		if want == nil {
+			t.Errorf("%s: no fixture", name)
+			continue
+		}
+		err := stream.Do(func(x *Exec) error {
+			if err := Seed(42); err != nil {
+				return err
+			}
+			in := make(inputs)
+			for name, input := range f.Inputs {
+				in[name] = input.tensor(x)
+			}
+			got := run(x, in)
+			if len(got) != len(want) {
+				return fmt.Errorf("got %d tensors, want %d", len(got), len(want))
+			}
+			for i := range want {
+				if difference := want[i].compare(x, got[i]); difference != "" {
+					return fmt.Errorf("result %d: %s", i, difference)
+				}
+			}
+			method, _, _ := strings.Cut(name, "/")
+			if returnsArgument(method) && (got[0] == got[1] || !got[0].SharesMemory(got[1])) {
+				return errors.New("the result is not a new handle of the argument")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if after := LiveHandles()["tensor"]; after != before {
+		t.Errorf("%d tensors are left", after-before)
+	}
+}
+
+// returnsArgument reports whether a method changes one tensor and returns it. Those on lists return nothing.
+func returnsArgument(method string) bool {
+	inPlace := strings.HasSuffix(method, "InPlace") || strings.HasSuffix(method, "Out")
+	return inPlace && !strings.Contains(method, "Foreach") && !strings.Contains(method, "Fused")
+}
+
+// Each operator and each fixture has a case.
+func TestOperators_AllCovered(t *testing.T) {
+	source, err := os.ReadFile("operators_gen.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	covered := make(map[string]bool)
+	for name := range operatorCases {
+		method, _, _ := strings.Cut(name, "/")
+		covered[method] = true
+	}
+	methods := regexp.MustCompile(`(?m)^func \(x \*Exec\) (\w+)\(`).FindAllStringSubmatch(string(source), -1)
+	if len(methods) == 0 {
+		t.Fatal("no methods in operators_gen.go")
+	}
+	for _, m := range methods {
+		if !covered[m[1]] {
+			t.Errorf("%s has no case", m[1])
+		}
+	}
+	for name := range readFixtures(t).Cases {
+		if operatorCases[name] == nil {
+			t.Errorf("fixture %s has no case", name)
+		}
+	}
+}
+
+// An operator documented as a view shares its input's memory.
+func TestOperators_Views(t *testing.T) {
+	views := map[string]func(x *Exec, in *Tensor) *Tensor{
+		"View":           func(x *Exec, in *Tensor) *Tensor { return x.View(in, 12) },
+		"Reshape":        func(x *Exec, in *Tensor) *Tensor { return x.Reshape(in, 4, 3) },
+		"Flatten":        func(x *Exec, in *Tensor) *Tensor { return x.Flatten(in, 0, -1) },
+		"Permute":        func(x *Exec, in *Tensor) *Tensor { return x.Permute(in, 1, 0) },
+		"Transpose":      func(x *Exec, in *Tensor) *Tensor { return x.Transpose(in, 0, 1) },
+		"MoveDim":        func(x *Exec, in *Tensor) *Tensor { return x.MoveDim(in, 0, 1) },
+		"Squeeze":        func(x *Exec, in *Tensor) *Tensor { return x.Squeeze(in, 0) },
+		"Unsqueeze":      func(x *Exec, in *Tensor) *Tensor { return x.Unsqueeze(in, 0) },
+		"Expand":         func(x *Exec, in *Tensor) *Tensor { return x.Expand(in, 2, 3, 4) },
+		"Split":          func(x *Exec, in *Tensor) *Tensor { return x.Split(in, 1, 0)[2] },
+		"SplitWithSizes": func(x *Exec, in *Tensor) *Tensor { return x.SplitWithSizes(in, []int64{1, 2}, 0)[1] },
+		"Chunk":          func(x *Exec, in *Tensor) *Tensor { return x.Chunk(in, 2, 1)[1] },
+		"Unbind":         func(x *Exec, in *Tensor) *Tensor { return x.Unbind(in, 0)[1] },
+		"Narrow":         func(x *Exec, in *Tensor) *Tensor { return x.Narrow(in, 0, 1, 2) },
+		"Slice":          func(x *Exec, in *Tensor) *Tensor { return x.Slice(in, 1, SliceOptions{Start: 1}) },
+		"Select":         func(x *Exec, in *Tensor) *Tensor { return x.Select(in, 0, 1) },
+		"Diagonal":       func(x *Exec, in *Tensor) *Tensor { return x.Diagonal(in, 0, 0, 1) },
+		"Detach":         func(x *Exec, in *Tensor) *Tensor { return x.Detach(in) },
+		"To":             func(x *Exec, in *Tensor) *Tensor { return x.To(in, Float32) },
+		"ToFormat":       func(x *Exec, in *Tensor) *Tensor { return x.ToFormat(in, Float32, Contiguous) },
+		"Contiguous":     func(x *Exec, in *Tensor) *Tensor { return x.Contiguous(in, Contiguous) },
+		"Dropout":        func(x *Exec, in *Tensor) *Tensor { return x.Dropout(in, 0.5, false) },
+	}
+	for name, view := range views {
+		err := DefaultStream(CPU).Do(func(x *Exec) error {
+			in := x.Zeros(Float32, 3, 4)
+			got := view(x, in)
+			if got == in || !got.SharesMemory(in) {
+				return errors.New("got a copy or the same handle, want a new handle of the same memory")
+			}
+			in.Close()
+			got.Shape() // closing the input does not close the result
+			x.FillInPlace(got, 1)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A gradient flows through the options struct's tensors and through in-place operators.
+func TestOperators_Gradient(t *testing.T) {
+	err := DefaultStream(CPU).Do(func(x *Exec) error {
+		a := FromSlice(x, []float32{1, -2, 3})
+		a.SetRequiresGrad(true)
+		b := x.MulScalar(a, 2)
+		x.ReLUInPlace(b)
+		x.Backward(x.MSELoss(b, x.Zeros(Float32, 3), LossOptions{Reduction: ReductionSum}))
+		if got, want := ToSlice[float32](x, a.Grad()), []float32{8, 0, 24}; !slices.Equal(got, want) {
+			return fmt.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A refused call names the operator, the shapes and what was wrong.
+func TestOperators_Errors(t *testing.T) {
+	tests := []struct {
+		name string
+		run  func(x *Exec, a *Tensor)
+		want []string
+	}{
+		{"missing tensor", func(x *Exec, a *Tensor) { x.Add(a, nil) }, []string{"aten::add.Tensor", "other"}},
+		{"missing tensor in a list", func(x *Exec, a *Tensor) { x.Cat([]*Tensor{a, nil}, 0) }, []string{"aten::cat", "tensors"}},
+		{"shapes", func(x *Exec, a *Tensor) { x.Add(a, x.Zeros(Float32, 4)) }, []string{"aten::add.Tensor", "float32[2 3]", "float32[4]"}},
+		{"no number", func(x *Exec, a *Tensor) { x.AddScalar(a, "1") }, []string{"aten::add.Scalar", "string", "number"}},
+		{"missing number", func(x *Exec, a *Tensor) { x.AddScalar(a, nil) }, []string{"aten::add.Scalar", "other"}},
+		{"dimension", func(x *Exec, a *Tensor) { x.Select(a, 5, 0) }, []string{"aten::select.int", "float32[2 3]"}},
+		{"groups", func(x *Exec, a *Tensor) {
+			x.Conv2d(x.Ones(Float32, 1, 3, 4, 4), x.Ones(Float32, 4, 2, 3, 3), nil, Conv2dOptions{Groups: 2})
+		}, []string{"aten::conv2d", "groups=2"}},
+		{"padding", func(x *Exec, a *Tensor) { x.Pad(a, []int64{1}, PadOptions{}) }, []string{"aten::pad", "divisible by 2"}},
+		{"equation", func(x *Exec, a *Tensor) { x.Einsum("ij,jk", a) }, []string{"aten::einsum"}},
+	}
+	for _, test := range tests {
+		err := DefaultStream(CPU).Do(func(x *Exec) error {
+			test.run(x, x.Ones(Float32, 2, 3))
+			return nil
+		})
+		if !errors.Is(err, ErrInvalidArgument) {
+			t.Errorf("%s: got %v, want ErrInvalidArgument", test.name, err)
+			continue
+		}
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want it to name %q", test.name, err, want)
+			}
+		}
+	}
+}
