@@ -31,11 +31,14 @@ type HostBatch struct {
 func (b *HostBatch) State() State { return b.state }
 
 // Release gives the memory back to the loader, which fills it again: nothing may read it any more, a device copy included.
-// Releasing twice is legal. It never waits, and may be called after the loader's Close.
+// Releasing twice is legal. It never waits, and may be called after the loader's Close. For a batch that is not from a
+// loader it only forgets the memory.
 func (b *HostBatch) Release() {
 	if b.released.Swap(true) {
 		return
 	}
 	b.Images, b.Labels, b.Flip, b.FlipBytes = nil, nil, nil, nil
-	b.ring.give(b.buffer)
+	if b.ring != nil {
+		b.ring.give(b.buffer)
+	}
 }

@@ -1,0 +1,42 @@
+package prefetcher
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// Batch is a batch of images on the device, lent to the body of the loop that yielded it. Its memory is refilled afterwards.
+type Batch struct {
+	N     int               // images
+	Epoch int               // as the loader counts
+	Index int               // in the epoch, from 0
+	Names []string          // of the archive's members, one an image
+	State imageloader.State // the loader's position behind this batch, to resume from
+
+	slot  *slot
+	ahead *Prefetcher
+}
+
+// Use makes x's stream wait, on the device, for the batch's copy and returns the images, [N, C, H, W] of the options' DType,
+// normalised and in channels-last memory order unless the options say otherwise, and the labels, int64 [N]. Both are freed
+// with x's Do and cannot be kept; Clone what must outlive it. A batch may be used in several Dos, on several streams. Outside
+// the loop body that yielded it x's Do fails with [ErrBatchOver].
+func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+	whose := b.String()
+	if x.Device() != b.ahead.device {
+		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v", whose, b.ahead.device, x.Device()))
+	}
+	if err := b.slot.use(x, whose); err != nil {
+		x.Fail("Batch.Use", err)
+	}
+	b.ahead.stall.used(b, x)
+	images, labels = x.Lend(b.slot.images, whose), x.Lend(b.slot.labels, whose)
+	if b.N < b.ahead.shape.Batch {
+		images, labels = x.Narrow(images, 0, 0, b.N), x.Narrow(labels, 0, 0, b.N)
+	}
+	return images, labels
+}
+
+func (b *Batch) String() string { return fmt.Sprintf("batch %d of epoch %d", b.Index, b.Epoch) }

@@ -1,0 +1,210 @@
+package prefetcher
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// Source gives decoded batches in host memory; *[imageloader.Loader] is one.
+type Source interface {
+	// Epoch yields the batches of one epoch, each to be given back with its Release.
+	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
+	// Shape is that of the largest batch: images, height, width, channels.
+	Shape() (batch, height, width, channels int)
+	// Pin page-locks the memory of the batches. It is called once, when they go to a CUDA device.
+	Pin() error
+}
+
+// Shape is that of the largest batch.
+type Shape struct{ Batch, Height, Width, Channels int }
+
+// Prefetcher copies the batches of a [Source] to a device, ahead of their use. It is used by one goroutine at a time, but for
+// Stats and Close.
+type Prefetcher struct {
+	source Source
+	device cgotorch.Device
+	shape  Shape
+	copies *cgotorch.Stream
+	norm   normalizer
+	slots  []*slot
+	stall  stall
+
+	freeSlots chan *slot // has room for all
+
+	mu      sync.Mutex
+	stats   Stats
+	running context.CancelCauseFunc // ends the epoch that is running, or nil
+	closed  bool
+}
+
+// Stats counts since the Prefetcher was made.
+type Stats struct {
+	Batches, Samples int
+	Bytes            int64         // copied to the device
+	HostWait         time.Duration // the consumer's goroutine waited for a batch to be on its way
+	Stall            time.Duration // the consumer's stream was idle between two batches of an epoch, waiting for data or for the host
+}
+
+// New page-locks the source's memory, when the device is a CUDA one, and allocates Depth+1 slots on the device. The source
+// stays the caller's and must outlive the Prefetcher, which must be Closed. It fails with [cgotorch.ErrNoDevice],
+// [cgotorch.ErrOutOfMemory] or [ErrInvalidOptions].
+func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
+	p := &Prefetcher{source: source, device: device}
+	p.shape.Batch, p.shape.Height, p.shape.Width, p.shape.Channels = source.Shape()
+	o, err := o.complete(p.shape.Channels)
+	if err != nil {
+		return nil, err
+	}
+	if p.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{}); err != nil {
+		return nil, fmt.Errorf("prefetcher: %w", err)
+	}
+	if device.IsCUDA() {
+		err = source.Pin()
+	}
+	if err == nil {
+		err = p.copies.Do(func(x *cgotorch.Exec) error {
+			p.norm = newNormalizer(x, o)
+			for range o.Depth + 1 {
+				p.slots = append(p.slots, newSlot(x, p.shape, o, p.takeBack))
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		p.free()
+		return nil, fmt.Errorf("prefetcher: %w", err)
+	}
+	p.freeSlots = make(chan *slot, len(p.slots))
+	for _, s := range p.slots {
+		p.freeSlots <- s
+	}
+	return p, nil
+}
+
+// Epoch yields the batches of the source's next epoch. The sequence is for one use and ends with its first error: the
+// source's, the cause of ctx's end, or [ErrClosed]. Leaving the loop stops every goroutine and gives every buffer back. The
+// host waits for a batch to be on its way, never for the device.
+func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		if err := p.begin(cancel); err != nil {
+			yield(nil, err)
+			return
+		}
+		defer p.end()
+		run := startRun(ctx, p)
+		defer run.stop(cancel)
+		for {
+			began := time.Now()
+			item, ok := <-run.full
+			p.count(func(s *Stats) { s.HostWait += time.Since(began) })
+			if !ok {
+				return
+			}
+			if item.err != nil {
+				yield(nil, item.err)
+				return
+			}
+			if !lend(item.batch, yield) {
+				return
+			}
+		}
+	}
+}
+
+func (p *Prefetcher) begin(cancel context.CancelCauseFunc) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return fmt.Errorf("prefetcher: Epoch: %w", ErrClosed)
+	case p.running != nil:
+		return fmt.Errorf("prefetcher: Epoch: another epoch of this prefetcher is running; end its loop first")
+	}
+	p.running = cancel
+	p.stall.startEpoch()
+	return nil
+}
+
+func (p *Prefetcher) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = nil
+	if p.closed && len(p.freeSlots) == len(p.slots) {
+		p.free()
+	}
+}
+
+// takeBack makes a slot free. After Close the last one ends the Prefetcher: a Do in another goroutine may outlive the loop.
+func (p *Prefetcher) takeBack(s *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.freeSlots <- s
+	if p.closed && p.running == nil && len(p.freeSlots) == len(p.slots) {
+		go p.free() // not here: this may be the end of a Do
+	}
+}
+
+func (p *Prefetcher) count(add func(*Stats)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add(&p.stats)
+}
+
+// Stats returns the counts so far; of work that the device has not finished, Stall is not known yet.
+func (p *Prefetcher) Stats() Stats {
+	p.stall.harvest()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	p.stall.mu.Lock()
+	defer p.stall.mu.Unlock()
+	s.Stall = p.stall.total
+	return s
+}
+
+// Close frees the slots and the stream. An epoch that is running ends with [ErrClosed]; then they are freed when its loop has
+// been left and every Do that used its batches has ended. It may be called from any goroutine, and again.
+func (p *Prefetcher) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	if p.running != nil {
+		p.running(fmt.Errorf("prefetcher: %w", ErrClosed))
+		return nil
+	}
+	if len(p.freeSlots) < len(p.slots) {
+		return nil // takeBack ends it
+	}
+	return p.free()
+}
+
+// free orders the end of every use before the memory goes back to the copy stream's pool, and frees it.
+func (p *Prefetcher) free() error {
+	// A lost device fails here, and its memory is gone already.
+	_ = p.copies.Do(func(x *cgotorch.Exec) error {
+		for _, s := range p.slots {
+			s.awaitUses(x)
+		}
+		return nil
+	})
+	for _, s := range p.slots {
+		s.close()
+	}
+	if p.norm.scale != nil {
+		p.norm.close()
+	}
+	p.slots = nil
+	p.stall.close()
+	return p.copies.Close()
+}

@@ -1,0 +1,130 @@
+package prefetcher
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// run is one epoch: a goroutine that copies, one that gives host buffers back, and the channels from the first to the second and
+// to the consumer.
+type run struct {
+	p      *Prefetcher
+	full   chan item
+	copied chan copied
+	done   sync.WaitGroup
+}
+
+type item struct {
+	batch *Batch
+	err   error
+}
+
+// copied is a host batch that may be given back when the event is done.
+type copied struct {
+	host  *imageloader.HostBatch
+	event *cgotorch.Event
+}
+
+func startRun(ctx context.Context, p *Prefetcher) *run {
+	r := &run{
+		p:      p,
+		full:   make(chan item, len(p.slots)+1), // and the error
+		copied: make(chan copied, len(p.slots)),
+	}
+	r.done.Add(2)
+	go r.copyAll(ctx)
+	go r.release()
+	return r
+}
+
+// stop ends the epoch's goroutines and waits for them.
+func (r *run) stop(cancel context.CancelCauseFunc) {
+	cancel(context.Canceled)
+	r.done.Wait()
+	for item := range r.full {
+		if item.batch != nil {
+			r.p.takeBack(item.batch.slot)
+		}
+	}
+}
+
+func (r *run) copyAll(ctx context.Context) {
+	defer r.done.Done()
+	defer close(r.full)
+	defer close(r.copied)
+	for host, err := range r.p.source.Epoch(ctx) {
+		if err == nil {
+			err = r.copy(ctx, host)
+		}
+		if err != nil {
+			r.full <- item{err: err}
+			return
+		}
+	}
+	if ctx.Err() != nil { // a source may end in silence
+		r.full <- item{err: context.Cause(ctx)}
+	}
+}
+
+// copy takes a free slot, enqueues the copy of host into it and passes both on.
+func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
+	if err := r.p.fits(host); err != nil {
+		host.Release()
+		return err
+	}
+	var s *slot
+	select {
+	case s = <-r.p.freeSlots:
+	case <-ctx.Done():
+		host.Release()
+		return context.Cause(ctx)
+	}
+	var event *cgotorch.Event
+	err := r.p.copies.Do(func(x *cgotorch.Exec) error {
+		event = s.fill(x, host, r.p.norm)
+		return nil
+	})
+	if err != nil {
+		// What was enqueued before the failure may still read the buffer.
+		_ = r.p.copies.Synchronize()
+		host.Release()
+		r.p.takeBack(s)
+		return fmt.Errorf("prefetcher: copying batch %d of epoch %d: %w", host.Index, host.Epoch, err)
+	}
+	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State(), slot: s, ahead: r.p}
+	bytes := int64(len(host.Images) + 8*len(host.Labels) + len(host.Flip))
+	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes })
+	r.copied <- copied{host, event}
+	r.full <- item{batch: b}
+	return nil
+}
+
+func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
+	s := p.shape
+	if host.N < 1 || host.N > s.Batch || host.Height != s.Height || host.Width != s.Width || host.Channels != s.Channels {
+		return fmt.Errorf("prefetcher: batch %d of epoch %d has shape [%d %d %d %d]; the source said at most [%d %d %d %d]",
+			host.Index, host.Epoch, host.N, host.Height, host.Width, host.Channels, s.Batch, s.Height, s.Width, s.Channels)
+	}
+	return nil
+}
+
+// release gives host buffers back to the loader in the order of their copies, each when its copy is done.
+func (r *run) release() {
+	defer r.done.Done()
+	for c := range r.copied {
+		_ = c.event.Synchronize() // it fails on a lost device alone, where no copy runs any more
+		c.event.Close()
+		c.host.Release()
+	}
+}
+
+// lend runs the consumer's loop body.
+func lend(b *Batch, yield func(*Batch, error) bool) bool {
+	b.slot.lend()
+	defer b.slot.endBody()
+	return yield(b, nil)
+}

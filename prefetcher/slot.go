@@ -1,0 +1,178 @@
+package prefetcher
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// slot is device memory for one batch; see Note [Life of a slot].
+type slot struct {
+	pixels *cgotorch.Tensor // uint8 [N, H, W, C]
+	flips  *cgotorch.Tensor // bool [N, 1, 1, 1]
+	nhwc   *cgotorch.Tensor // DType [N, H, W, C]: the images as they are written
+	images *cgotorch.Tensor // DType [N, C, H, W]: the same memory as it is used
+	labels *cgotorch.Tensor // int64 [N]
+
+	ready *cgotorch.Event // behind the last copy into the slot
+	free  func(*slot)     // takes the slot back when the body and every use have ended
+
+	mu       sync.Mutex
+	uses     int               // Dos that have used the batch and not ended
+	bodyOver bool              // the consumer's loop body has ended
+	released []*cgotorch.Event // behind each use
+}
+
+// Note [Normalising in one kernel]: (p/255 - mean)/std is p*scale + shift with scale = 1/(255 std) and shift = -mean/std, so
+// that cast, scale and shift are one addcmul from uint8 to the images' dtype.
+type normalizer struct {
+	scale, shift *cgotorch.Tensor // float32 [C]
+}
+
+func newNormalizer(x *cgotorch.Exec, o Options) normalizer {
+	scale, shift := make([]float32, len(o.Mean)), make([]float32, len(o.Mean))
+	for i := range scale {
+		scale[i] = float32(1 / (255 * o.Std[i]))
+		shift[i] = float32(-o.Mean[i] / o.Std[i])
+	}
+	dtype := cgotorch.Float32
+	if o.DType == cgotorch.Float64 {
+		dtype = cgotorch.Float64
+	}
+	keep := func(v []float32) *cgotorch.Tensor { return x.Keep(x.To(cgotorch.FromSlice(x, v), dtype)) }
+	return normalizer{scale: keep(scale), shift: keep(shift)}
+}
+
+func (n normalizer) close() {
+	n.scale.Close()
+	n.shift.Close()
+}
+
+func newSlot(x *cgotorch.Exec, shape Shape, o Options, free func(*slot)) *slot {
+	n, h, w, c := int64(shape.Batch), int64(shape.Height), int64(shape.Width), int64(shape.Channels)
+	s := &slot{
+		free:   free,
+		pixels: x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c)),
+		flips:  x.Keep(x.Empty(cgotorch.Bool, n, 1, 1, 1)),
+		labels: x.Keep(x.Empty(cgotorch.Int64, n)),
+	}
+	if o.Contiguous {
+		s.images = x.Keep(x.Empty(o.DType, n, c, h, w))
+		s.nhwc = x.Keep(x.Permute(s.images, 0, 2, 3, 1))
+	} else {
+		s.nhwc = x.Keep(x.Empty(o.DType, n, h, w, c))
+		s.images = x.Keep(x.Permute(s.nhwc, 0, 3, 1, 2))
+	}
+	return s
+}
+
+// fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch. It returns the event behind the last
+// read of the host batch.
+func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, norm normalizer) (copied *cgotorch.Event) {
+	s.awaitUses(x)
+	n := host.N
+	first := func(t *cgotorch.Tensor) *cgotorch.Tensor {
+		if int64(n) == t.Shape()[0] {
+			return t
+		}
+		return x.Narrow(t, 0, 0, n)
+	}
+	pixels := first(s.pixels)
+	cgotorch.CopyFrom(x, pixels, host.Images)
+	cgotorch.CopyFrom(x, first(s.labels), host.Labels)
+	flipped := anyOf(host.Flip)
+	if flipped {
+		cgotorch.CopyFrom(x, first(s.flips), host.Flip)
+	}
+	copied = x.Record()
+	if flipped {
+		pixels = x.Where(first(s.flips), x.Flip(pixels, 2), pixels)
+	}
+	x.AddCMulOut(norm.shift, pixels, norm.scale, 1, first(s.nhwc))
+	s.ready = x.Record()
+	return copied
+}
+
+// awaitUses makes the copy stream wait, on the device, for every use of the slot's last batch.
+func (s *slot) awaitUses(x *cgotorch.Exec) {
+	for _, e := range s.released {
+		x.Wait(e)
+		e.Close()
+	}
+	s.released = nil
+	if s.ready != nil {
+		s.ready.Close()
+		s.ready = nil
+	}
+}
+
+// lend starts the loop body of a batch.
+func (s *slot) lend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses, s.bodyOver = 0, false
+}
+
+// use makes x's stream wait for the copy, and records the end of the use when x's Do ends.
+func (s *slot) use(x *cgotorch.Exec, whose string) error {
+	s.mu.Lock()
+	if s.bodyOver {
+		s.mu.Unlock()
+		return fmt.Errorf("prefetcher: %s: %w: use it inside the body of the loop that yielded it, or Clone its tensors there", whose, ErrBatchOver)
+	}
+	s.uses++
+	s.mu.Unlock()
+	x.AtEnd(func() {
+		defer s.useOver() // also when the device is lost, where there is nothing to record
+		e := x.Record()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.released = append(s.released, e)
+	})
+	x.Wait(s.ready)
+	return nil
+}
+
+func (s *slot) useOver() {
+	s.mu.Lock()
+	s.uses--
+	free := s.bodyOver && s.uses == 0
+	s.mu.Unlock()
+	if free {
+		s.free(s)
+	}
+}
+
+func (s *slot) endBody() {
+	s.mu.Lock()
+	s.bodyOver = true
+	free := s.uses == 0
+	s.mu.Unlock()
+	if free {
+		s.free(s)
+	}
+}
+
+func (s *slot) close() {
+	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.nhwc, s.images, s.labels} {
+		t.Close()
+	}
+	for _, e := range s.released {
+		e.Close()
+	}
+	if s.ready != nil {
+		s.ready.Close()
+	}
+	s.released, s.ready = nil, nil
+}
+
+func anyOf(flags []bool) bool {
+	for _, f := range flags {
+		if f {
+			return true
+		}
+	}
+	return false
+}

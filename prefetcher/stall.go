@@ -1,0 +1,89 @@
+package prefetcher
+
+import (
+	"sync"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// stall measures, on the consumer's stream, the time between the end of one batch's last use and the moment at which the next
+// one could start: what the device lost by waiting for data. Host clocks cannot tell, since the host runs ahead.
+type stall struct {
+	mu      sync.Mutex
+	last    *cgotorch.Event // behind the last use so far, or nil at the start of an epoch
+	seen    *Batch          // the batch whose first use was measured
+	pending []gap
+	total   time.Duration
+}
+
+type gap struct{ from, to *cgotorch.Event }
+
+// used is called when x's stream has been made to wait for b.
+func (s *stall) used(b *Batch, x *cgotorch.Exec) {
+	now := x.RecordTiming()
+	s.mu.Lock()
+	if s.seen != b {
+		s.seen = b
+		if s.last != nil {
+			s.pending = append(s.pending, gap{s.last, now})
+			s.last, now = nil, nil
+		}
+	}
+	s.mu.Unlock()
+	if now != nil {
+		now.Close()
+	}
+	x.AtEnd(func() {
+		e := x.RecordTiming()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.last != nil {
+			s.last.Close()
+		}
+		s.last = e
+	})
+	s.harvest()
+}
+
+// harvest adds the gaps that are over. It does not wait.
+func (s *stall) harvest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.pending) > 0 {
+		g := s.pending[0]
+		if done, err := g.to.Query(); err != nil || !done {
+			return
+		}
+		if ms, err := g.to.Elapsed(g.from); err == nil && ms > 0 {
+			s.total += time.Duration(ms * float64(time.Millisecond))
+		}
+		g.close()
+		s.pending = s.pending[1:]
+	}
+}
+
+func (g gap) close() {
+	g.from.Close()
+	g.to.Close()
+}
+
+// startEpoch leaves out the time between two epochs.
+func (s *stall) startEpoch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil {
+		s.last.Close()
+		s.last = nil
+	}
+}
+
+func (s *stall) close() {
+	s.startEpoch()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.pending {
+		g.close()
+	}
+	s.pending = nil
+}
