@@ -22,7 +22,7 @@ func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { 
 // SetTraining puts m and all its children in training mode, or in evaluation mode: it sets each exported field "Eval bool"
 // to !training. The zero value of every module is training. Whether gradients are recorded is the Exec's business.
 func SetTraining(m any, training bool) {
-	walk(m, func(_ string, v reflect.Value, _ []Named) {
+	walk(m, func(v reflect.Value, _ []slot) {
 		if v.Kind() != reflect.Struct || !v.CanSet() {
 			return
 		}

@@ -37,7 +37,11 @@ type Container interface {
 // listed twice.
 func State(m any) []Named {
 	var state []Named
-	walk(m, func(_ string, _ reflect.Value, own []Named) { state = append(state, own...) })
+	walk(m, func(_ reflect.Value, own []slot) {
+		for _, s := range own {
+			state = append(state, s.Named)
+		}
+	})
 	return state
 }
 
@@ -76,11 +80,19 @@ func CountParameters(m any) int64 {
 var (
 	tensorType  = reflect.TypeFor[*cgotorch.Tensor]()
 	corePackage = tensorType.Elem().PkgPath()
+
+	containerType = reflect.TypeFor[Container]()
 )
 
-// walk calls visit for m and every module below it, parents first, with the prefix of its names, its struct and the tensors
-// that are its own.
-func walk(m any, visit func(prefix string, v reflect.Value, own []Named)) {
+// slot is where a module holds one of its tensors.
+type slot struct {
+	Named
+	field reflect.Value
+}
+
+// walk calls visit for m and every module below it, parents first, with the module's struct (or slice) and the tensors that
+// are its own.
+func walk(m any, visit func(v reflect.Value, own []slot)) {
 	w := walker{visit: visit, path: map[any]bool{}}
 	if v := reflect.ValueOf(m); holdsState(v) {
 		w.module("", v)
@@ -88,7 +100,7 @@ func walk(m any, visit func(prefix string, v reflect.Value, own []Named)) {
 }
 
 type walker struct {
-	visit func(prefix string, v reflect.Value, own []Named)
+	visit func(v reflect.Value, own []slot)
 	path  map[any]bool // pointers from the root to here: a module that holds itself is walked once
 }
 
@@ -103,12 +115,6 @@ func (w *walker) module(prefix string, v reflect.Value) {
 	if v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}
-	var members []member
-	if c, ok := containerOf(v); ok {
-		for _, child := range c.Children() {
-			members = append(members, member{name: child.Name, value: reflect.ValueOf(child.Module)})
-		}
-	}
 	if v.Kind() == reflect.Pointer {
 		key := v.Interface()
 		if w.path[key] {
@@ -118,34 +124,23 @@ func (w *walker) module(prefix string, v reflect.Value) {
 		defer delete(w.path, key)
 		v = v.Elem()
 	}
-	if members == nil {
-		members = membersOf(v)
-	}
-	var own, buffers []Named
+	var own, buffers []slot
 	var children []member
-	for _, m := range members {
+	for _, m := range membersOf(v) {
 		switch {
 		case !holdsState(m.value):
 		case m.value.Type() != tensorType:
 			children = append(children, m)
 		case m.buffer:
-			buffers = append(buffers, Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true})
+			buffers = append(buffers, slot{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true}, m.value})
 		default:
-			own = append(own, Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false})
+			own = append(own, slot{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false}, m.value})
 		}
 	}
-	w.visit(prefix, v, append(own, buffers...))
+	w.visit(v, append(own, buffers...))
 	for _, c := range children {
 		w.module(prefix+c.name+".", c.value)
 	}
-}
-
-func containerOf(v reflect.Value) (Container, bool) {
-	if v.Kind() == reflect.Struct && v.CanAddr() {
-		v = v.Addr()
-	}
-	c, ok := v.Interface().(Container)
-	return c, ok
 }
 
 // holdsState reports whether a value is a tensor or something that may hold some.
@@ -157,7 +152,7 @@ func holdsState(v reflect.Value) bool {
 	case reflect.Interface:
 		return holdsState(v.Elem())
 	case reflect.Pointer:
-		return !v.IsNil() && (v.Type() == tensorType || v.Elem().Kind() == reflect.Struct && holdsState(v.Elem()))
+		return !v.IsNil() && (v.Type() == tensorType || holdsState(v.Elem()))
 	case reflect.Struct:
 		return v.Type().PkgPath() != corePackage
 	case reflect.Slice:
@@ -169,12 +164,22 @@ func holdsState(v reflect.Value) bool {
 	return false
 }
 
-// membersOf lists the exported fields of a struct, or the elements of a slice.
+// membersOf lists the children that a container names, the elements of a slice, or the exported fields of a struct.
 func membersOf(v reflect.Value) []member {
 	var members []member
+	if c, ok := containerOf(v); ok {
+		for _, child := range c.Children() {
+			members = append(members, member{name: child.Name, value: reflect.ValueOf(child.Module)})
+		}
+		return members
+	}
 	if v.Kind() == reflect.Slice {
 		for i := range v.Len() {
-			members = append(members, member{name: strconv.Itoa(i), value: v.Index(i)})
+			value := v.Index(i)
+			if value.Kind() == reflect.Interface {
+				value = value.Elem()
+			}
+			members = append(members, member{name: strconv.Itoa(i), value: value})
 		}
 		return members
 	}
@@ -185,21 +190,48 @@ func membersOf(v reflect.Value) []member {
 		switch {
 		case tag == "-":
 		case f.Anonymous && tag == "":
-			embedded := v.Field(i)
-			if embedded.Kind() == reflect.Pointer && (f.IsExported() || embedded.CanInterface()) {
-				embedded = embedded.Elem()
-			}
-			if embedded.Kind() == reflect.Struct {
+			if embedded, ok := structUnder(v.Field(i)); ok && f.IsExported() {
 				members = append(members, membersOf(embedded)...)
 			}
 		case f.IsExported():
 			if tag == "" {
 				tag = stateName(f.Name)
 			}
-			members = append(members, member{tag, v.Field(i), option == "buffer"})
+			value := v.Field(i)
+			if value.Kind() == reflect.Interface {
+				value = value.Elem()
+			}
+			members = append(members, member{tag, value, option == "buffer"})
 		}
 	}
 	return members
+}
+
+// structUnder follows interfaces and pointers to a struct.
+func structUnder(v reflect.Value) (reflect.Value, bool) {
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	return v, v.Kind() == reflect.Struct
+}
+
+// containerOf returns v as a Container, unless it is one only because it embeds one: then its other fields count too.
+func containerOf(v reflect.Value) (Container, bool) {
+	if v.Kind() == reflect.Struct {
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.Anonymous && (f.Type.Implements(containerType) || reflect.PointerTo(f.Type).Implements(containerType)) {
+				return nil, false
+			}
+		}
+		if v.CanAddr() {
+			v = v.Addr()
+		}
+	}
+	if !v.CanInterface() {
+		return nil, false
+	}
+	c, ok := v.Interface().(Container)
+	return c, ok
 }
 
 // stateName is a field's name in lower case, its words joined by underscores. A digit belongs to the word before it.

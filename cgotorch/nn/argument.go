@@ -1,0 +1,27 @@
+package nn
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// refuse makes the Do fail for an argument of which no module can be made.
+func refuse(x *cgotorch.Exec, where, format string, args ...any) {
+	x.Fail(where, fmt.Errorf(format, args...))
+}
+
+// argument is a number that a constructor was given.
+type argument struct {
+	name  string
+	value int
+}
+
+// atLeast fails unless every argument is at least least.
+func atLeast(x *cgotorch.Exec, where string, least int, arguments ...argument) {
+	for _, a := range arguments {
+		if a.value < least {
+			refuse(x, where, "%s is %d, want at least %d", a.name, a.value, least)
+		}
+	}
+}

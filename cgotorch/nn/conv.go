@@ -1,0 +1,76 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// PaddingMode says what a convolution sees beyond the border of its input.
+type PaddingMode string
+
+// The padding modes.
+const (
+	PadZeros     PaddingMode = ""
+	PadReflect   PaddingMode = "reflect"   // mirrored at the border pixel
+	PadReplicate PaddingMode = "replicate" // the border pixel
+	PadCircular  PaddingMode = "circular"  // the opposite border
+)
+
+// Conv2dOptions are the options of [NewConv2d] and of a [Conv2d].
+type Conv2dOptions struct {
+	Stride      Size        // step of the window; 0x0 means 1x1
+	Padding     Size        // rows and columns added on each side
+	Dilation    Size        // distance between the kernel's points; 0x0 means 1x1
+	Groups      int         // blocks of channels that do not see each other; 0 means 1
+	PaddingMode PaddingMode // what the padding holds; "" means zeros
+	NoBias      bool
+}
+
+// Conv2d is a two-dimensional convolution (cross-correlation).
+type Conv2d struct {
+	Weight *cgotorch.Tensor // [out, in/Groups, height, width]
+	Bias   *cgotorch.Tensor // [out], or nil
+	Conv2dOptions
+}
+
+// NewConv2d makes a convolution from in to out channels, float32, on x's device, initialised as torch.nn.Conv2d.
+func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Conv2d {
+	const where = "nn.NewConv2d"
+	o.check(x, where, in, out, kernel)
+	groups := max(o.Groups, 1)
+	m := &Conv2d{
+		Weight:        x.Empty(cgotorch.Float32, int64(out), int64(in/groups), int64(kernel[0]), int64(kernel[1])),
+		Conv2dOptions: o,
+	}
+	if !o.NoBias {
+		m.Bias = x.Empty(cgotorch.Float32, int64(out))
+	}
+	initLayer(x, m.Weight, m.Bias)
+	keepParameters(x, where, m.Weight, m.Bias)
+	return m
+}
+
+func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel Size) {
+	atLeast(x, where, 1, argument{"in", in}, argument{"out", out}, argument{"kernel", kernel.least()},
+		argument{"Stride", o.Stride.or(Size{1, 1}).least()}, argument{"Dilation", o.Dilation.or(Size{1, 1}).least()})
+	atLeast(x, where, 0, argument{"Padding", o.Padding.least()}, argument{"Groups", o.Groups})
+	if groups := max(o.Groups, 1); in%groups != 0 || out%groups != 0 {
+		refuse(x, where, "%d groups do not divide %d input and %d output channels", groups, in, out)
+	}
+	switch o.PaddingMode {
+	case PadZeros, PadReflect, PadReplicate, PadCircular:
+	default:
+		refuse(x, where, "PaddingMode is %q, want reflect, replicate, circular or nothing for zeros", o.PaddingMode)
+	}
+}
+
+// Forward maps [N, in, H, W] to [N, out, H', W'], H' = (H + 2*padding - dilation*(height-1) - 1)/stride + 1.
+func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	padding := m.Padding
+	if m.PaddingMode != PadZeros && padding != (Size{}) {
+		in = x.Pad(in, []int64{int64(padding[1]), int64(padding[1]), int64(padding[0]), int64(padding[0])},
+			cgotorch.PadOptions{Mode: string(m.PaddingMode)})
+		defer in.Close()
+		padding = Size{}
+	}
+	return x.Conv2d(in, m.Weight, m.Bias, cgotorch.Conv2dOptions{
+		Stride: m.Stride.or(Size{1, 1}).ints(), Padding: padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), Groups: m.Groups,
+	})
+}

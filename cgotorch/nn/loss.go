@@ -1,0 +1,44 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// Options of the losses; in each the zero value is PyTorch's default, and Reduction's is the mean.
+type (
+	CrossEntropyOptions = cgotorch.CrossEntropyOptions
+	NLLOptions          = cgotorch.NLLLossOptions
+	BCEOptions          = cgotorch.BinaryCrossEntropyWithLogitsOptions
+	MSEOptions          = cgotorch.LossOptions
+)
+
+// CrossEntropy is the cross entropy of logits [N, C, ...] against labels: int64 class numbers [N, ...], or probabilities of
+// the logits' shape. A class number outside of 0 to C-1 that is not IgnoreIndex (-100) is an error on the CPU and loses a
+// CUDA device: check labels on the host, as imageloader does.
+func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntropyOptions) *cgotorch.Tensor {
+	if d := labels.DType(); !d.IsFloat() {
+		checkLabels(x, "nn.CrossEntropy", labels)
+	}
+	return x.CrossEntropyWith(logits, labels, o)
+}
+
+// NLL is the negative log likelihood of int64 class numbers [N, ...] under log probabilities [N, C, ...]. Of class numbers it
+// asks what [CrossEntropy] asks.
+func NLL(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, o NLLOptions) *cgotorch.Tensor {
+	checkLabels(x, "nn.NLL", labels)
+	return x.NLLLoss(logProbabilities, labels, o)
+}
+
+func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
+	if labels.DType() != cgotorch.Int64 {
+		refuse(x, where, "labels are %v, want int64 class numbers", labels)
+	}
+}
+
+// BCEWithLogits is the binary cross entropy of logits against targets of the same shape, in [0, 1].
+func BCEWithLogits(x *cgotorch.Exec, logits, targets *cgotorch.Tensor, o BCEOptions) *cgotorch.Tensor {
+	return x.BinaryCrossEntropyWithLogits(logits, targets, o)
+}
+
+// MSE is the mean squared difference of predictions and targets.
+func MSE(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o MSEOptions) *cgotorch.Tensor {
+	return x.MSELoss(predictions, targets, o)
+}

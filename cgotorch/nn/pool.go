@@ -1,0 +1,47 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// MaxPool2d takes the largest value of each window.
+type MaxPool2d struct {
+	Kernel   Size
+	Stride   Size // step of the window; 0x0 means Kernel
+	Padding  Size // rows and columns of -Inf added on each side, at most half of Kernel
+	Dilation Size // distance between the window's points; 0x0 means 1x1
+	CeilMode bool // the last window may end outside of the input
+}
+
+// Forward maps [N, C, H, W] to [N, C, H', W'].
+func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.MaxPool2d(in, m.Kernel.ints(), cgotorch.MaxPool2dOptions{
+		Stride: m.Stride.or(m.Kernel).ints(), Padding: m.Padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), CeilMode: m.CeilMode,
+	})
+}
+
+// AvgPool2d takes the mean of each window.
+type AvgPool2d struct {
+	Kernel         Size
+	Stride         Size // step of the window; 0x0 means Kernel
+	Padding        Size // rows and columns of zeros added on each side, at most half of Kernel
+	CeilMode       bool // the last window may end outside of the input
+	ExcludePadding bool // the mean is over what is not padding
+	Divisor        int  // divides the sum of a window; 0 means its size
+}
+
+// Forward maps [N, C, H, W] to [N, C, H', W'].
+func (m *AvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.AvgPool2d(in, m.Kernel.ints(), cgotorch.AvgPool2dOptions{
+		Stride: m.Stride.or(m.Kernel).ints(), Padding: m.Padding.ints(), CeilMode: m.CeilMode,
+		ExcludePadding: m.ExcludePadding, Divisor: m.Divisor,
+	})
+}
+
+// AdaptiveAvgPool2d takes means of windows chosen so that the result has the size Output.
+type AdaptiveAvgPool2d struct {
+	Output Size // 0x0 means 1x1: the mean of each channel
+}
+
+// Forward maps [N, C, H, W] to [N, C, Output...].
+func (m *AdaptiveAvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.AdaptiveAvgPool2d(in, m.Output.or(Size{1, 1}).ints())
+}

@@ -1,0 +1,59 @@
+package nn
+
+import (
+	"reflect"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ToOptions are the options of [To].
+type ToOptions struct {
+	DType        cgotorch.DType // of the floating parameters and buffers; 0 leaves each as it is
+	ChannelsLast bool           // lay out tensors of four dimensions channels last, as convolutions of such images want them
+}
+
+// To moves m to x's device, replacing each parameter and buffer that is not already as asked for; it waits for the device
+// where they move between host and device. The old tensors are closed and their gradients dropped: make the optimizer
+// afterwards. No work that reads them may be pending on another stream.
+func To(x *cgotorch.Exec, m any, o ToOptions) {
+	moved := map[*cgotorch.Tensor]*cgotorch.Tensor{}
+	walk(m, func(_ reflect.Value, own []slot) {
+		for _, s := range own {
+			t, ok := moved[s.Tensor]
+			if !ok {
+				t = o.move(x, s.Tensor)
+				moved[s.Tensor] = t
+			}
+			if t == s.Tensor {
+				continue
+			}
+			if !s.field.CanSet() {
+				refuse(x, "nn.To", "%s cannot be replaced: hold it in a field of type *cgotorch.Tensor of a struct that is held by pointer", s.Name)
+			}
+			s.field.Set(reflect.ValueOf(x.Keep(t)))
+			s.Tensor.Close()
+		}
+	})
+}
+
+// move returns t itself where there is nothing to do.
+func (o ToOptions) move(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	dtype, format := t.DType(), cgotorch.Preserve
+	if o.DType != 0 && dtype.IsFloat() {
+		dtype = o.DType
+	}
+	if o.ChannelsLast && t.Dim() == 4 {
+		format = cgotorch.ChannelsLast
+	}
+	to := x.NoGrad().Call("aten::to.device", t, x.Device(), dtype, false, false, format)[0].(*cgotorch.Tensor)
+	if to.SharesMemory(t) {
+		to.Close()
+		return t
+	}
+	if t.RequiresGrad() {
+		if err := to.SetRequiresGrad(true); err != nil {
+			x.Fail("nn.To", err)
+		}
+	}
+	return to
+}
