@@ -28,6 +28,7 @@ package imageloader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -35,6 +36,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 )
 
@@ -222,7 +224,10 @@ func (l *Loader) Pin() error {
 	if l.closed {
 		return l.errClosed()
 	}
-	return l.ring.slab.Pin()
+	if err := l.ring.slab.Pin(); err != nil && !errors.Is(err, cgotorch.ErrNoDevice) {
+		return fmt.Errorf("imageloader: %w", err)
+	}
+	return nil
 }
 
 // Stats returns what the loader has done since Open.
