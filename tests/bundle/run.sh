@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# run.sh                 runs every test in this folder and ends with a summary
+# run.sh -v              the same, each test by name
+# run.sh PROGRAM [ARG…]  runs one: a program of bin/ (train, cgotorch_test, …) or tests/NAME.test (give NAME.test)
+#
+# LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here ($PYTHON, or python3).
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+torch=${LIBTORCH-}
+if [ -z "$torch" ]; then
+  torch=$("${PYTHON:-python3}" -c '
+import importlib.util, os
+spec = importlib.util.find_spec("torch")
+if spec: print(os.path.dirname(spec.origin))')
+fi
+if ! [ -f "$torch/lib/libtorch_cpu.so" ]; then
+  echo "run.sh: no torch in ${PYTHON:-python3}; set PYTHON to one that has torch 2.11.0, or LIBTORCH to its folder" >&2
+  exit 1
+fi
+path="$here/lib:$torch/lib"
+for dir in "$(dirname "$torch")"/nvidia/*/lib; do
+  [ ! -d "$dir" ] || path="$path:$dir"
+done
+export LD_LIBRARY_PATH="$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
+if [ $# -gt 0 ] && [ "$1" != -v ]; then
+  name=$1
+  shift
+  case $name in
+    *.test) cd "$here/tests/${name%.test}" 2>/dev/null && exec "../$name" "$@" ;;
+    *) [ -x "$here/bin/$name" ] && exec "$here/bin/$name" "$@" ;;
+  esac
+  echo "run.sh: there is no $name; there are:" $(ls "$here/bin") $(cd "$here/tests" && ls -d *.test) >&2
+  exit 1
+fi
+
+gtest=--gtest_brief=1
+go=()
+if [ "${1-}" = -v ]; then
+  gtest=--gtest_brief=0
+  go=(-test.v)
+fi
+summary=""
+failed=0
+
+# step name command...
+step() {
+  local name=$1 began=$SECONDS result=ok
+  shift
+  echo "== $name"
+  "$@" || { result=FAILED; failed=$((failed + 1)); }
+  summary="$summary$(printf '  %-7s %4d s  %s' $result $((SECONDS - began)) "$name")"$'\n'
+}
+
+for binary in "$here"/bin/*_test; do
+  step "${binary##*/}" "$binary" $gtest
+done
+for binary in "$here"/tests/*.test; do
+  cd "${binary%.test}"
+  step "${binary##*/}" "$binary" -test.timeout 10m "${go[@]}"
+done
+echo
+printf %s "$summary"
+if [ $failed != 0 ]; then
+  echo "FAILED: $failed of the above"
+  exit 1
+fi
+echo "PASSED"
