@@ -62,6 +62,7 @@ t::mode(Tensor self, int dim, bool on=True, bool off=False, int n=2, int zero=0,
 t::none(Tensor self, int[]? dim) -> Tensor
 t::loss(Tensor self, int reduction=2) -> Tensor
 t::keyword(Tensor range) -> Tensor
+t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 `
 	tests := []struct{ line, want string }{
 		{"Add(self, others) t::add # adds.", `l.txt:1: Add: t::add has no argument others: it is t::add(Tensor self,`},
@@ -99,9 +100,13 @@ t::keyword(Tensor range) -> Tensor
 		{"Mode(self, dim;; list:[]) t::mode # m.", "list has the type Tensor[] and cannot be []"},
 		{"Mode(self, dim...) t::mode # m.", "dim has the type int and cannot be variadic"},
 		{"None(self, dim...) t::none # n.", "dim has the type int[]? and cannot be variadic"},
+		{"Given(; weight) t::given # g.", "option weight has the default [], which is not supported"},
+		{"Given(; layout) t::given # g.", "layout has the type Layout?, which is not supported"},
+		{"Given(;; layout:1) t::given # g.", "layout has the type Layout?, which is not supported"},
 		{"Loss(self; reduction) t::loss # l.", "the zero value of Reduction is the mean, 1"},
 		{"Mode(self, dim; O{n}) t::mode # m.\nMode2(self, dim; O{n:3}) t::mode # m.\n@N n", "O has other fields, types or defaults than at line 1"},
 		{"Mode(self, dim) t::mode # m.\n@N n", "l.txt:2: @N describes no option"},
+		{"Mode(self, dim) t::mode # m.\n@N n\n@M m", "l.txt:3: @M describes no option"},
 	}
 	for _, test := range tests {
 		l, err := parseList("l.txt", test.line)

@@ -61,6 +61,8 @@ func TestParseList_Errors(t *testing.T) {
 		{"Add(self,) a::b # c.", `"" is not an argument`},
 		{"Add(se lf) a::b # c.", `"se lf" is not an argument`},
 		{"Add(self=a-b) a::b # c.", `"a-b" is not a Go name`},
+		{"Add(;; a b:1) a::b # c.", `"a b:1" is not an argument`},
+		{"Add(; a b) a::b # c.", `"a b" is not an argument`},
 		{"Add(; p:) a::b # c.", "no value after the colon"},
 		{"Add(~a) a::b # c.", "a: marks and defaults are for options"},
 		{"Add(!a=B) a::b # c.", "a: marks and defaults are for options"},

@@ -69,6 +69,7 @@ func TestParseSchema_Errors(t *testing.T) {
 		{"a::b(Tensor) -> Tensor", "want an argument's name at column 12"},
 		{"a::b(Tensor a Tensor b) -> Tensor", "want , or ) at column 15"},
 		{"a::b(int[x] a) -> Tensor", "want ] at column 10"},
+		{"a::b(Dict a) -> Tensor", "want a closed bracket at column 11"},
 		{"a::b(Tensor(a! a", "want a closed bracket"},
 		{`a::b(str a="x) -> Tensor`, "want the end of the string"},
 		{"a::b(int a=) -> Tensor", "want a default at column 12"},
