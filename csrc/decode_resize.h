@@ -8,26 +8,49 @@
 
 namespace decode {
 
+// Weights are fixed-point: of 32 bits, 8 are the pixel's and 2 are for sums that leave 0 to 255.
+constexpr int kWeightBits = 32 - 8 - 2;
+
 // Axis holds, for each result pixel along one axis, the source pixels it averages and their weights.
 struct Axis {
-  int taps = 0;                 // weights stored for each result pixel; those after the last source pixel are 0
-  std::vector<int> first;       // first source pixel
-  std::vector<int> count;       // number of source pixels
-  std::vector<int32_t> weights; // taps each, in units of 2^-22
+  int source = 0;                // source pixels
+  int taps = 0;                  // weights stored for each result pixel, an even number; those after `count` are 0
+  std::vector<int> first;        // first source pixel
+  std::vector<int> count;        // number of source pixels
+  std::vector<int32_t> weights;  // taps each, in units of 2^-22
 
   // set resizes `in` pixels to `out` and keeps `many` of those, from `from` on.
   void set(int in, int out, int from, int many);
+
+  int begin() const { return first.front(); }  // of all source pixels that are read
+  int end() const { return first.back() + count.back(); }
+
+ private:
+  std::vector<double> exact_;
+};
+
+// Pass is where one pass reads and writes; strides are in bytes.
+struct Pass {
+  const uint8_t* in;
+  size_t in_stride;
+  uint8_t* out;
+  size_t out_stride;
 };
 
 // Resizer resizes one image after another and keeps its memory between them.
 class Resizer {
  public:
+  explicit Resizer(bool portable = false);  // portable: without AVX2, with the same result
+
   // resize writes the window of `to` (top, left, height, width) of `from` resized to height x width. The result's rows
   // are `stride` bytes apart and have from.channels channels, 1 or 3.
   void resize(const View& from, int height, int width, const Box& window, uint8_t* to, size_t stride);
   void trim(size_t most);
 
  private:
+  void (*across_grey_)(const Pass&, const Axis&, size_t rows);
+  void (*across_rgb_)(const Pass&, const Axis&, size_t rows);
+  void (*down_)(const Pass&, const Axis&, size_t row);
   Axis x_, y_;
   Buffer between_;  // after the first pass
 };

@@ -1,5 +1,29 @@
 package decode
 
+// #include "cgotorch_decode.h"
+import "C"
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/gif"
+	"io"
+	"sync"
+
+	"golang.org/x/image/bmp"
+	"golang.org/x/image/tiff"
+	"golang.org/x/image/webp"
+)
+
+// foreignBudget is how many bytes of pixels decoded by Go one crossing into C may need. A batch with more crosses twice.
+const foreignBudget = 256 << 20
+
+// longestSide is that of the C side.
+const longestSide = 1_000_000
+
 // picture is an image decoded by Go: RGB or grey pixels without gaps, or why there are none.
 type picture struct {
 	pix                     []byte
@@ -7,14 +31,202 @@ type picture struct {
 	err                     error
 }
 
-func probeForeign(data []byte, format Format) (Info, error) {
-	return Info{}, refuse(ErrUnsupported, "%v is not decoded yet", format)
-}
+// foreign reports whether Go decodes this format.
+func (f Format) foreign() bool { return f >= GIF }
 
-func decodeForeign(data []byte, format Format, maxPixels int) (picture, error) {
-	return picture{}, refuse(ErrUnsupported, "%v is not decoded yet", format)
-}
-
+// decodeForeign decodes the images from begin on that are Go's to decode, and returns them by their index after begin, and
+// the index of the first image that must wait for the next crossing.
 func (p *Pool) decodeForeign(images []Image, begin int) (map[int]picture, int) {
-	return nil, len(images)
+	var pictures map[int]picture
+	var mine []int
+	pending, end := 0, begin
+	for ; end < len(images); end++ {
+		data := images[end].Data
+		format := Sniff(data)
+		if !format.foreign() {
+			continue
+		}
+		if pictures == nil {
+			pictures = map[int]picture{}
+		}
+		config, err := openForeign(data, format, p.maxPixels)
+		if err != nil {
+			pictures[end-begin] = picture{err: err}
+			continue
+		}
+		size := config.Width * config.Height * 3
+		if pending > 0 && pending+size > foreignBudget {
+			break
+		}
+		pending += size
+		mine = append(mine, end)
+	}
+	var lock sync.Mutex
+	share(len(mine), p.workers, func(i int) {
+		at := mine[i]
+		got, err := decodeForeign(images[at].Data, Sniff(images[at].Data), p.maxPixels)
+		if err != nil {
+			got = picture{err: err}
+		}
+		lock.Lock()
+		defer lock.Unlock()
+		pictures[at-begin] = got
+	})
+	return pictures, end
+}
+
+// share calls f for 0 .. n-1 on up to workers goroutines and waits for all.
+func share(n, workers int, f func(int)) {
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range min(n, workers) {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for i := range next {
+				f(i)
+			}
+		}()
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+}
+
+func probeForeign(data []byte, format Format) (Info, error) {
+	config, err := openForeign(data, format, longestSide*longestSide)
+	if err != nil {
+		return Info{}, err
+	}
+	info := Info{Format: format, Width: config.Width, Height: config.Height, Channels: 3, Bits: 8, ColorSpace: RGB,
+		Orientation: int(C.ctd_orientation(bytesOf(data), C.size_t(len(data))))}
+	switch model := config.ColorModel; model {
+	case color.GrayModel, color.Gray16Model:
+		info.Channels, info.ColorSpace = 1, Grey
+	case color.NRGBAModel, color.NRGBA64Model:
+		info.Channels, info.Alpha = 4, true
+	case color.YCbCrModel:
+		info.ColorSpace = YCbCr
+	case color.NYCbCrAModel:
+		info.Channels, info.ColorSpace, info.Alpha = 4, YCbCr, true
+	}
+	switch config.ColorModel {
+	case color.Gray16Model, color.RGBA64Model, color.NRGBA64Model:
+		info.Bits = 16
+	}
+	return info, nil
+}
+
+// openForeign reads the header, and refuses what would take more memory than maxPixels allows.
+func openForeign(data []byte, format Format, maxPixels int) (config image.Config, err error) {
+	defer catch(format, &err)
+	in := &source{Reader: *bytes.NewReader(data)}
+	switch format {
+	case GIF:
+		config, err = gif.DecodeConfig(in)
+	case BMP:
+		config, err = bmp.DecodeConfig(in)
+	case TIFF:
+		config, err = tiff.DecodeConfig(in)
+	case WebP:
+		config, err = configOfWebP(data, in)
+	}
+	if err != nil {
+		return image.Config{}, in.refusal(format, err)
+	}
+	return config, checkSize(format, config.Width, config.Height, maxPixels)
+}
+
+func checkSize(format Format, width, height, maxPixels int) error {
+	switch {
+	case width < 1 || height < 1:
+		return refuse(ErrCorrupt, "corrupt %v: %dx%d pixels", format, width, height)
+	case max(width, height) > longestSide:
+		return refuse(ErrTooLarge, "%dx%d has a side above the limit of %d pixels", width, height, longestSide)
+	case width*height > maxPixels:
+		return refuse(ErrTooLarge, "%dx%d is %.4g Mpx, above the limit of %.4g Mpx: raise MaxPixels", width, height,
+			float64(width)*float64(height)/1e6, float64(maxPixels)/1e6)
+	}
+	return nil
+}
+
+func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err error) {
+	defer catch(format, &err)
+	config, err := openForeign(data, format, maxPixels)
+	if err != nil {
+		return picture{}, err
+	}
+	if format == TIFF {
+		if data, err = boundBlocks(data, config, maxPixels); err != nil {
+			return picture{}, err
+		}
+	}
+	in := &source{Reader: *bytes.NewReader(data)}
+	var img image.Image
+	switch format {
+	case GIF:
+		img, err = gif.Decode(in)
+	case BMP:
+		img, err = bmp.Decode(in)
+	case TIFF:
+		img, err = tiff.Decode(in)
+	case WebP:
+		img, err = webp.Decode(in)
+	}
+	if err != nil {
+		return picture{}, in.refusal(format, err)
+	}
+	if format == GIF {
+		return onScreen(img.(*image.Paletted), config), nil
+	}
+	return flatten(img), nil
+}
+
+// catch turns a decoder's panic into an error: those decoders are not ours, and the file is the user's.
+func catch(format Format, err *error) {
+	if r := recover(); r != nil {
+		*err = refuse(ErrCorrupt, "corrupt %v: its decoder panicked: %v", format, r)
+	}
+}
+
+// source remembers whether a decoder wanted more than there is.
+type source struct {
+	bytes.Reader
+	ended bool
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.ended = s.ended || (n < len(p))
+	return n, err
+}
+
+func (s *source) ReadByte() (byte, error) {
+	b, err := s.Reader.ReadByte()
+	s.ended = s.ended || err != nil
+	return b, err
+}
+
+func (s *source) ReadAt(p []byte, at int64) (int, error) {
+	n, err := s.Reader.ReadAt(p, at)
+	s.ended = s.ended || n < len(p)
+	return n, err
+}
+
+func (s *source) refusal(format Format, err error) error {
+	var refused *Error
+	var unsupported tiff.UnsupportedError
+	switch {
+	case errors.As(err, &refused):
+		return refused
+	case errors.Is(err, bmp.ErrUnsupported):
+		return refuse(ErrUnsupported, "BMP of an unsupported kind (compressed, or an old header)")
+	case errors.As(err, &unsupported):
+		return refuse(ErrUnsupported, "TIFF with unsupported %s", string(unsupported))
+	case s.ended, errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return refuse(ErrTruncated, "truncated %v", format)
+	}
+	return refuse(ErrCorrupt, "corrupt %v: %v", format, fmt.Sprint(err))
 }

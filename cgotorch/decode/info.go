@@ -41,7 +41,7 @@ func (s ColorSpace) String() string {
 
 // Probe reads the header of an image of any [Format]; its pixels are not decoded. It fails with an *[Error].
 func Probe(data []byte) (Info, error) {
-	if format := Sniff(data); format != JPEG && format != PNG && format != Unknown {
+	if format := Sniff(data); format.foreign() {
 		return probeForeign(data, format)
 	}
 	var out C.ctd_info
@@ -58,7 +58,7 @@ func Probe(data []byte) (Info, error) {
 // Check decodes the whole image and drops its pixels: nil means that a [Pool] with the default MaxPixels decodes it. It
 // fails with the *[Error] that the pool would give, and waits for the decoding on the calling goroutine.
 func Check(data []byte) error {
-	if format := Sniff(data); format != JPEG && format != PNG && format != Unknown {
+	if format := Sniff(data); format.foreign() {
 		_, err := decodeForeign(data, format, defaultMaxPixels)
 		return err
 	}

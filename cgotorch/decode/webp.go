@@ -1,0 +1,76 @@
+package decode
+
+import (
+	"encoding/binary"
+	"image"
+	"io"
+
+	"golang.org/x/image/webp"
+)
+
+// configOfWebP returns the size of the canvas. It refuses animations, and a frame of another size than its canvas: Go's
+// decoder would make an image of the frame's size, which DecodeConfig does not give.
+func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
+	config, err := webp.DecodeConfig(in)
+	for at := 12; at+8 <= len(data); {
+		body := data[at+8:]
+		var width, height int
+		switch string(data[at : at+4]) {
+		case "ANIM", "ANMF":
+			return image.Config{}, refuse(ErrUnsupported, "animated WebP")
+		case "VP8 ":
+			if len(body) >= 10 {
+				width, height = int(binary.LittleEndian.Uint16(body[6:]))&0x3fff, int(binary.LittleEndian.Uint16(body[8:]))&0x3fff
+			}
+		case "VP8L":
+			if len(body) >= 5 {
+				bits := binary.LittleEndian.Uint32(body[1:])
+				width, height = int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1
+			}
+		}
+		if width > 0 && err == nil && (width != config.Width || height != config.Height) {
+			return image.Config{}, refuse(ErrCorrupt, "corrupt WebP: a frame of %dx%d in a canvas of %dx%d", width, height,
+				config.Width, config.Height)
+		}
+		at += 8 + int(binary.LittleEndian.Uint32(data[at+4:]))
+		at += at & 1
+	}
+	return config, err
+}
+
+// rowsOfVP8 returns what writes row y of a lossy WebP. Its colours are those of studio video, luma 16 to 235, and not those
+// of JPEG, as image.YCbCr has them; colour is interpolated between the samples as libwebp does it, which is what Pillow
+// shows.
+func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
+	width, height := img.Rect.Dx(), img.Rect.Dy()
+	across, down := (width+1)/2, (height+1)/2
+	return func(y int, to []byte) {
+		near := y / 2
+		far := min(max(near-1+y%2*2, 0), down-1)
+		blue, blueFar := img.Cb[near*img.CStride:][:across], img.Cb[far*img.CStride:][:across]
+		red, redFar := img.Cr[near*img.CStride:][:across], img.Cr[far*img.CStride:][:across]
+		for x, luma := range img.Y[y*img.YStride:][:width] {
+			u, v := between(blue, blueFar, x), between(red, redFar, x)
+			l := int(luma) * 19077 >> 8
+			to[3*x] = clip6(l + v*26149>>8 - 14234)
+			to[3*x+1] = clip6(l - u*6419>>8 - v*13320>>8 + 8708)
+			to[3*x+2] = clip6(l + u*33050>>8 - 17685)
+		}
+	}
+}
+
+// between returns the colour sample at pixel x, from the row of samples that covers it and the next nearest row: 9/16 of
+// the nearest sample, 3/16 of its two neighbours, 1/16 of the one across, rounded twice.
+func between(near, far []byte, x int) int {
+	i := x / 2
+	j := i - 1 + x%2*2
+	a, c := int(near[i]), int(far[i])
+	if j < 0 || j >= len(near) {
+		return (3*a + c + 2) >> 2
+	}
+	b, d := int(near[j]), int(far[j])
+	return ((a+3*b+3*c+d+8)>>3 + a) >> 1
+}
+
+// clip6 drops the 6 bits after the point.
+func clip6(v int) byte { return byte(max(0, min(v>>6, 255))) }

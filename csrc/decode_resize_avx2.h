@@ -1,0 +1,15 @@
+// The two passes of the resize, eight sums at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "decode_resize.h"
+
+namespace decode {
+
+// Both write what the portable passes in decode_resize.cc write. They need a processor with AVX2.
+void across_rgb_avx2(const Pass& pass, const Axis& x, size_t rows);
+void down_avx2(const Pass& pass, const Axis& y, size_t row);
+
+}  // namespace decode
