@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // Options of the losses; in each the zero value is PyTorch's default, and Reduction's is the mean.
 type (
@@ -14,7 +18,7 @@ type (
 // the logits' shape. A class number outside of 0 to C-1 that is not IgnoreIndex (-100) is an error on the CPU and loses a
 // CUDA device: check labels on the host, as imageloader does.
 func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntropyOptions) *cgotorch.Tensor {
-	if d := labels.DType(); !d.IsFloat() {
+	if !labels.DType().IsFloat() {
 		checkLabels(x, "nn.CrossEntropy", labels)
 	}
 	return x.CrossEntropyWith(logits, labels, o)
@@ -33,12 +37,21 @@ func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
 	}
 }
 
+// checkShapes refuses what LibTorch would broadcast, which is a mistake in a loss.
+func checkShapes(x *cgotorch.Exec, where string, a, b *cgotorch.Tensor) {
+	if !slices.Equal(a.Shape(), b.Shape()) {
+		refuse(x, where, "%v and %v are of different shapes", a, b)
+	}
+}
+
 // BCEWithLogits is the binary cross entropy of logits against targets of the same shape, in [0, 1].
 func BCEWithLogits(x *cgotorch.Exec, logits, targets *cgotorch.Tensor, o BCEOptions) *cgotorch.Tensor {
+	checkShapes(x, "nn.BCEWithLogits", logits, targets)
 	return x.BinaryCrossEntropyWithLogits(logits, targets, o)
 }
 
-// MSE is the mean squared difference of predictions and targets.
+// MSE is the mean squared difference of predictions and targets, which are of the same shape.
 func MSE(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o MSEOptions) *cgotorch.Tensor {
+	checkShapes(x, "nn.MSE", predictions, targets)
 	return x.MSELoss(predictions, targets, o)
 }

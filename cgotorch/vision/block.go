@@ -1,0 +1,104 @@
+package vision
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// BasicBlock is two 3x3 convolutions and a shortcut.
+type BasicBlock struct {
+	Conv1      *nn.Conv2d
+	BN1        *nn.BatchNorm2d
+	Conv2      *nn.Conv2d
+	BN2        *nn.BatchNorm2d
+	Downsample nn.Module // nil where the input itself is the shortcut
+}
+
+func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
+	downsample := b.shortcut(in, out, stride)
+	return &BasicBlock{
+		Conv1: b.conv(in, width, 3, stride, 1), BN1: b.norm(width),
+		Conv2: b.conv(width, out, 3, 1, 1), BN2: b.norm(out),
+		Downsample: downsample,
+	}
+}
+
+// Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
+func (m *BasicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	out := then(x, m.BN1, m.Conv1.Forward(x, in))
+	rectify(x, out)
+	out = then(x, m.Conv2, out)
+	out = then(x, m.BN2, out)
+	addShortcut(x, out, in, m.Downsample)
+	return out
+}
+
+// Bottleneck is a 3x3 convolution between two 1x1 convolutions, the stride in the 3x3 one, and a shortcut.
+type Bottleneck struct {
+	Conv1      *nn.Conv2d
+	BN1        *nn.BatchNorm2d
+	Conv2      *nn.Conv2d
+	BN2        *nn.BatchNorm2d
+	Conv3      *nn.Conv2d
+	BN3        *nn.BatchNorm2d
+	Downsample nn.Module // nil where the input itself is the shortcut
+}
+
+func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
+	downsample := b.shortcut(in, out, stride)
+	return &Bottleneck{
+		Conv1: b.conv(in, width, 1, 1, 1), BN1: b.norm(width),
+		Conv2: b.conv(width, width, 3, stride, 1), BN2: b.norm(width),
+		Conv3: b.conv(width, out, 1, 1, 1), BN3: b.norm(out),
+		Downsample: downsample,
+	}
+}
+
+// Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
+func (m *Bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	out := then(x, m.BN1, m.Conv1.Forward(x, in))
+	rectify(x, out)
+	out = then(x, m.Conv2, out)
+	out = then(x, m.BN2, out)
+	rectify(x, out)
+	out = then(x, m.Conv3, out)
+	out = then(x, m.BN3, out)
+	addShortcut(x, out, in, m.Downsample)
+	return out
+}
+
+// addShortcut sets out to max(out + shortcut, 0), in place.
+func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Module) {
+	shortcut := in
+	if downsample != nil {
+		shortcut = downsample.Forward(x, in)
+		defer shortcut.Close()
+	}
+	x.AddInPlace(out, shortcut).Close()
+	rectify(x, out)
+}
+
+// shortcut is nil where the input fits the block's result. It is made before the block's own layers, as in torchvision, so
+// that the random numbers are drawn in the same order.
+func (b *builder) shortcut(in, out, stride int) nn.Module {
+	switch {
+	case stride == 1 && in == out:
+		return nil
+	case b.PadShortcut:
+		return &padShortcut{channels: out - in, stride: stride}
+	}
+	return nn.NewSequential(b.conv(in, out, 1, stride, 1), b.norm(out))
+}
+
+// padShortcut takes every stride-th pixel and adds channels of zeros, half before and half behind the others.
+type padShortcut struct{ channels, stride int }
+
+func (m *padShortcut) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	rows := x.Slice(in, 2, cgotorch.SliceOptions{Step: m.stride})
+	pixels := x.Slice(rows, 3, cgotorch.SliceOptions{Step: m.stride})
+	before := int64(m.channels / 2)
+	out := x.Pad(pixels, []int64{0, 0, 0, 0, before, int64(m.channels) - before}, cgotorch.PadOptions{})
+	rows.Close()
+	pixels.Close()
+	return out
+}

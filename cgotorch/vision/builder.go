@@ -1,0 +1,78 @@
+package vision
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// A builder makes the layers of one model, in torchvision's order, and frees them when a later one fails.
+type builder struct {
+	x       *cgotorch.Exec
+	Options // with the defaults filled in
+	made    []nn.Module
+}
+
+// build runs fn after checking what all models share. classes is the default.
+func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, fn func(b *builder) M) M {
+	if o.Classes < 0 || o.Channels < 0 {
+		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default", o.Classes, o.Channels))
+	}
+	if o.Classes == 0 {
+		o.Classes = classes
+	}
+	if o.Channels == 0 {
+		o.Channels = 3
+	}
+	b := &builder{x: x, Options: o}
+	complete := false
+	defer func() {
+		if !complete {
+			nn.Close(b.made)
+		}
+	}()
+	m := fn(b)
+	complete = true
+	return m
+}
+
+// conv is a convolution without bias, padded so that a stride of 1 keeps the size.
+func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
+	m := nn.NewConv2d(b.x, in, out, nn.Square(kernel), nn.Conv2dOptions{
+		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
+	})
+	b.made = append(b.made, m)
+	return m
+}
+
+func (b *builder) norm(channels int) *nn.BatchNorm2d {
+	m := nn.NewBatchNorm2d(b.x, channels, nn.BatchNorm2dOptions{})
+	b.made = append(b.made, m)
+	return m
+}
+
+func (b *builder) linear(in, out int) *nn.Linear {
+	m := nn.NewLinear(b.x, in, out, nn.LinearOptions{})
+	b.made = append(b.made, m)
+	return m
+}
+
+// redrawConvolutions draws the weights of all convolutions again, in the order of the state dict, as torchvision does.
+func (b *builder) redrawConvolutions(m nn.Module) {
+	for _, p := range nn.Parameters(m) {
+		if p.Dim() == 4 {
+			nn.KaimingNormal(b.x, p, nn.KaimingOptions{FanOut: true})
+		}
+	}
+}
+
+// then runs m on t, which it closes.
+func then(x *cgotorch.Exec, m nn.Module, t *cgotorch.Tensor) *cgotorch.Tensor {
+	out := m.Forward(x, t)
+	t.Close()
+	return out
+}
+
+// rectify sets negative elements of t to 0.
+func rectify(x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReLUInPlace(t).Close() }

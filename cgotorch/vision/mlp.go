@@ -1,0 +1,44 @@
+package vision
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// MLP is a multi-layer perceptron over the pixels, with the names of torchvision.ops.MLP: each hidden layer is a Linear, a
+// ReLU and a Dropout, the last layer a Linear and a Dropout.
+type MLP struct {
+	nn.Sequential
+}
+
+// NewMLP makes the perceptron for images of ImageSize.
+func NewMLP(x *cgotorch.Exec, o Options) *MLP {
+	const where = "vision.NewMLP"
+	if o.ImageSize == (nn.Size{}) {
+		o.ImageSize = nn.Square(32)
+	}
+	if o.Hidden == nil {
+		o.Hidden = []int{512, 256}
+	}
+	if min(o.ImageSize[0], o.ImageSize[1]) < 1 || len(o.Hidden) > 0 && slices.Min(o.Hidden) < 1 || !(o.Dropout <= 1) {
+		x.Fail(where, fmt.Errorf("ImageSize is %v, Hidden %v, Dropout %v: want sizes of at least 1 and a probability", o.ImageSize, o.Hidden, o.Dropout))
+	}
+	return build(x, where, o, 10, func(b *builder) *MLP {
+		in := b.Channels * o.ImageSize[0] * o.ImageSize[1]
+		var layers []nn.Module
+		for _, width := range o.Hidden {
+			layers = append(layers, b.linear(in, width), &nn.ReLU{InPlace: true}, &nn.Dropout{P: max(0, o.Dropout)})
+			in = width
+		}
+		layers = append(layers, b.linear(in, b.Classes), &nn.Dropout{P: max(0, o.Dropout)})
+		return &MLP{*nn.NewSequential(layers...)}
+	})
+}
+
+// Forward maps [N, Channels, height, width] to logits [N, Classes].
+func (m *MLP) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	return then(x, &m.Sequential, x.Flatten(images, 1, -1))
+}

@@ -1,0 +1,105 @@
+package vision
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// MobileNetV2 is the network of inverted residuals of Sandler et al., 2018, as torchvision has it.
+type MobileNetV2 struct {
+	Features   *nn.Sequential
+	Classifier *nn.Sequential
+}
+
+// inverted lists the stages of MobileNetV2: expansion, channels, blocks, and stride of the first block.
+var inverted = [][4]int{{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}}
+
+// NewMobileNetV2 makes torchvision's mobilenet_v2: 3,504,872 parameters.
+func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
+	const where = "vision.NewMobileNetV2"
+	if o.Width == 0 {
+		o.Width = 1
+	}
+	if o.Dropout == 0 {
+		o.Dropout = 0.2
+	}
+	if !(o.Width > 0 && o.Width <= 100) || !(o.Dropout <= 1) {
+		x.Fail(where, fmt.Errorf("Width is %v, want more than 0 and at most 100; Dropout is %v, want at most 1", o.Width, o.Dropout))
+	}
+	return build(x, where, o, 1000, func(b *builder) *MobileNetV2 {
+		in := roundToEight(32 * o.Width)
+		features := []nn.Module{b.convNormReLU6(b.Channels, in, 3, 2, 1)}
+		for _, stage := range inverted {
+			out := roundToEight(float64(stage[1]) * o.Width)
+			for i := range stage[2] {
+				stride := 1
+				if i == 0 {
+					stride = stage[3]
+				}
+				features = append(features, b.invertedResidual(in, out, stride, stage[0]))
+				in = out
+			}
+		}
+		last := roundToEight(1280 * max(1, o.Width))
+		features = append(features, b.convNormReLU6(in, last, 1, 1, 1))
+		head := b.linear(last, b.Classes)
+		m := &MobileNetV2{
+			Features:   nn.NewSequential(features...),
+			Classifier: nn.NewSequential(&nn.Dropout{P: max(0, o.Dropout)}, head),
+		}
+		b.redrawConvolutions(m)
+		nn.Normal(x, head.Weight, 0, 0.01)
+		nn.Constant(x, head.Bias, 0)
+		return m
+	})
+}
+
+// roundToEight is the nearest multiple of 8 that is not less than nine tenths of n.
+func roundToEight(n float64) int {
+	rounded := max(8, int(n+4)/8*8)
+	if float64(rounded) < 0.9*n {
+		rounded += 8
+	}
+	return rounded
+}
+
+func (b *builder) convNormReLU6(in, out, kernel, stride, groups int) *nn.Sequential {
+	return nn.NewSequential(b.conv(in, out, kernel, stride, groups), b.norm(out), &nn.ReLU6{InPlace: true})
+}
+
+// Forward maps [N, Channels, H, W] to logits [N, Classes].
+func (m *MobileNetV2) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	out := m.Features.Forward(x, images)
+	out = then(x, &nn.AdaptiveAvgPool2d{}, out)
+	out = then(x, &nn.Flatten{}, out)
+	return then(x, m.Classifier, out)
+}
+
+// InvertedResidual is a depthwise convolution between two 1x1 convolutions, the first of which widens.
+type InvertedResidual struct {
+	Conv     *nn.Sequential
+	Shortcut bool // the input is added to the result
+}
+
+func (b *builder) invertedResidual(in, out, stride, expansion int) *InvertedResidual {
+	hidden := in * expansion
+	var layers []nn.Module
+	if expansion != 1 {
+		layers = append(layers, b.convNormReLU6(in, hidden, 1, 1, 1))
+	}
+	layers = append(layers, b.convNormReLU6(hidden, hidden, 3, stride, hidden), b.conv(hidden, out, 1, 1, 1), b.norm(out))
+	return &InvertedResidual{Conv: nn.NewSequential(layers...), Shortcut: stride == 1 && in == out}
+}
+
+// Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
+func (m *InvertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	out := m.Conv.Forward(x, in)
+	if !m.Shortcut {
+		return out
+	}
+	sum := x.Add(in, out)
+	out.Close()
+	return sum
+}
