@@ -199,7 +199,7 @@ func parseItems(text string) ([]item, error) {
 	return items, nil
 }
 
-// split cuts text at every separator outside quotes and brackets.
+// split cuts text at every separator outside quotes.
 func split(text string, separator byte) []string {
 	var parts []string
 	shown := mask(text)
@@ -213,21 +213,14 @@ func split(text string, separator byte) []string {
 	}
 }
 
-// mask returns text with the inside of quotes and square brackets blanked, so that a search sees only the structure.
+// mask returns text with the inside of quotes blanked, so that a search sees only the structure.
 func mask(text string) string {
 	masked := []byte(text)
-	quoted, depth := false, 0
+	quoted := false
 	for i, b := range masked {
-		switch {
-		case b == '"':
+		if b == '"' {
 			quoted = !quoted
-		case quoted:
-			masked[i] = ' '
-		case b == '[':
-			depth++
-		case b == ']':
-			depth--
-		case depth > 0:
+		} else if quoted {
 			masked[i] = ' '
 		}
 	}

@@ -303,8 +303,6 @@ func paramName(it item) string {
 		return "input"
 	case it.argument == "keepdim":
 		return "keepDim"
-	case it.argument == "":
-		return ""
 	}
 	words := strings.Split(strings.TrimLeft(it.argument, "_"), "_")
 	for i := range words {

@@ -75,6 +75,7 @@ func TestParseSchema_Errors(t *testing.T) {
 		{"a::b(int a=) -> Tensor", "want a default at column 12"},
 		{"a::b(int a)", "want -> at column 12"},
 		{"a::b(int a) -> ", "want a type"},
+		{"a::b(int a) -> (Tensor x Tensor)", "want , or ) at column 26"},
 		{"a::b(int a) -> (Tensor, ", "want a type"},
 		{"a::b(int a) -> Tensor b c", "unexpected text at column 25"},
 	}
