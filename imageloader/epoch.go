@@ -42,10 +42,9 @@ type epoch struct {
 	// The assembler's.
 	place   State // after the batches so far
 	bad     []*Error
+	pending []item
 	images  []decode.Image
 	results []decode.Result
-	pending []item
-	usable  []item
 }
 
 // start runs the pipeline from a state on, until ctx or stop ends it.
@@ -184,59 +183,69 @@ func (e *epoch) collect(n int) (ended bool, err error) {
 // decode adds the pending items to the batch, and accounts for the unusable ones.
 func (e *epoch) decode(batch *HostBatch, b *buffer) error {
 	l := e.loader
-	e.images, e.usable = e.images[:0], e.usable[:0]
+	e.images = e.images[:0]
 	for _, it := range e.pending {
-		e.place.Position++
-		if it.bad != nil {
-			if err := e.skip(it.bad); err != nil {
-				return err
-			}
-			continue
+		if it.bad == nil {
+			key := random(e.place.Seed, e.place.Epoch, forKeys, uint64(it.number))
+			e.images = append(e.images, decode.Image{Data: it.data, Key: key})
 		}
-		e.usable = append(e.usable, it)
-		key := random(e.place.Seed, e.place.Epoch, forKeys, uint64(it.number))
-		e.images = append(e.images, decode.Image{Data: it.data, Key: key})
 	}
-	if len(e.usable) == 0 {
-		return nil
-	}
-	e.results = append(e.results[:0], make([]decode.Result, len(e.usable))...)
+	e.results = append(e.results[:0], make([]decode.Result, len(e.images))...)
 	each := l.ring.layout.each
-	dst := b.images[batch.N*each:][:len(e.usable)*each]
+	decoded := b.images[batch.N*each:][:len(e.images)*each]
 	var err error
-	l.stats.timed(func(s *Stats) *time.Duration { return &s.Decode }, func() { err = l.pool.Decode(e.images, dst, e.results) })
+	l.stats.timed(func(s *Stats) *time.Duration { return &s.Decode }, func() { err = l.pool.Decode(e.images, decoded, e.results) })
 	if err != nil {
 		return fmt.Errorf("imageloader: %s: %w", l.archive.path, err)
 	}
-	bytes := 0
-	defer func() { l.stats.update(func(s *Stats) { s.Bytes += int64(bytes) }) }()
-	for i, it := range e.usable {
-		bytes += len(it.data)
-		l.memory.give(it)
-		if result := &e.results[i]; result.Err == nil {
-			copy(b.images[batch.N*each:][:each], dst[i*each:]) // onto itself unless one before it is unusable
-			b.labels[batch.N] = int64(it.label)
-			b.flips[batch.N] = 0
-			if result.Flip {
-				b.flips[batch.N] = 1
+	next, bytes := 0, 0
+	for _, it := range e.pending {
+		e.place.Position++
+		bad := it.bad
+		if bad == nil {
+			bytes += len(it.data)
+			result := &e.results[next]
+			if bad, err = e.judge(it, result); err != nil {
+				return err
+			} else if bad == nil {
+				copy(b.images[batch.N*each:][:each], decoded[next*each:]) // onto itself until one is unusable
+				batch.add(b, it, result.Flip)
 			}
-			batch.Names = append(batch.Names, it.name)
-			batch.N++
-		} else if err := e.refuse(it, result.Err); err != nil {
-			return err
+			next++
+			l.memory.give(it)
+		}
+		if bad != nil {
+			if err := e.skip(bad); err != nil {
+				return err
+			}
 		}
 	}
+	l.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
 	return nil
 }
 
-// refuse accounts for an image that the decoder could not decode.
-func (e *epoch) refuse(it item, cause error) error {
-	a := e.loader.archive
-	bad := a.badMember(entry{number: it.member, name: it.name}, cause, "%v", cause)
-	if errors.Is(cause, decode.ErrOutOfMemory) || errors.Is(cause, decode.ErrInternal) {
-		return bad // not the image's fault, so not to be skipped
+// add counts in an image whose pixels are in place.
+func (b *HostBatch) add(memory *buffer, it item, flip bool) {
+	memory.labels[b.N] = int64(it.label)
+	memory.flips[b.N] = 0
+	if flip {
+		memory.flips[b.N] = 1
 	}
-	return e.skip(bad)
+	b.Names = append(b.Names, it.name)
+	b.N++
+}
+
+// judge returns what is wrong with an image that the decoder refused. It fails when that is not the image's fault, and so no
+// reason to skip it.
+func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
+	if result.Err == nil {
+		return nil, nil
+	}
+	bad := e.loader.archive.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
+	if errors.Is(bad, decode.ErrOutOfMemory) || errors.Is(bad, decode.ErrInternal) {
+		return nil, bad
+	}
+	return bad, nil
 }
 
 // skip counts an unusable image, and fails when that makes too many.

@@ -52,26 +52,24 @@ func (z *inflater) Read(p []byte) (int, error) {
 
 // nextPart begins the next part, or returns io.EOF after the last.
 func (z *inflater) nextPart() error {
-	next, err := z.source.Peek(1)
-	if err != nil {
-		return err
-	}
-	if next[0] != 0 {
-		if err := z.gzip.Reset(z.source); err == gzip.ErrHeader {
-			return z.archive.unreadable(err, "other data follow the gzip data: the file is damaged or was joined wrongly; copy or download it again")
-		} else if err != nil {
+	next, err := z.source.Peek(2)
+	if len(next) == 2 && next[0] == 0x1f && next[1] == 0x8b {
+		if err := z.gzip.Reset(z.source); err != nil {
 			return err
 		}
 		z.gzip.Multistream(false)
 		return nil
 	}
-	for { // padding, as tapes have it
+	if err != nil && err != io.EOF {
+		return err
+	}
+	for { // zeros are padding, as tapes have it
 		b, err := z.source.ReadByte()
 		if err != nil {
 			return err
 		}
 		if b != 0 {
-			return z.archive.unreadable(nil, "other data follow the gzip data and its padding: the file is damaged; copy or download it again")
+			return z.archive.unreadable(nil, "other data follow the gzip data: the file is damaged or was joined wrongly; copy or download it again")
 		}
 	}
 }

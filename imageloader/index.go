@@ -94,13 +94,13 @@ func (b *indexer) add(e entry, s stream) error {
 	}
 	number := x.length
 	x.length++
-	if verdict.bad != nil {
-		if b.options.MaxSkipRate == 0 {
-			return fatal(verdict.bad)
-		}
-		x.bad[number] = verdict.bad
+	if verdict.bad != nil && b.options.MaxSkipRate == 0 {
+		return fatal(verdict.bad)
 	}
 	if x.samples != nil {
+		if verdict.bad != nil {
+			x.bad[number] = verdict.bad
+		}
 		x.samples = append(x.samples, sample{
 			name: e.name, size: e.size, offset: e.offset, member: int32(e.number), label: verdict.label,
 		})

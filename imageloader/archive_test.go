@@ -1,0 +1,246 @@
+package imageloader
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestOpen_BadArchive(t *testing.T) {
+	images := tarOf(numbered(10))
+	packed := gzipOf(images)
+	flipped := bytes.Clone(packed)
+	flipped[len(flipped)-6] ^= 1 // in the checksum
+	headerless := bytes.Clone(images)
+	headerless[512+512+5] ^= 0x40 // in the second member's name
+	for _, test := range []struct {
+		name, file string
+		data       []byte
+		kind       error
+		want       string // in the message, after the path
+	}{
+		{"empty file", "a.tgz", nil, ErrArchive, "empty file (0 bytes)"},
+		{"text", "a.tgz", []byte(strings.Repeat("hello ", 200)), ErrArchive, `neither gzip nor tar (it begins with "hello he")`},
+		{"short text", "a.tar", []byte("x"), ErrArchive, "neither gzip nor tar"},
+		{"zip", "a.tgz", []byte("PK\x03\x04................"), ErrArchive, "a zip file"},
+		{"xz", "a.tar.xz", []byte("\xfd7zXZ............"), ErrArchive, "compressed with xz"},
+		{"web page", "a.tgz", []byte("<!DOCTYPE html><title>404"), ErrArchive, "a web page"},
+		{"LFS pointer", "a.tgz", []byte("version https://git-lfs.github.com/spec/v1\n"), ErrArchive, "git lfs pull"},
+		{"gzip of text", "a.tgz", gzipOf([]byte(strings.Repeat("hello ", 200))), ErrArchive, "no tar archive inside"},
+		{"gzip of nothing", "a.tgz", gzipOf(nil), ErrNoImages, "no images"},
+		{"gzip header alone", "a.tgz", packed[:5], ErrArchive, "cut short"},
+		{"truncated gzip", "a.tgz", packed[:len(packed)/2], ErrArchive, "cut short: its gzip data end early"},
+		{"gzip without its checksum", "a.tgz", packed[:len(packed)-8], ErrArchive, "cut short"},
+		{"bit flipped in the checksum", "a.tgz", flipped, ErrArchive, "does not match the gzip checksum"},
+		{"data after gzip", "a.tgz", append(bytes.Clone(packed), "more"...), ErrArchive, "other data follow"},
+		{"data after padding", "a.tgz", append(bytes.Clone(packed), "\x00\x00more"...), ErrArchive, "other data follow"},
+		{"truncated tar", "a.tar", images[:len(images)/2], ErrArchive, "cut short in or after member"},
+		{"tar without its end", "a.tar", images[:len(images)-1024], ErrArchive, "no end marker after member 10"},
+		{"damaged tar", "a.tar", headerless, ErrArchive, "invalid tar header after member 1 (train/a/000.png)"},
+		{"truncated tar in gzip", "a.tgz", gzipOf(images[:len(images)/2]), ErrArchive, "cut short in or after member"},
+		{"tar without members", "a.tar", tarOf(nil), ErrNoImages, "no images in it"},
+		{"tgz without members", "a.tgz", gzipOf(tarOf(nil)), ErrNoImages, "no images in it"},
+		{"no images", "a.tar", tarOf([]member{{name: "a/b.txt"}, {name: "a/._b.jpg"}}), ErrNoImages,
+			"(passed over: 1 AppleDouble file (._), 1 not an image)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			checkLeaks(t)
+			path := write(t, test.file, test.data)
+			_, err := Open(path, options())
+			wantError(t, err, test.kind, "imageloader: "+path+": ", test.want)
+			_, err = Scan(context.Background(), path)
+			wantError(t, err, test.kind, path, test.want)
+		})
+	}
+}
+
+// wantError checks that err is of a kind, is one line, and contains the given parts.
+func wantError(t *testing.T, err error, kind error, parts ...string) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Fatalf("got error %v, want one that is %q", err, kind)
+	}
+	for _, part := range append(parts, "imageloader: ") {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("got error %q, want %q in it", err, part)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error of several lines: %q", err)
+	}
+}
+
+func TestOpen_Missing(t *testing.T) {
+	checkLeaks(t)
+	path := filepath.Join(t.TempDir(), "no.tgz")
+	_, err := Open(path, Options{})
+	wantError(t, err, ErrArchive, path, "no such file or folder")
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v is not fs.ErrNotExist", err)
+	}
+}
+
+func TestOpen_Pipe(t *testing.T) {
+	checkLeaks(t)
+	path := filepath.Join(t.TempDir(), "pipe.tgz")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(path, Options{})
+	wantError(t, err, ErrArchive, path, "neither a file nor a folder")
+}
+
+func TestOpen_EmptyFolder(t *testing.T) {
+	checkLeaks(t)
+	path := t.TempDir()
+	_, err := Open(path, Options{})
+	wantError(t, err, ErrNoImages, path)
+}
+
+// Wherever a .tgz or .tar is cut off, it is an error and never an archive with fewer images.
+func TestOpen_CutAnywhere(t *testing.T) {
+	checkLeaks(t)
+	images := tarOf(numbered(4))
+	for name, data := range map[string][]byte{"a.tgz": gzipOf(images), "a.tar": images} {
+		whole, step := len(data), 1
+		if name == "a.tar" {
+			whole, step = len(data)-512, 64 // the second block of the end marker may be missing
+		}
+		path := write(t, name, nil)
+		for n := 0; n < whole; n += step {
+			if err := os.WriteFile(path, data[:n], 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := walk(path); !errors.Is(err, ErrArchive) {
+				t.Fatalf("%s cut to %d of %d bytes: got error %v", name, n, len(data), err)
+			}
+		}
+	}
+}
+
+// A flipped bit in a .tgz is an error, or it changes nothing: some bits of the gzip header mean nothing, and a run of zeros
+// can be copied from several places.
+func TestOpen_BitFlippedAnywhere(t *testing.T) {
+	checkLeaks(t)
+	images := tarOf(numbered(4))
+	data := gzipOf(images)
+	harmless := 0
+	path := write(t, "a.tgz", data)
+	for bit := 0; bit < 8*len(data); bit += 3 {
+		data[bit/8] ^= 1 << (bit % 8)
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := walk(path)
+		switch {
+		case err == nil:
+			z, err := gzip.NewReader(bytes.NewReader(data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if same, err := io.ReadAll(z); err != nil || !bytes.Equal(same, images) {
+				t.Fatalf("bit %d of byte %d flipped, and no error", bit%8, bit/8)
+			}
+			harmless++
+		case !errors.Is(err, ErrArchive):
+			t.Fatalf("bit %d of byte %d flipped: got error %v", bit%8, bit/8, err)
+		}
+		data[bit/8] ^= 1 << (bit % 8)
+	}
+	if harmless > len(data) {
+		t.Errorf("%d of %d flipped bits were not noticed", harmless, 8*len(data))
+	}
+}
+
+// walk reads all of an archive.
+func walk(path string) error {
+	a, err := openArchive(path, 1<<20)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	s, err := a.open(context.Background())
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for {
+		e, err := s.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if e.kind != regularFile || e.size > 1<<20 {
+			continue
+		}
+		if _, err := s.content(func(n int) []byte { return make([]byte, n) }); err != nil {
+			return err
+		}
+	}
+}
+
+// The content decides, not the name.
+func TestOpen_MisnamedArchive(t *testing.T) {
+	images := tarOf(numbered(6))
+	for name, data := range map[string][]byte{"a.tgz": images, "b.tar": gzipOf(images), "c": gzipOf(images)} {
+		l := open(t, write(t, name, data), options())
+		if got := l.Len(); got != 6 {
+			t.Errorf("%s: got %d images, want 6", name, got)
+		}
+	}
+}
+
+// Several gzip parts in one file, and zeros after them, are legal gzip.
+func TestOpen_GzipInParts(t *testing.T) {
+	images := tarOf(numbered(6))
+	data := append(gzipOf(images[:1000]), gzipOf(images[1000:])...)
+	l := open(t, write(t, "a.tgz", append(data, make([]byte, 1000)...)), options())
+	if got, want := fmt.Sprint(levels(t, l)), "[0 1 2 3 4 5]"; got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestEpoch_ArchiveChanged(t *testing.T) {
+	images := tarOf(numbered(20))
+	for _, test := range []struct {
+		name   string
+		data   []byte
+		change func(*Options)
+	}{
+		{"a.tar", images, func(*Options) {}},
+		{"a.tgz", gzipOf(images), func(o *Options) { o.ShuffleBuffer = 1000 }},
+	} {
+		path := write(t, test.name, test.data)
+		o := options()
+		test.change(&o)
+		l := open(t, path, o)
+		if err := os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := tryRead(l)
+		wantError(t, err, ErrArchive, path, "changed while it was being read")
+	}
+}
+
+func FuzzArchive(f *testing.F) {
+	images := tarOf(numbered(3))
+	f.Add(images)
+	f.Add(gzipOf(images))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if err := walk(write(t, "a", data)); err != nil && !errors.Is(err, ErrArchive) {
+			t.Errorf("got error %v, want one that is ErrArchive", err)
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package imageloader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+func TestEpoch_BatchSizes(t *testing.T) {
+	for _, test := range []struct {
+		images, batch int
+		dropLast      bool
+		want          string // images per batch
+	}{
+		{1, 1, false, "[1]"},
+		{1, 4, false, "[1]"},
+		{1, 4, true, "[]"},
+		{4, 4, false, "[4]"},
+		{4, 4, true, "[4]"},
+		{5, 4, false, "[4 1]"},
+		{5, 4, true, "[4]"},
+		{7, 4, true, "[4]"},
+		{8, 4, false, "[4 4]"},
+		{12, 1, false, "[1 1 1 1 1 1 1 1 1 1 1 1]"},
+	} {
+		for _, s := range sources(t, numbered(test.images)) {
+			o := options()
+			o.BatchSize, o.DropLast = test.batch, test.dropLast
+			s.change(&o)
+			l := open(t, s.path, o)
+			for range 2 {
+				var got []int
+				next := 0
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(batch.Images) != batch.N*4 || len(batch.Labels) != batch.N || len(batch.Flip) != batch.N || len(batch.Names) != batch.N {
+						t.Errorf("%s: a batch of %d has %d bytes, %d labels, %d flips, %d names", s.name, batch.N,
+							len(batch.Images), len(batch.Labels), len(batch.Flip), len(batch.Names))
+					}
+					for i := range batch.N {
+						if pixel := int(batch.Images[4*i]); pixel != next || batch.Labels[i] != int64(label(next, test.images)) || batch.Flip[i] {
+							t.Errorf("%s: image %d: got pixel %d, label %d, flip %v", s.name, next, pixel, batch.Labels[i], batch.Flip[i])
+						}
+						next++
+					}
+					if batch.Index != len(got) {
+						t.Errorf("%s: got index %d, want %d", s.name, batch.Index, len(got))
+					}
+					got = append(got, batch.N)
+					batch.Release()
+				}
+				if fmt.Sprint(got) != test.want {
+					t.Errorf("%s: %d images in batches of %d, drop %v: got %v, want %v", s.name, test.images, test.batch, test.dropLast, got, test.want)
+				}
+				if l.Batches() != len(got) || l.Len() != test.images {
+					t.Errorf("%s: got Batches %d, Len %d; want %d, %d", s.name, l.Batches(), l.Len(), len(got), test.images)
+				}
+			}
+		}
+	}
+}
+
+func TestEpoch_FlipAndColour(t *testing.T) {
+	l := open(t, sources(t, numbered(40))[2].path, Options{
+		BatchSize: 40, Transform: decode.Resize{Height: 2, Width: 3}, HorizontalFlip: 0.5,
+	})
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if batch.Height != 2 || batch.Width != 3 || batch.Channels != 3 || len(batch.Images) != 40*18 {
+			t.Errorf("got %d x %d x %d, %d bytes", batch.Height, batch.Width, batch.Channels, len(batch.Images))
+		}
+		flips := 0
+		for i, flip := range batch.Flip {
+			if flip != (batch.FlipBytes[i] == 1) || batch.FlipBytes[i] > 1 {
+				t.Errorf("image %d: got Flip %v, FlipBytes %d", i, flip, batch.FlipBytes[i])
+			}
+			flips += int(batch.FlipBytes[i])
+		}
+		if flips < 5 || flips > 35 {
+			t.Errorf("%d of 40 images are to be flipped, want about 20", flips)
+		}
+		if uintptr(unsafe.Pointer(&batch.Labels[0]))%64 != 0 || uintptr(unsafe.Pointer(&batch.Images[0]))%4096 != 0 {
+			t.Errorf("labels at %p, images at %p: not aligned", &batch.Labels[0], &batch.Images[0])
+		}
+		batch.Release()
+	}
+}
+
+// What a decoder must not choke on, next to images it must refuse.
+func TestEpoch_BadImages(t *testing.T) {
+	whole := photo(64, 48)
+	for _, test := range []struct {
+		name string
+		body []byte
+		want string // "" for a good image
+	}{
+		{"zero.jpg", nil, "zero bytes"},
+		{"text.jpg", []byte("<html>no such image</html>"), "not an image"},
+		{"cut.jpg", whole[:len(whole)/2], "truncated"},
+		{"cut.png", solid(1, 50, 50)[:60], "truncated"},
+		{"huge.png", claimed(40000, 40000), "40000"},
+		{"one.png", solid(1, 1, 1), ""},
+		{"photo.png", whole, ""}, // the content decides
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := options()
+			l := open(t, write(t, "a.tar", tarOf([]member{{name: "cat/" + test.name, body: test.body}})), o)
+			got, err := tryRead(l)
+			if test.want == "" {
+				if err != nil || len(got) != 1 {
+					t.Errorf("got %v, error %v", got, err)
+				}
+				return
+			}
+			wantError(t, err, ErrBadMember, "member 1 (cat/"+test.name+"): ", test.want, "Options.MaxSkipRate")
+		})
+	}
+}
+
+func TestEpoch_Skip(t *testing.T) {
+	members := damaged(numbered(20), 0, 7, 8, 19)
+	members[3].name = "train/../003.png"
+	members[13].name = "/train/b/013.png"
+	packed := tarOf(members)
+	want := []int{1, 2, 4, 5, 6, 9, 10, 11, 12, 14, 15, 16, 17, 18}
+	for _, s := range []source{
+		{"tar", write(t, "a.tar", packed), false, func(*Options) {}},
+		{"tgz", write(t, "a.tgz", gzipOf(packed)), false, func(*Options) {}},
+		{"streamed", write(t, "a.tgz", gzipOf(packed)), true, func(o *Options) { o.ShuffleBuffer = 1500 }},
+		{"streamed, classes given", write(t, "a.tgz", gzipOf(packed)), true, func(o *Options) {
+			o.ShuffleBuffer, o.Classes = 1500, []string{"a", "b", "c"}
+		}},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			o := options()
+			o.MaxSkipRate = 0.3
+			s.change(&o)
+			l := open(t, s.path, o)
+			for epoch := range 2 {
+				if got := levels(t, l); !slices.Equal(got, want) {
+					t.Errorf("got images %v, want %v", got, want)
+				}
+				stats := l.Stats()
+				if got, want := fmt.Sprint(stats.Skipped), fmt.Sprintf("map[not an image:%d unsafe name:%d]", 4+4*epoch, 2+2*epoch); got != want {
+					t.Errorf("got skipped %v, want %v", got, want)
+				}
+				if len(stats.Examples) != maxExamples || !strings.Contains(stats.Examples[0], "member 1 (train/a/000.png): ") {
+					t.Errorf("got examples %q", stats.Examples)
+				}
+				if got := stats.Samples; got != 14*(epoch+1) {
+					t.Errorf("got %d samples, want %d", got, 14*(epoch+1))
+				}
+			}
+
+			o.MaxSkipRate = 0.29 // 5 of 20, not 6
+			l = open(t, s.path, o)
+			_, err := tryRead(l)
+			wantError(t, err, ErrBadMember, "6 of 20 images are unusable, and Options.MaxSkipRate is 0.29: member 1 (train/a/000.png): ")
+
+			o.MaxSkipRate = 0
+			checkLeaks(t)
+			if l, err = Open(s.path, o); err == nil {
+				_, err = tryRead(l)
+				l.Close()
+			}
+			wantError(t, err, ErrBadMember, "; remove it, or let some be skipped with Options.MaxSkipRate")
+		})
+	}
+}
+
+func TestEpoch_AllUnusable(t *testing.T) {
+	for _, s := range sources(t, damaged(numbered(4), 0, 1, 2, 3)) {
+		o := options()
+		o.MaxSkipRate = 1
+		s.change(&o)
+		l := open(t, s.path, o)
+		_, err := tryRead(l)
+		wantError(t, err, ErrBadMember, "4 of 4 images are unusable: member ")
+	}
+}
+
+// A damaged stretch that Open did not read is found by the epoch, after the batches before it.
+func TestEpoch_ArchiveDamagedLater(t *testing.T) {
+	data := gzipOf(tarOf(numbered(40)))
+	o := options()
+	o.ShuffleBuffer, o.Classes = 1500, []string{"a", "b", "c"}
+	l := open(t, write(t, "a.tgz", data[:len(data)-20]), o)
+	lines, err := tryRead(l)
+	wantError(t, err, ErrArchive, "cut short")
+	if len(lines) == 0 {
+		t.Errorf("got no batches before the error")
+	}
+	if _, err := tryRead(l); !errors.Is(err, ErrArchive) { // and again by the next
+		t.Errorf("next epoch: got error %v", err)
+	}
+}

@@ -1,0 +1,272 @@
+package imageloader
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"image/png"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// member is a member of a test archive.
+type member struct {
+	name string
+	body []byte
+	kind byte // of tar; 0 is a file
+	link string
+}
+
+// solid returns a PNG of one grey level, by which a batch tells which image it holds.
+func solid(level, width, height int) []byte {
+	img := image.NewGray(image.Rect(0, 0, width, height))
+	for i := range img.Pix {
+		img.Pix[i] = uint8(level)
+	}
+	var out bytes.Buffer
+	if err := png.Encode(&out, img); err != nil {
+		panic(err)
+	}
+	return out.Bytes()
+}
+
+// photo returns a JPEG with some content.
+func photo(width, height int) []byte {
+	img := image.NewRGBA(image.Rect(0, 0, width, height))
+	for y := range height {
+		for x := range width {
+			img.Set(x, y, color.RGBA{uint8(7 * x), uint8(5 * y), uint8(x * y), 255})
+		}
+	}
+	var out bytes.Buffer
+	if err := jpeg.Encode(&out, img, nil); err != nil {
+		panic(err)
+	}
+	return out.Bytes()
+}
+
+// claimed returns a PNG whose header claims a size that its data do not have.
+func claimed(width, height uint32) []byte {
+	data := solid(0, 1, 1)
+	binary.BigEndian.PutUint32(data[16:], width)
+	binary.BigEndian.PutUint32(data[20:], height)
+	binary.BigEndian.PutUint32(data[29:], crc32.ChecksumIEEE(data[12:29]))
+	return data
+}
+
+// numbered returns n images whose grey level is their number, the first third in class a, then b, then c. Their sizes differ.
+func numbered(n int) []member {
+	members := make([]member, n)
+	for i := range members {
+		members[i] = member{name: fmt.Sprintf("train/%c/%03d.png", 'a'+label(i, n), i), body: solid(i, 4+i%5, 4+i%3)}
+	}
+	return members
+}
+
+// label is that of image i of numbered(n).
+func label(i, n int) int { return 3 * i / n }
+
+func tarOf(members []member) []byte {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, m := range members {
+		h := &tar.Header{Name: m.name, Typeflag: m.kind, Linkname: m.link, Mode: 0o644, Size: int64(len(m.body))}
+		if m.kind == 0 {
+			h.Typeflag = tar.TypeReg
+		}
+		if err := w.WriteHeader(h); err != nil {
+			panic(err)
+		}
+		w.Write(m.body)
+	}
+	w.Close()
+	return out.Bytes()
+}
+
+func gzipOf(data []byte) []byte {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	w.Write(data)
+	w.Close()
+	return out.Bytes()
+}
+
+// write writes a file for the test and returns its path.
+func write(t testing.TB, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func writeFolder(t testing.TB, members []member) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, m := range members {
+		path := filepath.Join(root, m.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, m.body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// source is one way to store the same images.
+type source struct {
+	name   string
+	path   string
+	stream bool // read through a shuffle buffer
+	change func(*Options)
+}
+
+// sources stores members, whose names must be in order, in every way that a loader reads.
+func sources(t testing.TB, members []member) []source {
+	t.Helper()
+	keep := func(*Options) {}
+	packed := tarOf(members)
+	tgz := write(t, "a.tgz", gzipOf(packed))
+	return []source{
+		{"folder", writeFolder(t, members), false, keep},
+		{"tar", write(t, "a.tar", packed), false, keep},
+		{"tgz", tgz, false, keep},
+		{"tgz streamed", tgz, true, func(o *Options) { o.ShuffleBuffer = 1500 }},
+		{"tgz streamed, classes given", tgz, true, func(o *Options) {
+			o.ShuffleBuffer = 1500
+			o.Classes = []string{"a", "b", "c"}
+		}},
+	}
+}
+
+// options are those of most tests: 2 x 2 grey pixels.
+func options() Options {
+	return Options{BatchSize: 4, Transform: decode.Resize{Height: 2, Width: 2}, Channels: 1}
+}
+
+// open opens a loader that is closed, and checked for leaks, when the test ends.
+func open(t testing.TB, path string, o Options) *Loader {
+	t.Helper()
+	checkLeaks(t)
+	l, err := Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return l
+}
+
+// checkLeaks fails the test if goroutines, slabs or open files are left when it ends.
+func checkLeaks(t testing.TB) {
+	t.Helper()
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	handles := fmt.Sprint(cgotorch.LiveHandles())
+	t.Cleanup(func() {
+		eventually(t, "goroutines", goroutines, runtime.NumGoroutine)
+		eventually(t, "open files", files, func() int { return openFiles(t) })
+		if got := fmt.Sprint(cgotorch.LiveHandles()); got != handles {
+			t.Errorf("live handles: got %v, want %v", got, handles)
+		}
+	})
+}
+
+// eventually gives what has been told to end a moment to be gone.
+func eventually(t testing.TB, what string, want int, count func() int) {
+	t.Helper()
+	got := count()
+	for deadline := time.Now().Add(5 * time.Second); got > want && time.Now().Before(deadline); got = count() {
+		time.Sleep(time.Millisecond)
+	}
+	if got > want {
+		stacks := make([]byte, 1<<16)
+		t.Errorf("%s: got %d, want %d\n%s", what, got, want, stacks[:runtime.Stack(stacks, true)])
+	}
+}
+
+func openFiles(t testing.TB) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// read reads one epoch and returns a line per batch: everything that must be equal in a repetition.
+func read(t testing.TB, l *Loader) []string {
+	t.Helper()
+	lines, err := tryRead(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+func tryRead(l *Loader) ([]string, error) {
+	var lines []string
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			return lines, err
+		}
+		lines = append(lines, line(batch))
+		batch.Release()
+	}
+	return lines, nil
+}
+
+func line(b *HostBatch) string {
+	short := make([]string, len(b.Names))
+	for i, name := range b.Names {
+		short[i] = filepath.Base(name)
+	}
+	return fmt.Sprintf("epoch %d batch %d of %d: %s labels %v flips %v pixels %x", b.Epoch, b.Index, b.N,
+		strings.Join(short, " "), b.Labels, b.FlipBytes, b.Images)
+}
+
+// levels reads one epoch and returns the first pixel of each image: its number, for the images of numbered.
+func levels(t testing.TB, l *Loader) []int {
+	t.Helper()
+	var all []int
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		each := batch.Height * batch.Width * batch.Channels
+		for i := range batch.N {
+			all = append(all, int(batch.Images[i*each]))
+		}
+		batch.Release()
+	}
+	return all
+}
+
+// wantLines fails the test at the first line that differs.
+func wantLines(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("%s: line %d of %d, want %d: got\n%q\nwant\n%q", what, i, len(got), len(want), got[min(i, len(got)):min(i+1, len(got))],
+				want[min(i, len(want)):min(i+1, len(want))])
+		}
+	}
+}

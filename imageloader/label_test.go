@@ -1,0 +1,94 @@
+package imageloader
+
+import (
+	"context"
+	"fmt"
+	"testing"
+)
+
+func TestLoader_Classes(t *testing.T) {
+	members := []member{ // out of order, and with a class that only one split has
+		{name: "train/dog/0.png", body: solid(0, 3, 3)},
+		{name: "train/cat/1.png", body: solid(1, 3, 3)},
+		{name: "test/ant/2.png", body: solid(2, 3, 3)},
+		{name: "train/dog/3.png", body: solid(3, 3, 3)},
+		{name: "test/cat/4.png", body: solid(4, 3, 3)},
+	}
+	packed := tarOf(members)
+	paths := []string{write(t, "a.tar", packed), write(t, "a.tgz", gzipOf(packed))}
+	file := write(t, "classes.txt", []byte("\ufeffdog\r\ncat\r\nant\r\n\r\n"))
+	for _, test := range []struct {
+		name    string
+		change  func(*Options)
+		classes string
+		labels  string
+	}{
+		{"archive", func(o *Options) {}, "[ant cat dog]", "[2 1 0 2 1]"},
+		{"archive, train", func(o *Options) { o.Split = "train" }, "[ant cat dog]", "[2 1 2]"},
+		{"archive, test", func(o *Options) { o.Split = "test" }, "[ant cat dog]", "[0 1]"},
+		{"caller", func(o *Options) { o.Classes = []string{"dog", "cat", "ant", "bee"} }, "[dog cat ant bee]", "[0 1 2 0 1]"},
+		{"caller, train", func(o *Options) { o.Classes, o.Split = []string{"cat", "dog"}, "train" }, "[cat dog]", "[1 0 1]"},
+		{"file", func(o *Options) { o.ClassFile = file }, "[dog cat ant]", "[0 1 2 0 1]"},
+	} {
+		for _, path := range paths {
+			for _, buffer := range []int{0, 400} {
+				t.Run(fmt.Sprintf("%s/%d/%s", test.name, buffer, path), func(t *testing.T) {
+					o := options()
+					o.BatchSize, o.ShuffleBuffer = 10, buffer
+					test.change(&o)
+					l := open(t, path, o)
+					if got := fmt.Sprint(l.Classes()); got != test.classes {
+						t.Errorf("got classes %v, want %v", got, test.classes)
+					}
+					for batch, err := range l.Epoch(context.Background()) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						if got := fmt.Sprint(batch.Labels); got != test.labels {
+							t.Errorf("got labels %v, want %v", got, test.labels)
+						}
+						batch.Release()
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestOpen_UnknownClass(t *testing.T) {
+	for _, s := range sources(t, numbered(30)) {
+		if s.stream {
+			continue // with classes given Open does not read all: the next test
+		}
+		t.Run(s.name, func(t *testing.T) {
+			checkLeaks(t)
+			o := options()
+			s.change(&o)
+			o.Classes, o.MaxSkipRate = []string{"a", "c"}, 1 // it is no reason to skip
+			_, err := Open(s.path, o)
+			wantError(t, err, ErrUnknownClass, s.path+": member ", "): class \"b\" is not one of the 2 in Options.Classes (a, c)")
+		})
+	}
+}
+
+// What Open does not read, the epoch finds.
+func TestEpoch_UnknownClass(t *testing.T) {
+	members := numbered(30)
+	members[25].name = "train/x/025.png"
+	o := options()
+	o.ShuffleBuffer, o.Classes = 1500, []string{"a", "b", "c"}
+	l := open(t, write(t, "a.tgz", gzipOf(tarOf(members))), o)
+	_, err := tryRead(l)
+	wantError(t, err, ErrUnknownClass, `member 26 (train/x/025.png): class "x" is not one of the 3`)
+}
+
+func TestOpen_UnknownSplit(t *testing.T) {
+	checkLeaks(t)
+	for _, s := range sources(t, numbered(30)) {
+		o := options()
+		s.change(&o)
+		o.Split = "val"
+		_, err := Open(s.path, o)
+		wantError(t, err, ErrNoImages, s.path, `no images in split "val"; there are train`)
+	}
+}

@@ -1,0 +1,391 @@
+package imageloader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+func TestEpoch_UsedTwice(t *testing.T) {
+	l := open(t, sources(t, numbered(8))[1].path, options())
+	batches := l.Epoch(context.Background())
+	for batch, err := range batches {
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch.Release()
+	}
+	for _, err := range batches {
+		wantError(t, err, ErrBusy, "used already; call Epoch for each epoch")
+	}
+}
+
+func TestEpoch_TwoAtOnce(t *testing.T) {
+	l := open(t, sources(t, numbered(8))[1].path, options())
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range l.Epoch(context.Background()) {
+			wantError(t, err, ErrBusy, "another epoch is being read")
+		}
+		batch.Release()
+	}
+	if got := len(read(t, l)); got != 2 {
+		t.Errorf("afterwards: got %d batches, want 2", got)
+	}
+}
+
+// Leaving the loop at any batch, by break, panic or error, leaves nothing behind; the next epoch is whole.
+func TestEpoch_LeftEarly(t *testing.T) {
+	for _, s := range sources(t, numbered(40)) {
+		t.Run(s.name, func(t *testing.T) {
+			o := trainOptions()
+			s.change(&o)
+			l := open(t, s.path, o)
+			for n := range 14 {
+				goroutines := runtime.NumGoroutine()
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					batch.Release()
+					if batch.Index == n {
+						break
+					}
+				}
+				eventually(t, "goroutines after the loop", goroutines, runtime.NumGoroutine)
+				func() {
+					defer func() {
+						if recover() != "mine" {
+							t.Error("the panic did not pass through")
+						}
+					}()
+					for batch := range l.Epoch(context.Background()) {
+						batch.Release()
+						panic("mine")
+					}
+				}()
+			}
+			if got := len(read(t, l)); got != 14 {
+				t.Errorf("afterwards: got %d batches, want 14", got)
+			}
+			if got := l.ring.taken; got != 0 {
+				t.Errorf("%d buffers are not free", got)
+			}
+		})
+	}
+}
+
+func TestEpoch_ContextEnds(t *testing.T) {
+	cause := errors.New("enough")
+	for _, s := range sources(t, numbered(40)) {
+		t.Run(s.name, func(t *testing.T) {
+			o := options()
+			s.change(&o)
+			l := open(t, s.path, o)
+			for n := range 4 {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				if n == 0 {
+					cancel(cause)
+				}
+				got := 0
+				var last error
+				for batch, err := range l.Epoch(ctx) {
+					if last = err; err != nil {
+						continue
+					}
+					batch.Release()
+					if got++; got == n {
+						cancel(cause)
+					}
+				}
+				if got != n || last != cause {
+					t.Errorf("cancelled after %d: got %d batches and error %v", n, got, last)
+				}
+				cancel(nil)
+			}
+		})
+	}
+}
+
+// With all buffers taken, the epoch waits for a release, the context or Close.
+func TestEpoch_AllBuffersTaken(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		do   func(l *Loader, held []*HostBatch, cancel context.CancelFunc)
+		want error
+	}{
+		{"release", func(l *Loader, held []*HostBatch, cancel context.CancelFunc) { held[1].Release() }, nil},
+		{"context", func(l *Loader, held []*HostBatch, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		{"Close", func(l *Loader, held []*HostBatch, cancel context.CancelFunc) { l.Close() }, ErrClosed},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := options()
+			o.Buffers = 3
+			l := open(t, sources(t, numbered(40))[2].path, o)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			var held []*HostBatch
+			var err error
+			var batch *HostBatch
+			for batch, err = range l.Epoch(ctx) {
+				if err != nil {
+					break
+				}
+				if held = append(held, batch); len(held) == 3 {
+					go func() {
+						time.Sleep(10 * time.Millisecond) // most likely the loop waits by then; it is right either way
+						test.do(l, held[:3], cancel)
+					}()
+				}
+				if len(held) > 3 {
+					break
+				}
+			}
+			if !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Errorf("got error %v, want %v", err, test.want)
+			}
+			for i, batch := range held {
+				if batch.Images != nil && int(batch.Images[0]) != 4*i {
+					t.Errorf("batch %d begins with pixel %d: a held batch was overwritten", i, batch.Images[0])
+				}
+				batch.Release()
+				batch.Release()
+			}
+			if got := l.ring.taken; got != 0 {
+				t.Errorf("%d buffers are not free", got)
+			}
+		})
+	}
+}
+
+// A batch that is unreleased at Close keeps its memory until its Release.
+func TestLoader_Close_UnreleasedBatches(t *testing.T) {
+	l := open(t, sources(t, numbered(40))[1].path, options())
+	before := cgotorch.LiveHandles()["slab"]
+	var held []*HostBatch
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held = append(held, batch); len(held) == 2 {
+			break
+		}
+	}
+	for range 2 {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, batch := range held {
+		if got := int(batch.Images[0]); got != 4*i {
+			t.Errorf("after Close, batch %d begins with pixel %d, want %d", i, got, 4*i)
+		}
+		if got := cgotorch.LiveHandles()["slab"]; got != before {
+			t.Errorf("with %d batches unreleased: got %d slabs, want %d", len(held)-i, got, before)
+		}
+		batch.Release()
+		batch.Release()
+	}
+	if got := cgotorch.LiveHandles()["slab"]; got != before-1 {
+		t.Errorf("after the last Release: got %d slabs, want %d", got, before-1)
+	}
+}
+
+func TestLoader_Close_ThenUse(t *testing.T) {
+	l := open(t, sources(t, numbered(8))[1].path, options())
+	l.Close()
+	_, err := tryRead(l)
+	wantError(t, err, ErrClosed)
+	wantError(t, l.Restore(State{}), ErrClosed)
+	wantError(t, l.Pin(), ErrClosed)
+	if l.Len() != 8 || len(l.Classes()) != 3 || l.Stats().Batches != 0 {
+		t.Errorf("after Close: Len %d, Classes %v, Stats %+v", l.Len(), l.Classes(), l.Stats())
+	}
+	if n, height, width, channels := l.Shape(); n != 4 || height != 2 || width != 2 || channels != 1 {
+		t.Errorf("after Close: got shape %d %d %d %d", n, height, width, channels)
+	}
+}
+
+// Close from the loop's body and from other goroutines, at every batch of an epoch.
+func TestLoader_Close_Anywhere(t *testing.T) {
+	for _, s := range sources(t, numbered(24)) {
+		t.Run(s.name, func(t *testing.T) {
+			for n := range 6 {
+				for _, elsewhere := range []bool{false, true} {
+					o := options()
+					s.change(&o)
+					l := open(t, s.path, o)
+					var closers sync.WaitGroup
+					got := 0
+					for batch, err := range l.Epoch(context.Background()) {
+						if err != nil {
+							if !errors.Is(err, ErrClosed) {
+								t.Errorf("got error %v, want ErrClosed", err)
+							}
+							break
+						}
+						batch.Release()
+						if got++; got <= n {
+							continue
+						}
+						if !elsewhere {
+							l.Close()
+							continue
+						}
+						for range 2 {
+							closers.Add(1)
+							go func() {
+								defer closers.Done()
+								l.Close()
+							}()
+						}
+					}
+					closers.Wait()
+					if !elsewhere && got != n+1 {
+						t.Errorf("closed after batch %d: got %d batches", n, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Batches may be released by another goroutine than the loop's, in any order.
+func TestHostBatch_Release_Elsewhere(t *testing.T) {
+	l := open(t, sources(t, numbered(40))[2].path, options())
+	taken := make(chan *HostBatch, 2)
+	done := make(chan int)
+	go func() {
+		sum := 0
+		for batch := range taken {
+			sum += batch.N
+			batch.Release()
+			batch.Release()
+		}
+		done <- sum
+	}()
+	for range 20 {
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			taken <- batch
+		}
+	}
+	close(taken)
+	if got := <-done; got != 800 {
+		t.Errorf("got %d images, want 800", got)
+	}
+}
+
+func TestHostBatch_Release_NoLoader(t *testing.T) {
+	batch := &HostBatch{N: 1, Images: []byte{1}}
+	batch.Release()
+	batch.Release()
+	if batch.Images != nil {
+		t.Error("Images is not nil")
+	}
+}
+
+func TestLoader_Pin(t *testing.T) {
+	l := open(t, sources(t, numbered(8))[1].path, options())
+	for range 2 {
+		if err := l.Pin(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(read(t, l)); got != 2 {
+		t.Errorf("got %d batches, want 2", got)
+	}
+}
+
+// Memory, goroutines and threads are the same after many batches as after a few.
+func TestLoader_Flat(t *testing.T) {
+	for _, s := range sources(t, numbered(12)) {
+		t.Run(s.name, func(t *testing.T) {
+			o := trainOptions()
+			o.Workers = 2
+			s.change(&o)
+			l := open(t, s.path, o)
+			epochs := func(n int) (goroutines, threads, kilobytes int) {
+				for range n {
+					for batch, err := range l.Epoch(context.Background()) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						batch.Release()
+					}
+				}
+				runtime.GC()
+				return runtime.NumGoroutine(), status(t, "Threads"), status(t, "VmRSS")
+			}
+			goroutines, threads, kilobytes := epochs(200)
+			goroutines2, threads2, kilobytes2 := epochs(800)
+			if goroutines2 > goroutines {
+				t.Errorf("goroutines: %d, then %d", goroutines, goroutines2)
+			}
+			if threads2 > threads+2 { // the Go scheduler may still have started one
+				t.Errorf("threads: %d, then %d", threads, threads2)
+			}
+			if kilobytes2 > kilobytes+8<<10 { // 3,200 batches: 2.5 kB each would show
+				t.Errorf("resident memory: %d kB, then %d", kilobytes, kilobytes2)
+			}
+		})
+	}
+}
+
+// status returns a number from /proc/self/status.
+func status(t *testing.T, key string) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		if name, value, ok := strings.Cut(line, ":"); ok && name == key {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no %s in /proc/self/status", key)
+	return 0
+}
+
+func TestStats(t *testing.T) {
+	members := numbered(10)
+	bytes := int64(0)
+	for _, m := range members {
+		bytes += int64(len(m.body))
+	}
+	for _, s := range sources(t, members) {
+		o := options()
+		s.change(&o)
+		l := open(t, s.path, o)
+		read(t, l)
+		got := l.Stats()
+		if got.Batches != 3 || got.Samples != 10 || got.Bytes != bytes || got.Decode <= 0 || got.ConsumerWait <= 0 {
+			t.Errorf("%s: got %+v, want 3 batches, 10 samples, %d bytes", s.name, got, bytes)
+		}
+		if len(got.Skipped) != 0 || len(got.Examples) != 0 {
+			t.Errorf("%s: got %+v, want nothing skipped", s.name, got)
+		}
+		read(t, l)
+		if got := fmt.Sprint(l.Stats().Samples); got != "20" {
+			t.Errorf("%s: after two epochs: got %s samples, want 20", s.name, got)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package imageloader
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+func TestOpen_InvalidOptions(t *testing.T) {
+	checkLeaks(t)
+	path := write(t, "a.tar", tarOf(numbered(3)))
+	twice := write(t, "twice.txt", []byte("a\nb\na\n"))
+	empty := write(t, "empty.txt", []byte("\n\n"))
+	gap := write(t, "gap.txt", []byte("a\n\nb\n"))
+	for _, test := range []struct {
+		options Options
+		want    string
+	}{
+		{Options{BatchSize: -1}, "Options.BatchSize is -1; it must not be below 0"},
+		{Options{ShuffleBuffer: -1}, "Options.ShuffleBuffer is -1"},
+		{Options{Workers: -2}, "Options.Workers is -2"},
+		{Options{Buffers: -1}, "Options.Buffers is -1"},
+		{Options{MaxPixels: -1}, "Options.MaxPixels is -1"},
+		{Options{MaxMemberBytes: -1}, "Options.MaxMemberBytes is -1"},
+		{Options{Channels: 2}, "Options.Channels is 2; it must be 3"},
+		{Options{HorizontalFlip: 1.5}, "Options.HorizontalFlip is 1.5; it is a probability"},
+		{Options{HorizontalFlip: math.NaN()}, "Options.HorizontalFlip is NaN"},
+		{Options{HorizontalFlip: 0.5, NoFlip: true}, "NoFlip is set"},
+		{Options{MaxSkipRate: -0.1}, "Options.MaxSkipRate is -0.1"},
+		{Options{MaxSkipRate: math.NaN()}, "Options.MaxSkipRate is NaN"},
+		{Options{Split: "a/b"}, `Options.Split is "a/b"`},
+		{Options{Split: ".."}, `Options.Split is ".."`},
+		{Options{Classes: []string{"a"}, ClassFile: "x"}, "Classes and ClassFile are both set"},
+		{Options{Classes: []string{"a", "b", "a"}}, `Options.Classes: class "a" is there twice`},
+		{Options{Classes: []string{"a", ""}}, `Options.Classes: class 1 is ""`},
+		{Options{ClassFile: "/no/such/file"}, "no such file"},
+		{Options{ClassFile: twice}, twice + `: class "a" is there twice`},
+		{Options{ClassFile: empty}, empty + ": no classes"},
+		{Options{ClassFile: gap}, gap + `: class 1 is ""`},
+		{Options{Transform: decode.Resize{Height: -1, Width: 2}}, "height"},
+		{Options{Transform: decode.RandomResizedCrop{Height: 8, Width: 8, MinScale: 2, MaxScale: 3}}, "scale"},
+		{Options{BatchSize: math.MaxInt, Classes: []string{"a", "b", "c"}, ShuffleBuffer: 1}, "BatchSize"},
+	} {
+		file := path
+		if test.options.ShuffleBuffer == 1 { // of a stream the number of images is not known
+			file = write(t, "a.tgz", gzipOf(tarOf(numbered(3))))
+		}
+		l, err := Open(file, test.options)
+		if err == nil {
+			l.Close()
+		}
+		wantError(t, err, ErrInvalidOptions)
+		if err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: got error %q, want %q in it", test.options, err, test.want)
+		}
+	}
+}
+
+func TestOptions_Defaults(t *testing.T) {
+	for _, test := range []struct {
+		options   Options
+		transform decode.Transform
+		flip      float64
+		shuffled  bool
+	}{
+		{Options{}, decode.ResizeCenterCrop{Resize: 256, Height: 224, Width: 224}, 0, false},
+		{Options{Train: true}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.5, true},
+		{Options{Train: true, NoFlip: true, NoShuffle: true}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0, false},
+		{Options{Train: true, HorizontalFlip: 0.25}, decode.RandomResizedCrop{Height: 224, Width: 224}, 0.25, true},
+	} {
+		o, err := test.options.complete()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.BatchSize != 128 || o.Channels != 3 || o.Buffers != 4 || o.ShuffleBuffer != 256<<20 || o.MaxMemberBytes != 256<<20 || o.Workers < 1 {
+			t.Errorf("%+v: got %+v", test.options, o)
+		}
+		if o.Transform != test.transform || o.HorizontalFlip != test.flip || o.shuffled() != test.shuffled {
+			t.Errorf("%+v: got %+v, flip %v, shuffled %v", test.options, o.Transform, o.HorizontalFlip, o.shuffled())
+		}
+	}
+}
+
+func TestOpen_DefaultShape(t *testing.T) {
+	members := numbered(3)
+	n, height, width, channels := open(t, write(t, "a.tar", tarOf(members)), Options{}).Shape()
+	if n != 3 || height != 224 || width != 224 || channels != 3 {
+		t.Errorf("got shape %d %d %d %d, want 3 224 224 3", n, height, width, channels)
+	}
+}

@@ -1,0 +1,54 @@
+package imageloader
+
+import (
+	"context"
+	"testing"
+	"unsafe"
+)
+
+func TestRing_Buffers(t *testing.T) {
+	checkLeaks(t)
+	for _, test := range []struct{ buffers, batch, each int }{{1, 1, 1}, {4, 3, 7}, {2, 128, 3072}, {3, 64, 64}} {
+		r, err := newRing(test.buffers, test.batch, test.each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var taken []*buffer
+		for i := range test.buffers {
+			b, err := r.take(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(b.images) != test.batch*test.each || len(b.labels) != test.batch || len(b.flips) != test.batch {
+				t.Errorf("%+v: got %d bytes, %d labels, %d flips", test, len(b.images), len(b.labels), len(b.flips))
+			}
+			if uintptr(unsafe.Pointer(&b.images[0]))%pageBytes != 0 || uintptr(unsafe.Pointer(&b.labels[0]))%partBytes != 0 {
+				t.Errorf("%+v: buffer %d is not aligned", test, i)
+			}
+			for j := range b.images {
+				b.images[j] = byte(i + 1)
+			}
+			for j := range b.labels {
+				b.labels[j], b.flips[j] = int64(i), byte(i+1)
+			}
+			taken = append(taken, b)
+		}
+		for i, b := range taken { // no two share memory
+			if b.images[0] != byte(i+1) || b.images[len(b.images)-1] != byte(i+1) || b.labels[0] != int64(i) ||
+				b.labels[test.batch-1] != int64(i) || b.flips[0] != byte(i+1) || b.flips[test.batch-1] != byte(i+1) {
+				t.Errorf("%+v: buffer %d was overwritten", test, i)
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := r.take(ctx); err != context.Canceled {
+			t.Errorf("a taken ring: got error %v", err)
+		}
+		for _, b := range taken {
+			r.give(b)
+		}
+		if err := r.close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package imageloader
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// trainOptions make every random choice there is.
+func trainOptions() Options {
+	return Options{
+		Train: true, BatchSize: 3, Channels: 1, Seed: 5,
+		Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 2, PaddingMode: decode.PadReflect},
+	}
+}
+
+// After every batch of three epochs, a new loader restored to the batch's state gives the same rest.
+func TestLoader_Restore_EveryBatch(t *testing.T) {
+	for _, s := range sources(t, damaged(numbered(20), 4, 11, 12)) {
+		t.Run(s.name, func(t *testing.T) {
+			o := trainOptions()
+			o.MaxSkipRate = 0.2
+			s.change(&o)
+			l := open(t, s.path, o)
+			var lines []string
+			var states []State
+			for range 3 {
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					lines = append(lines, line(batch))
+					batch.Release()
+					states = append(states, batch.State())
+				}
+			}
+			if len(lines) != 18 {
+				t.Fatalf("got %d batches, want 18", len(lines))
+			}
+			for i, state := range states {
+				text, err := json.Marshal(state)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var saved State
+				if err := json.Unmarshal(text, &saved); err != nil {
+					t.Fatal(err)
+				}
+				o.Seed = 99 // the state's counts
+				again := open(t, s.path, o)
+				if err := again.Restore(saved); err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for range 3 - saved.Epoch {
+					got = append(got, read(t, again)...)
+				}
+				wantLines(t, fmt.Sprintf("after batch %d, state %s", i, text), got, lines[i+1:])
+				again.Close()
+			}
+		})
+	}
+}
+
+func TestLoader_Restore_SameLoader(t *testing.T) {
+	for _, s := range sources(t, numbered(20)) {
+		o := trainOptions()
+		s.change(&o)
+		l := open(t, s.path, o)
+		var state State
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			state = batch.State()
+			batch.Release()
+			if batch.Index == 2 {
+				break
+			}
+		}
+		abandoned := read(t, l) // the next epoch
+		if err := l.Restore(state); err != nil {
+			t.Fatal(err)
+		}
+		if rest := read(t, l); len(rest) != 4 {
+			t.Errorf("%s: got %d batches after the third of 7, want 4", s.name, len(rest))
+		}
+		wantLines(t, s.name+": epoch 1 after Restore", read(t, l), abandoned)
+	}
+}
+
+func TestState_NextEpoch(t *testing.T) {
+	o := trainOptions()
+	path := sources(t, numbered(20))[1].path
+	l := open(t, path, o)
+	var last State
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = batch.State()
+		batch.Release()
+	}
+	want := State{Seed: 5, Epoch: 0, Batch: 7, Position: 20, Samples: 20}
+	if last != want {
+		t.Errorf("after the last batch: got %+v, want %+v", last, want)
+	}
+	second := read(t, l)
+	if err := l.Restore(last); err != nil {
+		t.Fatal(err)
+	}
+	if rest := read(t, l); len(rest) != 0 {
+		t.Errorf("after the last batch: got %v", rest)
+	}
+	wantLines(t, "after the empty rest", read(t, l), second)
+	if err := l.Restore(last.NextEpoch()); err != nil {
+		t.Fatal(err)
+	}
+	wantLines(t, "NextEpoch", read(t, l), second)
+}
+
+func TestLoader_Restore_WrongState(t *testing.T) {
+	l := open(t, sources(t, numbered(20))[1].path, options())
+	for _, s := range []State{
+		{Epoch: -1}, {Batch: -1}, {Position: -1}, {Skipped: -1}, {Skipped: 2, Position: 1}, {Position: 21}, {Samples: 19}, {Samples: -1},
+	} {
+		err := l.Restore(s)
+		wantError(t, err, ErrInvalidState)
+	}
+	if got := len(read(t, l)); got != 5 {
+		t.Errorf("after refused states: got %d batches, want 5", got)
+	}
+}
+
+// damaged makes some of the images unreadable.
+func damaged(members []member, which ...int) []member {
+	for _, i := range which {
+		members[i].body = []byte(fmt.Sprintf("not a picture %d", i))
+	}
+	return members
+}
