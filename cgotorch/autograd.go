@@ -3,6 +3,8 @@ package cgotorch
 // #include "cgotorch.h"
 import "C"
 
+import "runtime"
+
 // Backward accumulates the gradient of loss, a tensor of one element, into every leaf that requires one; read it with
 // [Tensor.Grad]. The graph is freed.
 func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) }
@@ -19,6 +21,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	handles := x.handles("Exec.Backward", roots, false)
 	grads := x.handles("Exec.Backward", o.Grads, true)
 	x.sameLength("Exec.Backward", len(roots), len(grads))
+	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
 	x.must("Exec.Backward", C.ct_backward(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph)))
 }
 
@@ -38,6 +41,7 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	grads := x.handles("Exec.Gradients", o.Grads, true)
 	x.sameLength("Exec.Gradients", len(roots), len(grads))
 	out := make([]*C.ct_tensor, len(ins))
+	defer runtime.KeepAlive([3][]*Tensor{roots, inputs, o.Grads})
 	x.must("Exec.Gradients", C.ct_gradients(x.c, first(rs), first(grads), C.int32_t(len(rs)), first(ins), C.int32_t(len(ins)),
 		cbool(o.RetainGraph || o.CreateGraph), cbool(o.CreateGraph), cbool(o.AllowUnused), first(out)))
 	tensors := make([]*Tensor, len(out))

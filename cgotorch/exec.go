@@ -178,6 +178,7 @@ func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	x.checkThread("Exec.Lend")
 	x.open("Exec.Lend", t)
 	y := x.s.own(C.ct_tensor_lend(t.h))
+	runtime.KeepAlive(t)
 	if x.s.lent == nil {
 		x.s.lent = map[uint64]string{}
 	}
@@ -189,6 +190,7 @@ func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 func (x *Exec) Alias(t *Tensor) *Tensor {
 	x.checkThread("Exec.Alias")
 	x.open("Exec.Alias", t)
+	defer runtime.KeepAlive(t)
 	return x.s.own(C.ct_tensor_alias(t.h))
 }
 

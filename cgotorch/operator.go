@@ -85,7 +85,8 @@ type call struct {
 	op      *operator
 	words   []uint64
 	handles []*C.ct_tensor
-	closed  bool // an argument was a closed tensor
+	kept    []*Tensor // those arguments that the collector could free before the core has read them
+	closed  bool      // an argument was a closed tensor
 
 	results    C.ct_results
 	outWords   []uint64
@@ -120,6 +121,9 @@ func (c *call) handle(t *Tensor) {
 	}
 	if t.h == nil {
 		c.closed = true
+	}
+	if t.owner == nil {
+		c.kept = append(c.kept, t)
 	}
 	c.handles = append(c.handles, t.h)
 }
@@ -268,7 +272,8 @@ func (c *call) own(i int) *Tensor {
 }
 
 func (c *call) done() {
-	c.x = nil
+	clear(c.kept)
+	c.x, c.kept = nil, c.kept[:0]
 	calls.Put(c)
 }
 

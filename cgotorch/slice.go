@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"fmt"
+	"runtime"
 	"unsafe"
 )
 
@@ -100,6 +101,7 @@ func ToBytes(x *Exec, t *Tensor) []byte {
 
 func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
 	x.must("ToSlice", C.ct_tensor_to_host(x.c, t.h, data, C.int64_t(bytes)))
+	runtime.KeepAlive(t)
 }
 
 // Item waits for x's stream and returns the value of a tensor of one element.
@@ -108,6 +110,7 @@ func (x *Exec) Item(t *Tensor) float64 {
 	x.open("Exec.Item", t)
 	var v C.double
 	x.must("Exec.Item", C.ct_tensor_item(x.c, t.h, &v))
+	runtime.KeepAlive(t)
 	return float64(v)
 }
 
@@ -121,5 +124,6 @@ func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 		x.s.fail(&Error{Op: "CopyFrom", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
 			Message: fmt.Sprintf("the elements are %v, the tensor's %v", got, want)})
 	}
+	defer runtime.KeepAlive(t)
 	x.must("CopyFrom", C.ct_tensor_copy_from(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))))
 }

@@ -1,0 +1,39 @@
+package cgotorch
+
+import (
+	"runtime"
+	"testing"
+	"time"
+)
+
+// An argument whose last use is the call itself must live until the core has read it, also when only a cleanup frees it.
+func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
+	stream := DefaultStream(CPU)
+	var kept []*Tensor
+	err := stream.Do(func(x *Exec) error {
+		kept = append(kept, x.Keep(x.Ones(Float32, 1000)), x.Keep(x.Ones(Float32, 1000)))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Do(func(x *Exec) error {
+		c := x.call(&opAdd)
+		c.tensor(kept[0])
+		c.tensor(kept[1])
+		kept = nil
+		for range 3 {
+			runtime.GC()
+			time.Sleep(10 * time.Millisecond) // cleanups run in a goroutine of the runtime's
+		}
+		x.Zeros(Float32, 1000) // takes the memory, if it was freed
+		c.restDefault()
+		if got := x.Item(x.Sum(c.run1())); got != 2000 {
+			t.Errorf("the sum is %v, want 2000", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
