@@ -1,0 +1,145 @@
+package safetensors
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const errFull = syscall.ENOSPC
+
+func tensorOf(bytes int) []Tensor {
+	return []Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(bytes)}, Data: make([]byte, bytes)}}
+}
+
+// onlyFile fails unless path, of the content given, is alone in its folder.
+func onlyFile(t *testing.T, path string, content []byte) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 1 {
+		t.Errorf("the folder holds %v, want %s alone", entries, filepath.Base(path))
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%s changed: %d bytes, %v; want %d bytes", path, len(got), err, len(content))
+	}
+}
+
+func TestWriteFile_Replaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	for _, n := range []int{10, 2_000_000, 3} {
+		if err := WriteFile(path, tensorOf(n), nil); err != nil {
+			t.Fatal(err)
+		}
+		var want bytes.Buffer
+		if err := Write(&want, tensorOf(n), nil); err != nil {
+			t.Fatal(err)
+		}
+		onlyFile(t, path, want.Bytes())
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(path, tensorOf(1), nil); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("permissions are %v, %v; want 640", info.Mode(), err)
+	}
+}
+
+func TestWriteFile_Failures(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	if err := WriteFile(path, tensorOf(10), nil); err != nil {
+		t.Fatal(err)
+	}
+	old, _ := os.ReadFile(path)
+	broken := errors.New("no element")
+	failing := []Tensor{{Name: "w", DType: "U8", Shape: []int64{3_000_000}, Data: make([]byte, 3_000_000)},
+		{Name: "x", DType: "U8", Shape: []int64{1}, Read: func() ([]byte, error) { return nil, broken }}}
+
+	err := WriteFile(path, failing, nil)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "tensor x") {
+		t.Errorf("failing read: %v", err)
+	}
+	onlyFile(t, path, old)
+
+	failing[1].Read = func() ([]byte, error) { panic("as an operator does") }
+	func() {
+		defer func() { recover() }()
+		WriteFile(path, failing, nil)
+	}()
+	onlyFile(t, path, old)
+
+	if err := WriteFile(path, append(tensorOf(1), tensorOf(1)...), nil); err == nil || !strings.Contains(err.Error(), path+": tensor w is there twice") {
+		t.Errorf("bad tensors: %v", err)
+	}
+	onlyFile(t, path, old)
+
+	if err := WriteFile(filepath.Join(path, "x"), tensorOf(1), nil); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("a file for a folder: %v", err)
+	}
+	if err := WriteFile(filepath.Dir(path), tensorOf(1), nil); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if leftovers, _ := filepath.Glob(filepath.Dir(path) + ".new-*"); len(leftovers) > 0 {
+		t.Errorf("left behind: %v", leftovers)
+	}
+}
+
+// TestWriteFile_FullDisk fills a file system of 1 MiB. Where the test may not mount one, the next test stands in.
+func TestWriteFile_FullDisk(t *testing.T) {
+	folder := t.TempDir()
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skip("a file system to fill cannot be mounted here: ", err)
+	}
+	defer syscall.Unmount(folder, 0)
+	path := filepath.Join(folder, "run.safetensors")
+	if err := WriteFile(path, tensorOf(400_000), nil); err != nil {
+		t.Fatal(err)
+	}
+	old, _ := os.ReadFile(path)
+	err := WriteFile(path, tensorOf(800_000), nil)
+	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "make room or choose another path") {
+		t.Errorf("on a full disk: %v", err)
+	}
+	onlyFile(t, path, old)
+	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // what the failure took is free again
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+const limitedPath = "SAFETENSORS_LIMITED_PATH"
+
+// TestWriteFile_FileTooLarge writes under a limit of 1 MiB a file, set in a process of its own.
+func TestWriteFile_FileTooLarge(t *testing.T) {
+	if path := os.Getenv(limitedPath); path != "" {
+		signal.Ignore(syscall.SIGXFSZ) // then the write fails
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteFile(path, tensorOf(3<<20), nil); !errors.Is(err, syscall.EFBIG) || !strings.Contains(err.Error(), path+": not saved") {
+			t.Errorf("above the limit: %v", err)
+		}
+		return
+	}
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	if err := WriteFile(path, tensorOf(400_000), nil); err != nil {
+		t.Fatal(err)
+	}
+	old, _ := os.ReadFile(path)
+	limited := exec.Command(os.Args[0], "-test.run=^TestWriteFile_FileTooLarge$")
+	limited.Env = append(os.Environ(), limitedPath+"="+path)
+	if out, err := limited.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	onlyFile(t, path, old)
+}

@@ -1,0 +1,93 @@
+package safetensors
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"unicode/utf8"
+)
+
+// Tensor is a tensor to write.
+type Tensor struct {
+	Name  string
+	DType string  // "F32", "BF16", "I64", "BOOL", …
+	Shape []int64 // empty for a scalar
+	Data  []byte  // elements, row-major and little end first
+
+	// Read, where it is set, gives the data instead of Data when it is this tensor's turn, so that not all of them need to
+	// be in memory at once. What it returns is used before the next is called.
+	Read func() ([]byte, error)
+}
+
+// Write writes a file. Tensors with wider elements come first, so that all are aligned, and otherwise they keep their order.
+// It fails, before it writes, for a name that is used twice, an unknown dtype, or data of another size than the shape's.
+func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
+	ordered, header, err := layout(tensors, metadata)
+	if err == nil {
+		err = write(w, ordered, header)
+	}
+	if err != nil {
+		return fmt.Errorf("safetensors: %w", err)
+	}
+	return nil
+}
+
+// layout checks the tensors, puts them in order and makes the header.
+func layout(tensors []Tensor, metadata map[string]string) ([]Tensor, []byte, error) {
+	ordered := slices.Clone(tensors)
+	slices.SortStableFunc(ordered, func(a, b Tensor) int { return int(bitsOf[b.DType]) - int(bitsOf[a.DType]) })
+	infos := make([]Info, len(ordered))
+	seen := make(map[string]bool, len(ordered))
+	var end int64
+	for i, t := range ordered {
+		size, err := byteSize(t.DType, t.Shape)
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("tensor %s: %w", t.Name, err)
+		case t.Name == metadataKey || !utf8.ValidString(t.Name):
+			return nil, nil, fmt.Errorf("no tensor can have the name %q", t.Name)
+		case seen[t.Name]:
+			return nil, nil, fmt.Errorf("tensor %s is there twice", t.Name)
+		case t.Read == nil && int64(len(t.Data)) != size:
+			return nil, nil, t.wrongSize(t.Data, size)
+		}
+		seen[t.Name] = true
+		infos[i] = Info{t.Name, t.DType, t.Shape, size, end}
+		if end += size; end < 0 {
+			return nil, nil, fmt.Errorf("tensor %s: no file is that large", t.Name)
+		}
+	}
+	header, err := encodeHeader(infos, metadata)
+	return ordered, header, err
+}
+
+func (t *Tensor) wrongSize(data []byte, want int64) error {
+	return fmt.Errorf("tensor %s: %s of shape %v has %d bytes, and %d are given", t.Name, t.DType, t.Shape, want, len(data))
+}
+
+func write(w io.Writer, tensors []Tensor, header []byte) error {
+	b := bufio.NewWriterSize(w, 1<<20)
+	var prefix [8]byte
+	binary.LittleEndian.PutUint64(prefix[:], uint64(len(header)))
+	b.Write(prefix[:]) // b keeps the first error
+	b.Write(header)
+	for i := range tensors {
+		t := &tensors[i]
+		data := t.Data
+		if t.Read != nil {
+			var err error
+			if data, err = t.Read(); err != nil {
+				return fmt.Errorf("tensor %s: %w", t.Name, err)
+			}
+			if want, _ := byteSize(t.DType, t.Shape); int64(len(data)) != want {
+				return t.wrongSize(data, want)
+			}
+		}
+		if _, err := b.Write(data); err != nil {
+			return fmt.Errorf("tensor %s: %w", t.Name, err)
+		}
+	}
+	return b.Flush()
+}
