@@ -22,7 +22,7 @@ type inflater struct {
 
 func (a *archive) inflate(ctx context.Context) *inflater {
 	file := io.NewSectionReader(a.file, 0, a.info.Size())
-	z := &inflater{archive: a, ctx: ctx, source: bufio.NewReaderSize(cancelled{ctx, file}, 1<<20)}
+	z := &inflater{archive: a, ctx: ctx, source: bufio.NewReaderSize(cancelled{ctx, file}, 256<<10)}
 	var err error
 	if z.gzip, err = gzip.NewReader(z.source); err != nil {
 		z.err = z.explain(err)

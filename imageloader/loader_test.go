@@ -330,15 +330,15 @@ func TestLoader_Flat(t *testing.T) {
 				runtime.GC()
 				return runtime.NumGoroutine(), status(t, "Threads"), status(t, "VmRSS")
 			}
-			goroutines, threads, kilobytes := epochs(200)
-			goroutines2, threads2, kilobytes2 := epochs(800)
+			goroutines, threads, kilobytes := epochs(100)
+			goroutines2, threads2, kilobytes2 := epochs(400)
 			if goroutines2 > goroutines {
 				t.Errorf("goroutines: %d, then %d", goroutines, goroutines2)
 			}
 			if threads2 > threads+2 { // the Go scheduler may still have started one
 				t.Errorf("threads: %d, then %d", threads, threads2)
 			}
-			if kilobytes2 > kilobytes+8<<10 { // 3,200 batches: 2.5 kB each would show
+			if kilobytes2 > kilobytes+8<<10 { // 1,600 batches: 5 kB each would show
 				t.Errorf("resident memory: %d kB, then %d", kilobytes, kilobytes2)
 			}
 		})

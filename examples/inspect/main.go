@@ -1,0 +1,162 @@
+// Inspect reads an archive of labelled images as a loader would, and says what is in it: classes, images, sizes, and each
+// member that could not be used for training, with the reason.
+//
+//	inspect ARCHIVE         a .tgz, .tar.gz, .tar or folder with names CLASS/FILE or SPLIT/CLASS/FILE
+//	inspect -json ARCHIVE   the same as one JSON object
+//
+// It exits with 0 when all images are usable, 1 when some are not, and 2 when the archive itself cannot be read.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// Exit codes.
+const (
+	usable     = 0
+	badMembers = 1
+	unreadable = 2 // the archive, or the command line
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("inspect", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: inspect [-json] ARCHIVE")
+		flags.PrintDefaults()
+	}
+	asJSON := flags.Bool("json", false, "print one JSON object")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return usable
+	} else if err != nil {
+		return unreadable
+	}
+	if flags.NArg() != 1 {
+		flags.Usage()
+		return unreadable
+	}
+	report, err := imageloader.Scan(ctx, flags.Arg(0))
+	if *asJSON {
+		encoder := json.NewEncoder(stdout)
+		encoder.SetIndent("", "  ")
+		encoder.Encode(report)
+	} else if report.Members > 0 {
+		print(stdout, report, err == nil)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return unreadable
+	}
+	if len(report.Bad) > 0 {
+		return badMembers
+	}
+	return usable
+}
+
+// print writes the report for people. It is not whole when the archive could not be read to its end.
+func print(w io.Writer, r imageloader.Report, whole bool) {
+	fmt.Fprintf(w, "%s\n\n", printable(r.Path))
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-9s"+format+"\n", append([]any{name}, args...)...)
+	}
+	row("archive", "%s, %s members", r.Format, grouped(r.Members))
+	row("images", "%s usable in %s classes, %s", grouped(r.Images), grouped(len(r.Classes)), bytesOf(r.Bytes))
+	if len(r.Splits) > 0 {
+		row("splits", "%s", list(r.Splits))
+	}
+	if r.Images > 0 {
+		row("formats", "%s", list(r.Formats))
+		row("pixels", "%s smallest, %s median, %s largest", size(r.Smallest), size(r.Median), size(r.Largest))
+		row("files", "%s smallest, %s median, %s largest", bytesOf(r.FileSize.Min), bytesOf(r.FileSize.Median), bytesOf(r.FileSize.Max))
+	}
+	if len(r.Ignored) > 0 {
+		row("ignored", "%s", list(r.Ignored))
+	}
+	if len(r.Classes) > 0 {
+		fmt.Fprintln(w, "\nclasses")
+		printCounts(w, r.Classes)
+	}
+	fmt.Fprintln(w)
+	switch {
+	case !whole:
+		fmt.Fprintln(w, "This is what was found before the archive could be read no further.")
+	case len(r.Bad) == 0:
+		fmt.Fprintln(w, "All images are usable.")
+	}
+	if len(r.Bad) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "%s of %s images cannot be used\n", grouped(len(r.Bad)), grouped(len(r.Bad)+r.Images))
+	for _, bad := range r.Bad {
+		fmt.Fprintf(w, "  member %d (%s): %s\n", bad.Member, printable(bad.Name), bad.Reason)
+	}
+}
+
+// printCounts writes a line with a bar for each count.
+func printCounts(w io.Writer, counts []imageloader.Count) {
+	const bar = 30
+	longest, most := 0, 1
+	for _, c := range counts {
+		longest, most = max(longest, len([]rune(printable(c.Name)))), max(most, c.Count)
+	}
+	for _, c := range counts {
+		line := fmt.Sprintf("  %-*s %9s %s", longest, printable(c.Name), grouped(c.Count), strings.Repeat("▇", (c.Count*bar+most-1)/most))
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
+	}
+}
+
+func list(counts []imageloader.Count) string {
+	parts := make([]string, len(counts))
+	for i, c := range counts {
+		parts[i] = printable(c.Name) + " " + grouped(c.Count)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func size(s imageloader.Size) string { return fmt.Sprintf("%dx%d", s.Width, s.Height) }
+
+// grouped returns 12,345 for 12345.
+func grouped(n int) string {
+	digits := strconv.Itoa(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// bytesOf returns 1.2 MB for 1234567.
+func bytesOf(n int64) string {
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n)/1000, 0
+	for value >= 999.95 && unit < 3 {
+		value, unit = value/1000, unit+1
+	}
+	return fmt.Sprintf("%.1f %cB", value, "kMGT"[unit])
+}
+
+// printable quotes a name that could disturb the terminal.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted[1:len(quoted)-1] != name {
+		return quoted
+	}
+	return name
+}

@@ -1,0 +1,111 @@
+package imageloader_test
+
+import (
+	"context"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// A folder of two classes, read in batches of two.
+func Example() {
+	folder := paint(map[string]color.Color{
+		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 200, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},
+	})
+	defer os.RemoveAll(folder)
+
+	loader, err := imageloader.Open(folder, imageloader.Options{
+		BatchSize: 2, Transform: decode.ResizeCenterCrop{Resize: 8, Height: 8, Width: 8},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+	fmt.Println(loader.Len(), "images of", loader.Classes())
+	for batch, err := range loader.Epoch(context.Background()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%v: labels %v, first pixel %v\n", batch.Names, batch.Labels, batch.Images[:3])
+		batch.Release()
+	}
+	// Output:
+	// 3 images of [blue red]
+	// [blue/1.png blue/2.png]: labels [0 0], first pixel [0 0 255]
+	// [red/1.png]: labels [1], first pixel [255 0 0]
+}
+
+func ExampleLoader_Restore() {
+	folder := paint(map[string]color.Color{
+		"grey/1.png": color.Gray{10}, "grey/2.png": color.Gray{20}, "grey/3.png": color.Gray{30}, "grey/4.png": color.Gray{40},
+	})
+	defer os.RemoveAll(folder)
+	options := imageloader.Options{
+		BatchSize: 1, Train: true, Seed: 3, Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 1},
+	}
+	loader, err := imageloader.Open(folder, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+
+	var saved imageloader.State
+	var whole []string
+	for batch, err := range loader.Epoch(context.Background()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if whole = append(whole, batch.Names...); len(whole) == 2 {
+			saved = batch.State()
+		}
+		batch.Release()
+	}
+
+	if err := loader.Restore(saved); err != nil {
+		log.Fatal(err)
+	}
+	var rest []string
+	for batch, err := range loader.Epoch(context.Background()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		rest = append(rest, batch.Names...)
+		batch.Release()
+	}
+	fmt.Println(fmt.Sprint(rest) == fmt.Sprint(whole[2:]))
+	// Output: true
+}
+
+// paint writes a folder of pictures of one colour each.
+func paint(colours map[string]color.Color) string {
+	folder, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for name, c := range colours {
+		picture := image.NewRGBA(image.Rect(0, 0, 12, 12))
+		for i := range 144 {
+			picture.Set(i%12, i/12, c)
+		}
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			log.Fatal(err)
+		}
+		f, err := os.Create(path)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := png.Encode(f, picture); err != nil {
+			log.Fatal(err)
+		}
+		f.Close()
+	}
+	return folder
+}
