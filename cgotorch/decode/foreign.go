@@ -55,7 +55,7 @@ func (p *Pool) decodeForeign(images []Image, begin int) (map[int]picture, int) {
 			continue
 		}
 		size := config.Width * config.Height * 3
-		if pending > 0 && pending+size > foreignBudget {
+		if pending > 0 && pending+size > p.budget {
 			break
 		}
 		pending += size
@@ -102,7 +102,7 @@ func probeForeign(data []byte, format Format) (Info, error) {
 	}
 	info := Info{Format: format, Width: config.Width, Height: config.Height, Channels: 3, Bits: 8, ColorSpace: RGB,
 		Orientation: int(C.ctd_orientation(bytesOf(data), C.size_t(len(data))))}
-	switch model := config.ColorModel; model {
+	switch config.ColorModel {
 	case color.GrayModel, color.Gray16Model:
 		info.Channels, info.ColorSpace = 1, Grey
 	case color.NRGBAModel, color.NRGBA64Model:
@@ -111,6 +111,9 @@ func probeForeign(data []byte, format Format) (Info, error) {
 		info.ColorSpace = YCbCr
 	case color.NYCbCrAModel:
 		info.Channels, info.ColorSpace, info.Alpha = 4, YCbCr, true
+	}
+	if _, ok := config.ColorModel.(color.Palette); ok {
+		info.Channels, info.ColorSpace = 1, Palette
 	}
 	switch config.ColorModel {
 	case color.Gray16Model, color.RGBA64Model, color.NRGBA64Model:

@@ -48,19 +48,26 @@ type Pool struct {
 	cleanup                 runtime.Cleanup
 	height, width, channels int
 	workers, maxPixels      int
+	budget                  int // of pixels decoded by Go, for one crossing
 }
 
-// NewPool starts the threads. It fails with ErrInvalidArgument for a value outside its range. The pool must be closed.
+// NewPool starts the threads. It fails with ErrInvalidArgument for a value outside its range, and with ErrOutOfMemory
+// when the system has no thread left. The pool must be closed.
 func NewPool(options Options) (*Pool, error) {
 	if options.Transform == nil {
 		return nil, fmt.Errorf("decode: Options.Transform is nil: %w", ErrInvalidArgument)
+	}
+	if got := C.ctd_abi_version(); got != C.CTD_ABI_VERSION {
+		return nil, fmt.Errorf("decode: libcgotorch_decode.so is version %d of its interface, this package wants %d: run make build, "+
+			"or make install where it is installed: %w", got, C.CTD_ABI_VERSION, ErrInternal)
 	}
 	in := C.ctd_options{
 		workers: narrow(options.Workers), channels: narrow(options.Channels),
 		horizontal_flip: C.double(options.HorizontalFlip), max_pixels: C.int64_t(options.MaxPixels),
 	}
 	options.Transform.set(&in)
-	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels, maxPixels: options.MaxPixels}
+	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels,
+		maxPixels: options.MaxPixels, budget: foreignBudget}
 	if p.channels == 0 {
 		p.channels = 3
 	}

@@ -3,6 +3,7 @@ package decode
 import (
 	"encoding/binary"
 	"image"
+	"image/color"
 	"io"
 
 	"golang.org/x/image/webp"
@@ -26,6 +27,10 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 			if len(body) >= 5 {
 				bits := binary.LittleEndian.Uint32(body[1:])
 				width, height = int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1
+				config.ColorModel = color.RGBAModel
+				if bits>>28&1 != 0 {
+					config.ColorModel = color.NRGBAModel
+				}
 			}
 		}
 		if width > 0 && err == nil && (width != config.Width || height != config.Height) {

@@ -1,0 +1,284 @@
+package decode
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// samples are the good images, three times over, each with a key of its own.
+func samples(t testing.TB) []Image {
+	var images []Image
+	for range 3 {
+		for _, name := range names(t, "good") {
+			images = append(images, Image{read(t, "good", name), uint64(len(images)) * 7919})
+		}
+	}
+	return images
+}
+
+func decodeAll(t testing.TB, pool *Pool, images []Image) ([]byte, []Result) {
+	t.Helper()
+	height, width, channels := pool.Size()
+	dst, results := make([]byte, len(images)*height*width*channels), make([]Result, len(images))
+	if err := pool.Decode(images, dst, results); err != nil {
+		t.Error(err)
+	}
+	return dst, results
+}
+
+// One key, one crop and one flip: not the number of workers, the place in the batch nor the other images change it.
+func TestPool_Decode_DependsOnKeyAlone(t *testing.T) {
+	images := samples(t)
+	options := Options{Workers: 1, Transform: RandomResizedCrop{Height: 11, Width: 13}, HorizontalFlip: 0.5}
+	want, wantResults := decodeAll(t, newPool(t, options), images)
+	options.Workers = 5
+	pool := newPool(t, options)
+	got, results := decodeAll(t, pool, images)
+	if !bytes.Equal(got, want) || fmt.Sprint(results) != fmt.Sprint(wantResults) {
+		t.Error("5 workers give another batch than 1")
+	}
+	each := len(want) / len(images)
+	for i := len(images) - 1; i >= 0; i -= 17 {
+		got, results := decodeAll(t, pool, images[i:i+1])
+		if !bytes.Equal(got, want[i*each:][:each]) || results[0] != wantResults[i] {
+			t.Errorf("image %d alone is not what it is in the batch", i)
+		}
+	}
+	images[0].Key++
+	if _, results := decodeAll(t, pool, images[:1]); results[0] == wantResults[0] {
+		t.Error("another key gives the same box")
+	}
+}
+
+func TestPool_Decode_Concurrently(t *testing.T) {
+	images := samples(t)
+	pool := newPool(t, Options{Workers: 3, Transform: RandomCrop{Height: 30, Width: 30, Padding: 40, PaddingMode: PadReflect}})
+	want, _ := decodeAll(t, pool, images)
+	var group sync.WaitGroup
+	for range 8 {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for range 3 {
+				if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
+					t.Error("a batch decoded beside others differs")
+				}
+			}
+		}()
+	}
+	group.Wait()
+}
+
+func TestPool_Decode_RefusesLengths(t *testing.T) {
+	pool := newPool(t, Options{Transform: Resize{Height: 4, Width: 5}})
+	image := Image{Data: read(t, "good", "rgb.png")}
+	for _, test := range []struct {
+		dst, results int
+		text         string
+	}{
+		{4*5*3 - 1, 1, "dst has 59 bytes; 1 images of 4 x 5 x 3 need 60"},
+		{4*5*3 + 1, 1, "dst has 61 bytes"},
+		{4 * 5 * 3, 0, "0 results for 1 images"},
+	} {
+		err := pool.Decode([]Image{image}, make([]byte, test.dst), make([]Result, test.results))
+		if !errors.Is(err, ErrInvalidArgument) || !strings.HasPrefix(err.Error(), "decode: "+test.text) {
+			t.Errorf("got %v, want %q", err, test.text)
+		}
+	}
+	if err := pool.Decode(nil, nil, nil); err != nil {
+		t.Errorf("an empty batch: %v", err)
+	}
+}
+
+func TestPool_MaxPixels(t *testing.T) {
+	for _, name := range []string{"420.jpg", "rgb.png", "palette.gif", "24.bmp", "raw.tif", "exif6.webp", "exif6.jpg"} {
+		data := read(t, "good", name)
+		if _, result := decodeOne(t, data, Options{Transform: Resize{Height: 4, Width: 4}, MaxPixels: 450}); result.Err != nil {
+			t.Errorf("%s: %v", name, result.Err)
+		}
+		_, result := decodeOne(t, data, Options{Transform: Resize{Height: 4, Width: 4}, MaxPixels: 449})
+		if !errors.Is(result.Err, ErrTooLarge) {
+			t.Errorf("%s: got %v, want ErrTooLarge", name, result.Err)
+		}
+	}
+}
+
+func TestPool_Close(t *testing.T) {
+	before := threads(t)
+	pool, err := NewPool(Options{Workers: 7, Transform: Resize{Height: 4, Width: 4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := threads(t) - before; got != 7 {
+		t.Errorf("7 workers are %d threads named decode-*", got)
+	}
+	images := samples(t)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for {
+				dst, results := make([]byte, len(images)*48), make([]Result, len(images))
+				switch err := pool.Decode(images, dst, results); {
+				case errors.Is(err, ErrClosed):
+					return
+				case err != nil:
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	time.Sleep(5 * time.Millisecond)
+	for range 2 {
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	group.Wait()
+	if got := threads(t); got != before {
+		t.Errorf("%d threads are left", got-before)
+	}
+}
+
+// A pool that is dropped and not closed ends its threads all the same.
+func TestPool_Cleanup(t *testing.T) {
+	before := threads(t)
+	func() {
+		if _, err := NewPool(Options{Workers: 3, Transform: Resize{Height: 4, Width: 4}}); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	for range 200 {
+		if runtime.GC(); threads(t) == before {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("%d threads are left", threads(t)-before)
+}
+
+// threads counts this process's threads that decode.
+func threads(t testing.TB) int {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, task := range tasks {
+		if name, err := os.ReadFile("/proc/self/task/" + task.Name() + "/comm"); err == nil && strings.HasPrefix(string(name), "decode-") {
+			n++
+		}
+	}
+	return n
+}
+
+// Resident memory and threads stay as they are over many batches, good and bad.
+func TestPool_Decode_MemoryIsFlat(t *testing.T) {
+	images := samples(t)
+	for _, name := range names(t, "bad") {
+		images = append(images, Image{Data: read(t, "bad", name)})
+	}
+	pool := newPool(t, Options{Workers: 2, Transform: RandomResizedCrop{Height: 32, Width: 32}})
+	dst, results := make([]byte, len(images)*32*32*3), make([]Result, len(images))
+	run := func(batches int) {
+		for range batches {
+			if err := pool.Decode(images, dst, results); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runtime.GC()
+	}
+	run(30)
+	before, count := resident(t), threads(t)
+	run(100)
+	if grown := resident(t) - before; grown > 8<<20 {
+		t.Errorf("resident memory grew by %d KB", grown>>10)
+	}
+	if got := threads(t); got != count {
+		t.Errorf("%d threads became %d", count, got)
+	}
+}
+
+func resident(t testing.TB) int {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, pages int
+	if _, err := fmt.Sscan(string(data), &size, &pages); err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// More pixels than the budget for images that Go decodes: the batch crosses in parts, and is the same.
+func TestPool_Decode_ForeignInParts(t *testing.T) {
+	data := read(t, "good", "24.bmp")
+	images := make([]Image, 9)
+	for i := range images {
+		images[i] = Image{Data: data, Key: uint64(i)}
+	}
+	images[4].Data = read(t, "good", "rgb.png")
+	pool := newPool(t, Options{Transform: Resize{Height: 6, Width: 6}})
+	want, _ := decodeAll(t, pool, images)
+	pool.budget = 3 * 25 * 18 * 3
+	if _, end := pool.decodeForeign(images, 0); end != 3 {
+		t.Errorf("the first part has %d images, want 3", end)
+	}
+	if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
+		t.Error("the batch in parts differs")
+	}
+	pool.budget = 1 // less than one image: one at a time
+	if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
+		t.Error("the batch one by one differs")
+	}
+}
+
+// Strips that inflate to more than the image are not inflated.
+func TestBoundBlocks_StripAboveImage(t *testing.T) {
+	data := read(t, "good", "all-rows-strip.tif")
+	config, err := openForeign(data, TIFF, defaultMaxPixels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := boundBlocks(data, config, defaultMaxPixels)
+	if err != nil || bytes.Equal(out, data) || bytes.Contains(out, []byte{0xff, 0xff, 0xff, 0xff}) {
+		t.Errorf("the strip still has 2^32-1 rows, %v", err)
+	}
+	if unsafe.SliceData(out) == unsafe.SliceData(data) {
+		t.Error("the caller's bytes were changed")
+	}
+	tile := bytes.Replace(data, []byte{0x16, 1, 4, 0, 1, 0, 0, 0}, []byte{0x42, 1, 4, 0, 1, 0, 0, 0}, 1)
+	if _, err := boundBlocks(tile, config, defaultMaxPixels); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("a tile 2^32-1 wide: %v", err)
+	}
+}
+
+func BenchmarkPool_Decode(b *testing.B) {
+	data := read(b, "good", "420.jpg")
+	images := make([]Image, 128)
+	for i := range images {
+		images[i] = Image{Data: data, Key: uint64(i)}
+	}
+	pool := newPool(b, Options{Workers: 1, Transform: RandomCrop{Height: 18, Width: 25, Padding: 4}})
+	dst, results := make([]byte, len(images)*18*25*3), make([]Result, len(images))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := pool.Decode(images, dst, results); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(images)*b.N)/b.Elapsed().Seconds(), "images/s")
+}
