@@ -3,6 +3,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
 
 PREFIX  ?= /usr/local
 VERSION := 0.1.0

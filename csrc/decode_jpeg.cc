@@ -60,7 +60,9 @@ void on_error(j_common_ptr info) {
   switch (info->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
       leave(codec_of(info), CTD_OUT_OF_MEMORY, "out of host memory");
+#if JPEG_LIB_VERSION < 70 // Ubuntu's libjpeg-turbo has version 8's interface, without this code
     case JERR_ARITH_NOTIMPL:
+#endif
     case JERR_BAD_PRECISION:
     case JERR_COMPONENT_COUNT:
     case JERR_CONVERSION_NOTIMPL:
