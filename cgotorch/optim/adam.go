@@ -1,0 +1,133 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// AdamOptions are the options of [NewAdam] and [NewAdamW]; the zero value is PyTorch's default.
+type AdamOptions struct {
+	LR             float64        // learning rate, above 0; 0 means 0.001
+	Betas          *[2]float64    // decays of the means of gradients and of their squares, each in [0, 1); nil means 0.9 and 0.999
+	Eps            float64        // added to the root of the squares' mean, above 0; 0 means 1e-8
+	WeightDecay    float64        // from 0; 0 means none for Adam and 0.01 for AdamW
+	NoWeightDecay  bool           // no weight decay, for AdamW too
+	AMSGrad        bool           // divide by the largest mean of squares so far
+	Implementation Implementation // fused unless another is chosen
+}
+
+// NewAdam returns an optimizer of torch.optim.Adam's rule over all groups: weight decay is a factor of the parameter added to
+// its gradient. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument].
+func NewAdam(options AdamOptions, groups ...Group) (*Optimizer, error) {
+	return newAdam("adam", false, options, groups)
+}
+
+// NewAdamW is [NewAdam] for torch.optim.AdamW's rule: weight decay times learning rate is the part by which a parameter
+// shrinks, outside the means.
+func NewAdamW(options AdamOptions, groups ...Group) (*Optimizer, error) {
+	if options.WeightDecay == 0 && !options.NoWeightDecay {
+		options.WeightDecay = 0.01
+	}
+	return newAdam("adamw", true, options, groups)
+}
+
+func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optimizer, error) {
+	r := &adam{title: name, decoupled: decoupled, beta1: 0.9, beta2: 0.999, eps: 1e-8, amsgrad: o.AMSGrad}
+	if o.Betas != nil {
+		r.beta1, r.beta2 = o.Betas[0], o.Betas[1]
+	}
+	if o.Eps != 0 {
+		r.eps = o.Eps
+	}
+	switch {
+	case !(r.beta1 >= 0 && r.beta1 < 1), !(r.beta2 >= 0 && r.beta2 < 1):
+		return nil, fmt.Errorf("optim: %s: betas %v and %v: each must be in [0, 1): %w", name, r.beta1, r.beta2, cgotorch.ErrInvalidArgument)
+	case !legal(r.eps):
+		return nil, fmt.Errorf("optim: %s: an eps of %v is not a number from 0 up: %w", name, r.eps, cgotorch.ErrInvalidArgument)
+	case o.NoWeightDecay && o.WeightDecay != 0:
+		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
+	}
+	return newOptimizer(r, o.Implementation, o.LR, o.WeightDecay, groups)
+}
+
+type adam struct {
+	title             string
+	decoupled         bool
+	beta1, beta2, eps float64
+	amsgrad           bool
+}
+
+func (r *adam) name() string { return r.title }
+
+func (r *adam) remembers() []string {
+	if r.amsgrad {
+		return []string{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+	}
+	return []string{"exp_avg", "exp_avg_sq"}
+}
+
+func (r *adam) begin(x *cgotorch.Exec, b *batch) {
+	if b.step != 1 {
+		return
+	}
+	for _, s := range b.slots {
+		for k := range s.state {
+			s.remember(x, k, x.ZerosLike(s.param))
+		}
+	}
+}
+
+func (r *adam) fused(x *cgotorch.Exec, b *batch) {
+	r.begin(x, b)
+	// The operator reads the count from a tensor for each parameter; here they are one.
+	step := x.Full(cgotorch.Float32, float64(b.step))
+	steps := make([]*cgotorch.Tensor, len(b.params))
+	for i := range steps {
+		steps[i] = step
+	}
+	var largest []*cgotorch.Tensor
+	if r.amsgrad {
+		largest = b.state(2)
+	}
+	run := x.FusedAdamInPlace
+	if r.decoupled {
+		run = x.FusedAdamWInPlace
+	}
+	run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.lr, cgotorch.FusedAdamOptions{
+		Beta1: cgotorch.Set(r.beta1), Beta2: cgotorch.Set(r.beta2), Eps: cgotorch.Set(r.eps),
+		WeightDecay: b.weightDecay, AMSGrad: r.amsgrad,
+	})
+}
+
+func (r *adam) foreach(x *cgotorch.Exec, b *batch) {
+	r.begin(x, b)
+	grads, own := b.grads, false
+	switch {
+	case b.weightDecay == 0:
+	case r.decoupled:
+		x.ForeachMulScalarInPlace(b.params, 1-b.lr*b.weightDecay)
+	default:
+		grads, own = x.ForeachAdd(grads, b.params, b.weightDecay), true
+	}
+	x.ForeachLerpInPlace(b.state(0), grads, 1-r.beta1)
+	x.ForeachMulScalarInPlace(b.state(1), r.beta2)
+	x.ForeachAddCMulInPlace(b.state(1), grads, grads, 1-r.beta2)
+	if own {
+		for _, t := range grads {
+			t.Close()
+		}
+	}
+	squares := b.state(1)
+	if r.amsgrad {
+		x.ForeachMaximumInPlace(b.state(2), squares)
+		squares = b.state(2)
+	}
+	correction1 := 1 - math.Pow(r.beta1, float64(b.step))
+	correction2 := 1 - math.Pow(r.beta2, float64(b.step))
+	roots := x.ForeachSqrt(squares)
+	x.ForeachDivScalarInPlace(roots, math.Sqrt(correction2))
+	x.ForeachAddScalarInPlace(roots, r.eps)
+	x.ForeachAddCDivInPlace(b.params, b.state(0), roots, -b.lr/correction1)
+}

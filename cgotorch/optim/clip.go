@@ -1,0 +1,54 @@
+package optim
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ClipGradNorm scales the gradients of params in place so that their common 2-norm is at most maxNorm, as
+// torch.nn.utils.clip_grad_norm_ does, and returns the norm before that, shape []. The host does not wait; parameters without
+// a gradient are passed over, and without any the norm is 0. A norm that is not finite makes the gradients so too.
+// It fails with [cgotorch.ErrInvalidArgument] for a maxNorm that is not a number from 0 up.
+func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) *cgotorch.Tensor {
+	if !(maxNorm >= 0) {
+		x.Fail("optim.ClipGradNorm", errNorm(maxNorm))
+	}
+	x = x.NoGrad().NoAutocast()
+	return x.Tidy(func() *cgotorch.Tensor {
+		var lists [][]*cgotorch.Tensor // one for each device and dtype
+		var norms []*cgotorch.Tensor
+		for _, p := range params {
+			if grad := p.Grad(); grad != nil {
+				lists = insert(lists, grad)
+			}
+		}
+		if len(lists) == 0 {
+			return x.Zeros(cgotorch.Float32)
+		}
+		for _, grads := range lists {
+			norms = append(norms, x.ForeachNorm(grads, 2)...)
+		}
+		total := x.VectorNorm(x.Stack(norms, 0), 2, nil, cgotorch.SumOptions{})
+		factor := x.Clamp(x.MulScalar(x.Reciprocal(x.AddScalar(total, 1e-6)), maxNorm), nil, 1.0)
+		for _, grads := range lists {
+			x.ForeachMulTensorInPlace(grads, factor)
+		}
+		return total
+	})
+}
+
+// insert adds t to the list of its device and dtype, which is made if there is none.
+func insert(lists [][]*cgotorch.Tensor, t *cgotorch.Tensor) [][]*cgotorch.Tensor {
+	for i, list := range lists {
+		if list[0].Device() == t.Device() && list[0].DType() == t.DType() {
+			lists[i] = append(list, t)
+			return lists
+		}
+	}
+	return append(lists, []*cgotorch.Tensor{t})
+}
+
+func errNorm(maxNorm float64) error {
+	return fmt.Errorf("a largest norm of %v is not a number from 0 up: %w", maxNorm, cgotorch.ErrInvalidArgument)
+}

@@ -1,0 +1,301 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Implementation chooses the operators that do a step. Both give the same result but for rounding.
+type Implementation int
+
+const (
+	// Fused, the default, is one operator for all parameters of a group, device and dtype, on CPU and CUDA: PyTorch's
+	// fused=True. It needs no memory beside the state.
+	Fused Implementation = iota
+	// Foreach is a few operators on lists of tensors. It is what PyTorch does by default: foreach=True on CUDA, and a loop
+	// of the same arithmetic on the CPU.
+	Foreach
+)
+
+// Group is a part of the parameters with settings of its own.
+type Group struct {
+	Params        []*cgotorch.Tensor // of real floating dtypes, in no other group
+	LR            float64            // 0 means that of the options
+	WeightDecay   float64            // 0 means that of the options
+	NoWeightDecay bool               // none, whatever the options say; usual for biases and normalisation
+}
+
+// Optimizer does steps of one rule, made by [NewSGD], [NewAdam] or [NewAdamW]. It borrows its parameters and owns what it
+// remembers of them, on their devices, from the first step on until Close. It is used by one goroutine at a time.
+type Optimizer struct {
+	rule   rule
+	impl   Implementation
+	lr     float64
+	scale  float64
+	groups []group
+	slots  []*slot // of all groups, in order
+	closed bool
+}
+
+// rule is the arithmetic of one optimizer.
+type rule interface {
+	name() string
+	// remembers names the tensors kept for each parameter, as PyTorch does.
+	remembers() []string
+	// fused and foreach change the parameters of b, all of which have been stepped b.step-1 times before.
+	fused(x *cgotorch.Exec, b *batch)
+	foreach(x *cgotorch.Exec, b *batch)
+}
+
+type group struct {
+	lr          float64 // 0: the optimizer's
+	weightDecay float64
+	buckets     []bucket
+}
+
+// bucket is the part of a group that one operator can change.
+type bucket struct {
+	device cgotorch.Device
+	dtype  cgotorch.DType
+	slots  []*slot
+	now    batch // scratch
+}
+
+// slot is what is remembered of one parameter.
+type slot struct {
+	index int
+	param *cgotorch.Tensor
+	step  int64 // number of steps done
+	state []*cgotorch.Tensor
+}
+
+// batch is the parameters of a bucket that have a gradient and the same number of steps, with those gradients.
+type batch struct {
+	lr, weightDecay float64
+	step            int64 // the number of this step, from 1
+	slots           []*slot
+	params, grads   []*cgotorch.Tensor
+	lists           [3][]*cgotorch.Tensor
+}
+
+// state returns tensor k of every slot. The slice is valid until the next call with that k.
+func (b *batch) state(k int) []*cgotorch.Tensor {
+	b.lists[k] = b.lists[k][:0]
+	for _, s := range b.slots {
+		b.lists[k] = append(b.lists[k], s.state[k])
+	}
+	return b.lists[k]
+}
+
+func (b *batch) reset() {
+	clear(b.params)
+	clear(b.grads)
+	b.slots, b.params, b.grads = b.slots[:0], b.params[:0], b.grads[:0]
+}
+
+func newOptimizer(r rule, impl Implementation, lr, weightDecay float64, groups []Group) (*Optimizer, error) {
+	fail := func(format string, args ...any) (*Optimizer, error) {
+		return nil, fmt.Errorf("optim: %s: %s: %w", r.name(), fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
+	}
+	if impl != Fused && impl != Foreach {
+		return fail("there is no implementation %d: use Fused or Foreach", impl)
+	}
+	if lr == 0 {
+		lr = 1e-3
+	}
+	if !legal(lr) {
+		return fail("a learning rate of %v is not a number from 0 up", lr)
+	}
+	if !legal(weightDecay) {
+		return fail("a weight decay of %v is not a number from 0 up", weightDecay)
+	}
+	o := &Optimizer{rule: r, impl: impl, lr: lr, scale: 1}
+	seen := map[*cgotorch.Tensor]int{}
+	for i, in := range groups {
+		g := group{lr: in.LR, weightDecay: in.WeightDecay}
+		switch {
+		case !legal(in.LR):
+			return fail("group %d: a learning rate of %v is not a number from 0 up", i, in.LR)
+		case !legal(in.WeightDecay):
+			return fail("group %d: a weight decay of %v is not a number from 0 up", i, in.WeightDecay)
+		case in.NoWeightDecay && in.WeightDecay != 0:
+			return fail("group %d has both a weight decay of %v and NoWeightDecay: leave one out", i, in.WeightDecay)
+		case in.NoWeightDecay:
+			g.weightDecay = 0
+		case in.WeightDecay == 0:
+			g.weightDecay = weightDecay
+		}
+		for k, p := range in.Params {
+			if p == nil || p.Closed() {
+				return fail("group %d: parameter %d is %v", i, k, p)
+			}
+			if first, twice := seen[p]; twice {
+				return fail("group %d: parameter %d (%v) is in group %d already", i, k, p, first)
+			}
+			seen[p] = i
+			if !p.DType().IsFloat() {
+				return fail("group %d: parameter %d is %v: only floating dtypes can be optimized", i, k, p)
+			}
+			s := &slot{index: len(o.slots), param: p, state: make([]*cgotorch.Tensor, len(r.remembers()))}
+			o.slots = append(o.slots, s)
+			g.add(s)
+		}
+		o.groups = append(o.groups, g)
+	}
+	if len(o.slots) == 0 {
+		return fail("there are no parameters: give at least one Group with Params")
+	}
+	return o, nil
+}
+
+func legal(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
+
+func (g *group) add(s *slot) {
+	device, dtype := s.param.Device(), s.param.DType()
+	for i := range g.buckets {
+		if b := &g.buckets[i]; b.device == device && b.dtype == dtype {
+			b.slots = append(b.slots, s)
+			return
+		}
+	}
+	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, slots: []*slot{s}})
+}
+
+// Params returns the parameters of all groups, in order. They are borrowed.
+func (o *Optimizer) Params() []*cgotorch.Tensor {
+	params := make([]*cgotorch.Tensor, len(o.slots))
+	for i, s := range o.slots {
+		params[i] = s.param
+	}
+	return params
+}
+
+// LR is the learning rate that the next Step uses for group i: the group's or the optimizer's, times the scale.
+func (o *Optimizer) LR(i int) float64 {
+	if lr := o.groups[i].lr; lr != 0 {
+		return lr * o.scale
+	}
+	return o.lr * o.scale
+}
+
+// SetLR sets the learning rate of the groups that have none of their own; the scale stays.
+func (o *Optimizer) SetLR(lr float64) { o.lr = lr }
+
+// SetScale sets the factor, 1 at first, by which every group's learning rate is multiplied: the value of a [Schedule].
+func (o *Optimizer) SetScale(factor float64) { o.scale = factor }
+
+// ZeroGrad removes the gradients of all parameters. It enqueues nothing; the memory is free for the next backward.
+func (o *Optimizer) ZeroGrad() {
+	for _, s := range o.slots {
+		if !s.param.Closed() {
+			_ = s.param.SetGrad(nil) // removing cannot fail
+		}
+	}
+}
+
+// Step changes every parameter that has a gradient; the others, and their counts of steps, stay as they are. It is not
+// recorded for backward and runs without autocast, whatever x says. It fails with [cgotorch.ErrInvalidArgument] for a
+// learning rate that is not a number from 0 up, and with [cgotorch.ErrClosed] for a closed parameter or optimizer.
+func (o *Optimizer) Step(x *cgotorch.Exec) {
+	if o.closed {
+		o.fail(x, "the optimizer: %w", cgotorch.ErrClosed)
+	}
+	x = x.NoGrad().NoAutocast()
+	for i := range o.groups {
+		lr := o.LR(i)
+		if !legal(lr) {
+			o.fail(x, "group %d: a learning rate of %v is not a number from 0 up", i, lr)
+		}
+		for k := range o.groups[i].buckets {
+			o.stepBucket(x, &o.groups[i].buckets[k], lr, o.groups[i].weightDecay)
+		}
+	}
+}
+
+func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket, lr, weightDecay float64) {
+	b := &from.now
+	b.lr, b.weightDecay = lr, weightDecay
+	defer b.reset()
+	var later []*slot // with another count of steps than b's; there are none unless a parameter was skipped before
+	slots := from.slots
+	for len(slots) > 0 {
+		b.reset()
+		later = later[:0:0]
+		for _, s := range slots {
+			if s.param.Closed() {
+				o.fail(x, "parameter %d: %w", s.index, cgotorch.ErrClosed)
+			}
+			if len(b.slots) > 0 && s.step+1 != b.step {
+				later = append(later, s)
+				continue
+			}
+			grad := s.param.Grad()
+			if grad == nil {
+				continue
+			}
+			b.step = s.step + 1
+			b.slots = append(b.slots, s)
+			b.params = append(b.params, s.param)
+			b.grads = append(b.grads, grad)
+		}
+		slots = later
+		if len(b.slots) > 0 {
+			o.stepBatch(x, b)
+		}
+	}
+}
+
+func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch) {
+	x.Tidy(func() *cgotorch.Tensor {
+		if o.impl == Fused {
+			alignGrads(x, b)
+			o.rule.fused(x, b)
+		} else {
+			o.rule.foreach(x, b)
+		}
+		return nil
+	})
+	for _, s := range b.slots {
+		s.step = b.step
+	}
+}
+
+// alignGrads gives every gradient its parameter's strides. Backward's have them; one that the program has set may not, and
+// LibTorch's fused CPU kernels walk through both as if they had.
+func alignGrads(x *cgotorch.Exec, b *batch) {
+	for i, grad := range b.grads {
+		if param := b.params[i]; !sameLayout(param, grad) {
+			b.grads[i] = x.CopyInPlace(x.EmptyLike(param), grad)
+		}
+	}
+}
+
+func sameLayout(a, b *cgotorch.Tensor) bool {
+	shape, strides := a.Shape(), a.Strides()
+	for i, n := range b.Strides() {
+		if n != strides[i] && shape[i] != 1 {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *Optimizer) fail(x *cgotorch.Exec, format string, args ...any) {
+	x.Fail("optim.Step", fmt.Errorf(o.rule.name()+": "+format, args...))
+}
+
+// Close frees what the optimizer remembers. The parameters and their gradients stay. Closing twice does nothing.
+func (o *Optimizer) Close() error {
+	o.closed = true
+	var errs []error
+	for _, s := range o.slots {
+		for k, t := range s.state {
+			errs = append(errs, t.Close())
+			s.state[k] = nil
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,405 @@
+package optim
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// do runs fn in a Do of a stream of its own and fails the test if handles are left.
+func do(t *testing.T, fn func(x *cgotorch.Exec) error) {
+	t.Helper()
+	if err := try(t, fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
+	t.Helper()
+	before := cgotorch.LiveHandles()
+	stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Do(fn)
+	stream.Close()
+	if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
+		t.Errorf("handles: %v before, %v after", before, after)
+	}
+	return err
+}
+
+// param is a parameter that holds values, with a gradient of ones.
+func param(x *cgotorch.Exec, values ...float32) *cgotorch.Tensor {
+	p := cgotorch.FromSlice(x, values)
+	setGrad(x, p, 1)
+	return p
+}
+
+func setGrad(x *cgotorch.Exec, p *cgotorch.Tensor, value float64) {
+	if err := p.SetGrad(x.FullLike(p, value)); err != nil {
+		x.Fail("test", err)
+	}
+}
+
+func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
+	return cgotorch.ToSlice[float32](x, x.To(t, cgotorch.Float32))
+}
+
+func TestNew_Refuses(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p := param(x, 1)
+		closed := param(x, 1)
+		closed.Close()
+		some := Group{Params: []*cgotorch.Tensor{p}}
+		nan := math.NaN()
+		sgd := func(o SGDOptions, g ...Group) func() (*Optimizer, error) {
+			return func() (*Optimizer, error) { return NewSGD(o, g...) }
+		}
+		adam := func(o AdamOptions, g ...Group) func() (*Optimizer, error) {
+			return func() (*Optimizer, error) { return NewAdam(o, g...) }
+		}
+		for _, c := range []struct {
+			make func() (*Optimizer, error)
+			want string
+		}{
+			{sgd(SGDOptions{}), "there are no parameters"},
+			{sgd(SGDOptions{}, Group{}), "there are no parameters"},
+			{sgd(SGDOptions{LR: -1}, some), "a learning rate of -1"},
+			{sgd(SGDOptions{LR: nan}, some), "a learning rate of NaN"},
+			{sgd(SGDOptions{LR: math.Inf(1)}, some), "a learning rate of +Inf"},
+			{sgd(SGDOptions{Momentum: -1}, some), "a momentum of -1"},
+			{sgd(SGDOptions{Dampening: nan}, some), "a dampening of NaN"},
+			{sgd(SGDOptions{WeightDecay: -1}, some), "a weight decay of -1"},
+			{sgd(SGDOptions{Nesterov: true}, some), "Nesterov needs Momentum above 0"},
+			{sgd(SGDOptions{Nesterov: true, Momentum: 0.9, Dampening: 0.1}, some), "Nesterov needs Momentum above 0 and Dampening 0"},
+			{sgd(SGDOptions{Implementation: 7}, some), "there is no implementation 7"},
+			{sgd(SGDOptions{}, some, Group{LR: -2}), "group 1: a learning rate of -2"},
+			{sgd(SGDOptions{}, some, Group{WeightDecay: -2}), "group 1: a weight decay of -2"},
+			{sgd(SGDOptions{}, some, Group{WeightDecay: 1, NoWeightDecay: true}), "group 1 has both"},
+			{sgd(SGDOptions{}, some, some), "group 1: parameter 0 (float32[1]) is in group 0 already"},
+			{sgd(SGDOptions{}, some, Group{Params: []*cgotorch.Tensor{nil}}), "group 1: parameter 0 is nil"},
+			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{closed}}), "group 0: parameter 0 is closed"},
+			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{x.Zeros(cgotorch.Int64, 3)}}), "int64[3]: only floating dtypes"},
+			{adam(AdamOptions{Betas: &[2]float64{1, 0.9}}, some), "betas 1 and 0.9"},
+			{adam(AdamOptions{Betas: &[2]float64{0.9, -0.1}}, some), "betas 0.9 and -0.1"},
+			{adam(AdamOptions{Eps: -1}, some), "an eps of -1"},
+			{adam(AdamOptions{WeightDecay: 1, NoWeightDecay: true}, some), "both a weight decay of 1 and NoWeightDecay"},
+		} {
+			_, err := c.make()
+			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.HasPrefix(err.Error(), "optim: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+		return nil
+	})
+}
+
+func TestStep_Defaults(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p := param(x, 1)
+		for _, c := range []struct {
+			new  func() (*Optimizer, error)
+			lr   float64
+			want float32 // after one step from 1 with a gradient of 1
+		}{
+			{func() (*Optimizer, error) { return NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 0.999},
+			{func() (*Optimizer, error) { return NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 0.999},
+			{func() (*Optimizer, error) { return NewAdamW(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 1 - 1e-3 - 1e-5},
+		} {
+			opt, err := c.new()
+			if err != nil {
+				return err
+			}
+			x.FillInPlace(p, 1)
+			opt.Step(x)
+			if got := values(x, p)[0]; opt.LR(0) != c.lr || math.Abs(float64(got-c.want)) > 1e-7 {
+				t.Errorf("%s: lr %v, %v after a step; want %v, %v", opt.rule.name(), opt.LR(0), got, c.lr, c.want)
+			}
+			opt.Close()
+		}
+		return nil
+	})
+}
+
+// Both implementations handle every floating dtype; a step of 0.5 from 1 with a gradient of 1 is exact in all of them.
+func TestStep_EveryDType(t *testing.T) {
+	for _, impl := range []Implementation{Fused, Foreach} {
+		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64, cgotorch.BFloat16, cgotorch.Float16} {
+			do(t, func(x *cgotorch.Exec) error {
+				p := x.Ones(dtype, 3, 5)
+				setGrad(x, p, 1)
+				for _, new := range []func() (*Optimizer, error){
+					func() (*Optimizer, error) {
+						return NewSGD(SGDOptions{LR: 0.5, Momentum: 0.5, Implementation: impl}, Group{Params: []*cgotorch.Tensor{p}})
+					},
+					func() (*Optimizer, error) {
+						return NewAdam(AdamOptions{LR: 0.5, Betas: &[2]float64{}, Implementation: impl}, Group{Params: []*cgotorch.Tensor{p}})
+					},
+				} {
+					opt, err := new()
+					if err != nil {
+						return err
+					}
+					x.FillInPlace(p, 1)
+					opt.Step(x)
+					for _, got := range values(x, p) {
+						if math.Abs(float64(got-0.5)) > 1e-6 {
+							t.Errorf("%s of %v, implementation %d: %v, want 0.5", opt.rule.name(), dtype, impl, got)
+							break
+						}
+					}
+					for _, s := range opt.slots[0].state {
+						if s.DType() != dtype {
+							t.Errorf("%s keeps %v for a parameter of %v", opt.rule.name(), s, dtype)
+						}
+					}
+					opt.Close()
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func TestStep_DTypesInOneGroup(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		params := []*cgotorch.Tensor{param(x, 1), x.To(param(x, 2), cgotorch.BFloat16), param(x, 3)}
+		setGrad(x, params[1], 1)
+		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: params})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		opt.Step(x)
+		for i, p := range params {
+			if got, want := values(x, p)[0], float32(i)+0.5; got != want {
+				t.Errorf("parameter %d is %v, want %v", i, got, want)
+			}
+		}
+		if n := len(opt.groups[0].buckets); n != 2 {
+			t.Errorf("%d calls for two dtypes", n)
+		}
+		if !slices.Equal(opt.Params(), params) {
+			t.Error("Params has another order than the group")
+		}
+		return nil
+	})
+}
+
+// A gradient that the program has set may have other strides than its parameter.
+func TestStep_GradientOfAnotherLayout(t *testing.T) {
+	for _, impl := range []Implementation{Fused, Foreach} {
+		do(t, func(x *cgotorch.Exec) error {
+			grad := x.Contiguous(x.Reshape(x.Arange(cgotorch.Float32, 0, 120, nil), 2, 3, 4, 5), cgotorch.ChannelsLast)
+			p := x.Zeros(cgotorch.Float32, 2, 3, 4, 5)
+			if err := p.SetGrad(grad); err != nil {
+				return err
+			}
+			opt, err := NewSGD(SGDOptions{LR: 1, Momentum: 0.9, Implementation: impl}, Group{Params: []*cgotorch.Tensor{p}})
+			if err != nil {
+				return err
+			}
+			defer opt.Close()
+			opt.Step(x)
+			opt.Step(x)
+			for i, got := range values(x, p) {
+				if want := -2.9 * float32(i); math.Abs(float64(got-want)) > 1e-4 {
+					t.Fatalf("implementation %d: element %d is %v, want %v", impl, i, got, want)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// PyTorch's foreach SGD changes the gradients; ours never does, so that they can be looked at after a step.
+func TestStep_LeavesGradients(t *testing.T) {
+	for _, impl := range []Implementation{Fused, Foreach} {
+		for _, decay := range []float64{0, 0.1} {
+			do(t, func(x *cgotorch.Exec) error {
+				p, q := param(x, 1), param(x, 1)
+				a, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: decay, Implementation: impl}, Group{Params: []*cgotorch.Tensor{p}})
+				if err != nil {
+					return err
+				}
+				defer a.Close()
+				b, err := NewAdam(AdamOptions{WeightDecay: decay, AMSGrad: true, Implementation: impl}, Group{Params: []*cgotorch.Tensor{q}})
+				if err != nil {
+					return err
+				}
+				defer b.Close()
+				for range 2 {
+					a.Step(x)
+					b.Step(x)
+				}
+				if p, q := values(x, p.Grad())[0], values(x, q.Grad())[0]; p != 1 || q != 1 {
+					t.Errorf("implementation %d: gradients %v and %v, want 1", impl, p, q)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func TestStep_Modes(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p := x.Detach(param(x, 1, 2))
+		if err := p.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		opt, err := NewAdamW(AdamOptions{LR: 0.5, Implementation: Foreach}, Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		x.Backward(x.Sum(p))
+		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // in place on a leaf: fails where it is recorded
+		if got := opt.slots[0].state[0]; got.DType() != cgotorch.Float32 || got.RequiresGrad() {
+			t.Errorf("keeps %v, requiring a gradient: %v", got, got.RequiresGrad())
+		}
+		return nil
+	})
+}
+
+func TestZeroGrad(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p, q := param(x, 1), param(x, 1)
+		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: []*cgotorch.Tensor{p}}, Group{Params: []*cgotorch.Tensor{q}})
+		if err != nil {
+			return err
+		}
+		opt.ZeroGrad()
+		if p.Grad() != nil || q.Grad() != nil {
+			t.Error("a gradient is left")
+		}
+		opt.Step(x)
+		if got := values(x, p)[0]; got != 1 {
+			t.Errorf("a parameter without a gradient was changed to %v", got)
+		}
+		if s := opt.State(); s.Steps[0] != 0 {
+			t.Errorf("its steps are %v", s.Steps)
+		}
+		p.Close()
+		opt.ZeroGrad() // does not mind
+		return nil
+	})
+}
+
+func TestStep_GroupsAndRates(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p, q, r := param(x, 1), param(x, 1), param(x, 1)
+		opt, err := NewSGD(SGDOptions{LR: 0.5, WeightDecay: 1},
+			Group{Params: []*cgotorch.Tensor{p}},
+			Group{Params: []*cgotorch.Tensor{q}, LR: 0.25, WeightDecay: 3},
+			Group{Params: []*cgotorch.Tensor{r}, NoWeightDecay: true})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		opt.Step(x)
+		for i, want := range []float32{0, 0, 0.5} {
+			if got := values(x, opt.Params()[i])[0]; got != want {
+				t.Errorf("group %d: %v, want %v", i, got, want)
+			}
+		}
+		opt.SetLR(2)
+		opt.SetScale(0.5)
+		for i, want := range []float64{1, 0.125, 1} {
+			if got := opt.LR(i); got != want {
+				t.Errorf("group %d: learning rate %v, want %v", i, got, want)
+			}
+		}
+		return nil
+	})
+}
+
+func TestStep_Fails(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		spoil  func(o *Optimizer)
+		is     error
+		wanted string
+	}{
+		{"closed optimizer", func(o *Optimizer) { o.Close() }, cgotorch.ErrClosed, "sgd: the optimizer: closed"},
+		{"closed parameter", func(o *Optimizer) { o.slots[1].param.Close() }, cgotorch.ErrClosed, "sgd: parameter 1: closed"},
+		{"learning rate", func(o *Optimizer) { o.SetLR(math.NaN()) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of NaN"},
+		{"scale", func(o *Optimizer) { o.SetScale(-1) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of -0.5"},
+	} {
+		err := try(t, func(x *cgotorch.Exec) error {
+			opt, err := NewSGD(SGDOptions{LR: 0.5, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{param(x, 1), param(x, 1)}})
+			if err != nil {
+				return err
+			}
+			defer opt.Close()
+			opt.Step(x)
+			c.spoil(opt)
+			opt.Step(x)
+			return nil
+		})
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.wanted) || !strings.Contains(err.Error(), "optimizer_test.go:") {
+			t.Errorf("%s: %v, want %v with %q", c.what, err, c.is, c.wanted)
+		}
+	}
+}
+
+func TestClose_Twice(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		opt, err := NewAdam(AdamOptions{AMSGrad: true}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
+		if err != nil {
+			return err
+		}
+		opt.Step(x)
+		if err := opt.Close(); err != nil {
+			t.Error(err)
+		}
+		return opt.Close()
+	})
+}
+
+// Fused steps take no memory beside the state; foreach ones as much as the parameters have, and give it back.
+func TestStep_Memory(t *testing.T) {
+	if _, err := cgotorch.CPU.Memory(); err != nil { // counting begins
+		t.Fatal(err)
+	}
+	const size = 1 << 20
+	for _, impl := range []Implementation{Fused, Foreach} {
+		for _, new := range []func(g Group) (*Optimizer, error){
+			func(g Group) (*Optimizer, error) {
+				return NewSGD(SGDOptions{Momentum: 0.9, WeightDecay: 0.1, Nesterov: true, Implementation: impl}, g)
+			},
+			func(g Group) (*Optimizer, error) {
+				return NewAdam(AdamOptions{WeightDecay: 0.1, AMSGrad: true, Implementation: impl}, g)
+			},
+		} {
+			do(t, func(x *cgotorch.Exec) error {
+				p := x.Zeros(cgotorch.Float32, size/4)
+				setGrad(x, p, 1)
+				opt, err := new(Group{Params: []*cgotorch.Tensor{p}})
+				if err != nil {
+					return err
+				}
+				defer opt.Close()
+				opt.Step(x)
+				before, _ := cgotorch.CPU.Memory()
+				if err := cgotorch.CPU.ResetPeakMemory(); err != nil {
+					return err
+				}
+				opt.Step(x)
+				after, err := cgotorch.CPU.Memory()
+				if after.Allocated != before.Allocated {
+					t.Errorf("%s, implementation %d: %d bytes before a step, %d after", opt.rule.name(), impl, before.Allocated, after.Allocated)
+				}
+				if extra, most := after.PeakAllocated-before.Allocated, int64(impl)*size+size/100; extra > most {
+					t.Errorf("%s, implementation %d: a step took %d bytes, want at most %d", opt.rule.name(), impl, extra, most)
+				}
+				return err
+			})
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package optim
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// An optimizer that goes on from the state of another does the same steps to the bit.
+func TestRestore_GoesOn(t *testing.T) {
+	for _, impl := range []Implementation{Fused, Foreach} {
+		for name, new := range map[string]func(g Group) (*Optimizer, error){
+			"sgd":      func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Implementation: impl}, g) },
+			"momentum": func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Implementation: impl}, g) },
+			"adamw": func(g Group) (*Optimizer, error) {
+				return NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, g)
+			},
+		} {
+			do(t, func(x *cgotorch.Exec) error {
+				a := []*cgotorch.Tensor{x.Randn(cgotorch.Float32, 2, 3, 4, 5), x.Randn(cgotorch.Float32, 7), x.Randn(cgotorch.Float32)}
+				a[0] = x.Contiguous(a[0], cgotorch.ChannelsLast)
+				first, err := new(Group{Params: a})
+				if err != nil {
+					return err
+				}
+				defer first.Close()
+				grad := func(params []*cgotorch.Tensor, step int) {
+					for i, p := range params {
+						if i == 1 && step%3 == 0 || i == 2 && step < 5 {
+							p.SetGrad(nil) // parameters differ in their number of steps, and the last has none yet
+							continue
+						}
+						setGrad(x, p, float64(i)-0.1*float64(step))
+					}
+				}
+				for step := range 5 {
+					grad(a, step)
+					first.SetLR(0.01)
+					first.SetScale(0.5)
+					first.Step(x)
+				}
+				b := []*cgotorch.Tensor{x.Clone(a[0]), x.Clone(a[1]), x.Clone(a[2])}
+				second, err := new(Group{Params: b})
+				if err != nil {
+					return err
+				}
+				defer second.Close()
+				grad(b, 7)
+				second.Step(x) // gives it state of its own
+				for i := range b {
+					x.CopyInPlace(b[i], a[i])
+				}
+				state := first.State()
+				text, err := json.Marshal(state)
+				if err != nil {
+					return err
+				}
+				var loaded State
+				if err := json.Unmarshal(text, &loaded); err != nil {
+					return err
+				}
+				for _, r := range state.Tensors { // a file has them contiguous
+					read := x.Contiguous(x.Clone(r.Tensor), cgotorch.Contiguous)
+					if err := read.SetRequiresGrad(true); err != nil {
+						return err
+					}
+					loaded.Tensors = append(loaded.Tensors, RememberedTensor{r.Param, r.Name, read})
+				}
+				if err := second.Restore(x, loaded); err != nil {
+					return err
+				}
+				for _, r := range second.State().Tensors {
+					if r.Tensor.RequiresGrad() {
+						t.Errorf("%s: %s is recorded for backward", name, r.Name)
+					}
+				}
+				for step := 5; step < 10; step++ {
+					grad(a, step)
+					grad(b, step)
+					first.Step(x)
+					second.Step(x)
+				}
+				for i := range a {
+					if !x.Equal(a[i], b[i]) {
+						t.Errorf("%s: parameter %d differs", name, i)
+					}
+				}
+				if got, want := second.State().Steps, []int64{10, 6, 5}; !slices.Equal(got, want) {
+					t.Errorf("%s: steps %v, want %v", name, got, want)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+func TestRestore_Refuses(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		params := []*cgotorch.Tensor{param(x, 1, 2), param(x, 3)}
+		opt, err := NewAdam(AdamOptions{}, Group{Params: params})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		opt.Step(x)
+		closed := x.Zeros(cgotorch.Float32, 1)
+		closed.Close()
+		for _, c := range []struct {
+			spoil func(s *State)
+			want  string
+		}{
+			{func(s *State) { s.Rule = "sgd" }, `the state is one of "sgd"`},
+			{func(s *State) { s.LR = math.NaN() }, "a learning rate of NaN"},
+			{func(s *State) { s.Scale = -1 }, "scaled by -1"},
+			{func(s *State) { s.Steps = s.Steps[:1] }, "the state is of 1 parameters, the optimizer has 2"},
+			{func(s *State) { s.Steps[1] = -1 }, "parameter 1 has done -1 steps"},
+			{func(s *State) { s.Steps[1] = 0 }, "parameter 1 has done 0 steps, and its exp_avg is float32[1]"},
+			{func(s *State) { s.Tensors = s.Tensors[1:] }, "parameter 0 has done 1 steps, and its exp_avg is nil"},
+			{func(s *State) { s.Tensors[0].Param = 2 }, "exp_avg is of parameter 2, and there are 2"},
+			{func(s *State) { s.Tensors[0].Param = -1 }, "exp_avg is of parameter -1"},
+			{func(s *State) { s.Tensors[0].Name = "momentum_buffer" }, "momentum_buffer of parameter 0 is nothing that it keeps"},
+			{func(s *State) { s.Tensors[0].Name = "exp_avg_sq" }, "exp_avg_sq of parameter 0 is there twice"},
+			{func(s *State) { s.Tensors[0].Tensor = params[1] }, "exp_avg of parameter 0 is float32[1], the parameter is float32[2]"},
+			{func(s *State) { s.Tensors[3].Tensor = nil }, "exp_avg_sq of parameter 1: closed"},
+			{func(s *State) { s.Tensors[3].Tensor = closed }, "exp_avg_sq of parameter 1: closed"},
+		} {
+			s := opt.State()
+			c.spoil(&s)
+			if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.HasPrefix(err.Error(), "optim: adam: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+		s := opt.State()
+		params[0].Close()
+		if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "parameter 0: closed") {
+			t.Errorf("closed parameter: %v", err)
+		}
+		opt.Close()
+		if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "the optimizer: closed") {
+			t.Errorf("closed optimizer: %v", err)
+		}
+		return nil
+	})
+}
