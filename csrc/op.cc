@@ -331,7 +331,7 @@ class Writer {
       const auto list = v.toTensorList();
       word(CT_ARG_TENSORS);
       word(list.size());
-      for (const at::Tensor& t : list) tensor(t);
+      for (const auto& t : list) tensor(t);
     } else if (v.isInt()) {
       word(CT_ARG_INT);
       word(static_cast<uint64_t>(v.toInt()));
