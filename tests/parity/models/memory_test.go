@@ -1,0 +1,122 @@
+package models_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+)
+
+// memoryUse is what memory.py prints, in bytes.
+type memoryUse struct {
+	Model                 string
+	Batch, Size           int
+	Held, Train, Evaluate int64
+}
+
+const memoryLimit = 1.02 // of PyTorch's
+
+// The peak of a training step depends on oneDNN's kernels and so on the CPU: TestMemory_BesidePyTorch compares it.
+func TestMemory_AtMostPyTorchs(t *testing.T) {
+	var fixtures []memoryUse
+	readFixture(t, "memory", &fixtures)
+	for _, want := range fixtures {
+		t.Run(want.Model, func(t *testing.T) {
+			got := measure(t, cgotorch.CPU, want)
+			want.Train = got.Train
+			got.check(t, want)
+		})
+	}
+}
+
+// CGOTORCH_PEER is the Python of an environment with torch and torchvision, CGOTORCH_LIBRARY the path of libcgotorch.so, which
+// counts for both.
+func TestMemory_BesidePyTorch(t *testing.T) {
+	python, library := os.Getenv("CGOTORCH_PEER"), os.Getenv("CGOTORCH_LIBRARY")
+	if python == "" || library == "" {
+		t.Skip("CGOTORCH_PEER and CGOTORCH_LIBRARY are not set")
+	}
+	devices(t, func(t *testing.T, d cgotorch.Device) {
+		for _, c := range []memoryUse{{Model: "resnet50", Batch: 32, Size: 224}, {Model: "mobilenet_v2", Batch: 32, Size: 224}} {
+			t.Run(c.Model, func(t *testing.T) {
+				command := exec.Command(python, "memory.py", library, d.String(), c.Model, strconv.Itoa(c.Batch), strconv.Itoa(c.Size))
+				command.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+				command.Stderr = os.Stderr
+				out, err := command.Output()
+				if err != nil {
+					t.Fatalf("memory.py: %v", err)
+				}
+				var want []memoryUse
+				if err := json.Unmarshal(out, &want); err != nil {
+					t.Fatalf("memory.py: %v in %q", err, out)
+				}
+				measure(t, d, c).check(t, want[0])
+			})
+		}
+	})
+}
+
+func (got memoryUse) check(t *testing.T, want memoryUse) {
+	t.Helper()
+	for _, c := range []struct {
+		what      string
+		got, want int64
+	}{
+		{"held for backward", got.Held, want.Held}, {"peak in training", got.Train, want.Train}, {"peak in evaluation", got.Evaluate, want.Evaluate},
+	} {
+		ratio := float64(c.got) / float64(c.want)
+		t.Logf("%s: %s %d bytes, PyTorch %d, ratio %.4f", got.Model, c.what, c.got, c.want, ratio)
+		if ratio > memoryLimit {
+			t.Errorf("%s: %d bytes, %.4f times PyTorch's %d", c.what, c.got, ratio, c.want)
+		}
+	}
+}
+
+// measure counts as memory.py does.
+func measure(t *testing.T, d cgotorch.Device, c memoryUse) memoryUse {
+	checkHandles(t, d)
+	memory := func() cgotorch.Memory {
+		m, err := d.Memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	before := memory().Allocated
+	peakOf := func(fn func(x *cgotorch.Exec)) int64 {
+		do(t, d, fn)
+		if err := d.ResetPeakMemory(); err != nil {
+			t.Fatal(err)
+		}
+		do(t, d, fn)
+		return memory().PeakAllocated - before
+	}
+	var m nn.Module
+	var images, labels *cgotorch.Tensor
+	do(t, d, func(x *cgotorch.Exec) {
+		var err error
+		if m, err = vision.New(x, c.Model, vision.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		images = x.Keep(x.Zeros(cgotorch.Float32, int64(c.Batch), 3, int64(c.Size), int64(c.Size)))
+		labels = x.Keep(x.Zeros(cgotorch.Int64, int64(c.Batch)))
+	})
+	defer nn.Close(m)
+	defer images.Close()
+	defer labels.Close()
+	c.Train = peakOf(func(x *cgotorch.Exec) {
+		nn.ZeroGrad(m)
+		loss := nn.CrossEntropy(x, m.Forward(x, images), labels, nn.CrossEntropyOptions{})
+		c.Held = memory().Allocated - before
+		x.Backward(loss)
+	})
+	nn.ZeroGrad(m)
+	nn.SetTraining(m, false)
+	c.Evaluate = peakOf(func(x *cgotorch.Exec) { m.Forward(x.NoGrad(), images) })
+	return c
+}
