@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// saved is the part of a checkpoint that is this program's own; examples/predict reads it too.
+type saved struct {
+	Config   Config   `json:"config"`
+	Classes  []string `json:"classes"`
+	Progress Progress `json:"progress"`
+}
+
+func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpoint.safetensors") }
+
+// save writes the checkpoint. It waits for the device.
+func (t *trainer) save() error {
+	return t.stream.Do(func(x *cgotorch.Exec) error {
+		return checkpoint.Save(x, t.checkpointPath(), checkpoint.Checkpoint{
+			Model: t.model, Optimizer: t.opt,
+			Epoch: t.progress.Epoch, Step: t.progress.Step, Loader: t.progress.Loader,
+			Config: saved{t.Config, t.train.loader.Classes(), t.progress},
+		})
+	})
+}
+
+// readSaved reads what -resume needs before there is a model, and takes over the settings of the run that was saved, but for
+// those that the command line names.
+func (t *trainer) readSaved() (*saved, error) {
+	path := t.checkpointPath()
+	info, err := checkpoint.Inspect(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("-resume: there is no %s; start a run without -resume, or name its folder with -out", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s saved
+	if err := json.Unmarshal(info.Config, &s); err != nil || s.Config.Model == "" {
+		return nil, fmt.Errorf("-resume: %s was not saved by this program", path)
+	}
+	given := t.Config
+	t.Config = s.Config
+	t.Workers, t.Contiguous, t.Out, t.Resume, t.StepLog = given.Workers, given.Contiguous, given.Out, true, given.StepLog
+	flag.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "data":
+			t.Data = given.Data
+		case "epochs":
+			t.Epochs = given.Epochs
+		case "device":
+			t.Device = given.Device
+		}
+	})
+	if t.Epochs <= s.Progress.Epoch {
+		return nil, fmt.Errorf("-resume: the run in %s has had its %d epochs; raise -epochs to go on", t.Out, s.Progress.Epoch)
+	}
+	return &s, nil
+}
+
+// restore makes the model, the optimizer, the generators and the loader go on from the checkpoint.
+func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
+	if now := t.train.loader.Classes(); !slices.Equal(s.Classes, now) {
+		return fmt.Errorf("-resume: %s has other classes than the run in %s was trained on: %d, not %d, or other names", t.Data, t.Out, len(now), len(s.Classes))
+	}
+	if _, err := checkpoint.Load(x, t.checkpointPath(), t.model, t.opt); err != nil {
+		return err
+	}
+	t.progress = s.Progress
+	return t.train.loader.Restore(s.Progress.Loader)
+}
+
+// loadWeights begins with the weights of another file, which must be of the same model and number of classes.
+func (t *trainer) loadWeights(x *cgotorch.Exec) error {
+	if err := checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{}); err != nil {
+		return fmt.Errorf("-weights: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,157 @@
+// Train trains an image classifier on an archive or folder of labelled images.
+//
+//	go run ./examples/train                                     # ResNet-20 on the CIFAR-10 images beside this file
+//	go run ./examples/train -data photos.tgz -model resnet50    # yours: TRAIN/CLASS/FILE and TEST/CLASS/FILE inside
+//	go run ./examples/train -resume                             # go on where the last run was stopped
+//
+// Copy this folder and make it yours. The step itself is in train.go.
+//
+// One line an epoch and, at the end, one JSON object go to standard output; the progress bar goes to standard error. The
+// folder of -out receives checkpoint.safetensors, log.jsonl and curves.png. Ctrl-C ends the running step, saves and leaves.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+)
+
+// Config is what the flags say. It is saved with a checkpoint.
+type Config struct {
+	Model     string  `json:"model"`
+	Data      string  `json:"data"`
+	TrainPart string  `json:"train_part"`
+	TestPart  string  `json:"test_part"`
+	Size      int     `json:"size"`
+	Crop      string  `json:"crop"`
+	Epochs    int     `json:"epochs"`
+	BatchSize int     `json:"batch"`
+	LR        float64 `json:"lr"`
+	Momentum  float64 `json:"momentum"`
+	Decay     float64 `json:"weight_decay"`
+	Smoothing float64 `json:"label_smoothing"`
+	ClipNorm  float64 `json:"clip_norm"`
+	Device    string  `json:"device"`
+	DType     string  `json:"dtype"`
+	Seed      uint64  `json:"seed"`
+	SkipRate  float64 `json:"skip_rate"`
+
+	Workers    int    `json:"-"`
+	Contiguous bool   `json:"-"`
+	Out        string `json:"-"`
+	Resume     bool   `json:"-"`
+	Weights    string `json:"-"`
+	StepLog    bool   `json:"-"`
+}
+
+func main() {
+	var c Config
+	flag.StringVar(&c.Model, "model", "resnet20", "one of "+strings.Join(vision.Names(), ", "))
+	flag.StringVar(&c.Data, "data", defaultData(), "archive (.tgz, .tar) or folder of images; the label is an image's folder")
+	flag.StringVar(&c.TrainPart, "train-part", "train", "first folder of the images to train on; empty for all")
+	flag.StringVar(&c.TestPart, "test-part", "test", "first folder of the images to test on; empty for no test")
+	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
+	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad up to size 64")
+	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
+	flag.IntVar(&c.BatchSize, "batch", 128, "images a step")
+	flag.Float64Var(&c.LR, "lr", 0.2, "highest learning rate of the one-cycle schedule")
+	flag.Float64Var(&c.Momentum, "momentum", 0.9, "SGD's momentum")
+	flag.Float64Var(&c.Decay, "weight-decay", 5e-4, "SGD's weight decay")
+	flag.Float64Var(&c.Smoothing, "label-smoothing", 0, "0 to 1")
+	flag.Float64Var(&c.ClipNorm, "clip-norm", 0, "greatest global norm of the gradients; 0: no limit")
+	flag.StringVar(&c.Device, "device", "auto", "auto, cpu, cuda or cuda:N")
+	flag.StringVar(&c.DType, "dtype", "float32", "float32, or bfloat16 for autocast")
+	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
+	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
+	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")
+	flag.BoolVar(&c.Contiguous, "contiguous", false, "NCHW memory order instead of channels last")
+	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
+	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
+	flag.StringVar(&c.Weights, "weights", "", "a .safetensors file with the first weights, such as a torchvision state dict")
+	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too, which waits for the device")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fatal(fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0)))
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() { // a second Ctrl-C ends the program at once
+		<-ctx.Done()
+		stop()
+	}()
+	err := run(ctx, c)
+	if errors.Is(err, errInterrupted) {
+		fmt.Fprintf(os.Stderr, "interrupted; saved in %s, continue with -resume\n", c.Out)
+		os.Exit(130)
+	}
+	if err != nil {
+		fatal(err)
+	}
+}
+
+func fatal(err error) {
+	fmt.Fprintln(os.Stderr, "train:", err)
+	os.Exit(1)
+}
+
+// complete checks what the flags say and fills in what depends on other flags.
+func (c Config) complete() (Config, error) {
+	if c.Device == "auto" {
+		c.Device = "cpu"
+		if n, _ := cgotorch.CUDACount(); n > 0 {
+			c.Device = "cuda"
+		}
+	}
+	if c.Size == 0 {
+		c.Size = 224
+		if c.Model == "resnet20" || c.Model == "mlp" {
+			c.Size = 32
+		}
+	}
+	if c.Crop == "" {
+		c.Crop = "resized"
+		if c.Size <= 64 {
+			c.Crop = "pad"
+		}
+	}
+	switch {
+	case c.Crop != "pad" && c.Crop != "resized":
+		return c, fmt.Errorf("-crop %s: use pad or resized", c.Crop)
+	case c.DType != "float32" && c.DType != "bfloat16":
+		return c, fmt.Errorf("-dtype %s: use float32 or bfloat16", c.DType)
+	case c.Epochs < 1:
+		return c, fmt.Errorf("-epochs %d: at least 1", c.Epochs)
+	case c.Size < 1:
+		return c, fmt.Errorf("-size %d: at least 1", c.Size)
+	case c.BatchSize < 1:
+		return c, fmt.Errorf("-batch %d: at least 1", c.BatchSize)
+	case c.ClipNorm < 0:
+		return c, fmt.Errorf("-clip-norm %v: not below 0", c.ClipNorm)
+	}
+	return c, nil
+}
+
+// defaultData is the archive beside this source file, wherever the program is started from inside the clone; a program that
+// was moved elsewhere looks beside itself.
+func defaultData() string {
+	const name = "cifar10-10k.tgz"
+	_, source, _, _ := runtime.Caller(0)
+	path := filepath.Join(filepath.Dir(source), "data", name)
+	if _, err := os.Stat(path); err != nil {
+		if own, err := os.Executable(); err == nil {
+			return filepath.Join(filepath.Dir(own), "data", name)
+		}
+	}
+	return path
+}

@@ -1,0 +1,47 @@
+package main
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// sums are the sums of a Tally, kept on the device so that no step waits for a number.
+type sums struct {
+	images int
+	values *cgotorch.Tensor // float64 [3]: loss, top 1, top 5
+}
+
+func newSums(x *cgotorch.Exec) sums {
+	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 3))}
+}
+
+// add counts a batch of n images with its mean loss and, where they are given, its logits [n, classes] and labels [n].
+func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tensor) {
+	s.images += n
+	x.AddScaledInPlace(x.Select(s.values, 0, 0), loss, n)
+	if logits == nil {
+		return
+	}
+	k := min(5, int(logits.Shape()[1]))
+	_, best := x.TopK(logits, k, 1, cgotorch.TopKOptions{})
+	hits := x.Eq(best, x.Unsqueeze(labels, 1))
+	x.AddInPlace(x.Select(s.values, 0, 1), x.Sum(x.Narrow(hits, 1, 0, 1)))
+	x.AddInPlace(x.Select(s.values, 0, 2), x.Sum(hits))
+}
+
+// read waits for the stream, adds the sums to tally and begins anew.
+func (s *sums) read(stream *cgotorch.Stream, tally *Tally) error {
+	return stream.Do(func(x *cgotorch.Exec) error {
+		v := cgotorch.ToSlice[float64](x, s.values)
+		x.ZeroInPlace(s.values)
+		tally.Images += s.images
+		tally.Loss += v[0]
+		tally.Top1 += v[1]
+		tally.Top5 += v[2]
+		s.images = 0
+		return nil
+	})
+}
+
+func (s *sums) close() {
+	if s.values != nil {
+		s.values.Close()
+	}
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+var errInterrupted = errors.New("interrupted")
+
+// trainer is one run.
+type trainer struct {
+	Config
+	device   cgotorch.Device
+	stream   *cgotorch.Stream
+	train    *images
+	test     *images // nil for no test
+	model    nn.Module
+	opt      *optim.Optimizer
+	schedule optim.Schedule
+	progress Progress
+	sums     sums
+	log      *log
+}
+
+// Progress is how far a run has come. It is saved with a checkpoint.
+type Progress struct {
+	Epoch   int               `json:"epoch"` // epochs done
+	Step    int               `json:"step"`  // steps done in all
+	Loader  imageloader.State `json:"loader"`
+	Train   Tally             `json:"train"`   // of the epoch that is running
+	History []Epoch           `json:"history"` // of the epochs done
+}
+
+// Tally is the sums over the batches of an epoch.
+type Tally struct {
+	Images  int           `json:"images"`
+	Loss    float64       `json:"loss"` // summed over images
+	Top1    float64       `json:"top1"` // images whose label came first
+	Top5    float64       `json:"top5"` // images whose label was among the first five
+	Seconds float64       `json:"seconds"`
+	Stall   time.Duration `json:"stall"` // the device waited for data
+}
+
+// Epoch is one line of the log.
+type Epoch struct {
+	Epoch           int     `json:"epoch"` // from 1
+	Step            int     `json:"step"`
+	LR              float64 `json:"lr"`
+	TrainLoss       float64 `json:"train_loss"`
+	TestLoss        float64 `json:"test_loss"`
+	Top1            float64 `json:"top1"` // of the test images, 0 to 1
+	Top5            float64 `json:"top5"`
+	ImagesPerSecond float64 `json:"images_per_second"` // trained
+	DataWaitShare   float64 `json:"data_wait_share"`   // of the training time, 0 to 1
+	Seconds         float64 `json:"seconds"`           // trained
+}
+
+func run(ctx context.Context, c Config) error {
+	t := &trainer{Config: c}
+	defer t.close()
+	if err := t.open(); err != nil {
+		return err
+	}
+	for t.progress.Epoch < t.Epochs {
+		if err := t.epoch(ctx); err != nil {
+			return err
+		}
+	}
+	return t.log.finish(t.progress.History)
+}
+
+// open makes all that a run needs, from a checkpoint where one is resumed.
+func (t *trainer) open() error {
+	var saved *saved
+	var err error
+	if t.Resume {
+		if saved, err = t.readSaved(); err != nil {
+			return err
+		}
+	}
+	if t.Config, err = t.Config.complete(); err != nil {
+		return err
+	}
+	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
+		return err
+	}
+	if err := t.device.Check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(t.Out, 0o755); err != nil {
+		return err
+	}
+	if t.train, err = t.openImages(t.TrainPart, true); err != nil {
+		return err
+	}
+	if t.TestPart != "" {
+		if t.test, err = t.openImages(t.TestPart, false); err != nil {
+			return err
+		}
+	}
+	if t.log, err = openLog(t); err != nil {
+		return err
+	}
+	t.stream = cgotorch.DefaultStream(t.device)
+	if t.device.IsCUDA() {
+		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
+			return err
+		}
+	}
+	if err := cgotorch.Seed(t.Seed); err != nil {
+		return err
+	}
+	return t.stream.Do(func(x *cgotorch.Exec) error {
+		var err error
+		if t.model, err = vision.New(x, t.Model, vision.Options{Classes: len(t.train.loader.Classes()), ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
+			return err
+		}
+		nn.To(x, t.model, nn.ToOptions{ChannelsLast: !t.Contiguous})
+		t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: t.Momentum, WeightDecay: t.Decay, Nesterov: t.Momentum > 0},
+			optim.Group{Params: nn.Parameters(t.model)})
+		if err != nil {
+			return err
+		}
+		t.schedule = optim.OneCycle(t.Epochs*t.stepsPerEpoch(), optim.OneCycleOptions{})
+		t.sums = newSums(x)
+		if saved != nil {
+			return saved.restore(x, t)
+		}
+		if t.Weights != "" {
+			return t.loadWeights(x)
+		}
+		return nil
+	})
+}
+
+func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
+
+// epoch trains through the rest of an epoch, tests, logs and saves.
+func (t *trainer) epoch(ctx context.Context) error {
+	nn.SetTraining(t.model, true)
+	bar := t.log.startBar(t)
+	began, before := time.Now(), t.train.ahead.Stats()
+	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
+	bar.Finish()
+	if err == nil || ctx.Err() != nil {
+		now := t.train.ahead.Stats()
+		if tallyErr := t.sums.read(t.stream, &t.progress.Train); tallyErr != nil {
+			return tallyErr
+		}
+		t.progress.Train.Seconds += time.Since(began).Seconds()
+		t.progress.Train.Stall += now.Stall - before.Stall
+	}
+	if ctx.Err() != nil {
+		if err := t.save(); err != nil {
+			return err
+		}
+		return errInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	test, err := t.testEpoch(ctx)
+	if err != nil {
+		if ctx.Err() != nil { // the epoch's training is done, its test is not: test again when resumed
+			if err := t.save(); err != nil {
+				return err
+			}
+			return errInterrupted
+		}
+		return err
+	}
+	if err := t.finishEpoch(test); err != nil {
+		return err
+	}
+	return t.save()
+}
+
+// trainEpoch is the loop of a training program: a batch that is on the device already, and one step.
+func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) error {
+	for batch, err := range t.train.ahead.Epoch(ctx) {
+		if err != nil {
+			return err
+		}
+		t.opt.SetScale(t.schedule(t.progress.Step))
+		loss := 0.0
+		err := t.stream.Do(func(x *cgotorch.Exec) error {
+			pictures, labels := batch.Use(x)
+			t.opt.ZeroGrad()
+			ax := t.autocast(x)
+			logits := t.model.Forward(ax, pictures)
+			l := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{LabelSmoothing: t.Smoothing})
+			x.Backward(l)
+			if t.ClipNorm > 0 {
+				optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
+			}
+			t.opt.Step(x)
+			t.sums.add(x.NoGrad(), batch.N, l, nil, nil)
+			if t.StepLog {
+				loss = x.Item(l)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("step %d: %w", t.progress.Step, err)
+		}
+		if t.StepLog {
+			t.log.step(t.progress.Step, loss)
+		}
+		t.progress.Step++
+		t.progress.Loader = batch.State
+		done(batch.N)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
+	if t.DType == "bfloat16" {
+		return x.Autocast(cgotorch.BFloat16)
+	}
+	return x
+}
+
+// testEpoch measures the model on the test images.
+func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
+	var tally Tally
+	if t.test == nil {
+		return tally, nil
+	}
+	nn.SetTraining(t.model, false)
+	if err := t.test.loader.Restore(imageloader.State{}); err != nil {
+		return tally, err
+	}
+	for batch, err := range t.test.ahead.Epoch(ctx) {
+		if err != nil {
+			return tally, err
+		}
+		err := t.stream.Do(func(x *cgotorch.Exec) error {
+			x = x.NoGrad()
+			pictures, labels := batch.Use(x)
+			ax := t.autocast(x)
+			logits := t.model.Forward(ax, pictures)
+			t.sums.add(x, batch.N, nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{}), logits, labels)
+			return nil
+		})
+		if err != nil {
+			return tally, err
+		}
+	}
+	return tally, t.sums.read(t.stream, &tally)
+}
+
+// finishEpoch turns the sums of an epoch into its line of the log.
+func (t *trainer) finishEpoch(test Tally) error {
+	p := &t.progress
+	if p.Train.Images == 0 { // resumed between the training and the test of an epoch that was empty
+		return fmt.Errorf("%s: no image to train on", t.Data)
+	}
+	e := Epoch{
+		Epoch: p.Epoch + 1, Step: p.Step, LR: t.LR * t.schedule(p.Step-1),
+		TrainLoss:       p.Train.Loss / float64(p.Train.Images),
+		ImagesPerSecond: float64(p.Train.Images) / p.Train.Seconds,
+		DataWaitShare:   min(1, p.Train.Stall.Seconds()/p.Train.Seconds),
+		Seconds:         p.Train.Seconds,
+	}
+	if test.Images > 0 {
+		n := float64(test.Images)
+		e.TestLoss, e.Top1, e.Top5 = test.Loss/n, test.Top1/n, test.Top5/n
+	}
+	p.History = append(p.History, e)
+	p.Epoch++
+	p.Train = Tally{}
+	p.Loader = p.Loader.NextEpoch()
+	return t.log.epoch(e, t)
+}
+
+func (t *trainer) close() {
+	if t.train != nil {
+		t.train.close()
+	}
+	if t.test != nil {
+		t.test.close()
+	}
+	if t.opt != nil {
+		t.opt.Close()
+	}
+	if t.model != nil {
+		nn.Close(t.model)
+	}
+	t.sums.close()
+	if t.log != nil {
+		t.log.close()
+	}
+	if t.stream != nil {
+		t.stream.Close()
+	}
+}
+
+// images is one part of the data, and the prefetcher in front of it.
+type images struct {
+	loader *imageloader.Loader
+	ahead  *prefetcher.Prefetcher
+}
+
+func (t *trainer) openImages(part string, training bool) (*images, error) {
+	o := imageloader.Options{
+		Train: training, BatchSize: t.BatchSize, Split: part, Transform: t.transform(training),
+		Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate,
+	}
+	loader, err := imageloader.Open(t.Data, o)
+	if err != nil {
+		return nil, err
+	}
+	ahead, err := prefetcher.New(loader, t.device, prefetcher.Options{Contiguous: t.Contiguous})
+	if err != nil {
+		loader.Close()
+		return nil, err
+	}
+	return &images{loader, ahead}, nil
+}
+
+func (i *images) close() {
+	i.ahead.Close()
+	i.loader.Close()
+}

@@ -1,0 +1,17 @@
+package main
+
+import "github.com/streamtorch/streamtorch/cgotorch/decode"
+
+// transform is how an image becomes Size x Size: for training a crop drawn anew each time, for testing its middle.
+func (t *trainer) transform(training bool) decode.Transform {
+	switch {
+	case t.Crop == "pad" && training:
+		return decode.RandomCrop{Height: t.Size, Width: t.Size, Padding: t.Size / 8}
+	case t.Crop == "pad":
+		return decode.Resize{Height: t.Size, Width: t.Size}
+	case training:
+		return decode.RandomResizedCrop{Height: t.Size, Width: t.Size}
+	default:
+		return decode.ResizeCenterCrop{Resize: t.Size * 8 / 7, Height: t.Size, Width: t.Size}
+	}
+}

@@ -1,0 +1,381 @@
+// Package examples builds and runs the programs of examples/ as a user would.
+package examples
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image/png"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var bin string // folder of the built programs
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "examples")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	bin = dir
+	build := exec.Command("go", "build", "-o", dir, "github.com/streamtorch/streamtorch/examples/...")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s\n%v\n", out, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+const cifar = "../../examples/train/data/cifar10-10k.tgz"
+
+// part writes an archive with the first images of each part of the CIFAR-10 archive; change, if not nil, may change a
+// member's bytes.
+func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
+	t.Helper()
+	in, err := os.Open(cifar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	inflated, err := gzip.NewReader(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "part.tgz")
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	z := gzip.NewWriter(out)
+	w := tar.NewWriter(z)
+	left := map[string]int{"train": train, "test": test}
+	for r := tar.NewReader(inflated); left["train"]+left["test"] > 0; {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(h.Name, "/")
+		if h.Typeflag != tar.TypeReg || left[first] == 0 {
+			continue
+		}
+		left[first]--
+		if change != nil {
+			data = change(h.Name, data)
+		}
+		h.Size = int64(len(data))
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// run returns what a program wrote and its exit status.
+func run(t *testing.T, program string, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(bin, program), args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// mustRun fails the test unless the program succeeds; it returns standard output.
+func mustRun(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	stdout, stderr, status := run(t, program, args...)
+	if status != 0 {
+		t.Fatalf("%s %s: exit status %d\n%s%s", program, strings.Join(args, " "), status, stdout, stderr)
+	}
+	return stdout
+}
+
+func TestQuickstart(t *testing.T) {
+	if out := mustRun(t, "quickstart", part(t, 300, 0, nil)); !strings.Contains(out, "batch 0: loss 2.") {
+		t.Errorf("quickstart printed %q", out)
+	}
+}
+
+// trainArgs are the flags of a short run.
+func trainArgs(data, out string, more ...string) []string {
+	return append([]string{"-data", data, "-out", out, "-model", "mlp", "-batch", "32", "-epochs", "3", "-lr", "0.02", "-device", "cpu", "-log-steps"}, more...)
+}
+
+// losses reads the loss of every step from a log.
+func losses(t *testing.T, out string) map[int]float64 {
+	t.Helper()
+	f, err := os.Open(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all := map[int]float64{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var line struct {
+			Step *int
+			Loss *float64
+		}
+		if err := json.Unmarshal(s.Bytes(), &line); err != nil {
+			t.Fatalf("log.jsonl: %q: %v", s.Text(), err)
+		}
+		if line.Loss != nil {
+			all[*line.Step] = *line.Loss
+		}
+	}
+	return all
+}
+
+func TestTrain(t *testing.T) {
+	data, out := part(t, 200, 64, nil), filepath.Join(t.TempDir(), "run")
+	stdout := mustRun(t, "train", trainArgs(data, out)...)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d lines on standard output, want one an epoch and one more:\n%s", len(lines), stdout)
+	}
+	var last map[string]float64
+	if err := json.Unmarshal([]byte(lines[3]), &last); err != nil {
+		t.Fatalf("the last line is %q: %v", lines[3], err)
+	}
+	for key, limits := range map[string][2]float64{"top1": {0, 1}, "top5": {0.2, 1}, "images_per_second": {1, 1e7}, "data_wait_share": {0, 1}, "epochs": {3, 3}} {
+		if v, ok := last[key]; !ok || v < limits[0] || v > limits[1] {
+			t.Errorf("%s is %v in %s, want %v", key, v, lines[3], limits)
+		}
+	}
+	f, err := os.Open(filepath.Join(out, "curves.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if img, err := png.Decode(f); err != nil || img.Bounds().Dx() < 400 {
+		t.Errorf("curves.png: %v", err)
+	}
+	if got := losses(t, out); len(got) != 21 || !(got[20] < got[0]) {
+		t.Errorf("losses %v: want 21 that fall", got)
+	}
+
+	t.Run("predict", func(t *testing.T) {
+		image := firstImage(t, data)
+		stdout := mustRun(t, "predict", "-checkpoint", filepath.Join(out, "checkpoint.safetensors"), "-device", "cpu", image)
+		if !strings.Contains(stdout, image) || strings.Count(stdout, "%") != 5 {
+			t.Errorf("predict printed %q, want the file and five classes", stdout)
+		}
+		_, stderr, status := run(t, "predict", "-checkpoint", filepath.Join(out, "checkpoint.safetensors"), filepath.Join(out, "log.jsonl"))
+		if status == 0 || !strings.Contains(stderr, "log.jsonl") {
+			t.Errorf("predict on a file that is no image: status %d, %q", status, stderr)
+		}
+	})
+}
+
+func firstImage(t *testing.T, archive string) string {
+	t.Helper()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := tar.NewReader(z)
+	h, err := r.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), filepath.Base(h.Name))
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// An interrupted run saves, and continues to the losses of one that was not interrupted.
+func TestTrain_InterruptAndResume(t *testing.T) {
+	data := part(t, 1500, 32, nil)
+	whole, halves := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "halves")
+	mustRun(t, "train", trainArgs(data, whole)...)
+	want := losses(t, whole)
+
+	cmd := exec.Command(filepath.Join(bin, "train"), trainArgs(data, halves)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for len(stepsSoFar(halves)) < 10 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	_ = cmd.Process.Signal(os.Interrupt)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Fatalf("an interrupted run ended with status %d, want 130", code)
+	}
+	before := len(losses(t, halves))
+	if before >= len(want) {
+		t.Fatal("the run was over before it could be interrupted")
+	}
+	mustRun(t, "train", "-out", halves, "-resume", "-log-steps")
+	got := losses(t, halves)
+	if len(got) != len(want) {
+		t.Fatalf("%d losses after an interruption at step %d, want %d", len(got), before, len(want))
+	}
+	for step, loss := range want {
+		if math.Abs(got[step]-loss) > 1e-6*loss {
+			t.Fatalf("interrupted at step %d: the loss of step %d is %v, want %v", before, step, got[step], loss)
+		}
+	}
+}
+
+func stepsSoFar(out string) []string {
+	text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	return strings.Split(string(text), "\n")
+}
+
+func TestTrain_Refuses(t *testing.T) {
+	good := part(t, 64, 32, nil)
+	truncated := filepath.Join(t.TempDir(), "truncated.tgz")
+	text, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(truncated, text[:len(text)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	damaged := t.TempDir()
+	if err := os.WriteFile(filepath.Join(damaged, "checkpoint.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"half\": writ"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	badImage := part(t, 64, 32, func(name string, data []byte) []byte {
+		if strings.HasPrefix(name, "train/") {
+			return data[:len(data)-200]
+		}
+		return data
+	})
+	for name, c := range map[string]struct {
+		args []string
+		want string // in standard error
+	}{
+		"missing archive":    {trainArgs("no/such.tgz", t.TempDir()), "no/such.tgz"},
+		"truncated archive":  {trainArgs(truncated, t.TempDir()), "truncated.tgz"},
+		"bad images":         {trainArgs(badImage, t.TempDir()), ".jpg"},
+		"no such part":       {trainArgs(good, t.TempDir(), "-train-part", "val"), "val"},
+		"unknown model":      {trainArgs(good, t.TempDir(), "-model", "resnet51"), "resnet50"},
+		"unknown device":     {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
+		"absent device":      {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
+		"negative batch":     {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
+		"nothing to resume":  {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
+		"damaged checkpoint": {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},
+		"missing weights":    {trainArgs(good, t.TempDir(), "-weights", "no.safetensors"), "no.safetensors"},
+		"stray argument":     {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, stderr, status := run(t, "train", c.args...)
+			if status != 1 || !strings.Contains(stderr, c.want) || strings.Contains(stderr, "goroutine ") {
+				t.Errorf("status %d, want 1; standard error must name %q:\n%s", status, c.want, stderr)
+			}
+		})
+	}
+}
+
+// A full disk ends the run with an error and leaves the last checkpoint whole.
+func TestTrain_FullDisk(t *testing.T) {
+	data, out := part(t, 64, 32, nil), filepath.Join(t.TempDir(), "run")
+	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
+	checkpoint := filepath.Join(out, "checkpoint.safetensors")
+	before, err := os.ReadFile(checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A limit on the size of files stands for the disk: writes beyond it fail.
+	script := fmt.Sprintf("ulimit -f 1000; trap '' XFSZ; exec %s -out %s -resume -epochs 2", filepath.Join(bin, "train"), out)
+	cmd := exec.Command("bash", "-c", script)
+	text, _ := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(text), "checkpoint.safetensors") {
+		t.Errorf("status %v:\n%s", cmd.ProcessState, text)
+	}
+	after, err := os.ReadFile(checkpoint)
+	if err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the last checkpoint has changed: %v", err)
+	}
+	entries, _ := os.ReadDir(out)
+	for _, e := range entries {
+		switch e.Name() {
+		case "checkpoint.safetensors", "log.jsonl", "curves.png":
+		default:
+			t.Errorf("%s is left behind", e.Name())
+		}
+	}
+}
+
+func TestInspect_Status(t *testing.T) {
+	good := part(t, 20, 10, nil)
+	bad := part(t, 20, 10, func(name string, data []byte) []byte {
+		if strings.HasPrefix(name, "test/") {
+			return nil
+		}
+		return data
+	})
+	notGzip := filepath.Join(t.TempDir(), "text.tgz")
+	if err := os.WriteFile(notGzip, []byte("no gzip, and no tar either"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{good: 0, bad: 1, notGzip: 2, "no/such.tgz": 2} {
+		stdout, stderr, status := run(t, "inspect", path)
+		if status != want || strings.Contains(stderr, "goroutine ") {
+			t.Errorf("inspect %s: status %d, want %d\n%s%s", filepath.Base(path), status, want, stdout, stderr)
+		}
+	}
+}
+
+// SIGTERM is what a cluster sends before it takes a machine away.
+func TestTrain_Terminated(t *testing.T) {
+	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
+	cmd := exec.Command(filepath.Join(bin, "train"), trainArgs(data, out)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for len(stepsSoFar(out)) < 5 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("status %d, want 130", code)
+	}
+	if _, err := os.Stat(filepath.Join(out, "checkpoint.safetensors")); err != nil {
+		t.Error(err)
+	}
+}
