@@ -1,0 +1,509 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// do runs fn in a Do of a stream of its own and fails the test if handles are left.
+func do(t *testing.T, fn func(x *cgotorch.Exec) error) {
+	t.Helper()
+	before := cgotorch.LiveHandles()
+	stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Do(fn)
+	stream.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
+		t.Errorf("handles: %v before, %v after", before, after)
+	}
+}
+
+// network is the model of testdata/make.py, and with dropout one whose steps draw random numbers.
+func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
+	return nn.NewSequential(
+		nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
+		nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}),
+		&nn.ReLU{},
+		nn.NewConv2d(x, 4, 6, nn.Size{3, 1}, nn.Conv2dOptions{Stride: nn.Square(2), Groups: 2}),
+		&nn.AdaptiveAvgPool2d{Output: nn.Square(2)},
+		&nn.Flatten{},
+		nn.NewLinear(x, 24, 5, nn.LinearOptions{}),
+		&nn.Dropout{P: dropout},
+	)
+}
+
+type run struct {
+	model *nn.Sequential
+	opt   *optim.Optimizer
+}
+
+func newRun(t *testing.T, x *cgotorch.Exec, rule string) *run {
+	r := &run{model: network(x, 0.3)}
+	var err error
+	switch group := (optim.Group{Params: nn.Parameters(r.model)}); rule {
+	case "sgd":
+		r.opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, group)
+	case "adamw":
+		r.opt, err = optim.NewAdamW(optim.AdamOptions{AMSGrad: true}, group)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *run) close() {
+	nn.Close(r.model)
+	if r.opt != nil {
+		r.opt.Close()
+	}
+}
+
+func (r *run) train(x *cgotorch.Exec, steps int) (losses []float64) {
+	for range steps {
+		r.opt.ZeroGrad()
+		loss := x.Mean(x.Square(r.model.Forward(x, x.Randn(cgotorch.Float32, 4, 3, 9, 8))))
+		x.Backward(loss)
+		r.opt.Step(x)
+		losses = append(losses, x.Item(loss))
+	}
+	return losses
+}
+
+type place struct{ Epoch, Batch int }
+
+func TestLoad_GoesOn(t *testing.T) {
+	for _, rule := range []string{"sgd", "adamw"} {
+		path := filepath.Join(t.TempDir(), "run.safetensors")
+		var want []float64
+		do(t, func(x *cgotorch.Exec) error {
+			a := newRun(t, x, rule)
+			defer a.close()
+			a.train(x, 3)
+			a.opt.SetLR(0.05)
+			a.opt.SetScale(0.5)
+			config := map[string]any{"model": "network", "classes": []string{"cat", "dog"}}
+			err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt, Epoch: 2, Step: 3, Loader: place{2, 7}, Config: config})
+			want = a.train(x, 3)
+			return err
+		})
+		if err := cgotorch.Seed(99); err != nil {
+			t.Fatal(err)
+		}
+		do(t, func(x *cgotorch.Exec) error {
+			b := newRun(t, x, rule)
+			defer b.close()
+			b.train(x, 2) // state of its own, which is replaced
+			info, err := Load(x, path, b.model, b.opt)
+			if err != nil {
+				return err
+			}
+			if got := b.train(x, 3); !slices.Equal(got, want) {
+				t.Errorf("%s: losses %v, without interruption %v", rule, got, want)
+			}
+			var loader place
+			if err := json.Unmarshal(info.Loader, &loader); err != nil || loader != (place{2, 7}) || info.Epoch != 2 || info.Step != 3 {
+				t.Errorf("%s: epoch %d, step %d, loader %v, %v", rule, info.Epoch, info.Step, loader, err)
+			}
+			again, err := Inspect(path)
+			if string(again.Config) != `{"classes":["cat","dog"],"model":"network"}` || again.Optimizer.Rule != rule {
+				t.Errorf("%s: config %s, optimizer %v", rule, again.Config, again.Optimizer)
+			}
+			return err
+		})
+	}
+}
+
+func TestSave_SameBytes(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		r := newRun(t, x, "adamw")
+		defer r.close()
+		r.train(x, 1)
+		var files [2]string
+		for i := range files {
+			path := filepath.Join(t.TempDir(), "run.safetensors")
+			if err := Save(x, path, Checkpoint{Model: r.model, Optimizer: r.opt}); err != nil {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			files[i] = string(data)
+		}
+		if files[0] != files[1] {
+			t.Error("two files of one state differ")
+		}
+		return nil
+	})
+}
+
+// The optimizer's state belongs to names: another order of parameters is no other state.
+func TestLoad_ParametersInAnotherOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		a, b := newRun(t, x, "sgd"), &run{model: network(x, 0.3)}
+		defer a.close()
+		defer b.close()
+		a.train(x, 2)
+		if err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}); err != nil {
+			return err
+		}
+		params := nn.Parameters(b.model)
+		slices.Reverse(params)
+		var err error
+		if b.opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: params}); err != nil {
+			return err
+		}
+		if _, err := Load(x, path, b.model, b.opt); err != nil {
+			return err
+		}
+		first, last := a.opt.State().Tensors, b.opt.State().Tensors
+		for i := range first {
+			if !x.Equal(first[i].Tensor, last[len(last)-1-i].Tensor) {
+				t.Errorf("parameter %d has another buffer", i)
+			}
+		}
+		return nil
+	})
+}
+
+func TestLoadModel_PythonFile(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		model := network(x, 0)
+		defer nn.Close(model)
+		if err := LoadModel(x, "testdata/python.safetensors", model, nn.LoadOptions{}); err != nil {
+			return err
+		}
+		nn.SetTraining(model, false)
+		f, err := open("testdata/logits.safetensors")
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		images, err := f.tensor(x, "images")
+		if err != nil {
+			return err
+		}
+		want, err := f.tensor(x, "logits")
+		if err != nil {
+			return err
+		}
+		got := model.Forward(x.NoGrad(), images)
+		if d := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(d < 1e-6) {
+			t.Errorf("logits differ from Python's by %v", d)
+		}
+		if info, err := Inspect("testdata/python.safetensors"); err != nil || info.Version != 0 {
+			t.Errorf("Inspect: %+v, %v", info, err)
+		}
+		return nil
+	})
+}
+
+func TestLoadModel_OfCheckpoint(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		a, b := newRun(t, x, "sgd"), network(x, 0)
+		defer a.close()
+		defer nn.Close(b)
+		a.train(x, 2)
+		if err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}); err != nil {
+			return err
+		}
+		if err := LoadModel(x, path, b, nn.LoadOptions{}); err != nil {
+			return err
+		}
+		for i, n := range nn.State(a.model) {
+			if m := nn.State(b)[i]; !x.Equal(n.Tensor, m.Tensor) || m.Tensor.RequiresGrad() == n.Buffer {
+				t.Errorf("%s differs", n.Name)
+			}
+		}
+		// A model with another head takes the rest.
+		head := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 2, 2, nn.LinearOptions{}))
+		defer nn.Close(head.Modules[1].Module)
+		return LoadModel(x, path, &struct{ Body *nn.Sequential }{head}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true})
+	})
+}
+
+func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	bare := filepath.Join(t.TempDir(), "bare.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		a := newRun(t, x, "sgd")
+		defer a.close()
+		a.train(x, 1)
+		if err := Save(x, path, Checkpoint{Model: a.model, Optimizer: a.opt}); err != nil {
+			return err
+		}
+		if err := Save(x, bare, Checkpoint{Model: a.model}); err != nil {
+			return err
+		}
+		before := x.Clone(nn.State(a.model)[0].Tensor)
+		a.train(x, 1)
+		changed := x.Clone(nn.State(a.model)[0].Tensor)
+
+		other := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 24, 6, nn.LinearOptions{}), nn.NewLinear(x, 3, 3, nn.LinearOptions{}))
+		defer nn.Close(nn.NewSequential(other.Modules[1].Module, other.Modules[2].Module))
+		_, err := Load(x, path, other, nil)
+		var mismatch *nn.LoadError
+		if !errors.As(err, &mismatch) || !strings.HasPrefix(err.Error(), "checkpoint: "+path+": it is of another model than this *nn.Sequential: ") {
+			t.Fatalf("another model: %v", err)
+		}
+		if want := []string{"2.weight", "2.bias"}; !slices.Equal(mismatch.Missing, want) {
+			t.Errorf("missing %v, want %v", mismatch.Missing, want)
+		}
+		if want := []string{"1.num_batches_tracked", "1.running_mean", "1.running_var", "3.bias", "3.weight", "6.bias", "6.weight"}; !slices.Equal(mismatch.Unexpected, want) {
+			t.Errorf("unexpected %v, want %v", mismatch.Unexpected, want)
+		}
+		if want := []string{"1.weight (F32[4], the model has float32[6 24])", "1.bias (F32[4], the model has float32[6])"}; !slices.Equal(mismatch.Misshapen, want) {
+			t.Errorf("misshapen %v, want %v", mismatch.Misshapen, want)
+		}
+
+		params := nn.Parameters(a.model)
+		adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: params})
+		if err != nil {
+			return err
+		}
+		plain, _ := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: params})
+		fewer, _ := optim.NewSGD(optim.SGDOptions{Momentum: 0.9}, optim.Group{Params: params[1:]})
+		foreign, _ := optim.NewSGD(optim.SGDOptions{Momentum: 0.9}, optim.Group{Params: nn.Parameters(other)[2:]})
+		buffer, _ := optim.NewSGD(optim.SGDOptions{Momentum: 0.9}, optim.Group{Params: append(params, nn.State(a.model)[3].Tensor)})
+		for _, c := range []struct {
+			path string
+			opt  *optim.Optimizer
+			want string
+		}{
+			{path, adam, `adam: the state is one of "sgd"`},
+			{path, plain, "momentum_buffer of parameter 0 is nothing that it keeps"},
+			{path, fewer, "its optimizer had parameters that this one has not: 0.weight"},
+			{path, buffer, "its optimizer did not have the parameter 1.running_mean"},
+			{path, foreign, "parameter 0 of the optimizer (float32[6]) is not in the model"},
+			{bare, a.opt, "it was saved without an optimizer"},
+			{"testdata/python.safetensors", a.opt, "use LoadModel for a state dict"},
+			{"testdata/none.safetensors", nil, "no such file"},
+		} {
+			_, err := Load(x, c.path, a.model, c.opt)
+			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") || !strings.Contains(err.Error(), c.path) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+		if !x.Equal(nn.State(a.model)[0].Tensor, changed) {
+			t.Error("a Load that failed has changed the model")
+		}
+		if _, err := Load(x, bare, a.model, nil); err != nil {
+			t.Error(err)
+		}
+		if !x.Equal(nn.State(a.model)[0].Tensor, before) {
+			t.Error("a Load has not changed the model")
+		}
+		return nil
+	})
+}
+
+func TestSave_Refuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		a, b := newRun(t, x, "sgd"), newRun(t, x, "sgd")
+		defer a.close()
+		defer b.close()
+		closed := network(x, 0)
+		nn.Close(closed)
+		slash := &struct {
+			W *cgotorch.Tensor `state:"a/b"`
+		}{x.Zeros(cgotorch.Float32)}
+		complexes := &struct{ W *cgotorch.Tensor }{x.Zeros(cgotorch.Complex128, 1)}
+		for _, c := range []struct {
+			c    Checkpoint
+			want string
+		}{
+			{Checkpoint{}, "the model, a <nil>, has no tensors"},
+			{Checkpoint{Model: &nn.ReLU{}}, "the model, a *nn.ReLU, has no tensors"},
+			{Checkpoint{Model: closed}, "tensor 0.weight: closed"},
+			{Checkpoint{Model: slash}, "named a/b"},
+			{Checkpoint{Model: complexes}, "tensor w: the file format has no complex128"},
+			{Checkpoint{Model: a.model, Optimizer: b.opt}, "parameter 0 of the optimizer (float32[4 3 3 3]) is not in the model"},
+			{Checkpoint{Model: a.model, Loader: make(chan int)}, "Loader: json: unsupported type"},
+			{Checkpoint{Model: a.model, Config: make(chan int)}, "Config: json: unsupported type"},
+		} {
+			err := Save(x, path, c.c)
+			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: "+path+": not saved: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("there is a file: %v", err)
+		}
+		if err := Save(x, filepath.Join(path, "x"), Checkpoint{Model: a.model}); err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") {
+			t.Errorf("into a folder that is not there: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestSave_FullDisk(t *testing.T) {
+	folder := t.TempDir()
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("a file system to fill cannot be mounted here; safetensors tests a limit of the file's size: ", err)
+	}
+	defer syscall.Unmount(folder, 0)
+	path := filepath.Join(folder, "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		small, large := network(x, 0), nn.NewLinear(x, 200, 200, nn.LinearOptions{})
+		defer nn.Close(small)
+		defer nn.Close(large)
+		if err := Save(x, path, Checkpoint{Model: small}); err != nil {
+			return err
+		}
+		err := Save(x, path, Checkpoint{Model: large})
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "make room") {
+			t.Errorf("on a full disk: %v", err)
+		}
+		if _, err := Load(x, path, small, nil); err != nil {
+			t.Errorf("the checkpoint before it: %v", err)
+		}
+		return nil
+	})
+}
+
+// Wherever a bit has changed, or the file ends, there is an error that names the file, and nothing is loaded.
+func TestLoad_Damaged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		r := newRun(t, x, "sgd")
+		defer r.close()
+		r.train(x, 1)
+		if err := Save(x, path, Checkpoint{Model: r.model, Optimizer: r.opt, Epoch: 1, Config: "x"}); err != nil {
+			return err
+		}
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		try := func(what string, data []byte) {
+			t.Helper()
+			if err := os.WriteFile(path, data, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Load(x, path, r.model, r.opt)
+			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: ") || !strings.Contains(err.Error(), path) {
+				t.Fatalf("%s: %v", what, err)
+			}
+		}
+		harmless := strings.Index(string(whole), `"format":"pt"`)
+		for at := 0; at < len(whole); at += 1 + at/500*3 { // the header byte for byte, the elements at some places
+			if at >= harmless && at < harmless+len(`"format":"pt"`) {
+				continue
+			}
+			damaged := slices.Clone(whole)
+			damaged[at] ^= 1 << (at % 8)
+			try(fmt.Sprintf("bit %d of byte %d", at%8, at), damaged)
+		}
+		for _, n := range []int{0, 7, 8, 100, len(whole) / 2, len(whole) - 1} {
+			try(fmt.Sprintf("the first %d bytes", n), whole[:n])
+		}
+		try("one byte more", append(slices.Clone(whole), 0))
+
+		damaged := slices.Clone(whole)
+		damaged[len(whole)-len(whole)/4] ^= 1 // in the CPU generator's state
+		if err := os.WriteFile(path, damaged, 0o666); err != nil {
+			return err
+		}
+		if _, err := Load(x, path, r.model, r.opt); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "tensor generator/cpu has the CRC-32C") {
+			t.Errorf("a changed generator: %v", err)
+		}
+		if err := LoadModel(x, path, r.model, nn.LoadOptions{}); !errors.Is(err, ErrDamaged) {
+			t.Errorf("LoadModel: %v", err)
+		}
+		if err := os.WriteFile(path, whole[:200], 0o666); err != nil {
+			return err
+		}
+		if _, err := Inspect(path); !errors.Is(err, ErrDamaged) {
+			t.Errorf("Inspect: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestLoad_OtherVersionsAndWriters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	w := safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{1}, Data: make([]byte, 4)}
+	for _, c := range []struct {
+		what     string
+		metadata string
+		tensors  []safetensors.Tensor
+		want     string
+		damaged  bool
+	}{
+		{"newer", `{"version":2}`, []safetensors.Tensor{w}, "it is of version 2, and this program reads version 1", false},
+		{"no JSON", `{`, []safetensors.Tensor{w}, "metadata streamtorch: unexpected end of JSON input", true},
+		{"no checksums", `{"version":1}`, []safetensors.Tensor{w}, "the tensor checkpoint/crc32c is missing", true},
+		{"bad checksums", `{"version":1}`, []safetensors.Tensor{w, bytesEntry(checksumName, []byte("["))}, "tensor checkpoint/crc32c: unexpected end", true},
+		{"counts", `{"version":1,"optimizer":{"rule":"sgd","params":["w"]}}`, nil, "1 parameters and 0 counts of steps", true},
+		{"stray state", `{"version":1,"optimizer":{"rule":"sgd","lr":1,"scale":1,"params":["w"],"steps":[1]}}`,
+			[]safetensors.Tensor{w, {Name: "optimizer/momentum_buffer/v", DType: "F32", Shape: []int64{1}, Data: make([]byte, 4)}}, "is of no parameter", true},
+		{"generator", `{"version":1,"optimizer":{"rule":"sgd","lr":1,"scale":1,"params":["w"],"steps":[0]}}`,
+			[]safetensors.Tensor{w, bytesEntry(cpuGenerator, []byte("short"))}, "the state of cpu's generator: ", false},
+		{"dtype", `{"version":1}`, []safetensors.Tensor{{Name: "w", DType: "F8_E4M3", Shape: []int64{1}, Data: []byte{1}}}, "tensor w: LibTorch has no F8_E4M3", false},
+	} {
+		do(t, func(x *cgotorch.Exec) error {
+			tensors := c.tensors
+			if tensors == nil {
+				tensors = []safetensors.Tensor{w}
+			}
+			if !strings.Contains(c.what, "checksums") {
+				tensors = withChecksums(slices.Clone(tensors), []byte(c.metadata))
+			}
+			if err := safetensors.WriteFile(path, tensors, map[string]string{metadataKey: c.metadata}); err != nil {
+				return err
+			}
+			model := &struct{ W *cgotorch.Tensor }{x.Zeros(cgotorch.Float32, 1)}
+			opt, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{model.W}})
+			if err != nil {
+				return err
+			}
+			_, err = Load(x, path, model, opt)
+			if err == nil || !strings.Contains(err.Error(), "checkpoint: "+path+": ") || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrDamaged) != c.damaged {
+				t.Errorf("%s: %v, want %q", c.what, err, c.want)
+			}
+			return nil
+		})
+	}
+}
+
+// A file may hold dtypes that the model converts.
+func TestLoadModel_ConvertsDTypes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		type holder struct{ A, B *cgotorch.Tensor }
+		from := &holder{x.To(cgotorch.FromSlice(x, []float32{1.5, -2}), cgotorch.BFloat16), cgotorch.FromSlice(x, []int64{3})}
+		if err := Save(x, path, Checkpoint{Model: from}); err != nil {
+			return err
+		}
+		to := &holder{x.Zeros(cgotorch.Float32, 2), x.Zeros(cgotorch.Float64, 1)}
+		if err := LoadModel(x, path, to, nn.LoadOptions{}); err != nil {
+			return err
+		}
+		if a, b := cgotorch.ToSlice[float32](x, to.A), cgotorch.ToSlice[float64](x, to.B); !slices.Equal(a, []float32{1.5, -2}) || b[0] != 3 {
+			t.Errorf("got %v and %v", a, b)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,19 @@
+package checkpoint
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// dtypes are those that both LibTorch and the file format have.
+var dtypes = map[string]cgotorch.DType{
+	"BOOL": cgotorch.Bool, "U8": cgotorch.Uint8, "I8": cgotorch.Int8, "U16": cgotorch.Uint16, "I16": cgotorch.Int16,
+	"U32": cgotorch.Uint32, "I32": cgotorch.Int32, "U64": cgotorch.Uint64, "I64": cgotorch.Int64,
+	"F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "F32": cgotorch.Float32, "F64": cgotorch.Float64, "C64": cgotorch.Complex64,
+}
+
+func dtypeName(d cgotorch.DType) (string, bool) {
+	for name, dtype := range dtypes {
+		if dtype == d {
+			return name, true
+		}
+	}
+	return "", false
+}

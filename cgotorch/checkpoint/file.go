@@ -1,0 +1,158 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+const (
+	version      = 1
+	metadataKey  = "streamtorch"
+	checksumName = "checkpoint/crc32c"
+	cpuGenerator = "generator/cpu"
+	gpuGenerator = "generator/cuda"
+	ofOptimizer  = "optimizer/"
+)
+
+// ErrDamaged is in the error of a file that is no whole safetensors file, or in which something has changed since it was saved.
+var ErrDamaged = errors.New("damaged: copy it again, or go on from another checkpoint")
+
+// Info is what a checkpoint says beside its tensors.
+type Info struct {
+	Version   int             `json:"version"`             // 0 where the file was not saved by this package
+	Epoch     int             `json:"epoch"`               // as given to [Save]
+	Step      int             `json:"step"`                // as given to [Save]
+	Loader    json.RawMessage `json:"loader,omitempty"`    // the place in the data, nil if none was given
+	Config    json.RawMessage `json:"config,omitempty"`    // how the run was set up, nil if that was not given
+	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if none was given
+}
+
+// OptimizerInfo is the part of an optimizer's state that is not tensors; see [optim.State].
+type OptimizerInfo struct {
+	Rule   string   `json:"rule"`
+	LR     float64  `json:"lr"`
+	Scale  float64  `json:"scale"`
+	Params []string `json:"params"` // names in the model, in the optimizer's order
+	Steps  []int64  `json:"steps"`
+}
+
+// Inspect reads what a checkpoint says beside its tensors, for instance to make the model it is of. Of a file that this
+// package has not saved it returns the zero Info.
+func Inspect(path string) (Info, error) {
+	f, err := open(path)
+	if err != nil {
+		return Info{}, err
+	}
+	defer f.Close()
+	return f.info, nil
+}
+
+type file struct {
+	*safetensors.File
+	info Info
+}
+
+// fail returns an error about the file, as format and args say.
+func (f *file) fail(format string, args ...any) error {
+	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
+}
+
+func open(path string) (*file, error) {
+	f, err := safetensors.Open(path)
+	if errors.Is(err, safetensors.ErrFormat) {
+		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
+	} else if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	c := &file{File: f}
+	if text, ok := f.Metadata()[metadataKey]; ok {
+		if err := json.Unmarshal([]byte(text), &c.info); err != nil {
+			f.Close()
+			return nil, c.fail("metadata %s: %w: %w", metadataKey, err, ErrDamaged)
+		}
+		if c.info.Version != version {
+			f.Close()
+			return nil, c.fail("it is of version %d, and this program reads version %d: load it with the program that saved it", c.info.Version, version)
+		}
+	}
+	return c, nil
+}
+
+// ofModel reports whether a tensor is the model's.
+func (f *file) ofModel(name string) bool { return f.info.Version == 0 || !strings.Contains(name, "/") }
+
+// tensor makes a tensor of the file on x's device.
+func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
+	t, ok := f.Lookup(name)
+	if !ok {
+		return nil, f.fail("there is no tensor %s", name)
+	}
+	dtype, ok := dtypes[t.DType]
+	if !ok {
+		return nil, f.unsupported(t)
+	}
+	data, err := f.Read(name)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	return cgotorch.FromBytes(x, data, dtype, t.Shape), nil
+}
+
+// checksums are those of the tensors and, under metadataKey, of that metadata.
+type checksums map[string]string
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }
+
+// openWhole is open for a file whose tensors have been compared with their checksums, if it has any.
+func openWhole(path string) (*file, error) {
+	f, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.verify(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *file) verify() error {
+	if _, ok := f.Lookup(checksumName); !ok {
+		if f.info.Version != 0 {
+			return f.fail("the tensor %s is missing: %w", checksumName, ErrDamaged)
+		}
+		return nil
+	}
+	text, err := f.Read(checksumName)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	var want checksums
+	if err := json.Unmarshal(text, &want); err != nil {
+		return f.fail("tensor %s: %w: %w", checksumName, err, ErrDamaged)
+	}
+	if got := checksum([]byte(f.Metadata()[metadataKey])); got != want[metadataKey] {
+		return f.fail("metadata %s has the CRC-32C %s, and %q when it was saved: %w", metadataKey, got, want[metadataKey], ErrDamaged)
+	}
+	for _, t := range f.Tensors() {
+		if t.Name == checksumName {
+			continue
+		}
+		data, err := f.Read(t.Name)
+		if err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+		if got := checksum(data); got != want[t.Name] {
+			return f.fail("tensor %s has the CRC-32C %s, and %q when it was saved: %w", t.Name, got, want[t.Name], ErrDamaged)
+		}
+	}
+	return nil
+}

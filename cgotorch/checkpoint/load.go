@@ -1,0 +1,202 @@
+package checkpoint
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// Load waits for the device and makes the model, the optimizer unless it is nil, and LibTorch's default generators go on from
+// a checkpoint; what the caller restores itself is in the Info. The CUDA generator is restored when x's device is CUDA and
+// was so when it was saved. Dtypes are converted. It fails, having changed nothing, with [ErrDamaged] for a damaged file,
+// with a [*nn.LoadError] for another model, and for another optimizer. A file that this package has not saved is loaded with
+// [LoadModel].
+func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info, error) {
+	f, err := openWhole(path)
+	if err != nil {
+		return Info{}, err
+	}
+	defer f.Close()
+	if f.info.Version == 0 {
+		return Info{}, f.fail("it holds tensors alone, no run to go on with: use LoadModel for a state dict")
+	}
+	matched, err := f.match(model, nn.LoadOptions{})
+	if err != nil {
+		return Info{}, err
+	}
+	x = x.NoGrad().NoAutocast()
+	generators, err := f.generators(x.Device())
+	if err != nil {
+		return Info{}, err
+	}
+	if opt != nil {
+		if err := f.restore(x, model, opt); err != nil {
+			return Info{}, err
+		}
+	}
+	if err := f.copyTo(x, matched); err != nil {
+		return Info{}, err
+	}
+	for device, state := range generators {
+		if err := cgotorch.SetGeneratorState(device, state); err != nil {
+			return Info{}, f.fail("the state of %v's generator: %w", device, err)
+		}
+	}
+	return f.info, nil
+}
+
+// LoadModel waits for the device and copies the model's part of a checkpoint, or all tensors of another safetensors file such
+// as a torchvision state dict, into the model. Dtypes are converted. It fails, having changed nothing, with [ErrDamaged] for
+// a damaged file, and with a [*nn.LoadError] where names or shapes differ, unless the options say otherwise.
+func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error {
+	f, err := openWhole(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	matched, err := f.match(model, o)
+	if err != nil {
+		return err
+	}
+	return f.copyTo(x.NoGrad().NoAutocast(), matched)
+}
+
+// match returns the model's tensors that are in the file. It decides as [nn.Load] does, without reading elements.
+func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
+	state := nn.State(model)
+	if len(state) == 0 {
+		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
+	}
+	var matched []nn.Named
+	failure := &nn.LoadError{}
+	known := map[string]bool{}
+	for _, n := range state {
+		known[n.Name] = true
+		if n.Tensor.Closed() {
+			return nil, f.fail("tensor %s of the model: %w", n.Name, cgotorch.ErrClosed)
+		}
+		t, ok := f.Lookup(n.Name)
+		switch {
+		case !ok:
+			if !o.AllowMissing && !strings.HasSuffix(n.Name, "num_batches_tracked") { // files older than PyTorch 0.4.1
+				failure.Missing = append(failure.Missing, n.Name)
+			}
+		case !slices.Equal(t.Shape, n.Tensor.Shape()):
+			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s%v, the model has %v)", n.Name, t.DType, t.Shape, n.Tensor))
+		default:
+			if _, ok := dtypes[t.DType]; !ok {
+				return nil, f.unsupported(t)
+			}
+			matched = append(matched, n)
+		}
+	}
+	for _, t := range f.Tensors() {
+		if f.ofModel(t.Name) && !known[t.Name] && !o.AllowUnexpected {
+			failure.Unexpected = append(failure.Unexpected, t.Name)
+		}
+	}
+	slices.Sort(failure.Unexpected)
+	if len(failure.Missing)+len(failure.Unexpected)+len(failure.Misshapen) > 0 {
+		return nil, f.fail("it is of another model than this %T: %w", model, failure)
+	}
+	return matched, nil
+}
+
+func (f *file) unsupported(t safetensors.Info) error {
+	return f.fail("tensor %s: LibTorch has no %s for a model: convert it first, in Python with .float()", t.Name, t.DType)
+}
+
+func (f *file) copyTo(x *cgotorch.Exec, state []nn.Named) error {
+	for _, n := range state {
+		t, err := f.tensor(x, n.Name)
+		if err != nil {
+			return err
+		}
+		nn.Copy(x, n.Tensor, t)
+		t.Close()
+	}
+	return nil
+}
+
+// restore finds the optimizer's state by the names of its parameters, so that their order does not matter.
+func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error {
+	saved := f.info.Optimizer
+	if saved == nil {
+		return f.fail("it was saved without an optimizer: load it with none")
+	}
+	if len(saved.Steps) != len(saved.Params) {
+		return f.fail("its optimizer has %d parameters and %d counts of steps: %w", len(saved.Params), len(saved.Steps), ErrDamaged)
+	}
+	steps := map[string]int64{}
+	for i, name := range saved.Params {
+		steps[name] = saved.Steps[i]
+	}
+	names := map[*cgotorch.Tensor]string{}
+	for _, n := range nn.State(model) {
+		names[n.Tensor] = n.Name
+	}
+	params, err := paramNames(opt, names)
+	if err != nil {
+		return f.fail("%w", err)
+	}
+	state := optim.State{Rule: saved.Rule, LR: saved.LR, Scale: saved.Scale}
+	index := map[string]int{}
+	for i, name := range params {
+		n, ok := steps[name]
+		if !ok {
+			return f.fail("its optimizer did not have the parameter %s, which this one has", name)
+		}
+		state.Steps = append(state.Steps, n)
+		index[name] = i
+		delete(steps, name)
+	}
+	if len(steps) > 0 {
+		return f.fail("its optimizer had parameters that this one has not: %s", strings.Join(slices.Sorted(maps.Keys(steps)), ", "))
+	}
+	defer func() {
+		for _, r := range state.Tensors {
+			r.Tensor.Close()
+		}
+	}()
+	for _, t := range f.Tensors() {
+		rest, ok := strings.CutPrefix(t.Name, ofOptimizer)
+		if !ok {
+			continue
+		}
+		kind, name, _ := strings.Cut(rest, "/")
+		i, ok := index[name]
+		if !ok {
+			return f.fail("tensor %s is of no parameter: %w", t.Name, ErrDamaged)
+		}
+		tensor, err := f.tensor(x, t.Name)
+		if err != nil {
+			return err
+		}
+		state.Tensors = append(state.Tensors, optim.RememberedTensor{Param: i, Name: kind, Tensor: tensor})
+	}
+	if err := opt.Restore(x, state); err != nil {
+		return f.fail("%w", err)
+	}
+	return nil
+}
+
+func (f *file) generators(device cgotorch.Device) (map[cgotorch.Device][]byte, error) {
+	states := map[cgotorch.Device][]byte{}
+	for name, d := range map[string]cgotorch.Device{cpuGenerator: cgotorch.CPU, gpuGenerator: device} {
+		if _, saved := f.Lookup(name); !saved || (name == gpuGenerator && !device.IsCUDA()) {
+			continue
+		}
+		state, err := f.Read(name)
+		if err != nil {
+			return nil, fmt.Errorf("checkpoint: %w", err)
+		}
+		states[d] = state
+	}
+	return states, nil
+}

@@ -1,0 +1,161 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// Checkpoint is what [Save] saves. All but the model may be left out.
+type Checkpoint struct {
+	Model     any              // a pointer to a module of package nn
+	Optimizer *optim.Optimizer // of parameters of the model
+	Epoch     int              // as the program counts them
+	Step      int              // as the program counts them
+	Loader    any              // the place in the data, such as a loader's State; anything that can be JSON
+	Config    any              // what is needed to make the model and the run again; anything that can be JSON
+}
+
+// Save waits for the device and writes a checkpoint, and with it the states of LibTorch's default generators of the CPU and
+// of x's device. The file at path, if there is one, is replaced by the whole new one, or stays as it is when Save fails, on a
+// full disk for instance. A panic of an operator does no harm to it either.
+func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
+	tensors, info, err := c.contents(x)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %s: not saved: %w", path, err)
+	}
+	text, err := json.Marshal(info)
+	if err != nil { // a learning rate that is not a number
+		return fmt.Errorf("checkpoint: %s: not saved: %w", path, err)
+	}
+	tensors = withChecksums(tensors, text)
+	if err := safetensors.WriteFile(path, tensors, map[string]string{"format": "pt", metadataKey: string(text)}); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, error) {
+	info := Info{Version: version, Epoch: c.Epoch, Step: c.Step}
+	fail := func(format string, args ...any) ([]safetensors.Tensor, Info, error) {
+		return nil, info, fmt.Errorf(format, args...)
+	}
+	var err error
+	if info.Loader, err = raw(c.Loader); err != nil {
+		return fail("Loader: %w", err)
+	}
+	if info.Config, err = raw(c.Config); err != nil {
+		return fail("Config: %w", err)
+	}
+	var tensors []safetensors.Tensor
+	names := map[*cgotorch.Tensor]string{}
+	for _, n := range nn.State(c.Model) {
+		if strings.Contains(n.Name, "/") {
+			return fail("the model has a tensor named %s: names with a slash are the checkpoint's own", n.Name)
+		}
+		t, err := entry(x, n.Name, n.Tensor)
+		if err != nil {
+			return fail("tensor %s: %w", n.Name, err)
+		}
+		tensors = append(tensors, t)
+		names[n.Tensor] = n.Name
+	}
+	if len(tensors) == 0 {
+		return fail("the model, a %T, has no tensors: give a pointer to a module", c.Model)
+	}
+	if c.Optimizer != nil {
+		state := c.Optimizer.State()
+		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, Steps: state.Steps}
+		if info.Optimizer.Params, err = paramNames(c.Optimizer, names); err != nil {
+			return nil, info, err
+		}
+		for _, r := range state.Tensors {
+			name := ofOptimizer + r.Name + "/" + info.Optimizer.Params[r.Param]
+			t, err := entry(x, name, r.Tensor)
+			if err != nil {
+				return fail("tensor %s: %w", name, err)
+			}
+			tensors = append(tensors, t)
+		}
+	}
+	state, err := cgotorch.GeneratorState(cgotorch.CPU)
+	if err != nil {
+		return nil, info, err
+	}
+	tensors = append(tensors, bytesEntry(cpuGenerator, state))
+	if d := x.Device(); d.IsCUDA() {
+		if state, err = cgotorch.GeneratorState(d); err != nil {
+			return nil, info, err
+		}
+		tensors = append(tensors, bytesEntry(gpuGenerator, state))
+	}
+	return tensors, info, nil
+}
+
+func raw(v any) (json.RawMessage, error) {
+	if v == nil {
+		return nil, nil
+	}
+	return json.Marshal(v)
+}
+
+// paramNames are the names in the model of an optimizer's parameters.
+func paramNames(o *optim.Optimizer, names map[*cgotorch.Tensor]string) ([]string, error) {
+	params := o.Params()
+	list := make([]string, len(params))
+	for i, p := range params {
+		name, ok := names[p]
+		if !ok {
+			return nil, fmt.Errorf("parameter %d of the optimizer (%v) is not in the model: give the model that it was made for", i, p)
+		}
+		list[i] = name
+	}
+	return list, nil
+}
+
+// entry reads the tensor when it is its turn to be written.
+func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tensor, error) {
+	if t.Closed() {
+		return safetensors.Tensor{}, cgotorch.ErrClosed
+	}
+	dtype, ok := dtypeName(t.DType())
+	if !ok {
+		return safetensors.Tensor{}, fmt.Errorf("the file format has no %v", t.DType())
+	}
+	read := func() ([]byte, error) { return cgotorch.ToBytes(x, t), nil }
+	return safetensors.Tensor{Name: name, DType: dtype, Shape: t.Shape(), Read: read}, nil
+}
+
+func bytesEntry(name string, data []byte) safetensors.Tensor {
+	return safetensors.Tensor{Name: name, DType: "U8", Shape: []int64{int64(len(data))}, Data: data}
+}
+
+// withChecksums appends a tensor with the checksums of the others. It is written last: its elements are bytes, which come
+// behind all wider ones, and among bytes it is the last given.
+func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.Tensor {
+	sums := checksums{metadataKey: checksum(metadata)}
+	for i := range tensors {
+		t := &tensors[i]
+		read := t.Read
+		if read == nil {
+			read = func() ([]byte, error) { return t.Data, nil }
+		}
+		sums[t.Name] = checksum(nil) // holds the place
+		name := t.Name
+		t.Read = func() ([]byte, error) {
+			data, err := read()
+			sums[name] = checksum(data)
+			return data, err
+		}
+	}
+	text, _ := json.Marshal(sums) // strings alone
+	return append(tensors, safetensors.Tensor{
+		Name: checksumName, DType: "U8", Shape: []int64{int64(len(text))},
+		Read: func() ([]byte, error) { return json.Marshal(sums) },
+	})
+}
