@@ -311,6 +311,11 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 		if _, err := Load(x, bare, a.model, nil); err != nil {
 			t.Error(err)
 		}
+		closed := &struct{ W *cgotorch.Tensor }{x.Zeros(cgotorch.Float32)}
+		closed.W.Close()
+		if _, err := Load(x, bare, closed, nil); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "tensor w of the model") {
+			t.Errorf("a closed model: %v", err)
+		}
 		if !x.Equal(nn.State(a.model)[0].Tensor, before) {
 			t.Error("a Load has not changed the model")
 		}
