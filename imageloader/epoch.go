@@ -259,17 +259,16 @@ func (e *epoch) skip(bad *Error) error {
 	if len(e.bad) < maxExamples {
 		e.bad = append(e.bad, bad)
 	}
-	samples := l.Len()
-	if samples == 0 {
+	if e.from.Samples == 0 {
 		return nil // finish will see
 	}
-	return l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate)
+	return l.archive.tooMany(e.bad, e.place.Skipped, e.from.Samples, l.options.MaxSkipRate)
 }
 
 // finish ends the epoch: with io.EOF, or because too many of its images were unusable.
 func (e *epoch) finish() error {
 	l := e.loader
-	samples := max(e.place.Position, l.Len()) // fewer were seen when the last ones are dropped
+	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last ones are dropped
 	if err := l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate); err != nil {
 		return err
 	}

@@ -178,6 +178,21 @@ func TestEpoch_Skip(t *testing.T) {
 	}
 }
 
+// The epoch ends as soon as it is certain that there are too many, not at its end.
+func TestEpoch_TooManyEarly(t *testing.T) {
+	members := damaged(numbered(40), 0, 1, 2, 3, 4, 5, 6, 7, 8)
+	for _, s := range sources(t, members)[:4] { // in the last the length is not known
+		o := options()
+		o.MaxSkipRate = 0.2
+		s.change(&o)
+		lines, err := tryRead(open(t, s.path, o))
+		wantError(t, err, ErrBadMember, "9 of 40 images are unusable")
+		if len(lines) > 0 && s.name != "folder" { // whose order is another
+			t.Errorf("%s: got %d batches before the error", s.name, len(lines))
+		}
+	}
+}
+
 func TestEpoch_AllUnusable(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(4), 0, 1, 2, 3)) {
 		o := options()

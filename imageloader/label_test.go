@@ -14,9 +14,19 @@ func TestLoader_Classes(t *testing.T) {
 		{name: "train/dog/3.png", body: solid(3, 3, 3)},
 		{name: "test/cat/4.png", body: solid(4, 3, 3)},
 	}
+	stray := member{name: "misc/5.png", body: solid(5, 3, 3)} // of no split
+	withStray := write(t, "stray.tar", tarOf(append([]member{stray}, members...)))
 	packed := tarOf(members)
 	paths := []string{write(t, "a.tar", packed), write(t, "a.tgz", gzipOf(packed))}
 	file := write(t, "classes.txt", []byte("\ufeffdog\r\ncat\r\nant\r\n\r\n"))
+	o := options()
+	if got, want := fmt.Sprint(open(t, withStray, o).Classes()), "[ant cat dog misc]"; got != want {
+		t.Errorf("CLASS/FILE among SPLIT/CLASS/FILE: got classes %v, want %v", got, want)
+	}
+	o.Split = "train"
+	if got, want := fmt.Sprint(open(t, withStray, o).Classes()), "[ant cat dog]"; got != want {
+		t.Errorf("CLASS/FILE where a split is asked for: got classes %v, want %v", got, want)
+	}
 	for _, test := range []struct {
 		name    string
 		change  func(*Options)

@@ -106,6 +106,9 @@ func TestEpoch_ContextEnds(t *testing.T) {
 					}
 					batch.Release()
 					if got++; got == n {
+						for len(l.current.full) == 0 { // a batch that is ready must not be delivered any more
+							runtime.Gosched()
+						}
 						cancel(cause)
 					}
 				}

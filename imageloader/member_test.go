@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -109,6 +110,29 @@ func gnuTar(t *testing.T, name string, body []byte) []byte {
 	w.Write(body)
 	w.Close()
 	return []byte(out.String())
+}
+
+func TestOpen_SparseFile(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "cat"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, "cat/1.png")
+	if err := os.WriteFile(file, solid(1, 3, 3), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range []string{"gnu", "pax"} {
+		checkLeaks(t)
+		path := filepath.Join(folder, format+".tar")
+		if out, err := exec.Command("tar", "-C", folder, "--sparse", "--format", format, "-cf", path, "cat").CombinedOutput(); err != nil {
+			t.Skipf("no GNU tar to make a sparse file with: %v: %s", err, out)
+		}
+		_, err := Open(path, options())
+		wantError(t, err, ErrBadMember, "(cat/1.png): stored as a sparse file")
+	}
 }
 
 // A symbolic link in a folder is not followed, neither to a file nor to a folder.

@@ -2,7 +2,6 @@ package imageloader
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
@@ -102,7 +101,6 @@ func (o Options) complete() (Options, error) {
 	o.Channels = orDefault(o.Channels, 3)
 	o.ShuffleBuffer = orDefault(o.ShuffleBuffer, defaultShuffleBuffer)
 	o.MaxMemberBytes = orDefault(o.MaxMemberBytes, defaultMaxMemberBytes)
-	o.Workers = orDefault(o.Workers, runtime.NumCPU())
 	o.Classes = slices.Clone(o.Classes)
 	if o.Train && !o.NoFlip && o.HorizontalFlip == 0 {
 		o.HorizontalFlip = 0.5

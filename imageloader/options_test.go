@@ -74,7 +74,7 @@ func TestOptions_Defaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.BatchSize != 128 || o.Channels != 3 || o.Buffers != 4 || o.ShuffleBuffer != 256<<20 || o.MaxMemberBytes != 256<<20 || o.Workers < 1 {
+		if o.BatchSize != 128 || o.Channels != 3 || o.Buffers != 4 || o.ShuffleBuffer != 256<<20 || o.MaxMemberBytes != 256<<20 {
 			t.Errorf("%+v: got %+v", test.options, o)
 		}
 		if o.Transform != test.transform || o.HorizontalFlip != test.flip || o.shuffled() != test.shuffled {

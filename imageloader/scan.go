@@ -148,6 +148,9 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 		}
 	}
 	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		e, err := stream.next()
 		if err != nil {
 			if flushErr := flush(); err == io.EOF {
@@ -234,6 +237,9 @@ func (s *scanner) add(it scanned, size Size) {
 // finish sums up.
 func (s *scanner) finish() {
 	r := &s.report
+	if r.Bad == nil {
+		r.Bad = []BadMember{} // in JSON a list too
+	}
 	r.Classes, r.Splits, r.Formats, r.Ignored = sorted(s.classes), sorted(s.splits), sorted(s.formats), sorted(s.ignored)
 	if r.Images == 0 {
 		return
