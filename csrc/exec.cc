@@ -17,20 +17,25 @@ ExecGuard::ExecGuard(const ct_exec& x) : grad_(x.grad != 0) {
     require(stream.device);
     stream_.emplace(stream.stream);
   }
-  if (x.autocast >= 0) {
-    autocast_ = stream.device.type();
-    at::autocast::set_autocast_enabled(*autocast_, true);
-    at::autocast::set_autocast_dtype(*autocast_, static_cast<at::ScalarType>(x.autocast));
-    // The cache of cast weights is shared by all threads and knows no stream.
-    at::autocast::set_autocast_cache_enabled(false);
-  }
+  set_autocast(stream.device.type(), x.autocast);
+}
+
+void ExecGuard::set_autocast(c10::DeviceType device, int32_t dtype) {
+  const bool enabled = at::autocast::is_autocast_enabled(device);
+  if (dtype < 0 && !enabled) return;
+  before_ = Autocast{device, enabled, at::autocast::is_autocast_cache_enabled(), at::autocast::get_autocast_dtype(device)};
+  at::autocast::set_autocast_enabled(device, dtype >= 0);
+  if (dtype < 0) return;
+  at::autocast::set_autocast_dtype(device, static_cast<at::ScalarType>(dtype));
+  // The cache of cast weights is shared by all threads and knows no stream.
+  at::autocast::set_autocast_cache_enabled(false);
 }
 
 ExecGuard::~ExecGuard() {
-  if (autocast_) {
-    at::autocast::set_autocast_enabled(*autocast_, false);
-    at::autocast::set_autocast_cache_enabled(true);
-  }
+  if (!before_) return;
+  at::autocast::set_autocast_enabled(before_->device, before_->enabled);
+  at::autocast::set_autocast_dtype(before_->device, before_->dtype);
+  at::autocast::set_autocast_cache_enabled(before_->cache);
 }
 
 }  // namespace ct

@@ -12,8 +12,8 @@
 
 namespace ct {
 
-// Sets the exec's stream, device, grad mode and autocast; throws for an exec without a stream, on another thread than its
-// own, or on a lost device.
+// Sets the exec's stream, device, grad mode and autocast, whatever they are on this thread; throws for an exec without a
+// stream, on another thread than its own, or on a lost device.
 class ExecGuard {
  public:
   explicit ExecGuard(const ct_exec& x);
@@ -22,9 +22,16 @@ class ExecGuard {
   ExecGuard& operator=(const ExecGuard&) = delete;
 
  private:
+  struct Autocast {
+    c10::DeviceType device;
+    bool enabled, cache;
+    at::ScalarType dtype;
+  };
+  void set_autocast(c10::DeviceType device, int32_t dtype);
+
   c10::AutoGradMode grad_;
   std::optional<c10::StreamGuard> stream_;
-  std::optional<c10::DeviceType> autocast_;
+  std::optional<Autocast> before_;  // the thread's, where it had to be changed
 };
 
 // The exec's device; the CPU where it has no stream, which ExecGuard then reports.
