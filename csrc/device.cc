@@ -8,8 +8,6 @@
 #include <atomic>
 #include <mutex>
 
-#include "status.h"
-
 namespace ct {
 namespace {
 
@@ -161,9 +159,7 @@ ct_status* ct_device_check(ct_device device) noexcept {
 }
 
 ct_status* ct_device_synchronize(ct_device device) noexcept {
-  c10::Device where(c10::kCPU);
-  if (ct_status* failed = ct::guarded([&] { ct::require(where = ct::to_device(device)); })) return failed;
-  return ct::guarded(where, [&] {
+  return ct::on_device(device, [](c10::Device where) {
     if (where.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(where.index());
   });
 }

@@ -7,6 +7,7 @@
 
 #include "cgotorch.h"
 #include "cuda_backend.h"
+#include "status.h"
 
 namespace ct {
 
@@ -23,6 +24,14 @@ CudaBackend& cuda();
 
 // Throws CT_NO_DEVICE or CT_DEVICE_LOST.
 void require(c10::Device device);
+
+// Runs f(device), once the device is known to be there.
+template <typename F>
+ct_status* on_device(ct_device device, F&& f) noexcept {
+  c10::Device where(c10::kCPU);
+  if (ct_status* failure = guarded([&] { require(where = to_device(device)); })) return failure;
+  return guarded(where, [&] { std::forward<F>(f)(where); });
+}
 
 // "" while the device lives. Otherwise the text of CT_DEVICE_LOST, and from then on require() throws.
 std::string detect_loss(c10::Device device);

@@ -1,4 +1,5 @@
 // Counts of the memory that LibTorch allocates.
+#include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -8,7 +9,6 @@
 #include <mutex>
 
 #include "device.h"
-#include "status.h"
 
 namespace {
 
@@ -56,6 +56,7 @@ void count_cpu_allocations() {
 }
 
 c10::DeviceAllocator& allocator(c10::Device device) {
+  at::globalContext().lazyInitDevice(device.type());  // LibTorch's allocator refuses to be asked before
   return *c10::getDeviceAllocator(device.type());
 }
 
@@ -64,9 +65,7 @@ c10::DeviceAllocator& allocator(c10::Device device) {
 extern "C" {
 
 ct_status* ct_memory_stats(ct_device device, ct_memory* out) noexcept {
-  return ct::guarded([&] {
-    const c10::Device where = ct::to_device(device);
-    ct::require(where);
+  return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) {
       count_cpu_allocations();
       *out = ct_memory{allocated, peak, allocated, allocations};
@@ -80,9 +79,7 @@ ct_status* ct_memory_stats(ct_device device, ct_memory* out) noexcept {
 }
 
 ct_status* ct_memory_reset_peak(ct_device device) noexcept {
-  return ct::guarded([&] {
-    const c10::Device where = ct::to_device(device);
-    ct::require(where);
+  return ct::on_device(device, [](c10::Device where) {
     if (where.is_cuda()) {
       allocator(where).resetPeakStats(where.index());
     } else {
@@ -93,9 +90,7 @@ ct_status* ct_memory_reset_peak(ct_device device) noexcept {
 }
 
 ct_status* ct_memory_release_cached(ct_device device) noexcept {
-  return ct::guarded([&] {
-    const c10::Device where = ct::to_device(device);
-    ct::require(where);
+  return ct::on_device(device, [](c10::Device where) {
     if (where.is_cuda()) allocator(where).emptyCache();
   });
 }

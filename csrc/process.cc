@@ -9,14 +9,8 @@
 #include <cstring>
 
 #include "device.h"
-#include "status.h"
 
 namespace {
-
-at::Generator generator(c10::Device device) {
-  ct::require(device);
-  return at::globalContext().defaultGenerator(device);
-}
 
 constexpr int64_t kMaxGeneratorState = 8192;
 
@@ -32,8 +26,8 @@ ct_status* ct_seed(uint64_t seed) noexcept {
 }
 
 ct_status* ct_generator_state(ct_device device, void* data, int64_t* size) noexcept {
-  return ct::guarded([&] {
-    at::Generator g = generator(ct::to_device(device));
+  return ct::on_device(device, [&](c10::Device where) {
+    at::Generator g = at::globalContext().defaultGenerator(where);
     const std::lock_guard lock(g.mutex());
     const at::Tensor state = g.get_state();
     if (state.numel() > *size) throw ct::Failure(CT_INVALID_ARGUMENT, "the generator's state has " + std::to_string(state.numel()) + " bytes");
@@ -43,9 +37,9 @@ ct_status* ct_generator_state(ct_device device, void* data, int64_t* size) noexc
 }
 
 ct_status* ct_generator_set_state(ct_device device, const void* data, int64_t size) noexcept {
-  return ct::guarded([&] {
+  return ct::on_device(device, [&](c10::Device where) {
     if (size <= 0 || size > kMaxGeneratorState) throw ct::Failure(CT_INVALID_ARGUMENT, "a generator's state of " + std::to_string(size) + " bytes");
-    at::Generator g = generator(ct::to_device(device));
+    at::Generator g = at::globalContext().defaultGenerator(where);
     at::Tensor state = at::empty({size}, at::TensorOptions().dtype(at::kByte));
     std::memcpy(state.mutable_data_ptr(), data, static_cast<size_t>(size));
     const std::lock_guard lock(g.mutex());

@@ -10,7 +10,6 @@
 
 #include "device.h"
 #include "live.h"
-#include "status.h"
 
 namespace {
 
@@ -58,7 +57,7 @@ void ct_slab_free(ct_slab* slab) noexcept { delete slab; }
 void* ct_slab_data(const ct_slab* slab) noexcept { return slab == nullptr ? nullptr : slab->data; }
 
 ct_status* ct_slab_pin(ct_slab* slab) noexcept {
-  return ct::guarded([&] {
+  return ct::guarded(c10::Device(c10::kCUDA, 0), [&] {
     ct_slab& s = ct::deref(slab, "slab");
     if (s.pinned) return;
     ct::CudaBackend& cuda = ct::cuda();

@@ -101,6 +101,7 @@ void wait(const ct_stream& stream, const ct_event& event) {
   if (stream.device.is_cuda()) {
     cuda().wait(stream.stream, event.native);
   } else {
+    require(event.device);
     cuda().synchronize_event(event.native);  // a CPU stream runs its work at once, so to wait is to wait here
   }
 }
@@ -110,9 +111,7 @@ void wait(const ct_stream& stream, const ct_event& event) {
 extern "C" {
 
 ct_status* ct_stream_default(ct_device device, ct_stream** out) noexcept {
-  return ct::guarded([&] {
-    const c10::Device where = ct::to_device(device);
-    ct::require(where);
+  return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) {
       *out = new ct_stream(where, cpu_stream(), 0, false, 0);
       return;
@@ -123,9 +122,7 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) noexcept {
 }
 
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) noexcept {
-  return ct::guarded([&] {
-    const c10::Device where = ct::to_device(device);
-    ct::require(where);
+  return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) {
       *out = new ct_stream(where, cpu_stream(), cpu_streams++, true, priority);
       return;
@@ -173,7 +170,8 @@ void ct_event_free(ct_event* event) noexcept { delete event; }
 
 ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) noexcept {
   if (stream == nullptr) return ct::guarded([&] { ct::deref(stream, "stream"); });
-  return ct::guarded(stream->device, [&] { ct::wait(*stream, ct::deref(event, "event")); });
+  const bool on_host = !stream->device.is_cuda() && event != nullptr;
+  return ct::guarded(on_host ? event->device : stream->device, [&] { ct::wait(*stream, ct::deref(event, "event")); });
 }
 
 ct_status* ct_event_query(const ct_event* event, int32_t* done) noexcept {
@@ -193,7 +191,7 @@ ct_status* ct_event_synchronize(const ct_event* event) noexcept {
 }
 
 ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* milliseconds) noexcept {
-  return ct::guarded([&] {
+  return ct::guarded(start == nullptr ? c10::Device(c10::kCPU) : start->device, [&] {
     const ct_event& from = ct::deref(start, "start");
     const ct_event& to = ct::deref(end, "end");
     if (!from.timing || !to.timing) {
@@ -203,8 +201,15 @@ ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* 
       throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked between events of " + from.device.str() + " and " +
                                                  to.device.str());
     }
-    *milliseconds = from.native == nullptr ? double(to.nanoseconds - from.nanoseconds) / 1e6
-                                           : double(ct::cuda().elapsed(from.native, to.native));
+    if (from.native == nullptr) {
+      *milliseconds = double(to.nanoseconds - from.nanoseconds) / 1e6;
+      return;
+    }
+    ct::require(from.device);
+    if (!ct::cuda().query_event(from.native) || !ct::cuda().query_event(to.native)) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked of an event that is not done");
+    }
+    *milliseconds = ct::cuda().elapsed(from.native, to.native);
   });
 }
 
