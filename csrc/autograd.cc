@@ -6,10 +6,13 @@
 namespace {
 
 // Gradients of the roots as LibTorch wants them: all of them, or none.
-torch::autograd::variable_list gradients(ct_tensor* const* grads, int32_t count) {
+torch::autograd::variable_list gradients(ct_tensor* const* grads, int32_t count, const ct_stream& stream) {
   torch::autograd::variable_list list;
   if (grads == nullptr) return list;
-  for (int32_t i = 0; i < count; ++i) list.push_back(grads[i] == nullptr ? at::Tensor() : grads[i]->tensor);
+  for (int32_t i = 0; i < count; ++i) {
+    if (grads[i] != nullptr) ct::use(*grads[i], stream);
+    list.push_back(grads[i] == nullptr ? at::Tensor() : grads[i]->tensor);
+  }
   return list;
 }
 
@@ -17,7 +20,7 @@ torch::autograd::variable_list tensors(ct_tensor* const* handles, int32_t count,
   torch::autograd::variable_list list;
   for (int32_t i = 0; i < count; ++i) {
     const ct_tensor& handle = ct::deref(handles[i], name);
-    ct::record_use(handle, stream);
+    ct::use(handle, stream);
     list.push_back(handle.tensor);
   }
   return list;
@@ -36,7 +39,8 @@ extern "C" {
 ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count,
                        int32_t retain_graph) noexcept {
   return ct::executed(without_autocast(x), [&] {
-    torch::autograd::backward(tensors(roots, count, "root", *x.stream), gradients(grads, count), retain_graph != 0, false);
+    torch::autograd::backward(tensors(roots, count, "root", *x.stream), gradients(grads, count, *x.stream), retain_graph != 0,
+                              false);
   });
 }
 
@@ -45,9 +49,11 @@ ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gr
                         ct_tensor** out) noexcept {
   return ct::executed(without_autocast(x), [&] {
     const auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream),
-                                             tensors(inputs, input_count, "input", *x.stream), gradients(grads, count),
-                                             retain_graph != 0, create_graph != 0, allow_unused != 0);
-    for (int32_t i = 0; i < input_count; ++i) out[i] = found[i].defined() ? new ct_tensor(found[i], x.stream) : nullptr;
+                                             tensors(inputs, input_count, "input", *x.stream),
+                                             gradients(grads, count, *x.stream), retain_graph != 0, create_graph != 0, allow_unused != 0);
+    for (int32_t i = 0; i < input_count; ++i) {
+      out[i] = found[i].defined() ? new ct_tensor(found[i], CT_STREAM_UNKNOWN) : nullptr;
+    }
   });
 }
 

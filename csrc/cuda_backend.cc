@@ -76,6 +76,12 @@ class Backend final : public CudaBackend {
     (void)cudaGetLastError();
   }
 
+  bool page_locked(const void* data) override {
+    cudaPointerAttributes attributes{};
+    C10_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
+    return attributes.type != cudaMemoryTypeUnregistered;
+  }
+
   void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
     C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, native(stream)));
   }

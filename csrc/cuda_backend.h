@@ -29,6 +29,8 @@ class CudaBackend {
 
   virtual void lock_pages(void* data, size_t bytes) = 0;
   virtual void unlock_pages(void* data) noexcept = 0;
+  // Whether CUDA knows the host memory, so that a copy from it returns before it has been read.
+  virtual bool page_locked(const void* data) = 0;
   // Does not wait when source is page-locked.
   virtual void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
 

@@ -111,9 +111,12 @@ class Reader {
   }
   int64_t next_int() { return static_cast<int64_t>(next()); }
   double next_float() { return std::bit_cast<double>(next()); }
-  size_t next_count() {
+  // The number of elements that follow; not more than there are words, or tensors, for.
+  size_t next_count(size_t bytes_each = sizeof(uint64_t)) {
     const uint64_t count = next();
-    if (count > (uint64_t{1} << 31)) mismatch("a list of that many elements");
+    if (count > static_cast<uint64_t>(words_end_ - word_) * (sizeof(uint64_t) / bytes_each)) {
+      throw Failure(CT_INVALID_ARGUMENT, "the words end inside argument " + place());
+    }
     return count;
   }
 
@@ -121,7 +124,7 @@ class Reader {
     if (tensor_ == tensors_end_) throw Failure(CT_INVALID_ARGUMENT, "a tensor is missing for argument " + place());
     const ct_tensor* handle = *tensor_++;
     if (handle == nullptr) return nullptr;
-    record_use(*handle, *x_.stream);
+    use(*handle, *x_.stream);
     return &handle->tensor;
   }
 
@@ -177,8 +180,11 @@ class Reader {
   }
 
   c10::IValue tensors() {
-    const size_t count = next_count();
+    const uint64_t count = next();
     if (argument().kind != Kind::list || argument().element != Kind::tensor) mismatch("a list of tensors");
+    if (count > static_cast<uint64_t>(tensors_end_ - tensor_)) {
+      throw Failure(CT_INVALID_ARGUMENT, "a tensor is missing for argument " + place());
+    }
     if (argument().optional_elements) {
       c10::List<std::optional<at::Tensor>> list;
       for (size_t i = 0; i < count; ++i) {
@@ -279,15 +285,24 @@ class Reader {
   }
 
   c10::IValue string() {
-    const size_t bytes = next_count();
+    const size_t bytes = next_count(1);
     std::string text(bytes, '\0');
     for (size_t i = 0; i < bytes; i += 8) {
       const uint64_t word = next();
       for (size_t k = 0; k < 8 && i + k < bytes; ++k) text[i + k] = static_cast<char>(word >> (8 * k));
     }
-    if (argument().kind == Kind::device) return c10::Device(text);
+    if (argument().kind == Kind::device) return device(text);
     if (argument().kind != Kind::string) mismatch("a string");
     return text;
+  }
+
+  // What lies on another CUDA device would be made there on that device's current stream.
+  c10::Device device(const std::string& text) const {
+    const c10::Device named(text);
+    if (named.is_cuda() && named != x_.stream->device) {
+      throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is " + text + ", where the exec is on " + x_.stream->device.str());
+    }
+    return named;
   }
 
   const ct_exec& x_;
@@ -300,29 +315,58 @@ class Reader {
   size_t index_ = 0;
 };
 
-// Writes the results of one call.
+// Writes the results of one call: into the caller's arrays, or where they do not fit into an overflow.
 class Writer {
  public:
-  Writer(const ct_exec& x, ct_tensor* const* inputs, int32_t input_count, const ct_results& capacity, uint64_t* words,
-         ct_tensor** tensors)
-      : x_(x), inputs_(inputs), input_count_(input_count), capacity_(capacity), words_(words), tensors_(tensors) {}
-  ~Writer() {
-    if (done_) return;
-    for (int32_t i = 0; i < tensor_count_; ++i) delete (spilled_ ? spilled_->tensors[i] : tensors_[i]);
-  }
+  Writer(const ct_exec& x, ct_tensor* const* inputs, int32_t input_count) : x_(x), inputs_(inputs), input_count_(input_count) {}
 
-  void write(torch::jit::Stack& stack) {
+  void write(torch::jit::Stack& stack, ct_results* results, uint64_t* words, ct_tensor** tensors, ct_overflow** overflow) {
+    size_t word_count = 0, tensor_count = 0;
+    for (const c10::IValue& v : stack) count(v, &word_count, &tensor_count);
+    std::unique_ptr<ct_overflow> spilled;
+    if (word_count > static_cast<size_t>(results->word_capacity) || tensor_count > static_cast<size_t>(results->tensor_capacity)) {
+      spilled = std::make_unique<ct_overflow>();
+      spilled->words.resize(word_count);
+      spilled->tensors.resize(tensor_count);
+      words = spilled->words.data();
+      tensors = spilled->tensors.data();
+    }
+    word_ = words;
+    tensor_ = tensors;
     for (c10::IValue& v : stack) value(v);
-  }
-
-  void finish(ct_results* results, ct_overflow** overflow) {
-    results->words = word_count_;
-    results->tensors = tensor_count_;
-    *overflow = spilled_.release();
-    done_ = true;
+    results->words = static_cast<int32_t>(word_count);
+    results->tensors = static_cast<int32_t>(tensor_count);
+    *overflow = spilled.release();
   }
 
  private:
+  // Adds the room that a result needs; fails for one that cannot be returned, before anything is written.
+  static void count(const c10::IValue& v, size_t* words, size_t* tensors) {
+    if (v.isTensor()) {
+      ++*words;
+      ++*tensors;
+      check(v.toTensor());
+    } else if (v.isTensorList()) {
+      *words += 2;
+      for (const c10::IValue& t : v.toListRef()) {
+        ++*tensors;
+        check(t.toTensor());
+      }
+    } else if (v.isInt() || v.isDouble() || v.isBool()) {
+      *words += 2;
+    } else if (v.isIntList() || v.isDoubleList()) {
+      *words += 2 + v.toListRef().size();
+    } else if (v.isNone()) {
+      ++*words;
+    } else {
+      throw Failure(CT_UNSUPPORTED, "a result of type " + v.type()->str() + " cannot be returned");
+    }
+  }
+
+  static void check(const at::Tensor& t) {
+    if (t.defined() && t.is_nested()) throw Failure(CT_UNSUPPORTED, "a nested tensor, which has no shape, cannot be returned");
+  }
+
   void value(c10::IValue& v) {
     if (v.isTensor()) {
       word(CT_ARG_TENSOR);
@@ -351,51 +395,21 @@ class Writer {
       word(CT_ARG_FLOATS);
       word(list.size());
       for (double d : list) word(std::bit_cast<uint64_t>(d));
-    } else if (v.isNone()) {
+    } else {
       word(CT_ARG_NONE);
-    } else {
-      throw Failure(CT_UNSUPPORTED, "a result of type " + v.type()->str() + " cannot be returned");
     }
   }
 
-  void word(uint64_t v) {
-    if (!spilled_ && word_count_ == capacity_.word_capacity) spill();
-    if (spilled_) {
-      spilled_->words.push_back(v);
-    } else {
-      words_[word_count_] = v;
-    }
-    ++word_count_;
-  }
-
+  void word(uint64_t v) { *word_++ = v; }
   void tensor(at::Tensor t) {
-    std::unique_ptr<ct_tensor> handle;
-    if (t.defined()) handle.reset(new_result(std::move(t), *x_.stream, inputs_, input_count_));
-    if (!spilled_ && tensor_count_ == capacity_.tensor_capacity) spill();
-    if (spilled_) {
-      spilled_->tensors.push_back(handle.get());
-    } else {
-      tensors_[tensor_count_] = handle.get();
-    }
-    handle.release();
-    ++tensor_count_;
-  }
-
-  void spill() {
-    spilled_ = std::make_unique<ct_overflow>();
-    spilled_->words.assign(words_, words_ + word_count_);
-    spilled_->tensors.assign(tensors_, tensors_ + tensor_count_);
+    *tensor_++ = t.defined() ? new_result(std::move(t), *x_.stream, inputs_, input_count_) : nullptr;
   }
 
   const ct_exec& x_;
-  ct_tensor* const* inputs_;
+  ct_tensor* const* const inputs_;
   const int32_t input_count_;
-  const ct_results capacity_;
-  uint64_t* const words_;
-  ct_tensor** const tensors_;
-  std::unique_ptr<ct_overflow> spilled_;
-  int32_t word_count_ = 0, tensor_count_ = 0;
-  bool done_ = false;
+  uint64_t* word_ = nullptr;
+  ct_tensor** tensor_ = nullptr;
 };
 
 struct Found {
@@ -426,7 +440,7 @@ extern "C" {
 ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out) noexcept {
   return ct::guarded([&] {
     ct::load_cuda();
-    const std::pair<std::string, std::string> key(ct::deref(name, "name") == '\0' ? "" : name, overload == nullptr ? "" : overload);
+    const std::pair<std::string, std::string> key(&ct::deref(name, "name"), overload == nullptr ? "" : overload);
     ct::Found& all = ct::found();
     const std::lock_guard lock(all.mutex);
     auto& op = all.ops[key];
@@ -470,9 +484,7 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
     stack.reserve(operation.arguments.size());
     ct::Reader(x, operation, words, word_count, tensors, tensor_count).read(stack);
     operation.handle.callBoxed(&stack);
-    ct::Writer writer(x, tensors, tensor_count, *results, result_words, result_tensors);
-    writer.write(stack);
-    writer.finish(results, overflow);
+    ct::Writer(x, tensors, tensor_count).write(stack, results, result_words, result_tensors, overflow);
   });
 }
 

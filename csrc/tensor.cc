@@ -11,13 +11,7 @@
 #include "exec.h"
 #include "live.h"
 
-ct_tensor::ct_tensor(at::Tensor tensor, const ct_stream* stream)
-    : ct_tensor(std::move(tensor), stream->stream, stream->id) {}
-
-ct_tensor::ct_tensor(at::Tensor tensor, c10::Stream stream, uint64_t stream_id)
-    : tensor(std::move(tensor)), stream(stream), stream_id(stream_id) {
-  ++ct::live().tensors;
-}
+ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tensor)), stream(stream) { ++ct::live().tensors; }
 
 ct_tensor::~ct_tensor() { --ct::live().tensors; }
 
@@ -31,24 +25,43 @@ at::ScalarType to_dtype(int32_t dtype) {
   return static_cast<at::ScalarType>(dtype);
 }
 
-int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
-
-void check_bytes(const at::Tensor& tensor, int64_t bytes) {
-  if (bytes_of(tensor) != bytes) {
-    throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(tensor.sizes()) + " and dtype " +
-                                           c10::toString(tensor.scalar_type()) + " has " + std::to_string(bytes_of(tensor)) +
+// Host memory must hold just the elements of such a tensor.
+void check_host(at::IntArrayRef shape, at::ScalarType dtype, const void* data, int64_t bytes) {
+  auto want = static_cast<int64_t>(c10::elementSize(dtype));
+  bool overflow = false;
+  for (int64_t size : shape) overflow |= __builtin_mul_overflow(want, size, &want);
+  for (int64_t size : shape) {
+    if (size < 0) throw Failure(CT_INVALID_ARGUMENT, "shape " + c10::str(shape) + " has a negative dimension");
+    if (size == 0) overflow = false, want = 0;
+  }
+  if (overflow || want != bytes) {
+    throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(shape) + " and dtype " + c10::toString(dtype) + " has " +
+                                           (overflow ? "more than 2^63" : std::to_string(want)) +
                                            " bytes; the host memory has " + std::to_string(bytes));
   }
+  if (bytes > 0 && data == nullptr) throw Failure(CT_INVALID_ARGUMENT, "data is NULL");
 }
 
-// A CUDA or CPU stream as the handle's; gradients and aliases know no better than the default stream's number.
-ct_tensor* new_alias(const ct_tensor& of, at::Tensor tensor) { return new ct_tensor(std::move(tensor), of.stream, of.stream_id); }
+void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
+  if (tensor.layout() != at::kStrided) {
+    throw Failure(CT_INVALID_ARGUMENT, "a tensor of layout " + c10::str(tensor.layout()) + " is not dense");
+  }
+  check_host(tensor.sizes(), tensor.scalar_type(), data, bytes);
+}
 
 }  // namespace
 
-void record_use(const ct_tensor& tensor, const ct_stream& stream) {
-  if (tensor.stream_id == stream.id || tensor.stream_id == kAnyStream || !tensor.tensor.is_cuda() || !stream.device.is_cuda() || !tensor.tensor.has_storage()) return;
-  c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.tensor.storage().data_ptr(), stream.stream);
+void use(const ct_tensor& handle, const ct_stream& stream) {
+  const at::Tensor& tensor = handle.tensor;
+  if (!tensor.is_cuda()) return;
+  if (tensor.device() != stream.device) {
+    throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(tensor.sizes()) + " lies on " + tensor.device().str() +
+                                           ", where the exec is on " + stream.device.str());
+  }
+  if (handle.stream == stream.id || handle.stream == kAnyStream || !tensor.has_storage()) return;
+  if (handle.recorded.load(std::memory_order_relaxed) == stream.id) return;
+  c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.storage().data_ptr(), stream.stream);
+  handle.recorded.store(stream.id, std::memory_order_relaxed);
 }
 
 ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* const* inputs, int32_t input_count) {
@@ -57,11 +70,11 @@ ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* con
     for (int32_t i = 0; i < input_count; ++i) {
       const ct_tensor* in = inputs[i];
       if (in != nullptr && in->tensor.has_storage() && in->tensor.storage().unsafeGetStorageImpl() == storage) {
-        return new ct_tensor(std::move(result), in->stream, in->stream_id);
+        return new ct_tensor(std::move(result), in->stream);
       }
     }
   }
-  return new ct_tensor(std::move(result), &stream);
+  return new ct_tensor(std::move(result), stream.id);
 }
 
 }  // namespace ct
@@ -73,30 +86,28 @@ extern "C" {
 ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
                                ct_tensor** out) noexcept {
   return ct::executed(x, [&] {
+    if (dims < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a shape of " + std::to_string(dims) + " dimensions");
     const at::IntArrayRef sizes(shape, static_cast<size_t>(dims));
-    for (int64_t size : sizes) {
-      if (size < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "shape " + c10::str(sizes) + " has a negative dimension");
-    }
-    const auto options = at::TensorOptions().dtype(ct::to_dtype(dtype));
-    at::Tensor result = at::empty(sizes, options.device(x.stream->device));
-    ct::check_bytes(result, bytes);
+    ct::check_host(sizes, ct::to_dtype(dtype), data, bytes);
+    at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(ct::to_dtype(dtype)).device(x.stream->device));
     if (bytes > 0) {
       if (x.stream->device.is_cuda()) {
         // From pageable memory CUDA returns when the memory has been staged, which is when it has been read.
         ct::cuda().copy_to_device(result.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
+        if (ct::cuda().page_locked(data)) x.stream->stream.synchronize();
       } else {
         std::memcpy(result.mutable_data_ptr(), data, static_cast<size_t>(bytes));
       }
     }
-    *out = new ct_tensor(std::move(result), x.stream);
+    *out = new ct_tensor(std::move(result), x.stream->id);
   });
 }
 
 ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) noexcept {
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
-    ct::check_bytes(from.tensor, bytes);
-    ct::record_use(from, *x.stream);
+    ct::check_host(from.tensor, data, bytes);
+    ct::use(from, *x.stream);
     if (bytes == 0) return;
     const c10::AutoGradMode no_grad(false);
     at::from_blob(data, from.tensor.sizes(), at::TensorOptions().dtype(from.tensor.dtype())).copy_(from.tensor);
@@ -106,7 +117,7 @@ ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int
 ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexcept {
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
-    ct::record_use(from, *x.stream);
+    ct::use(from, *x.stream);
     *out = from.tensor.item().toDouble();
   });
 }
@@ -114,9 +125,9 @@ ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexc
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) noexcept {
   return ct::executed(x, [&] {
     const ct_tensor& to = deref(tensor, "tensor");
-    ct::check_bytes(to.tensor, bytes);
+    ct::check_host(to.tensor, data, bytes);
     if (!to.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
-    ct::record_use(to, *x.stream);
+    ct::use(to, *x.stream);
     if (bytes == 0) return;
     if (to.tensor.is_cuda()) {
       ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
@@ -134,7 +145,7 @@ void ct_tensors_free(ct_tensor* const* tensors, int64_t count) noexcept {
 }
 
 ct_tensor* ct_tensor_alias(const ct_tensor* tensor) noexcept {
-  return tensor == nullptr ? nullptr : ct::new_alias(*tensor, tensor->tensor);
+  return tensor == nullptr ? nullptr : new ct_tensor(tensor->tensor, tensor->stream);
 }
 
 void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) noexcept {
@@ -151,7 +162,7 @@ void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) noexcept {
     out->storage_bytes = static_cast<int64_t>(t.storage().nbytes());
     out->storage = reinterpret_cast<uint64_t>(t.storage().unsafeGetStorageImpl());
   }
-  out->stream = tensor->stream_id;
+  out->stream = tensor->stream;
   out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());
 }
 
@@ -165,11 +176,15 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
 }
 
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) noexcept {
-  return tensor == nullptr ? nullptr : new ct_tensor(tensor->tensor, tensor->stream, ct::kAnyStream);
+  return tensor == nullptr ? nullptr : new ct_tensor(tensor->tensor, ct::kAnyStream);
 }
 
 ct_status* ct_tensor_set_requires_grad(const ct_tensor* tensor, int32_t requires_grad) noexcept {
-  return ct::guarded([&] { deref(tensor, "tensor").tensor.set_requires_grad(requires_grad != 0); });
+  return ct::guarded([&] {
+    const at::Tensor& t = deref(tensor, "tensor").tensor;
+    TORCH_CHECK(t.is_leaf(), "only a leaf can be made to require a gradient or not to; this tensor is the result of an operator");
+    t.set_requires_grad(requires_grad != 0);
+  });
 }
 
 void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
@@ -177,7 +192,8 @@ void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
   const at::Tensor& grad = tensor == nullptr ? none : tensor->tensor.grad();
   if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
   delete *out;
-  *out = grad.defined() ? ct::new_alias(*tensor, grad) : nullptr;
+  // Backward made it, on the stream of a forward operator that is not known here.
+  *out = grad.defined() ? new ct_tensor(grad, CT_STREAM_UNKNOWN) : nullptr;
 }
 
 ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad) noexcept {
@@ -187,9 +203,10 @@ ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad) no
       of.mutable_grad().reset();
       return;
     }
-    TORCH_CHECK(grad->tensor.sizes() == of.sizes() && grad->tensor.device() == of.device(),
-                "a gradient must have the shape and device of its tensor, ", of.sizes(), " on ", of.device(), "; got ",
-                grad->tensor.sizes(), " on ", grad->tensor.device());
+    const at::Tensor& to = grad->tensor;
+    TORCH_CHECK(to.sizes() == of.sizes() && to.scalar_type() == of.scalar_type() && to.device() == of.device(),
+                "a gradient must have the shape, dtype and device of its tensor, ", of.sizes(), " of ", of.scalar_type(), " on ",
+                of.device(), "; got ", to.sizes(), " of ", to.scalar_type(), " on ", to.device());
     of.mutable_grad() = grad->tensor;
   });
 }

@@ -161,6 +161,8 @@ ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
  * streams need not be recorded with LibTorch's allocator. */
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) CT_NOEXCEPT;
 
+#define CT_STREAM_UNKNOWN (UINT64_MAX - 1) /* a gradient's: backward chose it */
+
 typedef struct ct_tensor_info {
   int32_t dtype;
   int32_t dims;
@@ -170,7 +172,7 @@ typedef struct ct_tensor_info {
   int64_t elements;
   int64_t storage_bytes;
   uint64_t storage; /* equal for tensors that share memory */
-  uint64_t stream;  /* ct_stream_id of the stream on which the storage was made */
+  uint64_t stream;  /* ct_stream_id of the stream on which the storage was made, or CT_STREAM_UNKNOWN */
   uint32_t version; /* counts writes in place; 0 for inference tensors */
 } ct_tensor_info;
 
