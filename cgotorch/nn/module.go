@@ -22,14 +22,25 @@ func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { 
 // SetTraining puts m and all its children in training mode, or in evaluation mode: it sets each exported field "Eval bool"
 // to !training. The zero value of every module is training. Whether gradients are recorded is the Exec's business.
 func SetTraining(m any, training bool) {
-	walk(m, func(v reflect.Value, _ []slot) {
-		if v.Kind() != reflect.Struct || !v.CanSet() {
-			return
+	walk(m, func(v reflect.Value, _ []slot) { setEval(v, !training) })
+}
+
+// setEval sets the field Eval of a struct and of those it embeds.
+func setEval(v reflect.Value, eval bool) {
+	if v.Kind() != reflect.Struct {
+		return
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		switch value := v.Field(i); {
+		case f.Anonymous:
+			if embedded, ok := structUnder(value); ok {
+				setEval(embedded, eval)
+			}
+		case f.Name == "Eval" && value.Kind() == reflect.Bool && value.CanSet():
+			value.SetBool(eval)
 		}
-		if f := v.FieldByName("Eval"); f.IsValid() && f.Kind() == reflect.Bool && f.CanSet() {
-			f.SetBool(!training)
-		}
-	})
+	}
 }
 
 // ZeroGrad removes the gradients of m's parameters, which costs no kernel.

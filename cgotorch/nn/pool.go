@@ -13,6 +13,7 @@ type MaxPool2d struct {
 
 // Forward maps [N, C, H, W] to [N, C, H', W'].
 func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	atLeast(x, "nn.MaxPool2d", 1, argument{"Kernel", m.Kernel.least()})
 	return x.MaxPool2d(in, m.Kernel.ints(), cgotorch.MaxPool2dOptions{
 		Stride: m.Stride.or(m.Kernel).ints(), Padding: m.Padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), CeilMode: m.CeilMode,
 	})
@@ -30,6 +31,7 @@ type AvgPool2d struct {
 
 // Forward maps [N, C, H, W] to [N, C, H', W'].
 func (m *AvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	atLeast(x, "nn.AvgPool2d", 1, argument{"Kernel", m.Kernel.least()})
 	return x.AvgPool2d(in, m.Kernel.ints(), cgotorch.AvgPool2dOptions{
 		Stride: m.Stride.or(m.Kernel).ints(), Padding: m.Padding.ints(), CeilMode: m.CeilMode,
 		ExcludePadding: m.ExcludePadding, Divisor: m.Divisor,

@@ -190,7 +190,7 @@ func membersOf(v reflect.Value) []member {
 		switch {
 		case tag == "-":
 		case f.Anonymous && tag == "":
-			if embedded, ok := structUnder(v.Field(i)); ok && f.IsExported() {
+			if embedded, ok := structUnder(v.Field(i)); ok {
 				members = append(members, membersOf(embedded)...)
 			}
 		case f.IsExported():

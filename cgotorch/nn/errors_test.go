@@ -1,0 +1,105 @@
+package nn_test
+
+import (
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+func TestConstructors_RefuseArguments(t *testing.T) {
+	conv := func(in, out int, kernel nn.Size, o nn.Conv2dOptions) func(x *cgotorch.Exec) {
+		return func(x *cgotorch.Exec) { nn.NewConv2d(x, in, out, kernel, o) }
+	}
+	transpose := func(in, out int, o nn.ConvTranspose2dOptions) func(x *cgotorch.Exec) {
+		return func(x *cgotorch.Exec) { nn.NewConvTranspose2d(x, in, out, nn.Square(3), o) }
+	}
+	three := nn.Square(3)
+	for _, c := range []struct {
+		make func(x *cgotorch.Exec)
+		want []string
+	}{
+		{func(x *cgotorch.Exec) { nn.NewLinear(x, 0, 2, nn.LinearOptions{}) }, []string{"nn.NewLinear", "in is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewLinear(x, 2, -1, nn.LinearOptions{}) }, []string{"nn.NewLinear", "out is -1"}},
+		{conv(0, 1, three, nn.Conv2dOptions{}), []string{"nn.NewConv2d", "in is 0"}},
+		{conv(1, 0, three, nn.Conv2dOptions{}), []string{"nn.NewConv2d", "out is 0"}},
+		{conv(1, 1, nn.Size{3, 0}, nn.Conv2dOptions{}), []string{"nn.NewConv2d", "kernel is 0"}},
+		{conv(1, 1, three, nn.Conv2dOptions{Stride: nn.Size{1, 0}}), []string{"Stride is 0"}},
+		{conv(1, 1, three, nn.Conv2dOptions{Dilation: nn.Size{-1, 1}}), []string{"Dilation is -1"}},
+		{conv(1, 1, three, nn.Conv2dOptions{Padding: nn.Size{0, -1}}), []string{"Padding is -1"}},
+		{conv(1, 1, three, nn.Conv2dOptions{Groups: -1}), []string{"Groups is -1"}},
+		{conv(4, 6, three, nn.Conv2dOptions{Groups: 4}), []string{"4 groups", "6 output"}},
+		{conv(6, 4, three, nn.Conv2dOptions{Groups: 4}), []string{"4 groups", "6 input"}},
+		{conv(1, 1, three, nn.Conv2dOptions{PaddingMode: "mirror"}), []string{"nn.NewConv2d", "PaddingMode", `"mirror"`, "reflect"}},
+		{transpose(0, 1, nn.ConvTranspose2dOptions{}), []string{"nn.NewConvTranspose2d", "in is 0"}},
+		{transpose(4, 6, nn.ConvTranspose2dOptions{Groups: 4}), []string{"nn.NewConvTranspose2d", "4 groups"}},
+		{transpose(1, 1, nn.ConvTranspose2dOptions{OutputPadding: nn.Size{0, -1}}), []string{"OutputPadding is -1"}},
+		{func(x *cgotorch.Exec) { nn.NewBatchNorm2d(x, 0, nn.BatchNorm2dOptions{}) }, []string{"nn.NewBatchNorm2d", "channels is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewLayerNorm(x, nil, nn.LayerNormOptions{}) }, []string{"nn.NewLayerNorm", "shape is []"}},
+		{func(x *cgotorch.Exec) { nn.NewLayerNorm(x, []int64{3, 0}, nn.LayerNormOptions{}) }, []string{"nn.NewLayerNorm", "[3 0]"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 0, 2, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "rows is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 0, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "width is 0"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{Padding: true, PaddingIndex: 2}) }, []string{"PaddingIndex is 2"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{Padding: true, PaddingIndex: -3}) }, []string{"PaddingIndex is -3"}},
+		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, x.Zeros(cgotorch.Float32, 3), nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "two dimensions"}},
+		{func(x *cgotorch.Exec) { nn.KaimingUniform(x, x.Zeros(cgotorch.Float32), nn.KaimingOptions{}) }, []string{"nn.KaimingUniform", "two dimensions"}},
+	} {
+		wantError(t, try(t, c.make), c.want...)
+	}
+}
+
+func TestForward_RefusesShapes(t *testing.T) {
+	forward := func(make func(x *cgotorch.Exec) nn.Module, shape ...int64) func(x *cgotorch.Exec) {
+		return func(x *cgotorch.Exec) {
+			m := make(x)
+			defer nn.Close(m)
+			m.Forward(x, x.Zeros(cgotorch.Float32, shape...))
+		}
+	}
+	linear := func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 3, 2, nn.LinearOptions{}) }
+	norm := func(x *cgotorch.Exec) nn.Module { return nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}) }
+	for _, c := range []struct {
+		run  func(x *cgotorch.Exec)
+		want []string
+	}{
+		{forward(linear, 2, 4), []string{"aten::linear", "float32[2 4]", "float32[2 3]"}},
+		{forward(norm, 1, 3, 1, 1), []string{"nn.BatchNorm2d", "float32[1 3 1 1]", "one value per channel"}},
+		{forward(norm, 2, 4, 2, 2), []string{"aten::batch_norm", "float32[2 4 2 2]"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.Dropout{P: 1.5} }, 2), []string{"aten::dropout", "1.5"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.MaxPool2d{} }, 1, 1, 2, 2), []string{"nn.MaxPool2d", "Kernel is 0"}},
+		{forward(func(*cgotorch.Exec) nn.Module { return &nn.AvgPool2d{} }, 1, 1, 2, 2), []string{"nn.AvgPool2d", "Kernel is 0"}},
+	} {
+		wantError(t, try(t, c.run), c.want...)
+	}
+}
+
+func TestLosses_RefuseArguments(t *testing.T) {
+	for _, c := range []struct {
+		run  func(x *cgotorch.Exec, logits *cgotorch.Tensor)
+		want []string
+	}{
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.CrossEntropy(x, logits, cgotorch.FromSlice(x, []int64{0, 7}), nn.CrossEntropyOptions{})
+		}, []string{"aten::cross_entropy_loss", "Target 7 is out of bounds"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.CrossEntropy(x, logits, cgotorch.FromSlice(x, []int64{0, -1}), nn.CrossEntropyOptions{})
+		}, []string{"Target -1 is out of bounds"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.CrossEntropy(x, logits, cgotorch.FromSlice(x, []int64{0, 1, 2}), nn.CrossEntropyOptions{})
+		}, []string{"aten::cross_entropy_loss", "int64[3]"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.CrossEntropy(x, logits, cgotorch.FromSlice(x, []int32{0, 1}), nn.CrossEntropyOptions{})
+		}, []string{"nn.CrossEntropy", "int32[2]", "int64"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.NLL(x, logits, cgotorch.FromSlice(x, []uint8{0, 1}), nn.NLLOptions{})
+		}, []string{"nn.NLL", "uint8[2]", "int64"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.BCEWithLogits(x, logits, x.Zeros(cgotorch.Float32, 2, 1), nn.BCEOptions{})
+		}, []string{"nn.BCEWithLogits", "float32[2 3]", "float32[2 1]"}},
+		{func(x *cgotorch.Exec, logits *cgotorch.Tensor) {
+			nn.MSE(x, logits, x.Zeros(cgotorch.Float32, 3), nn.MSEOptions{})
+		}, []string{"nn.MSE", "float32[2 3]", "float32[3]"}},
+	} {
+		wantError(t, try(t, func(x *cgotorch.Exec) { c.run(x, x.Zeros(cgotorch.Float32, 2, 3)) }), c.want...)
+	}
+}

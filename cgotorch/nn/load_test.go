@@ -1,0 +1,105 @@
+package nn_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+func twoLayers(x *cgotorch.Exec) *nn.Sequential {
+	return nn.NewSequential(nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nn.NewBatchNorm2d(x, 1, nn.BatchNorm2dOptions{}))
+}
+
+// stateFor are tensors that fit twoLayers, all 5, some in other dtypes.
+func stateFor(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
+	return map[string]*cgotorch.Tensor{
+		"0.weight": x.Full(cgotorch.Float64, 5, 1, 2), "0.bias": x.Full(cgotorch.BFloat16, 5, 1),
+		"1.weight": x.Full(cgotorch.Float32, 5, 1), "1.bias": x.Full(cgotorch.Float32, 5, 1),
+		"1.running_mean": x.Full(cgotorch.Float32, 5, 1), "1.running_var": x.Full(cgotorch.Float32, 5, 1),
+		"1.num_batches_tracked": x.Full(cgotorch.Int64, 5),
+	}
+}
+
+func TestLoad(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		m := twoLayers(x)
+		defer nn.Close(m)
+		if err := nn.Load(x, m, stateFor(x), nn.LoadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nn.State(m) {
+			for _, v := range values(x, x.To(x.Detach(n.Tensor), cgotorch.Float32)) {
+				if v != 5 {
+					t.Errorf("%s is %v, want 5", n.Name, v)
+				}
+			}
+			if n.Tensor.RequiresGrad() == n.Buffer {
+				t.Errorf("%s requires a gradient: %v", n.Name, n.Tensor.RequiresGrad())
+			}
+		}
+	})
+}
+
+func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		m := twoLayers(x)
+		defer nn.Close(m)
+		for name, c := range map[string]struct {
+			change                         func(state map[string]*cgotorch.Tensor)
+			options                        nn.LoadOptions
+			missing, unexpected, misshapen []string
+		}{
+			"all at once": {func(state map[string]*cgotorch.Tensor) {
+				delete(state, "0.bias")
+				delete(state, "1.running_mean")
+				state["head.b"], state["head.a"] = state["1.bias"], state["1.bias"]
+				state["0.weight"] = x.Zeros(cgotorch.Float32, 2, 1)
+				state["1.weight"] = x.Zeros(cgotorch.Float32)
+			}, nn.LoadOptions{}, []string{"0.bias", "1.running_mean"}, []string{"head.a", "head.b"},
+				[]string{"0.weight (float32[2 1], the model has float32[1 2])", "1.weight (float32[], the model has float32[1])"}},
+			"allowed": {func(state map[string]*cgotorch.Tensor) {
+				delete(state, "0.bias")
+				state["head"] = state["1.bias"]
+			}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}, nil, nil, nil},
+			"shapes are never allowed": {func(state map[string]*cgotorch.Tensor) {
+				state["0.bias"] = x.Zeros(cgotorch.Float32, 2)
+			}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}, nil, nil, []string{"0.bias (float32[2], the model has float32[1])"}},
+			"closed": {func(state map[string]*cgotorch.Tensor) { state["0.bias"].Close() }, nn.LoadOptions{}, nil, nil,
+				[]string{"0.bias (closed, the model has float32[1])"}},
+			"nil":                  {func(state map[string]*cgotorch.Tensor) { state["0.bias"] = nil }, nn.LoadOptions{}, []string{"0.bias"}, nil, nil},
+			"before PyTorch 0.4.1": {func(state map[string]*cgotorch.Tensor) { delete(state, "1.num_batches_tracked") }, nn.LoadOptions{}, nil, nil, nil},
+		} {
+			before := values(x, x.Detach(nn.State(m)[0].Tensor))
+			state := stateFor(x)
+			c.change(state)
+			err := nn.Load(x, m, state, c.options)
+			if c.missing == nil && c.unexpected == nil && c.misshapen == nil {
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				nn.Constant(x, nn.State(m)[0].Tensor, 1)
+				continue
+			}
+			var failure *nn.LoadError
+			if !errors.As(err, &failure) {
+				t.Errorf("%s: got error %v, want a LoadError", name, err)
+				continue
+			}
+			if !slices.Equal(failure.Missing, c.missing) || !slices.Equal(failure.Unexpected, c.unexpected) || !slices.Equal(failure.Misshapen, c.misshapen) {
+				t.Errorf("%s: got %q", name, failure)
+			}
+			for _, part := range slices.Concat(c.missing, c.unexpected, c.misshapen, []string{"nn: Load: "}) {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%s: got error %q, want %q in it", name, err, part)
+				}
+			}
+			if got := values(x, x.Detach(nn.State(m)[0].Tensor)); !slices.Equal(got, before) {
+				t.Errorf("%s: the failed Load changed the weight to %v", name, got)
+			}
+		}
+	})
+}

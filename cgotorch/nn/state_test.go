@@ -1,0 +1,192 @@
+package nn_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// leaf is a module with two parameters around a buffer.
+type leaf struct {
+	Weight  *cgotorch.Tensor
+	Running *cgotorch.Tensor `state:",buffer"`
+	Bias    *cgotorch.Tensor
+}
+
+func (l *leaf) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Alias(in) }
+
+func newLeaf(x *cgotorch.Exec) *leaf {
+	tensor := func() *cgotorch.Tensor { return x.Keep(x.Zeros(cgotorch.Float32, 2)) }
+	return &leaf{tensor(), tensor(), tensor()}
+}
+
+type inner struct{ Embedded *leaf }
+
+type wrapped struct {
+	nn.Module
+	Extra *leaf
+}
+
+type stack struct {
+	nn.Sequential
+	Extra *leaf
+}
+
+type everything struct {
+	Child       *leaf // comes behind Own, which is declared later
+	Own         *cgotorch.Tensor
+	FC          *leaf
+	BN1         nn.Module
+	RunningMean *leaf
+	LayerNorm2d leaf
+	inner                          // its fields count though its own name is not exported
+	Named       *leaf              `state:"other"`
+	Hidden      *leaf              `state:"-"`
+	Blocks      []nn.Module        // 0, 1
+	List        []*cgotorch.Tensor // 0
+	Order       *nn.Sequential     // 0
+	Missing     *leaf
+	MissingToo  nn.Module
+	Options     struct{ Width int }
+	Stream      *cgotorch.Stream
+	Numbers     []int
+	private     *leaf
+	Table       map[string]*leaf
+}
+
+func TestState_NamesAndOrder(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		hidden := newLeaf(x)
+		m := &everything{
+			Child: newLeaf(x), Own: x.Keep(x.Zeros(cgotorch.Float32)), FC: newLeaf(x), BN1: newLeaf(x), RunningMean: newLeaf(x),
+			LayerNorm2d: *newLeaf(x), Named: newLeaf(x), Hidden: hidden, Blocks: []nn.Module{newLeaf(x), nil, newLeaf(x)},
+			List: []*cgotorch.Tensor{x.Keep(x.Zeros(cgotorch.Float32))}, Order: nn.NewSequential(newLeaf(x)),
+			inner:  inner{newLeaf(x)},
+			Stream: cgotorch.DefaultStream(cgotorch.CPU), private: hidden,
+		}
+		defer nn.Close(hidden)
+		defer nn.Close(m)
+		var want []string
+		want = append(want, "own")
+		for _, prefix := range []string{
+			"child", "fc", "bn1", "running_mean", "layer_norm2d", "embedded", "other", "blocks.0", "blocks.2", "list", "order.0",
+		} {
+			if prefix == "list" {
+				want = append(want, "list.0")
+				continue
+			}
+			want = append(want, prefix+".weight", prefix+".bias", prefix+".running") // parameters before buffers
+		}
+		var got []string
+		for _, n := range nn.State(m) {
+			got = append(got, n.Name)
+			if wantBuffer := len(n.Name) > 8 && n.Name[len(n.Name)-8:] == ".running"; n.Buffer != wantBuffer {
+				t.Errorf("%s: buffer is %v", n.Name, n.Buffer)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got  %v\nwant %v", got, want)
+		}
+	})
+}
+
+func TestState_Embedded(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		a, b := newLeaf(x), newLeaf(x)
+		defer nn.Close(a)
+		defer nn.Close(b)
+		for name, c := range map[string]struct {
+			module any
+			want   []string
+		}{
+			"interface":  {&wrapped{a, b}, []string{"weight", "bias", "running", "extra.weight", "extra.bias", "extra.running"}},
+			"container":  {&stack{*nn.NewSequential(a), b}, []string{"0.weight", "0.bias", "0.running", "extra.weight", "extra.bias", "extra.running"}},
+			"nil":        {&wrapped{nil, b}, []string{"extra.weight", "extra.bias", "extra.running"}},
+			"slice":      {[]*leaf{nil, b}, []string{"1.weight", "1.bias", "1.running"}},
+			"nothing":    {nil, nil},
+			"no module":  {7, nil},
+			"nil module": {(*leaf)(nil), nil},
+		} {
+			var got []string
+			for _, n := range nn.State(c.module) {
+				got = append(got, n.Name)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s: got %v, want %v", name, got, c.want)
+			}
+		}
+	})
+}
+
+func TestState_HoldsItself(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		l := newLeaf(x)
+		defer nn.Close(l)
+		s := nn.NewSequential(l)
+		s.Modules = append(s.Modules, nn.Child{Name: "loop", Module: s})
+		if got := len(nn.State(s)); got != 3 {
+			t.Errorf("%d tensors, want 3", got)
+		}
+	})
+}
+
+func TestParameters_TiedOnce(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		l := newLeaf(x)
+		m := nn.NewSequential(l, l)
+		if got := len(nn.State(m)); got != 6 {
+			t.Errorf("the state has %d entries, want 6", got)
+		}
+		if got := nn.Parameters(m); len(got) != 2 || got[0] != l.Weight || got[1] != l.Bias {
+			t.Errorf("the parameters are %v, want the weight and the bias", got)
+		}
+		if got := nn.NamedParameters(m); len(got) != 2 || got[1].Name != "0.bias" {
+			t.Errorf("the named parameters are %v", got)
+		}
+		if got := nn.CountParameters(m); got != 4 {
+			t.Errorf("%d parameters, want 4", got)
+		}
+		for range 2 {
+			if err := nn.Close(m); err != nil {
+				t.Error(err)
+			}
+		}
+		if !l.Running.Closed() {
+			t.Error("a buffer is open after Close")
+		}
+	})
+}
+
+func TestSetTraining(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
+		defer nn.Close(norm)
+		dropout, embedded := &nn.Dropout{P: 0.5}, &nn.Dropout{P: 0.5}
+		m := &stack{*nn.NewSequential(&nn.Residual{Body: norm}, dropout, &wrapped{Module: embedded}), nil}
+		for _, training := range []bool{false, true} {
+			nn.SetTraining(m, training)
+			if norm.Eval == training || dropout.Eval == training || embedded.Eval == training {
+				t.Errorf("training %v: Eval is %v, %v and %v", training, norm.Eval, dropout.Eval, embedded.Eval)
+			}
+		}
+	})
+}
+
+func TestZeroGrad(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		m := nn.NewLinear(x, 2, 1, nn.LinearOptions{})
+		defer nn.Close(m)
+		x.Backward(m.Forward(x, x.Ones(cgotorch.Float32, 1, 2)))
+		if m.Weight.Grad() == nil || m.Bias.Grad() == nil {
+			t.Fatal("no gradient after Backward")
+		}
+		if err := nn.ZeroGrad(m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Weight.Grad() != nil || m.Bias.Grad() != nil {
+			t.Error("a gradient after ZeroGrad")
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package vision_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+)
+
+// More threads than cores, in tests that run beside others, would mostly wait for each other.
+func TestMain(m *testing.M) {
+	if err := cgotorch.SetThreads(1); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// try runs fn in a Do on the CPU. The test fails if it ends with more handles than it began with.
+func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
+	t.Helper()
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	if err := stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	want := cgotorch.LiveHandles()
+	t.Cleanup(func() {
+		if got := cgotorch.LiveHandles(); !maps.Equal(got, want) {
+			t.Errorf("live handles at the end %v, at the beginning %v", got, want)
+		}
+	})
+	return stream.Do(fn)
+}
+
+func do(t *testing.T, fn func(x *cgotorch.Exec)) {
+	t.Helper()
+	if err := try(t, func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNew_Names(t *testing.T) {
+	names := vision.Names()
+	if !slices.IsSorted(names) {
+		t.Errorf("%v are not sorted", names)
+	}
+	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20", "resnet50"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%v are without %s", names, name)
+		}
+	}
+	err := try(t, func(x *cgotorch.Exec) error {
+		_, err := vision.New(x, "resnet19", vision.Options{})
+		return err
+	})
+	for _, part := range append(names, "vision: ", `"resnet19"`) {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("got error %v, want %s in it", err, part)
+		}
+	}
+}
+
+// However many layers a model has, its Forward leaves one handle behind, the result's.
+func TestForward_ClosesIntermediates(t *testing.T) {
+	for _, name := range vision.Names() {
+		for _, o := range []vision.Options{{}, {PadShortcut: true}} {
+			if o.PadShortcut && name != "resnet20" {
+				continue
+			}
+			do(t, func(x *cgotorch.Exec) {
+				m, err := vision.New(x, name, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer nn.Close(m)
+				images := x.Zeros(cgotorch.Float32, 2, 3, 32, 32)
+				for _, training := range []bool{true, false} {
+					nn.SetTraining(m, training)
+					if name == "resnet101" && training {
+						continue // as resnet50, and slow
+					}
+					before := cgotorch.LiveHandles()["tensor"]
+					out := m.Forward(x, images)
+					if got := cgotorch.LiveHandles()["tensor"] - before; got != 1 {
+						t.Errorf("%s %+v, training %v: %d handles after Forward, want 1", name, o, training, got)
+					}
+					out.Close()
+				}
+				if images.Closed() {
+					t.Errorf("%s: Forward closed its input", name)
+				}
+			})
+		}
+	}
+}
+
+func TestForward_DTypesAndShapes(t *testing.T) {
+	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20"} { // bfloat16 is slow on a CPU
+		do(t, func(x *cgotorch.Exec) {
+			m, err := vision.New(x, name, vision.Options{Classes: 7, Channels: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nn.Close(m)
+			images := x.Rand(cgotorch.Float32, 2, 1, 32, 32)
+			labels := cgotorch.FromSlice(x, []int64{0, 6})
+			logits := m.Forward(x.Autocast(cgotorch.BFloat16), images)
+			if got := logits.DType(); got != cgotorch.BFloat16 {
+				t.Errorf("%s: the logits under autocast are %v", name, got)
+			}
+			x.Backward(nn.CrossEntropy(x.Autocast(cgotorch.BFloat16), logits, labels, nn.CrossEntropyOptions{}))
+			for _, p := range nn.NamedParameters(m) {
+				if g := p.Tensor.Grad(); g == nil || g.DType() != cgotorch.Float32 {
+					t.Fatalf("%s: the gradient of %s under autocast is %v", name, p.Name, g)
+				}
+			}
+			nn.To(x, m, nn.ToOptions{DType: cgotorch.BFloat16, ChannelsLast: true})
+			logits = m.Forward(x, x.ToFormat(images, cgotorch.BFloat16, cgotorch.ChannelsLast))
+			if got := logits.String(); got != "bfloat16[2 7]" {
+				t.Errorf("%s: the logits are %s", name, got)
+			}
+			x.Backward(nn.CrossEntropy(x, logits, labels, nn.CrossEntropyOptions{}))
+		})
+	}
+}
+
+func TestConstructors_RefuseOptions(t *testing.T) {
+	for _, c := range []struct {
+		model   string
+		options vision.Options
+		want    []string
+	}{
+		{"resnet50", vision.Options{Classes: -1}, []string{"vision.NewResNet50", "-1 classes"}},
+		{"resnet20", vision.Options{Channels: -2}, []string{"vision.NewResNet20", "-2 channels"}},
+		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.NewMobileNetV2", "Width is -1"}},
+		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},
+		{"mobilenet_v2", vision.Options{Dropout: 1.5}, []string{"vision.NewMobileNetV2", "Dropout is 1.5"}},
+		{"mlp", vision.Options{Dropout: math.NaN()}, []string{"vision.NewMLP", "Dropout NaN"}},
+		{"mlp", vision.Options{Hidden: []int{8, 0}}, []string{"vision.NewMLP", "Hidden [8 0]"}},
+		{"mlp", vision.Options{ImageSize: nn.Size{0, 8}}, []string{"vision.NewMLP", "ImageSize is 0x8"}},
+	} {
+		err := try(t, func(x *cgotorch.Exec) error {
+			_, err := vision.New(x, c.model, c.options)
+			return err
+		})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Errorf("%s %+v: got error %v, want ErrInvalidArgument", c.model, c.options, err)
+			continue
+		}
+		for _, part := range c.want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s %+v: got error %q, want %q in it", c.model, c.options, err, part)
+			}
+		}
+	}
+}
+
+// The layers made before the one that fails are freed; try counts them.
+func TestConstructors_FailureFreesLayers(t *testing.T) {
+	err := try(t, func(x *cgotorch.Exec) error {
+		vision.NewMLP(x, vision.Options{Hidden: []int{16, 16, 1 << 50}})
+		return nil
+	})
+	if !errors.Is(err, cgotorch.ErrOutOfMemory) {
+		t.Errorf("got error %v, want ErrOutOfMemory", err)
+	}
+}
+
+func TestResNet_ZeroInitResidual(t *testing.T) {
+	for name, want := range map[string]int{"resnet18": 8, "resnet20": 9, "resnet50": 16} {
+		do(t, func(x *cgotorch.Exec) {
+			m, err := vision.New(x, name, vision.Options{ZeroInitResidual: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nn.Close(m)
+			last := ".bn2.weight"
+			if name == "resnet50" {
+				last = ".bn3.weight"
+			}
+			zeros := 0
+			for _, p := range nn.NamedParameters(m) {
+				if !strings.Contains(p.Name, "bn") || !strings.HasSuffix(p.Name, ".weight") {
+					continue
+				}
+				zero := x.Item(x.Sum(x.Detach(p.Tensor))) == 0
+				if zero {
+					zeros++
+				}
+				if zero != strings.HasSuffix(p.Name, last) {
+					t.Errorf("%s: %s is zero: %v", name, p.Name, zero)
+				}
+			}
+			if zeros != want {
+				t.Errorf("%s: %d weights are zero, want %d", name, zeros, want)
+			}
+		})
+	}
+}
