@@ -39,8 +39,8 @@ type testCase struct {
 }
 
 // tolerance is relative to the largest element. On the processor that made the fixture the results are equal to the bit; on
-// another LibTorch may take kernels that round otherwise.
-const tolerance = 1e-6
+// another, and on CUDA, LibTorch may take kernels that round otherwise.
+var tolerance = map[cgotorch.Device]float64{cgotorch.CPU: 1e-6, cgotorch.CUDA(0): 1e-5}
 
 func read(t *testing.T, name string, v any) {
 	data, err := os.ReadFile("testdata/" + name)
@@ -52,13 +52,22 @@ func read(t *testing.T, name string, v any) {
 	}
 }
 
-func TestStep_EqualsPyTorch(t *testing.T) {
+func TestStep_EqualsPyTorch(t *testing.T) { testStep(t, cgotorch.CPU) }
+
+func TestStep_EqualsPyTorch_CUDA(t *testing.T) {
+	if err := cgotorch.CUDA(0).Check(); err != nil {
+		t.Skip("no GPU to compare with: ", err)
+	}
+	testStep(t, cgotorch.CUDA(0))
+}
+
+func testStep(t *testing.T, device cgotorch.Device) {
 	var f fixture
 	read(t, "steps.json", &f)
 	if len(f.Cases) == 0 {
 		t.Fatal("the fixture has no cases")
 	}
-	stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +96,7 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl 
 	if after := cgotorch.LiveHandles(); !maps.Equal(after, before) {
 		t.Errorf("handles: %v before, %v after", before, after)
 	}
-	limit := tolerance
+	limit := tolerance[stream.Device()]
 	if c.DType == "bfloat16" {
 		limit = 1.0 / 128 // one rounding
 	}
@@ -117,7 +126,7 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl 
 		t.Fatalf("%d norms, want %d", len(norms), len(c.Norms))
 	}
 	for i, n := range norms {
-		if w := c.Norms[i]; math.Abs(n-w) > tolerance*w {
+		if w := c.Norms[i]; !(math.Abs(n-w) <= tolerance[stream.Device()]*w) {
 			t.Errorf("step %d: norm %v, want %v", i, n, w)
 		}
 	}

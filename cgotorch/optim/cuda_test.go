@@ -1,0 +1,82 @@
+package optim
+
+import (
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Steps, clipping and the removal of gradients return while the device is still busy with what came before.
+func TestStep_CUDA_DoesNotWait(t *testing.T) {
+	device := cgotorch.CUDA(0)
+	if err := device.Check(); err != nil {
+		t.Skip("no GPU to be kept busy: ", err)
+	}
+	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	var optimizers []*Optimizer
+	var params []*cgotorch.Tensor
+	run := func(x *cgotorch.Exec, backlog int) (before *cgotorch.Event) {
+		product := x.Ones(cgotorch.Float32, 8192, 8192)
+		for range backlog {
+			x.AddOut(product, product, product)
+			x.MatMul(product, product).Close()
+		}
+		before = x.Record()
+		ClipGradNorm(x, params, 1)
+		for i, o := range optimizers {
+			o.SetScale(1 / float64(i+1))
+			o.Step(x)
+		}
+		return before
+	}
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		for range 10 {
+			params = append(params, x.Keep(x.Ones(cgotorch.Float32, 64, 64)), x.Keep(x.Ones(cgotorch.BFloat16, 64)))
+		}
+		for _, p := range params {
+			setGrad(x, p, 1)
+		}
+		for _, impl := range []Implementation{Fused, Foreach} {
+			sgd, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Implementation: impl}, Group{Params: params})
+			if err != nil {
+				return err
+			}
+			adam, err := NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, Group{Params: params})
+			if err != nil {
+				return err
+			}
+			optimizers = append(optimizers, sgd, adam)
+		}
+		run(x, 1) // loads kernels and allocates, which may wait
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		before := run(x, 100) // a second or more
+		for _, o := range optimizers {
+			o.ZeroGrad()
+		}
+		if done, err := before.Query(); err != nil || done {
+			t.Errorf("the work before the steps was done when they returned: %v, %v", done, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range optimizers {
+		o.Close()
+	}
+	for _, p := range params {
+		p.Close()
+	}
+}
