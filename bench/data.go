@@ -1,0 +1,26 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// find returns the path of an archive.
+func (c *config) find(name string) (string, error) {
+	folders := c.data
+	if folders == "" {
+		folders = "examples/train/data:../shared/data:data"
+		if own, err := os.Executable(); err == nil { // gpu-bundle/bin/bench finds gpu-bundle/data
+			folders += ":" + filepath.Join(filepath.Dir(own), "..", "data") + ":" + filepath.Join(filepath.Dir(own), "data")
+		}
+	}
+	for _, folder := range strings.Split(folders, ":") {
+		path := filepath.Join(folder, name)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is in none of %s; name its folder with -data", name, folders)
+}

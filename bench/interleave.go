@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// side is one of the things compared. It does a block of work, up to a synchronise, and returns what it measured.
+type side func() (float64, error)
+
+// interleave runs the sides in turn, A B A B …, after one round that does not count, and returns each one's values.
+func interleave(rounds int, sides ...side) ([]sample, error) {
+	values := make([]sample, len(sides))
+	for round := range rounds + 1 {
+		for i, run := range sides {
+			v, err := run()
+			if err != nil {
+				return nil, err
+			}
+			if round > 0 {
+				values[i] = append(values[i], v)
+			}
+		}
+	}
+	return values, nil
+}
+
+// sample is a set of measurements of one thing.
+type sample []float64
+
+func (s sample) quantile(q float64) float64 {
+	sorted := slices.Sorted(slices.Values(s))
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	high := min(low+1, len(sorted)-1)
+	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
+}
+
+func (s sample) median() float64 { return s.quantile(0.5) }
+
+func (s sample) max() float64 { return slices.Max(s) }
+
+func (s sample) mean() float64 {
+	sum := 0.0
+	for _, v := range s {
+		sum += v
+	}
+	return sum / float64(len(s))
+}
+
+// spread is half the distance between the quartiles, as a share of the median.
+func (s sample) spread() float64 { return (s.quantile(0.75) - s.quantile(0.25)) / 2 / s.median() }
+
+// ratios divides round by round, so that what changes slowly on the machine cancels.
+func ratios(a, b sample) sample {
+	r := make(sample, len(a))
+	for i := range a {
+		r[i] = a[i] / b[i]
+	}
+	return r
+}
+
+func (s sample) String() string {
+	return fmt.Sprintf("median of %d, quartiles +-%.1f %%", len(s), 100*s.spread())
+}

@@ -1,0 +1,148 @@
+// Command bench runs this library and its peers in one run and prints one JSON object a line: name, value, unit, peer,
+// peer_value, ratio (above 1 is better for us) and a note with the settings both sides had.
+//
+//	make bench                                rows that take minutes
+//	make bench ARGS='-run op/'                those whose benchmark's name matches
+//	make bench ARGS='-run . -device cuda'     all, on a GPU
+//
+// Times are taken in turns, ours, the peer's, ours, the peer's, and each block of work ends with a synchronise before its
+// clock stops. A value is the median of its blocks; the note says how many there were and how far apart the quartiles lie.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// benchmark makes rows. The slow ones run when they are named.
+type benchmark struct {
+	name string
+	slow bool
+	run  func(c *config, emit func(row)) error
+}
+
+var benchmarks = []benchmark{
+	{name: "op/add", run: benchOp},
+	{name: "train/cifar", run: benchTrain},
+	{name: "parity/cifar/first-100-losses", run: benchLosses},
+	{name: "parity/cifar/top1", slow: true, run: benchTop1},
+	{name: "memory/resnet50", run: benchMemory},
+	{name: "flat/1000-batches", run: benchFlat},
+}
+
+// config is what the flags say.
+type config struct {
+	device  cgotorch.Device
+	threads int
+	data    string
+	python  string
+	rounds  int
+	brief   bool
+}
+
+func main() {
+	var c config
+	device := flag.String("device", "cpu", "cpu or cuda")
+	run := flag.String("run", "", "regular expression of the benchmarks to run; without it those that take minutes at most")
+	list := flag.Bool("list", false, "print the benchmarks' names and leave")
+	flag.IntVar(&c.threads, "threads", runtime.NumCPU(), "threads that one operator may use on the CPU, on both sides")
+	flag.StringVar(&c.data, "data", "", "folders with the archives, separated by colons; examples/train/data and ../shared/data if empty")
+	flag.StringVar(&c.python, "python", os.Getenv("PEER_PYTHON"), "the Python that has PyTorch; $PEER_PYTHON, else python3")
+	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
+	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fail(2, fmt.Errorf("%q is no flag; the benchmarks are chosen by -run", flag.Arg(0)))
+	}
+	if *list {
+		for _, b := range benchmarks {
+			fmt.Println(b.name)
+		}
+		return
+	}
+	var err error
+	if c.device, err = cgotorch.ParseDevice(*device); err != nil {
+		fail(2, err)
+	}
+	chosen, err := regexp.Compile(*run)
+	if err != nil {
+		fail(2, err)
+	}
+	var names []string
+	for _, b := range benchmarks {
+		if (*run != "" || !b.slow) && chosen.MatchString(b.name) {
+			names = append(names, b.name)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		fail(2, fmt.Errorf("no benchmark's name matches %q; -list prints them", *run))
+	case len(names) == 1:
+		if err := runOne(&c, names[0]); err != nil {
+			fail(1, fmt.Errorf("%s: %w", names[0], err))
+		}
+	case !runEach(names):
+		os.Exit(1)
+	}
+}
+
+func runOne(c *config, name string) error {
+	if err := errors.Join(cgotorch.SetThreads(c.threads), c.device.Check()); err != nil {
+		return err
+	}
+	began := time.Now()
+	fmt.Fprintf(os.Stderr, "bench: %s\n", name)
+	i := slices.IndexFunc(benchmarks, func(b benchmark) bool { return b.name == name })
+	err := benchmarks[i].run(c, func(r row) { r.write(os.Stdout) })
+	if err == nil {
+		fmt.Fprintf(os.Stderr, "bench: %s took %.0f s\n", name, time.Since(began).Seconds())
+	}
+	return err
+}
+
+// runEach runs each benchmark in a process of its own, so that none finds another's memory, threads and settings.
+func runEach(names []string) bool {
+	ok := true
+	for _, name := range names {
+		arguments := slices.Concat(os.Args[1:], []string{"-run", "^" + regexp.QuoteMeta(name) + "$"})
+		command := exec.Command("/proc/self/exe", arguments...)
+		command.Stdout, command.Stderr = os.Stdout, os.Stderr
+		if err := command.Run(); err != nil {
+			ok = false
+		}
+	}
+	return ok
+}
+
+func fail(code int, err error) {
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	os.Exit(code)
+}
+
+// or is the number a benchmark takes, or the one for a brief run.
+func (c *config) or(brief, number int) int {
+	if c.brief {
+		return brief
+	}
+	return number
+}
+
+// roundsOr is the number of rounds: the flag's, or the benchmark's own.
+func (c *config) roundsOr(own int) int {
+	switch {
+	case c.rounds > 0:
+		return c.rounds
+	case c.brief:
+		return 1
+	}
+	return own
+}

@@ -1,0 +1,114 @@
+//go:build bench
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/streamtorch/streamtorch/bench/handwritten"
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+const (
+	opElements  = 4
+	opsPerBlock = 5000
+	opsPerTidy  = 100
+)
+
+// benchOp measures what one small operator costs through Go. All sides run on the same thread, inside one Do a block.
+func benchOp(c *config, emit func(row)) error {
+	stream := cgotorch.DefaultStream(c.device)
+	a, err := handwritten.Full(opElements, 1, c.device.IsCUDA())
+	if err != nil {
+		return err
+	}
+	defer a.Free()
+	var x0, x1 *cgotorch.Tensor
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		x0 = x.Keep(x.Full(cgotorch.Float32, 1, opElements))
+		x1 = x.Keep(x.Full(cgotorch.Float32, 1, opElements))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	defer x0.Close()
+	defer x1.Close()
+
+	// block times one block on the stream's thread and returns nanoseconds per operator.
+	block := func(work func(x *cgotorch.Exec) error) side {
+		return func() (float64, error) {
+			var elapsed time.Duration
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				began := time.Now()
+				if err := work(x.NoGrad()); err != nil {
+					return err
+				}
+				if err := c.device.Synchronize(); err != nil {
+					return err
+				}
+				elapsed = time.Since(began)
+				return nil
+			})
+			return float64(elapsed.Nanoseconds()) / opsPerBlock, err
+		}
+	}
+	values, err := interleave(c.roundsOr(101),
+		block(func(x *cgotorch.Exec) error {
+			for range opsPerBlock {
+				x.Add(x0, x1).Close()
+			}
+			return nil
+		}),
+		block(func(x *cgotorch.Exec) error { return handwritten.AddTimes(a, a, opsPerBlock) }),
+		block(func(x *cgotorch.Exec) error {
+			for range opsPerBlock / opsPerTidy {
+				x.Tidy(func() *cgotorch.Tensor {
+					for range opsPerTidy {
+						x.Add(x0, x1)
+					}
+					return nil
+				})
+			}
+			return nil
+		}),
+		block(func(x *cgotorch.Exec) error {
+			for range opsPerBlock {
+				sum, err := handwritten.Add(a, a)
+				if err != nil {
+					return err
+				}
+				sum.Free()
+			}
+			return nil
+		}),
+	)
+	if err != nil {
+		return err
+	}
+	native, wrapped := values[1], values[3]
+	for _, ours := range []struct {
+		name   string
+		values sample
+		how    string
+	}{
+		{"", values[0], "each result closed"},
+		{"/tidy", values[2], fmt.Sprintf("results freed by Tidy of %d", opsPerTidy)},
+	} {
+		for _, peer := range []struct {
+			name   string
+			values sample
+			what   string
+		}{
+			{"", native, "at::add in C++"},
+			{"/handwritten", wrapped, "hand-written cgo wrapper"},
+		} {
+			r := against("op/add/"+kind(c.device)+ours.name+peer.name, ours.values.median(), "ns", peer.what, peer.values.median(), lower,
+				fmt.Sprintf("float32 [%d], no grad, %s; %s; ours %v; peer %v", opElements, ours.how, c.settings(), ours.values, peer.values))
+			r.Ratio = ratioOf(ratios(peer.values, ours.values).median(), 1)
+			emit(r)
+		}
+	}
+	return nil
+}

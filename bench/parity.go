@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// benchLosses compares the first losses of the recipe: PyTorch gets our first weights, and the pixels, labels and flips that our
+// loader makes, and does the rest itself. The value is the largest relative difference; the peer's is the one allowed.
+//
+// The peer normalises in the prefetcher's arithmetic. ToTensor and Normalize round differently in the last bit or two, and this
+// training multiplies such a difference by about a thousand within ten steps; the second row shows that it does so in PyTorch
+// alone too.
+func benchLosses(c *config, emit func(row)) error {
+	const allowed = 1e-4
+	steps := c.or(4, 100)
+	s := switches{deterministic: true}
+	p, err := c.startPeer("parity.py", s)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	r, err := newParityRun(c, 1, cifarEpochs)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	ours, sizes, err := r.train(c, steps)
+	if err != nil {
+		return err
+	}
+	theirs := func(torchvision bool) ([]float64, error) {
+		var reply struct{ Losses []float64 }
+		err := p.do(&reply, "train", "weights", r.weights, "path", r.trainPath, "sizes", sizes, "steps", r.steps,
+			"device", c.device.String(), "torchvision", torchvision)
+		if err == nil && (len(reply.Losses) != steps || len(ours) != steps) {
+			err = fmt.Errorf("%d losses, the peer has %d, want %d", len(ours), len(reply.Losses), steps)
+		}
+		return reply.Losses, err
+	}
+	same, err := theirs(false)
+	if err != nil {
+		return err
+	}
+	other, err := theirs(true)
+	if err != nil {
+		return err
+	}
+	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", recipeText, c.settings(), s, p.versions)
+	name := "parity/cifar/first-100-losses/" + kind(c.device)
+	worst, text := difference(ours, same)
+	first := against(name, worst, "relative difference", "allowed", allowed, lower,
+		fmt.Sprintf("ours against PyTorch, %s; first loss %.6f, last %.6f; %s", text, ours[0], ours[steps-1], common))
+	first.Ratio = ratioOf(allowed, max(worst, 0x1p-24)) // no difference counts as the smallest that float32 can show
+	emit(first)
+	worst, text = difference(ours, other)
+	own, ownText := difference(same, other)
+	emit(against(name+"/torchvision-normalize", worst, "relative difference", "PyTorch against itself, normalising in the two ways", own, lower,
+		fmt.Sprintf("ours against PyTorch with ToTensor and Normalize, %s; PyTorch against itself, %s; %s", text, ownText, common)))
+	return nil
+}
+
+// difference is the largest relative difference of two runs' losses, and where it is.
+func difference(a, b []float64) (worst float64, text string) {
+	at, equal, first := 0, 0, -1
+	for i := range a {
+		d := math.Abs(a[i]-b[i]) / math.Abs(b[i])
+		if !(d <= worst) {
+			worst, at = d, i
+		}
+		if d == 0 {
+			equal++
+		} else if first < 0 {
+			first = i
+		}
+	}
+	if first < 0 {
+		return 0, fmt.Sprintf("all %d losses equal to the bit", len(a))
+	}
+	return worst, fmt.Sprintf("largest of %d at loss %d (%.9g and %.9g), %d equal to the bit, the first that is not is %d", len(a), at+1, a[at], b[at], equal, first+1)
+}
+
+// benchTop1 trains the whole recipe for three seeds on both sides, from the same weights and in the same order.
+func benchTop1(c *config, emit func(row)) error {
+	s := switches{benchmark: c.device.IsCUDA()}
+	p, err := c.startPeer("parity.py", s)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	var ours, theirs sample
+	for seed := range uint64(c.or(1, 3)) {
+		a, b, err := top1Pair(c, p, seed+1)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "bench: seed %d: top-1 %.2f %%, peer %.2f %%\n", seed+1, 100*a, 100*b)
+		ours, theirs = append(ours, 100*a), append(theirs, 100*b)
+	}
+	emit(against("parity/cifar/top1/"+kind(c.device), ours.mean(), "% of test images", "PyTorch", theirs.mean(), higher,
+		fmt.Sprintf("means over seeds; ours %.2f, peer %.2f; %d epochs; same weights and order; %s; %s; %v; %s",
+			[]float64(ours), []float64(theirs), c.or(1, cifarEpochs), recipeText, c.settings(), s, p.versions)))
+	return nil
+}
+
+func top1Pair(c *config, p *peer, seed uint64) (ours, theirs float64, err error) {
+	r, err := newParityRun(c, seed, c.or(1, cifarEpochs))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer r.close()
+	_, sizes, err := r.train(c, c.or(2, r.steps))
+	if err != nil {
+		return 0, 0, err
+	}
+	test, err := openCIFAR(c, false, 0, cifarBatch)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer test.Close()
+	testPath := filepath.Join(r.folder, "test")
+	testSizes, err := dump(test, testPath, 1, test.Batches())
+	if err != nil {
+		return 0, 0, err
+	}
+	ahead, err := prefetcher.New(test, c.device, prefetcher.Options{})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer ahead.Close()
+	if ours, err = r.learner.top1(ahead); err != nil {
+		return 0, 0, err
+	}
+	device := c.device.String()
+	if err := p.do(nil, "train", "weights", r.weights, "path", r.trainPath, "sizes", sizes, "steps", r.steps, "device", device); err != nil {
+		return 0, 0, err
+	}
+	theirs, err = p.value("top1", "test", "path", testPath, "sizes", testSizes, "device", device)()
+	return ours, theirs, err
+}
+
+// parityRun is a training run of ours whose weights and batches are in files for the peer.
+type parityRun struct {
+	folder, weights, trainPath string
+	seed                       uint64
+	steps                      int // of the schedule
+	learner                    *learner
+}
+
+func newParityRun(c *config, seed uint64, epochs int) (*parityRun, error) {
+	folder, err := os.MkdirTemp("", "bench-parity-")
+	if err != nil {
+		return nil, err
+	}
+	r := &parityRun{folder: folder, weights: filepath.Join(folder, "weights.safetensors"), trainPath: filepath.Join(folder, "train"), seed: seed}
+	loader, err := openCIFAR(c, true, seed, cifarBatch)
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	defer loader.Close()
+	r.steps = epochs * loader.Batches()
+	if r.learner, err = newCIFARLearner(c, seed, r.steps); err == nil {
+		err = r.learner.save(r.weights)
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// train writes the batches of so many steps for the peer, trains on the same ones, and returns the losses and the batches' sizes.
+func (r *parityRun) train(c *config, steps int) (losses []float64, sizes []int, err error) {
+	writing, err := openCIFAR(c, true, r.seed, cifarBatch)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer writing.Close()
+	epochs := (steps + writing.Batches() - 1) / writing.Batches()
+	if sizes, err = dump(writing, r.trainPath, epochs, steps); err != nil {
+		return nil, nil, err
+	}
+	loader, err := openCIFAR(c, true, r.seed, cifarBatch)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer loader.Close()
+	ahead, err := prefetcher.New(loader, c.device, prefetcher.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ahead.Close()
+	for len(losses) < steps {
+		_, err := r.learner.epoch(ahead, steps-len(losses), func(x *cgotorch.Exec, loss *cgotorch.Tensor) {
+			losses = append(losses, x.Item(loss))
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return losses, sizes, nil
+}
+
+func (r *parityRun) close() {
+	if r.learner != nil {
+		r.learner.close()
+	}
+	os.RemoveAll(r.folder)
+}
+
+// dump writes the first batches of a loader's next epochs as parity.py reads them, and returns their sizes.
+func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []int, err error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	w := bufio.NewWriterSize(file, 1<<20)
+	for range epochs {
+		for batch, err := range loader.Epoch(context.Background()) {
+			if err != nil {
+				return nil, err
+			}
+			sizes = append(sizes, batch.N)
+			w.Write(batch.Images)
+			binary.Write(w, binary.NativeEndian, batch.Labels)
+			w.Write(batch.FlipBytes)
+			batch.Release()
+			if len(sizes) == limit {
+				break
+			}
+		}
+	}
+	return slices.Clip(sizes), w.Flush()
+}

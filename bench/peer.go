@@ -1,0 +1,137 @@
+package main
+
+import (
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// The peers travel in the program, so that it runs on a machine that has nothing but Python with PyTorch.
+//
+//go:embed *.py
+var scripts embed.FS
+
+// peer is a Python process that does what it is asked, one request at a time, and is idle otherwise.
+type peer struct {
+	versions string
+	command  *exec.Cmd
+	folder   string
+	requests io.WriteCloser
+	replies  *json.Decoder
+}
+
+// switches are LibTorch's process-wide settings, which both sides of a comparison share.
+type switches struct {
+	benchmark, tf32, deterministic bool
+}
+
+func (s switches) set() error {
+	return errors.Join(cgotorch.SetCuDNNBenchmark(s.benchmark), cgotorch.SetTF32(s.tf32), cgotorch.SetDeterministic(s.deterministic))
+}
+
+func (s switches) String() string {
+	word := map[bool]string{true: "on", false: "off"}
+	return fmt.Sprintf("cuDNN benchmark %s, TF32 %s, deterministic %s", word[s.benchmark], word[s.tf32], word[s.deterministic])
+}
+
+// startPeer runs one of the embedded scripts, and sets the switches in it and here.
+func (c *config) startPeer(script string, s switches) (*peer, error) {
+	if err := s.set(); err != nil {
+		return nil, err
+	}
+	folder, err := os.MkdirTemp("", "bench-peer-")
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{folder: folder}
+	if err := p.start(c, script, s); err != nil {
+		p.close()
+		return nil, fmt.Errorf("%s: %w", script, err)
+	}
+	return p, nil
+}
+
+func (p *peer) start(c *config, script string, s switches) error {
+	if err := os.CopyFS(p.folder, scripts); err != nil {
+		return err
+	}
+	python := c.python
+	if python == "" {
+		python = "python3"
+	}
+	p.command = exec.Command(python, filepath.Join(p.folder, script))
+	p.command.Env = append(os.Environ(), "OMP_NUM_THREADS="+strconv.Itoa(c.threads), "PYTHONUNBUFFERED=1")
+	p.command.Stderr = os.Stderr
+	var err error
+	if p.requests, err = p.command.StdinPipe(); err != nil {
+		return err
+	}
+	replies, err := p.command.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	p.replies = json.NewDecoder(replies)
+	if err := p.command.Start(); err != nil {
+		p.command = nil
+		return fmt.Errorf("%w; set PEER_PYTHON to a Python that has PyTorch", err)
+	}
+	var reply struct{ Versions string }
+	err = p.do(&reply, "start", "threads", c.threads, "benchmark", s.benchmark, "tf32", s.tf32, "deterministic", s.deterministic)
+	p.versions = reply.Versions
+	return err
+}
+
+// do asks for what with arguments, which are names and values in turn, and waits for the reply.
+func (p *peer) do(reply any, what string, arguments ...any) error {
+	request := map[string]any{"do": what}
+	for i := 0; i < len(arguments); i += 2 {
+		request[arguments[i].(string)] = arguments[i+1]
+	}
+	if err := json.NewEncoder(p.requests).Encode(request); err != nil {
+		return fmt.Errorf("%s: the peer has ended: %w", what, err)
+	}
+	var text json.RawMessage
+	if err := p.replies.Decode(&text); err != nil {
+		return fmt.Errorf("%s: the peer has ended: %w", what, err)
+	}
+	var failure struct{ Error string }
+	if json.Unmarshal(text, &failure) == nil && failure.Error != "" {
+		return fmt.Errorf("%s: %s", what, failure.Error)
+	}
+	if reply == nil {
+		return nil
+	}
+	return json.Unmarshal(text, reply)
+}
+
+// value returns a side that asks for what and reads the number of that name from the reply.
+func (p *peer) value(name, what string, arguments ...any) side {
+	return func() (float64, error) {
+		reply := map[string]any{}
+		if err := p.do(&reply, what, arguments...); err != nil {
+			return 0, err
+		}
+		v, ok := reply[name].(float64)
+		if !ok {
+			return 0, fmt.Errorf("%s: the peer's reply has no %s", what, name)
+		}
+		return v, nil
+	}
+}
+
+// close ends the process and waits for it.
+func (p *peer) close() {
+	if p.command != nil {
+		p.requests.Close()
+		p.command.Wait()
+	}
+	os.RemoveAll(p.folder)
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// The recipe of examples/train with its defaults. recipe.py has the same numbers.
+const (
+	cifarArchive = "cifar10-10k.tgz"
+	cifarModel   = "resnet20"
+	cifarBatch   = 128
+	cifarSize    = 32
+	cifarEpochs  = 8
+	cifarLR      = 0.2
+	momentum     = 0.9
+	cifarDecay   = 5e-4
+)
+
+const recipeText = "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding"
+
+// openCIFAR opens the images of one part of the archive.
+func openCIFAR(c *config, training bool, seed uint64, batch int) (*imageloader.Loader, error) {
+	path, err := c.find(cifarArchive)
+	if err != nil {
+		return nil, err
+	}
+	o := imageloader.Options{BatchSize: batch, Split: "test", Transform: decode.Resize{Height: cifarSize, Width: cifarSize}, Seed: seed, Workers: c.threads}
+	if training {
+		o.Train, o.Split = true, "train"
+		o.Transform = decode.RandomCrop{Height: cifarSize, Width: cifarSize, Padding: cifarSize / 8}
+	}
+	return imageloader.Open(path, o)
+}
+
+// learner is a model in training.
+type learner struct {
+	stream   *cgotorch.Stream
+	autocast cgotorch.DType // 0: none
+	model    nn.Module
+	opt      *optim.Optimizer
+	schedule optim.Schedule
+	done     int // steps
+}
+
+// newLearner makes a model by its name with weights drawn from seed, channels last, and an optimizer for it.
+func newLearner(c *config, model string, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
+	l := &learner{stream: cgotorch.DefaultStream(c.device), schedule: schedule}
+	if err := cgotorch.Seed(seed); err != nil {
+		return nil, err
+	}
+	err := l.stream.Do(func(x *cgotorch.Exec) error {
+		var err error
+		if l.model, err = vision.New(x, model, vision.Options{}); err != nil {
+			return err
+		}
+		nn.To(x, l.model, nn.ToOptions{ChannelsLast: true})
+		l.opt, err = optim.NewSGD(o, optim.Group{Params: nn.Parameters(l.model)})
+		return err
+	})
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// newCIFARLearner is newLearner with the recipe's model, optimizer and schedule over so many steps.
+func newCIFARLearner(c *config, seed uint64, steps int) (*learner, error) {
+	return newLearner(c, cifarModel, seed,
+		optim.SGDOptions{LR: cifarLR, Momentum: momentum, WeightDecay: cifarDecay, Nesterov: true},
+		optim.OneCycle(steps, optim.OneCycleOptions{}))
+}
+
+// step trains on one batch and returns the loss, which belongs to x's Do.
+func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgotorch.Tensor {
+	l.opt.SetScale(l.schedule(l.done))
+	l.opt.ZeroGrad()
+	y := x
+	if l.autocast != 0 {
+		y = x.Autocast(l.autocast)
+	}
+	logits := l.model.Forward(y, images)
+	loss := nn.CrossEntropy(y, logits, labels, nn.CrossEntropyOptions{})
+	logits.Close()
+	x.Backward(loss)
+	l.opt.Step(x)
+	l.done++
+	return loss
+}
+
+// epoch trains on the next epoch, or on so many steps of it, and returns the number of images. Each loss is given to seen, where
+// that is not nil.
+func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cgotorch.Exec, loss *cgotorch.Tensor)) (images int, err error) {
+	last := l.done + steps
+	for batch, err := range ahead.Epoch(context.Background()) {
+		if err != nil {
+			return images, err
+		}
+		err := l.stream.Do(func(x *cgotorch.Exec) error {
+			pictures, labels := batch.Use(x)
+			loss := l.step(x, pictures, labels)
+			if seen != nil {
+				seen(x, loss)
+			}
+			return nil
+		})
+		if err != nil {
+			return images, err
+		}
+		if images += batch.N; l.done == last {
+			break
+		}
+	}
+	return images, nil
+}
+
+// top1 is the share of the loader's images whose label comes first.
+func (l *learner) top1(ahead *prefetcher.Prefetcher) (float64, error) {
+	nn.SetTraining(l.model, false)
+	defer nn.SetTraining(l.model, true)
+	var right, all float64
+	for batch, err := range ahead.Epoch(context.Background()) {
+		if err != nil {
+			return 0, err
+		}
+		err := l.stream.Do(func(x *cgotorch.Exec) error {
+			x = x.NoGrad()
+			pictures, labels := batch.Use(x)
+			best := x.ArgMax(l.model.Forward(x, pictures), 1, cgotorch.ReduceOptions{})
+			right += x.Item(x.Sum(x.Eq(best, labels)))
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		all += float64(batch.N)
+	}
+	return right / all, nil
+}
+
+// save writes the model's state where Python can read it.
+func (l *learner) save(path string) error {
+	var tensors []safetensors.Tensor
+	err := l.stream.Do(func(x *cgotorch.Exec) error {
+		for _, n := range nn.State(l.model) {
+			dtype, ok := map[cgotorch.DType]string{cgotorch.Float32: "F32", cgotorch.Int64: "I64"}[n.Tensor.DType()]
+			if !ok {
+				return fmt.Errorf("%s is %v", n.Name, n.Tensor)
+			}
+			tensors = append(tensors, safetensors.Tensor{Name: n.Name, DType: dtype, Shape: n.Tensor.Shape(), Data: cgotorch.ToBytes(x, n.Tensor)})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return safetensors.WriteFile(path, tensors, nil)
+}
+
+func (l *learner) close() {
+	if l.opt != nil {
+		l.opt.Close()
+	}
+	if l.model != nil {
+		nn.Close(l.model)
+	}
+}

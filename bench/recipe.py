@@ -1,0 +1,78 @@
+"""The recipe of recipe.go in PyTorch."""
+
+import torch
+from torch import nn
+from torchvision.models.resnet import BasicBlock
+
+BATCH, SIZE, LR, MOMENTUM, DECAY = 128, 32, 0.2, 0.9, 5e-4
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class ResNet20(nn.Module):
+    """He et al.'s network for 32x32 images out of torchvision's blocks, with torchvision's names and initial weights."""
+
+    def __init__(self, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.relu = nn.ReLU(inplace=True)
+        self.layer1 = self.layer(16, 16, 1)
+        self.layer2 = self.layer(16, 32, 2)
+        self.layer3 = self.layer(32, 64, 2)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @staticmethod
+    def layer(inside, outside, stride):
+        downsample = None
+        if stride != 1:
+            downsample = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+        return nn.Sequential(
+            BasicBlock(inside, outside, stride, downsample), BasicBlock(outside, outside), BasicBlock(outside, outside)
+        )
+
+    def forward(self, images):
+        out = self.relu(self.bn1(self.conv1(images)))
+        out = self.layer3(self.layer2(self.layer1(out)))
+        return self.fc(torch.flatten(self.avgpool(out), 1))
+
+
+class Learner:
+    """The model of the recipe in training."""
+
+    def __init__(self, device, steps, weights=None):
+        self.device = device
+        self.model = ResNet20()
+        if weights:
+            from safetensors.torch import load_file
+
+            self.model.load_state_dict(load_file(weights))
+        self.model.to(device, memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True
+        )
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, LR, steps, cycle_momentum=False)
+        self.loss = nn.CrossEntropyLoss()
+
+    def step(self, images, labels):
+        """Trains on one batch, float32 NCHW channels last, and returns the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.model(images), labels)
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def top1(self, batches):
+        """The share of images whose label comes first."""
+        self.model.eval()
+        right = images = 0
+        for pixels, labels in batches:
+            right += (self.model(pixels).argmax(1) == labels).sum().item()
+            images += len(labels)
+        self.model.train()
+        return right / images
