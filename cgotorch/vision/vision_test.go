@@ -163,6 +163,18 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 	}
 }
 
+func TestMobileNetV2_Dropout(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		for given, want := range map[float64]float64{0: 0.2, 0.4: 0.4, -1: 0} {
+			m := vision.NewMobileNetV2(x, vision.Options{Dropout: given, Width: 0.1})
+			if got := m.Classifier.Modules[0].Module.(*nn.Dropout).P; got != want {
+				t.Errorf("Dropout %v: the probability is %v, want %v", given, got, want)
+			}
+			nn.Close(m)
+		}
+	})
+}
+
 // The layers made before the one that fails are freed; try counts them.
 func TestConstructors_FailureFreesLayers(t *testing.T) {
 	err := try(t, func(x *cgotorch.Exec) error {

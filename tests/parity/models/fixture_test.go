@@ -71,20 +71,18 @@ func checkHandles(t *testing.T, d cgotorch.Device) {
 }
 
 // ramp are make.py's numbers in [-0.5, 0.5) that look random.
-func ramp(shape ...int64) []float32 {
+func ramp(x *cgotorch.Exec, shape ...int64) *cgotorch.Tensor { return rampFrom(x, 0, shape...) }
+
+func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
 	n := int64(1)
 	for _, s := range shape {
 		n *= s
 	}
 	numbers := make([]float32, n)
 	for i := range numbers {
-		numbers[i] = float32(float64(uint32(i)*2654435761)/(1<<32) - 0.5)
+		numbers[i] = float32(float64(uint32(start+i)*2654435761)/(1<<32) - 0.5)
 	}
-	return numbers
-}
-
-func rampTensor(x *cgotorch.Exec, shape ...int64) *cgotorch.Tensor {
-	return cgotorch.FromSlice(x, ramp(shape...), shape...)
+	return cgotorch.FromSlice(x, numbers, shape...)
 }
 
 // digest is make.py's: a sum that changes when elements change places, and that of the magnitudes.
@@ -93,7 +91,7 @@ type digest [2]float64
 func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {
 	x = x.NoGrad()
 	numbers := x.To(t, cgotorch.Float64)
-	weights := x.To(rampTensor(x, t.Shape()...), cgotorch.Float64)
+	weights := x.To(ramp(x, t.Shape()...), cgotorch.Float64)
 	return digest{x.Item(x.Sum(x.Mul(numbers, weights))), x.Item(x.Sum(x.Abs(numbers)))}
 }
 

@@ -170,13 +170,17 @@ func (f *layerFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	if f.InputGradient == nil {
 		in = cgotorch.FromSlice(x, []int64{1, 6, 3, 0, 1, 1}, f.Input...)
 	} else {
-		in = rampTensor(x, f.Input...)
+		in = ramp(x, f.Input...)
 		if err := in.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
 		}
 	}
 	seed(t, layerSeed+1)
+	before := cgotorch.LiveHandles()["tensor"]
 	out := m.Forward(x, in)
+	if got := cgotorch.LiveHandles()["tensor"] - before; got != 1 {
+		t.Errorf("%d handles after Forward, want 1", got)
+	}
 	if !slices.Equal(out.Shape(), f.Output.Shape) {
 		t.Fatalf("the result is %v, want shape %v", out, f.Output.Shape)
 	}
@@ -186,7 +190,7 @@ func (f *layerFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	if in.Closed() {
 		t.Error("Forward closed its input")
 	}
-	x.Backward(x.Sum(x.Mul(out, rampTensor(x, f.Output.Shape...))))
+	x.Backward(x.Sum(x.Mul(out, x.Square(rampFrom(x, 1000, f.Output.Shape...)))))
 	for i, p := range nn.NamedParameters(m) {
 		if got := digestOf(x, p.Tensor.Grad()); !got.near(f.Gradients[i], tolerance) {
 			t.Errorf("the gradient of %s is %v, want %v", p.Name, got, f.Gradients[i])

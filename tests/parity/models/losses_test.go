@@ -68,9 +68,9 @@ func crossEntropy(labels []int64, o nn.CrossEntropyOptions) func(x *cgotorch.Exe
 	}
 }
 
-func weight(x *cgotorch.Exec) *cgotorch.Tensor { return x.AddScalar(x.Abs(rampTensor(x, 5)), 0.1) }
+func weight(x *cgotorch.Exec) *cgotorch.Tensor { return x.AddScalar(x.Abs(ramp(x, 5)), 0.1) }
 
-func targets(x *cgotorch.Exec) *cgotorch.Tensor { return x.Abs(rampTensor(x, six...)) }
+func targets(x *cgotorch.Exec) *cgotorch.Tensor { return x.Abs(ramp(x, six...)) }
 
 func TestLosses_EqualPyTorch(t *testing.T) {
 	var fixtures map[string]struct {
@@ -87,7 +87,7 @@ func TestLosses_EqualPyTorch(t *testing.T) {
 			devices(t, func(t *testing.T, d cgotorch.Device) {
 				checkHandles(t, d)
 				do(t, d, func(x *cgotorch.Exec) {
-					in := rampTensor(x, c.shape...)
+					in := ramp(x, c.shape...)
 					if err := in.SetRequiresGrad(true); err != nil {
 						t.Fatal(err)
 					}

@@ -16,10 +16,10 @@ FOLDER = pathlib.Path(__file__).parent / "testdata"
 SEED = 20
 
 
-def ramp(*shape):
+def ramp(*shape, start=0):
     """Float32 numbers in [-0.5, 0.5) that look random, the same in Go."""
     n = torch.Size(shape).numel()
-    bits = torch.arange(n, dtype=torch.int64) * 2654435761 & 0xFFFFFFFF
+    bits = torch.arange(start, start + n, dtype=torch.int64) * 2654435761 & 0xFFFFFFFF
     return (bits.double() / 2**32 - 0.5).float().reshape(shape)
 
 
@@ -44,7 +44,6 @@ def model_fixture(make, images=None):
     if images is None:
         return fixture
     x = ramp(*images)
-    torch.manual_seed(SEED + 1)  # of dropout
     logits = model(x)
     labels = torch.arange(images[0]) * 3 % logits.shape[1]
     loss = F.cross_entropy(logits, labels)
@@ -70,7 +69,7 @@ MODELS = {
     "resnet101": (torchvision.models.resnet101, None),
     "resnet20": (ResNet20, (8, 3, 32, 32)),
     "resnet20_pad": (lambda: ResNet20(pad_shortcut=True), (8, 3, 32, 32)),
-    "mobilenet_v2": (torchvision.models.mobilenet_v2, (4, 3, 64, 64)),
+    "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(dropout=0.0), (4, 3, 64, 64)),
     "mobilenet_v2_half": (lambda: torchvision.models.mobilenet_v2(width_mult=0.5, dropout=0.3), None),
     "mlp": (lambda: nn.Sequential(nn.Flatten(), *torchvision.ops.MLP(3 * 16 * 16, [64, 32, 10])), (8, 3, 16, 16)),
 }
@@ -152,7 +151,8 @@ def layer_fixture(make, given):
     fixture["input"] = list(leaf.shape)
     torch.manual_seed(SEED + 1)
     out = layer(leaf)
-    (out * ramp(*out.shape)).sum().backward()
+    # Unequal to the input, along which a norm has no gradient.
+    (out * ramp(*out.shape, start=1000) ** 2).sum().backward()
     fixture["output"] = [list(out.shape), *digest(out)]
     fixture["gradients"] = [digest(p.grad) for p in layer.parameters()]
     if leaf.grad is not None:

@@ -29,6 +29,7 @@ library = ctypes.CDLL(sys.argv[1])
 library.ct_memory_stats.argtypes = [Device, ctypes.POINTER(Memory)]
 library.ct_memory_reset_peak.argtypes = [Device]
 torch_device = torch.device(sys.argv[2])
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # which kernels run decides on workspaces
 device = Device(int(torch_device.type == "cuda"), 0)
 
 

@@ -41,22 +41,25 @@ func TestMemory_BesidePyTorch(t *testing.T) {
 	if python == "" || library == "" {
 		t.Skip("CGOTORCH_PEER and CGOTORCH_LIBRARY are not set")
 	}
+	cases := []memoryUse{{Model: "resnet50", Batch: 32, Size: 224}, {Model: "mobilenet_v2", Batch: 32, Size: 224}}
 	devices(t, func(t *testing.T, d cgotorch.Device) {
-		for _, c := range []memoryUse{{Model: "resnet50", Batch: 32, Size: 224}, {Model: "mobilenet_v2", Batch: 32, Size: 224}} {
-			t.Run(c.Model, func(t *testing.T) {
-				command := exec.Command(python, "memory.py", library, d.String(), c.Model, strconv.Itoa(c.Batch), strconv.Itoa(c.Size))
-				command.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
-				command.Stderr = os.Stderr
-				out, err := command.Output()
-				if err != nil {
-					t.Fatalf("memory.py: %v", err)
-				}
-				var want []memoryUse
-				if err := json.Unmarshal(out, &want); err != nil {
-					t.Fatalf("memory.py: %v in %q", err, out)
-				}
-				measure(t, d, c).check(t, want[0])
-			})
+		arguments := []string{"memory.py", library, d.String()}
+		for _, c := range cases {
+			arguments = append(arguments, c.Model, strconv.Itoa(c.Batch), strconv.Itoa(c.Size))
+		}
+		command := exec.Command(python, arguments...)
+		command.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+		command.Stderr = os.Stderr
+		out, err := command.Output()
+		if err != nil {
+			t.Fatalf("memory.py: %v", err)
+		}
+		var want []memoryUse
+		if err := json.Unmarshal(out, &want); err != nil {
+			t.Fatalf("memory.py: %v in %q", err, out)
+		}
+		for i, c := range cases {
+			measure(t, d, c).check(t, want[i])
 		}
 	})
 }
