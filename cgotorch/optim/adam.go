@@ -68,6 +68,8 @@ func (r *adam) remembers() []string {
 	return []string{"exp_avg", "exp_avg_sq"}
 }
 
+func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
+
 func (r *adam) begin(x *cgotorch.Exec, b *batch) {
 	if b.step != 1 {
 		return

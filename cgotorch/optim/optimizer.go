@@ -13,7 +13,8 @@ type Implementation int
 
 const (
 	// Fused, the default, is one operator for all parameters of a group, device and dtype, on CPU and CUDA: PyTorch's
-	// fused=True. It needs no memory beside the state.
+	// fused=True. It needs no memory beside the state. SGD of bfloat16 and float16 on the CPU is done by Foreach, because
+	// LibTorch's fused kernel is wrong there.
 	Fused Implementation = iota
 	// Foreach is a few operators on lists of tensors. It is what PyTorch does by default: foreach=True on CUDA, and a loop
 	// of the same arithmetic on the CPU.
@@ -45,6 +46,7 @@ type rule interface {
 	name() string
 	// remembers names the tensors kept for each parameter, as PyTorch does.
 	remembers() []string
+	canFuse(cgotorch.Device, cgotorch.DType) bool
 	// fused and foreach change the parameters of b, all of which have been stepped b.step-1 times before.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
@@ -243,14 +245,14 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket, lr, weightDecay f
 		}
 		slots = later
 		if len(b.slots) > 0 {
-			o.stepBatch(x, b)
+			o.stepBatch(x, b, o.impl == Fused && o.rule.canFuse(from.device, from.dtype))
 		}
 	}
 }
 
-func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch) {
+func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, fused bool) {
 	x.Tidy(func() *cgotorch.Tensor {
-		if o.impl == Fused {
+		if fused {
 			alignGrads(x, b)
 			o.rule.fused(x, b)
 		} else {

@@ -42,6 +42,11 @@ func (r *sgd) remembers() []string {
 	return []string{"momentum_buffer"}
 }
 
+// canFuse is false where LibTorch 2.11's kernel is wrong: on the CPU, in dtypes of 16 bits, for 16 elements and more.
+func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
+	return device.IsCUDA() || dtype.Size() >= 4
+}
+
 func (r *sgd) fused(x *cgotorch.Exec, b *batch) {
 	o := cgotorch.FusedSGDOptions{
 		WeightDecay: b.weightDecay, Momentum: r.Momentum, Dampening: r.Dampening, Nesterov: r.Nesterov,

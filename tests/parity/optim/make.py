@@ -102,8 +102,11 @@ def steps():
         loop, _ = run(case, foreach=False)
         # PyTorch's default on the CPU; in bfloat16 its foreach rounds a factor that the loop does not.
         assert "dtype" in case or all(torch.equal(foreach[n], loop[n]) for n in SHAPES), case["name"]
-        # torch.optim.SGD(fused=True) fails when a parameter gets its first gradient later than another.
-        fused = None if case["name"] == "sgd/skipped" else run(case, fused=True)[0]
+        # torch.optim.SGD(fused=True) fails when a parameter gets its first gradient later than another, and is wrong in
+        # bfloat16 and float16 on the CPU for 16 elements and more.
+        fused = None if case["name"] in ("sgd/skipped", "sgd/bfloat16") else run(case, fused=True)[0]
+        limit = 0.1 if "dtype" in case else 1e-5
+        assert fused is None or all((fused[n] - foreach[n]).abs().max() < limit for n in SHAPES), case["name"]
         out["cases"].append({
             **case,
             "norms": norms,
