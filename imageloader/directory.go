@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
+	"syscall"
 )
 
 // folderStream goes through a folder, in the order of its names. Symbolic links are not followed.
@@ -56,7 +58,7 @@ func (s *folderStream) close() {}
 
 // readFile returns the content of a file below the folder. What goes wrong with it concerns that file alone.
 func (a *archive) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
-	f, err := a.root.Open(e.name)
+	f, err := a.root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took the file's place must not block
 	if err != nil {
 		return nil, a.badMember(e, err, "%v", bare(err))
 	}

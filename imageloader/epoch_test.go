@@ -178,6 +178,25 @@ func TestEpoch_Skip(t *testing.T) {
 	}
 }
 
+// Names and sizes alone can make too many unusable: then Open says so.
+func TestOpen_TooManyUnusable(t *testing.T) {
+	checkLeaks(t)
+	members := numbered(10)
+	for i := range 3 {
+		members[i].name = "/" + members[i].name
+	}
+	for path, data := range map[string][]byte{"a.tar": tarOf(members), "a.tgz": gzipOf(tarOf(members))} {
+		o := options()
+		o.MaxSkipRate = 0.2
+		path = write(t, path, data)
+		_, err := Open(path, o)
+		wantError(t, err, ErrBadMember, path, "3 of 10 images are unusable, and Options.MaxSkipRate is 0.2: member 1 (/train/a/000.png): unsafe name")
+		o.MaxSkipRate = 0
+		_, err = Open(path, o)
+		wantError(t, err, ErrBadMember, path+": member 1 (/train/a/000.png): unsafe name")
+	}
+}
+
 // The epoch ends as soon as it is certain that there are too many, not at its end.
 func TestEpoch_TooManyEarly(t *testing.T) {
 	members := damaged(numbered(40), 0, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -217,5 +236,38 @@ func TestEpoch_ArchiveDamagedLater(t *testing.T) {
 	}
 	if _, err := tryRead(l); !errors.Is(err, ErrArchive) { // and again by the next
 		t.Errorf("next epoch: got error %v", err)
+	}
+}
+
+// BenchmarkEpoch reports images/s through a whole epoch, the consumer doing nothing.
+func BenchmarkEpoch(b *testing.B) {
+	cifar := Options{Train: true, Split: "train", Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}
+	photos := make([]member, 128)
+	for i := range photos {
+		photos[i] = member{name: fmt.Sprintf("a/%03d.jpg", i), body: photo(500, 375)}
+	}
+	packed := write(b, "photos.tgz", gzipOf(tarOf(photos)))
+	for _, bench := range []struct {
+		name, path string
+		options    Options
+	}{
+		{"cifar10-10k.tgz", "../examples/train/data/cifar10-10k.tgz", cifar},
+		{"photos-500x375.tgz/train", packed, Options{Train: true, BatchSize: 64}},
+		{"photos-500x375.tgz/test", packed, Options{BatchSize: 64}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			l := open(b, bench.path, bench.options)
+			images := 0
+			for b.Loop() {
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						b.Fatal(err)
+					}
+					images += batch.N
+					batch.Release()
+				}
+			}
+			b.ReportMetric(float64(images)/b.Elapsed().Seconds(), "images/s")
+		})
 	}
 }
