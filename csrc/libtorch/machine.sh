@@ -35,11 +35,13 @@ need_tools() {
   esac
 }
 
-# need_python: Python is asked for only when something has to be downloaded.
+# need_python sets python to the interpreter itself, for PYTHON may be a script that starts one (pyenv's), and killing
+# that would leave the interpreter behind. Python is asked for only when something has to be downloaded.
 need_python() {
-  local python=${PYTHON:-python3}
-  command -v "$python" >/dev/null || fail "missing: python3; run: $(install_command python3 python3-pip)"
-  "$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip; run: $(install_command python3-pip)"
+  local named=${PYTHON:-python3}
+  command -v "$named" >/dev/null || fail "missing: python3; run: $(install_command python3 python3-pip)"
+  python=$("$named" -c 'import sys; print(sys.executable)') && "$python" -m pip --version >/dev/null 2>&1 ||
+    fail "$named has no pip; run: $(install_command python3-pip)"
 }
 
 # install_command packages...: the command that this machine's user types.

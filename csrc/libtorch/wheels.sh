@@ -119,7 +119,7 @@ run_pip() {
   local title=$1 platform=$2 bytes=$3 have ticks=0 code
   remove "$work/wheel" "$work/tmp"
   mkdir "$work/tmp"
-  TMPDIR="$work/tmp" PIP_REQUIRE_VIRTUALENV=0 "${PYTHON:-python3}" -m pip download \
+  TMPDIR="$work/tmp" PIP_REQUIRE_VIRTUALENV=0 "$python" -m pip download \
     --disable-pip-version-check --no-input --no-cache-dir --progress-bar off --retries 2 \
     --no-deps --only-binary=:all: --require-hashes -r "$work/requirements.txt" --dest "$work/wheel" \
     --python-version 3.11 --implementation cp --abi cp311 --platform "$platform" \
@@ -165,7 +165,7 @@ pip_failure() {
 # unpack_wheel wheel folder title cache: libraries, headers and licences; Python's own part is left out.
 unpack_wheel() {
   local said
-  said=$("${PYTHON:-python3}" - "$1" "$2" 2>&1 <<'END'
+  said=$("$python" - "$1" "$2" 2>&1 <<'END'
 import re, sys, zipfile
 wanted = re.compile(r"(torch|nvidia/[^/]+)/(lib|include)/|[^/]+\.dist-info/licenses/|nvidia/[^/]+/LICENSE")
 try:

@@ -131,9 +131,9 @@ type index struct {
 
 	mu       sync.Mutex
 	requests map[string]int
-	stall    string        // this wheel's second half is sent only when released is closed
-	stalled  chan struct{} // closed once that happens
-	released chan struct{}
+	stall    string        // this wheel's second half is never sent
+	stalled  chan struct{} // closed once its first half is
+	left     chan struct{} // closed once whoever waited for it is gone
 }
 
 type wheel struct {
@@ -145,7 +145,7 @@ func newIndex(t *testing.T) *index {
 	t.Helper()
 	library := sharedLibrary(t)
 	version := "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n"
-	ix := &index{requests: map[string]int{}, stalled: make(chan struct{}), released: make(chan struct{})}
+	ix := &index{requests: map[string]int{}, stalled: make(chan struct{}), left: make(chan struct{})}
 	add := func(set, name, version string, files map[string]string) {
 		ix.wheels = append(ix.wheels, wheel{set, name, version, wheelFile(t, name, version, files)})
 	}
@@ -196,7 +196,8 @@ func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
 			if stall {
 				w.(http.Flusher).Flush()
 				close(ix.stalled)
-				<-ix.released
+				<-r.Context().Done()
+				close(ix.left)
 				return
 			}
 			w.Write(wheel.data[half:])

@@ -4,6 +4,7 @@ package setup
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,13 +58,15 @@ func TestSetup_Wheels(t *testing.T) {
 	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1, "fixture-cudnn": 1}; !maps.Equal(got, want) {
 		t.Errorf("downloads = %v, want %v", got, want)
 	}
-	// The cache is deleted under the clone: it comes back.
-	if err := os.RemoveAll(c.cache); err != nil {
-		t.Fatal(err)
-	}
-	c.mustSetup()
-	if _, err := os.Stat(filepath.Join(c.libtorch(), "libtorch_cpu.so")); err != nil {
-		t.Error(err)
+	// A part of the cache is deleted under the clone, and all of it: it comes back.
+	for _, deleted := range []string{filepath.Join(c.libtorch(), "libtorch_cpu.so"), c.cache} {
+		if err := os.RemoveAll(deleted); err != nil {
+			t.Fatal(err)
+		}
+		c.mustSetup("STREAMTORCH_CUDA=1")
+		if _, err := os.Stat(filepath.Join(c.libtorch(), "libtorch_cpu.so")); err != nil {
+			t.Errorf("after %s was deleted: %v", deleted, err)
+		}
 	}
 }
 
@@ -83,13 +86,21 @@ func TestSetup_Interrupted(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Error("the download did not begin")
 			}
-			if err := syscall.Kill(-cmd.Process.Pid, signal); err != nil {
+			victims := -cmd.Process.Pid // the group, as Ctrl-C or a closed terminal would
+			if signal == syscall.SIGTERM {
+				victims = cmd.Process.Pid // setup.sh alone, which ends pip
+			}
+			if err := syscall.Kill(victims, signal); err != nil {
 				t.Error(err)
 			}
 			if err := cmd.Wait(); err == nil {
 				t.Error("the killed set-up succeeded")
 			}
-			close(c.index.released)
+			select {
+			case <-c.index.left:
+			case <-time.After(20 * time.Second):
+				t.Error("the set-up is gone and its download goes on")
+			}
 			if trees, err := filepath.Glob(c.cache + "/libtorch-*"); err != nil || len(trees) != 0 {
 				t.Errorf("an interrupted download left %v, %v", trees, err)
 			}
@@ -135,8 +146,11 @@ func TestSetup_TwoAtOnce(t *testing.T) {
 func TestSetup_DownloadFails(t *testing.T) {
 	t.Parallel()
 	const first = "fixture-runtime 13.0.96"
-	noPip := filepath.Join(t.TempDir(), "python")
-	write(t, noPip, "#!/bin/sh\n[ \"$2\" != pip ] || exit 1\nexec python3 \"$@\"\n")
+	noPip := t.TempDir()
+	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", noPip).CombinedOutput(); err != nil {
+		t.Fatalf("python3 -m venv: %v\n%s", err, out)
+	}
+	noPip += "/bin/python3"
 	for _, test := range []struct {
 		name  string
 		lock  func(string) string // nil leaves wheels.lock as it is
@@ -181,26 +195,37 @@ func flipHash(lock string) string {
 	return lock[:end] + digit + lock[end+1:]
 }
 
-// A disk that fills up while the set-up runs.
+// A disk that fills up while the set-up runs: the lock promises little and the wheel is large.
 func TestSetup_DiskFills(t *testing.T) {
 	t.Parallel()
-	c := newClone(t)
 	if out, err := exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", t.TempDir()).CombinedOutput(); err != nil {
 		t.Skipf("no tmpfs can be mounted here: %s", out)
 	}
-	// The lock promises little and the wheel is large.
-	c.index.wheels[0].data = wheelFile(t, c.index.wheels[0].name, c.index.wheels[0].version, map[string]string{"nvidia/cu13/include/big.h": strings.Repeat("0123456789", 1<<20)})
-	small := strings.Fields(c.index.lock())
-	small[5] = "1"
-	write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(small[:7], " ")+"\n")
-	if err := os.MkdirAll(c.cache, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("unshare", "-rm", "sh", "-c", `mount -t tmpfs -o size=1m tmpfs "$1" && exec bash "$2" build`, "sh", c.cache, filepath.Join(c.root, "csrc/libtorch/setup.sh"))
-	cmd.Env = append(os.Environ(), c.env...)
-	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "is full; free some") {
-		t.Errorf("setup.sh on a full disk: %v\n%s", err, out)
+	noise := make([]byte, 4<<20)
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	for name, content := range map[string]string{
+		"while downloading": string(noise),
+		"while unpacking":   strings.Repeat("0123456789", 1<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t)
+			first := &c.index.wheels[0]
+			first.data = wheelFile(t, first.name, first.version, map[string]string{"nvidia/cu13/include/big.h": content})
+			line := strings.Fields(c.index.lock())[:7]
+			line[4], line[5] = "1", "1"
+			write(t, filepath.Join(c.root, "csrc/libtorch/wheels.lock"), strings.Join(line, " ")+"\n")
+			if err := os.MkdirAll(c.cache, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("unshare", "-rm", "sh", "-c", `mount -t tmpfs -o size=1m tmpfs "$1" && exec bash "$2" build`, "sh",
+				c.cache, filepath.Join(c.root, "csrc/libtorch/setup.sh"))
+			cmd.Env = append(os.Environ(), c.env...)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "is full; free some") {
+				t.Errorf("setup.sh on a full disk: %v\n%s", err, out)
+			}
+		})
 	}
 }
 
