@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -12,11 +13,11 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 	if err := device.Check(); err != nil {
 		t.Skip("no GPU to be kept busy: ", err)
 	}
+	live := cgotorch.LiveHandles()
 	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stream.Close()
 	var optimizers []*Optimizer
 	var params []*cgotorch.Tensor
 	run := func(x *cgotorch.Exec, backlog int) (before *cgotorch.Event) {
@@ -51,8 +52,7 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 			}
 			optimizers = append(optimizers, sgd, adam)
 		}
-		run(x, 1) // loads kernels and allocates, which may wait
-		return nil
+		return run(x, 1).Close() // loads kernels and allocates, which may wait
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 		if done, err := before.Query(); err != nil || done {
 			t.Errorf("the work before the steps was done when they returned: %v, %v", done, err)
 		}
-		return nil
+		return before.Close()
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,5 +78,9 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 	}
 	for _, p := range params {
 		p.Close()
+	}
+	stream.Close()
+	if left := cgotorch.LiveHandles(); !maps.Equal(left, live) {
+		t.Errorf("handles: %v before, %v after", live, left)
 	}
 }

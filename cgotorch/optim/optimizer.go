@@ -68,10 +68,11 @@ type bucket struct {
 
 // slot is what is remembered of one parameter.
 type slot struct {
-	index int
-	param *cgotorch.Tensor
-	step  int64 // number of steps done
-	state []*cgotorch.Tensor
+	index          int
+	param          *cgotorch.Tensor
+	shape, strides []int64 // the parameter's
+	step           int64   // number of steps done
+	state          []*cgotorch.Tensor
 }
 
 // batch is the parameters of a bucket that have a gradient and the same number of steps, with those gradients.
@@ -141,7 +142,7 @@ func newOptimizer(r rule, impl Implementation, lr, weightDecay float64, groups [
 			if !p.DType().IsFloat() {
 				return fail("group %d: parameter %d is %v: only floating dtypes can be optimized", i, k, p)
 			}
-			s := &slot{index: len(o.slots), param: p, state: make([]*cgotorch.Tensor, len(r.remembers()))}
+			s := &slot{index: len(o.slots), param: p, shape: p.Shape(), strides: p.Strides(), state: make([]*cgotorch.Tensor, len(r.remembers()))}
 			o.slots = append(o.slots, s)
 			g.add(s)
 		}
@@ -269,16 +270,15 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, fused bool) {
 // LibTorch's fused CPU kernels walk through both as if they had.
 func alignGrads(x *cgotorch.Exec, b *batch) {
 	for i, grad := range b.grads {
-		if param := b.params[i]; !sameLayout(param, grad) {
-			b.grads[i] = x.CopyInPlace(x.EmptyLike(param), grad)
+		if s := b.slots[i]; !s.laidOutLike(grad.Strides()) {
+			b.grads[i] = x.CopyInPlace(x.EmptyLike(s.param), grad)
 		}
 	}
 }
 
-func sameLayout(a, b *cgotorch.Tensor) bool {
-	shape, strides := a.Shape(), a.Strides()
-	for i, n := range b.Strides() {
-		if n != strides[i] && shape[i] != 1 {
+func (s *slot) laidOutLike(strides []int64) bool {
+	for i, n := range strides {
+		if n != s.strides[i] && s.shape[i] != 1 {
 			return false
 		}
 	}

@@ -1,0 +1,59 @@
+package checkpoint_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+type config struct{ In, Out int }
+
+// A run is saved, and another program makes its model again from what the checkpoint says, and goes on.
+func Example() {
+	folder, err := os.MkdirTemp("", "checkpoint")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "run.safetensors")
+
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		model := nn.NewLinear(x, 3, 2, nn.LinearOptions{})
+		defer nn.Close(model)
+		return checkpoint.Save(x, path, checkpoint.Checkpoint{Model: model, Epoch: 4, Config: config{3, 2}})
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		info, err := checkpoint.Inspect(path)
+		if err != nil {
+			return err
+		}
+		var c config
+		if err := json.Unmarshal(info.Config, &c); err != nil {
+			return err
+		}
+		model := nn.NewLinear(x, c.In, c.Out, nn.LinearOptions{})
+		defer nn.Close(model)
+		var none *optim.Optimizer
+		info, err = checkpoint.Load(x, path, model, none)
+		fmt.Println("epoch", info.Epoch, model.Weight)
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// epoch 4 float32[2 3]
+	// <nil>
+}

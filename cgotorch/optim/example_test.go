@@ -1,0 +1,42 @@
+package optim_test
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+// A line through points, by gradient descent whose learning rate warms up and falls.
+func Example() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		in, want := cgotorch.FromSlice(x, []float32{-1, 0, 1, 2}), cgotorch.FromSlice(x, []float32{-1, 1, 3, 5})
+		slope, offset := x.Zeros(cgotorch.Float32), x.Zeros(cgotorch.Float32)
+		params := []*cgotorch.Tensor{slope, offset}
+		for _, p := range params {
+			if err := p.SetRequiresGrad(true); err != nil {
+				return err
+			}
+		}
+		opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.2, Momentum: 0.5}, optim.Group{Params: params})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		schedule := optim.Warmup(5, 0.1, optim.Cosine(95, 0))
+		for step := range 100 {
+			opt.ZeroGrad()
+			opt.SetScale(schedule(step))
+			x.Backward(x.MSELoss(x.Add(x.Mul(in, slope), offset), want, cgotorch.LossOptions{}))
+			opt.Step(x)
+		}
+		fmt.Printf("%.3f*x + %.3f\n", x.Item(slope), x.Item(offset))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// 2.000*x + 1.000
+	// <nil>
+}
