@@ -111,21 +111,24 @@ void Transform::place(const View& from, const Plan& plan, uint8_t* to) {
 
 void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
   const size_t channels = from.channels;
-  columns_.resize(options_.width);
-  for (int x = 0; x < options_.width; ++x) columns_[x] = padded(plan.left + x, from.width, options_.padding_mode);
-  const bool inside = plan.left >= 0 && plan.left + options_.width <= from.width;
-  for (int y = 0; y < options_.height; ++y) {
-    const int row = padded(plan.top + y, from.height, options_.padding_mode);
-    uint8_t* out = to + static_cast<size_t>(y) * options_.width * channels;
+  const int mode = options_.padding_mode;
+  // Of the columns, those from begin to end are the image's, and lie side by side.
+  const int begin = std::clamp(-plan.left, 0, options_.width);
+  const int end = std::clamp(from.width - plan.left, begin, options_.width);
+  for (int y = 0; y < options_.height; ++y, to += options_.width * channels) {
+    const int row = padded(plan.top + y, from.height, mode);
     if (row == kOutside) {
-      std::memset(out, 0, options_.width * channels);
-    } else if (inside) {
-      std::memcpy(out, from.row(row) + plan.left * channels, options_.width * channels);
-    } else {
-      for (const int column : columns_) {
-        for (size_t c = 0; c < channels; ++c) *out++ = column == kOutside ? 0 : from.row(row)[column * channels + c];
-      }
+      std::memset(to, 0, options_.width * channels);
+      continue;
     }
+    const uint8_t* in = from.row(row);
+    const auto pad = [&](int x) {
+      const int column = padded(plan.left + x, from.width, mode);
+      for (size_t c = 0; c < channels; ++c) to[x * channels + c] = column == kOutside ? 0 : in[column * channels + c];
+    };
+    for (int x = 0; x < begin; ++x) pad(x);
+    if (begin < end) std::memcpy(to + begin * channels, in + (plan.left + begin) * channels, (end - begin) * channels);
+    for (int x = end; x < options_.width; ++x) pad(x);
   }
 }
 

@@ -27,7 +27,6 @@ class Transform {
   const ctd_options options_;
   Resizer resizer_;
   Buffer decoded_, turned_, grey_, result_;
-  std::vector<int> columns_;
 };
 
 }  // namespace decode
