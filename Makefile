@@ -65,8 +65,11 @@ generate: libraries ## write the generated Go files anew
 check-generate: generate ## fail if a generated file is not what its generator writes
 	@git diff --exit-code -- $$(git grep -lE '^// Code generated .* DO NOT EDIT' -- '*.go') || { echo "commit what make generate wrote"; exit 1; }
 
-bench: build ## ours and PyTorch's times, side by side, one JSON object a line
-	@bench/run.sh $(ARGS)
+# Only the rows go to standard output.
+bench: ## ours and PyTorch's times, side by side, one JSON object a line; PEER_PYTHON=python that has PyTorch
+	@$(MAKE) libraries >&2
+	@bench/build.sh build/bin/bench >&2
+	@PEER_PYTHON="$${PEER_PYTHON:-$$(bench/environment.sh)}" && export PEER_PYTHON && build/bin/bench $(ARGS)
 
 # `sudo make install` only copies: what root builds would rest on a LibTorch in root's own cache.
 install: $(if $(SUDO_USER),,libraries) ## copy headers, libraries and cgotorch.pc to PREFIX (/usr/local), under DESTDIR

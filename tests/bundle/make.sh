@@ -4,7 +4,7 @@
 #
 #   run.sh                  runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats it is linked with
-#   bin/                    the programs of examples/ and the GoogleTest binaries
+#   bin/                    the programs of examples/, the benchmarks and the GoogleTest binaries
 #   tests/NAME.test         the tests of one Go package, which run in tests/NAME/, where its testdata is
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -31,6 +31,9 @@ flags=(-trimpath -ldflags '-s -w -extldflags "-Wl,-rpath,$ORIGIN/../lib"')
 for program in $(go list -f '{{if eq .Name "main"}}{{.Dir}}{{end}}' ./examples/... 2>/dev/null); do
   go build "${flags[@]}" -o "$bundle/bin/${program##*/}" "$program"
 done
+
+bench/build.sh "$bundle/bin/bench"
+strip "$bundle/bin/bench"
 
 # Tests of the tree itself need the tree, Go and a compiler.
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' ./... | grep -vE '/tests/(rules|setup|install) ')

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# environment.sh: prints the Python that the benchmarks compare with: PyTorch, torchvision and what they need, in an
+# environment of its own in the cache. Installed on the first call (2.5 GB; its progress goes to standard error), with the
+# index that the user's pip is configured for.
+set -euo pipefail
+
+packages=(torch==2.11.0 torchvision==0.26.0 pillow==13.0.0 numpy==2.4.6 safetensors==0.8.0)
+cache=${STREAMTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/streamtorch}
+environment=$cache/peer-$(echo "${packages[@]}" | sha256sum | cut -c1-12)
+
+fail() {
+  echo "bench: $*" >&2
+  exit 1
+}
+
+mkdir -p "$cache" || fail "the cache $cache cannot be made; set STREAMTORCH_CACHE to a folder that can be written"
+exec 9>"$environment.lock"
+flock 9
+if ! [ -f "$environment/whole" ]; then
+  echo "bench: installing ${packages[*]} into $environment" >&2
+  rm -rf "$environment"
+  python3 -m venv "$environment" >&2 || fail "python3 cannot make an environment; run: apt-get install python3-venv"
+  "$environment/bin/python" -m pip install --disable-pip-version-check --no-cache-dir "${packages[@]}" >&2 9>&- ||
+    fail "PyTorch cannot be installed into $environment (see above); mend that, or set PEER_PYTHON to a Python that has it"
+  touch "$environment/whole"
+fi
+echo "$environment/bin/python"
