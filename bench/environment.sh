@@ -4,7 +4,7 @@
 # index that the user's pip is configured for.
 set -euo pipefail
 
-packages=(torch==2.11.0 torchvision==0.26.0 pillow==13.0.0 numpy==2.4.6 safetensors==0.8.0)
+packages=(torch==2.11.0 torchvision==0.26.0 'pillow>=11' 'numpy>=2' 'safetensors>=0.5')
 cache=${STREAMTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/streamtorch}
 environment=$cache/peer-$(echo "${packages[@]}" | sha256sum | cut -c1-12)
 
