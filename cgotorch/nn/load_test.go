@@ -70,6 +70,8 @@ func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
 			}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true}, nil, nil, []string{"0.bias (float32[2], the model has float32[1])"}},
 			"closed": {func(state map[string]*cgotorch.Tensor) { state["0.bias"].Close() }, nn.LoadOptions{}, nil, nil,
 				[]string{"0.bias (closed, the model has float32[1])"}},
+			"closed scalar": {func(state map[string]*cgotorch.Tensor) { state["1.num_batches_tracked"].Close() }, nn.LoadOptions{}, nil, nil,
+				[]string{"1.num_batches_tracked (closed, the model has int64[])"}},
 			"nil":                  {func(state map[string]*cgotorch.Tensor) { state["0.bias"] = nil }, nn.LoadOptions{}, []string{"0.bias"}, nil, nil},
 			"before PyTorch 0.4.1": {func(state map[string]*cgotorch.Tensor) { delete(state, "1.num_batches_tracked") }, nn.LoadOptions{}, nil, nil, nil},
 		} {

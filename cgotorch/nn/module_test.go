@@ -65,7 +65,12 @@ func TestResidual_Forward(t *testing.T) {
 			"identity":   {&nn.Residual{Body: &nn.Identity{}, Shortcut: &nn.Identity{}}, []float32{-2, 4}},
 		} {
 			in := cgotorch.FromSlice(x, []float32{-1, 2})
-			if got := values(x, c.module.Forward(x, in)); !slices.Equal(got, c.want) {
+			before := cgotorch.LiveHandles()["tensor"]
+			out := c.module.Forward(x, in)
+			if got, want := cgotorch.LiveHandles()["tensor"]-before, 1; got != want {
+				t.Errorf("%s: %d handles after Forward, want %d", name, got, want)
+			}
+			if got := values(x, out); !slices.Equal(got, c.want) {
 				t.Errorf("%s: got %v, want %v", name, got, c.want)
 			}
 			if got := values(x, in); !slices.Equal(got, []float32{-1, 2}) {

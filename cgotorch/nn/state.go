@@ -78,9 +78,7 @@ func CountParameters(m any) int64 {
 }
 
 var (
-	tensorType  = reflect.TypeFor[*cgotorch.Tensor]()
-	corePackage = tensorType.Elem().PkgPath()
-
+	tensorType    = reflect.TypeFor[*cgotorch.Tensor]()
 	containerType = reflect.TypeFor[Container]()
 )
 
@@ -152,9 +150,9 @@ func holdsState(v reflect.Value) bool {
 	case reflect.Interface:
 		return holdsState(v.Elem())
 	case reflect.Pointer:
-		return !v.IsNil() && (v.Type() == tensorType || holdsState(v.Elem()))
+		return !v.IsNil() && holdsState(v.Elem())
 	case reflect.Struct:
-		return v.Type().PkgPath() != corePackage
+		return true
 	case reflect.Slice:
 		switch v.Type().Elem().Kind() {
 		case reflect.Interface, reflect.Pointer, reflect.Struct:

@@ -70,7 +70,7 @@ MODELS = {
     "resnet20": (ResNet20, (8, 3, 32, 32)),
     "resnet20_pad": (lambda: ResNet20(pad_shortcut=True), (8, 3, 32, 32)),
     "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(dropout=0.0), (4, 3, 64, 64)),
-    "mobilenet_v2_half": (lambda: torchvision.models.mobilenet_v2(width_mult=0.5, dropout=0.3), None),
+    "mobilenet_v2_third": (lambda: torchvision.models.mobilenet_v2(width_mult=0.35, dropout=0.3), None),
     "mlp": (lambda: nn.Sequential(nn.Flatten(), *torchvision.ops.MLP(3 * 16 * 16, [64, 32, 10])), (8, 3, 16, 16)),
 }
 

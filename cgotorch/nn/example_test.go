@@ -1,0 +1,58 @@
+package nn_test
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Net is a module like any other: its fields are its parameters and children.
+type Net struct {
+	Conv1 *nn.Conv2d
+	BN1   *nn.BatchNorm2d
+	FC    *nn.Linear
+}
+
+func NewNet(x *cgotorch.Exec) *Net {
+	return &Net{
+		Conv1: nn.NewConv2d(x, 3, 8, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
+		BN1:   nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}),
+		FC:    nn.NewLinear(x, 8, 10, nn.LinearOptions{}),
+	}
+}
+
+func (n *Net) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	return nn.NewSequential(
+		n.Conv1, n.BN1, &nn.ReLU{InPlace: true}, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, n.FC,
+	).Forward(x, images)
+}
+
+func Example() {
+	err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		net := NewNet(x)
+		defer nn.Close(net)
+		for _, n := range nn.State(net) {
+			fmt.Println(n.Name, n.Tensor.Shape())
+		}
+		images := x.Rand(cgotorch.Float32, 4, 3, 16, 16)
+		labels := cgotorch.FromSlice(x, []int64{0, 9, 3, 3})
+		loss := nn.CrossEntropy(x, net.Forward(x, images), labels, nn.CrossEntropyOptions{LabelSmoothing: 0.1})
+		x.Backward(loss)
+		fmt.Println("loss", loss.Shape(), "gradient", net.FC.Weight.Grad())
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// conv1.weight [8 3 3 3]
+	// bn1.weight [8]
+	// bn1.bias [8]
+	// bn1.running_mean [8]
+	// bn1.running_var [8]
+	// bn1.num_batches_tracked []
+	// fc.weight [10 8]
+	// fc.bias [10]
+	// loss [] gradient float32[10 8]
+}
