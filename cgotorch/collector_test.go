@@ -9,6 +9,7 @@ import (
 // An argument whose last use is the call itself must live until the core has read it, also when only a cleanup frees it.
 func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 	stream := DefaultStream(CPU)
+	before := LiveHandles()["tensor"]
 	var kept []*Tensor
 	err := stream.Do(func(x *Exec) error {
 		kept = append(kept, x.Keep(x.Ones(Float32, 1000)), x.Keep(x.Ones(Float32, 1000)))
@@ -35,5 +36,13 @@ func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	// The two are freed by their cleanups alone, some time after a collection.
+	for deadline := time.Now().Add(10 * time.Second); LiveHandles()["tensor"] > before; {
+		if time.Now().After(deadline) {
+			t.Fatal("the collector has not freed the kept tensors")
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -8,7 +8,7 @@
 
 namespace ct {
 
-ExecGuard::ExecGuard(const ct_exec& x) : grad_(x.grad != 0) {
+ExecGuard::ExecGuard(const ct_exec& x) {
   const ct_stream& stream = deref(x.stream, "exec.stream");
   if (x.thread != ct_thread_id()) {
     throw Failure(CT_MISUSE, "an Exec was used outside its own Do, or on another goroutine than the one that Do runs");
@@ -18,6 +18,7 @@ ExecGuard::ExecGuard(const ct_exec& x) : grad_(x.grad != 0) {
     stream_.emplace(stream.stream);
   }
   set_autocast(stream.device.type(), x.autocast);
+  if ((x.grad != 0) != grad_before_) c10::GradMode::set_enabled(x.grad != 0);
 }
 
 void ExecGuard::set_autocast(c10::DeviceType device, int32_t dtype) {
@@ -32,6 +33,7 @@ void ExecGuard::set_autocast(c10::DeviceType device, int32_t dtype) {
 }
 
 ExecGuard::~ExecGuard() {
+  if (c10::GradMode::is_enabled() != grad_before_) c10::GradMode::set_enabled(grad_before_);
   if (!before_) return;
   at::autocast::set_autocast_enabled(before_->device, before_->enabled);
   at::autocast::set_autocast_dtype(before_->device, before_->dtype);

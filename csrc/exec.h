@@ -29,7 +29,7 @@ class ExecGuard {
   };
   void set_autocast(c10::DeviceType device, int32_t dtype);
 
-  c10::AutoGradMode grad_;
+  const bool grad_before_ = c10::GradMode::is_enabled();
   std::optional<c10::StreamGuard> stream_;
   std::optional<Autocast> before_;  // the thread's, where it had to be changed
 };

@@ -412,6 +412,14 @@ class Writer {
   ct_tensor** tensor_ = nullptr;
 };
 
+// The stack that an operator takes its arguments from and leaves its results on. Its memory is the thread's, and kept: to
+// allocate it anew took 3 % of a small operator's time.
+struct Arguments {
+  Arguments() { stack.clear(); }
+  ~Arguments() { stack.clear(); }
+  static thread_local inline torch::jit::Stack stack;
+};
+
 struct Found {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<const ct_op>> ops;
@@ -431,7 +439,7 @@ std::string text_of(const c10::FunctionSchema& schema) {
 }  // namespace
 }  // namespace ct
 
-ct_op::ct_op(c10::OperatorHandle handle) : handle(std::move(handle)) {
+ct_op::ct_op(c10::OperatorHandle op) : handle(std::move(op)), unboxed(ct::Unboxed::find(handle)) {
   for (const c10::Argument& argument : this->handle.schema().arguments()) arguments.push_back(ct::describe(argument));
 }
 
@@ -480,8 +488,18 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
                    ct_overflow** overflow) noexcept {
   return ct::executed(x, [&] {
     const ct_op& operation = ct::deref(op, "op");
-    torch::jit::Stack stack;
-    stack.reserve(operation.arguments.size());
+    if (operation.unboxed != nullptr && results->word_capacity >= 1 && results->tensor_capacity >= 1) {
+      at::Tensor result;
+      if (operation.unboxed->call(*x.stream, words, word_count, tensors, tensor_count, &result)) {
+        result_tensors[0] = ct::new_result(std::move(result), *x.stream, tensors, tensor_count);
+        result_words[0] = CT_ARG_TENSOR;
+        results->words = results->tensors = 1;
+        *overflow = nullptr;
+        return;
+      }
+    }
+    ct::Arguments arguments;
+    torch::jit::Stack& stack = arguments.stack;
     ct::Reader(x, operation, words, word_count, tensors, tensor_count).read(stack);
     operation.handle.callBoxed(&stack);
     ct::Writer(x, tensors, tensor_count).write(stack, results, result_words, result_tensors, overflow);

@@ -3,9 +3,11 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <memory>
 #include <vector>
 
 #include "cgotorch.h"
+#include "unboxed.h"
 
 namespace ct {
 
@@ -27,4 +29,5 @@ struct ct_op {
   explicit ct_op(c10::OperatorHandle handle);
   const c10::OperatorHandle handle;
   std::vector<ct::Argument> arguments;
+  const std::unique_ptr<const ct::Unboxed> unboxed;  // or NULL
 };
