@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# build.sh OUT: compiles the benchmark program, with the peers written in C++ and by hand, to the file OUT.
+# build.sh OUT [FLAGS]: compiles the benchmark program, with the peers written in C++ and by hand, to the file OUT. FLAGS go to
+# go build.
 # build/libtorch.cmake says where LibTorch is; make libraries wrote it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,4 +14,6 @@ for dir in $(value_of LIBTORCH_INCLUDE); do CGO_CXXFLAGS+=" -isystem $dir"; done
 for dir in $(value_of LIBTORCH_LIB) $(value_of CUDA_LIB); do CGO_LDFLAGS+=" -L$dir -Wl,-rpath,$dir"; done
 unset IFS
 CGO_LDFLAGS+=" -Wl,--no-as-needed -ltorch_cpu -lc10 -Wl,--as-needed -Wl,--allow-shlib-undefined"
-go build -tags bench -o "$1" ./bench
+out=$1
+shift
+go build -tags bench -o "$out" "$@" ./bench

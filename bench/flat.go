@@ -17,12 +17,16 @@ func benchFlat(c *config, emit func(row)) error {
 	batches := 10 * every
 	size := 32
 	if c.device.IsCUDA() {
-		size = cifarBatch
+		size = cifar.batch
 	}
 	if err := (switches{benchmark: c.device.IsCUDA()}).set(); err != nil {
 		return err
 	}
-	loader, err := openCIFAR(c, true, 1, size)
+	archive, err := c.find(cifar.archive)
+	if err != nil {
+		return err
+	}
+	loader, err := cifar.open(c, archive, 1, size)
 	if err != nil {
 		return err
 	}
@@ -35,7 +39,7 @@ func benchFlat(c *config, emit func(row)) error {
 	if _, err := c.device.Memory(); err != nil { // counting begins
 		return err
 	}
-	l, err := newCIFARLearner(c, 1, batches)
+	l, err := cifar.learner(c, 1, batches)
 	if err != nil {
 		return err
 	}

@@ -32,11 +32,14 @@ type benchmark struct {
 
 var benchmarks = []benchmark{
 	{name: "op/add", run: benchOp},
-	{name: "train/cifar", run: benchTrain},
+	{name: "train/cifar", run: benchTrainCIFAR},
 	{name: "parity/cifar/first-100-losses", run: benchLosses},
 	{name: "parity/cifar/top1", slow: true, run: benchTop1},
 	{name: "memory/resnet50", run: benchMemory},
 	{name: "flat/1000-batches", run: benchFlat},
+	{name: "step/resnet50", slow: true, run: benchStep},
+	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
+	{name: "train/imagenet", slow: true, run: benchPhotographs},
 }
 
 // config is what the flags say.

@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
 // benchMemory compares the most that LibTorch has allocated on the device at a time during a ResNet-50 step on a resident batch,
@@ -81,7 +82,7 @@ func newMemoryStep(c *config, batch int, autocast cgotorch.DType) (*memoryStep, 
 	if _, err := c.device.Memory(); err != nil { // on the CPU, counts from here
 		return nil, err
 	}
-	l, err := newLearner(c, "resnet50", 1, optim.SGDOptions{LR: 0.1, Momentum: momentum}, optim.Constant())
+	l, err := newLearner(c, "resnet50", vision.Options{}, 1, optim.SGDOptions{LR: 0.1, Momentum: momentum}, optim.Constant())
 	if err != nil {
 		return nil, err
 	}

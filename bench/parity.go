@@ -15,6 +15,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
+// epochs is how long examples/train trains without flags.
+const epochs = 8
+
 // benchLosses compares the first losses of the recipe: PyTorch gets our first weights, and the pixels, labels and flips that our
 // loader makes, and does the rest itself. The value is the largest relative difference; the peer's is the one allowed.
 //
@@ -30,7 +33,7 @@ func benchLosses(c *config, emit func(row)) error {
 		return err
 	}
 	defer p.close()
-	r, err := newParityRun(c, 1, cifarEpochs)
+	r, err := newParityRun(c, 1, epochs)
 	if err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func benchLosses(c *config, emit func(row)) error {
 	if err != nil {
 		return err
 	}
-	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", recipeText, c.settings(), s, p.versions)
+	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", cifar.text, c.settings(), s, p.versions)
 	name := "parity/cifar/first-100-losses/" + kind(c.device)
 	worst, text := difference(ours, same)
 	first := against(name, worst, "relative difference", "allowed", allowed, lower,
@@ -109,12 +112,12 @@ func benchTop1(c *config, emit func(row)) error {
 	}
 	emit(against("parity/cifar/top1/"+kind(c.device), ours.mean(), "% of test images", "PyTorch", theirs.mean(), higher,
 		fmt.Sprintf("means over seeds; ours %.2f, peer %.2f; %d epochs; same weights and order; %s; %s; %v; %s",
-			[]float64(ours), []float64(theirs), c.or(1, cifarEpochs), recipeText, c.settings(), s, p.versions)))
+			[]float64(ours), []float64(theirs), c.or(1, epochs), cifar.text, c.settings(), s, p.versions)))
 	return nil
 }
 
 func top1Pair(c *config, p *peer, seed uint64) (ours, theirs float64, err error) {
-	r, err := newParityRun(c, seed, c.or(1, cifarEpochs))
+	r, err := newParityRun(c, seed, c.or(1, epochs))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -123,7 +126,7 @@ func top1Pair(c *config, p *peer, seed uint64) (ours, theirs float64, err error)
 	if err != nil {
 		return 0, 0, err
 	}
-	test, err := openCIFAR(c, false, 0, cifarBatch)
+	test, err := openTest(c, r.archive)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -151,7 +154,8 @@ func top1Pair(c *config, p *peer, seed uint64) (ours, theirs float64, err error)
 
 // parityRun is a training run of ours whose weights and batches are in files for the peer.
 type parityRun struct {
-	folder, weights, trainPath string
+	archive                    string
+	folder, weights, trainPath string // of the peer
 	seed                       uint64
 	steps                      int // of the schedule
 	learner                    *learner
@@ -163,14 +167,18 @@ func newParityRun(c *config, seed uint64, epochs int) (*parityRun, error) {
 		return nil, err
 	}
 	r := &parityRun{folder: folder, weights: filepath.Join(folder, "weights.safetensors"), trainPath: filepath.Join(folder, "train"), seed: seed}
-	loader, err := openCIFAR(c, true, seed, cifarBatch)
+	if r.archive, err = c.find(cifar.archive); err != nil {
+		r.close()
+		return nil, err
+	}
+	loader, err := cifar.open(c, r.archive, seed, cifar.batch)
 	if err != nil {
 		r.close()
 		return nil, err
 	}
 	defer loader.Close()
 	r.steps = epochs * loader.Batches()
-	if r.learner, err = newCIFARLearner(c, seed, r.steps); err == nil {
+	if r.learner, err = cifar.learner(c, seed, r.steps); err == nil {
 		err = r.learner.save(r.weights)
 	}
 	if err != nil {
@@ -182,7 +190,7 @@ func newParityRun(c *config, seed uint64, epochs int) (*parityRun, error) {
 
 // train writes the batches of so many steps for the peer, trains on the same ones, and returns the losses and the batches' sizes.
 func (r *parityRun) train(c *config, steps int) (losses []float64, sizes []int, err error) {
-	writing, err := openCIFAR(c, true, r.seed, cifarBatch)
+	writing, err := cifar.open(c, r.archive, r.seed, cifar.batch)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -191,7 +199,7 @@ func (r *parityRun) train(c *config, steps int) (losses []float64, sizes []int, 
 	if sizes, err = dump(writing, r.trainPath, epochs, steps); err != nil {
 		return nil, nil, err
 	}
-	loader, err := openCIFAR(c, true, r.seed, cifarBatch)
+	loader, err := cifar.open(c, r.archive, r.seed, cifar.batch)
 	if err != nil {
 		return nil, nil, err
 	}

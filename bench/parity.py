@@ -4,7 +4,9 @@ import numpy
 import torch
 
 from peer import serve
-from recipe import MEAN, SIZE, STD, Learner
+from recipe import CIFAR, MEAN, STD, Learner
+
+SIZE = 32
 
 
 def normalize(pixels):
@@ -34,7 +36,7 @@ def batches(path, sizes, device, normalize):
 def train(weights, path, sizes, steps, device, torchvision=False):
     """Trains on every batch and returns the losses; steps is the length of the schedule."""
     how = normalize_torchvision if torchvision else normalize
-    train.learner = learner = Learner(device, steps, weights)
+    train.learner = learner = Learner(CIFAR, device, steps, weights)
     losses = [learner.step(images, labels) for images, labels in batches(path, sizes, device, how)]
     return {"losses": torch.stack(losses).double().tolist()}
 

@@ -14,32 +14,61 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// The recipe of examples/train with its defaults. recipe.py has the same numbers.
-const (
-	cifarArchive = "cifar10-10k.tgz"
-	cifarModel   = "resnet20"
-	cifarBatch   = 128
-	cifarSize    = 32
-	cifarEpochs  = 8
-	cifarLR      = 0.2
-	momentum     = 0.9
-	cifarDecay   = 5e-4
-)
+// recipe is what examples/train does with its flags. recipe.py does the same in PyTorch.
+type recipe struct {
+	name, text string // in rows
+	archive    string
+	train      string // first folder of the images to train on
+	model      string
+	classes    int
+	batch      int
+	size       int // height and width of the model's input
+	crop       decode.Transform
+	lr, decay  float64
+	autocast   cgotorch.DType // 0: none
+}
 
-const recipeText = "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding"
+const momentum = 0.9
 
-// openCIFAR opens the images of one part of the archive.
-func openCIFAR(c *config, training bool, seed uint64, batch int) (*imageloader.Loader, error) {
-	path, err := c.find(cifarArchive)
-	if err != nil {
-		return nil, err
+// cifar is examples/train without flags; its numbers are those there.
+var cifar = recipe{
+	name:    "cifar",
+	text:    "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding",
+	archive: "cifar10-10k.tgz", train: "train", model: "resnet20", classes: 10, batch: 128, size: 32,
+	crop: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}, lr: 0.2, decay: 5e-4,
+}
+
+// imagenet is what one trains on photographs with a GPU.
+var imagenet = recipe{
+	name:    "imagenet",
+	text:    "ResNet-50, batch 128, autocast to bfloat16, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and random resized crop of 224x224",
+	archive: "imagenet-sample-300.tgz", train: "sample", model: "resnet50", classes: 300, batch: 128, size: 224,
+	crop: decode.RandomResizedCrop{Height: 224, Width: 224}, lr: 0.1, decay: 1e-4, autocast: cgotorch.BFloat16,
+}
+
+// open opens the recipe's training images at path.
+func (r recipe) open(c *config, path string, seed uint64, batch int) (*imageloader.Loader, error) {
+	return imageloader.Open(path, imageloader.Options{
+		Train: true, BatchSize: batch, Split: r.train, Transform: r.crop, Seed: seed, Workers: c.threads,
+	})
+}
+
+// openTest opens the test images of CIFAR-10.
+func openTest(c *config, path string) (*imageloader.Loader, error) {
+	return imageloader.Open(path, imageloader.Options{
+		BatchSize: cifar.batch, Split: "test", Transform: decode.Resize{Height: cifar.size, Width: cifar.size}, Workers: c.threads,
+	})
+}
+
+// learner makes the recipe's model, optimizer and schedule over so many steps.
+func (r recipe) learner(c *config, seed uint64, steps int) (*learner, error) {
+	l, err := newLearner(c, r.model, vision.Options{Classes: r.classes}, seed,
+		optim.SGDOptions{LR: r.lr, Momentum: momentum, WeightDecay: r.decay, Nesterov: true},
+		optim.OneCycle(steps, optim.OneCycleOptions{}))
+	if err == nil && c.device.IsCUDA() { // few CPUs can calculate in bfloat16
+		l.autocast = r.autocast
 	}
-	o := imageloader.Options{BatchSize: batch, Split: "test", Transform: decode.Resize{Height: cifarSize, Width: cifarSize}, Seed: seed, Workers: c.threads}
-	if training {
-		o.Train, o.Split = true, "train"
-		o.Transform = decode.RandomCrop{Height: cifarSize, Width: cifarSize, Padding: cifarSize / 8}
-	}
-	return imageloader.Open(path, o)
+	return l, err
 }
 
 // learner is a model in training.
@@ -53,14 +82,14 @@ type learner struct {
 }
 
 // newLearner makes a model by its name with weights drawn from seed, channels last, and an optimizer for it.
-func newLearner(c *config, model string, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
+func newLearner(c *config, model string, options vision.Options, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
 	l := &learner{stream: cgotorch.DefaultStream(c.device), schedule: schedule}
 	if err := cgotorch.Seed(seed); err != nil {
 		return nil, err
 	}
 	err := l.stream.Do(func(x *cgotorch.Exec) error {
 		var err error
-		if l.model, err = vision.New(x, model, vision.Options{}); err != nil {
+		if l.model, err = vision.New(x, model, options); err != nil {
 			return err
 		}
 		nn.To(x, l.model, nn.ToOptions{ChannelsLast: true})
@@ -72,13 +101,6 @@ func newLearner(c *config, model string, seed uint64, o optim.SGDOptions, schedu
 		return nil, err
 	}
 	return l, nil
-}
-
-// newCIFARLearner is newLearner with the recipe's model, optimizer and schedule over so many steps.
-func newCIFARLearner(c *config, seed uint64, steps int) (*learner, error) {
-	return newLearner(c, cifarModel, seed,
-		optim.SGDOptions{LR: cifarLR, Momentum: momentum, WeightDecay: cifarDecay, Nesterov: true},
-		optim.OneCycle(steps, optim.OneCycleOptions{}))
 }
 
 // step trains on one batch and returns the loss, which belongs to x's Do.

@@ -1,17 +1,18 @@
-"""The recipe of recipe.go in PyTorch."""
+"""The recipes of recipe.go in PyTorch."""
 
 import torch
 from torch import nn
+from torchvision import models, transforms
 from torchvision.models.resnet import BasicBlock
 
-BATCH, SIZE, LR, MOMENTUM, DECAY = 128, 32, 0.2, 0.9, 5e-4
+MOMENTUM = 0.9
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class ResNet20(nn.Module):
     """He et al.'s network for 32x32 images out of torchvision's blocks, with torchvision's names and initial weights."""
 
-    def __init__(self, classes=10):
+    def __init__(self, num_classes):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
@@ -20,7 +21,7 @@ class ResNet20(nn.Module):
         self.layer2 = self.layer(16, 32, 2)
         self.layer3 = self.layer(32, 64, 2)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
-        self.fc = nn.Linear(64, classes)
+        self.fc = nn.Linear(64, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -40,27 +41,42 @@ class ResNet20(nn.Module):
         return self.fc(torch.flatten(self.avgpool(out), 1))
 
 
-class Learner:
-    """The model of the recipe in training."""
+class CIFAR:
+    model, classes, lr, decay, autocast = ResNet20, 10, 0.2, 5e-4, False
+    crop = transforms.RandomCrop(32, padding=4)
 
-    def __init__(self, device, steps, weights=None):
+
+class ImageNet:
+    model, classes, lr, decay, autocast = models.resnet50, 300, 0.1, 1e-4, True
+    crop = transforms.RandomResizedCrop(224)
+
+
+RECIPES = {"cifar": CIFAR, "imagenet": ImageNet}
+
+
+class Learner:
+    """The model of a recipe in training; steps is the length of the schedule."""
+
+    def __init__(self, recipe, device, steps, weights=None):
         self.device = device
-        self.model = ResNet20()
+        self.autocast = recipe.autocast and device.startswith("cuda")  # few CPUs can calculate in bfloat16
+        self.model = recipe.model(num_classes=recipe.classes)
         if weights:
             from safetensors.torch import load_file
 
             self.model.load_state_dict(load_file(weights))
         self.model.to(device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True
+            self.model.parameters(), lr=recipe.lr, momentum=MOMENTUM, weight_decay=recipe.decay, nesterov=True, fused=True
         )
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, LR, steps, cycle_momentum=False)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, recipe.lr, steps, cycle_momentum=False)
         self.loss = nn.CrossEntropyLoss()
 
     def step(self, images, labels):
         """Trains on one batch, float32 NCHW channels last, and returns the loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self.model(images), labels)
+        with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.autocast):
+            loss = self.loss(self.model(images), labels)
         loss.backward()
         self.optimizer.step()
         self.schedule.step()

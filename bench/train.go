@@ -10,21 +10,25 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchTrain compares images per second of the recipe, files to updated weights: our loader and prefetcher against PyTorch with
-// ImageFolder and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
-func benchTrain(c *config, emit func(row)) error {
-	archive, err := c.find(cifarArchive)
+// benchTrainCIFAR compares images per second of the recipe.
+func benchTrainCIFAR(c *config, emit func(row)) error {
+	archive, err := c.find(cifar.archive)
 	if err != nil {
 		return err
 	}
-	rounds := c.roundsOr(3)
+	return benchTrain(c, cifar, archive, c.roundsOr(3), emit)
+}
+
+// benchTrain compares images per second from files to updated weights: our loader and prefetcher against PyTorch with ImageFolder
+// and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
+func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
 	p, err := c.startPeer("train.py", s)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	loader, err := openCIFAR(c, true, 1, cifarBatch)
+	loader, err := r.open(c, archive, 1, c.or(8, r.batch))
 	if err != nil {
 		return err
 	}
@@ -34,14 +38,15 @@ func benchTrain(c *config, emit func(row)) error {
 		return err
 	}
 	defer ahead.Close()
-	// Long enough for the rounds, the one before them, and what finding the workers takes.
-	steps := (rounds + 5) * loader.Batches()
-	l, err := newCIFARLearner(c, 1, steps)
+	// Long enough for the rounds, the one before them, and the search for the best number of workers.
+	steps := (rounds + 20) * loader.Batches()
+	l, err := r.learner(c, 1, steps)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	if err := p.do(nil, "prepare", "archive", archive, "device", c.device.String(), "steps", steps, "seed", 1); err != nil {
+	err = p.do(nil, "prepare", "archive", archive, "part", r.train, "recipe", r.name, "batch", c.or(8, r.batch), "device", c.device.String(), "steps", steps)
+	if err != nil {
 		return err
 	}
 	workers, err := p.bestWorkers(c)
@@ -66,11 +71,11 @@ func benchTrain(c *config, emit func(row)) error {
 		return err
 	}
 	ours, theirs := values[0], values[1]
-	r := against("train/cifar/"+kind(c.device), ours.median(), "images/s", "PyTorch, DataLoader", theirs.median(), higher,
-		fmt.Sprintf("%s; %s; %v; ours %d decode threads, %v; peer %d workers, the best of those tried, %v; %s",
-			recipeText, c.settings(), s, c.threads, ours, workers, theirs, p.versions))
-	r.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
-	emit(r)
+	out := against("train/"+r.name+"/"+kind(c.device), ours.median(), "images/s", "PyTorch, DataLoader", theirs.median(), higher,
+		fmt.Sprintf("epochs of %d images, files to updated weights; %s; %s; %v; ours %d decode threads, %v; peer %d workers, the best of those tried, %v; %s",
+			loader.Len(), r.text, c.settings(), s, c.threads, ours, workers, theirs, p.versions))
+	out.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
+	emit(out)
 	return nil
 }
 
@@ -78,7 +83,7 @@ func benchTrain(c *config, emit func(row)) error {
 func (p *peer) bestWorkers(c *config) (int, error) {
 	counts := []int{0, 1, 2}
 	if cores := runtime.NumCPU(); cores > 2 {
-		counts = append(counts, cores/2, cores)
+		counts = []int{cores / 2, cores * 3 / 4, cores}
 	}
 	best, rate := 0, 0.0
 	for _, count := range slices.Compact(counts) {

@@ -9,31 +9,33 @@ import torch
 from torchvision import datasets, transforms
 
 from peer import serve, synchronize
-from recipe import BATCH, MEAN, SIZE, STD, Learner
+from recipe import MEAN, RECIPES, STD, Learner
 
 state = {}
 
 
-def prepare(archive, device, steps, seed):
+def prepare(archive, part, recipe, batch, device, steps):
     """Unpacks the archive, as users of ImageFolder do once, and makes the model."""
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
+    recipe = RECIPES[recipe]
     state["folder"] = folder = tempfile.TemporaryDirectory(prefix="bench-images-")
     with tarfile.open(archive) as tar:
         tar.extractall(folder.name, filter="data")
     transform = transforms.Compose([
-        transforms.RandomCrop(SIZE, padding=SIZE // 8),
+        recipe.crop,
         transforms.RandomHorizontalFlip(),
         transforms.ToTensor(),
         transforms.Normalize(MEAN, STD),
     ])
-    state["images"] = datasets.ImageFolder(os.path.join(folder.name, "train"), transform)
-    state["learner"] = Learner(device, steps)
+    state["images"] = datasets.ImageFolder(os.path.join(folder.name, part), transform)
+    state["batch"] = batch
+    state["learner"] = Learner(recipe, device, steps)
 
 
 def workers(count, pinned):
     """Makes a DataLoader with so many worker processes, which stay from one epoch to the next."""
     state["loader"] = torch.utils.data.DataLoader(
-        state["images"], BATCH, shuffle=True, num_workers=count, persistent_workers=count > 0, pin_memory=pinned
+        state["images"], state["batch"], shuffle=True, num_workers=count, persistent_workers=count > 0, pin_memory=pinned
     )
 
 

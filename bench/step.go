@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// benchStep measures a ResNet-50 training step whose batch is on the device already, comes by the prefetcher, or is copied in the
+// usual ways; the first also in PyTorch. What feeds the prefetcher are images decoded once, in page-locked memory, so that the
+// loader keeps up. All take turns in blocks of steps, each on the same model and device.
+func benchStep(c *config, emit func(row)) error {
+	steps := c.or(1, 20)
+	s := switches{benchmark: c.device.IsCUDA()}
+	p, err := c.startPeer("step.py", s)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	f, err := newFeed(c, imagenet, c.or(2, imagenet.batch))
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	size := c.or(2, imagenet.batch)
+	err = p.do(nil, "prepare", "recipe", imagenet.name, "batch", size, "size", imagenet.size, "device", c.device.String())
+	if err != nil {
+		return err
+	}
+	ways := f.ways()
+	var sides []side
+	for _, w := range ways {
+		sides = append(sides, func() (float64, error) { return f.block(c, steps, w) })
+	}
+	values, err := interleave(c.roundsOr(15), append(sides, p.value("milliseconds", "block", "steps", steps))...)
+	if err != nil {
+		return err
+	}
+	resident, pytorch := values[0], values[len(ways)]
+	common := fmt.Sprintf("blocks of %d steps in turns; ResNet-50 of %d classes, batch %d of 3x224x224, autocast to bfloat16, channels last, fused SGD with Nesterov momentum; %s; %v; %s",
+		steps, imagenet.classes, size, c.settings(), s, p.versions)
+	prefix := fmt.Sprintf("step/resnet50/bf16/%d/", size)
+	report := func(name, text string, ours sample, peer string, theirs sample) {
+		r := against(prefix+name, ours.median(), "ms", peer, theirs.median(), lower, fmt.Sprintf("%s; ours %v; peer %v; %s", text, ours, theirs, common))
+		r.Ratio = ratioOf(ratios(theirs, ours).median(), 1)
+		emit(r)
+	}
+	report(ways[0].name, ways[0].text, resident, "PyTorch eager", pytorch)
+	for i, w := range ways[1:] {
+		report(w.name, w.text, values[i+1], "ours, resident", resident)
+	}
+	return nil
+}
+
+// feed gives one model its batches in different ways.
+type feed struct {
+	*learner
+	replay *replay
+	ahead  *prefetcher.Prefetcher
+	next   func() (*prefetcher.Batch, error, bool)
+	stop   func()
+	batch  *prefetcher.Batch // lent until next is called again
+
+	images, labels *cgotorch.Tensor // resident: float32 [N, C, H, W] channels last, normalised; int64 [N]
+	pixels, nhwc   *cgotorch.Tensor // where copies go: uint8 and float32 [N, H, W, C]
+	scale, shift   *cgotorch.Tensor // float32 [C]
+	floats         *cgotorch.HostSlab
+	pageableBytes  []byte
+	pageableFloats []float32
+}
+
+func newFeed(c *config, r recipe, size int) (*feed, error) {
+	path, err := c.find(r.archive)
+	if err != nil {
+		return nil, err
+	}
+	loader, err := r.open(c, path, 1, size)
+	if err != nil {
+		return nil, err
+	}
+	defer loader.Close()
+	f := &feed{}
+	if err := f.open(c, r, func() (*replay, error) { return newReplay(loader, c.or(2, 8)) }); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
+	var err error
+	if f.learner, err = r.learner(c, 1, 1_000_000); err != nil {
+		return err
+	}
+	if f.replay, err = decode(); err != nil {
+		return err
+	}
+	if f.ahead, err = prefetcher.New(f.replay, c.device, prefetcher.Options{}); err != nil {
+		return err
+	}
+	f.next, f.stop = iter.Pull2(f.ahead.Epoch(context.Background()))
+	n, height, width, channels := f.replay.Shape()
+	f.pageableBytes = append([]byte(nil), f.replay.batches[0].Images...)
+	f.pageableFloats = make([]float32, len(f.pageableBytes))
+	if f.floats, err = cgotorch.NewHostSlab(4 * len(f.pageableBytes)); err != nil {
+		return err
+	}
+	if c.device.IsCUDA() {
+		if err := f.floats.Pin(); err != nil {
+			return err
+		}
+	}
+	return f.stream.Do(func(x *cgotorch.Exec) error {
+		mean, std := []float64{0.485, 0.456, 0.406}, []float64{0.229, 0.224, 0.225}
+		scale, shift := make([]float32, channels), make([]float32, channels)
+		for i := range scale {
+			scale[i], shift[i] = float32(1/(255*std[i])), float32(-mean[i]/std[i])
+		}
+		f.scale, f.shift = x.Keep(cgotorch.FromSlice(x, scale)), x.Keep(cgotorch.FromSlice(x, shift))
+		shape := []int64{int64(n), int64(height), int64(width), int64(channels)}
+		f.pixels = x.Keep(x.Empty(cgotorch.Uint8, shape...))
+		f.nhwc = x.Keep(x.Empty(cgotorch.Float32, shape...))
+		f.labels = x.Keep(cgotorch.FromSlice(x, f.replay.batches[0].Labels))
+		images, _ := f.sameStreamUint8(x)
+		f.images = x.Keep(x.Clone(images))
+		copy(f.pageableFloats, cgotorch.ToSlice[float32](x, f.nhwc))
+		copy(f.floats.Bytes(), cgotorch.ToBytes(x, f.nhwc))
+		return nil
+	})
+}
+
+// way is a way for a step to come by its batch.
+type way struct {
+	name, text string
+	wait       func() error // before the Do; may be nil
+	take       func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
+}
+
+// ways are those that are compared, the resident batch first.
+func (f *feed) ways() []way {
+	return []way{
+		{"resident", "batch on the device, normalised, float32", nil,
+			func(*cgotorch.Exec) (images, labels *cgotorch.Tensor) { return f.images, f.labels }},
+		{"prefetched", "prefetcher, uint8 from page-locked memory, normalised and flipped on its stream", f.advance,
+			func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) { return f.batch.Use(x) }},
+		{"same-stream-uint8", "uint8 copied from page-locked memory and normalised on the training stream", nil, f.sameStreamUint8},
+		{"same-stream-float32", "normalised float32 copied from page-locked memory on the training stream", nil, f.sameStreamFloat32},
+		{"pageable-uint8", "uint8 copied from ordinary memory and normalised on the training stream", nil, f.pageableUint8},
+		{"pageable-float32", "normalised float32 copied from ordinary memory", nil, f.pageableFloat32},
+	}
+}
+
+// block runs so many steps and returns milliseconds per step; its last step, and the copies ahead, have ended on the device.
+func (f *feed) block(c *config, steps int, w way) (float64, error) {
+	if err := c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for range steps {
+		if w.wait != nil {
+			if err := w.wait(); err != nil {
+				return 0, err
+			}
+		}
+		err := f.stream.Do(func(x *cgotorch.Exec) error {
+			images, labels := w.take(x)
+			f.step(x, images, labels)
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	if err := c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	return time.Since(began).Seconds() * 1e3 / float64(steps), nil
+}
+
+// advance gives the prefetcher's batch back and takes the next.
+func (f *feed) advance() error {
+	batch, err, ok := f.next()
+	if !ok {
+		return errors.New("the prefetcher's epoch has ended")
+	}
+	f.batch = batch
+	return err
+}
+
+func (f *feed) sameStreamUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+	cgotorch.CopyFrom(x, f.pixels, f.replay.batches[0].Images)
+	return f.normalized(x)
+}
+
+func (f *feed) pageableUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+	cgotorch.CopyFrom(x, f.pixels, f.pageableBytes)
+	return f.normalized(x)
+}
+
+// normalized does on the training stream what the prefetcher does on its own, but for the flip.
+func (f *feed) normalized(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+	x.NoGrad().AddCMulOut(f.shift, f.pixels, f.scale, 1, f.nhwc)
+	return x.Permute(f.nhwc, 0, 3, 1, 2), f.labels
+}
+
+func (f *feed) sameStreamFloat32(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+	memory := f.floats.Bytes()
+	cgotorch.CopyFrom(x, f.nhwc, unsafe.Slice((*float32)(unsafe.Pointer(&memory[0])), len(memory)/4))
+	return x.Permute(f.nhwc, 0, 3, 1, 2), f.labels
+}
+
+func (f *feed) pageableFloat32(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
+	cgotorch.CopyFrom(x, f.nhwc, f.pageableFloats)
+	return x.Permute(f.nhwc, 0, 3, 1, 2), f.labels
+}
+
+func (f *feed) close() {
+	if f.stop != nil {
+		f.stop()
+	}
+	if f.ahead != nil {
+		f.ahead.Close()
+	}
+	for _, t := range []*cgotorch.Tensor{f.images, f.labels, f.pixels, f.nhwc, f.scale, f.shift} {
+		t.Close()
+	}
+	if f.floats != nil {
+		f.floats.Close()
+	}
+	if f.replay != nil {
+		f.replay.close()
+	}
+	if f.learner != nil {
+		f.learner.close()
+	}
+}
