@@ -68,7 +68,9 @@ func deviceOf(d C.ct_device) Device {
 func (d Device) Check() error { return check("Device.Check", C.ct_device_check(d.c())) }
 
 // Synchronize waits until all work enqueued on every stream of the device is done.
-func (d Device) Synchronize() error { return check("Device.Synchronize", C.ct_device_synchronize(d.c())) }
+func (d Device) Synchronize() error {
+	return check("Device.Synchronize", C.ct_device_synchronize(d.c()))
+}
 
 // CUDACount is the number of CUDA devices that can be used; where it is 0 the error says why.
 func CUDACount() (int, error) {
@@ -100,7 +102,9 @@ func (d Device) Memory() (Memory, error) {
 }
 
 // ResetPeakMemory sets PeakAllocated to Allocated.
-func (d Device) ResetPeakMemory() error { return check("Device.ResetPeakMemory", C.ct_memory_reset_peak(d.c())) }
+func (d Device) ResetPeakMemory() error {
+	return check("Device.ResetPeakMemory", C.ct_memory_reset_peak(d.c()))
+}
 
 // ReleaseCachedMemory gives blocks that LibTorch's allocator holds unused back to the device.
 func (d Device) ReleaseCachedMemory() error {

@@ -21,24 +21,14 @@ type Tensor struct {
 
 func freeTensor(h *C.ct_tensor) { C.ct_tensor_free(h) }
 
-// take empties the tensor and returns its handles for freeing.
-func (t *Tensor) take() []*C.ct_tensor {
-	if t.h == nil {
-		return nil
-	}
-	handles := [2]*C.ct_tensor{t.h}
-	n := 1
-	if t.grad != nil && t.grad.h != nil {
-		handles[1] = t.grad.h
-		t.grad.cleanup.Stop()
-		t.grad.h = nil
-		n = 2
-	}
+// take empties the tensor and returns its handle for freeing. The gradient's is left to the caller.
+func (t *Tensor) take() *C.ct_tensor {
+	h := t.h
 	if t.owner == nil {
 		t.cleanup.Stop()
 	}
 	t.h, t.owner, t.grad = nil, nil, nil
-	return handles[:n]
+	return h
 }
 
 // Close drops the handle; memory is freed with the last one, and what autograd saved lives as long as its graph. It is legal
@@ -47,8 +37,10 @@ func (t *Tensor) Close() error {
 	if t == nil || t.h == nil {
 		return nil
 	}
-	for _, h := range t.take() {
-		C.ct_tensor_free(h)
+	grad := t.grad
+	C.ct_tensor_free(t.take())
+	if grad != nil {
+		return grad.Close()
 	}
 	return nil
 }
