@@ -12,7 +12,7 @@ import (
 
 const (
 	opElements  = 4
-	opsPerBlock = 5000
+	opsPerBlock = 1000 // a millisecond: most blocks of this length are not interrupted by other work on the machine
 	opsPerTidy  = 100
 )
 
@@ -54,7 +54,7 @@ func benchOp(c *config, emit func(row)) error {
 			return float64(elapsed.Nanoseconds()) / opsPerBlock, err
 		}
 	}
-	values, err := interleave(c.roundsOr(101),
+	values, err := interleave(c.roundsOr(1001),
 		block(func(x *cgotorch.Exec) error {
 			for range opsPerBlock {
 				x.Add(x0, x1).Close()
