@@ -2,17 +2,18 @@
 # make.sh [FILES...]: fills gpu-bundle/ with what a GPU machine without Go, compiler or LibTorch sources needs to run
 # the tests and the programs against the Python torch it has. FILES, if any, are copied into gpu-bundle/data.
 #
-#   run.sh                  runs all tests, or one program by name
+#   run.sh                  unpacks what is packed, then runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats it is linked with
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binaries
-#   tests/NAME.test         the tests of one Go package, which run in tests/NAME/, where its testdata is
+#   tests/NAME.test         the tests of one Go package; NAME is its path with dashes
+#   tree/                   the files of the repository: tests run in their package's folder there, and read what is in it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 limit=60 # MiB
 bundle=gpu-bundle
 rm -rf "$bundle"
-mkdir -p "$bundle"/{lib,bin,tests}
+mkdir -p "$bundle"/{lib,bin,tests,tree}
 cp tests/bundle/run.sh "$bundle/run.sh"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
@@ -35,20 +36,22 @@ done
 bench/build.sh "$bundle/bin/bench"
 strip "$bundle/bin/bench"
 
-# Tests of the tree itself need the tree, Go and a compiler.
-packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' ./... | grep -vE '/tests/(rules|setup|install) ')
-while read -r package dir; do
+# Tests of the tree itself and of its generator need the tree, Go and a compiler.
+packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '/(tests/(rules|setup|install|examples)|internal/opgen)$')
+while read -r package; do
   name=${package#github.com/streamtorch/streamtorch/}
-  name=${name//\//-}
-  go test -c "${flags[@]}" -o "$bundle/tests/$name.test" "$package"
-  mkdir "$bundle/tests/$name"
-  [ ! -d "$dir/testdata" ] || cp -r "$dir/testdata" "$bundle/tests/$name/"
+  go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"
+  echo "${name//\//-}.test $name" >>"$bundle/tests/folders"
 done <<<"$packages"
+git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$bundle/tree"
 
 if [ $# -gt 0 ]; then
   mkdir "$bundle/data"
   cp -r "$@" "$bundle/data/"
 fi
+
+# Each Go program holds the same runtime: as they are, they would not fit. run.sh unpacks them.
+find "$bundle/bin" "$bundle/tests" -maxdepth 1 -type f ! -name folders -print0 | xargs -0 -P "$(nproc)" -n 4 gzip -f
 
 size=$(du -sm "$bundle" | cut -f1)
 du -sh "$bundle"/*

@@ -3,9 +3,15 @@
 # run.sh -v              the same, each test by name
 # run.sh PROGRAM [ARG…]  runs one: a program of bin/ (train, cgotorch_test, …) or tests/NAME.test (give NAME.test)
 #
+# A program runs where you are: what reads the repository's files, such as train without -data, wants `cd tree` first.
 # LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here ($PYTHON, or python3).
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+packed=$(find "$here/bin" "$here/tests" -maxdepth 1 -name '*.gz')
+if [ -n "$packed" ]; then
+  echo "$packed" | tr '\n' '\0' | xargs -0 -P "$(nproc)" -n 4 gzip -df || exit 1
+fi
 
 torch=${LIBTORCH-}
 if [ -z "$torch" ]; then
@@ -24,14 +30,17 @@ for dir in "$(dirname "$torch")"/nvidia/*/lib; do
 done
 export LD_LIBRARY_PATH="$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
+# folder name.test: where it runs, as go test would run it.
+folder() { echo "$here/tree/$(awk -v name="$1" '$1 == name { print $2 }' "$here/tests/folders")"; }
+
 if [ $# -gt 0 ] && [ "$1" != -v ]; then
   name=$1
   shift
   case $name in
-    *.test) cd "$here/tests/${name%.test}" 2>/dev/null && exec "../$name" "$@" ;;
+    *.test) [ -x "$here/tests/$name" ] && cd "$(folder "$name")" && exec "$here/tests/$name" "$@" ;;
     *) [ -x "$here/bin/$name" ] && exec "$here/bin/$name" "$@" ;;
   esac
-  echo "run.sh: there is no $name; there are:" $(ls "$here/bin") $(cd "$here/tests" && ls -d *.test) >&2
+  echo "run.sh: there is no $name; there are:" $(find "$here/bin" -type f -printf "%f\n" | sort) $(cd "$here/tests" && ls -d *.test) >&2
   exit 1
 fi
 
@@ -57,7 +66,7 @@ for binary in "$here"/bin/*_test; do
   step "${binary##*/}" "$binary" $gtest
 done
 for binary in "$here"/tests/*.test; do
-  cd "${binary%.test}"
+  cd "$(folder "${binary##*/}")"
   step "${binary##*/}" "$binary" -test.timeout 10m "${go[@]}"
 done
 echo
