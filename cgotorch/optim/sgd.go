@@ -89,5 +89,9 @@ func (r *sgd) foreach(x *cgotorch.Exec, b *batch) {
 	x.ForeachAddInPlace(b.params, grads, -b.lr)
 }
 
-// remember keeps t as tensor k of the slot.
-func (s *slot) remember(x *cgotorch.Exec, k int, t *cgotorch.Tensor) { s.state[k] = x.Keep(t) }
+// remember keeps t as tensor k of the slot, and closes what a first step that failed has left there.
+func (s *slot) remember(x *cgotorch.Exec, k int, t *cgotorch.Tensor) {
+	left := s.state[k]
+	s.state[k] = x.Keep(t)
+	left.Close()
+}

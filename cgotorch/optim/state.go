@@ -28,6 +28,9 @@ func (o *Optimizer) State() State {
 	s := State{Rule: o.rule.name(), LR: o.lr, Scale: o.scale, Steps: make([]int64, len(o.slots))}
 	for i, slot := range o.slots {
 		s.Steps[i] = slot.step
+		if slot.step == 0 {
+			continue // what there is was left by a first step that failed
+		}
 		for k, name := range o.rule.remembers() {
 			if t := slot.state[k]; t != nil {
 				s.Tensors = append(s.Tensors, RememberedTensor{i, name, t})
@@ -48,7 +51,6 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	x = x.NoGrad().NoAutocast()
 	o.lr, o.scale = s.LR, s.Scale
 	for i, slot := range o.slots {
-		slot.step = s.Steps[i]
 		for k, from := range found[i] {
 			switch {
 			case from == nil:
@@ -60,6 +62,7 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 			}
 			x.CopyInPlace(slot.state[k], from)
 		}
+		slot.step = s.Steps[i] // now that all that goes with it is there
 	}
 	return nil
 }

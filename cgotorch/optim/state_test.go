@@ -3,6 +3,7 @@ package optim
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -146,4 +147,61 @@ func TestRestore_Refuses(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A first step that fails when it has made its state leaves nothing that is saved, and nothing open after another and Close.
+func TestStep_FirstFails(t *testing.T) {
+	for name, new := range map[string]func(g Group) (*Optimizer, error){
+		"sgd":   func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Implementation: Foreach}, g) },
+		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Implementation: Foreach}, g) },
+	} {
+		before := cgotorch.LiveHandles()
+		stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var good, bad *cgotorch.Tensor
+		var o *Optimizer
+		err = stream.Do(func(x *cgotorch.Exec) error {
+			good = x.Keep(param(x, 1, 2))
+			bad = x.Keep(x.Expand(cgotorch.FromSlice(x, []float32{1}), 3)) // cannot be changed in place
+			setGrad(x, good, 1)
+			setGrad(x, bad, 1)
+			var err error
+			o, err = new(Group{Params: []*cgotorch.Tensor{good, bad}})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := stream.Do(func(x *cgotorch.Exec) error { o.Step(x); return nil }); err == nil || !strings.Contains(err.Error(), "single memory location") {
+				t.Fatalf("%s: got error %v, want one of the step's last operator", name, err)
+			}
+			if s := o.State(); len(s.Tensors) != 0 || !slices.Equal(s.Steps, []int64{0, 0}) {
+				t.Errorf("%s: the state has the steps %v and %d tensors, want none", name, s.Steps, len(s.Tensors))
+			}
+		}
+		if err := stream.Do(func(x *cgotorch.Exec) error {
+			if err := o.Restore(x, o.State()); err != nil {
+				return err
+			}
+			bad.SetGrad(nil)
+			o.Step(x)
+			return nil
+		}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if s := o.State(); !slices.Equal(s.Steps, []int64{1, 0}) || len(s.Tensors) != len(o.rule.remembers()) {
+			t.Errorf("%s: after a step of one parameter the state has the steps %v and %d tensors", name, s.Steps, len(s.Tensors))
+		}
+		for _, close := range []func() error{o.Close, good.Close, bad.Close, stream.Close} {
+			if err := close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
+			t.Errorf("%s: handles: %v before, %v after", name, before, after)
+		}
+	}
 }
