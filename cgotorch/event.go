@@ -10,7 +10,7 @@ import (
 
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
 type Event struct {
-	mu      sync.Mutex
+	mu      sync.RWMutex // Close alone takes it whole: the others may wait for the device
 	h       *C.ct_event
 	cleanup runtime.Cleanup
 }
@@ -26,10 +26,14 @@ func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, erro
 
 func freeEvent(h *C.ct_event) { C.ct_event_free(h) }
 
+// lock returns the handle, which stays until the caller unlocks e.mu for reading.
 func (e *Event) lock(op string) (*C.ct_event, error) {
-	e.mu.Lock()
+	if e == nil {
+		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the event is nil"}
+	}
+	e.mu.RLock()
 	if e.h == nil {
-		e.mu.Unlock()
+		e.mu.RUnlock()
 		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the event is closed"}
 	}
 	return e.h, nil
@@ -40,7 +44,7 @@ func (e *Event) awaitedBy(op string, stream *C.ct_stream) error {
 	if err != nil {
 		return err
 	}
-	defer e.mu.Unlock()
+	defer e.mu.RUnlock()
 	return check(op, C.ct_stream_wait(stream, h))
 }
 
@@ -50,7 +54,7 @@ func (e *Event) Query() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer e.mu.Unlock()
+	defer e.mu.RUnlock()
 	var done C.int32_t
 	err = check("Event.Query", C.ct_event_query(h, &done))
 	return done != 0, err
@@ -62,7 +66,7 @@ func (e *Event) Synchronize() error {
 	if err != nil {
 		return err
 	}
-	defer e.mu.Unlock()
+	defer e.mu.RUnlock()
 	return check("Event.Synchronize", C.ct_event_synchronize(h))
 }
 
@@ -73,7 +77,7 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer e.mu.Unlock()
+	defer e.mu.RUnlock()
 	if start == e {
 		return 0, nil
 	}
@@ -81,13 +85,13 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer start.mu.Unlock()
+	defer start.mu.RUnlock()
 	var ms C.double
 	err = check("Event.Elapsed", C.ct_event_elapsed(from, h, &ms))
 	return float64(ms), err
 }
 
-// Close frees the event; waits already enqueued stay in force. Closing twice does nothing.
+// Close frees the event, once no Synchronize waits for it; waits already enqueued stay in force. Closing twice does nothing.
 func (e *Event) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

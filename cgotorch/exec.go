@@ -12,13 +12,13 @@ import (
 // first to everything that enqueues work, and lives only inside the [Stream.Do] that made it, on that Do's goroutine; used
 // elsewhere it panics with an [*Error].
 type Exec struct {
-	s *scope
-	h *C.ct_stream
-	c C.ct_exec
+	s      *scope
+	stream *Stream
+	c      C.ct_exec
 }
 
-func newExec(s *scope, stream *C.ct_stream) *Exec {
-	return &Exec{s: s, h: stream, c: C.ct_exec{stream: stream, thread: C.uint64_t(s.thread), grad: 1, autocast: -1}}
+func newExec(s *scope, of *Stream, stream *C.ct_stream) *Exec {
+	return &Exec{s: s, stream: of, c: C.ct_exec{stream: stream, thread: C.uint64_t(s.thread), grad: 1, autocast: -1}}
 }
 
 // check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
@@ -53,23 +53,21 @@ func (x *Exec) must(op string, status *C.ct_status) {
 	}
 }
 
-// Fail makes the Do return err: it does not return. An err that is no [*Error] becomes one, with op as its operator.
+// Fail makes the Do return err: it does not return. An err that is no [*Error] is wrapped in one, of no code of its own.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
 	if !ok {
-		e = &Error{Op: op, Code: CodeInvalidArgument, Err: err, Caller: caller()}
+		e = &Error{Op: op, Err: err, Caller: caller()}
 	}
 	x.s.fail(e)
 }
 
+// Stream is where x enqueues.
+func (x *Exec) Stream() *Stream { return x.stream }
+
 // Device is where the Exec's work runs.
-func (x *Exec) Device() Device {
-	if x.c.stream == nil {
-		return CPU
-	}
-	return deviceOf(C.ct_stream_device(x.c.stream))
-}
+func (x *Exec) Device() Device { return x.stream.device }
 
 // GradEnabled reports whether operators are recorded for [Exec.Backward].
 func (x *Exec) GradEnabled() bool { return x.c.grad != 0 }
@@ -107,20 +105,21 @@ func (x *Exec) NoAutocast() *Exec {
 	return &y
 }
 
-// On returns an Exec over the same scope that enqueues on another stream. It is not ordered with x: join them with
-// [Exec.Record] and [Exec.Wait].
+// On returns an Exec over the same scope that enqueues on another stream, which stays open until the Do has ended. It is not
+// ordered with x: join them with [Exec.Record] and [Exec.Wait]. It does not wait for a Do of that stream.
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
-	h := s.h
-	if w := currentWorker(); w == nil || w.stream != s {
-		var err error
-		if h, err = s.lock("Exec.On"); err != nil {
-			x.Fail("Exec.On", err)
-		}
-		s.mu.Unlock()
-	}
 	y := *x
-	y.h, y.c.stream = h, h
+	y.stream = s
+	var err error
+	if s == x.s.stream || x.s.uses(s) {
+		y.c.stream, err = s.handle("Exec.On")
+	} else if y.c.stream, err = s.use("Exec.On"); err == nil {
+		x.s.used = append(x.s.used, s)
+	}
+	if err != nil {
+		x.Fail("Exec.On", err)
+	}
 	return &y
 }
 
@@ -132,7 +131,7 @@ func (x *Exec) RecordTiming() *Event { return x.record("Exec.RecordTiming", 1) }
 
 func (x *Exec) record(op string, timing C.int32_t) *Event {
 	x.checkThread(op)
-	e, err := recordEvent(op, x.h, timing)
+	e, err := recordEvent(op, x.c.stream, timing)
 	if err != nil {
 		x.Fail(op, err)
 	}
@@ -142,13 +141,14 @@ func (x *Exec) record(op string, timing C.int32_t) *Event {
 // Wait makes work enqueued on x's stream from now on run after the event. The host does not wait.
 func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
-	if err := e.awaitedBy("Exec.Wait", x.h); err != nil {
+	if err := e.awaitedBy("Exec.Wait", x.c.stream); err != nil {
 		x.Fail("Exec.Wait", err)
 	}
 }
 
 // AtEnd runs fn when the Do's function has ended, also by a failure or a panic, before the Do's tensors are freed. Functions
-// run in the order in which they were given; x and what it derives can be used in them, and their failures are passed over.
+// run in the order in which they were given, all of them; x and what it derives can be used in them. The failure of an
+// operator in one is passed over, and a panic is raised in the caller of Do where the Do itself did not fail.
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
 	x.s.atEnd = append(x.s.atEnd, fn)

@@ -18,6 +18,7 @@ import "C"
 import (
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,8 +27,8 @@ import (
 
 //go:generate go run ./internal/opgen
 
-// Scalar is a number that an operator takes beside tensors: an int, int64, float64 or bool. An integer keeps an integer
-// tensor's dtype, a float64 does not.
+// Scalar is a number that an operator takes beside tensors: an int, int64, float64, float32 or bool. An integer keeps an
+// integer tensor's dtype, a float does not.
 type Scalar any
 
 // Opt is an optional field whose default is not Go's zero value. The zero Opt is the default; [Set] gives another value.
@@ -51,7 +52,18 @@ const (
 	ReductionNone
 )
 
-func (r Reduction) value() int64 { return [...]int64{1, 2, 0}[r] }
+// value is LibTorch's number; it refuses those that are not listed.
+func (r Reduction) value() int64 {
+	switch r {
+	case ReductionMean:
+		return 1
+	case ReductionSum:
+		return 2
+	case ReductionNone:
+		return 0
+	}
+	return int64(r)
+}
 
 // MemoryFormat is the order of a tensor's elements in memory, numbered as in LibTorch.
 type MemoryFormat int8
@@ -240,7 +252,7 @@ func (c *call) run() {
 		x.s.fail(&Error{Op: c.op.name, Code: CodeClosed, Shapes: c.shapes(), Caller: caller(),
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
-	c.results.word_capacity, c.results.tensor_capacity = C.int32_t(cap(c.outWords)), C.int32_t(cap(c.outHandles))
+	c.results.word_capacity, c.results.tensor_capacity = C.int32_t(len(c.outWords)), C.int32_t(len(c.outHandles))
 	status := C.call_op(x.c, op, (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.words))), C.int32_t(len(c.words)),
 		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.handles)))), C.int32_t(len(c.handles)), &c.results,
 		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))),
@@ -252,7 +264,9 @@ func (c *call) run() {
 		x.report(e)
 	}
 	if c.overflow != nil {
-		c.outWords, c.outHandles = make([]uint64, c.results.words), make([]*C.ct_tensor, c.results.tensors)
+		c.outWords = slices.Grow(c.outWords[:0], int(c.results.words))
+		c.outHandles = slices.Grow(c.outHandles[:0], int(c.results.tensors))
+		c.outWords, c.outHandles = c.outWords[:cap(c.outWords)], c.outHandles[:cap(c.outHandles)]
 		C.ct_overflow_take(c.overflow, (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))), unsafe.SliceData(c.outHandles))
 		c.overflow = nil
 	}

@@ -3,9 +3,16 @@ package cgotorch
 // #include "cgotorch.h"
 import "C"
 
+import (
+	"runtime/debug"
+	"slices"
+)
+
 // A scope owns what one Do makes. It is used on the Do's thread alone.
 type scope struct {
+	stream  *Stream
 	thread  uint64
+	used    []*Stream // others, by Exec.On
 	tensors []*Tensor         // made here; those no longer owned (kept or closed) are passed over
 	unused  []Tensor          // what own hands out next
 	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
@@ -36,29 +43,43 @@ func (s *scope) fail(e *Error) {
 	panic(unwind{s})
 }
 
-func (s *scope) end() {
+func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
+
+// end runs the functions given to AtEnd and closes the scope, whatever they do. It returns the first panic in one of them.
+func (s *scope) end() (first *Panic) {
 	failure := s.err
+	defer func() {
+		s.err = failure
+		s.freeFrom(0, nil)
+		for _, stream := range s.used {
+			stream.unuse()
+		}
+		s.ended = true
+	}()
+	s.runAtEnd(&first)
+	return first
+}
+
+func (s *scope) runAtEnd(first **Panic) {
 	for len(s.atEnd) > 0 {
 		fn := s.atEnd[0]
 		s.atEnd = s.atEnd[1:]
 		s.err = nil // what failed before does not concern it
-		passOver(fn)
+		func() {
+			returned := false
+			defer func() {
+				r := recover()
+				if _, failed := r.(unwind); r != nil && !failed && *first == nil {
+					*first = &Panic{Value: r, Stack: debug.Stack()}
+				}
+				if r == nil && !returned { // Goexit: the others still run
+					s.runAtEnd(first)
+				}
+			}()
+			fn()
+			returned = true
+		}()
 	}
-	s.err = failure
-	s.freeFrom(0, nil)
-	s.ended = true
-}
-
-// passOver runs fn; an operator's failure in it is dropped.
-func passOver(fn func()) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, ok := r.(unwind); !ok {
-				panic(r)
-			}
-		}
-	}()
-	fn()
 }
 
 // freeFrom frees all tensors made since mark but keep, in one C call.

@@ -34,7 +34,7 @@ func NewHostSlab(size int) (*HostSlab, error) {
 
 func freeSlab(h *C.ct_slab) { C.ct_slab_free(h) }
 
-// Bytes is the memory, valid until Close.
+// Bytes is the memory, valid until Close and while the slab is reachable: keep the slab beside what is made of its memory.
 func (s *HostSlab) Bytes() []byte { return s.bytes }
 
 // Pin page-locks the memory for every CUDA device, so that copies from it do not wait. It does nothing on a slab that is

@@ -14,11 +14,13 @@ type Stream struct {
 	device    Device
 	isDefault bool
 
-	mu      sync.Mutex // held by a Do while it runs, so that Stream's other methods take their place after it
-	h       *C.ct_stream
-	worker  *worker
-	closed  bool
-	cleanup runtime.Cleanup
+	mu     sync.Mutex // held by a Do while it runs, so that Stream's other methods take their place after it
+	worker *worker    // guarded by mu
+
+	state  sync.Mutex // held for moments; guards what follows
+	h      *C.ct_stream
+	users  int // Dos of other streams that use this one
+	closed bool
 }
 
 // StreamOptions are the options of [NewStream]; the zero value is a stream of normal priority.
@@ -82,8 +84,10 @@ func (s *Stream) lock(op string) (*C.ct_stream, error) {
 	return h, nil
 }
 
-// handle is the C handle; the default stream's is made on first use. s.mu is held.
+// handle is the C handle; the default stream's is made on first use.
 func (s *Stream) handle(op string) (*C.ct_stream, error) {
+	s.state.Lock()
+	defer s.state.Unlock()
 	if s.closed {
 		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
 	}
@@ -127,11 +131,41 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	return out.err
 }
 
+// use is handle for a Do of another stream, which calls unuse when it ends. It does not wait for a Do of this one.
+func (s *Stream) use(op string) (*C.ct_stream, error) {
+	h, err := s.handle(op)
+	if err == nil {
+		s.state.Lock()
+		s.users++
+		s.state.Unlock()
+	}
+	return h, err
+}
+
+func (s *Stream) unuse() {
+	s.state.Lock()
+	s.users--
+	s.state.Unlock()
+}
+
 // Record returns a mark behind all work enqueued on the stream so far. The caller closes it.
 func (s *Stream) Record() (*Event, error) { return s.record("Stream.Record", 0) }
 
 // RecordTiming is Record for an event that [Event.Elapsed] may be asked of.
 func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.RecordTiming", 1) }
+
+// TryRecord is [Stream.Record], but returns nil at once where Record would wait for a running Do of this stream.
+func (s *Stream) TryRecord() (*Event, error) {
+	if w := currentWorker(); (w != nil && w.stream == s) || !s.mu.TryLock() {
+		return nil, nil
+	}
+	defer s.mu.Unlock()
+	h, err := s.handle("Stream.TryRecord")
+	if err != nil {
+		return nil, err
+	}
+	return recordEvent("Stream.TryRecord", h, 0)
+}
 
 func (s *Stream) record(op string, timing C.int32_t) (*Event, error) {
 	h, err := s.lock(op)
@@ -174,14 +208,20 @@ func (s *Stream) Synchronize() error {
 	return check("Stream.Synchronize", C.ct_stream_synchronize(h))
 }
 
-// Close ends the stream's thread and gives the stream back; work already enqueued still runs. Closing twice does nothing.
-// A default stream can be used again afterwards.
+// Close waits for a running Do, ends the stream's thread and gives the stream back; work already enqueued still runs. While
+// a Do of another stream uses it, by [Exec.On], it fails with [ErrMisuse]. Closing twice does nothing. A default stream can
+// be used again afterwards.
 func (s *Stream) Close() error {
 	if w := currentWorker(); w != nil && w.stream == s {
 		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.state.Lock()
+	defer s.state.Unlock()
+	if s.users > 0 {
+		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
+	}
 	if s.worker != nil {
 		s.worker.stop()
 		s.worker = nil

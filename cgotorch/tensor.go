@@ -119,6 +119,7 @@ func (t *Tensor) Grad() *Tensor {
 	if h != before {
 		if before != nil {
 			t.grad.cleanup.Stop()
+			t.grad.h = nil // whoever holds it finds it closed
 		}
 		t.grad = &Tensor{h: h}
 		if h != nil {

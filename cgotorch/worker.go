@@ -69,7 +69,7 @@ func (w *worker) run() {
 	defer close(w.ended)
 	defer workers.Delete(thread)
 	for t := range w.tasks {
-		t.run(thread)
+		t.run(w.stream, thread)
 	}
 }
 
@@ -91,18 +91,18 @@ func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {
 
 // run executes the function and tells how it ended: by return, by an operator's failure, by a panic of the user's, or by
 // Goexit, during which deferred functions run but recover returns nil.
-func (t *task) run(thread uint64) {
-	s := &scope{thread: thread}
-	x := newExec(s, t.h)
+func (t *task) run(stream *Stream, thread uint64) {
+	s := &scope{stream: stream, thread: thread}
+	x := newExec(s, stream, t.h)
 	out := outcome{exited: true}
 	defer func() { t.out <- out }()
 	defer func() {
-		defer func() {
-			if r := recover(); r != nil { // in a function given to AtEnd
-				out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
-			}
-		}()
-		s.end()
+		of := out
+		out = outcome{exited: true} // should a function given to AtEnd call Goexit
+		if p := s.end(); p != nil && of.err == nil && of.panicked == nil && !of.exited {
+			of = outcome{panicked: p}
+		}
+		out = of
 	}()
 	defer func() {
 		switch r := recover().(type) {

@@ -29,13 +29,9 @@ class Backend final : public CudaBackend {
     return event;
   }
 
-  void free_event(c10::DeviceIndex device, void* event) noexcept override {
+  void free_event(void* event) noexcept override {
     // On a lost device this fails, and there is nothing left to free.
-    int before = 0;
-    if (cudaGetDevice(&before) != cudaSuccess) before = device;
-    (void)cudaSetDevice(device);
     (void)cudaEventDestroy(static_cast<cudaEvent_t>(event));
-    (void)cudaSetDevice(before);
     (void)cudaGetLastError();
   }
 
@@ -87,14 +83,15 @@ class Backend final : public CudaBackend {
   }
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
-    int before = 0;
-    if (cudaGetDevice(&before) != cudaSuccess) before = device;
-    (void)cudaSetDevice(device);
+    // Back only to a device that has a context: to set another one would make one there.
+    c10::DeviceIndex before = device;
+    (void)c10::cuda::GetDevice(&before);
+    if (before != device) (void)cudaSetDevice(device);
     (void)cudaGetLastError();
     // A destroyed context answers every call with the error that destroyed it; a query neither waits nor enqueues.
     const cudaError_t code = cudaStreamQuery(nullptr);
     (void)cudaGetLastError();
-    (void)cudaSetDevice(before);
+    if (before != device) (void)c10::cuda::MaybeSetDevice(before);
     switch (code) {
       case cudaSuccess:
       case cudaErrorNotReady:

@@ -20,7 +20,7 @@ class CudaBackend {
 
   // Events wait without spinning. The handle is a cudaEvent_t.
   virtual void* new_event(c10::DeviceIndex device, bool timing) = 0;
-  virtual void free_event(c10::DeviceIndex device, void* event) noexcept = 0;
+  virtual void free_event(void* event) noexcept = 0;
   virtual void record(void* event, c10::Stream stream) = 0;
   virtual void wait(c10::Stream stream, void* event) = 0;
   virtual bool query_event(void* event) = 0;

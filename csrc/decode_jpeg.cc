@@ -151,19 +151,17 @@ void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
   }
 }
 
-// What of the image libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of the part for the edge
-// of the image; one MCU more on each side keeps every pixel of the box what it is in the whole image.
+// The columns that libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of the part for the edge of
+// the image; one MCU more on each side keeps every pixel of the box what it is in the whole image.
 struct Part {
-  JDIMENSION left, width;  // columns; left is moved to a multiple of the MCU
-  JDIMENSION skip;         // rows not wanted at all
+  JDIMENSION left, width;  // libjpeg moves left to a multiple of the MCU
 };
 
 Part part_of(const jpeg_decompress_struct& info, const Box& box) {
-  const int across = info.max_h_samp_factor * DCTSIZE, down = info.max_v_samp_factor * DCTSIZE;
-  const int left = std::max(box.left - across, 0);
-  const int right = std::min(box.left + box.width + across, static_cast<int>(info.output_width));
-  return {static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left),
-          static_cast<JDIMENSION>(std::max(box.top - 2 * down, 0))};
+  const int margin = info.max_h_samp_factor * DCTSIZE;
+  const int left = std::max(box.left - margin, 0);
+  const int right = std::min(box.left + box.width + margin, static_cast<int>(info.output_width));
+  return {static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left)};
 }
 
 }  // namespace
@@ -223,8 +221,7 @@ View Jpeg::read(const Box& box, Buffer& buffer) {
   attempt(codec, [&](j_decompress_ptr info) {
     const auto top = static_cast<JDIMENSION>(box.top), bottom = static_cast<JDIMENSION>(box.top + box.height);
     const auto read = [info](uint8_t* to) { jpeg_read_scanlines(info, &to, 1); };
-    if (part.skip > 0) jpeg_skip_scanlines(info, part.skip);
-    while (info->output_scanline < top) read(spare);
+    if (top > 0) jpeg_skip_scanlines(info, top);
     while (info->output_scanline < bottom) {
       uint8_t* const to = pixels + (info->output_scanline - top) * stride;
       read(ink ? spare : to);

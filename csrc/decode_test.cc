@@ -179,6 +179,23 @@ TEST(Pool, BatchesAtTheSameTime) {
   ctd_pool_free(pool);
 }
 
+TEST(Pool, WritesEveryResult) {
+  const ctd_options o = resize(1);
+  ctd_pool* pool = nullptr;
+  ASSERT_EQ(text_of(ctd_pool_new(&o, &pool)), "");
+  ctd_image image{};
+  ctd_result result{};
+  result.error = reinterpret_cast<ctd_status*>(&result);
+  result.width = result.top = result.flip = 77;
+  File dst(kEach, 0xEE);
+  EXPECT_EQ(text_of(ctd_pool_decode(pool, &image, 1, dst.data(), kEach, &result)), "");
+  EXPECT_EQ(text_of(result.error, CTD_NOT_AN_IMAGE), "zero bytes");
+  EXPECT_EQ(result.width, 0);
+  EXPECT_EQ(result.top, 0);
+  EXPECT_EQ(result.flip, 0);
+  ctd_pool_free(pool);
+}
+
 // Many damaged files: an error or a picture, and under a sanitizer nothing else.
 TEST(Pool, DamagedFiles) {
   const ctd_options o = resize(2);

@@ -71,6 +71,7 @@ const Cuda& cuda_once() {
 
 struct Loss {
   std::mutex mutex;
+  std::atomic<bool> any{false};
   std::array<std::atomic<bool>, kMaxDevices> lost{};
   std::array<std::string, kMaxDevices> text;
 };
@@ -122,6 +123,11 @@ void require(c10::Device device) {
   }
 }
 
+bool is_lost(c10::Device device) noexcept {
+  const Loss& all = losses();
+  return all.any.load(std::memory_order_acquire) && device.is_cuda() && all.lost[device.index()].load(std::memory_order_acquire);
+}
+
 std::string detect_loss(c10::Device device) {
   Loss& all = losses();
   const std::lock_guard lock(all.mutex);
@@ -134,6 +140,7 @@ std::string detect_loss(c10::Device device) {
                   "CUDA_LAUNCH_BLOCKING=1, or under compute-sanitizer, to find it. The device is of no use to this process any "
                   "more; memory on the host can still be saved";
     all.lost[i].store(true, std::memory_order_release);
+    all.any.store(true, std::memory_order_release);
   }
   return all.text[i];
 }

@@ -33,6 +33,9 @@ ct_status* on_device(ct_device device, F&& f) noexcept {
   return guarded(where, [&] { std::forward<F>(f)(where); });
 }
 
+// Whether the loss of the device has been seen; costs nothing while none has.
+bool is_lost(c10::Device device) noexcept;
+
 // "" while the device lives. Otherwise the text of CT_DEVICE_LOST, and from then on require() throws.
 std::string detect_loss(c10::Device device);
 

@@ -315,6 +315,12 @@ class Reader {
   size_t index_ = 0;
 };
 
+void check(const at::Tensor& result) {
+  if (result.defined() && result.is_nested()) {
+    throw Failure(CT_UNSUPPORTED, "a nested tensor, which has no shape, cannot be returned");
+  }
+}
+
 // Writes the results of one call: into the caller's arrays, or where they do not fit into an overflow.
 class Writer {
  public:
@@ -361,10 +367,6 @@ class Writer {
     } else {
       throw Failure(CT_UNSUPPORTED, "a result of type " + v.type()->str() + " cannot be returned");
     }
-  }
-
-  static void check(const at::Tensor& t) {
-    if (t.defined() && t.is_nested()) throw Failure(CT_UNSUPPORTED, "a nested tensor, which has no shape, cannot be returned");
   }
 
   void value(c10::IValue& v) {
@@ -491,7 +493,8 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
     if (operation.unboxed != nullptr && results->word_capacity >= 1 && results->tensor_capacity >= 1) {
       at::Tensor result;
       if (operation.unboxed->call(*x.stream, words, word_count, tensors, tensor_count, &result)) {
-        result_tensors[0] = ct::new_result(std::move(result), *x.stream, tensors, tensor_count);
+        ct::check(result);
+        result_tensors[0] = result.defined() ? ct::new_result(std::move(result), *x.stream, tensors, tensor_count) : nullptr;
         result_words[0] = CT_ARG_TENSOR;
         results->words = results->tensors = 1;
         *overflow = nullptr;

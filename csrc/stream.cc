@@ -76,7 +76,7 @@ ct_event::ct_event(c10::Device device, void* native, bool timing)
 
 ct_event::~ct_event() {
   --ct::live().events;
-  if (native != nullptr) ct::cuda().free_event(device.index(), native);
+  if (native != nullptr) ct::cuda().free_event(native);
 }
 
 namespace ct {

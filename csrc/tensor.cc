@@ -13,7 +13,11 @@
 
 ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tensor)), stream(stream) { ++ct::live().tensors; }
 
-ct_tensor::~ct_tensor() { --ct::live().tensors; }
+ct_tensor::~ct_tensor() {
+  --ct::live().tensors;
+  // On a lost device LibTorch's allocator may throw out of a destructor, which would end the process. The memory is gone anyway.
+  if (tensor.defined() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
+}
 
 namespace ct {
 namespace {
@@ -191,9 +195,10 @@ void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
   const at::Tensor none;
   const at::Tensor& grad = tensor == nullptr ? none : tensor->tensor.grad();
   if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
-  delete *out;
+  ct_tensor* before = *out;  // freed last: a new handle at its address would look like the old one
   // Backward made it, on the stream of a forward operator that is not known here.
   *out = grad.defined() ? new ct_tensor(grad, CT_STREAM_UNKNOWN) : nullptr;
+  delete before;
 }
 
 ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad) noexcept {

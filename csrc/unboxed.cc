@@ -37,6 +37,20 @@ std::unique_ptr<const Unboxed> typed(const c10::OperatorHandle& op) {
   return std::make_unique<const Typed<std::make_index_sequence<T>, std::make_index_sequence<S>>>(op);
 }
 
+std::unique_ptr<const Unboxed> of_signature(const c10::OperatorHandle& op, int tensors, int scalars) {
+  switch (tensors * 10 + scalars) {
+    case 10: return typed<1, 0>(op);
+    case 11: return typed<1, 1>(op);
+    case 12: return typed<1, 2>(op);
+    case 20: return typed<2, 0>(op);
+    case 21: return typed<2, 1>(op);
+    case 22: return typed<2, 2>(op);
+    case 30: return typed<3, 0>(op);
+    case 31: return typed<3, 1>(op);
+    default: return nullptr;
+  }
+}
+
 // Whether the operator writes none of its arguments and returns one tensor.
 bool is_plain(const c10::FunctionSchema& schema) {
   if (schema.is_mutable() || schema.returns().size() != 1) return false;
@@ -59,16 +73,10 @@ std::unique_ptr<const Unboxed> Unboxed::find(const c10::OperatorHandle& op) {
       return nullptr;
     }
   }
-  switch (tensors * 10 + scalars) {
-    case 10: return typed<1, 0>(op);
-    case 11: return typed<1, 1>(op);
-    case 12: return typed<1, 2>(op);
-    case 20: return typed<2, 0>(op);
-    case 21: return typed<2, 1>(op);
-    case 22: return typed<2, 2>(op);
-    case 30: return typed<3, 0>(op);
-    case 31: return typed<3, 1>(op);
-    default: return nullptr;
+  try {
+    return of_signature(op, tensors, scalars);
+  } catch (const c10::Error&) {
+    return nullptr;  // registered with another C++ signature, such as at::Tensor by value
   }
 }
 

@@ -21,14 +21,15 @@ type Batch struct {
 
 // Use makes x's stream wait, on the device, for the batch's copy and returns the images, [N, C, H, W] of the options' DType,
 // normalised and in channels-last memory order unless the options say otherwise, and the labels, int64 [N]. Both are freed
-// with x's Do and cannot be kept; Clone what must outlive it. A batch may be used in several Dos, on several streams. Outside
-// the loop body that yielded it x's Do fails with [ErrBatchOver].
+// with x's Do and cannot be kept; Clone what must outlive it. A batch may be used in several Dos, on several streams: each
+// Exec that reads it calls Use. Outside the loop body that yielded it x's Do fails with [ErrBatchOver].
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose := b.String()
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v", whose, b.ahead.device, x.Device()))
 	}
-	if err := b.slot.use(x, whose); err != nil {
+	b.ahead.stall.atEnd(x) // before the slot can be free
+	if err := b.slot.use(x, b); err != nil {
 		x.Fail("Batch.Use", err)
 	}
 	b.ahead.stall.used(b, x)

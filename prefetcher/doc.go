@@ -22,7 +22,8 @@
 //
 //	copying   on the copy stream: wait for every event of the last use; copy; flip and normalise; record ready
 //	lent      the body of the consumer's loop: Batch.Use makes an Exec's stream wait for ready, and each Do that used the
-//	          batch records an event on that stream when it ends, however it ends
+//	          batch records an event on that stream when it ends, however it ends; the end of the body records on each of
+//	          those streams once more
 //	draining  the body has ended and so have all those Dos; the copy stream waits for their events, on the device, before it
 //	          writes again
 //

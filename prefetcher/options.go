@@ -30,6 +30,7 @@ type Options struct {
 var (
 	ErrInvalidOptions = errors.New("invalid options")
 	ErrClosed         = errors.New("closed")
+	ErrBusy           = errors.New("in use")
 	ErrBatchOver      = errors.New("the batch was used after its loop body")
 )
 

