@@ -6,9 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// refuse makes the Do fail for an argument of which no module can be made.
+// refuse makes the Do fail, with ErrInvalidArgument, for an argument of which no module can be made.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
-	x.Fail(where, fmt.Errorf(format, args...))
+	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
 // argument is a number that a constructor was given.

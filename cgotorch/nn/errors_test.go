@@ -103,3 +103,30 @@ func TestLosses_RefuseArguments(t *testing.T) {
 		wantError(t, try(t, func(x *cgotorch.Exec) { c.run(x, x.Zeros(cgotorch.Float32, 2, 3)) }), c.want...)
 	}
 }
+
+// A tensor that is not there is an error, not a panic of Go's.
+func TestLosses_RefuseNilAndClosed(t *testing.T) {
+	type loss = func(x *cgotorch.Exec, a, b *cgotorch.Tensor)
+	for name, run := range map[string]loss{
+		"nn.CrossEntropy":  func(x *cgotorch.Exec, a, b *cgotorch.Tensor) { nn.CrossEntropy(x, a, b, nn.CrossEntropyOptions{}) },
+		"nn.NLL":           func(x *cgotorch.Exec, a, b *cgotorch.Tensor) { nn.NLL(x, a, b, nn.NLLOptions{}) },
+		"nn.BCEWithLogits": func(x *cgotorch.Exec, a, b *cgotorch.Tensor) { nn.BCEWithLogits(x, a, b, nn.BCEOptions{}) },
+		"nn.MSE":           func(x *cgotorch.Exec, a, b *cgotorch.Tensor) { nn.MSE(x, a, b, nn.MSEOptions{}) },
+	} {
+		for _, c := range []struct {
+			want string
+			run  func(x *cgotorch.Exec, open, closed *cgotorch.Tensor)
+		}{
+			{": nil, ", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, nil, open) }},
+			{": nil;", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, open, nil) }},
+			{": closed, ", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, closed, open) }},
+			{": closed;", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, open, closed) }},
+		} {
+			wantError(t, try(t, func(x *cgotorch.Exec) {
+				closed := x.Zeros(cgotorch.Float32, 2)
+				closed.Close()
+				c.run(x, x.Zeros(cgotorch.Float32, 2), closed)
+			}), name, c.want)
+		}
+	}
+}

@@ -18,6 +18,7 @@ type (
 // the logits' shape. A class number outside of 0 to C-1 that is not IgnoreIndex (-100) is an error on the CPU and loses a
 // CUDA device: check labels on the host, as imageloader does.
 func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntropyOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.CrossEntropy", "logits", logits, "labels", labels)
 	if !labels.DType().IsFloat() {
 		checkLabels(x, "nn.CrossEntropy", labels)
 	}
@@ -27,6 +28,7 @@ func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntr
 // NLL is the negative log likelihood of int64 class numbers [N, ...] under log probabilities [N, C, ...]. Of class numbers it
 // asks what [CrossEntropy] asks.
 func NLL(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, o NLLOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.NLL", "log probabilities", logProbabilities, "labels", labels)
 	checkLabels(x, "nn.NLL", labels)
 	return x.NLLLoss(logProbabilities, labels, o)
 }
@@ -34,6 +36,13 @@ func NLL(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, o NLLOptio
 func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
 	if labels.DType() != cgotorch.Int64 {
 		refuse(x, where, "labels are %v, want int64 class numbers", labels)
+	}
+}
+
+// checkOpen refuses tensors that are nil or closed.
+func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB string, b *cgotorch.Tensor) {
+	if a == nil || b == nil || a.Closed() || b.Closed() {
+		refuse(x, where, "%s: %v, %s: %v; want two open tensors", nameA, a, nameB, b)
 	}
 }
 
@@ -46,12 +55,14 @@ func checkShapes(x *cgotorch.Exec, where string, a, b *cgotorch.Tensor) {
 
 // BCEWithLogits is the binary cross entropy of logits against targets of the same shape, in [0, 1].
 func BCEWithLogits(x *cgotorch.Exec, logits, targets *cgotorch.Tensor, o BCEOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.BCEWithLogits", "logits", logits, "targets", targets)
 	checkShapes(x, "nn.BCEWithLogits", logits, targets)
 	return x.BinaryCrossEntropyWithLogits(logits, targets, o)
 }
 
 // MSE is the mean squared difference of predictions and targets, which are of the same shape.
 func MSE(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o MSEOptions) *cgotorch.Tensor {
+	checkOpen(x, "nn.MSE", "predictions", predictions, "targets", targets)
 	checkShapes(x, "nn.MSE", predictions, targets)
 	return x.MSELoss(predictions, targets, o)
 }

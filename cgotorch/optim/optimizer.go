@@ -210,7 +210,7 @@ func (o *Optimizer) Step(x *cgotorch.Exec) {
 	for i := range o.groups {
 		lr := o.LR(i)
 		if !legal(lr) {
-			o.fail(x, "group %d: a learning rate of %v is not a number from 0 up", i, lr)
+			o.fail(x, "group %d: a learning rate of %v is not a number from 0 up: %w", i, lr, cgotorch.ErrInvalidArgument)
 		}
 		for k := range o.groups[i].buckets {
 			o.stepBucket(x, &o.groups[i].buckets[k], lr, o.groups[i].weightDecay)

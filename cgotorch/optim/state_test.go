@@ -152,7 +152,9 @@ func TestRestore_Refuses(t *testing.T) {
 // A first step that fails when it has made its state leaves nothing that is saved, and nothing open after another and Close.
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){
-		"sgd":   func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Implementation: Foreach}, g) },
+		"sgd": func(g Group) (*Optimizer, error) {
+			return NewSGD(SGDOptions{Momentum: 0.9, Implementation: Foreach}, g)
+		},
 		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Implementation: Foreach}, g) },
 	} {
 		before := cgotorch.LiveHandles()
