@@ -49,7 +49,7 @@ type Stats struct {
 	Batches, Samples int
 	Bytes            int64         // copied to the device
 	HostWait         time.Duration // the consumer's goroutine waited for a batch to be on its way
-	Stall            time.Duration // the consumer's stream was idle between two batches of an epoch, waiting for data or for the host
+	Stall            time.Duration // the consumer's stream had no work between two batches of an epoch; and the host's wait for each epoch's first batch
 }
 
 // New page-locks the source's memory, when the device is a CUDA one, and allocates Depth+1 slots on the device. The source
@@ -110,10 +110,14 @@ func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 		defer p.end()
 		run := startRun(ctx, p)
 		defer run.stop(cancel)
-		for {
+		for first := true; ; first = false {
 			began := time.Now()
 			item, ok := <-run.full
-			p.count(func(s *Stats) { s.HostWait += time.Since(began) })
+			waited := time.Since(began)
+			p.count(func(s *Stats) { s.HostWait += waited })
+			if first {
+				p.stall.startEpoch(waited)
+			}
 			if !ok {
 				return
 			}
@@ -138,7 +142,6 @@ func (p *Prefetcher) begin(cancel context.CancelCauseFunc) error {
 		return fmt.Errorf("prefetcher: Epoch: %w: another epoch of this prefetcher is running; end its loop first", ErrBusy)
 	}
 	p.running = cancel
-	p.stall.startEpoch()
 	return nil
 }
 

@@ -72,10 +72,12 @@ func (g gap) close() {
 	g.to.Close()
 }
 
-// startEpoch leaves out the time between two epochs.
-func (s *stall) startEpoch() {
+// startEpoch leaves out the time between two epochs and counts what the host waited for the first batch, while the stream, by
+// all that is known here, had nothing to do.
+func (s *stall) startEpoch(waited time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.total += waited
 	if s.last != nil {
 		s.last.Close()
 		s.last = nil
@@ -83,7 +85,7 @@ func (s *stall) startEpoch() {
 }
 
 func (s *stall) close() {
-	s.startEpoch()
+	s.startEpoch(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.pending {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
@@ -35,7 +36,7 @@ func (t *trainer) save() error {
 }
 
 // readSaved reads what -resume needs before there is a model, and takes over the settings of the run that was saved, but for
-// those that the command line names.
+// those that may change between two sittings.
 func (t *trainer) readSaved() (*saved, error) {
 	path := t.checkpointPath()
 	info, err := checkpoint.Inspect(path)
@@ -51,7 +52,8 @@ func (t *trainer) readSaved() (*saved, error) {
 	}
 	given := t.Config
 	t.Config = s.Config
-	t.Workers, t.Contiguous, t.Out, t.Resume, t.StepLog = given.Workers, given.Contiguous, given.Out, true, given.StepLog
+	t.Workers, t.Out, t.Resume, t.StepLog = given.Workers, given.Out, true, given.StepLog
+	var fixed []string
 	flag.Visit(func(f *flag.Flag) {
 		switch f.Name {
 		case "data":
@@ -60,8 +62,14 @@ func (t *trainer) readSaved() (*saved, error) {
 			t.Epochs = given.Epochs
 		case "device":
 			t.Device = given.Device
+		case "resume", "out", "workers", "log-steps":
+		default:
+			fixed = append(fixed, "-"+f.Name)
 		}
 	})
+	if len(fixed) > 0 {
+		return nil, fmt.Errorf("-resume goes on with the settings saved in %s: leave out %s, or begin anew without -resume", t.Out, strings.Join(fixed, ", "))
+	}
 	if t.Epochs <= s.Progress.Epoch {
 		return nil, fmt.Errorf("-resume: the run in %s has had its %d epochs; raise -epochs to go on", t.Out, s.Progress.Epoch)
 	}

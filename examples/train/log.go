@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -57,8 +58,11 @@ func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 		progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 }
 
-func (l *log) step(step int, loss float64) {
-	_ = l.line(struct {
+func (l *log) step(step int, loss float64) error {
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("the loss is %v: the run has diverged; lower -lr or set -clip-norm", loss)
+	}
+	return l.line(struct {
 		Step int     `json:"step"`
 		Loss float64 `json:"loss"`
 	}{step, loss})

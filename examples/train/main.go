@@ -46,12 +46,13 @@ type Config struct {
 	Seed      uint64  `json:"seed"`
 	SkipRate  float64 `json:"skip_rate"`
 
-	Workers    int    `json:"-"`
-	Contiguous bool   `json:"-"`
-	Out        string `json:"-"`
-	Resume     bool   `json:"-"`
-	Weights    string `json:"-"`
-	StepLog    bool   `json:"-"`
+	Contiguous bool `json:"contiguous"`
+
+	Workers int    `json:"-"`
+	Out     string `json:"-"`
+	Resume  bool   `json:"-"`
+	Weights string `json:"-"`
+	StepLog bool   `json:"-"`
 }
 
 func main() {

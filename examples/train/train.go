@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -108,9 +109,6 @@ func (t *trainer) open() error {
 			return err
 		}
 	}
-	if t.log, err = openLog(t); err != nil {
-		return err
-	}
 	t.stream = cgotorch.DefaultStream(t.device)
 	if t.device.IsCUDA() {
 		if err := cgotorch.SetCuDNNBenchmark(true); err != nil {
@@ -120,7 +118,7 @@ func (t *trainer) open() error {
 	if err := cgotorch.Seed(t.Seed); err != nil {
 		return err
 	}
-	return t.stream.Do(func(x *cgotorch.Exec) error {
+	err = t.stream.Do(func(x *cgotorch.Exec) error {
 		var err error
 		if t.model, err = vision.New(x, t.Model, vision.Options{Classes: len(t.train.loader.Classes()), ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
 			return err
@@ -141,6 +139,11 @@ func (t *trainer) open() error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	t.log, err = openLog(t) // last: it begins a new log where none is continued
+	return err
 }
 
 func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
@@ -152,15 +155,16 @@ func (t *trainer) epoch(ctx context.Context) error {
 	began, before := time.Now(), t.train.ahead.Stats()
 	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
 	bar.Finish()
-	if err == nil || ctx.Err() != nil {
-		now := t.train.ahead.Stats()
-		if tallyErr := t.sums.read(t.stream, &t.progress.Train); tallyErr != nil {
-			return tallyErr
+	if err == nil || interrupted(ctx, err) {
+		if err := t.tally(began, before); err != nil {
+			return err
 		}
-		t.progress.Train.Seconds += time.Since(began).Seconds()
-		t.progress.Train.Stall += now.Stall - before.Stall
 	}
-	if ctx.Err() != nil {
+	var test Tally
+	if err == nil {
+		test, err = t.testEpoch(ctx) // interrupted here, the run tests again when it is resumed
+	}
+	if interrupted(ctx, err) {
 		if err := t.save(); err != nil {
 			return err
 		}
@@ -169,20 +173,29 @@ func (t *trainer) epoch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	test, err := t.testEpoch(ctx)
-	if err != nil {
-		if ctx.Err() != nil { // the epoch's training is done, its test is not: test again when resumed
-			if err := t.save(); err != nil {
-				return err
-			}
-			return errInterrupted
-		}
-		return err
-	}
 	if err := t.finishEpoch(test); err != nil {
 		return err
 	}
 	return t.save()
+}
+
+// interrupted reports whether err says no more than that ctx has ended.
+func interrupted(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+}
+
+// tally adds what has been trained since began to the epoch's sums. It waits for the device, so that its clock covers the work.
+func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
+	tally := &t.progress.Train
+	if err := t.sums.read(t.stream, tally); err != nil {
+		return err
+	}
+	tally.Seconds += time.Since(began).Seconds()
+	tally.Stall += t.train.ahead.Stats().Stall - before.Stall
+	if loss := tally.Loss; math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("epoch %d: the training loss is %v: the run has diverged; lower -lr or set -clip-norm, and begin anew or from an earlier checkpoint", t.progress.Epoch+1, loss)
+	}
+	return nil
 }
 
 // trainEpoch is the loop of a training program: a batch that is on the device already, and one step.
@@ -214,7 +227,9 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) error {
 			return fmt.Errorf("step %d: %w", t.progress.Step, err)
 		}
 		if t.StepLog {
-			t.log.step(t.progress.Step, loss)
+			if err := t.log.step(t.progress.Step, loss); err != nil {
+				return err
+			}
 		}
 		t.progress.Step++
 		t.progress.Loader = batch.State

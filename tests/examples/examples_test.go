@@ -277,6 +277,8 @@ func TestTrain_Refuses(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(damaged, "checkpoint.safetensors"), []byte("\x10\x00\x00\x00\x00\x00\x00\x00{\"half\": writ"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	resumable := t.TempDir()
+	mustRun(t, "train", trainArgs(good, resumable, "-epochs", "1")...)
 	badImage := part(t, 64, 32, func(name string, data []byte) []byte {
 		if strings.HasPrefix(name, "train/") {
 			return data[:len(data)-200]
@@ -287,18 +289,20 @@ func TestTrain_Refuses(t *testing.T) {
 		args []string
 		want string // in standard error
 	}{
-		"missing archive":    {trainArgs("no/such.tgz", t.TempDir()), "no/such.tgz"},
-		"truncated archive":  {trainArgs(truncated, t.TempDir()), "truncated.tgz"},
-		"bad images":         {trainArgs(badImage, t.TempDir()), ".jpg"},
-		"no such part":       {trainArgs(good, t.TempDir(), "-train-part", "val"), "val"},
-		"unknown model":      {trainArgs(good, t.TempDir(), "-model", "resnet51"), "resnet50"},
-		"unknown device":     {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
-		"absent device":      {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
-		"negative batch":     {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
-		"nothing to resume":  {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
-		"damaged checkpoint": {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},
-		"missing weights":    {trainArgs(good, t.TempDir(), "-weights", "no.safetensors"), "no.safetensors"},
-		"stray argument":     {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
+		"missing archive":      {trainArgs("no/such.tgz", t.TempDir()), "no/such.tgz"},
+		"truncated archive":    {trainArgs(truncated, t.TempDir()), "truncated.tgz"},
+		"bad images":           {trainArgs(badImage, t.TempDir()), ".jpg"},
+		"no such part":         {trainArgs(good, t.TempDir(), "-train-part", "val"), "val"},
+		"unknown model":        {trainArgs(good, t.TempDir(), "-model", "resnet51"), "resnet50"},
+		"unknown device":       {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
+		"absent device":        {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
+		"negative batch":       {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
+		"nothing to resume":    {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
+		"setting of a resumed": {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
+		"damaged checkpoint":   {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},
+		"missing weights":      {trainArgs(good, t.TempDir(), "-weights", "no.safetensors"), "no.safetensors"},
+		"diverged":             {trainArgs(good, t.TempDir(), "-lr", "1e30"), "diverged"},
+		"stray argument":       {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, stderr, status := run(t, "train", c.args...)
