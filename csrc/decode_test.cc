@@ -44,6 +44,15 @@ int threads() {
   return n;
 }
 
+// status_of returns what the kernel says of a thread under one name.
+std::string status_of(const std::filesystem::path& task, const std::string& name) {
+  std::ifstream status(task / "status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
+  }
+  return "?";
+}
+
 TEST(Header, Abi) { EXPECT_EQ(ctd_abi_version(), CTD_ABI_VERSION); }
 
 TEST(Status, NullIsSuccess) {
@@ -122,13 +131,12 @@ TEST(Pool, ThreadsAreNamedMaskedAndJoined) {
   EXPECT_EQ(ctd_pool_workers(pool), 3);
   EXPECT_EQ(threads(), 3);
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string name, line;
+    std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
     if (!name.starts_with("decode-")) continue;
-    std::ifstream status(task.path() / "status");
-    while (std::getline(status, line) && !line.starts_with("SigBlk")) {
-    }
-    const uint64_t blocked = std::stoull(line.substr(line.find_last_of("\t ") + 1), nullptr, 16);
+    // Until it first waits for work, pthread_create may still hold its signals back.
+    while (status_of(task.path(), "State")[0] != 'S') std::this_thread::yield();
+    const uint64_t blocked = std::stoull(status_of(task.path(), "SigBlk"), nullptr, 16);
     for (const int signal : {SIGPROF, SIGURG, SIGINT, SIGTERM}) EXPECT_TRUE(blocked >> (signal - 1) & 1) << signal;
   }
   sigset_t mine;

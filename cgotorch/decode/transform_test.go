@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -47,7 +48,7 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 		}[c.Transform]
 		pool := newPool(t, Options{Transform: transform, Channels: c.Channels, HorizontalFlip: 0.5})
 		height, width, channels := pool.Size()
-		got, results := make([]byte, height*width*channels), make([]Result, 1)
+		got, results := bytes.Repeat([]byte{0xAB}, height*width*channels), make([]Result, 1)
 		if err := pool.Decode([]Image{{fixture(t, c.Source), c.Key}}, got, results); err != nil || results[0].Err != nil {
 			t.Fatal(err, results[0].Err)
 		}
