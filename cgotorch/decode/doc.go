@@ -14,18 +14,27 @@
 // transforms compute what torchvision computes on a Pillow image with antialiased bilinear interpolation. Known differences:
 //
 //   - The EXIF orientation is applied, before the transform. torchvision's default loader ignores it.
-//   - 16-bit grey PNG keeps its upper 8 bits, as 16-bit colour does in Pillow too. Pillow cuts 16-bit grey off at 255.
+//   - 16-bit grey keeps its upper 8 bits, as 16-bit colour does in Pillow too. Pillow cuts 16-bit grey off at 255.
 //   - A JPEG whose entropy-coded data are damaged is an error. Pillow refuses a file that ends early and shows other
-//     damage as grey or coloured blocks.
+//     damage as grey or coloured blocks. (Most single wrong bits decode to some picture, and no decoder can tell.)
+//   - A PNG with a wrong checksum is an error; one that only lacks its end, after the last pixel, is not.
 //   - A transparent pixel of a GIF whose frame has its own palette is black. Pillow shows the palette's colour.
+//   - Of GIF animations the first frame is decoded; WebP animations, BMP with run-length coding and TIFF holding JPEG data
+//     or CMYK are [ErrUnsupported].
+//
+// Resized pixels equal those of Pillow 13 exactly. Older versions always begin with the horizontal pass and differ by 1
+// at most where Pillow 13 does not.
 //
 // # Random choices
 //
 // They depend on [Image].Key alone, never on the order or the number of workers. The generator is Philox4x32-10 with Key as
-// its key; each choice has a fixed counter, so that the flip of an image does not change with its transform.
+// its key, low word first, and a counter that is fixed for each choice: 0 for the flip, 1 for the place of a RandomCrop,
+// 16+i and 32+i for the shape and the place of try i of a RandomResizedCrop. Each gives two 64-bit numbers: area and ratio,
+// or top and left. So the flip of an image does not change with its transform.
 //
 // # Limits
 //
-// An image with more than Options.MaxPixels pixels is refused before its pixels are decoded. Decoding takes up to 4 bytes a
-// pixel for each worker, and 10 for a progressive JPEG. A JPEG with more than 100 scans is refused.
+// An image with more than Options.MaxPixels pixels, or a side above a million, is refused before its pixels are decoded. For
+// each worker, decoding takes up to 6 bytes a pixel, 10 for a progressive JPEG, and 11 for what Go decodes. A JPEG with more
+// than 100 scans is refused; PNG text and profiles are not inflated.
 package decode
