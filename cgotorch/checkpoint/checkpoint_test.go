@@ -261,6 +261,60 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 	})
 }
 
+// Fine-tuning: a model with another number of classes takes all but its last layer.
+func TestLoadModel_Skip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		a, b := network(x, 0), network(x, 0)
+		defer nn.Close(a)
+		defer nn.Close(b)
+		b.Modules[6].Module.(*nn.Linear).Weight.Close()
+		b.Modules[6].Module.(*nn.Linear).Bias.Close()
+		b.Modules[6].Module = nn.NewLinear(x, 24, 7, nn.LinearOptions{})
+		if err := Save(x, path, Checkpoint{Model: a}); err != nil {
+			return err
+		}
+		var mismatch *nn.LoadError
+		if err := LoadModel(x, path, b, nn.LoadOptions{}); !errors.As(err, &mismatch) || len(mismatch.Misshapen) != 2 {
+			t.Errorf("another last layer: %v", err)
+		}
+		last := func(name string) bool { return strings.HasPrefix(name, "6.") }
+		head := x.Clone(nn.State(b)[len(nn.State(b))-1].Tensor)
+		if err := LoadModel(x, path, b, nn.LoadOptions{Skip: last}); err != nil {
+			return err
+		}
+		for i, n := range nn.State(a) {
+			if m := nn.State(b)[i]; !last(n.Name) && !x.Equal(n.Tensor, m.Tensor) {
+				t.Errorf("%s was not loaded", n.Name)
+			} else if n.Name == "6.bias" && !x.Equal(head, m.Tensor) {
+				t.Error("6.bias was changed")
+			}
+		}
+		return nil
+	})
+}
+
+// A part of a model is neither saved nor loaded.
+func TestSave_Checks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		m := &struct{ W, v *cgotorch.Tensor }{x.Zeros(cgotorch.Float32), x.Zeros(cgotorch.Float32)}
+		if err := Save(x, path, Checkpoint{Model: m}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), path+": not saved: nn: ") || !strings.Contains(err.Error(), "v, an unexported field") {
+			t.Errorf("Save: %v", err)
+		}
+		if err := Save(x, path, Checkpoint{Model: &struct{ W *cgotorch.Tensor }{m.W}}); err != nil {
+			return err
+		}
+		none := &struct{ v *cgotorch.Tensor }{m.v}
+		for _, err := range []error{LoadModel(x, path, m, nn.LoadOptions{}), LoadModel(x, path, none, nn.LoadOptions{AllowUnexpected: true})} {
+			if err == nil || !strings.HasPrefix(err.Error(), "checkpoint: "+path+": nn: ") || !strings.Contains(err.Error(), "v, an unexported field") {
+				t.Errorf("LoadModel: %v", err)
+			}
+		}
+		return nil
+	})
+}
+
 func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	bare := filepath.Join(t.TempDir(), "bare.safetensors")

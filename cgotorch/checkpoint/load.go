@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,7 +54,8 @@ func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info,
 
 // LoadModel waits for the device and copies the model's part of a checkpoint, or all tensors of another safetensors file such
 // as a torchvision state dict, into the model. Dtypes are converted. It fails, having changed nothing, with [ErrDamaged] for
-// a damaged file, and with a [*nn.LoadError] where names or shapes differ, unless the options say otherwise.
+// a damaged file, and with a [*nn.LoadError] where names or shapes differ, unless the options say otherwise: with
+// [nn.LoadOptions].Skip a model with another number of classes takes all but the last layer.
 func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error {
 	f, err := openWhole(path)
 	if err != nil {
@@ -67,43 +69,28 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 	return f.copyTo(x.NoGrad().NoAutocast(), matched)
 }
 
-// match returns the model's tensors that are in the file. It decides as [nn.Load] does, without reading elements.
+// match returns the model's tensors that are to be loaded from the file. It reads no elements.
 func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
-	state := nn.State(model)
-	if len(state) == 0 {
+	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
 	}
-	var matched []nn.Named
-	failure := &nn.LoadError{}
-	known := map[string]bool{}
-	for _, n := range state {
-		known[n.Name] = true
-		if n.Tensor.Closed() {
-			return nil, f.fail("tensor %s of the model: %w", n.Name, cgotorch.ErrClosed)
-		}
-		t, ok := f.Lookup(n.Name)
-		switch {
-		case !ok:
-			if !o.AllowMissing && !strings.HasSuffix(n.Name, "num_batches_tracked") { // files older than PyTorch 0.4.1
-				failure.Missing = append(failure.Missing, n.Name)
-			}
-		case !slices.Equal(t.Shape, n.Tensor.Shape()):
-			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s%v, the model has %v)", n.Name, t.DType, t.Shape, n.Tensor))
-		default:
-			if _, ok := dtypes[t.DType]; !ok {
-				return nil, f.unsupported(t)
-			}
-			matched = append(matched, n)
-		}
-	}
+	var entries []nn.Entry
 	for _, t := range f.Tensors() {
-		if f.ofModel(t.Name) && !known[t.Name] && !o.AllowUnexpected {
-			failure.Unexpected = append(failure.Unexpected, t.Name)
+		if f.ofModel(t.Name) {
+			entries = append(entries, nn.Entry{Name: t.Name, Shape: t.Shape, Text: fmt.Sprintf("%s%v", t.DType, t.Shape)})
 		}
 	}
-	slices.Sort(failure.Unexpected)
-	if len(failure.Missing)+len(failure.Unexpected)+len(failure.Misshapen) > 0 {
-		return nil, f.fail("it is of another model than this %T: %w", model, failure)
+	matched, err := nn.Match(model, entries, o)
+	if mismatch := (*nn.LoadError)(nil); errors.As(err, &mismatch) {
+		return nil, f.fail("it is of another model than this %T: %w", model, err)
+	} else if err != nil {
+		return nil, f.fail("%w", err)
+	}
+	for _, n := range matched {
+		t, _ := f.Lookup(n.Name)
+		if _, ok := dtypes[t.DType]; !ok {
+			return nil, f.unsupported(t)
+		}
 	}
 	return matched, nil
 }

@@ -23,7 +23,8 @@ type Checkpoint struct {
 
 // Save waits for the device and writes a checkpoint, and with it the states of LibTorch's default generators of the CPU and
 // of x's device. The file at path, if there is one, is replaced by the whole new one, or stays as it is when Save fails, on a
-// full disk for instance. A panic of an operator does no harm to it either.
+// full disk for instance. A panic of an operator does no harm to it either. It fails with the error of [nn.Check] rather than
+// save a part of a model.
 func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
 	tensors, info, err := c.contents(x)
 	if err != nil {
@@ -51,6 +52,9 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 	}
 	if info.Config, err = raw(c.Config); err != nil {
 		return fail("Config: %w", err)
+	}
+	if err := nn.Check(c.Model); err != nil {
+		return nil, info, err
 	}
 	var tensors []safetensors.Tensor
 	names := map[*cgotorch.Tensor]string{}

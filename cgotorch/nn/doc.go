@@ -1,7 +1,7 @@
 // Package nn has modules, losses and initialisation with PyTorch's meaning, names and random draws.
 //
 // A module is a plain struct whose exported fields are its parameters, buffers, options and children; nothing is registered.
-// Names in a state dict come from the fields: see [State].
+// Names in a state dict come from the fields: see [State]. [Check] finds fields that it cannot see, such as maps.
 //
 //	type Net struct {
 //		Conv1 *nn.Conv2d   // conv1.weight, conv1.bias

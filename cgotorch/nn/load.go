@@ -15,10 +15,17 @@ func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 	x.NoGrad().CopyInPlace(destination, source).Close()
 }
 
-// LoadOptions are the options of [Load]; the zero value wants exactly the model's names.
+// LoadOptions are the options of [Load]; the zero value wants exactly the model's names. To fine-tune with another number of
+// classes, leave the last layer as it was made:
+//
+//	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
 type LoadOptions struct {
 	AllowMissing    bool // names of the model that are not among the tensors keep their values
 	AllowUnexpected bool // names that the model does not have are passed over
+
+	// Skip, where it is not nil, chooses names of which neither the model's nor the loaded tensors are looked at: the
+	// model's keep their values, whatever the shapes are.
+	Skip func(name string) bool
 }
 
 // LoadError says what keeps tensors from being a model's state. All names are sorted as in the model, or by alphabet.
@@ -42,36 +49,72 @@ func (e *LoadError) Error() string {
 }
 
 // Load copies tensors, by their names in [State], into m's parameters and buffers, casting to their dtypes. Between host and
-// device it waits for the device. It fails with a [*LoadError] and changes nothing unless names and shapes fit. A missing
-// num_batches_tracked is no error: files older than PyTorch 0.4.1 do not have it.
+// device it waits for the device. It fails and changes nothing with the error of [Check], and with a [*LoadError] unless
+// names and shapes fit. A missing num_batches_tracked is no error: files older than PyTorch 0.4.1 do not have it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
-	state := State(m)
+	var entries []Entry
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		if t := tensors[name]; t != nil {
+			entries = append(entries, Entry{Name: name, Shape: t.Shape(), Text: t.String(), Closed: t.Closed()})
+		}
+	}
+	matched, err := Match(m, entries, o)
+	if err != nil {
+		return err
+	}
+	for _, n := range matched {
+		Copy(x, n.Tensor, tensors[n.Name])
+	}
+	return nil
+}
+
+// Entry is what is known of a tensor before it is read from wherever it is stored.
+type Entry struct {
+	Name   string
+	Shape  []int64
+	Text   string // dtype and shape, for errors
+	Closed bool   // there is nothing to be read
+}
+
+// Match is [Load] for tensors of any store, before they are read: it returns those of m's tensors that have an entry to be
+// loaded from, and fails as Load does. No two entries have the same name.
+func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
+	if err := Check(m); err != nil {
+		return nil, err
+	}
+	skip := func(name string) bool { return o.Skip != nil && o.Skip(name) }
+	stored := map[string]Entry{}
+	for _, e := range entries {
+		stored[e.Name] = e
+	}
+	var matched []Named
 	failure := &LoadError{}
 	known := map[string]bool{}
-	for _, n := range state {
+	for _, n := range State(m) {
 		known[n.Name] = true
-		t := tensors[n.Name]
+		e, ok := stored[n.Name]
 		switch {
-		case t == nil:
+		case skip(n.Name):
+		case n.Tensor.Closed():
+			return nil, fmt.Errorf("nn: Load: tensor %s of the model: %w", n.Name, cgotorch.ErrClosed)
+		case !ok:
 			if !o.AllowMissing && !strings.HasSuffix(n.Name, "num_batches_tracked") {
 				failure.Missing = append(failure.Missing, n.Name)
 			}
-		case t.Closed() || !slices.Equal(t.Shape(), n.Tensor.Shape()):
-			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%v, the model has %v)", n.Name, t, n.Tensor))
+		case e.Closed || !slices.Equal(e.Shape, n.Tensor.Shape()):
+			failure.Misshapen = append(failure.Misshapen, fmt.Sprintf("%s (%s, the model has %v)", n.Name, e.Text, n.Tensor))
+		default:
+			matched = append(matched, n)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(tensors)) {
-		if !o.AllowUnexpected && !known[name] {
-			failure.Unexpected = append(failure.Unexpected, name)
+	for _, e := range entries {
+		if !o.AllowUnexpected && !known[e.Name] && !skip(e.Name) {
+			failure.Unexpected = append(failure.Unexpected, e.Name)
 		}
 	}
+	slices.Sort(failure.Unexpected)
 	if len(failure.Missing)+len(failure.Unexpected)+len(failure.Misshapen) > 0 {
-		return failure
+		return nil, failure
 	}
-	for _, n := range state {
-		if t := tensors[n.Name]; t != nil {
-			Copy(x, n.Tensor, t)
-		}
-	}
-	return nil
+	return matched, nil
 }

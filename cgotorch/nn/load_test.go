@@ -105,3 +105,42 @@ func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
 		}
 	})
 }
+
+// Of skipped names nothing is looked at: neither their shapes, nor whether they are there.
+func TestLoad_Skip(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		m := twoLayers(x)
+		defer nn.Close(m)
+		state := stateFor(x)
+		state["0.weight"] = x.Zeros(cgotorch.Float32, 1000, 2) // another number of classes
+		delete(state, "0.bias")
+		state["0.extra"] = state["1.bias"]
+		weight := values(x, x.Detach(nn.State(m)[0].Tensor))
+		skip := func(name string) bool { return strings.HasPrefix(name, "0.") }
+		if err := nn.Load(x, m, state, nn.LoadOptions{Skip: skip}); err != nil {
+			t.Fatal(err)
+		}
+		if got := values(x, x.Detach(nn.State(m)[0].Tensor)); !slices.Equal(got, weight) {
+			t.Errorf("the skipped weight was %v and is %v", weight, got)
+		}
+		if got := values(x, x.Detach(nn.State(m)[2].Tensor)); got[0] != 5 {
+			t.Errorf("1.weight is %v, want 5", got)
+		}
+		state["head"] = state["1.bias"]
+		delete(state, "1.bias")
+		err := nn.Load(x, m, state, nn.LoadOptions{Skip: skip})
+		var failure *nn.LoadError
+		if !errors.As(err, &failure) || !slices.Equal(failure.Missing, []string{"1.bias"}) || !slices.Equal(failure.Unexpected, []string{"head"}) || failure.Misshapen != nil {
+			t.Errorf("got error %v, want 1.bias missing and head unexpected", err)
+		}
+		nn.State(m)[0].Tensor.Close()
+		delete(state, "head")
+		state["1.bias"] = x.Zeros(cgotorch.Float32, 1)
+		if err := nn.Load(x, m, state, nn.LoadOptions{Skip: skip}); err != nil {
+			t.Errorf("a skipped tensor is closed: %v", err)
+		}
+		if err := nn.Load(x, m, stateFor(x), nn.LoadOptions{}); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "0.weight") {
+			t.Errorf("a tensor is closed: got error %v, want ErrClosed of 0.weight", err)
+		}
+	})
+}

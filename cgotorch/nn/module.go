@@ -53,8 +53,9 @@ func ZeroGrad(m any) error {
 }
 
 // Close frees every parameter and buffer of m and its children, once each, and their gradients. Closing twice does nothing.
+// Where [Check] finds tensors that it cannot free, it returns that error.
 func Close(m any) error {
-	var errs []error
+	errs := []error{Check(m)}
 	for _, n := range State(m) {
 		errs = append(errs, n.Tensor.Close())
 	}

@@ -32,9 +32,10 @@ type Container interface {
 //
 // Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag `state:"name"` gives
 // another name, `state:"-"` hides the field, and the option in `state:",buffer"` makes a tensor a buffer. The fields of
-// embedded structs count as the module's own. The elements of a slice are named 0, 1, …. Nil tensors and modules are passed
-// over, and so are fields that are neither tensors, structs, modules, nor slices of them. A tensor that is held twice is
-// listed twice.
+// embedded structs count as the module's own. The elements of a slice or array are named 0, 1, …. Nil tensors and modules are
+// passed over, and so are fields that are neither tensors, structs, modules, nor slices or arrays of them: a tensor in a map
+// or an unexported field is neither saved nor trained. [Check] returns an error that names such a field; call it once for
+// each kind of module that you write. A tensor that is held twice is listed twice.
 func State(m any) []Named {
 	var state []Named
 	walk(m, func(_ reflect.Value, own []slot) {
@@ -88,7 +89,7 @@ type slot struct {
 	field reflect.Value
 }
 
-// walk calls visit for m and every module below it, parents first, with the module's struct (or slice) and the tensors that
+// walk calls visit for m and every module below it, parents first, with the module's struct (or list) and the tensors that
 // are its own.
 func walk(m any, visit func(v reflect.Value, own []slot)) {
 	w := walker{visit: visit, path: map[any]bool{}}
@@ -110,16 +111,15 @@ type member struct {
 }
 
 func (w *walker) module(prefix string, v reflect.Value) {
-	if v.Kind() == reflect.Interface {
-		v = v.Elem()
-	}
-	if v.Kind() == reflect.Pointer {
-		key := v.Interface()
-		if w.path[key] {
-			return
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+		if v.Kind() == reflect.Pointer {
+			key := v.Interface()
+			if w.path[key] {
+				return
+			}
+			w.path[key] = true
+			defer delete(w.path, key)
 		}
-		w.path[key] = true
-		defer delete(w.path, key)
 		v = v.Elem()
 	}
 	var own, buffers []slot
@@ -153,16 +153,24 @@ func holdsState(v reflect.Value) bool {
 		return !v.IsNil() && holdsState(v.Elem())
 	case reflect.Struct:
 		return true
-	case reflect.Slice:
-		switch v.Type().Elem().Kind() {
-		case reflect.Interface, reflect.Pointer, reflect.Struct:
-			return true
-		}
+	case reflect.Slice, reflect.Array:
+		return elementsMayHold(v.Type())
 	}
 	return false
 }
 
-// membersOf lists the children that a container names, the elements of a slice, or the exported fields of a struct.
+// elementsMayHold reports whether the elements of a slice or array can be or hold tensors.
+func elementsMayHold(list reflect.Type) bool {
+	switch e := list.Elem(); e.Kind() {
+	case reflect.Interface, reflect.Pointer, reflect.Struct:
+		return true
+	case reflect.Slice, reflect.Array:
+		return elementsMayHold(e)
+	}
+	return false
+}
+
+// membersOf lists the children that a container names, the elements of a slice or array, or the exported fields of a struct.
 func membersOf(v reflect.Value) []member {
 	var members []member
 	if c, ok := containerOf(v); ok {
@@ -171,7 +179,7 @@ func membersOf(v reflect.Value) []member {
 		}
 		return members
 	}
-	if v.Kind() == reflect.Slice {
+	if v.Kind() == reflect.Slice || v.Kind() == reflect.Array {
 		for i := range v.Len() {
 			value := v.Index(i)
 			if value.Kind() == reflect.Interface {
@@ -184,7 +192,7 @@ func membersOf(v reflect.Value) []member {
 	t := v.Type()
 	for i := range t.NumField() {
 		f := t.Field(i)
-		tag, option, _ := strings.Cut(f.Tag.Get("state"), ",")
+		tag := stateTag(f)
 		switch {
 		case tag == "-":
 		case f.Anonymous && tag == "":
@@ -199,10 +207,21 @@ func membersOf(v reflect.Value) []member {
 			if value.Kind() == reflect.Interface {
 				value = value.Elem()
 			}
-			members = append(members, member{tag, value, option == "buffer"})
+			members = append(members, member{tag, value, isBuffer(f)})
 		}
 	}
 	return members
+}
+
+// stateTag is the name that a field's tag gives it, "" for none and "-" for a hidden field.
+func stateTag(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("state"), ",")
+	return name
+}
+
+func isBuffer(f reflect.StructField) bool {
+	_, option, _ := strings.Cut(f.Tag.Get("state"), ",")
+	return option == "buffer"
 }
 
 // structUnder follows interfaces and pointers to a struct.

@@ -52,6 +52,11 @@ type everything struct {
 	Options     struct{ Width int }
 	Stream      *cgotorch.Stream
 	Numbers     []int
+	Pair        [2]*leaf      // 0, 1
+	Stages      [][]nn.Module // 0.0, 0.1
+	Twice       [1][2]leaf    // 0.0, 0.1
+	Indirect    **leaf
+	Rows        [][]float32
 	private     *leaf
 	Table       map[string]*leaf
 }
@@ -64,14 +69,19 @@ func TestState_NamesAndOrder(t *testing.T) {
 			LayerNorm2d: *newLeaf(x), Named: newLeaf(x), Hidden: hidden, Blocks: []nn.Module{newLeaf(x), nil, newLeaf(x)},
 			List: []*cgotorch.Tensor{x.Keep(x.Zeros(cgotorch.Float32))}, Order: nn.NewSequential(newLeaf(x)),
 			inner:  inner{newLeaf(x)},
+			Pair:   [2]*leaf{nil, newLeaf(x)},
+			Stages: [][]nn.Module{nil, {newLeaf(x)}}, Twice: [1][2]leaf{{*newLeaf(x), *newLeaf(x)}}, Rows: [][]float32{{1}},
 			Stream: cgotorch.DefaultStream(cgotorch.CPU), private: hidden,
 		}
+		indirect := newLeaf(x)
+		m.Indirect = &indirect
 		defer nn.Close(hidden)
 		defer nn.Close(m)
 		var want []string
 		want = append(want, "own")
 		for _, prefix := range []string{
 			"child", "fc", "bn1", "running_mean", "layer_norm2d", "embedded", "other", "blocks.0", "blocks.2", "list", "order.0",
+			"pair.1", "stages.1.0", "twice.0.0", "twice.0.1", "indirect",
 		} {
 			if prefix == "list" {
 				want = append(want, "list.0")

@@ -14,8 +14,11 @@ type ToOptions struct {
 
 // To moves m to x's device, replacing each parameter and buffer that is not already as asked for; it waits for the device
 // where they move between host and device. The old tensors are closed and their gradients dropped: make the optimizer
-// afterwards. No work that reads them may be pending on another stream.
+// afterwards. No work that reads them may be pending on another stream. It fails with the error of [Check].
 func To(x *cgotorch.Exec, m any, o ToOptions) {
+	if err := Check(m); err != nil {
+		x.Fail("nn.To", err)
+	}
 	moved := map[*cgotorch.Tensor]*cgotorch.Tensor{}
 	walk(m, func(_ reflect.Value, own []slot) {
 		for _, s := range own {

@@ -1,0 +1,217 @@
+package nn
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Check returns an error for each place where m, a pointer to a module, holds tensors or modules that [State] does not see,
+// so that no optimizer would change them and no file would have them: maps, unexported fields, and embedded fields that are
+// no structs. It names the field and says what to do. Fields with the tag `state:"-"` are left out on purpose. It looks at
+// what is held now, so call it on a module that is made; what a closure holds it cannot see.
+//
+// [Load], [To], [Close] and package checkpoint check by themselves.
+func Check(m any) error {
+	c := checker{module: m, known: map[place]bool{}, seen: map[place]bool{}}
+	walk(m, func(v reflect.Value, own []slot) {
+		if v.CanAddr() {
+			c.known[placeOf(v.Addr())] = true
+		}
+		for _, s := range own {
+			c.known[placeOf(reflect.ValueOf(s.Tensor))] = true
+		}
+	})
+	if v := reflect.ValueOf(m); v.IsValid() {
+		c.check("", v, packageOf(v.Type(), ""))
+	}
+	return errors.Join(c.lost...)
+}
+
+// checker looks at a module as [State] walks it, and besides at the fields that State passes over.
+type checker struct {
+	module any
+	known  map[place]bool // the tensors and modules that State sees
+	seen   map[place]bool // what check has gone through
+	lost   []error
+}
+
+// place is what a pointer points to. A struct and its first field have one address.
+type place struct {
+	address unsafe.Pointer
+	of      reflect.Type
+}
+
+func placeOf(pointer reflect.Value) place {
+	return place{pointer.UnsafePointer(), pointer.Type().Elem()}
+}
+
+func (c *checker) lose(name string, v reflect.Value, what, todo string) {
+	if name == "" {
+		name = "the module itself"
+	}
+	c.lost = append(c.lost, fmt.Errorf("nn: %T: %s, %s of type %v, holds tensors or modules that nn.State does not see: %s: %w",
+		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
+}
+
+// check looks at a value that State walks. Structs of other packages than within's are looked into only if they are modules.
+func (c *checker) check(name string, v reflect.Value, within string) {
+	v = c.follow(v)
+	switch v.Kind() {
+	case reflect.Map:
+		if c.holds(v, within) {
+			c.lose(name, v, "a map", "a map has no order, so use a slice, or a struct with a field for each")
+		}
+	case reflect.Slice, reflect.Array:
+		if elementsMayHold(v.Type()) || v.Type().Elem().Kind() == reflect.Map {
+			for i := range v.Len() {
+				c.check(join(name, strconv.Itoa(i)), v.Index(i), within)
+			}
+		}
+	case reflect.Struct:
+		if !ownStruct(v.Type(), within) {
+			return
+		}
+		if container, ok := containerOf(v); ok {
+			for _, child := range container.Children() {
+				c.check(join(name, child.Name), reflect.ValueOf(child.Module), packageOf(v.Type(), within))
+			}
+			return
+		}
+		c.fields(name, v, packageOf(v.Type(), within))
+	}
+}
+
+func (c *checker) fields(name string, v reflect.Value, within string) {
+	for i := range v.NumField() {
+		f, value := v.Type().Field(i), v.Field(i)
+		tag := stateTag(f)
+		embedded := f.Anonymous && tag == ""
+		inside, isStruct := structUnder(value)
+		switch {
+		case tag == "-":
+		case embedded && isStruct && inside.Type() != tensorType.Elem():
+			c.fields(name, inside, packageOf(inside.Type(), within))
+		case embedded && c.holds(value, within):
+			c.lose(join(name, f.Name), value, "an embedded field", `give the field a name, or the tag state:"-" if it is not the module's`)
+		case embedded:
+		case f.IsExported():
+			c.check(join(name, f.Name), value, within)
+		case c.holds(value, within):
+			c.lose(join(name, f.Name), value, "an unexported field", `export it, or give it the tag state:"-" if it is not the module's`)
+		}
+	}
+}
+
+// follow goes through pointers and interfaces, through no pointer twice, to what can hold tensors.
+func (c *checker) follow(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		if v.Type() == tensorType || v.IsNil() || v.Kind() == reflect.Pointer && !first(c.seen, v) {
+			return reflect.Value{}
+		}
+		v = v.Elem()
+	}
+	return v
+}
+
+// first reports whether a pointer is new to a set, and adds it.
+func first(seen map[place]bool, v reflect.Value) bool {
+	p := placeOf(v)
+	known := seen[p]
+	seen[p] = true
+	return !known
+}
+
+// holds reports whether there is a tensor in v, or a module with a mode, that State does not see by another way.
+func (c *checker) holds(v reflect.Value, within string) bool {
+	return search{c.known, map[place]bool{}}.holds(v, within)
+}
+
+type search struct{ known, seen map[place]bool }
+
+func (s search) holds(v reflect.Value, within string) bool {
+	if !v.IsValid() {
+		return false
+	}
+	if v.Type() == tensorType {
+		return !v.IsNil() && !s.known[placeOf(v)]
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return !v.IsNil() && (v.Kind() == reflect.Interface || first(s.seen, v)) && s.holds(v.Elem(), within)
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() != reflect.Map && !elementsMayHold(v.Type()) {
+			return false
+		}
+		for i := range v.Len() {
+			if s.holds(v.Index(i), within) {
+				return true
+			}
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			if s.holds(v.MapIndex(key), within) {
+				return true
+			}
+		}
+	case reflect.Struct:
+		if !ownStruct(v.Type(), within) {
+			return false
+		}
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if f.Name == "Eval" && f.Type.Kind() == reflect.Bool && isModule(v.Type()) && !s.walked(v) {
+				return true
+			}
+			if stateTag(f) != "-" && s.holds(v.Field(i), packageOf(v.Type(), within)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s search) walked(v reflect.Value) bool { return v.CanAddr() && s.known[placeOf(v.Addr())] }
+
+var moduleType = reflect.TypeFor[Module]()
+
+func isModule(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return p.Implements(moduleType) || p.Implements(containerType)
+}
+
+// ownStruct reports whether a struct that a module holds is likely a part of it, and not an optimizer, a stream or the like.
+func ownStruct(t reflect.Type, within string) bool {
+	return t.PkgPath() == "" || t.PkgPath() == within || isModule(t)
+}
+
+// packageOf is the path of the package that declares a type or the type of its elements, else within.
+func packageOf(t reflect.Type, within string) string {
+	for t.PkgPath() == "" {
+		switch t.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+			t = t.Elem()
+		case reflect.Struct: // its unexported fields know
+			for i := range t.NumField() {
+				if f := t.Field(i); f.PkgPath != "" {
+					return f.PkgPath
+				}
+			}
+			return within
+		default:
+			return within
+		}
+	}
+	return t.PkgPath()
+}
+
+func join(name, field string) string {
+	if name == "" {
+		return field
+	}
+	return name + "." + field
+}
