@@ -17,7 +17,7 @@ type builder struct {
 // build runs fn after checking what all models share. classes is the default.
 func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, fn func(b *builder) M) M {
 	if o.Classes < 0 || o.Channels < 0 {
-		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default", o.Classes, o.Channels))
+		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default: %w", o.Classes, o.Channels, cgotorch.ErrInvalidArgument))
 	}
 	if o.Classes == 0 {
 		o.Classes = classes

@@ -24,7 +24,7 @@ func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 		o.Hidden = []int{512, 256}
 	}
 	if min(o.ImageSize[0], o.ImageSize[1]) < 1 || len(o.Hidden) > 0 && slices.Min(o.Hidden) < 1 || !(o.Dropout <= 1) {
-		x.Fail(where, fmt.Errorf("ImageSize is %v, Hidden %v, Dropout %v: want sizes of at least 1 and a probability", o.ImageSize, o.Hidden, o.Dropout))
+		x.Fail(where, fmt.Errorf("ImageSize is %v, Hidden %v, Dropout %v: want sizes of at least 1 and a probability: %w", o.ImageSize, o.Hidden, o.Dropout, cgotorch.ErrInvalidArgument))
 	}
 	return build(x, where, o, 10, func(b *builder) *MLP {
 		in := b.Channels * o.ImageSize[0] * o.ImageSize[1]

@@ -26,7 +26,7 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 		o.Dropout = 0.2
 	}
 	if !(o.Width > 0 && o.Width <= 100) || !(o.Dropout <= 1) {
-		x.Fail(where, fmt.Errorf("Width is %v, want more than 0 and at most 100; Dropout is %v, want at most 1", o.Width, o.Dropout))
+		x.Fail(where, fmt.Errorf("Width is %v, want more than 0 and at most 100; Dropout is %v, want at most 1: %w", o.Width, o.Dropout, cgotorch.ErrInvalidArgument))
 	}
 	return build(x, where, o, 1000, func(b *builder) *MobileNetV2 {
 		in := roundToEight(32 * o.Width)
