@@ -15,13 +15,13 @@ import (
 type format int
 
 const (
-	folder format = iota + 1
+	directory format = iota + 1
 	plainTar
 	gzipTar
 )
 
 func (f format) String() string {
-	return [...]string{"unknown", "folder", "tar", "gzip-compressed tar"}[f]
+	return [...]string{"unknown", "directory", "tar", "gzip-compressed tar"}[f]
 }
 
 // archive is an opened archive. It is safe for concurrent use.
@@ -30,7 +30,7 @@ type archive struct {
 	format format
 	file   *os.File    // a .tar or .tgz
 	info   fs.FileInfo // of file, when it was opened
-	root   *os.Root    // a folder
+	root   *os.Root    // a directory
 
 	maxMember int // bytes
 }
@@ -50,18 +50,18 @@ func openArchive(path string, maxMember int) (*archive, error) {
 	a := &archive{path: path, maxMember: maxMember}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, a.unreadable(err, "no such file or folder; check the path")
+		return nil, a.unreadable(err, "no such file or directory; check the path")
 	} else if err != nil {
 		return nil, a.unreadable(err, "%v", bare(err))
 	}
 	switch {
 	case info.IsDir():
-		a.format = folder
+		a.format = directory
 		a.root, err = os.OpenRoot(path)
 	case info.Mode().IsRegular():
 		a.file, err = os.Open(path)
 	default:
-		return nil, a.unreadable(nil, "neither a file nor a folder; a pipe or device has to be written to a file first")
+		return nil, a.unreadable(nil, "neither a file nor a directory; a pipe or device has to be written to a file first")
 	}
 	if err != nil {
 		return nil, a.unreadable(err, "%v", bare(err))
@@ -85,8 +85,8 @@ func (a *archive) Close() error {
 
 // open starts at the first member. A stream of a .tgz reads until ctx ends.
 func (a *archive) open(ctx context.Context) (stream, error) {
-	if a.format == folder {
-		return a.openFolder()
+	if a.format == directory {
+		return a.openDirectory()
 	}
 	if err := a.unchanged(); err != nil {
 		return nil, err
@@ -97,9 +97,9 @@ func (a *archive) open(ctx context.Context) (stream, error) {
 	return a.openTar(), nil
 }
 
-// read returns the content of a member of a .tar or a folder, in memory from take, as stream.content does.
+// read returns the content of a member of a .tar or a directory, in memory from take, as stream.content does.
 func (a *archive) read(e entry, take func(bytes int) []byte) ([]byte, error) {
-	if a.format == folder {
+	if a.format == directory {
 		return a.readFile(e, take)
 	}
 	buf := take(int(e.size))
@@ -136,7 +136,7 @@ func (a *archive) sniff() error {
 	}
 	head = head[:n]
 	begins := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
-	const wanted = "; .tgz, .tar.gz, .tar and folders can be read"
+	const wanted = "; .tgz, .tar.gz, .tar and directories can be read"
 	switch {
 	case n == 0:
 		return a.unreadable(nil, "empty file (0 bytes); copy or download it again")
@@ -145,7 +145,7 @@ func (a *archive) sniff() error {
 	case isTarHeader(head):
 		a.format = plainTar
 	case begins("PK\x03\x04"), begins("PK\x05\x06"):
-		return a.unreadable(nil, "a zip file%s; unpack it and give the folder", wanted)
+		return a.unreadable(nil, "a zip file%s; unpack it and give the directory", wanted)
 	case begins("\xfd7zXZ"), begins("\x28\xb5\x2f\xfd"), begins("BZh"):
 		return a.unreadable(nil, "compressed with xz, zstd or bzip2%s; decompress it first", wanted)
 	case begins("version https://git-lfs"):

@@ -84,7 +84,7 @@ func TestOpen_Missing(t *testing.T) {
 	checkLeaks(t)
 	path := filepath.Join(t.TempDir(), "no.tgz")
 	_, err := Open(path, Options{})
-	wantError(t, err, ErrArchive, path, "no such file or folder")
+	wantError(t, err, ErrArchive, path, "no such file or directory")
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v is not fs.ErrNotExist", err)
 	}
@@ -97,10 +97,10 @@ func TestOpen_Pipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(path, Options{})
-	wantError(t, err, ErrArchive, path, "neither a file nor a folder")
+	wantError(t, err, ErrArchive, path, "neither a file nor a directory")
 }
 
-func TestOpen_EmptyFolder(t *testing.T) {
+func TestOpen_EmptyDirectory(t *testing.T) {
 	checkLeaks(t)
 	path := t.TempDir()
 	_, err := Open(path, Options{})

@@ -3,6 +3,10 @@ package imageloader
 import "sync/atomic"
 
 // HostBatch is a batch of images in the loader's memory. It is the consumer's until Release, from whatever goroutine.
+//
+// A program that makes batches itself, as a Source of package prefetcher, fills in the exported fields; a nil Flip flips
+// none, and the prefetcher does not read FlipBytes. A device copies while the host goes on only from page-locked memory, that
+// of a cgotorch.HostSlab for example, and may read it until Release: OnRelease says that it can be filled again.
 type HostBatch struct {
 	N                       int // images in this batch; the last of an epoch may have fewer
 	Height, Width, Channels int
@@ -19,7 +23,15 @@ type HostBatch struct {
 
 	Epoch, Index int // which epoch, and which batch of it, from 0
 
-	state    State
+	// Place is what [HostBatch.State] returns. A loader sets it; another source may leave it zero, or set what it needs to
+	// go on from.
+	Place State
+
+	// OnRelease, where it is not nil, is called once, by the first Release, on whatever goroutine calls that, and after the
+	// batch has forgotten its memory. It must not wait for the device or for another batch. It is set by who makes the
+	// batch, or hands it on, before anybody else has it; setting it on a loader's batch takes nothing from the loader.
+	OnRelease func()
+
 	ring     *ring
 	buffer   *buffer
 	released atomic.Bool
@@ -28,11 +40,11 @@ type HostBatch struct {
 // State returns the place right after this batch: a loader restored to it continues with the following one. After the last
 // batch of an epoch nothing of that epoch is left, and a loader restored to it has an epoch without batches first; its
 // [State.NextEpoch] is the start of the next. State may be called after Release.
-func (b *HostBatch) State() State { return b.state }
+func (b *HostBatch) State() State { return b.Place }
 
 // Release gives the memory back to the loader, which fills it again: nothing may read it any more, a device copy included.
 // Releasing twice is legal. It never waits, and may be called after the loader's Close. For a batch that is not from a
-// loader it only forgets the memory.
+// loader it forgets the memory and calls OnRelease.
 func (b *HostBatch) Release() {
 	if b.released.Swap(true) {
 		return
@@ -40,5 +52,8 @@ func (b *HostBatch) Release() {
 	b.Images, b.Labels, b.Flip, b.FlipBytes = nil, nil, nil, nil
 	if b.ring != nil {
 		b.ring.give(b.buffer)
+	}
+	if b.OnRelease != nil {
+		b.OnRelease()
 	}
 }

@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// folderStream goes through a folder, in the order of its names. Symbolic links are not followed.
-type folderStream struct {
+// directoryStream goes through a directory, in the order of its names. Symbolic links are not followed.
+type directoryStream struct {
 	archive *archive
 	entries []entry
 	current entry
 }
 
-func (a *archive) openFolder() (*folderStream, error) {
-	s := &folderStream{archive: a}
+func (a *archive) openDirectory() (*directoryStream, error) {
+	s := &directoryStream{archive: a}
 	err := fs.WalkDir(a.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return a.unreadable(err, "%s: %v; make it readable or move it away", printable(name), bare(err))
@@ -27,7 +27,7 @@ func (a *archive) openFolder() (*folderStream, error) {
 		e := entry{number: len(s.entries) + 1, name: name, size: -1, kind: specialFile}
 		switch {
 		case d.IsDir():
-			e.kind = subfolder
+			e.kind = subdirectory
 		case d.Type()&fs.ModeSymlink != 0:
 			e.kind = symbolicLink
 		case d.Type().IsRegular():
@@ -42,7 +42,7 @@ func (a *archive) openFolder() (*folderStream, error) {
 	return s, nil
 }
 
-func (s *folderStream) next() (entry, error) {
+func (s *directoryStream) next() (entry, error) {
 	if len(s.entries) == 0 {
 		return entry{}, io.EOF
 	}
@@ -50,13 +50,13 @@ func (s *folderStream) next() (entry, error) {
 	return s.current, nil
 }
 
-func (s *folderStream) content(take func(bytes int) []byte) ([]byte, error) {
+func (s *directoryStream) content(take func(bytes int) []byte) ([]byte, error) {
 	return s.archive.readFile(s.current, take)
 }
 
-func (s *folderStream) close() {}
+func (s *directoryStream) close() {}
 
-// readFile returns the content of a file below the folder. What goes wrong with it concerns that file alone.
+// readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
 func (a *archive) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
 	f, err := a.root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took the file's place must not block
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What happens to a file of a folder after Open concerns that file alone.
+// What happens to a file of a directory after Open concerns that file alone.
 func TestEpoch_FileChanges(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -18,23 +18,23 @@ func TestEpoch_FileChanges(t *testing.T) {
 		want   string
 	}{
 		{"removed", os.Remove, "no such file"},
-		{"a folder", func(file string) error { os.Remove(file); return os.Mkdir(file, 0o755) }, "no longer a file"},
+		{"a directory", func(file string) error { os.Remove(file); return os.Mkdir(file, 0o755) }, "no longer a file"},
 		{"a pipe", func(file string) error { os.Remove(file); return syscall.Mkfifo(file, 0o644) }, "no longer a file"},
 		{"empty", func(file string) error { return os.Truncate(file, 0) }, "zero bytes"},
 		{"too large", func(file string) error { return os.Truncate(file, 1001) }, "too large: 1001 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			folder := writeFolder(t, numbered(8))
+			directory := writeDirectory(t, numbered(8))
 			o := options()
 			o.MaxMemberBytes = 1000
-			strict := open(t, folder, o)
+			strict := open(t, directory, o)
 			o.MaxSkipRate = 0.2
-			skipping := open(t, folder, o)
-			if err := test.change(filepath.Join(folder, "train/a/002.png")); err != nil {
+			skipping := open(t, directory, o)
+			if err := test.change(filepath.Join(directory, "train/a/002.png")); err != nil {
 				t.Fatal(err)
 			}
 			_, err := tryRead(strict)
-			wantError(t, err, ErrBadMember, folder+": member 5 (train/a/002.png): ", test.want)
+			wantError(t, err, ErrBadMember, directory+": member 5 (train/a/002.png): ", test.want)
 			if got, want := levels(t, skipping), []int{0, 1, 3, 4, 5, 6, 7}; !slices.Equal(got, want) {
 				t.Errorf("got images %v, want %v", got, want)
 			}
@@ -42,23 +42,23 @@ func TestEpoch_FileChanges(t *testing.T) {
 	}
 }
 
-// A folder is listed by name, so that its order is the same everywhere.
-func TestOpen_FolderOrder(t *testing.T) {
-	folder := writeFolder(t, []member{
+// A directory is listed by name, so that its order is the same everywhere.
+func TestOpen_DirectoryOrder(t *testing.T) {
+	directory := writeDirectory(t, []member{
 		{name: "b/2.png", body: solid(2, 3, 3)}, {name: "a/10.png", body: solid(0, 3, 3)}, {name: "a/9.png", body: solid(1, 3, 3)},
 	})
-	if got := fmt.Sprint(levels(t, open(t, folder, options()))); got != "[0 1 2]" {
+	if got := fmt.Sprint(levels(t, open(t, directory, options()))); got != "[0 1 2]" {
 		t.Errorf("got images %v, want [0 1 2]", got)
 	}
 }
 
-func TestScan_FolderWithLargeFile(t *testing.T) {
+func TestScan_DirectoryWithLargeFile(t *testing.T) {
 	checkLeaks(t)
-	folder := writeFolder(t, numbered(3))
-	if err := os.Truncate(filepath.Join(folder, "train/b/001.png"), defaultMaxMemberBytes+1); err != nil {
+	directory := writeDirectory(t, numbered(3))
+	if err := os.Truncate(filepath.Join(directory, "train/b/001.png"), defaultMaxMemberBytes+1); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Scan(context.Background(), folder)
+	r, err := Scan(context.Background(), directory)
 	if err != nil {
 		t.Fatal(err)
 	}

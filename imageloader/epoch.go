@@ -158,7 +158,7 @@ func (e *epoch) fill(b *buffer) (*HostBatch, error) {
 		return nil, e.finish()
 	}
 	e.place.Batch++
-	batch.state = e.place
+	batch.Place = e.place
 	batch.view(b)
 	return batch, nil
 }

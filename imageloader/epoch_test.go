@@ -206,7 +206,7 @@ func TestEpoch_TooManyEarly(t *testing.T) {
 		s.change(&o)
 		lines, err := tryRead(open(t, s.path, o))
 		wantError(t, err, ErrBadMember, "9 of 40 images are unusable")
-		if len(lines) > 0 && s.name != "folder" { // whose order is another
+		if len(lines) > 0 && s.name != "directory" { // whose order is another
 			t.Errorf("%s: got %d batches before the error", s.name, len(lines))
 		}
 	}

@@ -10,18 +10,19 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// A folder of two classes, read in batches of two.
+// A directory of two classes, read in batches of two.
 func Example() {
-	folder := paint(map[string]color.Color{
+	directory := paint(map[string]color.Color{
 		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 200, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},
 	})
-	defer os.RemoveAll(folder)
+	defer os.RemoveAll(directory)
 
-	loader, err := imageloader.Open(folder, imageloader.Options{
+	loader, err := imageloader.Open(directory, imageloader.Options{
 		BatchSize: 2, Transform: decode.ResizeCenterCrop{Resize: 8, Height: 8, Width: 8},
 	})
 	if err != nil {
@@ -43,14 +44,14 @@ func Example() {
 }
 
 func ExampleLoader_Restore() {
-	folder := paint(map[string]color.Color{
+	directory := paint(map[string]color.Color{
 		"grey/1.png": color.Gray{10}, "grey/2.png": color.Gray{20}, "grey/3.png": color.Gray{30}, "grey/4.png": color.Gray{40},
 	})
-	defer os.RemoveAll(folder)
+	defer os.RemoveAll(directory)
 	options := imageloader.Options{
 		BatchSize: 1, Train: true, Seed: 3, Channels: 1, Transform: decode.RandomCrop{Height: 4, Width: 4, Padding: 1},
 	}
-	loader, err := imageloader.Open(folder, options)
+	loader, err := imageloader.Open(directory, options)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -83,9 +84,45 @@ func ExampleLoader_Restore() {
 	// Output: true
 }
 
-// paint writes a folder of pictures of one colour each.
+// A program's own batches, as a source of package prefetcher yields them, in two halves of one slab: each is filled again
+// when the batch before it in that half was released.
+func ExampleHostBatch_ownSource() {
+	const images, bytes = 2, 2 * 2 * 2 * 3
+	slab, err := cgotorch.NewHostSlab(2 * bytes)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer slab.Close()
+	free := make(chan []byte, 2)
+	free <- slab.Bytes()[:bytes]
+	free <- slab.Bytes()[bytes : 2*bytes]
+
+	next := func(index int) *imageloader.HostBatch {
+		memory := <-free // waits for a Release
+		for i := range memory {
+			memory[i] = byte(index)
+		}
+		return &imageloader.HostBatch{
+			N: images, Height: 2, Width: 2, Channels: 3, Images: memory, Labels: make([]int64, images), Index: index,
+			Place:     imageloader.State{Batch: index + 1},
+			OnRelease: func() { free <- memory },
+		}
+	}
+	for index := range 4 {
+		batch := next(index)
+		fmt.Println(batch.Images[0], batch.State().Batch)
+		batch.Release()
+	}
+	// Output:
+	// 0 1
+	// 1 2
+	// 2 3
+	// 3 4
+}
+
+// paint writes a directory of pictures of one colour each.
 func paint(colours map[string]color.Color) string {
-	folder, err := os.MkdirTemp("", "example")
+	directory, err := os.MkdirTemp("", "example")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -94,7 +131,7 @@ func paint(colours map[string]color.Color) string {
 		for i := range 144 {
 			picture.Set(i%12, i/12, c)
 		}
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			log.Fatal(err)
 		}
@@ -107,5 +144,5 @@ func paint(colours map[string]color.Color) string {
 		}
 		f.Close()
 	}
-	return folder
+	return directory
 }

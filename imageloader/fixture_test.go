@@ -115,7 +115,7 @@ func write(t testing.TB, name string, data []byte) string {
 	return path
 }
 
-func writeFolder(t testing.TB, members []member) string {
+func writeDirectory(t testing.TB, members []member) string {
 	t.Helper()
 	root := t.TempDir()
 	for _, m := range members {
@@ -145,7 +145,7 @@ func sources(t testing.TB, members []member) []source {
 	packed := tarOf(members)
 	tgz := write(t, "a.tgz", gzipOf(packed))
 	return []source{
-		{"folder", writeFolder(t, members), false, keep},
+		{"directory", writeDirectory(t, members), false, keep},
 		{"tar", write(t, "a.tar", packed), false, keep},
 		{"tgz", tgz, false, keep},
 		{"tgz streamed", tgz, true, func(o *Options) { o.ShuffleBuffer = 1500 }},

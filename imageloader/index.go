@@ -44,14 +44,16 @@ type indexer struct {
 
 	holding bool // contents are kept so far
 	bytes   int  // footprint of what is kept
-	splits  map[string]bool
+
+	// The images by the first directory of their names: those that have a split, and those that have a class alone.
+	splits, unsplit map[string]int
 }
 
 // buildIndex goes through the archive once. Of a .tgz it keeps the images while they fit in Options.ShuffleBuffer; when
 // they do not, it goes on only where it must, for the names of the classes.
 func buildIndex(a *archive, o Options, classes *vocabulary) (*index, error) {
 	b := &indexer{
-		archive: a, options: o, holding: a.format == gzipTar, splits: map[string]bool{},
+		archive: a, options: o, holding: a.format == gzipTar, splits: map[string]int{}, unsplit: map[string]int{},
 		index: &index{classes: classes, ignored: map[string]int{}, bad: map[int]*Error{}, samples: []sample{}},
 	}
 	s, err := a.open(context.Background())
@@ -84,7 +86,9 @@ func (b *indexer) add(e entry, s stream) error {
 		return err
 	}
 	if verdict.split != "" {
-		b.splits[verdict.split] = true
+		b.splits[verdict.split]++
+	} else if verdict.unsplit != "" {
+		b.unsplit[verdict.unsplit]++
 	}
 	if verdict.ignored != "" {
 		x.ignored[verdict.ignored]++
@@ -155,7 +159,13 @@ func (b *indexer) noImages() error {
 	if split := b.options.Split; split != "" {
 		reason = fmt.Sprintf("no images in split %q", split)
 		if len(b.splits) > 0 {
-			reason += "; there are " + some(sortedKeys(b.splits))
+			reason += "; there are the splits " + someCounts(b.splits)
+		}
+		if len(b.unsplit) > 0 {
+			reason += "; there are images of no split, CLASS/FILE, in the directories " + someCounts(b.unsplit)
+		}
+		if len(b.splits)+len(b.unsplit) > 0 {
+			reason += "; Options.Split \"\" takes all"
 		}
 	}
 	if len(b.index.ignored) > 0 {
@@ -171,6 +181,7 @@ type verdict struct {
 	bad     *Error // a sample that is not usable
 	ignored string // why it is not an image
 	split   string // of an image
+	unsplit string // the first directory of an image without a split, where one is asked for
 }
 
 // judge says what the member is to a loader with these options. It fails for a class that is not in the vocabulary; a
@@ -187,7 +198,7 @@ func (a *archive) judge(e entry, o Options, classes *vocabulary) (verdict, error
 	}
 	v := verdict{split: where.split, sample: o.Split == "" || o.Split == where.split, bad: bad}
 	if o.Split != "" && where.split == "" {
-		return verdict{}, nil // CLASS/FILE, when SPLIT/CLASS/FILE is asked for
+		return verdict{unsplit: where.class}, nil // CLASS/FILE, when SPLIT/CLASS/FILE is asked for
 	}
 	if !classes.fixed {
 		v.label = classes.collect(where.class)
@@ -219,4 +230,13 @@ func counts(m map[string]int) string {
 		parts = append(parts, fmt.Sprintf("%d %s", m[key], key))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// someCounts returns "cat (12), dog (10)", the first few by name.
+func someCounts(m map[string]int) string {
+	var parts []string
+	for _, key := range sortedKeys(m) {
+		parts = append(parts, fmt.Sprintf("%s (%d)", printable(key), m[key]))
+	}
+	return some(parts)
 }

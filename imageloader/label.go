@@ -34,7 +34,7 @@ func givenClasses(o Options) (*vocabulary, error) {
 	v.number()
 	for i, name := range v.names {
 		if name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("imageloader: %s: class %d is %q; it must be the name of a folder: %w", v.source, i, name, ErrInvalidOptions)
+			return nil, fmt.Errorf("imageloader: %s: class %d is %q; it must be the name of a directory: %w", v.source, i, name, ErrInvalidOptions)
 		}
 		if int(v.labels[name]) != i {
 			return nil, fmt.Errorf("imageloader: %s: class %q is there twice: %w", v.source, name, ErrInvalidOptions)

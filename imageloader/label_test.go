@@ -99,6 +99,36 @@ func TestOpen_UnknownSplit(t *testing.T) {
 		s.change(&o)
 		o.Split = "val"
 		_, err := Open(s.path, o)
-		wantError(t, err, ErrNoImages, s.path, `no images in split "val"; there are train`)
+		wantError(t, err, ErrNoImages, s.path, `no images in split "val"; there are the splits train (30); Options.Split "" takes all`)
 	}
+}
+
+// Who asks for a split of an archive without any learns what it has.
+func TestOpen_NoSplits(t *testing.T) {
+	checkLeaks(t)
+	var members []member
+	for i, class := range []string{"f", "e", "d\n", "c", "b", "a", "a"} {
+		members = append(members, member{name: fmt.Sprintf("%s/%d.png", class, i), body: solid(1, 2, 2)})
+	}
+	o := options()
+	for _, test := range []struct {
+		more []member
+		want string
+	}{
+		{nil, `no images in split "train"; there are images of no split, CLASS/FILE, in the directories a (2), b (1), c (1), "d\n" (1), e (1), …; Options.Split "" takes all`},
+		{[]member{{name: "test/a/1.png", body: solid(1, 2, 2)}}, `there are the splits test (1); there are images of no split, CLASS/FILE, in the directories a (2), b`},
+	} {
+		for _, path := range []string{write(t, "a.tar", tarOf(append(test.more, members...))), write(t, "a.tgz", gzipOf(tarOf(append(test.more, members...))))} {
+			o.Split = "train"
+			_, err := Open(path, o)
+			wantError(t, err, ErrNoImages, path+": ", test.want)
+			o.Split = ""
+			if got := open(t, path, o).Len(); got != len(members)+len(test.more) {
+				t.Errorf("Split \"\": %d images, want %d", got, len(members)+len(test.more))
+			}
+		}
+	}
+	o.Split = "train"
+	_, err := Open(write(t, "b.tar", tarOf([]member{{name: "a.txt"}})), o)
+	wantError(t, err, ErrNoImages, `no images in split "train" (passed over: 1 not an image)`)
 }

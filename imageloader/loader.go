@@ -1,6 +1,6 @@
-// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a folder.
+// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a directory.
 //
-// The label of an image is the folder it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. A [Loader] decodes each image,
+// The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. A [Loader] decodes each image,
 // crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
 // device itself; package prefetcher takes the batches there.
 //
@@ -61,7 +61,7 @@ type Loader struct {
 }
 
 // Open reads the archive's table of members and allocates the memory of the batches. path is a .tgz, .tar.gz, .tar or a
-// folder; the content decides, not the name. A .tgz is read as far as it fits in Options.ShuffleBuffer, and to its end when
+// directory; the content decides, not the name. A .tgz is read as far as it fits in Options.ShuffleBuffer, and to its end when
 // the names of the classes have to be found, which takes about a second for 300 MB. The loader must be closed.
 func Open(path string, options Options) (*Loader, error) {
 	o, err := options.complete()

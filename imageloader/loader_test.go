@@ -292,15 +292,6 @@ func TestHostBatch_Release_Elsewhere(t *testing.T) {
 	}
 }
 
-func TestHostBatch_Release_NoLoader(t *testing.T) {
-	batch := &HostBatch{N: 1, Images: []byte{1}}
-	batch.Release()
-	batch.Release()
-	if batch.Images != nil {
-		t.Error("Images is not nil")
-	}
-}
-
 func TestLoader_Pin(t *testing.T) {
 	l := open(t, sources(t, numbered(8))[1].path, options())
 	for range 2 {

@@ -9,7 +9,7 @@ import (
 type entry struct {
 	number int    // from 1, in the archive's order
 	name   string // as stored
-	size   int64  // bytes; -1 below a folder, where it is known once the file is open
+	size   int64  // bytes; -1 below a directory, where it is known once the file is open
 	offset int64  // of the content, in a .tar
 	kind   entryKind
 }
@@ -18,7 +18,7 @@ type entryKind int
 
 const (
 	regularFile entryKind = iota
-	subfolder
+	subdirectory
 	symbolicLink
 	hardLink
 	sparseFile
@@ -43,18 +43,18 @@ var imageExtensions = map[string]bool{
 
 // place is where an image stands in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
 type place struct {
-	split string // the first folder, "" where there is only one
-	class string // the last folder
+	split string // the first directory, "" where there is only one
+	class string // the last directory
 }
 
 // admit judges a member by what is known without reading it. For an image it returns its place. Otherwise it returns why
-// the member is ignored, or what is wrong with an image; all three are empty for a folder.
+// the member is ignored, or what is wrong with an image; all three are empty for a directory.
 //
 // Links are never followed, so nothing outside the archive can be reached by one. Names with ".." or from the root are
 // refused although nothing is ever written under them: their class would be a guess.
 func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 	switch e.kind {
-	case subfolder:
+	case subdirectory:
 		return place{}, "", nil
 	case symbolicLink:
 		return place{}, ignoredSymbolicLink, nil
@@ -63,8 +63,8 @@ func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 	case specialFile:
 		return place{}, ignoredSpecialFile, nil
 	}
-	folders := strings.Split(e.name, "/")
-	for _, f := range folders {
+	directories := strings.Split(e.name, "/")
+	for _, f := range directories {
 		if f == ".." {
 			return place{}, "", a.badMember(e, nil, "unsafe name: it contains \"..\"")
 		}
@@ -72,8 +72,8 @@ func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 	if strings.HasPrefix(e.name, "/") {
 		return place{}, "", a.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
 	}
-	folders = strings.Split(path.Clean(e.name), "/") // "./train/cat/1.jpg" is usual
-	for _, f := range folders {
+	directories = strings.Split(path.Clean(e.name), "/") // "./train/cat/1.jpg" is usual
+	for _, f := range directories {
 		if strings.HasPrefix(f, "._") || f == "__MACOSX" {
 			return place{}, ignoredAppleDouble, nil
 		}
@@ -81,16 +81,16 @@ func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 			return place{}, ignoredHidden, nil
 		}
 	}
-	last := len(folders) - 1
-	if !imageExtensions[strings.ToLower(path.Ext(folders[last]))] {
+	last := len(directories) - 1
+	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
 		return place{}, ignoredNotImage, nil
 	}
 	if last == 0 {
-		return place{}, "", a.badMember(e, nil, "no class: it lies in no folder; names must be CLASS/FILE or SPLIT/CLASS/FILE")
+		return place{}, "", a.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE")
 	}
-	where.class = folders[last-1]
+	where.class = directories[last-1]
 	if last > 1 {
-		where.split = folders[0]
+		where.split = directories[0]
 	}
 	if e.kind == sparseFile {
 		return where, "", a.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
@@ -106,6 +106,6 @@ func (a *archive) tooLarge(e entry) *Error {
 	return a.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, a.maxMember)
 }
 
-func isFolderName(s string) bool {
+func isDirectoryName(s string) bool {
 	return s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
 }

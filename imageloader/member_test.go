@@ -36,7 +36,7 @@ func TestArchive_Admit(t *testing.T) {
 		{entry{name: "cat/1.jpg", kind: symbolicLink}, place{}, ignoredSymbolicLink, ""},
 		{entry{name: "cat/1.jpg", kind: hardLink}, place{}, ignoredHardLink, ""},
 		{entry{name: "cat/1.jpg", kind: specialFile}, place{}, ignoredSpecialFile, ""},
-		{entry{name: "cat.jpg/", kind: subfolder}, place{}, "", ""},
+		{entry{name: "cat.jpg/", kind: subdirectory}, place{}, "", ""},
 		{entry{name: "../cat/1.jpg"}, place{}, "", `unsafe name: it contains ".."`},
 		{entry{name: "cat/../dog/1.jpg"}, place{}, "", `unsafe name: it contains ".."`},
 		{entry{name: "cat/.."}, place{}, "", `unsafe name: it contains ".."`},
@@ -113,11 +113,11 @@ func gnuTar(t *testing.T, name string, body []byte) []byte {
 }
 
 func TestOpen_SparseFile(t *testing.T) {
-	folder := t.TempDir()
-	if err := os.Mkdir(filepath.Join(folder, "cat"), 0o755); err != nil {
+	directory := t.TempDir()
+	if err := os.Mkdir(filepath.Join(directory, "cat"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(folder, "cat/1.png")
+	file := filepath.Join(directory, "cat/1.png")
 	if err := os.WriteFile(file, solid(1, 3, 3), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +126,8 @@ func TestOpen_SparseFile(t *testing.T) {
 	}
 	for _, format := range []string{"gnu", "pax"} {
 		checkLeaks(t)
-		path := filepath.Join(folder, format+".tar")
-		if out, err := exec.Command("tar", "-C", folder, "--sparse", "--format", format, "-cf", path, "cat").CombinedOutput(); err != nil {
+		path := filepath.Join(directory, format+".tar")
+		if out, err := exec.Command("tar", "-C", directory, "--sparse", "--format", format, "-cf", path, "cat").CombinedOutput(); err != nil {
 			t.Skipf("no GNU tar to make a sparse file with: %v: %s", err, out)
 		}
 		_, err := Open(path, options())
@@ -135,10 +135,10 @@ func TestOpen_SparseFile(t *testing.T) {
 	}
 }
 
-// A symbolic link in a folder is not followed, neither to a file nor to a folder.
-func TestOpen_FolderWithLinks(t *testing.T) {
-	outside := writeFolder(t, []member{{name: "secret/0.png", body: solid(200, 3, 3)}})
-	root := writeFolder(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})
+// A symbolic link in a directory is not followed, neither to a file nor to a directory.
+func TestOpen_DirectoryWithLinks(t *testing.T) {
+	outside := writeDirectory(t, []member{{name: "secret/0.png", body: solid(200, 3, 3)}})
+	root := writeDirectory(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})
 	for link, target := range map[string]string{"cat/2.png": outside + "/secret/0.png", "dog": outside + "/secret", "loop": root} {
 		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
 			t.Fatal(err)
@@ -161,10 +161,10 @@ func TestOpen_FolderWithLinks(t *testing.T) {
 	}
 }
 
-// A file that becomes a link after Open is not followed out of the folder either.
+// A file that becomes a link after Open is not followed out of the directory either.
 func TestEpoch_FileBecomesLink(t *testing.T) {
-	outside := writeFolder(t, []member{{name: "0.png", body: solid(200, 3, 3)}})
-	root := writeFolder(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})
+	outside := writeDirectory(t, []member{{name: "0.png", body: solid(200, 3, 3)}})
+	root := writeDirectory(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})
 	l := open(t, root, options())
 	file := filepath.Join(root, "cat/1.png")
 	if err := os.Remove(file); err != nil {

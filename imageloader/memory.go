@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// memoryPool keeps the memory of decoded images for the next ones: without it a fast loader makes half a gigabyte of
+// memoryPool keeps the memory of compressed images for the next ones: without it a fast loader makes half a gigabyte of
 // garbage a second. Sizes are rounded up to one of four steps between powers of two.
 type memoryPool struct {
 	sizes [4 * 64]sync.Pool

@@ -16,7 +16,7 @@ type Options struct {
 	BatchSize int  // images per batch; 0 means 128. The last batch of an epoch may be smaller
 	DropLast  bool // leave out a last batch smaller than BatchSize
 
-	// Split, when not empty, selects the images whose first folder it is: "train" takes train/cat/1.jpg.
+	// Split, when not empty, selects the images whose first directory it is: "train" takes train/cat/1.jpg.
 	Split string
 
 	// Classes and ClassFile give the names of the classes; a label is an index into them. ClassFile is a text file with one
@@ -40,7 +40,7 @@ type Options struct {
 
 	// ShuffleBuffer is the memory, in bytes, for the compressed images of a .tgz; 0 means 256 MiB. An archive whose images
 	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one so much is held at a time, and each image
-	// is drawn from what is held. A .tar and a folder are always shuffled evenly, and nothing of them is kept.
+	// is drawn from what is held. A .tar and a directory are always shuffled evenly, and nothing of them is kept.
 	ShuffleBuffer int
 
 	Workers int // decode threads; 0 means one per core
@@ -89,8 +89,8 @@ func (o Options) complete() (Options, error) {
 	if !(o.MaxSkipRate >= 0 && o.MaxSkipRate <= 1) {
 		return refuse("MaxSkipRate is %v; it is a share of the images, 0 to 1", o.MaxSkipRate)
 	}
-	if o.Split != "" && !isFolderName(o.Split) {
-		return refuse("Split is %q; it must be the name of one folder, such as \"train\"", o.Split)
+	if o.Split != "" && !isDirectoryName(o.Split) {
+		return refuse("Split is %q; it must be the name of one directory, such as \"train\"", o.Split)
 	}
 	if len(o.Classes) > 0 && o.ClassFile != "" {
 		return refuse("Classes and ClassFile are both set; drop one")

@@ -14,13 +14,13 @@ import (
 // Report is what [Scan] finds in an archive.
 type Report struct {
 	Path    string `json:"path"`
-	Format  string `json:"format"`  // "tar", "gzip-compressed tar", "folder"
-	Members int    `json:"members"` // all there are, folders included
+	Format  string `json:"format"`  // "tar", "gzip-compressed tar", "directory"
+	Members int    `json:"members"` // all there are, directories included
 	Images  int    `json:"images"`  // usable ones
 	Bytes   int64  `json:"bytes"`   // of the usable images, compressed
 
 	Classes []Count `json:"classes"` // by name, with the number of usable images of each
-	Splits  []Count `json:"splits"`  // first folders of names SPLIT/CLASS/FILE, likewise
+	Splits  []Count `json:"splits"`  // first directories of names SPLIT/CLASS/FILE, likewise
 	Formats []Count `json:"formats"` // "JPEG" and so on, likewise; a file may be of another format than its name says
 
 	Smallest Size  `json:"smallest"` // of the usable images by number of pixels, EXIF orientation applied

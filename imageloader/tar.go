@@ -90,7 +90,7 @@ func (s *tarStream) explain(err error) error {
 	}
 	switch {
 	case s.inflate != nil && s.number == 0 && errors.Is(err, tar.ErrHeader):
-		return s.archive.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and folders can be read")
+		return s.archive.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return s.archive.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
 	case errors.Is(err, tar.ErrHeader):
@@ -110,7 +110,7 @@ func kindOf(h *tar.Header) entryKind {
 	case tar.TypeReg, '\x00', tar.TypeCont: // '\x00' and '7' are regular files to every reader
 		return regularFile
 	case tar.TypeDir:
-		return subfolder
+		return subdirectory
 	case tar.TypeSymlink:
 		return symbolicLink
 	case tar.TypeLink:

@@ -1,7 +1,7 @@
 // Inspect reads an archive of labelled images as a loader would, and says what is in it: classes, images, sizes, and each
 // member that could not be used for training, with the reason.
 //
-//	inspect ARCHIVE         a .tgz, .tar.gz, .tar or folder with names CLASS/FILE or SPLIT/CLASS/FILE
+//	inspect ARCHIVE         a .tgz, .tar.gz, .tar or directory with names CLASS/FILE or SPLIT/CLASS/FILE
 //	inspect -json ARCHIVE   the same as one JSON object
 //
 // It exits with 0 when all images are usable, 1 when some are not, and 2 when the archive itself cannot be read.

@@ -109,7 +109,7 @@ func TestInspect_CommandLine(t *testing.T) {
 		{[]string{"a", "b"}, 2, "usage: inspect"},
 		{[]string{"-x"}, 2, "-x"},
 		{[]string{"-h"}, 0, "usage: inspect"},
-		{[]string{"/no/such/archive.tgz"}, 2, "imageloader: /no/such/archive.tgz: no such file or folder"},
+		{[]string{"/no/such/archive.tgz"}, 2, "imageloader: /no/such/archive.tgz: no such file or directory"},
 	} {
 		var stdout, stderr strings.Builder
 		if code := run(context.Background(), test.args, &stdout, &stderr); code != test.code || !strings.Contains(stderr.String(), test.want) {
