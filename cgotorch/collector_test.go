@@ -8,8 +8,9 @@ import (
 
 // An argument whose last use is the call itself must live until the core has read it, also when only a cleanup frees it.
 func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
-	stream := DefaultStream(CPU)
-	before := LiveHandles()["tensor"]
+	checkLeaks(t)
+	stream := newStream(t, CPU)
+	before := liveTensors()
 	var kept []*Tensor
 	err := stream.Do(func(x *Exec) error {
 		kept = append(kept, x.Keep(x.Ones(Float32, 1000)), x.Keep(x.Ones(Float32, 1000)))
@@ -37,12 +38,7 @@ func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The two are freed by their cleanups alone, some time after a collection.
-	for deadline := time.Now().Add(10 * time.Second); LiveHandles()["tensor"] > before; {
-		if time.Now().After(deadline) {
-			t.Fatal("the collector has not freed the kept tensors")
-		}
-		runtime.GC()
-		time.Sleep(time.Millisecond)
+	if !eventually(func() bool { runtime.GC(); return liveTensors() <= before }) {
+		t.Error("the collector has not freed the kept tensors")
 	}
 }

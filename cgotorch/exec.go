@@ -21,6 +21,8 @@ func newExec(s *scope, of *Stream, stream *C.ct_stream) *Exec {
 	return &Exec{s: s, stream: of, c: C.ct_exec{stream: stream, thread: C.uint64_t(s.thread), grad: 1, autocast: -1}}
 }
 
+const otherGoroutine = "an Exec was used on another goroutine than its Do's"
+
 // check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
 func (x *Exec) check(op string) {
 	if x.s.ended {
@@ -35,7 +37,7 @@ func (x *Exec) check(op string) {
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if uint64(C.ct_thread_id()) != x.s.thread {
-		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "an Exec was used on another goroutine than its Do's"})
+		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: otherGoroutine})
 	}
 }
 
@@ -47,17 +49,25 @@ func (x *Exec) report(e *Error) {
 	x.s.fail(e)
 }
 
-func (x *Exec) must(op string, status *C.ct_status) {
-	if status != nil {
-		x.report(statusError(op, status))
+// must ends a call on ts that failed.
+func (x *Exec) must(op string, status *C.ct_status, ts ...*Tensor) {
+	if status == nil {
+		return
 	}
+	e := statusError(op, status)
+	handles := make([]*C.ct_tensor, len(ts))
+	for i, t := range ts {
+		handles[i] = t.h
+	}
+	e.Shapes = describeAll(handles)
+	x.report(e)
 }
 
 // Fail makes the Do return err: it does not return. An err that is no [*Error] is wrapped in one, of no code of its own.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
-	if !ok {
+	if !ok || e == nil {
 		e = &Error{Op: op, Err: err, Caller: caller()}
 	}
 	x.s.fail(e)
@@ -166,6 +176,9 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 		}
 	}
 	if t.owner != nil {
+		if t.owner != x.s {
+			x.s.fail(&Error{Op: "Exec.Keep", Code: CodeMisuse, Caller: caller(), Message: "the tensor belongs to another Do"})
+		}
 		t.owner = nil
 		t.cleanup = runtime.AddCleanup(t, freeTensor, t.h)
 	}
@@ -197,9 +210,11 @@ func (x *Exec) Alias(t *Tensor) *Tensor {
 // Tidy runs fn and frees at once all tensors it made, except its result (which may be nil) and those it kept.
 func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	x.checkThread("Exec.Tidy")
-	mark := len(x.s.tensors)
+	depth := len(x.s.marks)
+	x.s.marks = append(x.s.marks, len(x.s.tensors))
 	t := fn()
-	x.s.freeFrom(mark, t)
+	x.s.freeFrom(x.s.marks[depth], t)
+	x.s.marks = x.s.marks[:depth]
 	return t
 }
 

@@ -272,17 +272,7 @@ func (c *call) run() {
 	}
 }
 
-func (c *call) shapes() string {
-	var texts []string
-	for i, h := range c.handles {
-		if i == 8 && len(c.handles) > 9 {
-			texts = append(texts, "…")
-			break
-		}
-		texts = append(texts, describe(h))
-	}
-	return strings.Join(texts, ", ")
-}
+func (c *call) shapes() string { return describeAll(c.handles) }
 
 // refuse fails for an argument that no schema takes.
 func (c *call) refuse(v any, want string) {

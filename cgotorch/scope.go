@@ -12,8 +12,9 @@ import (
 type scope struct {
 	stream  *Stream
 	thread  uint64
-	used    []*Stream // others, by Exec.On
+	used    []*Stream         // others, by Exec.On
 	tensors []*Tensor         // made here; those no longer owned (kept or closed) are passed over
+	marks   []int             // for each Tidy that runs, where in tensors its own begin
 	unused  []Tensor          // what own hands out next
 	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
 	atEnd   []func()
@@ -31,12 +32,42 @@ func (s *scope) own(h *C.ct_tensor) *Tensor {
 	t := &s.unused[0]
 	s.unused = s.unused[1:]
 	t.h, t.owner = h, s
+	if len(s.tensors) == cap(s.tensors) {
+		s.makeRoom()
+	}
 	s.tensors = append(s.tensors, t)
 	return t
 }
 
-// fail records the first failure and unwinds to Do.
+// makeRoom forgets tensors that are no longer owned, so that a long Do remembers no more than it holds.
+func (s *scope) makeRoom() {
+	owned, mark := s.tensors[:0], 0
+	for i, t := range s.tensors {
+		for ; mark < len(s.marks) && s.marks[mark] == i; mark++ {
+			s.marks[mark] = len(owned)
+		}
+		if t.owner == s {
+			owned = append(owned, t)
+		}
+	}
+	for ; mark < len(s.marks); mark++ {
+		s.marks[mark] = len(owned)
+	}
+	clear(s.tensors[len(owned):])
+	s.tensors = owned
+	if 2*len(owned) >= cap(owned) {
+		s.tensors = slices.Grow(owned, max(16, len(owned)))
+	}
+}
+
+// Error is what a program reads that recovers the panic and prints it.
+func (u unwind) Error() string { return u.scope.err.Error() }
+
+// fail records the first failure and unwinds to Do. On another goroutine than Do's there is none to unwind to.
 func (s *scope) fail(e *Error) {
+	if uint64(C.ct_thread_id()) != s.thread {
+		panic(&Error{Op: e.Op, Code: CodeMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
+	}
 	if s.err == nil {
 		s.err = e
 	}

@@ -1,6 +1,19 @@
 package cgotorch
 
 // #include "cgotorch.h"
+//
+// // Host memory as uint8_t*: cgo would look for Go pointers in the whole object behind a void*, and refuse elements that lie
+// // in a struct beside a string.
+// static inline ct_status* from_host(ct_exec x, const uint8_t* data, int64_t bytes, int32_t dtype, const int64_t* shape,
+//                                    int32_t dims, ct_tensor** out) {
+//   return ct_tensor_from_host(x, data, bytes, dtype, shape, dims, out);
+// }
+// static inline ct_status* to_host(ct_exec x, const ct_tensor* t, uint8_t* data, int64_t bytes) {
+//   return ct_tensor_to_host(x, t, data, bytes);
+// }
+// static inline ct_status* copy_from(ct_exec x, const ct_tensor* t, const uint8_t* data, int64_t bytes) {
+//   return ct_tensor_copy_from(x, t, data, bytes);
+// }
 import "C"
 
 import (
@@ -71,7 +84,7 @@ func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {
 func fromHost(x *Exec, data unsafe.Pointer, bytes int, dtype DType, shape []int64) *Tensor {
 	x.check("FromSlice")
 	var h *C.ct_tensor
-	x.must("FromSlice", C.ct_tensor_from_host(x.c, data, C.int64_t(bytes), C.int32_t(dtype),
+	x.must("FromSlice", C.from_host(x.c, (*C.uint8_t)(data), C.int64_t(bytes), C.int32_t(dtype),
 		(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.int32_t(len(shape)), &h))
 	return x.s.own(h)
 }
@@ -100,7 +113,7 @@ func ToBytes(x *Exec, t *Tensor) []byte {
 }
 
 func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
-	x.must("ToSlice", C.ct_tensor_to_host(x.c, t.h, data, C.int64_t(bytes)))
+	x.must("ToSlice", C.to_host(x.c, t.h, (*C.uint8_t)(data), C.int64_t(bytes)), t)
 	runtime.KeepAlive(t)
 }
 
@@ -109,7 +122,7 @@ func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
 	var v C.double
-	x.must("Exec.Item", C.ct_tensor_item(x.c, t.h, &v))
+	x.must("Exec.Item", C.ct_tensor_item(x.c, t.h, &v), t)
 	runtime.KeepAlive(t)
 	return float64(v)
 }
@@ -125,5 +138,5 @@ func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 			Message: fmt.Sprintf("the elements are %v, the tensor's %v", got, want)})
 	}
 	defer runtime.KeepAlive(t)
-	x.must("CopyFrom", C.ct_tensor_copy_from(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))))
+	x.must("CopyFrom", C.copy_from(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }

@@ -95,7 +95,8 @@ func (t *Tensor) StorageBytes() int64 { return int64(t.info().storage_bytes) }
 
 // SharesMemory reports whether both tensors lie in one storage.
 func (t *Tensor) SharesMemory(other *Tensor) bool {
-	return t.h != nil && other.h != nil && t.info().storage == other.info().storage
+	storage := t.info().storage // 0 for a tensor that has none, as for a closed one
+	return storage != 0 && storage == other.info().storage
 }
 
 // Version counts the writes in place.
@@ -136,16 +137,19 @@ func (t *Tensor) Grad() *Tensor {
 // SetRequiresGrad makes a leaf tensor of a floating dtype collect a gradient, or stop to. It fails with
 // [ErrInvalidArgument] for other tensors.
 func (t *Tensor) SetRequiresGrad(on bool) error {
-	var v C.int32_t
-	if on {
-		v = 1
+	if t.h == nil {
+		return &Error{Op: "Tensor.SetRequiresGrad", Code: CodeClosed, Caller: caller(), Message: "the tensor is closed"}
 	}
 	defer runtime.KeepAlive(t)
-	return check("Tensor.SetRequiresGrad", C.ct_tensor_set_requires_grad(t.h, v))
+	return check("Tensor.SetRequiresGrad", C.ct_tensor_set_requires_grad(t.h, cbool(on)))
 }
 
-// SetGrad replaces the gradient; nil removes it, which costs no kernel.
+// SetGrad replaces the gradient by a tensor of t's shape, dtype and device; nil removes it, which costs no kernel.
 func (t *Tensor) SetGrad(grad *Tensor) error {
+	if t.h == nil || grad != nil && grad.h == nil {
+		return &Error{Op: "Tensor.SetGrad", Code: CodeClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
+	}
+	defer runtime.KeepAlive(grad)
 	var h *C.ct_tensor
 	if grad != nil {
 		h = grad.h
@@ -167,6 +171,19 @@ func (t *Tensor) String() string {
 		return "closed"
 	}
 	return describe(t.h)
+}
+
+// describeAll lists dtypes and shapes for an error; a long list is cut short.
+func describeAll(handles []*C.ct_tensor) string {
+	var texts []string
+	for i, h := range handles {
+		if i == 8 && len(handles) > 9 {
+			texts = append(texts, "…")
+			break
+		}
+		texts = append(texts, describe(h))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func describe(h *C.ct_tensor) string {

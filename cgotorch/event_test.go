@@ -1,0 +1,166 @@
+package cgotorch
+
+import (
+	"runtime"
+	"testing"
+	"time"
+)
+
+func TestEvent(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		start, err := s.RecordTiming()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Do(func(x *Exec) error { x.Ones(Float32, 1000); return nil })
+		end, err := s.RecordTiming()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := end.Synchronize(); err != nil {
+			t.Error(err)
+		}
+		if done, err := end.Query(); !done || err != nil {
+			t.Errorf("Query gives %v, %v after Synchronize", done, err)
+		}
+		if ms, err := end.Elapsed(start); ms <= 0 || err != nil {
+			t.Errorf("Elapsed gives %v, %v", ms, err)
+		}
+		if ms, err := end.Elapsed(end); ms != 0 || err != nil {
+			t.Errorf("Elapsed from itself gives %v, %v", ms, err)
+		}
+		plain, err := s.Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = plain.Elapsed(start)
+		wantError(t, err, ErrInvalidArgument, "Event.Elapsed", "not recorded for timing")
+		for _, e := range []*Event{start, end, plain} {
+			e.Close()
+		}
+	})
+}
+
+func TestEvent_OfAnExec(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		other := newStream(t, d)
+		var outlives *Event
+		do(t, d, func(x *Exec) {
+			start := x.RecordTiming()
+			y := x.On(other)
+			y.Wait(start)
+			outlives = y.RecordTiming()
+			x.Wait(outlives)
+			if err := outlives.Synchronize(); err != nil {
+				t.Error(err)
+			}
+			if _, err := outlives.Elapsed(start); err != nil {
+				t.Error(err)
+			}
+			start.Close()
+		})
+		if done, err := outlives.Query(); !done || err != nil {
+			t.Errorf("Query after the Do gives %v, %v", done, err)
+		}
+		outlives.Close()
+	})
+}
+
+func TestEvent_AfterClose(t *testing.T) {
+	checkLeaks(t)
+	s := newStream(t, CPU)
+	e, err := s.RecordTiming()
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, err := s.RecordTiming()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	for range 2 {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err = e.Query()
+	wantError(t, err, ErrClosed, "Event.Query", "the event is closed", "event_test.go")
+	wantError(t, e.Synchronize(), ErrClosed, "Event.Synchronize")
+	_, err = e.Elapsed(open)
+	wantError(t, err, ErrClosed, "Event.Elapsed")
+	_, err = open.Elapsed(e)
+	wantError(t, err, ErrClosed, "Event.Elapsed")
+	wantError(t, s.Wait(e), ErrClosed, "Stream.Wait")
+	wantError(t, s.Wait(nil), ErrInvalidArgument, "Stream.Wait", "the event is nil")
+	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(e) }), ErrClosed, "Exec.Wait")
+	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(nil) }), ErrInvalidArgument, "Exec.Wait", "the event is nil")
+}
+
+func TestEvent_FromManyGoroutines(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		a, _ := s.RecordTiming()
+		b, _ := s.RecordTiming()
+		s.Synchronize()
+		within(t, func() {
+			together(8, func(i int) {
+				for range 200 {
+					if i%2 == 0 {
+						a.Elapsed(b)
+					} else {
+						b.Elapsed(a)
+					}
+					a.Query()
+					b.Synchronize()
+				}
+				a.Close()
+				b.Close()
+			})
+		})
+	})
+}
+
+func TestEvent_DroppedIsFreed(t *testing.T) {
+	checkLeaks(t)
+	events := LiveHandles()["event"]
+	do(t, CPU, func(x *Exec) { x.Record() })
+	if !eventually(func() bool { runtime.GC(); return LiveHandles()["event"] == events }) {
+		t.Error("the event is left")
+	}
+}
+
+// Query and Wait return at once also while another goroutine waits for the event.
+func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s, other := newStream(t, d), newStream(t, d)
+	warm(t, s)
+	s.Do(func(x *Exec) error { busy(x); return nil })
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+	synchronized := make(chan error)
+	go func() { synchronized <- e.Synchronize() }()
+	time.Sleep(20 * time.Millisecond) // it waits by now, or nothing is shown
+	if done, err := e.Query(); done || err != nil {
+		t.Errorf("Query gives %v, %v", done, err)
+	}
+	if err := other.Wait(e); err != nil {
+		t.Error(err)
+	}
+	isBusy(t, watch, "Query or Wait waited for Synchronize on another goroutine")
+	if err := <-synchronized; err != nil {
+		t.Error(err)
+	}
+	e.Close()
+}

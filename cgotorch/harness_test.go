@@ -1,0 +1,188 @@
+package cgotorch
+
+import (
+	"errors"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// devices are those that each test of operators runs on.
+func devices(t testing.TB) []Device {
+	t.Helper()
+	if n, _ := CUDACount(); n > 0 {
+		return []Device{CPU, CUDA(0)}
+	}
+	return []Device{CPU}
+}
+
+func onEachDevice(t *testing.T, test func(t *testing.T, d Device)) {
+	t.Helper()
+	for _, d := range devices(t) {
+		t.Run(d.String(), func(t *testing.T) { test(t, d) })
+	}
+}
+
+// cuda is the first CUDA device; without one the test is skipped.
+func cuda(t testing.TB) Device {
+	t.Helper()
+	if n, err := CUDACount(); n == 0 {
+		t.Skip(err)
+	}
+	return CUDA(0)
+}
+
+// checkLeaks fails the test if handles or goroutines that it made are left when it ends. Nothing is left to the collector.
+func checkLeaks(t testing.TB) {
+	t.Helper()
+	closeDefaults(t)
+	handles, goroutines := LiveHandles(), runtime.NumGoroutine()
+	t.Cleanup(func() {
+		closeDefaults(t)
+		if got := LiveHandles(); !maps.Equal(got, handles) {
+			t.Errorf("live handles: got %v, want %v", got, handles)
+		}
+		if !eventually(func() bool { return runtime.NumGoroutine() <= goroutines }) {
+			t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), goroutines, stacks())
+		}
+	})
+}
+
+func closeDefaults(t testing.TB) {
+	for _, d := range devices(t) {
+		if err := DefaultStream(d).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func liveTensors() int { return LiveHandles()["tensor"] }
+
+// eventually waits for what another goroutine or the collector brings about.
+func eventually(done func() bool) bool {
+	for range 500 {
+		if done() {
+			return true
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false
+}
+
+func stacks() string {
+	text := make([]byte, 1<<20)
+	return string(text[:runtime.Stack(text, true)])
+}
+
+// newStream is a stream that is closed when the test ends.
+func newStream(t testing.TB, d Device) *Stream {
+	t.Helper()
+	s, err := NewStream(d, StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// do runs fn, which must succeed, on a stream of the device.
+func do(t testing.TB, d Device, fn func(x *Exec)) {
+	t.Helper()
+	if err := tryDo(t, d, fn); err != nil {
+		t.Error(err)
+	}
+}
+
+func tryDo(t testing.TB, d Device, fn func(x *Exec)) error {
+	t.Helper()
+	return newStream(t, d).Do(func(x *Exec) error {
+		fn(x)
+		return nil
+	})
+}
+
+// wantError fails the test unless err is an *Error with this sentinel and all the texts.
+func wantError(t testing.TB, err error, sentinel error, texts ...string) {
+	t.Helper()
+	var e *Error
+	switch {
+	case err == nil:
+		t.Errorf("no error, want %v", sentinel)
+		return
+	case !errors.As(err, &e):
+		t.Errorf("%v is a %T, want an *Error", err, err)
+		return
+	case !errors.Is(err, sentinel):
+		t.Errorf("%v is not %v", err, sentinel)
+	}
+	for _, text := range append(texts, "cgotorch: ") {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("error %q, want %q in it", err, text)
+		}
+	}
+}
+
+// panicOf runs fn on this goroutine and returns what it panicked with.
+func panicOf(fn func()) (value any) {
+	defer func() { value = recover() }()
+	fn()
+	return nil
+}
+
+// failureOf is the failure by which fn unwinds.
+func failureOf(fn func()) error {
+	if u, ok := panicOf(fn).(unwind); ok {
+		return u.scope.err
+	}
+	return nil
+}
+
+// within fails the test if fn hangs.
+func within(t testing.TB, fn func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fn()
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatalf("hangs:\n%s", stacks())
+	}
+}
+
+// together runs fn n times at once and waits for all.
+func together(n int, fn func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			fn(i)
+		}()
+	}
+	all.Wait()
+}
+
+// equal compares a tensor's shape and elements; no shape is one dimension.
+func equal[T Element](t testing.TB, x *Exec, got *Tensor, want []T, shape ...int64) {
+	t.Helper()
+	if len(shape) == 0 && got.Dim() > 0 {
+		shape = []int64{int64(len(want))}
+	}
+	if !slices.Equal(got.Shape(), shape) {
+		t.Errorf("shape %v, want %v", got.Shape(), shape)
+	}
+	if values := ToSlice[T](x, got); !slices.Equal(values, want) {
+		t.Errorf("got %v, want %v", values, want)
+	}
+}

@@ -1,0 +1,447 @@
+package cgotorch
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+func TestDefaultStream_IsOne(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		if DefaultStream(d) != DefaultStream(d) || DefaultStream(d).Device() != d {
+			t.Error("two default streams of one device")
+		}
+	})
+}
+
+func TestDefaultStream_UsableAfterClose(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := DefaultStream(d)
+		for range 3 {
+			if err := s.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil }); err != nil {
+				t.Error(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if e, err := s.Record(); err != nil {
+			t.Error(err)
+		} else {
+			e.Close()
+		}
+	})
+}
+
+// A device that is not there is reported by whatever first needs it, with the reason.
+func TestStream_OfNoDevice(t *testing.T) {
+	checkLeaks(t)
+	reasons := map[Device]string{CUDA(99): "cuda:99 is not a device number", CUDA(-1): "cuda:-1 is not a device number"}
+	n, err := CUDACount()
+	if n > 0 {
+		reasons[CUDA(n)] = "numbered from 0"
+	} else {
+		var e *Error
+		if !errors.As(err, &e) || e.Message == "" || !errors.Is(err, ErrNoDevice) {
+			t.Fatalf("CUDACount gives %v, want the reason", err)
+		}
+		reasons[CUDA(0)] = e.Message
+	}
+	for d, reason := range reasons {
+		s := DefaultStream(d)
+		wantError(t, s.Do(func(*Exec) error { t.Error("it ran"); return nil }), ErrNoDevice, "Stream.Do", reason)
+		_, err := s.Record()
+		wantError(t, err, ErrNoDevice, "Stream.Record", reason)
+		wantError(t, s.Synchronize(), ErrNoDevice, "Stream.Synchronize", reason)
+		_, err = NewStream(d, StreamOptions{})
+		wantError(t, err, ErrNoDevice, "NewStream", reason)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestStream_AfterClose(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		e, err := s.Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		_, err = s.Record()
+		wantError(t, err, ErrClosed, "Stream.Record", "the stream is closed", "stream_test.go")
+		_, err = s.Query()
+		wantError(t, err, ErrClosed, "Stream.Query")
+		wantError(t, s.Wait(e), ErrClosed, "Stream.Wait")
+		wantError(t, s.Synchronize(), ErrClosed, "Stream.Synchronize")
+		wantError(t, tryDo(t, d, func(x *Exec) { x.On(s) }), ErrClosed, "Exec.On", "the stream is closed")
+	})
+}
+
+func TestStream_CloseEndsItsThread(t *testing.T) {
+	checkLeaks(t)
+	for range 3 {
+		streams := make([]*Stream, 8)
+		for i := range streams {
+			s, err := NewStream(CPU, StreamOptions{HighPriority: i%2 == 0})
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams[i] = s
+		}
+		together(len(streams), func(i int) { streams[i].Do(func(x *Exec) error { x.Ones(Float32, 10); return nil }) })
+		before := runtime.NumGoroutine()
+		together(len(streams), func(i int) { streams[i].Close() })
+		if !eventually(func() bool { return runtime.NumGoroutine() <= before-len(streams) }) {
+			t.Errorf("%d goroutines after Close, %d before", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
+func TestStream_CloseWaitsForItsDo(t *testing.T) {
+	checkLeaks(t)
+	s := newStream(t, CPU)
+	began, closed := make(chan bool), make(chan bool)
+	go func() {
+		<-began
+		s.Close()
+		close(closed)
+	}()
+	err := s.Do(func(x *Exec) error {
+		close(began)
+		for range 1000 {
+			x.Ones(Float32, 10)
+			select {
+			case <-closed:
+				t.Error("the stream was closed under its Do")
+			default:
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	<-closed
+}
+
+// What Exec.On joined stays usable until the Do ends.
+func TestStream_CloseUnderOn(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s, other := newStream(t, d), newStream(t, d)
+		err := s.Do(func(x *Exec) error {
+			y, again := x.On(other), x.On(other)
+			wantError(t, other.Close(), ErrMisuse, "Stream.Close", "a Do of another stream uses this one")
+			together(1, func(int) { wantError(t, other.Close(), ErrMisuse) })
+			a := y.Ones(Float32, 2)
+			equal(t, again, again.Add(a, a), []float32{2, 2})
+			if y.Stream() != other || y.On(s).Stream() != s || x.Stream() != s {
+				t.Error("Stream is not that of On")
+			}
+			x.AtEnd(func() { equal(t, y, y.Ones(Float32, 1), []float32{1}) })
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := other.Close(); err != nil {
+			t.Errorf("after the Do: %v", err)
+		}
+	})
+}
+
+// Two Dos that each enqueue on the other's stream must not wait for each other.
+func TestExec_On_OfRunningStreams(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		streams := []*Stream{newStream(t, d), newStream(t, d)}
+		within(t, func() {
+			var both sync.WaitGroup
+			both.Add(2)
+			together(2, func(i int) {
+				err := streams[i].Do(func(x *Exec) error {
+					both.Done()
+					both.Wait()
+					y := x.On(streams[1-i])
+					e := x.Record()
+					y.Wait(e)
+					e.Close()
+					equal(t, y, y.Ones(Float32, 1), []float32{1})
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	})
+}
+
+func TestExec_On_KeepsModesAndScope(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		other := newStream(t, d)
+		do(t, d, func(x *Exec) {
+			y := x.NoGrad().Autocast(BFloat16).On(other)
+			if y.GradEnabled() || y.Device() != d {
+				t.Error("On changed the modes or the device")
+			}
+			a := y.Ones(Float32, 2, 2)
+			if got := y.MM(a, a).DType(); got != BFloat16 {
+				t.Errorf("autocast was lost: %v", got)
+			}
+			back := y.On(other).WithGrad().NoAutocast()
+			if got := back.MM(a, a).DType(); got != Float32 {
+				t.Errorf("NoAutocast gives %v", got)
+			}
+		})
+	})
+}
+
+func TestStream_EventsOrder(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		a, b := newStream(t, d), newStream(t, d)
+		var kept *Tensor
+		if err := a.Do(func(x *Exec) error { kept = x.Keep(x.Zeros(Float32, 1<<20)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		defer kept.Close()
+		for range 20 {
+			together(1, func(int) { a.Do(func(x *Exec) error { x.AddScalarInPlace(kept, 1); return nil }) })
+			pass(t, a, b)
+			b.Do(func(x *Exec) error { x.MulScalarInPlace(kept, 2); return nil })
+			pass(t, b, a)
+		}
+		a.Do(func(x *Exec) error {
+			if got, want := x.Item(x.Max(kept)), float64(2*(1<<20)-2); got != want {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			return nil
+		})
+	})
+}
+
+// pass makes b wait for a.
+func pass(t *testing.T, a, b *Stream) {
+	t.Helper()
+	e, err := a.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Wait(e); err != nil {
+		t.Fatal(err)
+	}
+	e.Close() // the wait stays in force
+}
+
+func TestStream_QueryAndSynchronize(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		if err := s.Synchronize(); err != nil {
+			t.Error(err)
+		}
+		if done, err := s.Query(); !done || err != nil {
+			t.Errorf("got %v, %v; want true", done, err)
+		}
+	})
+}
+
+// busy enqueues about half a second of work.
+func busy(x *Exec) {
+	a := x.Ones(Float32, 8192, 8192)
+	b := a
+	for range 25 {
+		c := x.MM(a, b)
+		if b != a {
+			b.Close()
+		}
+		b = c
+	}
+}
+
+// warm makes what a stream's first product makes.
+func warm(t *testing.T, streams ...*Stream) {
+	for _, s := range streams {
+		err := s.Do(func(x *Exec) error {
+			a := x.Ones(Float32, 8192, 8192)
+			x.Item(x.Sum(x.MM(a, a)))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// isBusy fails the test unless work that was enqueued before the event still runs.
+func isBusy(t *testing.T, e *Event, what string) {
+	t.Helper()
+	done, err := e.Query()
+	if err != nil {
+		t.Error(err)
+	} else if done {
+		t.Error(what)
+	}
+}
+
+func TestStream_RunsBesideAnother(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	streams := map[string]*Stream{"own": newStream(t, d), "another": newStream(t, d), "default": DefaultStream(d)}
+	for _, s := range streams {
+		warm(t, s)
+	}
+	for _, names := range [][2]string{{"own", "another"}, {"own", "default"}, {"default", "own"}} {
+		long, short := streams[names[0]], streams[names[1]]
+		if err := long.Do(func(x *Exec) error { busy(x); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		e, err := long.Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		isBusy(t, e, "enqueueing waited for the device")
+		err = short.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil })
+		if err != nil {
+			t.Error(err)
+		}
+		isBusy(t, e, names[1]+" stream waited for "+names[0]+" stream")
+		if done, err := short.Query(); !done || err != nil {
+			t.Errorf("Query of the idle stream: %v, %v", done, err)
+		}
+		if done, err := long.Query(); done || err != nil {
+			t.Errorf("Query of the busy stream: %v, %v", done, err)
+		}
+		if err := long.Synchronize(); err != nil {
+			t.Error(err)
+		}
+		if done, err := e.Query(); !done || err != nil {
+			t.Errorf("Query of the event behind Synchronize: %v, %v", done, err)
+		}
+		e.Close()
+	}
+}
+
+func TestStream_WaitIsOnTheDevice(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	a, b := newStream(t, d), newStream(t, d)
+	warm(t, a, b)
+	var kept *Tensor
+	err := a.Do(func(x *Exec) error {
+		kept = x.Keep(x.Zeros(Float32, 1))
+		busy(x)
+		x.FillInPlace(kept, 5.0)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	e, err := a.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := b.Wait(e); err != nil {
+		t.Fatal(err)
+	}
+	isBusy(t, e, "Wait waited on the host")
+	err = b.Do(func(x *Exec) error {
+		y := x.AddScalar(kept, 1)
+		isBusy(t, e, "an operator behind Wait waited on the host")
+		equal(t, x, y, []float32{6})
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Memory that another stream still reads is not handed out again, and no wait on the host is needed for that.
+func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	a, b := newStream(t, d), newStream(t, d)
+	warm(t, a, b)
+	const n = 1 << 24
+	var shared, sum *Tensor
+	if err := a.Do(func(x *Exec) error { shared = x.Keep(x.Ones(Float32, n)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	pass(t, a, b)
+	err := b.Do(func(x *Exec) error {
+		busy(x)
+		sum = x.Keep(x.Sum(shared))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sum.Close()
+	shared.Close()
+	overwrite(t, a, n)
+	if err := b.Do(func(x *Exec) error { equal(t, x, sum, []float32{n}); return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+// overwrite takes and fills memory that could be that of a tensor of n elements freed on the stream.
+func overwrite(t *testing.T, s *Stream, n int64) {
+	err := s.Do(func(x *Exec) error {
+		for range 8 {
+			x.Full(Float32, -1.0, n)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The same for a gradient, which backward made on another stream than its parameter's.
+func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	a, b := newStream(t, d), newStream(t, d)
+	warm(t, a, b)
+	const n = 1 << 24
+	var p, sum *Tensor
+	if err := a.Do(func(x *Exec) error { p = x.Keep(x.Ones(Float32, n)); return p.SetRequiresGrad(true) }); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	pass(t, a, b)
+	if err := b.Do(func(x *Exec) error { x.Backward(x.Sum(x.MulScalar(p, 3.0))); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	pass(t, b, a)
+	err := a.Do(func(x *Exec) error {
+		busy(x)
+		sum = x.Keep(x.NoGrad().Sum(p.Grad()))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sum.Close()
+	if err := p.SetGrad(nil); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, b, n)
+	if err := a.Do(func(x *Exec) error { equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
+		t.Error(err)
+	}
+}
