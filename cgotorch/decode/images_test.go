@@ -138,7 +138,7 @@ func TestPool_Decode_BadImages(t *testing.T) {
 		"flipped-bit.jpg":         {ErrCorrupt, "corrupt JPEG: "},
 		"tables-only.jpg":         {ErrCorrupt, "corrupt JPEG: "},
 		"40000x40000.jpg":         {ErrTooLarge, "40000x40000 is 1600 Mpx, above the limit of 100 Mpx: raise MaxPixels"},
-		"300-scans.jpg":           {ErrTooLarge, "progressive JPEG with 300 scans, above the limit of 100"},
+		"130-scans.jpg":           {ErrTooLarge, "progressive JPEG with 130 scans, above the limit of 100"},
 		"lossless.jpg":            {ErrUnsupported, "Unsupported JPEG process: SOF type 0xc3"},
 		"12-bit.jpg":              {ErrUnsupported, "Unsupported JPEG data precision 12"},
 		"five-bytes.png":          {ErrTruncated, "truncated PNG"},
