@@ -57,7 +57,10 @@ is_whole() {
 
 # stop_download leaves nothing running and nothing half done.
 stop_download() {
-  [ -z "$pip_pid" ] || kill "$pip_pid" 2>/dev/null
+  if [ -n "$pip_pid" ]; then
+    kill "$pip_pid" 2>/dev/null
+    wait "$pip_pid" 2>/dev/null
+  fi
   remove "$work"
 }
 
