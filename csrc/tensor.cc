@@ -122,7 +122,9 @@ ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexc
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
     ct::use(from, *x.stream);
-    *out = from.tensor.item().toDouble();
+    const at::Scalar value = from.tensor.item();
+    if (value.isComplex()) throw ct::Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
+    *out = value.toDouble();
   });
 }
 

@@ -1,0 +1,155 @@
+package cgotorch
+
+import "testing"
+
+func leaf(t testing.TB, x *Exec, values ...float32) *Tensor {
+	p := FromSlice(x, values)
+	if err := p.SetRequiresGrad(true); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestBackward(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a, b := leaf(t, x, 1, 2), FromSlice(x, []float32{3, 4})
+			x.Backward(x.Sum(x.Mul(x.Mul(a, a), b)))
+			equal(t, x, a.Grad(), []float32{6, 16})
+			if b.Grad() != nil {
+				t.Error("a tensor that does not require a gradient has one")
+			}
+		})
+	})
+}
+
+func TestBackward_FromSeveralRoots(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := leaf(t, x, 1, 2)
+			x.BackwardWith(BackwardOptions{Grads: []*Tensor{FromSlice(x, []float32{10, 100}), nil}}, x.Mul(a, a), x.Sum(a))
+			equal(t, x, a.Grad(), []float32{21, 401})
+		})
+	})
+}
+
+func TestBackward_Twice(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		err := tryDo(t, d, func(x *Exec) {
+			a := leaf(t, x, 1, 2)
+			loss := x.Sum(x.Mul(a, a))
+			x.BackwardWith(BackwardOptions{RetainGraph: true}, loss)
+			x.Backward(loss)
+			equal(t, x, a.Grad(), []float32{4, 8})
+			x.Backward(loss)
+		})
+		wantError(t, err, ErrInvalidArgument, "Exec.Backward(float32[]", "a second time", "autograd_test.go")
+	})
+}
+
+func TestBackward_Refused(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for text, fail := range map[string]func(x *Exec){
+			"does not require grad": func(x *Exec) { x.Backward(x.Ones(Float32)) },
+			"scalar outputs":        func(x *Exec) { x.Backward(x.Neg(leaf(t, x, 1, 2))) },
+			"the tensor is nil":     func(x *Exec) { x.Backward(nil) },
+			"there must be a gradient, or nil, for each root": func(x *Exec) {
+				x.BackwardWith(BackwardOptions{Grads: []*Tensor{nil, nil}}, x.Sum(leaf(t, x, 1)))
+			},
+		} {
+			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "Exec.Backward", text, "autograd_test.go")
+		}
+		wantError(t, tryDo(t, d, func(x *Exec) {
+			a := leaf(t, x, 1)
+			x.Backward(x.Sum(x.NoGrad().Mul(a, a)))
+		}), ErrInvalidArgument, "does not require grad")
+	})
+}
+
+func TestBackward_SeesAWriteSinceForward(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for name, write := range map[string]func(x *Exec, b *Tensor){
+			"in place":    func(x *Exec, b *Tensor) { x.FillInPlace(b, 1.0) },
+			"CopyFrom":    func(x *Exec, b *Tensor) { CopyFrom(x, b, []float32{1, 1}) },
+			"BumpVersion": func(x *Exec, b *Tensor) { b.BumpVersion() },
+		} {
+			t.Run(name, func(t *testing.T) {
+				err := tryDo(t, d, func(x *Exec) {
+					a, b := leaf(t, x, 1, 2), FromSlice(x, []float32{3, 4})
+					loss := x.Sum(x.Mul(a, b))
+					write(x, b)
+					x.Backward(loss)
+				})
+				wantError(t, err, ErrInvalidArgument, "modified by an inplace operation")
+			})
+		}
+	})
+}
+
+func TestBackward_OfAutocast(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			w := x.Ones(Float32, 2, 2)
+			w.SetRequiresGrad(true)
+			y := x.Autocast(BFloat16)
+			y.Backward(y.Sum(y.MM(w, w)))
+			if got := w.Grad().DType(); got != Float32 {
+				t.Errorf("the gradient of a float32 weight is %v", got)
+			}
+			equal(t, x, w.Grad(), []float32{4, 4, 4, 4}, 2, 2)
+		})
+	})
+}
+
+func TestGradients(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a, b, unused := leaf(t, x, 2, 3), leaf(t, x, 5, 7), leaf(t, x, 1)
+			root := x.Sum(x.Mul(x.Mul(a, a), b))
+			got := x.Gradients([]*Tensor{root}, []*Tensor{a, b, unused}, GradientOptions{CreateGraph: true, AllowUnused: true})
+			equal(t, x, got[0], []float32{20, 42})
+			equal(t, x, got[1], []float32{4, 9})
+			if got[2] != nil || a.Grad() != nil {
+				t.Error("an unused input has a gradient, or gradients were accumulated")
+			}
+			second := x.Gradients([]*Tensor{got[0]}, []*Tensor{a}, GradientOptions{Grads: []*Tensor{FromSlice(x, []float32{1, 1})}})
+			equal(t, x, second[0], []float32{10, 14})
+		})
+		err := tryDo(t, d, func(x *Exec) {
+			a, unused := leaf(t, x, 1), leaf(t, x, 1)
+			x.Gradients([]*Tensor{x.Sum(a)}, []*Tensor{unused}, GradientOptions{})
+		})
+		wantError(t, err, ErrInvalidArgument, "Exec.Gradients", "not have been used")
+	})
+}
+
+// Forward on two streams; backward on one of them is ordered with both.
+func TestBackward_ThroughTwoStreams(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		other := newStream(t, d)
+		do(t, d, func(x *Exec) {
+			p := x.Ones(Float32, 1<<20)
+			p.SetRequiresGrad(true)
+			y := x.On(other)
+			made := x.Record()
+			y.Wait(made)
+			square := y.Mul(p, p)
+			done := y.Record()
+			x.Wait(done)
+			made.Close()
+			done.Close()
+			x.Backward(x.Sum(square))
+			if got := x.Item(x.Sum(p.Grad())); got != 2<<20 {
+				t.Errorf("the gradient adds up to %v, want %v", got, 2<<20)
+			}
+		})
+	})
+}

@@ -1,0 +1,182 @@
+package cgotorch
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+)
+
+// Every type of argument, by an operator that takes it and a result that shows it.
+func TestCall_Arguments(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a, b := FromSlice(x, []float32{1, 2, 3, 4}, 2, 2), FromSlice(x, []float32{10, 20, 30, 40}, 2, 2)
+			index := FromSlice(x, []int64{1, 0})
+			for _, c := range []struct {
+				op   string
+				args []any
+				want []float32
+			}{
+				{"aten::add.Tensor", []any{a, b}, []float32{11, 22, 33, 44}},
+				{"aten::add.Tensor", []any{a, b, Default}, []float32{11, 22, 33, 44}},
+				{"aten::add.Tensor", []any{a, b, 2}, []float32{21, 42, 63, 84}},
+				{"aten::add.Tensor", []any{a, b, int64(2)}, []float32{21, 42, 63, 84}},
+				{"aten::add.Tensor", []any{a, b, 0.5}, []float32{6, 12, 18, 24}},
+				{"aten::add.Tensor", []any{a, b, float32(0.5)}, []float32{6, 12, 18, 24}},
+				{"aten::add.Scalar", []any{a, true}, []float32{2, 3, 4, 5}},
+				{"aten::clamp", []any{a, nil, 2.5}, []float32{1, 2, 2.5, 2.5}},
+				{"aten::clamp", []any{a, Default, 3}, []float32{1, 2, 3, 3}},
+				{"aten::linear", []any{a, b, nil}, []float32{50, 110, 110, 250}},
+				{"aten::linear", []any{a, b, (*Tensor)(nil)}, []float32{50, 110, 110, 250}},
+				{"aten::cat", []any{[]*Tensor{a, b}, 1}, []float32{1, 2, 10, 20, 3, 4, 30, 40}},
+				{"aten::index.Tensor", []any{a, []*Tensor{nil, index}}, []float32{2, 1, 4, 3}},
+				{"aten::permute", []any{a, []int64{1, 0}}, []float32{1, 3, 2, 4}},
+				{"aten::permute", []any{a, []int{1, 0}}, []float32{1, 3, 2, 4}},
+				{"aten::sum.dim_IntList", []any{a, 0, true, Float32}, []float32{4, 6}},
+				{"aten::div.Tensor_mode", []any{b, a, "floor"}, []float32{10, 10, 10, 10}},
+				{"aten::einsum", []any{"ij,jk->ik", []*Tensor{a, b}}, []float32{70, 100, 150, 220}},
+				{"aten::clone", []any{a, Contiguous}, []float32{1, 2, 3, 4}},
+				{"aten::upsample_nearest1d.vec", []any{FromSlice(x, []float32{1, 2}, 1, 1, 2), nil, []float64{2}}, []float32{1, 1, 2, 2}},
+				{"aten::mse_loss", []any{a, b, ReductionSum}, []float32{81 + 18*18 + 27*27 + 36*36}},
+				{"aten::full", []any{[]int{2}, 7.0, Float32, Default, d}, []float32{7, 7}},
+				{"aten::full", []any{[]int{2}, 7.0}, []float32{7, 7}},
+			} {
+				got := x.Call(c.op, c.args...)
+				if len(got) != 1 {
+					t.Errorf("%s returned %d results", c.op, len(got))
+					continue
+				}
+				result := got[0].(*Tensor)
+				if result.Device() != d {
+					t.Errorf("%s: the result lies on %v", c.op, result.Device())
+				}
+				equal(t, x, result, c.want, result.Shape()...)
+			}
+			list := x.Call("aten::_foreach_add.ScalarList", []*Tensor{a, b}, []Scalar{1, 0.5})[0].([]*Tensor)
+			equal(t, x, list[0], []float32{2, 3, 4, 5}, 2, 2)
+			equal(t, x, list[1], []float32{10.5, 20.5, 30.5, 40.5}, 2, 2)
+			weight, grad := x.Ones(Float32, 2, 2, 1, 1), x.Ones(Float32, 1, 2, 1, 1)
+			parts := x.Call("aten::convolution_backward", grad, FromSlice(x, []float32{3, 4}, 1, 2, 1, 1), weight, []int{2},
+				[]int{1, 1}, []int{0, 0}, []int{1, 1}, false, []int{0, 0}, 1, []bool{true, false, true})
+			equal(t, x, parts[0].(*Tensor), []float32{2, 2}, 1, 2, 1, 1)
+			if parts[1].(*Tensor) != nil {
+				t.Error("what LibTorch leaves undefined is not nil")
+			}
+			equal(t, x, parts[2].(*Tensor), []float32{1, 1})
+		})
+	})
+}
+
+func TestCall_Results(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := FromSlice(x, []float32{1, 2, 3, 4}, 2, 2)
+			for _, c := range []struct {
+				op   string
+				args []any
+				want []any
+			}{
+				{"aten::equal", []any{a, a}, []any{true}},
+				{"aten::size.int", []any{a, 1}, []any{int64(2)}},
+				{"aten::item", []any{x.Full(Float64, -1.5)}, []any{-1.5}},
+				{"aten::item", []any{x.Full(Float64, math.Inf(1))}, []any{math.Inf(1)}},
+				{"aten::item", []any{x.Full(Int64, -9)}, []any{int64(-9)}},
+				{"aten::item", []any{x.Eq(x.Ones(Float32), x.Ones(Float32))}, []any{true}},
+				{"aten::_foreach_zero_", []any{[]*Tensor{x.Ones(Float32, 1)}}, nil},
+			} {
+				if got := x.Call(c.op, c.args...); !reflect.DeepEqual(got, c.want) {
+					t.Errorf("%s returns %#v, want %#v", c.op, got, c.want)
+				}
+			}
+			pair := x.Call("aten::max.dim", a, 1)
+			equal(t, x, pair[0].(*Tensor), []float32{2, 4})
+			equal(t, x, pair[1].(*Tensor), []int64{1, 1})
+			rows := x.Call("aten::unbind.int", a)[0].([]*Tensor)
+			equal(t, x, rows[1], []float32{3, 4})
+		})
+	})
+}
+
+// More results than a call has room for, and fewer behind it.
+func TestCall_ManyResults(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			for _, n := range []int64{1000, 3, 17, 16, 1, 5000, 2} {
+				rows := x.Unbind(x.Arange(Float32, 0, n, 1), 0)
+				if len(rows) != int(n) {
+					t.Errorf("%d results, want %d", len(rows), n)
+				}
+				if got := x.Item(rows[n-1]); got != float64(n-1) {
+					t.Errorf("the last of %d is %v", n, got)
+				}
+				values, indices := x.MaxDim(x.Ones(Float32, 2, 2), 0, ReduceOptions{})
+				equal(t, x, values, []float32{1, 1})
+				equal(t, x, indices, []int64{0, 0})
+				list := make([]*Tensor, n)
+				for i := range list {
+					list[i] = rows[0]
+				}
+				if got := x.Stack(list, 0).Shape()[0]; got != n {
+					t.Errorf("%d arguments arrived as %d", n, got)
+				}
+			}
+		})
+	})
+}
+
+func TestCall_Refused(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for _, c := range []struct {
+			sentinel error
+			op       string
+			text     string
+			args     func(x *Exec, a *Tensor) []any
+		}{
+			{ErrNotFound, "aten::adds", "LibTorch has no operator aten::adds", func(x *Exec, a *Tensor) []any { return []any{a, a} }},
+			{ErrNotFound, "aten::add.Nothing", "LibTorch has no operator aten::add.Nothing", func(x *Exec, a *Tensor) []any { return nil }},
+			{ErrNotFound, "", "LibTorch has no operator", func(x *Exec, a *Tensor) []any { return nil }},
+			{ErrInvalidArgument, "aten::add.Tensor", "argument 2 (Tensor other) is missing", func(x *Exec, a *Tensor) []any { return []any{a} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "argument 2 (Tensor other) cannot be a float", func(x *Exec, a *Tensor) []any { return []any{a, 1.5} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "argument 2 (Tensor other) cannot be None", func(x *Exec, a *Tensor) []any { return []any{a, nil} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "argument 3 (Scalar alpha) cannot be a tensor", func(x *Exec, a *Tensor) []any { return []any{a, a, a} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "got more arguments than the 3 of the schema", func(x *Exec, a *Tensor) []any { return []any{a, a, 1, 1} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "{} (a struct {}) is not a number", func(x *Exec, a *Tensor) []any { return []any{a, a, struct{}{}} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "1 (a int32) is not a number", func(x *Exec, a *Tensor) []any { return []any{a, a, int32(1)} }},
+			{ErrInvalidArgument, "aten::cat", "argument 1 (Tensor[] tensors) cannot be a tensor", func(x *Exec, a *Tensor) []any { return []any{a} }},
+			{ErrInvalidArgument, "aten::cat", "tensor 1 of argument 1 (Tensor[] tensors) is nil", func(x *Exec, a *Tensor) []any { return []any{[]*Tensor{a, nil}} }},
+			{ErrInvalidArgument, "aten::zeros", "cuda:7 (a cgotorch.Device) is not the Exec's device, " + d.String(), func(x *Exec, a *Tensor) []any { return []any{[]int{1}, nil, nil, CUDA(7)} }},
+			{ErrInvalidArgument, "aten::zeros", "is cuda:7, where the exec is on " + d.String(), func(x *Exec, a *Tensor) []any { return []any{[]int{1}, nil, nil, "cuda:7"} }},
+			{ErrInvalidArgument, "aten::div.Tensor_mode", "rounding_mode", func(x *Exec, a *Tensor) []any { return []any{a, a, "sideways"} }},
+			{ErrInvalidArgument, "aten::add.Tensor", "The size of tensor a (3) must match the size of tensor b (2)", func(x *Exec, a *Tensor) []any { return []any{x.Ones(Float32, 3), x.Ones(Float32, 2)} }},
+			{ErrUnsupported, "aten::item", "a result of type complex cannot be returned", func(x *Exec, a *Tensor) []any { return []any{x.Ones(Complex64)} }},
+			{ErrUnsupported, "aten::floor", "not supported for complex", func(x *Exec, a *Tensor) []any { return []any{x.Ones(Complex64)} }},
+			{ErrUnsupported, "aten::_nested_tensor_from_tensor_list", "a nested tensor", func(x *Exec, a *Tensor) []any { return []any{[]*Tensor{a}} }},
+		} {
+			t.Run(fmt.Sprint(c.op, " ", c.text), func(t *testing.T) {
+				err := tryDo(t, d, func(x *Exec) {
+					got := x.Call(c.op, c.args(x, x.Ones(Float32, 2))...)
+					t.Errorf("returned %v", got)
+				})
+				wantError(t, err, c.sentinel, c.op, c.text, "call_test.go")
+			})
+		}
+	})
+}
+
+func TestCall_ShapesOfALongList(t *testing.T) {
+	checkLeaks(t)
+	err := tryDo(t, CPU, func(x *Exec) {
+		list := make([]*Tensor, 100)
+		for i := range list {
+			list[i] = x.Ones(Float32, int64(i+1), 2)
+		}
+		list[50] = x.Ones(Float32, 1, 3)
+		x.Cat(list, 0)
+	})
+	wantError(t, err, ErrInvalidArgument, "aten::cat(float32[1 2], float32[2 2], ", "float32[8 2], …) at ")
+}

@@ -1,0 +1,228 @@
+package cgotorch
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestParseDevice(t *testing.T) {
+	for text, want := range map[string]Device{"cpu": CPU, "cuda": CUDA(0), "cuda:0": CUDA(0), "cuda:7": CUDA(7)} {
+		got, err := ParseDevice(text)
+		if got != want || err != nil {
+			t.Errorf("ParseDevice(%q) is %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "CPU", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1:2", "cuda:256", "gpu", " cuda"} {
+		_, err := ParseDevice(text)
+		wantError(t, err, ErrInvalidArgument, "ParseDevice", "is no device: use cpu, cuda or cuda:N")
+	}
+}
+
+func TestDevice(t *testing.T) {
+	var zero Device
+	if zero != CPU || CUDA(1) == CUDA(0) || CUDA(0) == CPU {
+		t.Error("devices compare wrongly")
+	}
+	for d, want := range map[Device]string{CPU: "cpu", CUDA(0): "cuda:0", CUDA(3): "cuda:3"} {
+		if d.String() != want || d.IsCUDA() != (d != CPU) {
+			t.Errorf("%v, IsCUDA %v; want %s", d, d.IsCUDA(), want)
+		}
+	}
+	if CUDA(3).Index() != 3 || CPU.Index() != 0 {
+		t.Error("Index is wrong")
+	}
+}
+
+func TestDevice_CheckAndSynchronize(t *testing.T) {
+	checkLeaks(t)
+	for _, d := range devices(t) {
+		if err := d.Check(); err != nil {
+			t.Error(err)
+		}
+		if err := d.Synchronize(); err != nil {
+			t.Error(err)
+		}
+	}
+	wantError(t, CUDA(99).Check(), ErrNoDevice, "Device.Check", "cuda:99")
+	wantError(t, CUDA(99).Synchronize(), ErrNoDevice, "Device.Synchronize", "cuda:99")
+	_, err := CUDA(99).Memory()
+	wantError(t, err, ErrNoDevice, "Device.Memory")
+}
+
+func TestDevice_Memory(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		const mebibyte = 1 << 20
+		read := func() Memory {
+			t.Helper()
+			m, err := d.Memory()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		do(t, d, func(x *Exec) {
+			if err := d.ResetPeakMemory(); err != nil {
+				t.Error(err)
+			}
+			before := read()
+			if before.PeakAllocated != before.Allocated {
+				t.Errorf("a peak of %d behind its reset, %d allocated", before.PeakAllocated, before.Allocated)
+			}
+			a := x.Empty(Uint8, 8*mebibyte)
+			b := x.Empty(Uint8, 4*mebibyte)
+			during := read()
+			if grown := during.Allocated - before.Allocated; grown < 12*mebibyte || grown > 13*mebibyte {
+				t.Errorf("12 MiB count as %d", grown)
+			}
+			if during.Allocations < before.Allocations+2 || during.Reserved < during.Allocated {
+				t.Errorf("before %+v, during %+v", before, during)
+			}
+			a.Close()
+			b.Close()
+			after := read()
+			if after.Allocated != before.Allocated || after.PeakAllocated < before.Allocated+12*mebibyte {
+				t.Errorf("before %+v, after %+v", before, after)
+			}
+			if err := d.ReleaseCachedMemory(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+func TestDevice_OutOfMemory(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		for range 3 {
+			err := s.Do(func(x *Exec) error { x.Empty(Uint8, 1<<46); return nil })
+			wantError(t, err, ErrOutOfMemory, "aten::empty", "device_test.go")
+			if errors.Is(err, ErrDeviceLost) {
+				t.Error("the device counts as lost")
+			}
+			if err := s.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
+				t.Errorf("the device is of no use after it: %v", err)
+			}
+		}
+	})
+}
+
+// Memory taken piece by piece until there is none, and given back.
+func TestDevice_OutOfMemoryByPieces(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	err := s.Do(func(x *Exec) error {
+		for range 1 << 16 {
+			x.Empty(Uint8, 1<<30)
+		}
+		return errors.New("there is no end to it")
+	})
+	wantError(t, err, ErrOutOfMemory, "aten::empty")
+	if err := s.Do(func(x *Exec) error { equal(t, x, x.Sum(x.Ones(Float32, 1<<28)), []float32{1 << 28}); return nil }); err != nil {
+		t.Errorf("the memory did not come back: %v", err)
+	}
+	if err := d.ReleaseCachedMemory(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The loss of a device takes the process's use of it for good, so it happens in a process of its own.
+func TestDevice_Lost(t *testing.T) {
+	d := cuda(t)
+	const inside = "CGOTORCH_TEST_LOSE_DEVICE"
+	if os.Getenv(inside) != "" {
+		loseDevice(t, d)
+		return
+	}
+	command := exec.Command(os.Args[0], "-test.run=^TestDevice_Lost$", "-test.v")
+	command.Env = append(os.Environ(), inside+"=1")
+	out, err := command.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestDevice_Lost ") {
+		if len(out) > 20000 {
+			out = out[len(out)-20000:]
+		}
+		t.Errorf("the process that lost its device: %v\n%s", err, out)
+	}
+}
+
+func loseDevice(t *testing.T, d Device) {
+	checkLeaks(t)
+	s, idle := newStream(t, d), newStream(t, d)
+	slab, err := NewHostSlab(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := slab.Pin(); err != nil {
+		t.Fatal(err)
+	}
+	early, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var weights, graph *Tensor
+	err = s.Do(func(x *Exec) error {
+		weights = x.Keep(x.Ones(Float32, 4, 4))
+		if err := weights.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		graph = x.Keep(x.Sum(x.Mul(weights, weights)))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cause, remedy = "An operator enqueued earlier may be the cause", "CUDA_LAUNCH_BLOCKING=1"
+	err = s.Do(func(x *Exec) error {
+		bad := FromSlice(x, []int64{1 << 20})
+		row := x.NoGrad().IndexSelect(weights, 0, bad) // enqueued without an error
+		x.Item(x.Sum(row))
+		return nil
+	})
+	wantError(t, err, ErrDeviceLost, "cuda:0 is lost", cause, remedy, "device_test.go")
+
+	// From now on everything on the device fails at once, and the same way.
+	for name, use := range map[string]func() error{
+		"Do": func() error { return s.Do(func(x *Exec) error { x.Ones(Float32, 1); return nil }) },
+		"another stream": func() error {
+			return idle.Do(func(x *Exec) error { x.Neg(weights); return nil })
+		},
+		"Backward":            func() error { return s.Do(func(x *Exec) error { x.Backward(graph); return nil }) },
+		"ToSlice":             func() error { return s.Do(func(x *Exec) error { ToSlice[float32](x, weights); return nil }) },
+		"Exec.Record":         func() error { return s.Do(func(x *Exec) error { x.Record(); return nil }) },
+		"Stream.Record":       func() error { _, err := s.Record(); return err },
+		"Stream.Query":        func() error { _, err := s.Query(); return err },
+		"Stream.Wait":         func() error { return idle.Wait(early) },
+		"Stream.Synchronize":  func() error { return idle.Synchronize() },
+		"Event.Query":         func() error { _, err := early.Query(); return err },
+		"Event.Synchronize":   func() error { return early.Synchronize() },
+		"NewStream":           func() error { _, err := NewStream(d, StreamOptions{}); return err },
+		"Device.Check":        func() error { return d.Check() },
+		"Device.Synchronize":  func() error { return d.Synchronize() },
+		"Device.Memory":       func() error { _, err := d.Memory(); return err },
+		"ReleaseCachedMemory": func() error { return d.ReleaseCachedMemory() },
+		"GeneratorState":      func() error { _, err := GeneratorState(d); return err },
+	} {
+		t.Run(name, func(t *testing.T) { wantError(t, use(), ErrDeviceLost, "cuda:0 is lost", cause) })
+	}
+
+	// The host goes on, so that its state can be saved.
+	do(t, CPU, func(x *Exec) {
+		a := leaf(t, x, 1, 2)
+		x.Backward(x.Sum(x.Mul(a, a)))
+		equal(t, x, a.Grad(), []float32{2, 4})
+	})
+	if got := weights.Shape(); len(got) != 2 || weights.String() != "float32[4 4]@cuda:0" {
+		t.Errorf("the shape of a lost tensor is %v", got)
+	}
+
+	for _, c := range []interface{ Close() error }{graph, weights, early, slab} {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package cgotorch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestError_Text(t *testing.T) {
+	for _, c := range []struct {
+		err  Error
+		want string
+	}{
+		{Error{Op: "aten::add.Tensor", Message: "no"}, "cgotorch: aten::add.Tensor: no"},
+		{Error{Op: "op", Shapes: "float32[2]", Caller: "main.go:7", Message: "no"}, "cgotorch: op(float32[2]) at main.go:7: no"},
+		{Error{Op: "op", Err: io.EOF}, "cgotorch: op: EOF"},
+		{Error{Op: "op", Message: "no", Err: io.EOF}, "cgotorch: op: no: EOF"},
+	} {
+		if got := c.err.Error(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestError_Sentinels(t *testing.T) {
+	sentinels := map[Code]error{
+		CodeInvalidArgument: ErrInvalidArgument, CodeUnsupported: ErrUnsupported, CodeOutOfMemory: ErrOutOfMemory,
+		CodeDeviceLost: ErrDeviceLost, CodeNoDevice: ErrNoDevice, CodeNotFound: ErrNotFound, CodeMisuse: ErrMisuse,
+		CodeClosed: ErrClosed, CodeInternal: nil,
+	}
+	for code, want := range sentinels {
+		err := fmt.Errorf("wrapped: %w", &Error{Code: code, Err: io.ErrNoProgress})
+		for other, sentinel := range sentinels {
+			if sentinel != nil && errors.Is(err, sentinel) != (code == other) {
+				t.Errorf("code %d: errors.Is(%v) is %v", code, sentinel, code != other)
+			}
+		}
+		if !errors.Is(err, io.ErrNoProgress) {
+			t.Errorf("code %d hides its cause", code)
+		}
+		if want != nil && !errors.Is(err, want) {
+			t.Errorf("code %d is not %v", code, want)
+		}
+	}
+}
+
+// The caller is the program's line, whichever of this library's functions lies between.
+func TestError_Caller(t *testing.T) {
+	checkLeaks(t)
+	var where string
+	for name, fail := range map[string]func(x *Exec){
+		"generated": func(x *Exec) { where = here(0); x.MM(nil, nil) },
+		"Call":      func(x *Exec) { where = here(0); x.Call("aten::mm") },
+		"generic":   func(x *Exec) { where = here(0); FromSlice(x, []float32{1}, 2) },
+		"method":    func(x *Exec) { where = here(0); x.Item(nil) },
+		"in Tidy":   func(x *Exec) { x.Tidy(func() *Tensor { where = here(0); return x.MM(nil, nil) }) },
+		"derived":   func(x *Exec) { where = here(0); x.NoGrad().Autocast(BFloat16).MM(nil, nil) },
+		"recursive": func(x *Exec) { deep(100, func() { where = here(0); x.MM(nil, nil) }) },
+	} {
+		var e *Error
+		if err := tryDo(t, CPU, fail); !errors.As(err, &e) || e.Caller != where {
+			t.Errorf("%s: the caller of %v is not %s", name, err, where)
+		}
+	}
+	_, err := NewHostSlab(0)
+	if want := here(-1); !strings.Contains(err.Error(), want) {
+		t.Errorf("%v does not name %s", err, want)
+	}
+}
+
+func deep(n int, fn func()) {
+	if n == 0 {
+		fn()
+		return
+	}
+	deep(n-1, fn)
+}
+
+func TestError_OfNilTensors(t *testing.T) {
+	checkLeaks(t)
+	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Add(x.Ones(Float32, 2), nil) }), ErrInvalidArgument,
+		"aten::add.Tensor(float32[2], nil)", "argument 2 (Tensor other) cannot be None", "error_test.go")
+}

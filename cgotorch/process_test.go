@@ -1,0 +1,144 @@
+package cgotorch
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSeed(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		draw := func() (values []float32) {
+			do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Rand(Float32, 8)) })
+			return values
+		}
+		seed := func(n uint64) {
+			if err := Seed(n); err != nil {
+				t.Error(err)
+			}
+		}
+		seed(7)
+		first, second := draw(), draw()
+		seed(7)
+		if !slices.Equal(draw(), first) || !slices.Equal(draw(), second) {
+			t.Error("equal seeds draw different numbers")
+		}
+		seed(8)
+		if slices.Equal(draw(), first) || slices.Equal(first, second) {
+			t.Error("different numbers are equal")
+		}
+	})
+}
+
+func TestGeneratorState(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		draw := func() (values []float32) {
+			do(t, d, func(x *Exec) { values = ToSlice[float32](x, x.Randn(Float32, 5)) })
+			return values
+		}
+		draw()
+		state, err := GeneratorState(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := draw()
+		draw()
+		if err := SetGeneratorState(d, state); err != nil {
+			t.Error(err)
+		}
+		if got := draw(); !slices.Equal(got, want) {
+			t.Errorf("drew %v behind the restored state, want %v", got, want)
+		}
+		if err := SetGeneratorState(d, state); err != nil {
+			t.Error(err)
+		}
+		if again, err := GeneratorState(d); err != nil || !bytes.Equal(again, state) {
+			t.Errorf("the state comes back as another: %v", err)
+		}
+		wantError(t, SetGeneratorState(d, nil), ErrInvalidArgument, "SetGeneratorState", "the state is empty")
+		wantError(t, SetGeneratorState(d, state[1:]), ErrInvalidArgument, "SetGeneratorState")
+	})
+	_, err := GeneratorState(CUDA(99))
+	wantError(t, err, ErrNoDevice, "GeneratorState")
+}
+
+func TestSwitches(t *testing.T) {
+	checkLeaks(t)
+	for name, set := range map[string]func(bool) error{
+		"SetCuDNNBenchmark": SetCuDNNBenchmark, "SetTF32": SetTF32, "SetDeterministic": SetDeterministic,
+	} {
+		for _, on := range []bool{true, false} {
+			if err := set(on); err != nil {
+				t.Errorf("%s(%v): %v", name, on, err)
+			}
+		}
+	}
+}
+
+func TestSetDeterministic(t *testing.T) {
+	checkLeaks(t)
+	if err := SetDeterministic(true); err != nil {
+		t.Fatal(err)
+	}
+	defer SetDeterministic(false)
+	do(t, CPU, func(x *Exec) {
+		if v := ToSlice[float32](x, x.Empty(Float32, 1))[0]; v == v {
+			t.Errorf("fresh memory holds %v, want NaN in deterministic mode", v)
+		}
+	})
+}
+
+func TestSetThreads(t *testing.T) {
+	checkLeaks(t)
+	before := Threads()
+	if before < 1 {
+		t.Fatalf("%d threads", before)
+	}
+	for _, n := range []int{1, 2, before} {
+		if err := SetThreads(n); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range []int{0, -1, 1 << 40} {
+		wantError(t, SetThreads(n), ErrInvalidArgument, "SetThreads", "a thread count of")
+	}
+}
+
+func TestLibTorchVersion(t *testing.T) {
+	if got := LibTorchVersion(); !strings.HasPrefix(got, "2.11.0") {
+		t.Errorf("LibTorch is %q", got)
+	}
+}
+
+func TestLiveHandles(t *testing.T) {
+	checkLeaks(t)
+	before := LiveHandles()
+	s := newStream(t, CPU)
+	slab, err := NewHostSlab(5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Do(func(x *Exec) error {
+		x.Ones(Float32, 1)
+		x.Ones(Float32, 1)
+		got := LiveHandles()
+		for kind, want := range map[string]int{"stream": 1, "slab": 1, "event": 1, "tensor": 2, "status": 0} {
+			if got[kind] != before[kind]+want {
+				t.Errorf("%d of kind %s, want %d more than %d", got[kind], kind, want, before[kind])
+			}
+		}
+		return nil
+	})
+	if slabs, pinned := HostMemory(); slabs < 5000 || pinned > slabs {
+		t.Errorf("HostMemory is %d, %d", slabs, pinned)
+	}
+	slab.Close()
+	e.Close()
+}

@@ -1,0 +1,181 @@
+package cgotorch
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"unsafe"
+)
+
+func newSlab(t testing.TB, size int) *HostSlab {
+	t.Helper()
+	s, err := NewHostSlab(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestHostSlab(t *testing.T) {
+	checkLeaks(t)
+	for _, size := range []int{1, 4096, 100001} {
+		before, _ := HostMemory()
+		s := newSlab(t, size)
+		data := s.Bytes()
+		if len(data) != size || cap(data) != size {
+			t.Errorf("%d bytes of %d, want %d", len(data), cap(data), size)
+		}
+		if uintptr(unsafe.Pointer(&data[0]))%uintptr(os.Getpagesize()) != 0 {
+			t.Error("the memory does not begin with a page")
+		}
+		for i, b := range data {
+			if b != 0 {
+				t.Fatalf("byte %d is %d", i, b)
+			}
+			data[i] = byte(i)
+		}
+		if after, _ := HostMemory(); after != before+int64(size) {
+			t.Errorf("HostMemory grew by %d, want %d", after-before, size)
+		}
+		if s.Pinned() {
+			t.Error("it is pinned")
+		}
+		for range 2 {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if s.Bytes() != nil || s.Pinned() {
+			t.Error("a closed slab has memory")
+		}
+		wantError(t, s.Pin(), ErrClosed, "HostSlab.Pin", "the slab is closed")
+	}
+}
+
+func TestNewHostSlab_Refused(t *testing.T) {
+	checkLeaks(t)
+	for size, want := range map[int]error{0: ErrInvalidArgument, -1: ErrInvalidArgument, 1 << 60: ErrOutOfMemory} {
+		_, err := NewHostSlab(size)
+		wantError(t, err, want, "NewHostSlab", "slab_test.go")
+	}
+}
+
+func TestHostSlab_PinWithoutCUDA(t *testing.T) {
+	checkLeaks(t)
+	if n, _ := CUDACount(); n > 0 {
+		t.Skip("CUDA is there")
+	}
+	s := newSlab(t, 4096)
+	wantError(t, s.Pin(), ErrNoDevice, "HostSlab.Pin", "CUDA is not available")
+	if s.Pinned() {
+		t.Error("it is pinned")
+	}
+}
+
+func TestHostSlab_CopyFrom(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		slab := newSlab(t, 1<<20)
+		if d.IsCUDA() {
+			if err := slab.Pin(); err != nil || !slab.Pinned() {
+				t.Fatalf("Pin: %v", err)
+			}
+			if _, pinned := HostMemory(); pinned < 1<<20 {
+				t.Errorf("HostMemory says that %d bytes are pinned", pinned)
+			}
+		}
+		s := newStream(t, d)
+		data := slab.Bytes()
+		for round := range 3 {
+			for i := range data {
+				data[i] = byte(i + round)
+			}
+			err := s.Do(func(x *Exec) error {
+				into := x.Empty(Uint8, 1000)
+				CopyFrom(x, into, data[5000:6000])
+				equal(t, x, into, data[5000:6000]) // waits, so that the slab can be filled again
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestHostSlab_DroppedIsFreed(t *testing.T) {
+	checkLeaks(t)
+	before := LiveHandles()["slab"]
+	func() {
+		if _, err := NewHostSlab(4096); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !eventually(func() bool { runtime.GC(); return LiveHandles()["slab"] <= before }) {
+		t.Error("the slab is left")
+	}
+}
+
+// A copy from pinned memory returns while the work before it still runs.
+func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	warm(t, s)
+	slab := newSlab(t, 64<<20)
+	if err := slab.Pin(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range slab.Bytes() {
+		slab.Bytes()[i] = 1
+	}
+	var into *Tensor
+	if err := s.Do(func(x *Exec) error { into = x.Keep(x.Zeros(Uint8, 64<<20)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	defer into.Close()
+	err := s.Do(func(x *Exec) error {
+		busy(x)
+		e := x.Record()
+		defer e.Close()
+		CopyFrom(x, into, slab.Bytes())
+		isBusy(t, e, "the copy waited for the work before it")
+		behind := x.Record()
+		defer behind.Close()
+		isBusy(t, behind, "the copy is done before the work before it")
+		equal(t, x, x.Max(into), []uint8{1})
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// FromSlice promises to have read its data, also from pinned memory, from which CUDA copies later.
+func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	warm(t, s)
+	slab := newSlab(t, 64<<20)
+	if err := slab.Pin(); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Do(func(x *Exec) error {
+		busy(x)
+		made := FromSlice(x, slab.Bytes())
+		for i := range slab.Bytes() {
+			slab.Bytes()[i] = 1
+		}
+		equal(t, x, x.Max(made), []uint8{0})
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

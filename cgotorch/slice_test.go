@@ -1,0 +1,196 @@
+package cgotorch
+
+import (
+	"bytes"
+	"math"
+	"testing"
+)
+
+func roundTrip[T Element](t *testing.T, x *Exec, dtype DType, values ...T) {
+	t.Helper()
+	if got := DTypeOf[T](); got != dtype {
+		t.Errorf("DTypeOf[%T] is %v, want %v", values[0], got, dtype)
+	}
+	made := FromSlice(x, values)
+	if made.DType() != dtype || made.Device() != x.Device() {
+		t.Errorf("got %v on %v, want %v on %v", made.DType(), made.Device(), dtype, x.Device())
+	}
+	equal(t, x, made, values)
+	equal(t, x, FromBytes(x, ToBytes(x, made), dtype, []int64{int64(len(values)), 1}), values, int64(len(values)), 1)
+	into := x.ZerosLike(made)
+	CopyFrom(x, into, values)
+	equal(t, x, into, values)
+	if got := ToSlice[T](x, FromSlice(x, values[:0], 0, 3)); len(got) != 0 {
+		t.Errorf("an empty tensor of %v has %v", dtype, got)
+	}
+}
+
+func TestFromSlice_EachElement(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			roundTrip(t, x, Uint8, []uint8{0, 1, 255}...)
+			roundTrip(t, x, Int8, []int8{-128, -1, 127}...)
+			roundTrip(t, x, Int16, []int16{-32768, -1, 32767}...)
+			roundTrip(t, x, Int32, []int32{math.MinInt32, -1, math.MaxInt32}...)
+			roundTrip(t, x, Int64, []int64{math.MinInt64, -1, math.MaxInt64}...)
+			roundTrip(t, x, Uint16, []uint16{0, 1, 65535}...)
+			roundTrip(t, x, Uint32, []uint32{0, 1, math.MaxUint32}...)
+			roundTrip(t, x, Uint64, []uint64{0, 1, math.MaxUint64}...)
+			roundTrip(t, x, Float32, []float32{0, -1.5, math.MaxFloat32, math.SmallestNonzeroFloat32, float32(math.Inf(-1))}...)
+			roundTrip(t, x, Float64, []float64{0, -1.5, math.MaxFloat64, math.SmallestNonzeroFloat64, math.Inf(1)}...)
+			roundTrip(t, x, Bool, []bool{true, false, true}...)
+			roundTrip(t, x, Complex64, []complex64{1 + 2i, -3i}...)
+			roundTrip(t, x, Complex128, []complex128{1 + 2i, -3i}...)
+			roundTrip(t, x, Float16, []Float16Bits{0x3c00, 0x8001, 0x7c00, 0x7e00}...)
+			roundTrip(t, x, BFloat16, []BFloat16Bits{0x3f80, 0x8001, 0x7f80, 0x7fc0}...)
+		})
+	})
+}
+
+// Bits survive: NaN with its payload, both zeros, denormals.
+func TestFromSlice_KeepsBits(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			want := []uint32{0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x7f800001, 0x7fc12345, 0xffffffff}
+			values := make([]float32, len(want))
+			for i, bits := range want {
+				values[i] = math.Float32frombits(bits)
+			}
+			for i, v := range ToSlice[float32](x, FromSlice(x, values)) {
+				if got := math.Float32bits(v); got != want[i] {
+					t.Errorf("%08x came back as %08x", want[i], got)
+				}
+			}
+		})
+	})
+}
+
+func TestFromSlice_Shapes(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			equal(t, x, FromSlice(x, []int32{1, 2, 3, 4}, 2, 2), []int32{1, 2, 3, 4}, 2, 2)
+			equal(t, x, FromSlice[int32](x, nil), []int32{}, 0)
+			equal(t, x, FromSlice[int32](x, nil, 0), []int32{}, 0)
+			equal(t, x, FromBytes(x, []byte{7}, Uint8, nil), []uint8{7})
+			if got := FromBytes(x, []byte{7}, Uint8, nil).Dim(); got != 0 {
+				t.Errorf("an empty shape gives %d dimensions", got)
+			}
+		})
+		for text, fail := range map[string]func(x *Exec){
+			"shape [3] and dtype Float has 12 bytes; the host memory has 8":        func(x *Exec) { FromSlice(x, []float32{1, 2}, 3) },
+			"shape [-1] has a negative dimension":                                  func(x *Exec) { FromSlice(x, []float32{1, 2}, -1) },
+			"has 4 bytes; the host memory has 8":                                   func(x *Exec) { FromSlice(x, []float32{1, 2}, 1) },
+			"shape [] and dtype Double has 8 bytes; the host memory has 4":         func(x *Exec) { FromBytes(x, make([]byte, 4), Float64, nil) },
+			"dtype 77 is not one of LibTorch's":                                    func(x *Exec) { FromBytes(x, make([]byte, 4), DType(77), nil) },
+			"shape [4611686018427387904, 4] and dtype Byte has more than 2^63":     func(x *Exec) { FromSlice(x, []uint8{1}, 1<<62, 4) },
+			"shape [1099511627776] and dtype Float has 4398046511104 bytes; the h": func(x *Exec) { FromSlice(x, []float32{1}, 1<<40) },
+		} {
+			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "FromSlice", text, "slice_test.go")
+		}
+	})
+}
+
+func TestFromSlice_ReadsBeforeReturn(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			data := make([]float32, 1<<20)
+			made := FromSlice(x, data)
+			into := x.Ones(Float32, 1<<20)
+			CopyFrom(x, into, data)
+			for i := range data {
+				data[i] = 1
+			}
+			if got := x.Item(x.Sum(x.Add(made, into))); got != 0 {
+				t.Errorf("%v elements were read after return", got)
+			}
+		})
+	})
+}
+
+// cgo refuses a pointer into an object that holds other Go pointers, unless it is told that the elements hold none.
+func TestFromSlice_BesideGoPointers(t *testing.T) {
+	checkLeaks(t)
+	batch := &struct {
+		names  []string
+		pixels [4]uint8
+	}{names: []string{"cat", "dog"}, pixels: [4]uint8{1, 2, 3, 4}}
+	do(t, CPU, func(x *Exec) {
+		made := FromSlice(x, batch.pixels[:])
+		equal(t, x, made, []uint8{1, 2, 3, 4})
+		CopyFrom(x, made, batch.pixels[:])
+		equal(t, x, FromBytes(x, batch.pixels[:2], Uint8, []int64{2}), []uint8{1, 2})
+	})
+}
+
+func TestToSlice_OfAView(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
+			equal(t, x, x.Transpose(a, 0, 1), []float32{1, 4, 2, 5, 3, 6}, 3, 2)
+			equal(t, x, x.Select(a, 1, 2), []float32{3, 6})
+			equal(t, x, x.Expand(x.Select(a, 1, 0), 2, 2), []float32{1, 4, 1, 4}, 2, 2)
+			if got := ToBytes(x, x.To(x.Select(a, 0, 1), Uint8)); !bytes.Equal(got, []byte{4, 5, 6}) {
+				t.Errorf("ToBytes gives %v", got)
+			}
+		})
+	})
+}
+
+func TestToSlice_Refused(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		wantError(t, tryDo(t, d, func(x *Exec) { ToSlice[float64](x, x.Ones(Float32, 2)) }), ErrInvalidArgument,
+			"ToSlice(float32[2]", "the elements are float32, asked for as float64: convert with x.To", "slice_test.go")
+		wantError(t, tryDo(t, d, func(x *Exec) { ToSlice[uint16](x, x.Ones(BFloat16, 2)) }), ErrInvalidArgument, "bfloat16")
+		wantError(t, tryDo(t, d, func(x *Exec) { ToSlice[float32](x, nil) }), ErrInvalidArgument, "ToSlice", "the tensor is nil")
+	})
+}
+
+func TestCopyFrom_Refused(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for text, fail := range map[string]func(x *Exec){
+			"the elements are float64, the tensor's float32": func(x *Exec) { CopyFrom(x, x.Ones(Float32, 2), []float64{1, 2}) },
+			"has 8 bytes; the host memory has 12":            func(x *Exec) { CopyFrom(x, x.Ones(Float32, 2), []float32{1, 2, 3}) },
+			"not contiguous": func(x *Exec) {
+				CopyFrom(x, x.Transpose(x.Ones(Float32, 2, 3), 0, 1), make([]float32, 6))
+			},
+		} {
+			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "CopyFrom(float32[", text, "slice_test.go")
+		}
+	})
+}
+
+func TestItem(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			for _, dtype := range []DType{Uint8, Int8, Int16, Int32, Int64, Float16, Float32, Float64, BFloat16, Uint16, Uint32, Uint64} {
+				if got := x.Item(x.To(x.Full(Float32, 3.0), dtype)); got != 3 {
+					t.Errorf("%v: got %v, want 3", dtype, got)
+				}
+			}
+			if got := x.Item(FromSlice(x, []bool{true})); got != 1 {
+				t.Errorf("true is %v", got)
+			}
+		})
+		wantError(t, tryDo(t, d, func(x *Exec) { x.Item(x.Ones(Float32, 2)) }), ErrInvalidArgument, "Exec.Item(float32[2]", "slice_test.go")
+		wantError(t, tryDo(t, d, func(x *Exec) { x.Item(FromSlice(x, []complex64{1i})) }), ErrInvalidArgument, "Exec.Item(complex64[1]", "a complex number")
+	})
+}
+
+func TestElements_HaveTheirSize(t *testing.T) {
+	checkLeaks(t)
+	do(t, CPU, func(x *Exec) {
+		for d := range dtypes {
+			if got := len(ToBytes(x, FromBytes(x, make([]byte, 6*d.Size()), d, []int64{2, 3}))); got != 6*d.Size() {
+				t.Errorf("six elements of %v have %d bytes", d, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package cgotorch
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestTensor_Metadata(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := x.Zeros(Float16, 2, 3, 4)
+			view := x.Transpose(a, 0, 2)
+			scalar := x.Full(Int64, 7)
+			empty := x.Zeros(Float64, 3, 0)
+			at := ""
+			if d.IsCUDA() {
+				at = "@cuda:0"
+			}
+			for _, c := range []struct {
+				got            *Tensor
+				shape, strides []int64
+				dtype          DType
+				numel          int64
+				text           string
+			}{
+				{a, []int64{2, 3, 4}, []int64{12, 4, 1}, Float16, 24, "float16[2 3 4]" + at},
+				{view, []int64{4, 3, 2}, []int64{1, 4, 12}, Float16, 24, "float16[4 3 2]" + at},
+				{scalar, []int64{}, []int64{}, Int64, 1, "int64[]" + at},
+				{empty, []int64{3, 0}, []int64{1, 1}, Float64, 0, "float64[3 0]" + at},
+			} {
+				g := c.got
+				if !slices.Equal(g.Shape(), c.shape) || !slices.Equal(g.Strides(), c.strides) || g.Dim() != len(c.shape) ||
+					g.Numel() != c.numel || g.DType() != c.dtype || g.Device() != d || g.String() != c.text {
+					t.Errorf("got %v %v %d %d %v %v %q, want %+v", g.Shape(), g.Strides(), g.Dim(), g.Numel(), g.DType(), g.Device(), g, c)
+				}
+			}
+			if a.StorageBytes() < 48 || view.StorageBytes() != a.StorageBytes() {
+				t.Errorf("storages of %d and %d bytes, want 48 or a little more for both", a.StorageBytes(), view.StorageBytes())
+			}
+			if !a.SharesMemory(view) || a.SharesMemory(scalar) {
+				t.Error("SharesMemory is wrong")
+			}
+		})
+	})
+}
+
+func TestTensor_Closed(t *testing.T) {
+	checkLeaks(t)
+	do(t, CPU, func(x *Exec) {
+		a, open := x.Ones(Float32, 2), x.Ones(Float32, 2)
+		for range 2 {
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if !a.Closed() || a.Shape() != nil || a.Strides() != nil || a.Dim() != 0 || a.Numel() != 0 || a.RequiresGrad() ||
+			a.StorageBytes() != 0 || a.Version() != 0 || a.Grad() != nil || a.SharesMemory(a) || a.SharesMemory(open) ||
+			open.SharesMemory(a) || a.String() != "closed" {
+			t.Error("a closed tensor has metadata")
+		}
+		a.BumpVersion()
+		wantError(t, a.SetRequiresGrad(true), ErrClosed, "Tensor.SetRequiresGrad", "tensor_test.go")
+		wantError(t, a.SetGrad(open), ErrClosed, "Tensor.SetGrad", "tensor_test.go")
+		wantError(t, a.SetGrad(nil), ErrClosed, "Tensor.SetGrad")
+		open.SetGrad(open)
+		wantError(t, open.SetGrad(a), ErrClosed, "Tensor.SetGrad")
+		if open.Grad() == nil {
+			t.Error("a closed gradient removed the old one")
+		}
+		open.SetGrad(nil) // it holds itself
+		var none *Tensor
+		if none.Close() != nil || none.String() != "nil" {
+			t.Error("a nil tensor cannot be closed or printed")
+		}
+	})
+}
+
+// Whatever uses a closed tensor names itself.
+func TestTensor_UsedAfterClose(t *testing.T) {
+	checkLeaks(t)
+	for op, use := range map[string]func(x *Exec, a *Tensor){
+		"aten::neg":      func(x *Exec, a *Tensor) { x.Neg(a) },
+		"aten::cat":      func(x *Exec, a *Tensor) { x.Cat([]*Tensor{x.Ones(Float32, 1), a}, 0) },
+		"aten::relu":     func(x *Exec, a *Tensor) { x.Call("aten::relu", a) },
+		"aten::linear":   func(x *Exec, a *Tensor) { x.Linear(x.Ones(Float32, 1, 1), x.Ones(Float32, 1, 1), a) },
+		"ToSlice":        func(x *Exec, a *Tensor) { ToSlice[float32](x, a) },
+		"CopyFrom":       func(x *Exec, a *Tensor) { CopyFrom(x, a, []float32{1}) },
+		"Exec.Item":      func(x *Exec, a *Tensor) { x.Item(a) },
+		"Exec.Keep":      func(x *Exec, a *Tensor) { x.Keep(a) },
+		"Exec.Lend":      func(x *Exec, a *Tensor) { x.Lend(a, "") },
+		"Exec.Alias":     func(x *Exec, a *Tensor) { x.Alias(a) },
+		"Exec.Backward":  func(x *Exec, a *Tensor) { x.Backward(a) },
+		"Exec.Gradients": func(x *Exec, a *Tensor) { x.Gradients([]*Tensor{x.Ones(Float32)}, []*Tensor{a}, GradientOptions{}) },
+		"Exec.Gradients ": func(x *Exec, a *Tensor) {
+			x.Gradients([]*Tensor{x.Ones(Float32)}, nil, GradientOptions{Grads: []*Tensor{a}})
+		},
+	} {
+		err := tryDo(t, CPU, func(x *Exec) {
+			a := x.Ones(Float32, 1)
+			a.Close()
+			use(x, a)
+			t.Errorf("%s took a closed tensor", op)
+		})
+		if op == "Exec.Gradients " {
+			op = "Exec.Gradients"
+		}
+		wantError(t, err, ErrClosed, op, "closed", "tensor_test.go")
+	}
+}
+
+func TestTensor_Version(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := x.Ones(Float32, 2)
+			before := a.Version()
+			view := x.View(a, 2, 1)
+			x.FillInPlace(view, 2.0)
+			a.BumpVersion()
+			if got := a.Version() - before; got != 2 {
+				t.Errorf("%d writes were counted, want 2", got)
+			}
+		})
+	})
+}
+
+func TestTensor_SetRequiresGrad(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := x.Ones(Float32, 2)
+			for _, on := range []bool{true, false, true} {
+				if err := a.SetRequiresGrad(on); err != nil || a.RequiresGrad() != on {
+					t.Errorf("SetRequiresGrad(%v): %v, %v", on, err, a.RequiresGrad())
+				}
+			}
+			wantError(t, x.Ones(Int64, 1).SetRequiresGrad(true), ErrInvalidArgument, "Tensor.SetRequiresGrad", "floating point")
+			wantError(t, x.Add(a, a).SetRequiresGrad(false), ErrInvalidArgument, "Tensor.SetRequiresGrad", "leaf")
+		})
+	})
+}
+
+func TestTensor_Grad(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		var p *Tensor
+		step := func(factor float64) {
+			t.Helper()
+			err := s.Do(func(x *Exec) error { x.Backward(x.Sum(x.MulScalar(p, factor))); return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		check := func(want float32) {
+			t.Helper()
+			err := s.Do(func(x *Exec) error { equal(t, x, p.Grad(), []float32{want, want}); return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := s.Do(func(x *Exec) error { p = x.Keep(x.Ones(Float32, 2)); return p.SetRequiresGrad(true) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Grad() != nil {
+			t.Error("a gradient before the first backward")
+		}
+		step(3)
+		first := p.Grad()
+		if first == nil || p.Grad() != first {
+			t.Fatal("Grad returns another handle at each call")
+		}
+		step(4)
+		if p.Grad() != first {
+			t.Error("accumulation changed the handle")
+		}
+		check(7)
+		if err := s.Do(func(x *Exec) error { x.ZeroInPlace(p.Grad()); return nil }); err != nil {
+			t.Error(err)
+		}
+		step(5)
+		check(5)
+		if err := p.SetGrad(nil); err != nil {
+			t.Error(err)
+		}
+		if p.Grad() != nil || !first.Closed() {
+			t.Error("SetGrad(nil) leaves a gradient or its handle")
+		}
+		step(2)
+		if p.Grad() == first {
+			t.Error("a new gradient has the old one's handle")
+		}
+		check(2)
+		err = s.Do(func(x *Exec) error {
+			mine := x.Full(Float32, 9.0, 2)
+			return p.SetGrad(mine)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		check(9)
+		if got := liveTensors(); got != 2 {
+			t.Errorf("%d tensors live, want p and its gradient", got)
+		}
+		p.Close()
+		if got := liveTensors(); got != 0 {
+			t.Errorf("%d tensors live after Close", got)
+		}
+	})
+}
+
+func TestTensor_GradInsideADo(t *testing.T) {
+	checkLeaks(t)
+	do(t, CPU, func(x *Exec) {
+		p := x.Ones(Float32, 2)
+		p.SetRequiresGrad(true)
+		x.Backward(x.Sum(p))
+		g := p.Grad()
+		result := x.Tidy(func() *Tensor { return x.Neg(g) })
+		if g.Closed() {
+			t.Error("Tidy closed a gradient, which belongs to its parameter")
+		}
+		equal(t, x, result, []float32{-1, -1})
+	})
+}
+
+func TestTensor_SetGrad_Refused(t *testing.T) {
+	checkLeaks(t)
+	do(t, CPU, func(x *Exec) {
+		p := x.Ones(Float32, 2)
+		wantError(t, p.SetGrad(x.Ones(Float32, 3)), ErrInvalidArgument, "Tensor.SetGrad", "shape, dtype and device")
+		wantError(t, p.SetGrad(x.Ones(Float64, 2)), ErrInvalidArgument, "Tensor.SetGrad", "shape, dtype and device")
+	})
+}
