@@ -207,6 +207,13 @@ func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
+// stallAt makes the index send only the first half of this wheel; "" ends that.
+func (ix *index) stallAt(name string) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	ix.stall = name
+}
+
 // downloads is how often each wheel was asked for.
 func (ix *index) downloads() map[string]int {
 	ix.mu.Lock()

@@ -76,7 +76,7 @@ func TestSetup_Interrupted(t *testing.T) {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
 			c := newClone(t)
-			c.index.stall = "fixture-torch"
+			c.index.stallAt("fixture-torch")
 			cmd := c.command()
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
@@ -110,9 +110,7 @@ func TestSetup_Interrupted(t *testing.T) {
 				}
 			}
 
-			c.index.mu.Lock()
-			c.index.stall = ""
-			c.index.mu.Unlock()
+			c.index.stallAt("")
 			c.mustSetup()
 			if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 2}; !maps.Equal(got, want) {
 				t.Errorf("downloads = %v, want %v: what was whole must not be downloaded again", got, want)
