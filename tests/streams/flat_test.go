@@ -1,0 +1,138 @@
+package streams
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// osThreads is the number of threads of this process, Go's and LibTorch's.
+func osThreads(t *testing.T) int {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(tasks)
+}
+
+func residentBytes(t *testing.T) int64 {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kib int64
+	_, line, _ := bytes.Cut(status, []byte("VmRSS:"))
+	if _, err := fmt.Sscan(string(line), &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// work is large enough for LibTorch to use several threads, and runs backward.
+func work(s *cgotorch.Stream) error {
+	return s.Do(func(x *cgotorch.Exec) error {
+		a := x.Ones(cgotorch.Float32, 1<<17)
+		if err := a.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		x.Backward(x.Sum(x.Mul(a, a)))
+		return nil
+	})
+}
+
+// A stream's threads, its own and those LibTorch gave it, end with it.
+func TestStreams_ThreadsEndWithThem(t *testing.T) {
+	onEach(t, func(t *testing.T, d cgotorch.Device) {
+		const n = 32
+		round := func() {
+			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
+		}
+		round() // what is made once: Go's threads for calls that block, autograd's
+		round()
+		base := osThreads(t)
+		during := 0
+		for range 3 {
+			together(t, d, n, func(i int, s *cgotorch.Stream) error {
+				if i == 0 {
+					defer func() { during = max(during, osThreads(t)) }()
+				}
+				return work(s)
+			})
+		}
+		// A thread of Go's own more or less is no leak; one for each stream would be 96.
+		deadline := time.Now().Add(10 * time.Second)
+		for osThreads(t) > base+n/4 && time.Now().Before(deadline) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := osThreads(t); got > base+n/4 {
+			t.Errorf("%d threads, %d before (%d during)", got, base, during)
+		}
+	})
+}
+
+// Ten thousand Dos later nothing has grown.
+func TestStreams_MemoryIsFlat(t *testing.T) {
+	onEach(t, func(t *testing.T, d cgotorch.Device) {
+		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		var p *cgotorch.Tensor
+		if err := s.Do(func(x *cgotorch.Exec) error { p = x.Keep(x.Ones(cgotorch.Float32, 64)); return p.SetRequiresGrad(true) }); err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		step := func(i int) {
+			err := s.Do(func(x *cgotorch.Exec) error {
+				if i%100 == 0 {
+					x.MM(p, p) // fails
+				}
+				if i%100 == 1 {
+					if e := x.Record(); e != nil {
+						e.Close()
+					}
+				}
+				x.Backward(x.Sum(x.Mul(p, x.ReLU6(p))))
+				return p.SetGrad(nil)
+			})
+			if (err != nil) != (i%100 == 0) {
+				t.Fatal(err)
+			}
+		}
+		measure := func() (torch, resident int64, heap uint64) {
+			runtime.GC()
+			m, err := d.Memory()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var stats runtime.MemStats
+			runtime.ReadMemStats(&stats)
+			return m.Allocated, residentBytes(t), stats.HeapAlloc
+		}
+		for i := range 1000 {
+			step(i)
+		}
+		torch, resident, heap := measure()
+		for i := range 10000 {
+			step(i)
+		}
+		torchAfter, residentAfter, heapAfter := measure()
+		if torchAfter != torch {
+			t.Errorf("LibTorch holds %d bytes more", torchAfter-torch)
+		}
+		if grown := int64(heapAfter) - int64(heap); grown > 1<<20 {
+			t.Errorf("Go's heap holds %d bytes more", grown)
+		}
+		if grown := residentAfter - resident; grown > 16<<20 {
+			t.Errorf("%d bytes more are resident", grown)
+		}
+	})
+}
