@@ -675,3 +675,33 @@ func TestEpoch_SequenceUsedTwice(t *testing.T) {
 		}
 	}
 }
+
+// On the CPU the images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided by std, each
+// rounded to float32.
+func TestNormalize_EqualsTorchvision(t *testing.T) {
+	checkLeaks(t)
+	loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})
+	p := start(t, loader, cgotorch.CPU, Options{})
+	for batch, err := range p.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			images, _ := batch.Use(x)
+			values := cgotorch.ToSlice[float32](x, images)
+			for i := range values {
+				px, y, c, n := i%side, i/side%side, i/side/side%3, i/side/side/3
+				want := float32(pixel(n, px, y, c)) / 255
+				want -= float32(imageNetMean[c])
+				want /= float32(imageNetStd[c])
+				if values[i] != want {
+					t.Fatalf("element %d is %v, want %v", i, values[i], want)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -26,32 +26,6 @@ type slot struct {
 	released []*cgotorch.Event             // behind each use
 }
 
-// Note [Normalising in one kernel]: (p/255 - mean)/std is p*scale + shift with scale = 1/(255 std) and shift = -mean/std, so
-// that cast, scale and shift are one addcmul from uint8 to the images' dtype.
-type normalizer struct {
-	scale, shift *cgotorch.Tensor // float32 [C]
-}
-
-func (n *normalizer) allocate(x *cgotorch.Exec, o Options) {
-	scale, shift := make([]float32, len(o.Mean)), make([]float32, len(o.Mean))
-	for i := range scale {
-		scale[i] = float32(1 / (255 * o.Std[i]))
-		shift[i] = float32(-o.Mean[i] / o.Std[i])
-	}
-	dtype := cgotorch.Float32
-	if o.DType == cgotorch.Float64 {
-		dtype = cgotorch.Float64
-	}
-	keep := func(v []float32) *cgotorch.Tensor { return x.Keep(x.To(cgotorch.FromSlice(x, v), dtype)) }
-	n.scale = keep(scale)
-	n.shift = keep(shift)
-}
-
-func (n *normalizer) close() {
-	n.scale.Close()
-	n.shift.Close()
-}
-
 func newSlot(free func(*slot)) *slot {
 	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
@@ -73,7 +47,7 @@ func (s *slot) allocate(x *cgotorch.Exec, shape Shape, o Options) {
 
 // fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch. It returns the event behind the last
 // read of the host batch.
-func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, norm normalizer) (copied *cgotorch.Event) {
+func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, norm *normalizer) (copied *cgotorch.Event) {
 	s.awaitUses(x)
 	n := host.N
 	first := func(t *cgotorch.Tensor) *cgotorch.Tensor {
@@ -93,7 +67,7 @@ func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, norm normaliz
 	if flipped {
 		pixels = x.Where(first(s.flips), x.Flip(pixels, 2), pixels)
 	}
-	x.AddCMulOut(norm.shift, pixels, norm.scale, 1, first(s.nhwc))
+	norm.write(x, pixels, first(s.nhwc))
 	s.ready = x.Record()
 	return copied
 }
