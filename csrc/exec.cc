@@ -1,6 +1,7 @@
 #include "exec.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
@@ -23,11 +24,13 @@ ExecGuard::ExecGuard(const ct_exec& x) {
     }
   }
   set_autocast(stream.device.type(), x.autocast);
-  if ((x.grad != 0) != grad_before_) c10::GradMode::set_enabled(x.grad != 0);
+  state_.set_grad_mode(x.grad != 0);
 }
 
 void ExecGuard::set_autocast(c10::DeviceType device, int32_t dtype) {
-  const bool enabled = at::autocast::is_autocast_enabled(device);
+  // What at::autocast::is_autocast_enabled asks, without its call.
+  const c10::DispatchKey key = device == c10::kCUDA ? c10::DispatchKey::AutocastCUDA : c10::DispatchKey::AutocastCPU;
+  const bool enabled = !c10::impl::tls_local_dispatch_key_set().excluded_.has(key);
   if (dtype < 0 && !enabled) return;
   before_ = Autocast{device, enabled, at::autocast::is_autocast_cache_enabled(), at::autocast::get_autocast_dtype(device)};
   at::autocast::set_autocast_enabled(device, dtype >= 0);
@@ -38,7 +41,7 @@ void ExecGuard::set_autocast(c10::DeviceType device, int32_t dtype) {
 }
 
 ExecGuard::~ExecGuard() {
-  if (c10::GradMode::is_enabled() != grad_before_) c10::GradMode::set_enabled(grad_before_);
+  state_.set_grad_mode(grad_before_);
   if (!before_) return;
   at::autocast::set_autocast_enabled(before_->device, before_->enabled);
   at::autocast::set_autocast_dtype(before_->device, before_->dtype);

@@ -2,15 +2,6 @@
 
 #include "cgotorch.h"
 
-namespace ct {
-
-Live& live() noexcept {
-  static Live counts;
-  return counts;
-}
-
-}  // namespace ct
-
 void ct_live_handles(ct_live* out) noexcept {
   const ct::Live& n = ct::live();
   *out = ct_live{n.tensors, n.streams, n.events, n.slabs, n.statuses, n.slab_bytes, n.pinned_bytes};

@@ -25,8 +25,8 @@ class Typed<std::index_sequence<T...>, std::index_sequence<S...>> final : public
       : Unboxed(op.schema(), sizeof...(T), sizeof...(S)), op_(op.typed<Signature>()) {}
 
  private:
-  at::Tensor run(const at::Tensor* const* tensors, [[maybe_unused]] const at::Scalar* scalars) const override {
-    return op_.call(*tensors[T]..., scalars[S]...);
+  at::Tensor run(const at::Tensor* const* tensors, [[maybe_unused]] const at::Scalar* const* scalars) const override {
+    return op_.call(*tensors[T]..., *scalars[S]...);
   }
 
   const c10::TypedOperatorHandle<Signature> op_;
@@ -97,21 +97,22 @@ bool Unboxed::call(const ct_stream& stream, const uint64_t* words, int32_t word_
     if (words[i] != CT_ARG_TENSOR || tensors[i] == nullptr) return false;
     inputs[i] = &tensors[i]->tensor;
   }
-  at::Scalar scalars[kMaxScalars];
+  at::Scalar given[kMaxScalars];
+  const at::Scalar* scalars[kMaxScalars] = {&given[0], &given[1]};
   const uint64_t *word = words + tensors_, *end = words + word_count;
   for (int i = 0; i < scalars_; ++i) {
     const bool rest = word < end && *word == CT_ARG_REST_DEFAULT;
     if (rest || (word < end && *word == CT_ARG_DEFAULT)) {
       if (!has_default_[i]) return false;
-      scalars[i] = defaults_[i];
+      scalars[i] = &defaults_[i];
       word += rest ? 0 : 1;
       continue;
     }
     if (end - word < 2) return false;
     switch (word[0]) {
-      case CT_ARG_INT: scalars[i] = at::Scalar(static_cast<int64_t>(word[1])); break;
-      case CT_ARG_FLOAT: scalars[i] = at::Scalar(std::bit_cast<double>(word[1])); break;
-      case CT_ARG_BOOL: scalars[i] = at::Scalar(word[1] != 0); break;
+      case CT_ARG_INT: given[i] = at::Scalar(static_cast<int64_t>(word[1])); break;
+      case CT_ARG_FLOAT: given[i] = at::Scalar(std::bit_cast<double>(word[1])); break;
+      case CT_ARG_BOOL: given[i] = at::Scalar(word[1] != 0); break;
       default: return false;
     }
     word += 2;

@@ -27,7 +27,7 @@ class Unboxed {
  protected:
   static constexpr int kMaxTensors = 3, kMaxScalars = 2;
   Unboxed(const c10::FunctionSchema& schema, int tensors, int scalars);
-  virtual at::Tensor run(const at::Tensor* const* tensors, const at::Scalar* scalars) const = 0;
+  virtual at::Tensor run(const at::Tensor* const* tensors, const at::Scalar* const* scalars) const = 0;
 
  private:
   const int tensors_, scalars_;
