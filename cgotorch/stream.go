@@ -88,6 +88,11 @@ func (s *Stream) lock(op string) (*C.ct_stream, error) {
 func (s *Stream) handle(op string) (*C.ct_stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
+	return s.open(op)
+}
+
+// open is handle with s.state held.
+func (s *Stream) open(op string) (*C.ct_stream, error) {
 	if s.closed {
 		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
 	}
@@ -133,11 +138,11 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 
 // use is handle for a Do of another stream, which calls unuse when it ends. It does not wait for a Do of this one.
 func (s *Stream) use(op string) (*C.ct_stream, error) {
-	h, err := s.handle(op)
+	s.state.Lock()
+	defer s.state.Unlock()
+	h, err := s.open(op)
 	if err == nil {
-		s.state.Lock()
 		s.users++
-		s.state.Unlock()
 	}
 	return h, err
 }

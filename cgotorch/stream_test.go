@@ -445,3 +445,63 @@ func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A stream is either open under On, or closed before it.
+func TestStream_CloseBesideOn(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s, other := newStream(t, d), DefaultStream(d) // which can be opened again
+		done := make(chan bool)
+		go func() {
+			defer close(done)
+			for range 20000 {
+				err := s.Do(func(x *Exec) error {
+					x.On(other).Record().Close()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if err := other.Close(); err != nil && !errors.Is(err, ErrMisuse) {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}
+
+func TestStream_TryRecord(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		e, err := s.TryRecord()
+		if e == nil || err != nil {
+			t.Fatalf("on an idle stream: %v, %v", e, err)
+		}
+		e.Close()
+		within(t, func() {
+			s.Do(func(x *Exec) error {
+				if e, err := s.TryRecord(); e != nil || err != nil {
+					t.Errorf("inside its own Do: %v, %v", e, err)
+				}
+				together(1, func(int) {
+					if e, err := s.TryRecord(); e != nil || err != nil {
+						t.Errorf("beside its Do: %v, %v", e, err)
+					}
+				})
+				return nil
+			})
+		})
+		s.Close()
+		_, err = s.TryRecord()
+		wantError(t, err, ErrClosed, "Stream.TryRecord")
+	})
+}
