@@ -8,7 +8,7 @@ import (
 )
 
 // benchPrefetch takes the prefetcher's work apart, on a device that does nothing else: what a batch costs in all, and what of it is
-// the copy, the normalisation and the flip.
+// the copy and the normalisation.
 func benchPrefetch(c *config, emit func(row)) error {
 	batches := c.or(2, 100)
 	f, err := newFeed(c, imagenet, c.or(2, imagenet.batch))
@@ -18,7 +18,7 @@ func benchPrefetch(c *config, emit func(row)) error {
 	defer f.close()
 	var flips *cgotorch.Tensor
 	err = f.stream.Do(func(x *cgotorch.Exec) error {
-		flips = x.Keep(cgotorch.FromSlice(x, f.replay.batches[0].Flip, f.pixels.Shape()[0], 1, 1, 1))
+		flips = x.Keep(cgotorch.FromSlice(x, f.replay.batches[0].Flip))
 		return nil
 	})
 	if err != nil {
@@ -63,8 +63,7 @@ func benchPrefetch(c *config, emit func(row)) error {
 			return time.Since(began).Seconds() * 1e3 / float64(batches), err
 		}},
 		{"copy", "uint8 from page-locked memory", block(func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, f.pixels, f.replay.batches[0].Images) })},
-		{"normalise", "uint8 to float32, one kernel", block(func(x *cgotorch.Exec) { x.AddCMulOut(f.shift, f.pixels, f.scale, 1, f.nhwc) })},
-		{"flip", "half of the images, uint8", block(func(x *cgotorch.Exec) { x.Where(flips, x.Flip(f.pixels, 2), f.pixels) })},
+		{"normalise", "half of the images flipped, uint8 to float32, one kernel", block(func(x *cgotorch.Exec) { x.NormalizeImages(f.pixels, flips, f.table, f.into) })},
 	}
 	var runs []side
 	for _, p := range parts {

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
@@ -69,7 +70,8 @@ type feed struct {
 
 	images, labels *cgotorch.Tensor // resident: float32 [N, C, H, W] channels last, normalised; int64 [N]
 	pixels, nhwc   *cgotorch.Tensor // where copies go: uint8 and float32 [N, H, W, C]
-	scale, shift   *cgotorch.Tensor // float32 [C]
+	into           *cgotorch.Tensor // nhwc as [N, C, H, W]
+	table          *cgotorch.Tensor // of the normalisation
 	floats         *cgotorch.HostSlab
 	pageableBytes  []byte
 	pageableFloats []float32
@@ -117,15 +119,11 @@ func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
 		}
 	}
 	return f.stream.Do(func(x *cgotorch.Exec) error {
-		mean, std := []float64{0.485, 0.456, 0.406}, []float64{0.229, 0.224, 0.225}
-		scale, shift := make([]float32, channels), make([]float32, channels)
-		for i := range scale {
-			scale[i], shift[i] = float32(1/(255*std[i])), float32(-mean[i]/std[i])
-		}
-		f.scale, f.shift = x.Keep(cgotorch.FromSlice(x, scale)), x.Keep(cgotorch.FromSlice(x, shift))
+		f.table = x.Keep(x.NormalizationTable(vision.ImageNetMean[:], vision.ImageNetStd[:], cgotorch.Float32))
 		shape := []int64{int64(n), int64(height), int64(width), int64(channels)}
 		f.pixels = x.Keep(x.Empty(cgotorch.Uint8, shape...))
 		f.nhwc = x.Keep(x.Empty(cgotorch.Float32, shape...))
+		f.into = x.Keep(x.Permute(f.nhwc, 0, 3, 1, 2))
 		f.labels = x.Keep(cgotorch.FromSlice(x, f.replay.batches[0].Labels))
 		images, _ := f.sameStreamUint8(x)
 		f.images = x.Keep(x.Clone(images))
@@ -205,19 +203,19 @@ func (f *feed) pageableUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
 
 // normalized does on the training stream what the prefetcher does on its own, but for the flip.
 func (f *feed) normalized(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	x.NoGrad().AddCMulOut(f.shift, f.pixels, f.scale, 1, f.nhwc)
-	return x.Permute(f.nhwc, 0, 3, 1, 2), f.labels
+	x.NormalizeImages(f.pixels, nil, f.table, f.into)
+	return f.into, f.labels
 }
 
 func (f *feed) sameStreamFloat32(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	memory := f.floats.Bytes()
 	cgotorch.CopyFrom(x, f.nhwc, unsafe.Slice((*float32)(unsafe.Pointer(&memory[0])), len(memory)/4))
-	return x.Permute(f.nhwc, 0, 3, 1, 2), f.labels
+	return f.into, f.labels
 }
 
 func (f *feed) pageableFloat32(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	cgotorch.CopyFrom(x, f.nhwc, f.pageableFloats)
-	return x.Permute(f.nhwc, 0, 3, 1, 2), f.labels
+	return f.into, f.labels
 }
 
 func (f *feed) close() {
@@ -227,7 +225,7 @@ func (f *feed) close() {
 	if f.ahead != nil {
 		f.ahead.Close()
 	}
-	for _, t := range []*cgotorch.Tensor{f.images, f.labels, f.pixels, f.nhwc, f.scale, f.shift} {
+	for _, t := range []*cgotorch.Tensor{f.images, f.labels, f.pixels, f.nhwc, f.into, f.table} {
 		t.Close()
 	}
 	if f.floats != nil {

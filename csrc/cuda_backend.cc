@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include "cuda_program.h"
+
 namespace ct {
 namespace {
 
@@ -80,6 +82,13 @@ class Backend final : public CudaBackend {
 
   void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
     C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, native(stream)));
+  }
+
+  void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
+              void** arguments) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    const void* function = kernel_of(program, kernel, stream.device_index());
+    C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
   }
 
   std::string context_error(c10::DeviceIndex device) noexcept override {

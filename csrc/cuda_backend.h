@@ -9,6 +9,12 @@
 
 namespace ct {
 
+// CUDA C++ without includes. Kernels are extern "C".
+struct CudaProgram {
+  const char* name;  // for errors
+  const char* source;
+};
+
 // Every member throws c10::Error on a CUDA error.
 class CudaBackend {
  public:
@@ -33,6 +39,12 @@ class CudaBackend {
   virtual bool page_locked(const void* data) = 0;
   // Does not wait when source is page-locked.
   virtual void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
+
+  // Enqueues a kernel of the program with blocks x threads threads. The first launch on devices of one kind compiles the program,
+  // which takes some 0.1 s. The program and the kernel's name must live as long as the process. arguments: the
+  // address of each.
+  virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
+                      void** arguments) = 0;
 
   // CUDA's words for the error that has destroyed the device's context, or "" while it lives. Clears other errors.
   virtual std::string context_error(c10::DeviceIndex device) noexcept = 0;

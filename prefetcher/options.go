@@ -43,6 +43,9 @@ func (o Options) complete(channels int) (Options, error) {
 	refuse := func(format string, args ...any) (Options, error) {
 		return o, fmt.Errorf("prefetcher: Options."+format+": %w", append(args, ErrInvalidOptions)...)
 	}
+	if channels < 1 || channels > 4 {
+		return o, fmt.Errorf("prefetcher: the source's images have %d channels; 1 to 4 can be normalised: %w", channels, ErrInvalidOptions)
+	}
 	if o.Depth < 0 {
 		return refuse("Depth is %d; it must not be negative", o.Depth)
 	}

@@ -32,7 +32,7 @@ type Prefetcher struct {
 	device cgotorch.Device
 	shape  Shape
 	copies *cgotorch.Stream
-	norm   normalizer
+	table  *cgotorch.Tensor // what becomes of a pixel value
 	slots  []*slot
 	stall  stall
 
@@ -70,7 +70,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	}
 	if err == nil {
 		err = p.copies.Do(func(x *cgotorch.Exec) error {
-			p.norm.allocate(x, o)
+			p.table = x.Keep(x.NormalizationTable(o.Mean, o.Std, o.DType))
 			for range o.Depth + 1 {
 				s := newSlot(p.takeBack)
 				p.slots = append(p.slots, s)
@@ -209,7 +209,7 @@ func (p *Prefetcher) free() error {
 		}
 		s.close()
 	}
-	p.norm.close()
+	p.table.Close()
 	p.slots = nil
 	p.stall.close()
 	return p.copies.Close()

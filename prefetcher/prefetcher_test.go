@@ -274,6 +274,9 @@ func TestOptions_Invalid(t *testing.T) {
 			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)
 		}
 	}
+	if _, err := (Options{}).complete(5); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "5 channels") {
+		t.Errorf("images of 5 channels: %v", err)
+	}
 	if n, _ := cgotorch.CUDACount(); n == 0 {
 		if _, err := New(loader, cgotorch.CUDA(0), Options{}); !errors.Is(err, cgotorch.ErrNoDevice) {
 			t.Errorf("New on an absent device: %v", err)
@@ -676,32 +679,32 @@ func TestEpoch_SequenceUsedTwice(t *testing.T) {
 	}
 }
 
-// On the CPU the images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided by std, each
-// rounded to float32.
-func TestNormalize_EqualsTorchvision(t *testing.T) {
-	checkLeaks(t)
-	loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})
-	p := start(t, loader, cgotorch.CPU, Options{})
-	for batch, err := range p.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
-			images, _ := batch.Use(x)
-			values := cgotorch.ToSlice[float32](x, images)
-			for i := range values {
-				px, y, c, n := i%side, i/side%side, i/side/side%3, i/side/side/3
-				want := float32(pixel(n, px, y, c)) / 255
-				want -= float32(imageNetMean[c])
-				want /= float32(imageNetStd[c])
-				if values[i] != want {
-					t.Fatalf("element %d is %v, want %v", i, values[i], want)
-				}
+// The images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided by std, each rounded to float32.
+func TestEpoch_NormalisesAsTorchvision(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})
+		p := start(t, loader, d, Options{})
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
+			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				images, _ := batch.Use(x)
+				values := cgotorch.ToSlice[float32](x, images)
+				for i := range values {
+					px, y, c, n := i%side, i/side%side, i/side/side%3, i/side/side/3
+					want := float32(pixel(n, px, y, c)) / 255
+					want -= float32(imageNetMean[c])
+					want /= float32(imageNetStd[c])
+					if values[i] != want {
+						t.Fatalf("element %d is %v, want %v", i, values[i], want)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
+	})
 }

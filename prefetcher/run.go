@@ -85,7 +85,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	}
 	var event *cgotorch.Event
 	err := r.p.copies.Do(func(x *cgotorch.Exec) error {
-		event = s.fill(x, host, &r.p.norm)
+		event = s.fill(x, host, r.p.table)
 		return nil
 	})
 	if err != nil {

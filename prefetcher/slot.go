@@ -11,9 +11,8 @@ import (
 // slot is device memory for one batch; see Note [Life of a slot].
 type slot struct {
 	pixels *cgotorch.Tensor // uint8 [N, H, W, C]
-	flips  *cgotorch.Tensor // bool [N, 1, 1, 1]
-	nhwc   *cgotorch.Tensor // DType [N, H, W, C]: the images as they are written
-	images *cgotorch.Tensor // DType [N, C, H, W]: the same memory as it is used
+	flips  *cgotorch.Tensor // bool [N]
+	images *cgotorch.Tensor // DType [N, C, H, W]
 	labels *cgotorch.Tensor // int64 [N]
 
 	ready *cgotorch.Event // behind the last copy into the slot
@@ -34,20 +33,18 @@ func newSlot(free func(*slot)) *slot {
 func (s *slot) allocate(x *cgotorch.Exec, shape Shape, o Options) {
 	n, h, w, c := int64(shape.Batch), int64(shape.Height), int64(shape.Width), int64(shape.Channels)
 	s.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
-	s.flips = x.Keep(x.Empty(cgotorch.Bool, n, 1, 1, 1))
+	s.flips = x.Keep(x.Empty(cgotorch.Bool, n))
 	s.labels = x.Keep(x.Empty(cgotorch.Int64, n))
 	if o.Contiguous {
 		s.images = x.Keep(x.Empty(o.DType, n, c, h, w))
-		s.nhwc = x.Keep(x.Permute(s.images, 0, 2, 3, 1))
 	} else {
-		s.nhwc = x.Keep(x.Empty(o.DType, n, h, w, c))
-		s.images = x.Keep(x.Permute(s.nhwc, 0, 3, 1, 2))
+		s.images = x.Keep(x.Permute(x.Empty(o.DType, n, h, w, c), 0, 3, 1, 2))
 	}
 }
 
 // fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch. It returns the event behind the last
 // read of the host batch.
-func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, norm *normalizer) (copied *cgotorch.Event) {
+func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, table *cgotorch.Tensor) (copied *cgotorch.Event) {
 	s.awaitUses(x)
 	n := host.N
 	first := func(t *cgotorch.Tensor) *cgotorch.Tensor {
@@ -59,15 +56,13 @@ func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, norm *normali
 	pixels := first(s.pixels)
 	cgotorch.CopyFrom(x, pixels, host.Images)
 	cgotorch.CopyFrom(x, first(s.labels), host.Labels)
-	flipped := anyOf(host.Flip)
-	if flipped {
-		cgotorch.CopyFrom(x, first(s.flips), host.Flip)
+	var flips *cgotorch.Tensor
+	if anyOf(host.Flip) {
+		flips = first(s.flips)
+		cgotorch.CopyFrom(x, flips, host.Flip)
 	}
 	copied = x.Record()
-	if flipped {
-		pixels = x.Where(first(s.flips), x.Flip(pixels, 2), pixels)
-	}
-	norm.write(x, pixels, first(s.nhwc))
+	x.NormalizeImages(pixels, flips, table, first(s.images))
 	s.ready = x.Record()
 	return copied
 }
@@ -150,7 +145,7 @@ func (s *slot) endBody() {
 }
 
 func (s *slot) close() {
-	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.nhwc, s.images, s.labels} {
+	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.images, s.labels} {
 		t.Close()
 	}
 	for _, e := range s.released {

@@ -13,15 +13,15 @@ var (
 // last. It fails with [cgotorch.ErrInvalidArgument] if pixels has another shape or dtype. The prefetcher does the same for
 // batches.
 func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) *cgotorch.Tensor {
-	if shape := pixels.Shape(); len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
+	shape := pixels.Shape()
+	if len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
 		x.Fail("vision.Normalize", &cgotorch.Error{Op: "vision.Normalize", Code: cgotorch.CodeInvalidArgument,
 			Shapes: pixels.String(), Message: "pixels must be uint8 [N, H, W, 3]"})
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
-		var scale, shift [3]float32
-		for i := range scale {
-			scale[i], shift[i] = float32(1/(255*std[i])), float32(-mean[i]/std[i])
-		}
-		return x.Permute(x.AddCMul(cgotorch.FromSlice(x, shift[:]), pixels, cgotorch.FromSlice(x, scale[:]), 1), 0, 3, 1, 2)
+		images := x.Permute(x.Empty(cgotorch.Float32, shape...), 0, 3, 1, 2)
+		table := x.NormalizationTable(mean[:], std[:], cgotorch.Float32)
+		x.NormalizeImages(x.Contiguous(pixels, cgotorch.Contiguous), nil, table, images)
+		return images
 	})
 }

@@ -224,6 +224,14 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
 void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_words, ct_tensor** result_tensors /* new */)
     CT_NOEXCEPT;
 
+/* ---- Images ---------------------------------------------------------------------------------------------------------- */
+
+/* Enqueues out[n, c, h, w] = table[c, pixels[n, h, w', c]], where w' is W-1-w in an image that flips marks and w in others:
+ * flip, normalise, cast and memory format in one pass. pixels: uint8 [N, H, W, C], contiguous, C from 1 to 4. flips: bool [N], or
+ * NULL for none. table: [C, 256], the value of each pixel value in each channel, of out's dtype, which is floating. */
+ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips /* or NULL */, const ct_tensor* table,
+                               const ct_tensor* out) CT_NOEXCEPT;
+
 /* ---- Autograd -------------------------------------------------------------------------------------------------------- */
 
 /* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires one. grads may be NULL, and so may each of
