@@ -1,6 +1,9 @@
 package cgotorch
 
 // #include "cgotorch.h"
+//
+// // Handles come as numbers: see call_op.
+// static inline void free_tensor(uintptr_t t) { ct_tensor_free((ct_tensor*)t); }
 import "C"
 
 import (
@@ -19,7 +22,7 @@ type Tensor struct {
 	grad    *Tensor // handle of the gradient, freed with this one
 }
 
-func freeTensor(h *C.ct_tensor) { C.ct_tensor_free(h) }
+func freeTensor(h *C.ct_tensor) { C.free_tensor(C.uintptr_t(uintptr(unsafe.Pointer(h)))) }
 
 // take empties the tensor and returns its handle for freeing. The gradient's is left to the caller.
 func (t *Tensor) take() *C.ct_tensor {
@@ -38,7 +41,7 @@ func (t *Tensor) Close() error {
 		return nil
 	}
 	grad := t.grad
-	C.ct_tensor_free(t.take())
+	freeTensor(t.take())
 	if grad != nil {
 		return grad.Close()
 	}

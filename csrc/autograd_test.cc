@@ -98,6 +98,44 @@ TEST_F(AutogradTest, Backward_SeesAWriteSinceForward) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "modified by an inplace operation", backward(x, loss));
 }
 
+// Without grad mode nothing is recorded, but writes are counted and views marked.
+TEST_F(AutogradTest, NoGrad) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    const ct_exec plain = exec(s), x = ct_test::with_grad(plain);
+    const Tensor a = leaf(x, {1, 2}), b = leaf(x, {3, 4});
+    EXPECT_EQ(describe(product(plain, a, b)).requires_grad, 0);
+    EXPECT_EQ(describe(sum(plain, a)).requires_grad, 0);
+
+    const Tensor root = sum(x, product(x, a, b));
+    run1(plain, "aten::add_.Tensor", Args().t(a).t(b).rest());  // a leaf, legal without grad mode alone
+    EXPECT_EQ(values<float>(plain, a), (Floats{4, 6}));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "modified by an inplace operation", backward(x, root));
+
+    const Tensor view = run1(plain, "aten::view", Args().t(b).is({2, 1}));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "created in no_grad mode", ct_test::fails(x, "aten::mul_.Tensor", Args().t(view).t(a).rest()));
+  }
+}
+
+// The graph of a gradient is asked for by its own argument, whatever the Exec's mode.
+TEST_F(AutogradTest, NoGrad_GradientsOfGradients) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    const ct_exec plain = exec(s), x = ct_test::with_grad(plain);
+    const Tensor a = leaf(x, {3});
+    const Tensor cube = product(x, a, product(x, a, a));
+    ct_tensor *root = cube.get(), *input = a.get(), *first = nullptr, *second = nullptr;
+    ASSERT_OK(ct_gradients(plain, &root, nullptr, 1, &input, 1, 1, 1, 0, &first));
+    const Tensor once(first);
+    EXPECT_EQ(values<float>(plain, once), (Floats{27}));
+    ASSERT_OK(ct_gradients(plain, &first, nullptr, 1, &input, 1, 0, 0, 0, &second));
+    const Tensor twice(second);
+    EXPECT_EQ(values<float>(plain, twice), (Floats{18}));
+  }
+}
+
 TEST_F(AutogradTest, Backward_RunsWithoutAutocast) {
   const Stream s = ct_test::new_stream();
   ct_exec x = ct_test::with_grad(exec(s));

@@ -16,7 +16,7 @@ ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tens
 ct_tensor::~ct_tensor() {
   --ct::live().tensors;
   // On a lost device LibTorch's allocator may throw out of a destructor, which would end the process. The memory is gone anyway.
-  if (tensor.defined() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
+  if (tensor.defined() && tensor.is_cuda() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
 }
 
 namespace ct {
@@ -55,9 +55,8 @@ void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
 
 }  // namespace
 
-void use(const ct_tensor& handle, const ct_stream& stream) {
+void use_on_cuda(const ct_tensor& handle, const ct_stream& stream) {
   const at::Tensor& tensor = handle.tensor;
-  if (!tensor.is_cuda()) return;
   if (tensor.device() != stream.device) {
     throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(tensor.sizes()) + " lies on " + tensor.device().str() +
                                            ", where the exec is on " + stream.device.str());

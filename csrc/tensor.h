@@ -27,7 +27,10 @@ constexpr uint64_t kAnyStream = ~uint64_t{0};
 // To be called for each tensor that a call reads or writes. Refuses one on another CUDA device than the exec's: LibTorch would
 // run the work there, on that device's current stream. Tells LibTorch's allocator where the exec's stream is not that of the
 // storage, so that its memory is not handed out again before this use is done.
-void use(const ct_tensor& tensor, const ct_stream& stream);
+void use_on_cuda(const ct_tensor& tensor, const ct_stream& stream);
+inline void use(const ct_tensor& tensor, const ct_stream& stream) {
+  if (tensor.tensor.is_cuda()) use_on_cuda(tensor, stream);
+}
 
 // A handle of a result. A result that shares the memory of an input has that input's stream.
 ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* const* inputs, int32_t input_count);
