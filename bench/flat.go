@@ -11,14 +11,14 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchFlat trains for 1,000 batches, several epochs, and reports by how much memory and threads grow from batch 100 on.
+// benchFlat trains for 1,000 batches on the CPU and 10,000 on CUDA, several epochs, and reports by how much memory and threads
+// grow after the first tenth.
 func benchFlat(c *config, emit func(row)) error {
-	every := c.or(2, 100)
-	batches := 10 * every
-	size := 32
+	every, size := c.or(2, 100), 32
 	if c.device.IsCUDA() {
-		size = cifar.batch
+		every, size = c.or(2, 1000), cifar.batch
 	}
+	batches := 10 * every
 	if err := (switches{benchmark: c.device.IsCUDA()}).set(); err != nil {
 		return err
 	}

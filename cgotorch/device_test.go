@@ -94,12 +94,13 @@ func TestDevice_Memory(t *testing.T) {
 	})
 }
 
+// More than a process can address, so that no machine grants it.
 func TestDevice_OutOfMemory(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		for range 3 {
-			err := s.Do(func(x *Exec) error { x.Empty(Uint8, 1<<46); return nil })
+			err := s.Do(func(x *Exec) error { x.Empty(Uint8, 1<<48); return nil })
 			wantError(t, err, ErrOutOfMemory, "aten::empty", "device_test.go")
 			if errors.Is(err, ErrDeviceLost) {
 				t.Error("the device counts as lost")
