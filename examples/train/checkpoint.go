@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -88,9 +89,22 @@ func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
 	return t.train.loader.Restore(s.Progress.Loader)
 }
 
-// loadWeights begins with the weights of another file, which must be of the same model and number of classes.
+// loadWeights begins with the weights of another file of the same model. Where that was trained on another number of classes, the
+// classifier, which is the model's last layer, begins anew.
 func (t *trainer) loadWeights(x *cgotorch.Exec) error {
-	if err := checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{}); err != nil {
+	err := checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{})
+	var misfit *nn.LoadError
+	if errors.As(err, &misfit) && len(misfit.Misshapen) > 0 {
+		state := nn.State(t.model)
+		last := state[len(state)-1].Name
+		classifier := last[:strings.LastIndexByte(last, '.')+1]
+		skip := func(name string) bool { return strings.HasPrefix(name, classifier) }
+		if checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{Skip: skip}) == nil {
+			fmt.Fprintf(os.Stderr, "%s has other classes: all but %s* comes from it\n", t.Weights, classifier)
+			return nil
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("-weights: %w", err)
 	}
 	return nil

@@ -338,7 +338,11 @@ func (t *trainer) openImages(part string, training bool) (*images, error) {
 	if err != nil {
 		return nil, err
 	}
-	ahead, err := prefetcher.New(loader, t.device, prefetcher.Options{Contiguous: t.Contiguous})
+	onDevice := prefetcher.Options{Contiguous: t.Contiguous}
+	if t.DType == "bfloat16" {
+		onDevice.DType = cgotorch.BFloat16 // what autocast would make of them in the first layer
+	}
+	ahead, err := prefetcher.New(loader, t.device, onDevice)
 	if err != nil {
 		loader.Close()
 		return nil, err

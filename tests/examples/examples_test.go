@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 const cifar = "../../examples/train/data/cifar10-10k.tgz"
 
 // part writes an archive with the first images of each part of the CIFAR-10 archive; change, if not nil, may change a
-// member's bytes.
+// member's bytes, or leave it out by nil.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	in, err := os.Open(cifar)
@@ -79,7 +79,9 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 		}
 		left[first]--
 		if change != nil {
-			data = change(h.Name, data)
+			if data = change(h.Name, data); data == nil {
+				continue
+			}
 		}
 		h.Size = int64(len(data))
 		if err := w.WriteHeader(h); err != nil {
@@ -289,20 +291,21 @@ func TestTrain_Refuses(t *testing.T) {
 		args []string
 		want string // in standard error
 	}{
-		"missing archive":      {trainArgs("no/such.tgz", t.TempDir()), "no/such.tgz"},
-		"truncated archive":    {trainArgs(truncated, t.TempDir()), "truncated.tgz"},
-		"bad images":           {trainArgs(badImage, t.TempDir()), ".jpg"},
-		"no such part":         {trainArgs(good, t.TempDir(), "-train-part", "val"), "val"},
-		"unknown model":        {trainArgs(good, t.TempDir(), "-model", "resnet51"), "resnet50"},
-		"unknown device":       {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
-		"absent device":        {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
-		"negative batch":       {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
-		"nothing to resume":    {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
-		"setting of a resumed": {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
-		"damaged checkpoint":   {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},
-		"missing weights":      {trainArgs(good, t.TempDir(), "-weights", "no.safetensors"), "no.safetensors"},
-		"diverged":             {trainArgs(good, t.TempDir(), "-lr", "1e30"), "diverged"},
-		"stray argument":       {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
+		"missing archive":          {trainArgs("no/such.tgz", t.TempDir()), "no/such.tgz"},
+		"truncated archive":        {trainArgs(truncated, t.TempDir()), "truncated.tgz"},
+		"bad images":               {trainArgs(badImage, t.TempDir()), ".jpg"},
+		"no such part":             {trainArgs(good, t.TempDir(), "-train-part", "val"), "val"},
+		"unknown model":            {trainArgs(good, t.TempDir(), "-model", "resnet51"), "resnet50"},
+		"unknown device":           {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
+		"absent device":            {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
+		"negative batch":           {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
+		"nothing to resume":        {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
+		"setting of a resumed":     {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
+		"damaged checkpoint":       {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},
+		"missing weights":          {trainArgs(good, t.TempDir(), "-weights", "no.safetensors"), "no.safetensors"},
+		"weights of another model": {trainArgs(good, t.TempDir(), "-model", "mobilenet_v2", "-weights", filepath.Join(resumable, "checkpoint.safetensors")), "do not fit"},
+		"diverged":                 {trainArgs(good, t.TempDir(), "-lr", "1e30"), "diverged"},
+		"stray argument":           {trainArgs(good, t.TempDir(), "epochs=3"), "epochs=3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, stderr, status := run(t, "train", c.args...)
@@ -310,6 +313,25 @@ func TestTrain_Refuses(t *testing.T) {
 				t.Errorf("status %d, want 1; standard error must name %q:\n%s", status, c.want, stderr)
 			}
 		})
+	}
+}
+
+// Weights trained on other classes serve but for the last layer.
+func TestTrain_WeightsOfOtherClasses(t *testing.T) {
+	first, data := t.TempDir(), part(t, 64, 32, nil)
+	mustRun(t, "train", trainArgs(data, first, "-epochs", "1")...)
+	fewer := part(t, 64, 32, func(name string, data []byte) []byte {
+		if strings.Contains(name, "/cat/") {
+			return nil
+		}
+		return data
+	})
+	weights := filepath.Join(first, "checkpoint.safetensors")
+	for data, want := range map[string]string{data: "", fewer: "all but 6.* comes from it"} {
+		_, stderr, status := run(t, "train", trainArgs(data, t.TempDir(), "-epochs", "1", "-weights", weights)...)
+		if said := strings.Contains(stderr, "comes from it"); status != 0 || said != (want != "") || !strings.Contains(stderr, want) {
+			t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
+		}
 	}
 }
 
