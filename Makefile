@@ -55,12 +55,16 @@ test-asan: ## the C++ tests under AddressSanitizer, leaks included
 	@for binary in build/asan/{cgotorch,decode}_test; do \
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
-lint: libraries ## compile C++ with -Wall -Wextra -Werror (as every build does), go vet, gofmt
+lint: libraries ## go vet and gofmt; C++ is compiled with -Wall -Wextra, and -Werror where g++ is 13 or older, by every build
 	@go vet ./...
 	@badly=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$badly" ] || { echo "run gofmt -w on:" $$badly; exit 1; }
 
 generate: libraries ## write the generated Go files anew
 	@go generate ./...
+
+schemas: libraries ## the same, after operators have come to or gone from cgotorch/operators.txt
+	@go run ./cgotorch/internal/schemas >build/schemas.txt
+	@cd cgotorch && go run ./internal/opgen -update ../build/schemas.txt
 
 check-generate: generate ## fail if a generated file is not what its generator writes
 	@git diff --exit-code -- $$(git grep -lE '^// Code generated .* DO NOT EDIT' -- '*.go') || { echo "commit what make generate wrote"; exit 1; }
@@ -92,5 +96,5 @@ gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck test-asan lint generate check-generate bench \
+.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck test-asan lint generate schemas check-generate bench \
 	install uninstall gpu-bundle clean

@@ -230,7 +230,7 @@ func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []i
 			sizes = append(sizes, batch.N)
 			w.Write(batch.Images)
 			binary.Write(w, binary.NativeEndian, batch.Labels)
-			w.Write(batch.FlipBytes)
+			binary.Write(w, binary.NativeEndian, batch.Flip)
 			batch.Release()
 			if len(sizes) == limit {
 				break

@@ -18,8 +18,9 @@ type defaultArgument struct{}
 var named sync.Map // string -> *operator
 
 // Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". Arguments are in the schema's order:
-// *[Tensor], []*Tensor, int, int64, float64, bool, string, []int64, []int, []float64, []bool, []Scalar, [DType], [MemoryFormat],
-// [Device] (which must be x's), nil for None, and [Default]; those left out at the end take their defaults, and a factory
+// *[Tensor], []*Tensor, int, int64, float64, float32, bool, string, []int64, []int, []float64, []bool, []Scalar, [DType],
+// [MemoryFormat], [Reduction], [Device] (which must be x's), nil for None, and [Default], as [Schemas] says; those left out at the
+// end take their defaults, and a factory
 // makes its result on x's device. Results are *Tensor (nil where LibTorch leaves one undefined), []*Tensor, int64, float64,
 // bool, []int64, []float64 or nil. It waits for the device only if the operator does. It fails with [ErrNotFound] for an
 // unknown name and with [ErrInvalidArgument], naming the argument, where one does not fit the schema.
@@ -41,6 +42,17 @@ func (x *Exec) Call(op string, args ...any) []any {
 	values := c.values()
 	c.done()
 	return values
+}
+
+// Schemas returns what LibTorch says of each operator that [Exec.Call] can run, as in
+// "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", one a line, sorted.
+func Schemas() (string, error) {
+	var text *C.char
+	if err := check("Schemas", C.ct_op_schemas(&text)); err != nil {
+		return "", err
+	}
+	defer C.ct_text_free(text)
+	return C.GoString(text), nil
 }
 
 func (c *call) any(arg any) {
@@ -73,7 +85,7 @@ func (c *call) any(arg any) {
 	case MemoryFormat:
 		c.memoryFormat(v)
 	case Reduction:
-		c.int(v.value())
+		c.reduction(v)
 	case Device:
 		if v != c.x.Device() {
 			c.refuse(v, fmt.Sprintf("the Exec's device, %v", c.x.Device()))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -179,4 +180,11 @@ func TestCall_ShapesOfALongList(t *testing.T) {
 		x.Cat(list, 0)
 	})
 	wantError(t, err, ErrInvalidArgument, "aten::cat(float32[1 2], float32[2 2], ", "float32[8 2], …) at ")
+}
+
+func TestSchemas(t *testing.T) {
+	all, err := Schemas()
+	if want := "\naten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor\n"; err != nil || !strings.Contains(all, want) {
+		t.Errorf("%v; %d bytes without %q", err, len(all), want)
+	}
 }

@@ -21,19 +21,25 @@ var CPU = Device{}
 // CUDA is CUDA device i, counted from 0. Whether it is there is known when a stream is made: see [Device.Check].
 func CUDA(i int) Device { return Device{cuda: true, index: i} }
 
-// ParseDevice reads "cpu", "cuda" (device 0) or "cuda:N". It fails with [ErrInvalidArgument].
+// ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto": CUDA device 0 where there is one ([CUDACount] says why there
+// is none), else the CPU. It fails with [ErrInvalidArgument].
 func ParseDevice(text string) (Device, error) {
 	switch name, number, numbered := strings.Cut(text, ":"); {
 	case text == "cpu":
 		return CPU, nil
 	case text == "cuda":
 		return CUDA(0), nil
+	case text == "auto":
+		if n, _ := CUDACount(); n == 0 {
+			return CPU, nil
+		}
+		return CUDA(0), nil
 	case name == "cuda" && numbered:
 		if i, err := strconv.ParseUint(number, 10, 8); err == nil {
 			return CUDA(int(i)), nil
 		}
 	}
-	return CPU, &Error{Op: "ParseDevice", Code: CodeInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda or cuda:N", text)}
+	return CPU, &Error{Op: "ParseDevice", Code: CodeInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda, cuda:N or auto", text)}
 }
 
 // IsCUDA reports whether d is a CUDA device.
@@ -106,7 +112,8 @@ func (d Device) ResetPeakMemory() error {
 	return check("Device.ResetPeakMemory", C.ct_memory_reset_peak(d.c()))
 }
 
-// ReleaseCachedMemory gives blocks that LibTorch's allocator holds unused back to the device.
+// ReleaseCachedMemory waits for the work enqueued on every CUDA device and gives the blocks that LibTorch's allocator holds
+// there unused back to them. On the CPU it does nothing.
 func (d Device) ReleaseCachedMemory() error {
 	return check("Device.ReleaseCachedMemory", C.ct_memory_release_cached(d.c()))
 }

@@ -41,7 +41,16 @@ type Opt[T any] struct {
 // Set returns an Opt that holds v.
 func Set[T any](v T) Opt[T] { return Opt[T]{v, true} }
 
-func (o Opt[T]) get() (T, bool) { return o.value, o.set }
+// Get returns the value, and whether there is one.
+func (o Opt[T]) Get() (T, bool) { return o.value, o.set }
+
+// Or returns the value, or other where there is none.
+func (o Opt[T]) Or(other T) T {
+	if o.set {
+		return o.value
+	}
+	return other
+}
 
 // Reduction says what a loss does with its per-element values. The zero value is the mean.
 type Reduction int
@@ -52,19 +61,6 @@ const (
 	ReductionSum
 	ReductionNone
 )
-
-// value is LibTorch's number; it refuses those that are not listed.
-func (r Reduction) value() int64 {
-	switch r {
-	case ReductionMean:
-		return 1
-	case ReductionSum:
-		return 2
-	case ReductionNone:
-		return 0
-	}
-	return int64(r)
-}
 
 // MemoryFormat is the order of a tensor's elements in memory, numbered as in LibTorch.
 type MemoryFormat int8
@@ -191,7 +187,7 @@ func (c *call) scalar(v Scalar) {
 	case nil:
 		c.none()
 	default:
-		c.refuse(v, "a number")
+		c.refuse(v, "an int, int64, float64, float32 or bool")
 	}
 }
 
@@ -231,6 +227,19 @@ func (c *call) str(v string) {
 			word |= uint64(v[i+k]) << (8 * k)
 		}
 		c.words = append(c.words, word)
+	}
+}
+
+func (c *call) reduction(v Reduction) {
+	switch v {
+	case ReductionMean:
+		c.int(1)
+	case ReductionSum:
+		c.int(2)
+	case ReductionNone:
+		c.int(0)
+	default:
+		c.refuse(int(v), "a Reduction: use ReductionMean, ReductionSum or ReductionNone")
 	}
 }
 

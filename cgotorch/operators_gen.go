@@ -1238,17 +1238,17 @@ var opNaNToNum = operator{name: "aten::nan_to_num"}
 func (x *Exec) NaNToNum(input *Tensor, options NaNToNumOptions) *Tensor {
 	c := x.call(&opNaNToNum)
 	c.tensor(input)
-	if v, ok := options.NaN.get(); ok {
+	if v, ok := options.NaN.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
 	}
-	if v, ok := options.PositiveInfinity.get(); ok {
+	if v, ok := options.PositiveInfinity.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
 	}
-	if v, ok := options.NegativeInfinity.get(); ok {
+	if v, ok := options.NegativeInfinity.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -1498,12 +1498,12 @@ func (x *Exec) IsClose(input, other *Tensor, options ToleranceOptions) *Tensor {
 	c := x.call(&opIsClose)
 	c.tensor(input)
 	c.tensor(other)
-	if v, ok := options.Relative.get(); ok {
+	if v, ok := options.Relative.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
 	}
-	if v, ok := options.Absolute.get(); ok {
+	if v, ok := options.Absolute.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -1521,12 +1521,12 @@ func (x *Exec) AllClose(input, other *Tensor, options ToleranceOptions) bool {
 	c := x.call(&opAllClose)
 	c.tensor(input)
 	c.tensor(other)
-	if v, ok := options.Relative.get(); ok {
+	if v, ok := options.Relative.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
 	}
-	if v, ok := options.Absolute.get(); ok {
+	if v, ok := options.Absolute.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -1648,7 +1648,7 @@ func (x *Exec) SumDim(input *Tensor, dim []int64, options SumOptions) *Tensor {
 		c.none()
 	}
 	c.bool(options.KeepDim)
-	if v, ok := options.DType.get(); ok {
+	if v, ok := options.DType.Get(); ok {
 		c.dtype(v)
 	} else {
 		c.def()
@@ -1682,7 +1682,7 @@ func (x *Exec) MeanDim(input *Tensor, dim []int64, options SumOptions) *Tensor {
 		c.none()
 	}
 	c.bool(options.KeepDim)
-	if v, ok := options.DType.get(); ok {
+	if v, ok := options.DType.Get(); ok {
 		c.dtype(v)
 	} else {
 		c.def()
@@ -1712,7 +1712,7 @@ func (x *Exec) ProdDim(input *Tensor, dim int, options SumOptions) *Tensor {
 	c.tensor(input)
 	c.int(int64(dim))
 	c.bool(options.KeepDim)
-	if v, ok := options.DType.get(); ok {
+	if v, ok := options.DType.Get(); ok {
 		c.dtype(v)
 	} else {
 		c.def()
@@ -1790,7 +1790,7 @@ func (x *Exec) VectorNorm(input *Tensor, order Scalar, dim []int64, options SumO
 		c.def()
 	}
 	c.bool(options.KeepDim)
-	if v, ok := options.DType.get(); ok {
+	if v, ok := options.DType.Get(); ok {
 		c.dtype(v)
 	} else {
 		c.def()
@@ -2536,12 +2536,12 @@ func (x *Exec) BatchNorm(input, weight, bias, runningMean, runningVar *Tensor, o
 	c.optTensor(runningMean)
 	c.optTensor(runningVar)
 	c.bool(options.Training)
-	if v, ok := options.Momentum.get(); ok {
+	if v, ok := options.Momentum.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(0.1)
 	}
-	if v, ok := options.Eps.get(); ok {
+	if v, ok := options.Eps.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(1e-5)
@@ -2571,12 +2571,12 @@ func (x *Exec) InstanceNorm(input, weight, bias, runningMean, runningVar *Tensor
 	c.optTensor(runningMean)
 	c.optTensor(runningVar)
 	c.bool(!options.UseRunningStatistics)
-	if v, ok := options.Momentum.get(); ok {
+	if v, ok := options.Momentum.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(0.1)
 	}
-	if v, ok := options.Eps.get(); ok {
+	if v, ok := options.Eps.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(1e-5)
@@ -2602,7 +2602,7 @@ func (x *Exec) LayerNorm(input *Tensor, normalizedShape []int64, weight, bias *T
 	c.ints(normalizedShape)
 	c.optTensor(weight)
 	c.optTensor(bias)
-	if v, ok := options.Eps.get(); ok {
+	if v, ok := options.Eps.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -2628,7 +2628,7 @@ func (x *Exec) GroupNorm(input *Tensor, numGroups int, weight, bias *Tensor, opt
 	c.int(int64(numGroups))
 	c.optTensor(weight)
 	c.optTensor(bias)
-	if v, ok := options.Eps.get(); ok {
+	if v, ok := options.Eps.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -2910,7 +2910,7 @@ func (x *Exec) Embedding(weight, indices *Tensor, options EmbeddingOptions) *Ten
 	c := x.call(&opEmbedding)
 	c.tensor(weight)
 	c.tensor(indices)
-	if v, ok := options.PaddingIndex.get(); ok {
+	if v, ok := options.PaddingIndex.Get(); ok {
 		c.int(int64(v))
 	} else {
 		c.def()
@@ -2956,7 +2956,7 @@ func (x *Exec) ScaledDotProductAttention(query, key, value *Tensor, options Scal
 	c.optTensor(options.Mask)
 	c.float(options.Dropout)
 	c.bool(options.Causal)
-	if v, ok := options.Scale.get(); ok {
+	if v, ok := options.Scale.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -3000,8 +3000,8 @@ func (x *Exec) CrossEntropyWith(input, target *Tensor, options CrossEntropyOptio
 	c.tensor(input)
 	c.tensor(target)
 	c.optTensor(options.Weight)
-	c.int(options.Reduction.value())
-	if v, ok := options.IgnoreIndex.get(); ok {
+	c.reduction(options.Reduction)
+	if v, ok := options.IgnoreIndex.Get(); ok {
 		c.int(int64(v))
 	} else {
 		c.def()
@@ -3028,8 +3028,8 @@ func (x *Exec) NLLLoss(input, target *Tensor, options NLLLossOptions) *Tensor {
 	c.tensor(input)
 	c.tensor(target)
 	c.optTensor(options.Weight)
-	c.int(options.Reduction.value())
-	if v, ok := options.IgnoreIndex.get(); ok {
+	c.reduction(options.Reduction)
+	if v, ok := options.IgnoreIndex.Get(); ok {
 		c.int(int64(v))
 	} else {
 		c.def()
@@ -3057,7 +3057,7 @@ func (x *Exec) BinaryCrossEntropyWithLogits(input, target *Tensor, options Binar
 	c.tensor(target)
 	c.optTensor(options.Weight)
 	c.optTensor(options.PositiveWeight)
-	c.int(options.Reduction.value())
+	c.reduction(options.Reduction)
 	return c.run1()
 }
 
@@ -3075,7 +3075,7 @@ func (x *Exec) MSELoss(input, target *Tensor, options LossOptions) *Tensor {
 	c := x.call(&opMSELoss)
 	c.tensor(input)
 	c.tensor(target)
-	c.int(options.Reduction.value())
+	c.reduction(options.Reduction)
 	return c.run1()
 }
 
@@ -3088,7 +3088,7 @@ func (x *Exec) L1Loss(input, target *Tensor, options LossOptions) *Tensor {
 	c := x.call(&opL1Loss)
 	c.tensor(input)
 	c.tensor(target)
-	c.int(options.Reduction.value())
+	c.reduction(options.Reduction)
 	return c.run1()
 }
 
@@ -3108,8 +3108,8 @@ func (x *Exec) SmoothL1Loss(input, target *Tensor, options SmoothL1LossOptions) 
 	c := x.call(&opSmoothL1Loss)
 	c.tensor(input)
 	c.tensor(target)
-	c.int(options.Reduction.value())
-	if v, ok := options.Beta.get(); ok {
+	c.reduction(options.Reduction)
+	if v, ok := options.Beta.Get(); ok {
 		c.float(v)
 	} else {
 		c.def()
@@ -3132,7 +3132,7 @@ func (x *Exec) KLDiv(input, target *Tensor, options KLDivOptions) *Tensor {
 	c := x.call(&opKLDiv)
 	c.tensor(input)
 	c.tensor(target)
-	c.int(options.Reduction.value())
+	c.reduction(options.Reduction)
 	c.bool(options.LogTarget)
 	return c.run1()
 }
@@ -3396,7 +3396,7 @@ func (x *Exec) Slice(input *Tensor, dim int, options SliceOptions) *Tensor {
 	c.tensor(input)
 	c.int(int64(dim))
 	c.int(int64(options.Start))
-	if v, ok := options.End.get(); ok {
+	if v, ok := options.End.Get(); ok {
 		c.int(int64(v))
 	} else {
 		c.def()
@@ -4110,18 +4110,18 @@ func (x *Exec) FusedAdamInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs,
 	c.tensors(maxExpAvgSqs)
 	c.tensors(steps)
 	c.float(learningRate)
-	if v, ok := options.Beta1.get(); ok {
+	if v, ok := options.Beta1.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(0.9)
 	}
-	if v, ok := options.Beta2.get(); ok {
+	if v, ok := options.Beta2.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(0.999)
 	}
 	c.float(options.WeightDecay)
-	if v, ok := options.Eps.get(); ok {
+	if v, ok := options.Eps.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(1e-8)
@@ -4148,18 +4148,18 @@ func (x *Exec) FusedAdamWInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs
 	c.tensors(maxExpAvgSqs)
 	c.tensors(steps)
 	c.float(learningRate)
-	if v, ok := options.Beta1.get(); ok {
+	if v, ok := options.Beta1.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(0.9)
 	}
-	if v, ok := options.Beta2.get(); ok {
+	if v, ok := options.Beta2.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(0.999)
 	}
 	c.float(options.WeightDecay)
-	if v, ok := options.Eps.get(); ok {
+	if v, ok := options.Eps.Get(); ok {
 		c.float(v)
 	} else {
 		c.float(1e-8)

@@ -3,10 +3,7 @@ package cgotorch
 // #include "cgotorch.h"
 import "C"
 
-import (
-	"fmt"
-	"unsafe"
-)
+import "unsafe"
 
 // Seed is process-wide: it seeds LibTorch's default generator of every device, from which dropout and random
 // initialisation draw.
@@ -30,11 +27,21 @@ func SetGeneratorState(d Device, state []byte) error {
 	return check("SetGeneratorState", C.ct_generator_set_state(d.c(), unsafe.Pointer(&state[0]), C.int64_t(len(state))))
 }
 
+// CuDNNBenchmark is process-wide: what [SetCuDNNBenchmark] has set; false at first.
+func CuDNNBenchmark() bool { return getSwitch(C.CT_SWITCH_CUDNN_BENCHMARK) }
+
 // SetCuDNNBenchmark is process-wide: cuDNN tries its convolution algorithms for each new shape and keeps the fastest.
 func SetCuDNNBenchmark(on bool) error { return setSwitch(C.CT_SWITCH_CUDNN_BENCHMARK, on) }
 
+// TF32 is process-wide: whether float32 matrix products may round, as [SetTF32] says. LibTorch begins with that off for matrix
+// products and on for convolutions.
+func TF32() bool { return getSwitch(C.CT_SWITCH_TF32) }
+
 // SetTF32 is process-wide: float32 matrix products and convolutions may round their inputs to 10 bits of fraction.
 func SetTF32(on bool) error { return setSwitch(C.CT_SWITCH_TF32, on) }
+
+// Deterministic is process-wide: what [SetDeterministic] has set; false at first.
+func Deterministic() bool { return getSwitch(C.CT_SWITCH_DETERMINISTIC) }
 
 // SetDeterministic is process-wide: operators use deterministic kernels, or fail where there is none.
 func SetDeterministic(on bool) error { return setSwitch(C.CT_SWITCH_DETERMINISTIC, on) }
@@ -44,7 +51,15 @@ func setSwitch(which C.int32_t, on bool) error {
 	if on {
 		v = 1
 	}
-	return check("setSwitch", C.ct_switch_set(which, v))
+	return check("cgotorch.Set", C.ct_switch_set(which, v))
+}
+
+func getSwitch(which C.int32_t) bool {
+	var v C.int32_t
+	if err := check("cgotorch", C.ct_switch_get(which, &v)); err != nil {
+		panic(err) // a switch of this package's own
+	}
+	return v != 0
 }
 
 // SetThreads is process-wide: one operator uses at most n threads on the CPU. Streams already running keep theirs.
@@ -55,30 +70,3 @@ func Threads() int { return int(C.ct_threads_get()) }
 
 // LibTorchVersion is the version of LibTorch this library was built with, such as "2.11.0".
 func LibTorchVersion() string { return C.GoString(C.ct_libtorch_version()) }
-
-// LiveHandles counts the handles that have been made and not freed, by kind: tensor, stream, event, slab, status. Tests
-// compare it before and after to find leaks.
-func LiveHandles() map[string]int {
-	var live C.ct_live
-	C.ct_live_handles(&live)
-	return map[string]int{
-		"tensor": int(live.tensors), "stream": int(live.streams), "event": int(live.events),
-		"slab": int(live.slabs), "status": int(live.statuses),
-	}
-}
-
-// HostMemory returns the bytes of all slabs, and those of them that are page-locked.
-func HostMemory() (slabs, pinned int64) {
-	var live C.ct_live
-	C.ct_live_handles(&live)
-	return int64(live.slab_bytes), int64(live.pinned_bytes)
-}
-
-// checkABI compares the library that was opened with the header this package was compiled against.
-func checkABI() error {
-	if got := C.ct_abi_version(); got != C.CT_ABI_VERSION {
-		return &Error{Op: "cgotorch", Code: CodeInternal, Message: fmt.Sprintf(
-			"libcgotorch.so has ABI version %d, this package needs %d: run make install of the same version", got, C.CT_ABI_VERSION)}
-	}
-	return nil
-}

@@ -112,33 +112,3 @@ func TestLibTorchVersion(t *testing.T) {
 		t.Errorf("LibTorch is %q", got)
 	}
 }
-
-func TestLiveHandles(t *testing.T) {
-	checkLeaks(t)
-	before := LiveHandles()
-	s := newStream(t, CPU)
-	slab, err := NewHostSlab(5000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Do(func(x *Exec) error {
-		x.Ones(Float32, 1)
-		x.Ones(Float32, 1)
-		got := LiveHandles()
-		for kind, want := range map[string]int{"stream": 1, "slab": 1, "event": 1, "tensor": 2, "status": 0} {
-			if got[kind] != before[kind]+want {
-				t.Errorf("%d of kind %s, want %d more than %d", got[kind], kind, want, before[kind])
-			}
-		}
-		return nil
-	})
-	if slabs, pinned := HostMemory(); slabs < 5000 || pinned > slabs {
-		t.Errorf("HostMemory is %d, %d", slabs, pinned)
-	}
-	slab.Close()
-	e.Close()
-}

@@ -469,10 +469,6 @@ ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out)
   });
 }
 
-ct_status* ct_op_schema(const ct_op* op, char** out) noexcept {
-  return ct::guarded([&] { *out = ct::new_text(ct::text_of(ct::deref(op, "op").handle.schema())); });
-}
-
 ct_status* ct_op_schemas(char** out) noexcept {
   return ct::guarded([&] {
     std::vector<std::string> lines;

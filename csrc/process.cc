@@ -38,7 +38,7 @@ ct_status* ct_generator_state(ct_device device, void* data, int64_t* size) noexc
 
 ct_status* ct_generator_set_state(ct_device device, const void* data, int64_t size) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
-    if (size <= 0 || size > kMaxGeneratorState) throw ct::Failure(CT_INVALID_ARGUMENT, "a generator's state of " + std::to_string(size) + " bytes");
+    if (size <= 0 || size > kMaxGeneratorState) throw ct::Failure(CT_INVALID_ARGUMENT, std::to_string(size) + " bytes are no generator's state: give what was read from a generator of that device");
     at::Generator g = at::globalContext().defaultGenerator(where);
     at::Tensor state = at::empty({size}, at::TensorOptions().dtype(at::kByte));
     std::memcpy(state.mutable_data_ptr(), data, static_cast<size_t>(size));
@@ -91,7 +91,7 @@ ct_status* ct_switch_get(int32_t which, int32_t* on) noexcept {
 
 ct_status* ct_threads_set(int32_t count) noexcept {
   return ct::guarded([&] {
-    if (count < 1) throw ct::Failure(CT_INVALID_ARGUMENT, "a thread count of " + std::to_string(count));
+    if (count < 1) throw ct::Failure(CT_INVALID_ARGUMENT, "a thread count of " + std::to_string(count) + ": use 1 or more");
     at::set_num_threads(count);
   });
 }

@@ -52,8 +52,8 @@ TEST_F(ProcessTest, GeneratorState_RoundTrip) {
                  ct_generator_state(device, state.data(), &small));
     EXPECT_EQ(small, size - 1);
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "", ct_generator_set_state(device, state.data(), size - 1));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "a generator's state of 0 bytes", ct_generator_set_state(device, state.data(), 0));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "a generator's state of -4 bytes", ct_generator_set_state(device, state.data(), -4));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "0 bytes are no generator's state", ct_generator_set_state(device, state.data(), 0));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "-4 bytes are no generator's state", ct_generator_set_state(device, state.data(), -4));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "bytes", ct_generator_set_state(device, state.data(), int64_t{1} << 50));
   }
 }

@@ -27,7 +27,7 @@ std::string lock_limit() {
 }  // namespace
 
 ct_slab::ct_slab(int64_t bytes) : bytes(bytes) {
-  if (bytes <= 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a slab of " + std::to_string(bytes) + " bytes");
+  if (bytes <= 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a slab of " + std::to_string(bytes) + " bytes: it must have 1 or more");
   data = mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     throw ct::Failure(CT_OUT_OF_MEMORY, "no host memory for a slab of " + std::to_string(bytes) + " bytes: " + std::strerror(errno));

@@ -154,7 +154,6 @@ TEST_F(StatusTest, NullHandle_NamesTheParameterAndWritesNothing) {
       {"ct_tensor_copy_from tensor", "tensor", ct_tensor_copy_from(x, nullptr, host, 4)},
       {"ct_tensor_copy_from data", "data", ct_tensor_copy_from(x, one.get(), nullptr, 4)},
       {"ct_op_find", "name", ct_op_find(nullptr, "", &op)},
-      {"ct_op_schema", "op", ct_op_schema(nullptr, &text)},
       {"ct_call exec", "exec.stream", ct_call(nowhere, ct_test::find("aten::neg"), nullptr, 0, nullptr, 0, &results, words, tensors, &overflow)},
       {"ct_call op", "op", ct_call(x, nullptr, nullptr, 0, nullptr, 0, &results, words, tensors, &overflow)},
       {"ct_backward exec", "exec.stream", ct_backward(nowhere, &some, nullptr, 1, 0)},

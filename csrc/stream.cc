@@ -195,7 +195,7 @@ ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* 
     const ct_event& from = ct::deref(start, "start");
     const ct_event& to = ct::deref(end, "end");
     if (!from.timing || !to.timing) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked of an event that was not recorded for timing");
+      throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked of an event that was not recorded for timing: use RecordTiming");
     }
     if (from.device != to.device) {
       throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked between events of " + from.device.str() + " and " +
@@ -207,7 +207,7 @@ ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* 
     }
     ct::require(from.device);
     if (!ct::cuda().query_event(from.native) || !ct::cuda().query_event(to.native)) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked of an event that is not done");
+      throw ct::Failure(CT_INVALID_ARGUMENT, "elapsed time was asked of an event that is not done: synchronize it first");
     }
     *milliseconds = ct::cuda().elapsed(from.native, to.native);
   });

@@ -184,41 +184,4 @@ ct_tensor* ct_tensor_lend(const ct_tensor* tensor) noexcept {
   return tensor == nullptr ? nullptr : new ct_tensor(tensor->tensor, ct::kAnyStream);
 }
 
-ct_status* ct_tensor_set_requires_grad(const ct_tensor* tensor, int32_t requires_grad) noexcept {
-  return ct::guarded([&] {
-    const at::Tensor& t = deref(tensor, "tensor").tensor;
-    TORCH_CHECK(t.is_leaf(), "only a leaf can be made to require a gradient or not to; this tensor is the result of an operator");
-    t.set_requires_grad(requires_grad != 0);
-  });
-}
-
-void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
-  const at::Tensor none;
-  const at::Tensor& grad = tensor == nullptr ? none : tensor->tensor.grad();
-  if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
-  ct_tensor* before = *out;  // freed last: a new handle at its address would look like the old one
-  // Backward made it, on the stream of a forward operator that is not known here.
-  *out = grad.defined() ? new ct_tensor(grad, CT_STREAM_UNKNOWN) : nullptr;
-  delete before;
-}
-
-ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad) noexcept {
-  return ct::guarded([&] {
-    const at::Tensor& of = deref(tensor, "tensor").tensor;
-    if (grad == nullptr) {
-      of.mutable_grad().reset();
-      return;
-    }
-    const at::Tensor& to = grad->tensor;
-    TORCH_CHECK(to.sizes() == of.sizes() && to.scalar_type() == of.scalar_type() && to.device() == of.device(),
-                "a gradient must have the shape, dtype and device of its tensor, ", of.sizes(), " of ", of.scalar_type(), " on ",
-                of.device(), "; got ", to.sizes(), " of ", to.scalar_type(), " on ", to.device());
-    of.mutable_grad() = grad->tensor;
-  });
-}
-
-void ct_tensor_bump_version(const ct_tensor* tensor) noexcept {
-  if (tensor != nullptr) tensor->tensor.unsafeGetTensorImpl()->bump_version();
-}
-
 }  // extern "C"

@@ -5,27 +5,28 @@ import "sync/atomic"
 // HostBatch is a batch of images in the loader's memory. It is the consumer's until Release, from whatever goroutine.
 //
 // A program that makes batches itself, as a Source of package prefetcher, fills in the exported fields; a nil Flip flips
-// none, and the prefetcher does not read FlipBytes. A device copies while the host goes on only from page-locked memory, that
+// none. A device copies while the host goes on only from page-locked memory, that
 // of a cgotorch.HostSlab for example, and may read it until Release: OnRelease says that it can be filled again.
 type HostBatch struct {
 	N                       int // images in this batch; the last of an epoch may have fewer
 	Height, Width, Channels int
 
-	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into Loader.Classes, Flip
-	// says which images are to be flipped left to right, and FlipBytes is the same memory, 0 or 1. All lie in page-locked
-	// memory after [Loader.Pin], and are nil after Release.
-	Images    []byte
-	Labels    []int64
-	Flip      []bool
-	FlipBytes []byte
+	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into Loader.Classes, and Flip
+	// says which images are to be flipped left to right. All lie in page-locked memory after [Loader.Pin], and are nil after
+	// Release.
+	Images []byte
+	Labels []int64
+	Flip   []bool
 
 	Names []string // of the members
 
 	Epoch, Index int // which epoch, and which batch of it, from 0
 
-	// Place is what [HostBatch.State] returns. A loader sets it; another source may leave it zero, or set what it needs to
-	// go on from.
-	Place State
+	// State is the place right after this batch: a loader restored to it continues with the following one. After the last
+	// batch of an epoch nothing of that epoch is left, and a loader restored to it has an epoch without batches first; its
+	// [State.NextEpoch] is the start of the next. A source of a program's own may leave it zero, or set what it needs to go
+	// on from.
+	State State
 
 	// OnRelease, where it is not nil, is called once, by the first Release, on whatever goroutine calls that, and after the
 	// batch has forgotten its memory. It must not wait for the device or for another batch. It is set by who makes the
@@ -37,11 +38,6 @@ type HostBatch struct {
 	released atomic.Bool
 }
 
-// State returns the place right after this batch: a loader restored to it continues with the following one. After the last
-// batch of an epoch nothing of that epoch is left, and a loader restored to it has an epoch without batches first; its
-// [State.NextEpoch] is the start of the next. State may be called after Release.
-func (b *HostBatch) State() State { return b.Place }
-
 // Release gives the memory back to the loader, which fills it again: nothing may read it any more, a device copy included.
 // Releasing twice is legal. It never waits, and may be called after the loader's Close. For a batch that is not from a
 // loader it forgets the memory and calls OnRelease.
@@ -49,7 +45,7 @@ func (b *HostBatch) Release() {
 	if b.released.Swap(true) {
 		return
 	}
-	b.Images, b.Labels, b.Flip, b.FlipBytes = nil, nil, nil, nil
+	b.Images, b.Labels, b.Flip = nil, nil, nil
 	if b.ring != nil {
 		b.ring.give(b.buffer)
 	}

@@ -19,7 +19,7 @@ func TestHostBatch_Release_NoLoader(t *testing.T) {
 func TestHostBatch_OnRelease(t *testing.T) {
 	memory := make([]byte, 12)
 	calls, seen := 0, []byte{1}
-	batch := &HostBatch{N: 1, Height: 2, Width: 2, Channels: 3, Images: memory, Labels: []int64{0}, Place: State{Epoch: 2, Batch: 7}}
+	batch := &HostBatch{N: 1, Height: 2, Width: 2, Channels: 3, Images: memory, Labels: []int64{0}, State: State{Epoch: 2, Batch: 7}}
 	batch.OnRelease = func() { calls++; seen = batch.Images }
 	var all sync.WaitGroup
 	for range 8 {
@@ -36,7 +36,7 @@ func TestHostBatch_OnRelease(t *testing.T) {
 	if seen != nil {
 		t.Error("OnRelease was called while the batch had its memory")
 	}
-	if got, want := batch.State(), (State{Epoch: 2, Batch: 7}); got != want {
+	if got, want := batch.State, (State{Epoch: 2, Batch: 7}); got != want {
 		t.Errorf("got state %v, want %v", got, want)
 	}
 }

@@ -158,7 +158,7 @@ func (e *epoch) fill(b *buffer) (*HostBatch, error) {
 		return nil, e.finish()
 	}
 	e.place.Batch++
-	batch.Place = e.place
+	batch.State = e.place
 	batch.view(b)
 	return batch, nil
 }
@@ -303,6 +303,5 @@ func (e *epoch) newBatch(b *buffer) *HostBatch {
 func (b *HostBatch) view(memory *buffer) {
 	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
 	b.Labels = memory.labels[:b.N]
-	b.FlipBytes = memory.flips[:b.N]
-	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(b.FlipBytes))), b.N)
+	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(memory.flips))), b.N)
 }

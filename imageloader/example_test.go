@@ -64,7 +64,7 @@ func ExampleLoader_Restore() {
 			log.Fatal(err)
 		}
 		if whole = append(whole, batch.Names...); len(whole) == 2 {
-			saved = batch.State()
+			saved = batch.State
 		}
 		batch.Release()
 	}
@@ -104,13 +104,13 @@ func ExampleHostBatch_ownSource() {
 		}
 		return &imageloader.HostBatch{
 			N: images, Height: 2, Width: 2, Channels: 3, Images: memory, Labels: make([]int64, images), Index: index,
-			Place:     imageloader.State{Batch: index + 1},
+			State:     imageloader.State{Batch: index + 1},
 			OnRelease: func() { free <- memory },
 		}
 	}
 	for index := range 4 {
 		batch := next(index)
-		fmt.Println(batch.Images[0], batch.State().Batch)
+		fmt.Println(batch.Images[0], batch.State.Batch)
 		batch.Release()
 	}
 	// Output:

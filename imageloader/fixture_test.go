@@ -240,7 +240,7 @@ func line(b *HostBatch) string {
 		short[i] = filepath.Base(name)
 	}
 	return fmt.Sprintf("epoch %d batch %d of %d: %s labels %v flips %v pixels %x", b.Epoch, b.Index, b.N,
-		strings.Join(short, " "), b.Labels, b.FlipBytes, b.Images)
+		strings.Join(short, " "), b.Labels, b.Flip, b.Images)
 }
 
 // levels reads one epoch and returns the first pixel of each image: its number, for the images of numbered.

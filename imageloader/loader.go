@@ -84,7 +84,10 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 	o := l.options
 	var err error
 	if l.pool, err = decode.NewPool(o.poolOptions()); err != nil {
-		return fmt.Errorf("imageloader: Options: %w: %w", err, ErrInvalidOptions)
+		if errors.Is(err, decode.ErrInvalidArgument) {
+			return fmt.Errorf("imageloader: Options: %w: %w", err, ErrInvalidOptions)
+		}
+		return fmt.Errorf("imageloader: %w", err)
 	}
 	if l.archive, err = openArchive(path, o.MaxMemberBytes); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 // Options configures a [Loader]. The zero value reads every image of the archive in order, 224 x 224, in batches of 128.
 type Options struct {
 	// Train shuffles, and makes random crops and flips. Without it the images come in the archive's order, each the same
-	// every time.
+	// every time unless Transform or HorizontalFlip says otherwise.
 	Train bool
 
 	BatchSize int  // images per batch; 0 means 128. The last batch of an epoch may be smaller

@@ -34,7 +34,7 @@ func TestLoader_Restore_EveryBatch(t *testing.T) {
 					}
 					lines = append(lines, line(batch))
 					batch.Release()
-					states = append(states, batch.State())
+					states = append(states, batch.State)
 				}
 			}
 			if len(lines) != 18 {
@@ -75,7 +75,7 @@ func TestLoader_Restore_SameLoader(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			state = batch.State()
+			state = batch.State
 			batch.Release()
 			if batch.Index == 2 {
 				break
@@ -101,7 +101,7 @@ func TestState_NextEpoch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		last = batch.State()
+		last = batch.State
 		batch.Release()
 	}
 	want := State{Seed: 5, Epoch: 0, Batch: 7, Position: 20, Samples: 20}

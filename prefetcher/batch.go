@@ -26,7 +26,7 @@ type Batch struct {
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose := b.String()
 	if x.Device() != b.ahead.device {
-		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v", whose, b.ahead.device, x.Device()))
+		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
 	b.ahead.stall.atEnd(x) // before the slot can be free
 	if err := b.slot.use(x, b); err != nil {
@@ -34,7 +34,7 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	}
 	b.ahead.stall.used(b, x)
 	images, labels = x.Lend(b.slot.images, whose), x.Lend(b.slot.labels, whose)
-	if b.N < b.ahead.shape.Batch {
+	if b.N < b.ahead.shape.batch {
 		images, labels = x.Narrow(images, 0, 0, b.N), x.Narrow(labels, 0, 0, b.N)
 	}
 	return images, labels

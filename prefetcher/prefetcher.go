@@ -22,15 +22,15 @@ type Source interface {
 	Pin() error
 }
 
-// Shape is that of the largest batch.
-type Shape struct{ Batch, Height, Width, Channels int }
+// shape is that of the source's largest batch.
+type shape struct{ batch, height, width, channels int }
 
 // Prefetcher copies the batches of a [Source] to a device, ahead of their use. It is used by one goroutine at a time, but for
 // Stats and Close.
 type Prefetcher struct {
 	source Source
 	device cgotorch.Device
-	shape  Shape
+	shape  shape
 	copies *cgotorch.Stream
 	table  *cgotorch.Tensor // what becomes of a pixel value
 	slots  []*slot
@@ -57,8 +57,8 @@ type Stats struct {
 // [cgotorch.ErrOutOfMemory] or [ErrInvalidOptions].
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
 	p := &Prefetcher{source: source, device: device}
-	p.shape.Batch, p.shape.Height, p.shape.Width, p.shape.Channels = source.Shape()
-	o, err := o.complete(p.shape.Channels)
+	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
+	o, err := o.complete(p.shape.channels)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		r.p.takeBack(s)
 		return fmt.Errorf("prefetcher: copying batch %d of epoch %d: %w", host.Index, host.Epoch, err)
 	}
-	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State(), slot: s, ahead: r.p}
+	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
 	bytes := int64(len(host.Images) + 8*len(host.Labels) + len(host.Flip))
 	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes })
 	r.copied <- copied{host, event}
@@ -105,9 +105,9 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 
 func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 	s := p.shape
-	if host.N < 1 || host.N > s.Batch || host.Height != s.Height || host.Width != s.Width || host.Channels != s.Channels {
+	if host.N < 1 || host.N > s.batch || host.Height != s.height || host.Width != s.width || host.Channels != s.channels {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has shape [%d %d %d %d]; the source said at most [%d %d %d %d]",
-			host.Index, host.Epoch, host.N, host.Height, host.Width, host.Channels, s.Batch, s.Height, s.Width, s.Channels)
+			host.Index, host.Epoch, host.N, host.Height, host.Width, host.Channels, s.batch, s.height, s.width, s.channels)
 	}
 	return nil
 }

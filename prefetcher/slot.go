@@ -30,8 +30,8 @@ func newSlot(free func(*slot)) *slot {
 }
 
 // allocate gives the slot its memory. If it fails, close frees what there is.
-func (s *slot) allocate(x *cgotorch.Exec, shape Shape, o Options) {
-	n, h, w, c := int64(shape.Batch), int64(shape.Height), int64(shape.Width), int64(shape.Channels)
+func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
+	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
 	s.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
 	s.flips = x.Keep(x.Empty(cgotorch.Bool, n))
 	s.labels = x.Keep(x.Empty(cgotorch.Int64, n))

@@ -22,10 +22,17 @@ step() {
   summary="$summary$(printf '  %-7s %4d s  %s' $result $((SECONDS - began)) "$title")"$'\n'
 }
 
+formatted() {
+  local badly
+  badly=$(gofmt -l $(git ls-files '*.go')) || return
+  [ -z "$badly" ] || { echo "run gofmt -w on:" $badly; return 1; }
+}
+
 for binary in build/csrc/cgotorch_test build/csrc/decode_test; do
   step "C++: ${binary##*/}" "$binary" --gtest_brief=1
 done
 step "go vet ./..." go vet ./...
+step "gofmt" formatted
 # -count=1: Go caches results by the Go sources alone, and the libraries may have changed.
 step "go test ./..." go test -count=1 -timeout 10m -p "$jobs" ./...
 

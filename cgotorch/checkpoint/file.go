@@ -65,7 +65,7 @@ func (f *file) fail(format string, args ...any) error {
 
 func open(path string) (*file, error) {
 	f, err := safetensors.Open(path)
-	if errors.Is(err, safetensors.ErrFormat) {
+	if errors.Is(err, safetensors.ErrFormat) && !errors.Is(err, safetensors.ErrTorchSave) {
 		return nil, fmt.Errorf("checkpoint: %w: %w", err, ErrDamaged)
 	} else if err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)

@@ -45,11 +45,11 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 }
 
 // Forward maps [N, channels, H, W] to the same shape. In training it changes the running statistics, and fails where a
-// channel has a single value, whose variance is not defined.
+// channel has a single value, whose variance is not defined. With CumulativeAverage it then waits for the device.
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	o := cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
-		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, training needs more: a larger batch or image, or SetTraining(m, false)", in)
+		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, of which there is no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	if !m.Eval && m.NumBatchesTracked != nil {
 		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()

@@ -4,9 +4,8 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 
 // EmbeddingOptions are the options of [NewEmbedding].
 type EmbeddingOptions struct {
-	Padding bool // row PaddingIndex begins as zeros and gets no gradient
-	// PaddingIndex is used with Padding; negative counts from the end.
-	PaddingIndex int
+	// PaddingIndex is a row that begins as zeros and gets no gradient; negative counts from the end. Unset means none.
+	PaddingIndex cgotorch.Opt[int]
 }
 
 // Embedding looks up rows by their number.
@@ -19,16 +18,18 @@ type Embedding struct {
 func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedding {
 	const where = "nn.NewEmbedding"
 	atLeast(x, where, 1, argument{"rows", rows}, argument{"width", width})
-	if o.Padding {
-		if o.PaddingIndex < -rows || o.PaddingIndex >= rows {
-			refuse(x, where, "PaddingIndex is %d, outside of %d rows", o.PaddingIndex, rows)
+	padding, padded := o.PaddingIndex.Get()
+	if padded {
+		if padding < -rows || padding >= rows {
+			refuse(x, where, "PaddingIndex is %d, outside of %d rows", padding, rows)
 		}
-		o.PaddingIndex = (o.PaddingIndex + rows) % rows
+		padding = (padding + rows) % rows
+		o.PaddingIndex = cgotorch.Set(padding)
 	}
 	m := &Embedding{Weight: x.Empty(cgotorch.Float32, int64(rows), int64(width)), EmbeddingOptions: o}
 	Normal(x, m.Weight, 0, 1)
-	if o.Padding {
-		row := x.NoGrad().Select(m.Weight, 0, o.PaddingIndex)
+	if padded {
+		row := x.NoGrad().Select(m.Weight, 0, padding)
 		Constant(x, row, 0)
 		row.Close()
 	}
@@ -39,9 +40,5 @@ func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedd
 // Forward maps int64 (or int32) [...] to [..., width]. An index outside of the rows is an error on the CPU and loses a CUDA
 // device.
 func (m *Embedding) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgotorch.Tensor {
-	var o cgotorch.EmbeddingOptions
-	if m.Padding {
-		o.PaddingIndex = cgotorch.Set(m.PaddingIndex)
-	}
-	return x.Embedding(m.Weight, indices, o)
+	return x.Embedding(m.Weight, indices, cgotorch.EmbeddingOptions{PaddingIndex: m.PaddingIndex})
 }

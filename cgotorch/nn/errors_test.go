@@ -39,8 +39,9 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewLayerNorm(x, []int64{3, 0}, nn.LayerNormOptions{}) }, []string{"nn.NewLayerNorm", "[3 0]"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 0, 2, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "rows is 0"}},
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 0, nn.EmbeddingOptions{}) }, []string{"nn.NewEmbedding", "width is 0"}},
-		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{Padding: true, PaddingIndex: 2}) }, []string{"PaddingIndex is 2"}},
-		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{Padding: true, PaddingIndex: -3}) }, []string{"PaddingIndex is -3"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(2)}) }, []string{"PaddingIndex is 2"}},
+		{func(x *cgotorch.Exec) { nn.To(x, &nn.ReLU{}, nn.ToOptions{DType: cgotorch.Int64}) }, []string{"nn.To", "DType is int64"}},
+		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(-3)}) }, []string{"PaddingIndex is -3"}},
 		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, x.Zeros(cgotorch.Float32, 3), nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "two dimensions"}},
 		{func(x *cgotorch.Exec) { nn.KaimingUniform(x, x.Zeros(cgotorch.Float32), nn.KaimingOptions{}) }, []string{"nn.KaimingUniform", "two dimensions"}},
 	} {

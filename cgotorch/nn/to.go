@@ -14,10 +14,14 @@ type ToOptions struct {
 
 // To moves m to x's device, replacing each parameter and buffer that is not already as asked for; it waits for the device
 // where they move between host and device. The old tensors are closed and their gradients dropped: make the optimizer
-// afterwards. No work that reads them may be pending on another stream. It fails with the error of [Check].
+// afterwards. No work that reads them may be pending on another stream. It fails with the error of [Check],
+// and with [cgotorch.ErrInvalidArgument] for a DType that is not floating.
 func To(x *cgotorch.Exec, m any, o ToOptions) {
 	if err := Check(m); err != nil {
 		x.Fail("nn.To", err)
+	}
+	if o.DType != 0 && !o.DType.IsFloat() {
+		refuse(x, "nn.To", "DType is %v; it must be a floating-point dtype", o.DType)
 	}
 	moved := map[*cgotorch.Tensor]*cgotorch.Tensor{}
 	walk(m, func(_ reflect.Value, own []slot) {

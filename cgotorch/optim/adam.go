@@ -9,13 +9,13 @@ import (
 
 // AdamOptions are the options of [NewAdam] and [NewAdamW]; the zero value is PyTorch's default.
 type AdamOptions struct {
-	LR             float64        // learning rate, above 0; 0 means 0.001
-	Betas          *[2]float64    // decays of the means of gradients and of their squares, each in [0, 1); nil means 0.9 and 0.999
-	Eps            float64        // added to the root of the squares' mean, above 0; 0 means 1e-8
-	WeightDecay    float64        // from 0; 0 means none for Adam and 0.01 for AdamW
-	NoWeightDecay  bool           // no weight decay, for AdamW too
-	AMSGrad        bool           // divide by the largest mean of squares so far
-	Implementation Implementation // fused unless another is chosen
+	LR             float64                  // learning rate, above 0; 0 means 0.001
+	Betas          cgotorch.Opt[[2]float64] // decays of the means of gradients and of their squares, each in [0, 1); unset means 0.9 and 0.999
+	Eps            float64                  // added to the root of the squares' mean, above 0; 0 means 1e-8
+	WeightDecay    float64                  // from 0; 0 means none for Adam and 0.01 for AdamW
+	NoWeightDecay  bool                     // no weight decay, for AdamW too
+	AMSGrad        bool                     // divide by the largest mean of squares so far
+	Implementation Implementation           // fused unless another is chosen
 }
 
 // NewAdam returns an optimizer of torch.optim.Adam's rule over all groups: weight decay is a factor of the parameter added to
@@ -35,8 +35,8 @@ func NewAdamW(options AdamOptions, groups ...Group) (*Optimizer, error) {
 
 func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optimizer, error) {
 	r := &adam{title: name, decoupled: decoupled, beta1: 0.9, beta2: 0.999, eps: 1e-8, amsgrad: o.AMSGrad}
-	if o.Betas != nil {
-		r.beta1, r.beta2 = o.Betas[0], o.Betas[1]
+	if betas, ok := o.Betas.Get(); ok {
+		r.beta1, r.beta2 = betas[0], betas[1]
 	}
 	if o.Eps != 0 {
 		r.eps = o.Eps
@@ -45,7 +45,7 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 	case !(r.beta1 >= 0 && r.beta1 < 1), !(r.beta2 >= 0 && r.beta2 < 1):
 		return nil, fmt.Errorf("optim: %s: betas %v and %v: each must be in [0, 1): %w", name, r.beta1, r.beta2, cgotorch.ErrInvalidArgument)
 	case !legal(r.eps):
-		return nil, fmt.Errorf("optim: %s: an eps of %v is not a number from 0 up: %w", name, r.eps, cgotorch.ErrInvalidArgument)
+		return nil, fmt.Errorf("optim: %s: an eps of %v is not a number above 0: %w", name, r.eps, cgotorch.ErrInvalidArgument)
 	case o.NoWeightDecay && o.WeightDecay != 0:
 		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
 	}

@@ -98,8 +98,8 @@ func TestNew_Refuses(t *testing.T) {
 			{sgd(SGDOptions{}, some, Group{Params: []*cgotorch.Tensor{nil}}), "group 1: parameter 0 is nil"},
 			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{closed}}), "group 0: parameter 0 is closed"},
 			{sgd(SGDOptions{}, Group{Params: []*cgotorch.Tensor{x.Zeros(cgotorch.Int64, 3)}}), "int64[3]: only floating dtypes"},
-			{adam(AdamOptions{Betas: &[2]float64{1, 0.9}}, some), "betas 1 and 0.9"},
-			{adam(AdamOptions{Betas: &[2]float64{0.9, -0.1}}, some), "betas 0.9 and -0.1"},
+			{adam(AdamOptions{Betas: cgotorch.Set([2]float64{1, 0.9})}, some), "betas 1 and 0.9"},
+			{adam(AdamOptions{Betas: cgotorch.Set([2]float64{0.9, -0.1})}, some), "betas 0.9 and -0.1"},
 			{adam(AdamOptions{Eps: -1}, some), "an eps of -1"},
 			{adam(AdamOptions{WeightDecay: 1, NoWeightDecay: true}, some), "both a weight decay of 1 and NoWeightDecay"},
 		} {

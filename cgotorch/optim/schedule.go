@@ -6,7 +6,7 @@ import (
 )
 
 // Schedule is the factor of the learning rate for a step, counted from 0; give it to [Optimizer.SetScale]. What a step is,
-// a minibatch or an epoch, is the caller's choice. It has no state: to resume, go on with the next step.
+// a batch or an epoch, is the caller's choice. It has no state: to resume, go on with the next step.
 type Schedule func(step int) float64
 
 // Constant is 1 at every step.

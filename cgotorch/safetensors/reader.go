@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,9 @@ import (
 
 // ErrFormat is in the errors of a file that is damaged, cut short, or no safetensors file.
 var ErrFormat = errors.New("not a whole safetensors file")
+
+// ErrTorchSave is in the error, which is [ErrFormat] too, of a file that PyTorch's torch.save wrote.
+var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: convert it in Python, with safetensors.torch.save_file(torch.load(…), …)", ErrFormat)
 
 // File is an open file whose header has been checked. It may be read by several goroutines at once.
 type File struct {
@@ -66,6 +70,8 @@ func (f *File) readHeader(size int64) error {
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	switch {
+	case int64(min(length, maxHeader+1)) > size-8 && (bytes.HasPrefix(prefix[:], []byte("PK\x03\x04")) || bytes.HasPrefix(prefix[:], []byte("\x80\x02"))):
+		return ErrTorchSave
 	case length > maxHeader:
 		return fmt.Errorf("%w: it says that its header has %d bytes, and the most is %d", ErrFormat, length, maxHeader)
 	case int64(length) > size-8:

@@ -23,17 +23,18 @@ func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 	if o.Hidden == nil {
 		o.Hidden = []int{512, 256}
 	}
-	if min(o.ImageSize[0], o.ImageSize[1]) < 1 || len(o.Hidden) > 0 && slices.Min(o.Hidden) < 1 || !(o.Dropout <= 1) {
-		x.Fail(where, fmt.Errorf("ImageSize is %v, Hidden %v, Dropout %v: want sizes of at least 1 and a probability: %w", o.ImageSize, o.Hidden, o.Dropout, cgotorch.ErrInvalidArgument))
+	dropout := o.Dropout.Or(0)
+	if min(o.ImageSize[0], o.ImageSize[1]) < 1 || len(o.Hidden) > 0 && slices.Min(o.Hidden) < 1 || !(dropout >= 0 && dropout <= 1) {
+		x.Fail(where, fmt.Errorf("ImageSize is %v, Hidden %v, Dropout %v: want sizes of at least 1 and a probability: %w", o.ImageSize, o.Hidden, dropout, cgotorch.ErrInvalidArgument))
 	}
 	return build(x, where, o, 10, func(b *builder) *MLP {
 		in := b.Channels * o.ImageSize[0] * o.ImageSize[1]
 		var layers []nn.Module
 		for _, width := range o.Hidden {
-			layers = append(layers, b.linear(in, width), &nn.ReLU{InPlace: true}, &nn.Dropout{P: max(0, o.Dropout)})
+			layers = append(layers, b.linear(in, width), &nn.ReLU{InPlace: true}, &nn.Dropout{P: dropout})
 			in = width
 		}
-		layers = append(layers, b.linear(in, b.Classes), &nn.Dropout{P: max(0, o.Dropout)})
+		layers = append(layers, b.linear(in, b.Classes), &nn.Dropout{P: dropout})
 		return &MLP{*nn.NewSequential(layers...)}
 	})
 }

@@ -22,11 +22,9 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 	if o.Width == 0 {
 		o.Width = 1
 	}
-	if o.Dropout == 0 {
-		o.Dropout = 0.2
-	}
-	if !(o.Width > 0 && o.Width <= 100) || !(o.Dropout <= 1) {
-		x.Fail(where, fmt.Errorf("Width is %v, want more than 0 and at most 100; Dropout is %v, want at most 1: %w", o.Width, o.Dropout, cgotorch.ErrInvalidArgument))
+	dropout := o.Dropout.Or(0.2)
+	if !(o.Width > 0 && o.Width <= 100) || !(dropout >= 0 && dropout <= 1) {
+		x.Fail(where, fmt.Errorf("Width is %v, want more than 0 and at most 100; Dropout is %v, want from 0 to 1: %w", o.Width, dropout, cgotorch.ErrInvalidArgument))
 	}
 	return build(x, where, o, 1000, func(b *builder) *MobileNetV2 {
 		in := roundToEight(32 * o.Width)
@@ -47,7 +45,7 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 		head := b.linear(last, b.Classes)
 		m := &MobileNetV2{
 			Features:   nn.NewSequential(features...),
-			Classifier: nn.NewSequential(&nn.Dropout{P: max(0, o.Dropout)}, head),
+			Classifier: nn.NewSequential(&nn.Dropout{P: dropout}, head),
 		}
 		b.redrawConvolutions(m)
 		nn.Normal(x, head.Weight, 0, 0.01)

@@ -9,7 +9,7 @@ import (
 )
 
 // Options are the options of all models; the zero value is torchvision's default for ImageNet, and He et al.'s for CIFAR-10
-// with ResNet-20.
+// with ResNet-20. A model passes over the options that are not said to be its own.
 type Options struct {
 	Classes  int // 0 means 1000, ResNet-20 and MLP: 10
 	Channels int // of the images; 0 means 3
@@ -17,8 +17,8 @@ type Options struct {
 	ZeroInitResidual bool // ResNet: each block begins as the identity
 	PadShortcut      bool // ResNet-20: shortcuts without parameters (He et al.'s option A) instead of 1x1 convolutions
 
-	Width   float64 // MobileNetV2: factor of the number of channels; 0 means 1
-	Dropout float64 // MobileNetV2: probability before the classifier, 0 means 0.2; MLP: after each layer; below 0 means none
+	Width   float64               // MobileNetV2: factor of the number of channels; 0 means 1
+	Dropout cgotorch.Opt[float64] // probability: MobileNetV2, before the classifier, unset means 0.2; MLP, after each layer, unset means 0
 
 	ImageSize nn.Size // MLP: height and width of the images; 0x0 means 32x32
 	Hidden    []int   // MLP: widths of the hidden layers; nil means 512 and 256

@@ -142,8 +142,8 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		{"resnet20", vision.Options{Channels: -2}, []string{"vision.NewResNet20", "-2 channels"}},
 		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.NewMobileNetV2", "Width is -1"}},
 		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},
-		{"mobilenet_v2", vision.Options{Dropout: 1.5}, []string{"vision.NewMobileNetV2", "Dropout is 1.5"}},
-		{"mlp", vision.Options{Dropout: math.NaN()}, []string{"vision.NewMLP", "Dropout NaN"}},
+		{"mobilenet_v2", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewMobileNetV2", "Dropout is 1.5"}},
+		{"mlp", vision.Options{Dropout: cgotorch.Set(math.NaN())}, []string{"vision.NewMLP", "Dropout NaN"}},
 		{"mlp", vision.Options{Hidden: []int{8, 0}}, []string{"vision.NewMLP", "Hidden [8 0]"}},
 		{"mlp", vision.Options{ImageSize: nn.Size{0, 8}}, []string{"vision.NewMLP", "ImageSize is 0x8"}},
 	} {
@@ -165,7 +165,7 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 
 func TestMobileNetV2_Dropout(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
-		for given, want := range map[float64]float64{0: 0.2, 0.4: 0.4, -1: 0} {
+		for given, want := range map[cgotorch.Opt[float64]]float64{{}: 0.2, cgotorch.Set(0.4): 0.4, cgotorch.Set(0.0): 0} {
 			m := vision.NewMobileNetV2(x, vision.Options{Dropout: given, Width: 0.1})
 			if got := m.Classifier.Modules[0].Module.(*nn.Dropout).P; got != want {
 				t.Errorf("Dropout %v: the probability is %v, want %v", given, got, want)

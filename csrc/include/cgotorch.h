@@ -29,8 +29,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Raised whenever a declaration below changes. The Go package refuses libraries of another number. */
-#define CT_ABI_VERSION 1
+/* Raised with each release in which a declaration below has changed. The Go package refuses libraries of another number. */
+#define CT_ABI_VERSION 2
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -90,7 +90,7 @@ typedef struct ct_memory {
 /* LibTorch's allocations on a device. On the CPU counting begins with the first call of this function. */
 ct_status* ct_memory_stats(ct_device device, ct_memory* out) CT_NOEXCEPT;
 ct_status* ct_memory_reset_peak(ct_device device) CT_NOEXCEPT;
-/* Returns cached blocks of LibTorch's allocator that are not in use to the device. */
+/* Waits for every CUDA device and gives them back the blocks that LibTorch's allocator holds there unused. */
 ct_status* ct_memory_release_cached(ct_device device) CT_NOEXCEPT;
 
 /* ---- Streams and events ---------------------------------------------------------------------------------------------- */
@@ -184,10 +184,8 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
 
 /* Finds "aten::conv2d" with an overload ("" for the plain one). The handle lives as long as the process. */
 ct_status* ct_op_find(const char* name, const char* overload, const ct_op** out /* borrowed */) CT_NOEXCEPT;
-/* The operator's schema as LibTorch prints it. */
-ct_status* ct_op_schema(const ct_op* op, char** out) CT_NOEXCEPT;
-/* Every schema of namespace aten, one a line, sorted. */
-ct_status* ct_op_schemas(char** out) CT_NOEXCEPT;
+/* Every schema of namespace aten as LibTorch prints it, one a line, sorted. */
+ct_status* ct_op_schemas(char** out /* new */) CT_NOEXCEPT;
 
 /* Arguments and results travel as one array of words and one of tensors. Each argument is a word of kind, then its words;
  * tensors are taken from the other array in order. Numbers are converted to what the schema asks for. */

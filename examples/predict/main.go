@@ -127,12 +127,6 @@ func decodeAll(files []string, s settings) (pixels []byte, read []string, err er
 }
 
 func chooseDevice(name string) (cgotorch.Device, error) {
-	if name == "auto" {
-		name = "cpu"
-		if n, _ := cgotorch.CUDACount(); n > 0 {
-			name = "cuda"
-		}
-	}
 	device, err := cgotorch.ParseDevice(name)
 	if err != nil {
 		return device, err

@@ -31,9 +31,9 @@ func main() {
 }
 
 func train(ctx context.Context, archive string) error {
-	device := cgotorch.CPU
-	if n, _ := cgotorch.CUDACount(); n > 0 {
-		device = cgotorch.CUDA(0)
+	device, err := cgotorch.ParseDevice("auto")
+	if err != nil {
+		return err
 	}
 	loader, err := imageloader.Open(archive, imageloader.Options{
 		Train: true, Split: "train", BatchSize: 128, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4},

@@ -22,7 +22,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
@@ -108,12 +107,6 @@ func fatal(err error) {
 
 // complete checks what the flags say and fills in what depends on other flags.
 func (c Config) complete() (Config, error) {
-	if c.Device == "auto" {
-		c.Device = "cpu"
-		if n, _ := cgotorch.CUDACount(); n > 0 {
-			c.Device = "cuda"
-		}
-	}
 	if c.Size == 0 {
 		c.Size = 224
 		if c.Model == "resnet20" || c.Model == "mlp" {

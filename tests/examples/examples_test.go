@@ -369,7 +369,7 @@ func TestInspect_Status(t *testing.T) {
 	good := part(t, 20, 10, nil)
 	bad := part(t, 20, 10, func(name string, data []byte) []byte {
 		if strings.HasPrefix(name, "test/") {
-			return nil
+			return []byte{}
 		}
 		return data
 	})

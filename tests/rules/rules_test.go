@@ -150,7 +150,7 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// Flags of cgo stand in cgo.go alone, and only cgotorch says import "C".
+// Flags of cgo stand in cgo.go alone, and only cgotorch says import "C", but for the hand-written wrapper that bench compares with.
 func TestCgo_StaysInItsRoom(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, spec := range s.file.Imports {

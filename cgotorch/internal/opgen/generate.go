@@ -68,7 +68,7 @@ func joinAll(l *list, schemaPath string, schemas map[string]*schema) ([]*method,
 		}
 		s := schemas[e.operator]
 		if s == nil {
-			fail(fmt.Errorf("no schema of %s in %s: run opgen -update", e.operator, schemaPath))
+			fail(fmt.Errorf("no schema of %s in %s: run make schemas", e.operator, schemaPath))
 			continue
 		}
 		m, err := join(e, s)
@@ -80,7 +80,7 @@ func joinAll(l *list, schemaPath string, schemas map[string]*schema) ([]*method,
 	}
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
 		if !slices.ContainsFunc(l.entries, func(e *entry) bool { return e.operator == name }) {
-			errs = append(errs, fmt.Errorf("opgen: %s: %s is not in the list: run opgen -update", schemaPath, name))
+			errs = append(errs, fmt.Errorf("opgen: %s: %s is not in the list: run make schemas", schemaPath, name))
 		}
 	}
 	return methods, errors.Join(errs...)

@@ -45,7 +45,7 @@ func kindOf(a argument) (goKind, error) {
 	case a.kind == "Tensor?":
 		return goKind{"*Tensor", "c.optTensor(%s)"}, nil
 	case a.kind == "int" && a.name == "reduction":
-		return goKind{"Reduction", "c.int(%s.value())"}, nil
+		return goKind{"Reduction", "c.reduction(%s)"}, nil
 	case strings.HasSuffix(a.kind, "[]?") && strings.Contains(base, "Tensor"):
 		return goKind{}, fmt.Errorf("%s has the type %s, which is not supported", a.name, a.kind)
 	default:

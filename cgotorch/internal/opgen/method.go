@@ -226,7 +226,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 	case kind.goType != "DType" && isZero(fallback): // the zero value is the default; of DType it is Uint8
 	default:
 		field.goType = "Opt[" + kind.goType + "]"
-		statement = choose("v, ok := "+value+".get(); ok", kind.pushed("v"), absent)
+		statement = choose("v, ok := "+value+".Get(); ok", kind.pushed("v"), absent)
 		say("unset")
 	}
 	m.options = append(m.options, field)

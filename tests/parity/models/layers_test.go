@@ -68,8 +68,8 @@ var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 	"layer_norm_no_bias":   layerNorm(nn.LayerNormOptions{NoBias: true}, 6),
 
 	"embedding":               embedding(nn.EmbeddingOptions{}),
-	"embedding_padding":       embedding(nn.EmbeddingOptions{Padding: true, PaddingIndex: -6}),
-	"embedding_padding_first": embedding(nn.EmbeddingOptions{Padding: true}),
+	"embedding_padding":       embedding(nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(-6)}),
+	"embedding_padding_first": embedding(nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(0)}),
 
 	"relu": is(&nn.ReLU{}),
 	"relu_in_place": func(x *cgotorch.Exec) nn.Module {

@@ -33,8 +33,8 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		{"resnet101", "resnet101", vision.Options{}},
 		{"resnet20", "resnet20", vision.Options{}},
 		{"resnet20_pad", "resnet20", vision.Options{PadShortcut: true}},
-		{"mobilenet_v2", "mobilenet_v2", vision.Options{Dropout: -1}},
-		{"mobilenet_v2_third", "mobilenet_v2", vision.Options{Width: 0.35, Dropout: 0.3}},
+		{"mobilenet_v2", "mobilenet_v2", vision.Options{Dropout: cgotorch.Set(0.0)}},
+		{"mobilenet_v2_third", "mobilenet_v2", vision.Options{Width: 0.35, Dropout: cgotorch.Set(0.3)}},
 		{"mlp", "mlp", vision.Options{ImageSize: nn.Square(16), Hidden: []int{64, 32}}},
 	} {
 		t.Run(c.fixture, func(t *testing.T) {

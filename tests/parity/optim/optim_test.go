@@ -202,8 +202,12 @@ func newOptimizer(c testCase, impl optim.Implementation, groups []optim.Group) (
 			LR: c.LR, Momentum: c.Momentum, Dampening: c.Dampening, Nesterov: c.Nesterov, WeightDecay: decay, Implementation: impl,
 		}, groups...)
 	}
+	var betas cgotorch.Opt[[2]float64]
+	if c.Betas != nil {
+		betas = cgotorch.Set(*c.Betas)
+	}
 	options := optim.AdamOptions{
-		LR: c.LR, Betas: c.Betas, Eps: c.Eps, WeightDecay: decay, NoWeightDecay: c.WeightDecay != nil && decay == 0,
+		LR: c.LR, Betas: betas, Eps: c.Eps, WeightDecay: decay, NoWeightDecay: c.WeightDecay != nil && decay == 0,
 		AMSGrad: c.AMSGrad, Implementation: impl,
 	}
 	if c.Rule == "adamw" {

@@ -1,0 +1,164 @@
+package prefetcher
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+const side = 8
+
+// pixel is the colour of image i of a test archive: its left half differs from its right half.
+func pixel(i, px, py, channel int) uint8 {
+	v := 10*i + 3*py + 70*channel
+	if px < side/2 {
+		v += 25
+	}
+	return uint8(v)
+}
+
+func pngImage(t testing.TB, i int) []byte {
+	img := image.NewNRGBA(image.Rect(0, 0, side, side))
+	for y := range side {
+		for x := range side {
+			img.Set(x, y, color.NRGBA{pixel(i, x, y, 0), pixel(i, x, y, 1), pixel(i, x, y, 2), 255})
+		}
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, img); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// archive writes a .tgz of n images; image i belongs to class i%3. Member bad, if there is one, is no image.
+func archive(t testing.TB, n, bad int) string {
+	path := filepath.Join(t.TempDir(), "images.tgz")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z := gzip.NewWriter(f)
+	w := tar.NewWriter(z)
+	for i := range n {
+		data := pngImage(t, i)
+		if i == bad {
+			data = data[:len(data)/2]
+		}
+		h := &tar.Header{Name: fmt.Sprintf("class%d/%03d.png", i%3, i), Mode: 0o644, Size: int64(len(data))}
+		if err := errors.Join(w.WriteHeader(h), func() error { _, err := w.Write(data); return err }()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func devices() []cgotorch.Device {
+	all := []cgotorch.Device{cgotorch.CPU}
+	if n, _ := cgotorch.CUDACount(); n > 0 {
+		all = append(all, cgotorch.CUDA(0))
+	}
+	return all
+}
+
+func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
+	for _, d := range devices() {
+		t.Run(d.String(), func(t *testing.T) {
+			checkLeaks(t)
+			test(t, d)
+		})
+	}
+}
+
+// checkLeaks fails the test if it leaves goroutines or handles behind. The default stream is closed: its thread is made anew.
+func checkLeaks(t *testing.T) {
+	handles, goroutines := cgotorch.LiveHandles(), runtime.NumGoroutine()
+	t.Cleanup(func() {
+		for _, d := range devices() {
+			cgotorch.DefaultStream(d).Close()
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
+			time.Sleep(time.Millisecond)
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			buf := make([]byte, 1<<20)
+			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
+		}
+		if got := cgotorch.LiveHandles(); !maps.Equal(got, handles) {
+			t.Errorf("handles %v, %v before", got, handles)
+		}
+	})
+}
+
+func open(t testing.TB, path string, o imageloader.Options) *imageloader.Loader {
+	t.Helper()
+	if o.Transform == nil {
+		o.Transform = decode.Resize{Height: side, Width: side}
+	}
+	o.Workers = 2
+	loader, err := imageloader.Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { loader.Close() })
+	return loader
+}
+
+func start(t testing.TB, source Source, d cgotorch.Device, o Options) *Prefetcher {
+	t.Helper()
+	p, err := New(source, d, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// checkBatch compares a batch in the archive's order, the first image being number first, with the pixels that were written.
+func checkBatch(t *testing.T, x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor, first int) {
+	t.Helper()
+	if got, want := fmt.Sprint(images), fmt.Sprintf("float32[%d 3 %d %d]", b.N, side, side); !strings.HasPrefix(got, want) {
+		t.Fatalf("images are %s, want %s", got, want)
+	}
+	if got := images.Strides(); got[1] != 1 {
+		t.Errorf("strides %v are not channels last", got)
+	}
+	values, classes := cgotorch.ToSlice[float32](x, images), cgotorch.ToSlice[int64](x, labels)
+	for i := range b.N {
+		if want := int64((first + i) % 3); classes[i] != want {
+			t.Errorf("label %d is %d, want %d", first+i, classes[i], want)
+		}
+		for c := range 3 {
+			for y := range side {
+				for px := range side {
+					want := (float64(pixel(first+i, px, y, c))/255 - imageNetMean[c]) / imageNetStd[c]
+					if got := float64(values[((i*3+c)*side+y)*side+px]); math.Abs(got-want) > 1e-5 {
+						t.Fatalf("image %d, channel %d, row %d, column %d is %v, want %v", first+i, c, y, px, got, want)
+					}
+				}
+			}
+		}
+	}
+}
