@@ -17,7 +17,7 @@ func TestParseDevice(t *testing.T) {
 	}
 	for _, text := range []string{"", "CPU", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1:2", "cuda:256", "gpu", " cuda"} {
 		_, err := ParseDevice(text)
-		wantError(t, err, ErrInvalidArgument, "ParseDevice", "is no device: use cpu, cuda or cuda:N")
+		wantError(t, err, ErrInvalidArgument, "ParseDevice", "is no device: use cpu, cuda, cuda:N or auto")
 	}
 }
 

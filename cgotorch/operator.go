@@ -187,7 +187,7 @@ func (c *call) scalar(v Scalar) {
 	case nil:
 		c.none()
 	default:
-		c.refuse(v, "an int, int64, float64, float32 or bool")
+		c.refuse(v, "a number: use int, int64, float64, float32 or bool")
 	}
 }
 

@@ -47,7 +47,11 @@ func (p *Panic) Unwrap() error {
 // workers maps a thread's number to the worker that is locked to it, so that a Do inside a Do is an error and no deadlock.
 var workers sync.Map // uint64 -> *worker
 
+// currentWorker is the worker that the calling goroutine is, or nil. It keeps its thread meanwhile: between the question which
+// thread this is and the look into the map, the goroutine could be moved and a new worker get the thread.
 func currentWorker() *worker {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	w, ok := workers.Load(uint64(C.ct_thread_id()))
 	if !ok {
 		return nil

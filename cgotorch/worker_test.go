@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -429,4 +430,28 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 	if err := s.Do(func(x *Exec) error { return nil }); err != nil {
 		t.Error(err)
 	}
+}
+
+// A thread that answered for one goroutine may be another's worker a moment later: that is no Do inside a Do.
+func TestDo_BesideStreamsThatComeAndGo(t *testing.T) {
+	checkLeaks(t)
+	var all sync.WaitGroup
+	for range 32 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 100 {
+				s, err := NewStream(CPU, StreamOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := s.Do(func(*Exec) error { return nil }); err != nil {
+					t.Error(err)
+				}
+				s.Close()
+			}
+		}()
+	}
+	all.Wait()
 }
