@@ -148,6 +148,8 @@ func TestCall_Refused(t *testing.T) {
 			{ErrInvalidArgument, "aten::add.Tensor", "got more arguments than the 3 of the schema", func(x *Exec, a *Tensor) []any { return []any{a, a, 1, 1} }},
 			{ErrInvalidArgument, "aten::add.Tensor", "{} (a struct {}) is not a number", func(x *Exec, a *Tensor) []any { return []any{a, a, struct{}{}} }},
 			{ErrInvalidArgument, "aten::add.Tensor", "1 (a int32) is not a number", func(x *Exec, a *Tensor) []any { return []any{a, a, int32(1)} }},
+			{ErrInvalidArgument, "aten::zeros", "is -1; there is none of that number", func(x *Exec, a *Tensor) []any { return []any{[]int{2}, DType(-1)} }},
+			{ErrInvalidArgument, "aten::contiguous", "is 9; there is none of that number", func(x *Exec, a *Tensor) []any { return []any{a, MemoryFormat(9)} }},
 			{ErrInvalidArgument, "aten::cat", "argument 1 (Tensor[] tensors) cannot be a tensor", func(x *Exec, a *Tensor) []any { return []any{a} }},
 			{ErrInvalidArgument, "aten::cat", "tensor 1 of argument 1 (Tensor[] tensors) is nil", func(x *Exec, a *Tensor) []any { return []any{[]*Tensor{a, nil}} }},
 			{ErrInvalidArgument, "aten::zeros", "cuda:7 (a cgotorch.Device) is not the Exec's device, " + d.String(), func(x *Exec, a *Tensor) []any { return []any{[]int{1}, nil, nil, CUDA(7)} }},

@@ -55,11 +55,26 @@ Kind kind_of(const c10::Type& type) {
   }
 }
 
+int64_t numbered(c10::TypePtr type) {
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  switch (type->kind()) {
+    case c10::TypeKind::ScalarTypeType:
+      return static_cast<int64_t>(at::ScalarType::Undefined);
+    case c10::TypeKind::LayoutType:
+      return static_cast<int64_t>(at::Layout::NumOptions);
+    case c10::TypeKind::MemoryFormatType:
+      return static_cast<int64_t>(at::MemoryFormat::NumOptions);
+    default:
+      return 0;
+  }
+}
+
 Argument describe(const c10::Argument& schema) {
   Argument argument;
   argument.name = schema.name();
   c10::TypePtr type = schema.type();
   argument.type = type->str();
+  argument.numbered = numbered(schema.real_type());
   if (auto optional = type->cast<c10::OptionalType>()) {
     argument.optional = true;
     type = optional->getElementType();
@@ -208,6 +223,10 @@ class Reader {
   c10::IValue integer(int64_t v) {
     switch (argument().kind) {
       case Kind::integer:
+        if (argument().numbered > 0 && (v < 0 || v >= argument().numbered)) {
+          throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is " + std::to_string(v) + "; there is none of that number");
+        }
+        return v;
       case Kind::number:
         return v;
       case Kind::floating:

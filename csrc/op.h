@@ -19,6 +19,7 @@ struct Argument {
   bool optional = false;           // None is accepted
   bool optional_elements = false;  // Tensor?[]
   int32_t fixed_size = 0;          // of int[2]: one number stands for two equal ones
+  int64_t numbered = 0;            // of a dtype, memory format or layout: how many there are; LibTorch reads others unchecked
   std::string name;
   std::string type;  // as the schema writes it
 };

@@ -244,3 +244,59 @@ func FuzzArchive(f *testing.F) {
 		}
 	})
 }
+
+// What tar itself would not show is not lost in silence.
+func TestOpen_JoinedArchives(t *testing.T) {
+	a, b := numbered(9)[:4], numbered(9)[4:]
+	for name, data := range map[string][]byte{
+		"joined.tar": append(tarOf(a), tarOf(b)...),
+		"joined.tgz": append(gzipOf(tarOf(a)), gzipOf(tarOf(b))...),
+		"inside.tgz": gzipOf(append(tarOf(a), tarOf(b)...)),
+	} {
+		_, err := Open(write(t, name, data), Options{})
+		if !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "more behind the end marker after member 4") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, data := range map[string][]byte{
+		"padded.tar": append(tarOf(a), make([]byte, 10240)...),
+		"padded.tgz": gzipOf(append(tarOf(a), make([]byte, 10240)...)),
+	} {
+		l, err := Open(write(t, name, data), Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		l.Close()
+	}
+}
+
+func TestOpen_SplitBelowADirectory(t *testing.T) {
+	var members []member
+	for _, m := range numbered(9) {
+		members = append(members, member{name: "photos/" + m.name, body: m.body}, member{name: "photos/test/" + m.name[len("train/"):], body: m.body})
+	}
+	path := write(t, "photos.tgz", gzipOf(tarOf(members)))
+	for split, want := range map[string]int{"photos/train": 9, "photos": 18, "": 18} {
+		l, err := Open(path, Options{Split: split})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Len() != want {
+			t.Errorf("split %q has %d images, want %d", split, l.Len(), want)
+		}
+		l.Close()
+	}
+	for _, split := range []string{"train", "photos/tra", "photos/train/a"} {
+		_, err := Open(path, Options{Split: split})
+		if !errors.Is(err, ErrNoImages) || !strings.Contains(err.Error(), "photos/test (9), photos/train (9)") {
+			t.Errorf("split %q: %v", split, err)
+		}
+	}
+}
+
+func TestOpen_DirectoryOfALatinName(t *testing.T) {
+	path := writeDirectory(t, []member{{name: "caf\xe9/1.png", body: solid(1, 2, 2)}})
+	if _, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+		t.Errorf("got %v", err)
+	}
+}

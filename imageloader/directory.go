@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"unicode/utf8"
 )
 
 // directoryStream goes through a directory, in the order of its names. Symbolic links are not followed.
@@ -18,6 +19,9 @@ type directoryStream struct {
 func (a *archive) openDirectory() (*directoryStream, error) {
 	s := &directoryStream{archive: a}
 	err := fs.WalkDir(a.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil && !utf8.ValidString(name) {
+			return a.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
+		}
 		if err != nil {
 			return a.unreadable(err, "%s: %v; make it readable or move it away", printable(name), bare(err))
 		}

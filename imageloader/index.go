@@ -45,7 +45,7 @@ type indexer struct {
 	holding bool // contents are kept so far
 	bytes   int  // footprint of what is kept
 
-	// The images by the first directory of their names: those that have a split, and those that have a class alone.
+	// The images by the directories above their class, and those that have a class alone by that.
 	splits, unsplit map[string]int
 }
 
@@ -180,7 +180,7 @@ type verdict struct {
 	label   int32  // of a sample; -1 when it is bad
 	bad     *Error // a sample that is not usable
 	ignored string // why it is not an image
-	split   string // of an image
+	split   string // of an image, with what directories lie below it
 	unsplit string // the first directory of an image without a split, where one is asked for
 }
 
@@ -196,7 +196,7 @@ func (a *archive) judge(e entry, o Options, classes *vocabulary) (verdict, error
 	case where.class == "":
 		return verdict{}, nil
 	}
-	v := verdict{split: where.split, sample: o.Split == "" || o.Split == where.split, bad: bad}
+	v := verdict{split: where.above, sample: o.Split == "" || strings.HasPrefix(where.above+"/", o.Split+"/"), bad: bad}
 	if o.Split != "" && where.split == "" {
 		return verdict{unsplit: where.class}, nil // CLASS/FILE, when SPLIT/CLASS/FILE is asked for
 	}

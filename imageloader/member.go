@@ -3,6 +3,7 @@ package imageloader
 import (
 	"path"
 	"strings"
+	"unicode/utf8"
 )
 
 // entry is a member of an archive as it is stored.
@@ -44,6 +45,7 @@ var imageExtensions = map[string]bool{
 // place is where an image stands in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
 type place struct {
 	split string // the first directory, "" where there is only one
+	above string // all directories above the class
 	class string // the last directory
 }
 
@@ -82,6 +84,9 @@ func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 		}
 	}
 	last := len(directories) - 1
+	if last > 0 && !utf8.ValidString(directories[last-1]) {
+		return place{}, "", a.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
+	}
 	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
 		return place{}, ignoredNotImage, nil
 	}
@@ -91,6 +96,7 @@ func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 	where.class = directories[last-1]
 	if last > 1 {
 		where.split = directories[0]
+		where.above = strings.Join(directories[:last-1], "/")
 	}
 	if e.kind == sparseFile {
 		return where, "", a.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
@@ -107,5 +113,5 @@ func (a *archive) tooLarge(e entry) *Error {
 }
 
 func isDirectoryName(s string) bool {
-	return s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
 }

@@ -18,13 +18,14 @@ func TestArchive_Admit(t *testing.T) {
 		ignored string
 		bad     string
 	}{
-		{entry{name: "cat/1.jpg"}, place{"", "cat"}, "", ""},
-		{entry{name: "train/cat/1.JPEG"}, place{"train", "cat"}, "", ""},
-		{entry{name: "./train/cat/1.png"}, place{"train", "cat"}, "", ""},
-		{entry{name: "train//cat/1.webp"}, place{"train", "cat"}, "", ""},
-		{entry{name: "data/train/cat/1.tiff"}, place{"data", "cat"}, "", ""},
+		{entry{name: "cat/1.jpg"}, place{class: "cat"}, "", ""},
+		{entry{name: "train/cat/1.JPEG"}, place{"train", "train", "cat"}, "", ""},
+		{entry{name: "./train/cat/1.png"}, place{"train", "train", "cat"}, "", ""},
+		{entry{name: "train//cat/1.webp"}, place{"train", "train", "cat"}, "", ""},
+		{entry{name: "data/train/cat/1.tiff"}, place{"data", "data/train", "cat"}, "", ""},
+		{entry{name: "caf\xe9/1.jpg"}, place{}, "", "not UTF-8"},
 		{entry{name: "a..b/..c.gif"}, place{}, ignoredHidden, ""},
-		{entry{name: "a..b/c...gif"}, place{"", "a..b"}, "", ""},
+		{entry{name: "a..b/c...gif"}, place{class: "a..b"}, "", ""},
 		{entry{name: "cat/1.txt"}, place{}, ignoredNotImage, ""},
 		{entry{name: "cat/jpg"}, place{}, ignoredNotImage, ""},
 		{entry{name: "README"}, place{}, ignoredNotImage, ""},
@@ -43,9 +44,9 @@ func TestArchive_Admit(t *testing.T) {
 		{entry{name: "/cat/1.jpg"}, place{}, "", "unsafe name: it begins at the root"},
 		{entry{name: "1.jpg"}, place{}, "", "no class"},
 		{entry{name: "./1.jpg"}, place{}, "", "no class"},
-		{entry{name: "cat/1.jpg", kind: sparseFile}, place{"", "cat"}, "", "sparse file"},
-		{entry{name: "cat/1.jpg", size: 100}, place{"", "cat"}, "", ""},
-		{entry{name: "cat/1.jpg", size: 101}, place{"", "cat"}, "", "too large: 101 bytes, and Options.MaxMemberBytes allows 100"},
+		{entry{name: "cat/1.jpg", kind: sparseFile}, place{class: "cat"}, "", "sparse file"},
+		{entry{name: "cat/1.jpg", size: 100}, place{class: "cat"}, "", ""},
+		{entry{name: "cat/1.jpg", size: 101}, place{class: "cat"}, "", "too large: 101 bytes, and Options.MaxMemberBytes allows 100"},
 	} {
 		place, ignored, bad := a.admit(test.entry)
 		if place != test.place || ignored != test.ignored {

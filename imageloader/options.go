@@ -3,6 +3,7 @@ package imageloader
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 )
@@ -16,7 +17,8 @@ type Options struct {
 	BatchSize int  // images per batch; 0 means 128. The last batch of an epoch may be smaller
 	DropLast  bool // leave out a last batch smaller than BatchSize
 
-	// Split, when not empty, selects the images whose first directory it is: "train" takes train/cat/1.jpg.
+	// Split, when not empty, selects the images below that directory: "train" takes train/cat/1.jpg, and "photos/train" takes
+	// photos/train/cat/1.jpg.
 	Split string
 
 	// Classes and ClassFile give the names of the classes; a label is an index into them. ClassFile is a text file with one
@@ -89,8 +91,8 @@ func (o Options) complete() (Options, error) {
 	if !(o.MaxSkipRate >= 0 && o.MaxSkipRate <= 1) {
 		return refuse("MaxSkipRate is %v; it is a share of the images, 0 to 1", o.MaxSkipRate)
 	}
-	if o.Split != "" && !isDirectoryName(o.Split) {
-		return refuse("Split is %q; it must be the name of one directory, such as \"train\"", o.Split)
+	if o.Split != "" && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
+		return refuse("Split is %q; it must name a directory, such as \"train\" or \"photos/train\"", o.Split)
 	}
 	if len(o.Classes) > 0 && o.ClassFile != "" {
 		return refuse("Classes and ClassFile are both set; drop one")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -61,8 +62,15 @@ type BadMember struct {
 // Scan reads a whole archive and decodes every image in it, with all cores. Members that are unusable are listed in the
 // report and are no error. It fails with ErrArchive when the archive itself cannot be read to its end, and then returns what
 // it found up to there; with ErrNoImages when nothing in it is an image by its name; and with the cause of ctx.
-func Scan(ctx context.Context, path string) (Report, error) {
-	s := scanner{report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
+func Scan(ctx context.Context, path string) (Report, error) { return scan(ctx, path, math.MaxInt) }
+
+// ScanFirst is [Scan] of the first so many images: what those of a large archive look like is known at once.
+func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
+	return scan(ctx, path, images)
+}
+
+func scan(ctx context.Context, path string, images int) (Report, error) {
+	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
 		formats: map[string]int{}, ignored: map[string]int{}}
 	a, err := openArchive(path, defaultMaxMemberBytes)
 	if err != nil {
@@ -90,6 +98,7 @@ type scanner struct {
 	pool    *decode.Pool
 	memory  memoryPool
 	report  Report
+	left    int // images to be read
 
 	classes, splits, formats, ignored map[string]int
 
@@ -151,6 +160,9 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if s.left <= 0 {
+			return flush()
+		}
 		e, err := stream.next()
 		if err != nil {
 			if flushErr := flush(); err == io.EOF {
@@ -176,6 +188,7 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 			}
 		}
 		part = append(part, it)
+		s.left--
 		if bytes += len(it.data); len(part) == scanImages || bytes >= scanBytes {
 			if err := flush(); err != nil {
 				return err

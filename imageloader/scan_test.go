@@ -113,3 +113,12 @@ func TestScan_ContextEnds(t *testing.T) {
 		}
 	}
 }
+
+func TestScanFirst(t *testing.T) {
+	for _, source := range sources(t, numbered(40)) {
+		r, err := ScanFirst(context.Background(), source.path, 7)
+		if err != nil || r.Images != 7 || r.Median.Width < 4 || r.Median.Width > 8 {
+			t.Errorf("%s: %+v, %v", source.path, r, err)
+		}
+	}
+}

@@ -72,12 +72,30 @@ func (s *tarStream) finish() error {
 	if s.plain != nil && s.plain.ended {
 		return s.archive.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
+	var rest io.Reader = s.plain
 	if s.inflate != nil { // the checksum comes last, and makes up for an end marker that was never written
-		if _, err := io.Copy(io.Discard, s.inflate); err != nil {
-			return err
-		}
+		rest = s.inflate
+	}
+	if _, err := io.Copy(onlyZeros{}, rest); errors.Is(err, errNotZero) {
+		return s.archive.unreadable(err, "there is more behind the end marker after member %d, as where archives were joined; join them with tar --concatenate, or unpack them and pack them together", s.number)
+	} else if err != nil {
+		return err
 	}
 	return io.EOF
+}
+
+// onlyZeros takes the padding behind an archive, and nothing else.
+type onlyZeros struct{}
+
+var errNotZero = errors.New("not padding")
+
+func (onlyZeros) Write(p []byte) (int, error) {
+	for _, b := range p {
+		if b != 0 {
+			return 0, errNotZero
+		}
+	}
+	return len(p), nil
 }
 
 // explain turns an error of the tar reader into a complete one. In a .tgz the fault is looked for in the gzip data first: a

@@ -47,6 +47,9 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 // Forward maps [N, channels, H, W] to the same shape. In training it changes the running statistics, and fails where a
 // channel has a single value, whose variance is not defined. With CumulativeAverage it then waits for the device.
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	if in.Dim() != 4 {
+		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
+	}
 	o := cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
 		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, of which there is no variance: use a larger batch or image, or running statistics in evaluation", in)

@@ -40,7 +40,7 @@ func Open(path string) (*File, error) {
 	}
 	if !info.Mode().IsRegular() {
 		file.Close()
-		return nil, fmt.Errorf("safetensors: %s: not a regular file: %w", path, ErrFormat)
+		return nil, fmt.Errorf("safetensors: %s: not a regular file; give the path of a .safetensors file", path)
 	}
 	f, err := NewFile(file, info.Size(), path)
 	if err != nil {

@@ -159,7 +159,7 @@ func TestOpen_NoFile(t *testing.T) {
 	if _, err := Open("testdata/none.safetensors"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "testdata/none.safetensors") {
 		t.Errorf("missing file: %v", err)
 	}
-	if _, err := Open("testdata"); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "safetensors: testdata: not a regular file") {
+	if _, err := Open("testdata"); err == nil || errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "safetensors: testdata: not a regular file") {
 		t.Errorf("folder: %v", err)
 	}
 }
