@@ -13,25 +13,33 @@ import (
 
 // drawCurves writes a PNG: losses on the left, accuracies on the right, over epochs.
 func drawCurves(path string, history []Epoch) error {
-	of := func(value func(Epoch) float64) plotter.XYs {
-		points := make(plotter.XYs, len(history))
-		for i, e := range history {
-			points[i] = plotter.XY{X: float64(e.Epoch), Y: value(e)}
+	of := func(epochs []Epoch, value func(Epoch) float64) plotter.XYs {
+		var points plotter.XYs
+		for _, e := range epochs {
+			points = append(points, plotter.XY{X: float64(e.Epoch), Y: value(e)})
 		}
 		return points
+	}
+	var tested []Epoch
+	for _, e := range history {
+		if e.Tested != nil {
+			tested = append(tested, e)
+		}
 	}
 	loss, accuracy := plot.New(), plot.New()
 	loss.Title.Text, loss.X.Label.Text, loss.Y.Label.Text = "Loss", "epoch", "cross entropy"
 	accuracy.Title.Text, accuracy.X.Label.Text, accuracy.Y.Label.Text = "Test accuracy", "epoch", "%"
 	loss.Legend.Top = true
-	if err := plotutil.AddLinePoints(loss,
-		"train", of(func(e Epoch) float64 { return e.TrainLoss }),
-		"test", of(func(e Epoch) float64 { return e.TestLoss })); err != nil {
-		return err
+	losses := []any{"train", of(history, func(e Epoch) float64 { return e.TrainLoss })}
+	if len(tested) > 0 {
+		losses = append(losses, "test", of(tested, func(e Epoch) float64 { return e.TestLoss }))
+		if err := plotutil.AddLinePoints(accuracy,
+			"top-1", of(tested, func(e Epoch) float64 { return 100 * e.Top1 }),
+			"top-5", of(tested, func(e Epoch) float64 { return 100 * e.Top5 })); err != nil {
+			return err
+		}
 	}
-	if err := plotutil.AddLinePoints(accuracy,
-		"top-1", of(func(e Epoch) float64 { return 100 * e.Top1 }),
-		"top-5", of(func(e Epoch) float64 { return 100 * e.Top5 })); err != nil {
+	if err := plotutil.AddLinePoints(loss, losses...); err != nil {
 		return err
 	}
 	canvas := vgimg.New(12*vg.Inch, 4.5*vg.Inch)

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -20,22 +24,60 @@ type log struct {
 	classes int
 }
 
-func openLog(t *trainer) (*log, error) {
-	flags := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
-	if t.Resume {
-		flags = os.O_CREATE | os.O_WRONLY | os.O_APPEND
-	}
-	f, err := os.OpenFile(filepath.Join(t.Out, "log.jsonl"), flags, 0o644)
+// openLog takes the folder for this run.
+func openLog(out string) (*log, error) {
+	f, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("-out: %w", err)
 	}
-	l := &log{file: f, out: t.Out, classes: len(t.train.loader.Classes())}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		f.Close()
+		return nil, fmt.Errorf("-out: another run is writing to %s; give this one a folder of its own", out)
+	}
+	return &log{file: f, out: out}, nil
+}
+
+// begin empties the log of a run before, or of a resumed run's what came after its checkpoint, and writes the first line.
+func (l *log) begin(t *trainer) error {
+	l.classes = len(t.train.loader.Classes())
+	if err := l.keep(t); err != nil {
+		return err
+	}
 	fmt.Fprintf(os.Stderr, "%s on %s, %s: %d images of %d classes from %s, %d epochs of %d steps\n",
 		t.Model, t.device, t.DType, t.train.loader.Len(), l.classes, t.Data, t.Epochs, t.stepsPerEpoch())
-	return l, l.line(struct {
+	return l.line(struct {
 		Config  Config   `json:"config"`
 		Classes []string `json:"classes"`
 	}{t.Config, t.train.loader.Classes()})
+}
+
+func (l *log) keep(t *trainer) error {
+	var kept []byte
+	if t.Resume {
+		text, err := io.ReadAll(l.file)
+		if err != nil {
+			return err
+		}
+		for line := range bytes.Lines(text) {
+			var of struct {
+				Step  int      `json:"step"`
+				Loss  *float64 `json:"loss"`
+				Epoch int      `json:"epoch"`
+			}
+			if json.Unmarshal(line, &of) != nil || of.Loss != nil && of.Step >= t.progress.Step || of.Epoch > t.progress.Epoch {
+				continue
+			}
+			kept = append(kept, line...)
+		}
+	}
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	if _, err := l.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	_, err := l.file.Write(kept)
+	return err
 }
 
 func (l *log) line(v any) error {
@@ -70,42 +112,52 @@ func (l *log) step(step int, loss float64) error {
 
 func (l *log) epoch(e Epoch, t *trainer) error {
 	test := ""
-	if t.test != nil {
+	if e.Tested != nil {
 		test = fmt.Sprintf("  test loss %.4f  top-1 %.2f %%  top-5 %.2f %%", e.TestLoss, 100*e.Top1, 100*e.Top5)
 	}
-	fmt.Printf("epoch %d/%d  train loss %.4f%s  %.0f images/s  %.1f %% waiting for data\n",
-		e.Epoch, t.Epochs, e.TrainLoss, test, e.ImagesPerSecond, 100*e.DataWaitShare)
-	return l.line(e)
+	skipped := ""
+	if e.Skipped > 0 {
+		skipped = fmt.Sprintf("  %d unreadable images skipped", e.Skipped)
+	}
+	_, err := fmt.Printf("epoch %d/%d  train loss %.4f%s  %.0f images/s  %.1f %% waiting for data%s\n",
+		e.Epoch, t.Epochs, e.TrainLoss, test, e.ImagesPerSecond, 100*e.DataWaitShare, skipped)
+	return errors.Join(err, l.line(e))
 }
 
-// finish draws the curves and ends standard output with one JSON object.
+// finish ends standard output with one JSON object and draws the curves. Without a test, top1, top5 and test_loss are null.
 func (l *log) finish(history []Epoch) error {
-	if err := drawCurves(filepath.Join(l.out, "curves.png"), history); err != nil {
-		return err
-	}
 	last := history[len(history)-1]
 	var images, seconds, stall float64
+	skipped := 0
 	for _, e := range history {
+		skipped += e.Skipped
 		images += e.ImagesPerSecond * e.Seconds
 		seconds += e.Seconds
 		stall += e.DataWaitShare * e.Seconds
 	}
+	var top1, top5, testLoss *float64
+	if last.Tested != nil {
+		top1, top5, testLoss = &last.Top1, &last.Top5, &last.TestLoss
+	}
 	text, err := json.Marshal(struct {
-		Top1            float64 `json:"top1"`
-		Top5            float64 `json:"top5"`
-		TestLoss        float64 `json:"test_loss"`
-		TrainLoss       float64 `json:"train_loss"`
-		Epochs          int     `json:"epochs"`
-		Steps           int     `json:"steps"`
-		ImagesPerSecond float64 `json:"images_per_second"`
-		DataWaitShare   float64 `json:"data_wait_share"`
-		Seconds         float64 `json:"seconds"`
-	}{last.Top1, last.Top5, last.TestLoss, last.TrainLoss, last.Epoch, last.Step, images / seconds, stall / seconds, seconds})
+		Top1            *float64 `json:"top1"`
+		Top5            *float64 `json:"top5"`
+		TestLoss        *float64 `json:"test_loss"`
+		TrainLoss       float64  `json:"train_loss"`
+		Epochs          int      `json:"epochs"`
+		Steps           int      `json:"steps"`
+		ImagesPerSecond float64  `json:"images_per_second"`
+		DataWaitShare   float64  `json:"data_wait_share"`
+		Seconds         float64  `json:"seconds"`
+		Skipped         int      `json:"skipped"`
+	}{top1, top5, testLoss, last.TrainLoss, last.Epoch, last.Step, images / seconds, stall / seconds, seconds, skipped})
 	if err != nil {
 		return err
 	}
-	fmt.Println(string(text))
-	return nil
+	if _, err := fmt.Println(string(text)); err != nil {
+		return err
+	}
+	return drawCurves(filepath.Join(l.out, "curves.png"), history)
 }
 
 func (l *log) close() { l.file.Close() }

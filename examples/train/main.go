@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 	"syscall"
 
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader"
 )
 
 // Config is what the flags say. It is saved with a checkpoint.
@@ -58,10 +60,10 @@ func main() {
 	var c Config
 	flag.StringVar(&c.Model, "model", "resnet20", "one of "+strings.Join(vision.Names(), ", "))
 	flag.StringVar(&c.Data, "data", defaultData(), "archive (.tgz, .tar) or folder of images; the label is an image's folder")
-	flag.StringVar(&c.TrainPart, "train-part", "train", "first folder of the images to train on; empty for all")
-	flag.StringVar(&c.TestPart, "test-part", "test", "first folder of the images to test on; empty for no test")
+	flag.StringVar(&c.TrainPart, "train-part", "train", "folder in -data of the images to train on; empty for all")
+	flag.StringVar(&c.TestPart, "test-part", "test", "folder in -data of the images to test on; empty for no test")
 	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
-	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad up to size 64")
+	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad where the first images are of about -size, as CIFAR's are, and no larger")
 	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
 	flag.IntVar(&c.BatchSize, "batch", 128, "images a step")
 	flag.Float64Var(&c.LR, "lr", 0.2, "highest learning rate of the one-cycle schedule")
@@ -106,21 +108,15 @@ func fatal(err error) {
 }
 
 // complete checks what the flags say and fills in what depends on other flags.
-func (c Config) complete() (Config, error) {
+func (c Config) complete(ctx context.Context) (Config, error) {
 	if c.Size == 0 {
 		c.Size = 224
 		if c.Model == "resnet20" || c.Model == "mlp" {
 			c.Size = 32
 		}
 	}
-	if c.Crop == "" {
-		c.Crop = "resized"
-		if c.Size <= 64 {
-			c.Crop = "pad"
-		}
-	}
 	switch {
-	case c.Crop != "pad" && c.Crop != "resized":
+	case c.Crop != "" && c.Crop != "pad" && c.Crop != "resized":
 		return c, fmt.Errorf("-crop %s: use pad or resized", c.Crop)
 	case c.DType != "float32" && c.DType != "bfloat16":
 		return c, fmt.Errorf("-dtype %s: use float32 or bfloat16", c.DType)
@@ -130,8 +126,24 @@ func (c Config) complete() (Config, error) {
 		return c, fmt.Errorf("-size %d: at least 1", c.Size)
 	case c.BatchSize < 1:
 		return c, fmt.Errorf("-batch %d: at least 1", c.BatchSize)
-	case c.ClipNorm < 0:
-		return c, fmt.Errorf("-clip-norm %v: not below 0", c.ClipNorm)
+	case !(c.LR > 0) || math.IsInf(c.LR, 0):
+		return c, fmt.Errorf("-lr %v: above 0", c.LR)
+	case !(c.Smoothing >= 0 && c.Smoothing <= 1):
+		return c, fmt.Errorf("-label-smoothing %v: from 0 to 1", c.Smoothing)
+	case !(c.ClipNorm >= 0) || math.IsInf(c.ClipNorm, 0):
+		return c, fmt.Errorf("-clip-norm %v: from 0 up", c.ClipNorm)
+	case c.Out == "":
+		return c, errors.New("-out: name a folder")
+	}
+	if c.Crop == "" {
+		first, err := imageloader.ScanFirst(ctx, c.Data, 100)
+		if err != nil {
+			return c, err
+		}
+		c.Crop = "resized"
+		if max(first.Largest.Width, first.Largest.Height) <= c.Size && min(first.Smallest.Width, first.Smallest.Height)+2*padding(c.Size) >= c.Size {
+			c.Crop = "pad"
+		}
 	}
 	return c, nil
 }

@@ -48,6 +48,7 @@ type Tally struct {
 	Loss    float64       `json:"loss"` // summed over images
 	Top1    float64       `json:"top1"` // images whose label came first
 	Top5    float64       `json:"top5"` // images whose label was among the first five
+	Skipped int           `json:"skipped"`
 	Seconds float64       `json:"seconds"`
 	Stall   time.Duration `json:"stall"` // the device waited for data
 }
@@ -58,18 +59,24 @@ type Epoch struct {
 	Step            int     `json:"step"`
 	LR              float64 `json:"lr"`
 	TrainLoss       float64 `json:"train_loss"`
-	TestLoss        float64 `json:"test_loss"`
-	Top1            float64 `json:"top1"` // of the test images, 0 to 1
-	Top5            float64 `json:"top5"`
+	*Tested                 // nil for no test
+	Skipped         int     `json:"skipped"`           // unreadable images passed over, as -skip-rate allows
 	ImagesPerSecond float64 `json:"images_per_second"` // trained
 	DataWaitShare   float64 `json:"data_wait_share"`   // of the training time, 0 to 1
 	Seconds         float64 `json:"seconds"`           // trained
 }
 
+// Tested is what an epoch's test found.
+type Tested struct {
+	TestLoss float64 `json:"test_loss"`
+	Top1     float64 `json:"top1"` // share of the test images, 0 to 1
+	Top5     float64 `json:"top5"`
+}
+
 func run(ctx context.Context, c Config) error {
 	t := &trainer{Config: c}
 	defer t.close()
-	if err := t.open(); err != nil {
+	if err := t.open(ctx); err != nil {
 		return err
 	}
 	for t.progress.Epoch < t.Epochs {
@@ -81,7 +88,7 @@ func run(ctx context.Context, c Config) error {
 }
 
 // open makes all that a run needs, from a checkpoint where one is resumed.
-func (t *trainer) open() error {
+func (t *trainer) open(ctx context.Context) error {
 	var saved *saved
 	var err error
 	if t.Resume {
@@ -89,9 +96,10 @@ func (t *trainer) open() error {
 			return err
 		}
 	}
-	if t.Config, err = t.Config.complete(); err != nil {
+	if t.Config, err = t.Config.complete(ctx); err != nil {
 		return err
 	}
+	t.progress.Loader = imageloader.State{Seed: t.Seed} // where a run begins that is interrupted before its first step
 	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
 		return err
 	}
@@ -99,6 +107,9 @@ func (t *trainer) open() error {
 		return err
 	}
 	if err := os.MkdirAll(t.Out, 0o755); err != nil {
+		return fmt.Errorf("-out: %w", err)
+	}
+	if t.log, err = openLog(t.Out); err != nil {
 		return err
 	}
 	if t.train, err = t.openImages(t.TrainPart, true); err != nil {
@@ -121,7 +132,7 @@ func (t *trainer) open() error {
 	err = t.stream.Do(func(x *cgotorch.Exec) error {
 		var err error
 		if t.model, err = vision.New(x, t.Model, vision.Options{Classes: len(t.train.loader.Classes()), ImageSize: nn.Size{t.Size, t.Size}}); err != nil {
-			return err
+			return fmt.Errorf("-model: %w", err)
 		}
 		nn.To(x, t.model, nn.ToOptions{ChannelsLast: !t.Contiguous})
 		t.opt, err = optim.NewSGD(optim.SGDOptions{LR: t.LR, Momentum: t.Momentum, WeightDecay: t.Decay, Nesterov: t.Momentum > 0},
@@ -142,8 +153,7 @@ func (t *trainer) open() error {
 	if err != nil {
 		return err
 	}
-	t.log, err = openLog(t) // last: it begins a new log where none is continued
-	return err
+	return t.log.begin(t) // last: it begins a new log where none is continued
 }
 
 func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
@@ -152,9 +162,10 @@ func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
 func (t *trainer) epoch(ctx context.Context) error {
 	nn.SetTraining(t.model, true)
 	bar := t.log.startBar(t)
-	began, before := time.Now(), t.train.ahead.Stats()
+	began, before, skipped := time.Now(), t.train.ahead.Stats(), t.train.skipped()
 	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
 	bar.Finish()
+	t.progress.Train.Skipped += t.train.skipped() - skipped
 	if err == nil || interrupted(ctx, err) {
 		if err := t.tally(began, before); err != nil {
 			return err
@@ -289,10 +300,14 @@ func (t *trainer) finishEpoch(test Tally) error {
 		ImagesPerSecond: float64(p.Train.Images) / p.Train.Seconds,
 		DataWaitShare:   min(1, p.Train.Stall.Seconds()/p.Train.Seconds),
 		Seconds:         p.Train.Seconds,
+		Skipped:         p.Train.Skipped,
 	}
 	if test.Images > 0 {
 		n := float64(test.Images)
-		e.TestLoss, e.Top1, e.Top5 = test.Loss/n, test.Top1/n, test.Top5/n
+		if math.IsNaN(test.Loss) || math.IsInf(test.Loss, 0) {
+			return fmt.Errorf("epoch %d: the test loss is %v: the run has diverged; lower -lr or set -clip-norm, and begin anew or from an earlier checkpoint", e.Epoch, test.Loss)
+		}
+		e.Tested = &Tested{test.Loss / n, test.Top1 / n, test.Top5 / n}
 	}
 	p.History = append(p.History, e)
 	p.Epoch++
@@ -335,7 +350,9 @@ func (t *trainer) openImages(part string, training bool) (*images, error) {
 		Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate,
 	}
 	loader, err := imageloader.Open(t.Data, o)
-	if err != nil {
+	if errors.Is(err, imageloader.ErrNoImages) {
+		return nil, fmt.Errorf("%w (the parts are named by -train-part and -test-part)", err)
+	} else if err != nil {
 		return nil, err
 	}
 	onDevice := prefetcher.Options{Contiguous: t.Contiguous}
@@ -348,6 +365,15 @@ func (t *trainer) openImages(part string, training bool) (*images, error) {
 		return nil, err
 	}
 	return &images{loader, ahead}, nil
+}
+
+// skipped counts the images passed over so far.
+func (i *images) skipped() int {
+	n := 0
+	for _, count := range i.loader.Stats().Skipped {
+		n += count
+	}
+	return n
 }
 
 func (i *images) close() {

@@ -6,7 +6,7 @@ import "github.com/streamtorch/streamtorch/cgotorch/decode"
 func (t *trainer) transform(training bool) decode.Transform {
 	switch {
 	case t.Crop == "pad" && training:
-		return decode.RandomCrop{Height: t.Size, Width: t.Size, Padding: t.Size / 8}
+		return decode.RandomCrop{Height: t.Size, Width: t.Size, Padding: padding(t.Size)}
 	case t.Crop == "pad":
 		return decode.Resize{Height: t.Size, Width: t.Size}
 	case training:
@@ -15,3 +15,6 @@ func (t *trainer) transform(training bool) decode.Transform {
 		return decode.ResizeCenterCrop{Resize: t.Size * 8 / 7, Height: t.Size, Width: t.Size}
 	}
 }
+
+// padding is how far a shifted crop may shift.
+func padding(size int) int { return size / 8 }

@@ -249,14 +249,89 @@ func TestTrain_InterruptAndResume(t *testing.T) {
 		t.Fatal("the run was over before it could be interrupted")
 	}
 	mustRun(t, "train", "-out", halves, "-resume", "-log-steps")
-	got := losses(t, halves)
+	sameLosses(t, halves, want)
+}
+
+func sameLosses(t *testing.T, out string, want map[int]float64) {
+	t.Helper()
+	got := losses(t, out)
 	if len(got) != len(want) {
-		t.Fatalf("%d losses after an interruption at step %d, want %d", len(got), before, len(want))
+		t.Fatalf("%d losses, want %d", len(got), len(want))
 	}
 	for step, loss := range want {
 		if math.Abs(got[step]-loss) > 1e-6*loss {
-			t.Fatalf("interrupted at step %d: the loss of step %d is %v, want %v", before, step, got[step], loss)
+			t.Fatalf("the loss of step %d is %v, want %v", step, got[step], loss)
 		}
+	}
+}
+
+// So does one that was interrupted before its first step. Meanwhile nobody else may write to its folder.
+func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
+	data := part(t, 1500, 32, nil)
+	args := func(out string) []string { return trainArgs(data, out, "-batch", "700", "-epochs", "1", "-seed", "5") }
+	whole, early := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "early")
+	mustRun(t, "train", args(whole)...)
+
+	cmd := exec.Command(filepath.Join(bin, "train"), args(early)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for len(stepsSoFar(early)) < 2 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	_ = cmd.Process.Signal(syscall.SIGSTOP)
+	_, stderr, status := run(t, "train", args(early)...)
+	if status != 1 || !strings.Contains(stderr, "another run is writing") {
+		t.Errorf("a second run in one folder: status %d, %s", status, stderr)
+	}
+	_ = cmd.Process.Signal(os.Interrupt)
+	_ = cmd.Process.Signal(syscall.SIGCONT)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Fatalf("an interrupted run ended with status %d, want 130", code)
+	}
+	t.Logf("interrupted after %d steps", len(losses(t, early)))
+	mustRun(t, "train", "-out", early, "-resume", "-log-steps")
+	sameLosses(t, early, losses(t, whole))
+}
+
+// A run that was killed is resumed from its last checkpoint: what its log says of later steps did not happen.
+func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
+	data, out := part(t, 200, 32, nil), filepath.Join(t.TempDir(), "run")
+	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
+	want := losses(t, out)
+	log, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(log, "{\"step\":%d,\"loss\":9}\n{\"epoch\":2}\n{\"st", len(want))
+	log.Close()
+	mustRun(t, "train", "-out", out, "-resume", "-log-steps", "-epochs", "2")
+	got := losses(t, out)
+	if len(got) != 2*len(want) || got[len(want)] == 9 || got[0] != want[0] {
+		t.Errorf("losses %v, first those of %v", got, want)
+	}
+}
+
+func TestTrain_WithoutATest(t *testing.T) {
+	bad := part(t, 100, 0, func(name string, data []byte) []byte {
+		if strings.HasSuffix(name, "0.jpg") {
+			return data[:len(data)/2]
+		}
+		return data
+	})
+	stdout := mustRun(t, "train", trainArgs(bad, t.TempDir(), "-test-part", "", "-epochs", "1", "-skip-rate", "0.5")...)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	var last struct {
+		Top1    *float64 `json:"top1"`
+		Skipped int      `json:"skipped"`
+	}
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Top1 != nil || last.Skipped < 1 {
+		t.Errorf("%v; got %s, want no top1 and what was skipped", err, stdout)
+	}
+	if !strings.Contains(lines[0], fmt.Sprintf("%d unreadable images skipped", last.Skipped)) {
+		t.Errorf("the epoch's line is %q", lines[0])
 	}
 }
 
@@ -298,6 +373,9 @@ func TestTrain_Refuses(t *testing.T) {
 		"unknown model":            {trainArgs(good, t.TempDir(), "-model", "resnet51"), "resnet50"},
 		"unknown device":           {trainArgs(good, t.TempDir(), "-device", "tpu"), "tpu"},
 		"absent device":            {trainArgs(good, t.TempDir(), "-device", "cuda:63"), "cuda"},
+		"learning rate of 0":       {trainArgs(good, t.TempDir(), "-lr", "0"), "-lr 0"},
+		"smoothing above 1":        {trainArgs(good, t.TempDir(), "-label-smoothing", "2"), "-label-smoothing 2"},
+		"clip norm of NaN":         {trainArgs(good, t.TempDir(), "-clip-norm", "NaN"), "-clip-norm NaN"},
 		"negative batch":           {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
 		"nothing to resume":        {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
 		"setting of a resumed":     {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
