@@ -8,6 +8,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,12 +54,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return unreadable
 	}
 	report, err := imageloader.Scan(ctx, flags.Arg(0))
+	out := bufio.NewWriter(stdout)
 	if *asJSON {
-		encoder := json.NewEncoder(stdout)
+		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")
 		encoder.Encode(report)
 	} else if report.Members > 0 {
-		print(stdout, report, err == nil)
+		print(out, report, err == nil)
+	}
+	if lost := out.Flush(); lost != nil {
+		fmt.Fprintln(stderr, "inspect:", lost)
+		return unreadable
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -85,13 +86,14 @@ func predict(path, deviceName string, top int, files []string) (failed bool, err
 		k := min(top, len(s.Classes))
 		probabilities, classes := x.TopK(x.Softmax(model.Forward(x, images), 1), k, 1, cgotorch.TopKOptions{})
 		p, c := cgotorch.ToSlice[float32](x, probabilities), cgotorch.ToSlice[int64](x, classes)
+		out := bufio.NewWriter(os.Stdout)
 		for i, file := range read {
-			fmt.Println(file)
+			fmt.Fprintln(out, file)
 			for j := range k {
-				fmt.Printf("  %6.2f %%  %s\n", 100*p[i*k+j], s.Classes[c[i*k+j]])
+				fmt.Fprintf(out, "  %6.2f %%  %s\n", 100*p[i*k+j], s.Classes[c[i*k+j]])
 			}
 		}
-		return nil
+		return out.Flush()
 	})
 	return len(read) < len(files), err
 }
