@@ -36,7 +36,7 @@ var benchmarks = []benchmark{
 	{name: "parity/cifar/first-100-losses", run: benchLosses},
 	{name: "parity/cifar/top1", slow: true, run: benchTop1},
 	{name: "memory/resnet50", run: benchMemory},
-	{name: "flat/1000-batches", run: benchFlat},
+	{name: "flat/batches", run: benchFlat},
 	{name: "step/resnet50", slow: true, run: benchStep},
 	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
 	{name: "train/imagenet", slow: true, run: benchPhotographs},

@@ -36,7 +36,7 @@ std::string own_folder() {
 Cuda open_cuda() {
   Cuda result;
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    result.absence = "no NVIDIA driver on this machine (libcuda.so.1: " + dl_error() + ")";
+    result.absence = "no NVIDIA driver on this machine (" + dl_error() + ")";
     return result;
   }
   // Global, because its static initialisers register the CUDA kernels and our second library resolves against it.
