@@ -13,6 +13,9 @@ type Event struct {
 	mu      sync.RWMutex // Close alone takes it whole: the others may wait for the device
 	h       *C.ct_event
 	cleanup runtime.Cleanup
+
+	once sync.Once
+	done <-chan struct{} // set by once
 }
 
 func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, error) {
@@ -68,6 +71,26 @@ func (e *Event) Synchronize() error {
 	}
 	defer e.mu.RUnlock()
 	return check("Event.Synchronize", C.ct_event_synchronize(h))
+}
+
+// Done returns a channel that is closed when the event is done, or its device lost: [Event.Query] says which. It does not wait, and
+// however many goroutines wait for however many channels, none holds an OS thread; they learn of it within some 20 us. It is the
+// same channel at each call, stays good after Close, and is closed already for an event that was closed before.
+func (e *Event) Done() <-chan struct{} {
+	e.once.Do(func() {
+		h, err := e.lock("Event.Done")
+		if err != nil {
+			e.done = alreadyDone
+			return
+		}
+		defer e.mu.RUnlock()
+		if e.done, err = notify(h); err != nil { // no memory: the plain way, which holds a thread
+			done := make(chan struct{})
+			go func() { _ = e.Synchronize(); close(done) }()
+			e.done = done
+		}
+	})
+	return e.done
 }
 
 // Elapsed is the number of milliseconds from start to e on the device. Both must have been recorded with

@@ -1,6 +1,8 @@
 #include "event.h"
 
+#include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "device.h"
 #include "live.h"
@@ -14,30 +16,42 @@ int64_t now() {
 
 }  // namespace
 
-ct_event::ct_event(c10::Device device, void* native, bool timing)
-    : device(device), native(native), timing(timing), nanoseconds(native == nullptr ? now() : 0) {
+ct_event::ct_event(c10::Device device, std::shared_ptr<const ct::Recording> recording, bool timing)
+    : device(device), recording(std::move(recording)), native(this->recording == nullptr ? nullptr : this->recording->native),
+      timing(timing), nanoseconds(native == nullptr ? now() : 0) {
   ++ct::live().events;
 }
 
-ct_event::~ct_event() {
-  --ct::live().events;
-  if (native != nullptr) ct::cuda().free_event(native);
-}
+ct_event::~ct_event() { --ct::live().events; }
 
 namespace ct {
+
+Recording::Recording(const ct_stream& on, bool timing)
+    : device(on.device), stream(on.id), native(cuda().new_event(on.device.index(), timing)) {
+  static std::atomic<uint64_t> recordings{0};
+  try {
+    cuda().record(native, on.stream);
+  } catch (...) {
+    cuda().free_event(native);
+    throw;
+  }
+  number = ++recordings;
+}
+
+Recording::~Recording() { cuda().free_event(native); }
+
+bool Recording::done() const noexcept {
+  try {
+    return is_lost(device) || cuda().query_event(native);
+  } catch (...) {
+    return true;
+  }
+}
 
 ct_event* record(const ct_stream& stream, bool timing) {
   require(stream.device);
   if (!stream.device.is_cuda()) return new ct_event(stream.device, nullptr, timing);
-  void* native = cuda().new_event(stream.device.index(), timing);
-  auto* event = new ct_event(stream.device, native, timing);
-  try {
-    cuda().record(native, stream.stream);
-  } catch (...) {
-    delete event;
-    throw;
-  }
-  return event;
+  return new ct_event(stream.device, std::make_shared<const Recording>(stream, timing), timing);
 }
 
 void wait(const ct_stream& stream, const ct_event& event) {

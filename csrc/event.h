@@ -4,15 +4,36 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "cgotorch.h"
 #include "stream.h"
 
+namespace ct {
+
+// One recording on a CUDA stream. Who waits for it shares it, so that the handle can be freed meanwhile.
+struct Recording {
+  Recording(const ct_stream& stream, bool timing);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  // True on a lost device, where nothing more will happen.
+  bool done() const noexcept;
+
+  const c10::Device device;
+  const uint64_t stream;  // the id of the stream
+  uint64_t number = 0;    // counts recordings: of two on one stream the lower is done first
+  void* const native;     // a cudaEvent_t
+};
+
+}  // namespace ct
+
 struct ct_event {
-  ct_event(c10::Device device, void* native, bool timing);
+  ct_event(c10::Device device, std::shared_ptr<const ct::Recording> recording, bool timing);
   ~ct_event();
   const c10::Device device;
-  void* const native;  // a cudaEvent_t, or NULL on the CPU
+  const std::shared_ptr<const ct::Recording> recording;  // NULL on the CPU
+  void* const native;                                    // the recording's
   const bool timing;
   const int64_t nanoseconds;  // on the CPU, the monotonic time of the record
 };

@@ -119,6 +119,12 @@ ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) CT_NOE
 ct_status* ct_event_query(const ct_event* event, int32_t* done) CT_NOEXCEPT;
 /* Waits for the event, without spinning. */
 ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
+/* Asks to be told when the event is done, or its device lost: ct_notified then returns the token, once. The event may be freed
+ * meanwhile. */
+ct_status* ct_event_notify(const ct_event* event, uint64_t token) CT_NOEXCEPT;
+/* Waits until an event that was asked about is done, and writes the tokens of those that are, at most capacity; the rest come with
+ * the next call. Returns their number: 0, at once, when nothing is asked. For one thread at a time. */
+int32_t ct_notified(uint64_t* tokens, int32_t capacity) CT_NOEXCEPT;
 /* Milliseconds between two timing events that are done. */
 ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* milliseconds) CT_NOEXCEPT;
 
@@ -229,6 +235,11 @@ void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_wor
  * NULL for none. table: [C, 256], the value of each pixel value in each channel, of out's dtype, which is floating. */
 ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips /* or NULL */, const ct_tensor* table,
                                const ct_tensor* out) CT_NOEXCEPT;
+
+/* ---- Time ------------------------------------------------------------------------------------------------------------ */
+
+/* Enqueues work that takes so long and does nothing else; on the CPU it waits that long. */
+ct_status* ct_sleep(ct_exec x, int64_t nanoseconds) CT_NOEXCEPT;
 
 /* ---- Autograd -------------------------------------------------------------------------------------------------------- */
 

@@ -1,0 +1,67 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"sync"
+	"unsafe"
+)
+
+var alreadyDone = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// notifications holds the channels to be closed, by token. While there are any, one goroutine waits in the core for all of them.
+var notifications struct {
+	sync.Mutex
+	channels map[uint64]chan struct{}
+	next     uint64
+	running  bool
+}
+
+// notify returns a channel that is closed when the event is done.
+func notify(event *C.ct_event) (<-chan struct{}, error) {
+	var done C.int32_t
+	if check("Event.Done", C.ct_event_query(event, &done)) != nil || done != 0 { // a lost device does no more
+		return alreadyDone, nil
+	}
+	n := &notifications
+	n.Lock()
+	defer n.Unlock()
+	if n.channels == nil {
+		n.channels = map[uint64]chan struct{}{}
+	}
+	n.next++
+	token, c := n.next, make(chan struct{})
+	if err := check("Event.Done", C.ct_event_notify(event, C.uint64_t(token))); err != nil {
+		return nil, err
+	}
+	n.channels[token] = c
+	if !n.running {
+		n.running = true
+		go closeChannels()
+	}
+	return c, nil
+}
+
+func closeChannels() {
+	var tokens [256]uint64
+	n := &notifications
+	for {
+		count := C.ct_notified((*C.uint64_t)(unsafe.Pointer(&tokens[0])), C.int32_t(len(tokens)))
+		n.Lock()
+		for _, token := range tokens[:count] {
+			close(n.channels[token])
+			delete(n.channels, token)
+		}
+		if len(n.channels) == 0 {
+			n.running = false
+			n.Unlock()
+			return
+		}
+		n.Unlock()
+	}
+}

@@ -1,0 +1,114 @@
+package cgotorch
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestEvent_Done(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		var first, second *Event
+		do(t, d, func(x *Exec) {
+			y := x.On(s)
+			y.Sleep(50 * time.Millisecond)
+			first = y.Record()
+			y.Sleep(50 * time.Millisecond)
+			second = y.Record()
+		})
+		later, sooner := second.Done(), first.Done() // asked in the other order than they were recorded
+		if d.IsCUDA() && (isClosed(sooner) || isClosed(later)) {
+			t.Error("done before its work")
+		}
+		if first.Done() != sooner {
+			t.Error("another channel at the second call")
+		}
+		<-sooner
+		if done, err := first.Query(); !done || err != nil {
+			t.Errorf("told that it is done, and Query gives %v, %v", done, err)
+		}
+		if d.IsCUDA() && isClosed(later) {
+			t.Error("the later one was done with the sooner")
+		}
+		second.Close() // the channel stays good
+		first.Close()
+		<-later
+		if !isClosed(first.Done()) || !isClosed(second.Done()) {
+			t.Error("a closed event is not done")
+		}
+	})
+}
+
+func threads(t testing.TB) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nThreads:")
+	line, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Ten thousand goroutines wait, and none holds a thread.
+func TestEvent_DoneForManyGoroutines(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		const streams, goroutines = 8, 10_000
+		var events []*Event
+		for range streams {
+			s := newStream(t, d)
+			err := s.Do(func(x *Exec) error {
+				for range 10 {
+					x.Sleep(20 * time.Millisecond / streams)
+					events = append(events, x.Record())
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := threads(t)
+		var waiting, all sync.WaitGroup
+		for i := range goroutines {
+			waiting.Add(1)
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				done := events[i%len(events)].Done()
+				waiting.Done()
+				<-done
+				if ok, err := events[i%len(events)].Query(); !ok || err != nil {
+					t.Errorf("event %d is not done: %v, %v", i%len(events), ok, err)
+				}
+			}()
+		}
+		waiting.Wait()
+		if grown := threads(t) - before; grown > 8 {
+			t.Errorf("%d threads more for %d goroutines", grown, goroutines)
+		}
+		all.Wait()
+		for _, e := range events {
+			e.Close()
+		}
+	})
+}
