@@ -1,6 +1,10 @@
 package cgotorch
 
 // #include "cgotorch.h"
+//
+// static inline ct_status* external_stream(ct_device d, uintptr_t stream, ct_stream** out) {
+//   return ct_stream_external(d, (void*)stream, out);
+// }
 import "C"
 
 import (
@@ -65,6 +69,30 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// ExternalStream is a stream of another library's, given as a cudaStream_t, so that work can be enqueued behind its work: 0, or
+// cudaStreamLegacy, is the device's default stream. It fails with [ErrInvalidArgument] for cudaStreamPerThread, which is another
+// stream on each thread, for a stream of another device, and on the CPU. Whoever made the stream destroys it, after Close, and after
+// [Device.ReleaseCachedMemory] where tensors were made or used on it. The caller must Close it.
+func ExternalStream(d Device, stream uintptr) (*Stream, error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	s := &Stream{device: d}
+	if err := check("ExternalStream", C.external_stream(d.c(), C.uintptr_t(stream), &s.h)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Native is the stream as a cudaStream_t, for other libraries, until Close; 0 for a default stream and on the CPU.
+func (s *Stream) Native() (uintptr, error) {
+	h, err := s.handle("Stream.Native")
+	if err != nil {
+		return 0, err
+	}
+	return uintptr(C.ct_stream_native(h)), nil
 }
 
 // Device is where the stream's work runs.

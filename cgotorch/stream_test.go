@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestDefaultStream_IsOne(t *testing.T) {
@@ -504,4 +505,62 @@ func TestStream_TryRecord(t *testing.T) {
 		_, err = s.TryRecord()
 		wantError(t, err, ErrClosed, "Stream.TryRecord")
 	})
+}
+
+func TestExternalStream(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	own := newStream(t, d)
+	native, err := own.Native()
+	if err != nil || native == 0 {
+		t.Fatalf("Native is %v, %v", native, err)
+	}
+	same, err := ExternalStream(d, native)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer same.Close()
+	if again, err := same.Native(); again != native || err != nil {
+		t.Errorf("Native is %v, %v, want %v", again, err, native)
+	}
+	// Work of both is in one order.
+	var a *Tensor
+	if err := own.Do(func(x *Exec) error {
+		x.Sleep(50 * time.Millisecond)
+		a = x.Keep(x.Full(Float32, 7, 4))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := same.Do(func(x *Exec) error { equal(t, x, a, []float32{7, 7, 7, 7}); return nil }); err != nil {
+		t.Error(err)
+	}
+
+	for _, zero := range []uintptr{0, 1} { // 1 is cudaStreamLegacy
+		s, err := ExternalStream(d, zero)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if native, err := s.Native(); native != 0 || err != nil {
+			t.Errorf("the default stream's Native is %v, %v", native, err)
+		}
+		if err := s.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 1), []float32{1}); return nil }); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	}
+}
+
+func TestExternalStream_Refused(t *testing.T) {
+	checkLeaks(t)
+	_, err := ExternalStream(CPU, 0)
+	wantError(t, err, ErrInvalidArgument, "ExternalStream", "the CPU has no streams")
+	if n, _ := CUDACount(); n == 0 {
+		_, err := ExternalStream(CUDA(0), 0)
+		wantError(t, err, ErrNoDevice, "ExternalStream")
+		return
+	}
+	_, err = ExternalStream(CUDA(0), 2)
+	wantError(t, err, ErrInvalidArgument, "ExternalStream", "cudaStreamPerThread")
 }

@@ -21,6 +21,16 @@ class Backend final : public CudaBackend {
     return c10::cuda::getStreamFromExternal(stream, device).unwrap();
   }
 
+  c10::Stream external_stream(void* external, c10::DeviceIndex device) override {
+    auto* stream = static_cast<cudaStream_t>(external);
+    TORCH_CHECK(stream != cudaStreamPerThread, "cudaStreamPerThread is another stream on each thread: make one with cudaStreamCreateWithFlags");
+    if (stream == nullptr || stream == cudaStreamLegacy) return c10::cuda::getDefaultCUDAStream(device).unwrap();
+    int of = 0;
+    C10_CUDA_CHECK(cudaStreamGetDevice(stream, &of));
+    TORCH_CHECK(of == device, "the stream is one of cuda:", of, ", not of cuda:", static_cast<int>(device));
+    return c10::cuda::getStreamFromExternal(stream, device).unwrap();
+  }
+
   void* native_stream(c10::Stream stream) override { return native(stream); }
 
   void* new_event(c10::DeviceIndex device, bool timing) override {

@@ -22,6 +22,8 @@ class CudaBackend {
 
   // A non-blocking stream; priority as CUDA numbers it.
   virtual c10::Stream new_stream(c10::DeviceIndex device, int priority) = 0;
+  // The caller's own, which is not destroyed. Throws for one of another device.
+  virtual c10::Stream external_stream(void* native, c10::DeviceIndex device) = 0;
   virtual void* native_stream(c10::Stream stream) = 0;
 
   // Events wait without spinning. The handle is a cudaEvent_t.

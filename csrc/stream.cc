@@ -88,6 +88,14 @@ ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) no
   });
 }
 
+ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "the CPU has no streams of anybody's own: make one with ct_stream_new");
+    const c10::Stream stream = ct::cuda().external_stream(native, where.index());
+    *out = new ct_stream(where, stream, cuda_id(stream), false, 0);
+  });
+}
+
 void ct_stream_free(ct_stream* stream) noexcept { delete stream; }
 
 uint64_t ct_stream_id(const ct_stream* stream) noexcept { return stream == nullptr ? 0 : stream->id; }

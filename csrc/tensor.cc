@@ -53,6 +53,12 @@ void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
   check_host(tensor.sizes(), tensor.scalar_type(), data, bytes);
 }
 
+double item(const at::Tensor& tensor) {
+  const at::Scalar value = tensor.item();
+  if (value.isComplex()) throw Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
+  return value.toDouble();
+}
+
 }  // namespace
 
 void use_on_cuda(const ct_tensor& handle, const ct_stream& stream) {
@@ -121,9 +127,15 @@ ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexc
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
     ct::use(from, *x.stream);
-    const at::Scalar value = from.tensor.item();
-    if (value.isComplex()) throw ct::Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
-    *out = value.toDouble();
+    *out = ct::item(from.tensor);
+  });
+}
+
+ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) noexcept {
+  return ct::guarded([&] {
+    const at::Tensor& from = deref(tensor, "tensor").tensor;
+    TORCH_CHECK(from.device().is_cpu(), "the tensor lies on ", from.device());
+    *out = ct::item(from);
   });
 }
 
@@ -141,6 +153,25 @@ ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* d
     }
     to.tensor.unsafeGetTensorImpl()->bump_version();
   });
+}
+
+ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) noexcept {
+  return ct::executed(x, [&] {
+    const ct_tensor& from = deref(tensor, "tensor");
+    TORCH_CHECK(from.tensor.layout() == at::kStrided, "a tensor of layout ", from.tensor.layout(), " is not dense");
+    ct::use(from, *x.stream);
+    const c10::AutoGradMode no_grad(false);
+    // LibTorch's page-locked memory is kept for the next read, and not handed out before this copy is done.
+    const auto options = at::TensorOptions().dtype(from.tensor.dtype()).pinned_memory(from.tensor.is_cuda());
+    at::Tensor to = at::empty(from.tensor.sizes(), options);
+    to.copy_(from.tensor, /*non_blocking=*/true);
+    *out = new ct_tensor(std::move(to), ct::kAnyStream);
+  });
+}
+
+const void* ct_tensor_host_data(const ct_tensor* tensor) noexcept {
+  if (tensor == nullptr || !tensor->tensor.device().is_cpu() || !tensor->tensor.is_contiguous()) return nullptr;
+  return tensor->tensor.const_data_ptr();
 }
 
 void ct_tensor_free(ct_tensor* tensor) noexcept { delete tensor; }

@@ -100,6 +100,11 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
 /* A stream of the library's own that does not wait for the default stream. A lower number is a higher priority, 0 the
  * default, -1 high. Freeing it returns it to a list for later use; the CUDA stream itself is never destroyed. */
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT_NOEXCEPT;
+/* A cudaStream_t that the caller made; NULL, or cudaStreamLegacy, is the default stream. cudaStreamPerThread, which is another stream on
+ * each thread, is refused, and so is a stream of another device and a device that is not CUDA. The caller keeps it alive while
+ * memory that was allocated or used on it may be handed out again: until ct_memory_release_cached after the last tensor is
+ * freed. Freeing the handle leaves it alone. */
+ct_status* ct_stream_external(ct_device device, void* stream, ct_stream** out) CT_NOEXCEPT;
 void ct_stream_free(ct_stream* stream /* consumed */) CT_NOEXCEPT;
 /* Unequal for streams that are alive at the same time. */
 uint64_t ct_stream_id(const ct_stream* stream) CT_NOEXCEPT;
@@ -153,6 +158,13 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
 ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) CT_NOEXCEPT;
 /* Waits for the stream; the value of a tensor of one element. */
 ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) CT_NOEXCEPT;
+/* Enqueues a copy of a tensor into new page-locked memory, and does not wait: *out is a dense tensor on the CPU whose elements may be
+ * read when an event recorded behind it is done. On the CPU it is a copy made at once. */
+ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
+/* The first element of a dense tensor on the CPU, to be read while the handle lives; NULL for another. */
+const void* ct_tensor_host_data(const ct_tensor* tensor) CT_NOEXCEPT;
+/* The value of a tensor of one element on the CPU. */
+ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT;
 /* Enqueues a copy of host memory into a dense tensor. From pinned memory it does not wait, and the memory must stay
  * unchanged until an event recorded behind it is done; other memory is read before return, which to a CUDA device waits
  * until it has been staged. */

@@ -1,0 +1,95 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// HostRead is a tensor on its way to host memory; see [Exec.ReadAsync]. It may be used from any goroutine.
+type HostRead struct {
+	event *Event // behind the copy
+
+	mu   sync.RWMutex // Close alone takes it whole
+	host *Tensor      // on the CPU, page-locked
+}
+
+// ReadAsync enqueues a copy of t's elements to page-locked host memory, and does not wait: a loss can be read at every step, one
+// step late, and the device has always work. (The first reads of a size allocate that memory, which may wait.) The result outlives
+// the Do; the caller must Close it. t may be closed or changed afterwards.
+func (x *Exec) ReadAsync(t *Tensor) *HostRead {
+	const op = "Exec.ReadAsync"
+	x.check(op)
+	x.open(op, t)
+	var h *C.ct_tensor
+	x.must(op, C.ct_tensor_read(x.c, t.h, &h), t)
+	runtime.KeepAlive(t)
+	host := &Tensor{h: h}
+	host.cleanup = runtime.AddCleanup(host, freeTensor, h)
+	r := &HostRead{host: host}
+	recorded := false
+	defer func() {
+		if !recorded {
+			host.Close()
+		}
+	}()
+	r.event = x.Record()
+	recorded = true
+	return r
+}
+
+// Done is closed when the elements are there; see [Event.Done].
+func (r *HostRead) Done() <-chan struct{} { return r.event.Done() }
+
+// Item waits until the copy is done and returns the value of a tensor of one element. It fails with [ErrInvalidArgument] for another
+// tensor, with [ErrDeviceLost], and with [ErrClosed].
+func (r *HostRead) Item() (float64, error) {
+	const op = "HostRead.Item"
+	var v C.double
+	err := r.read(op, func(host *Tensor) error { return check(op, C.ct_tensor_host_item(host.h, &v)) })
+	return float64(v), err
+}
+
+// Elements waits until the copy is done and returns the elements in row-major order. It fails with [ErrInvalidArgument] when T is not
+// the tensor's dtype, with [ErrDeviceLost], and with [ErrClosed].
+func Elements[T Element](r *HostRead) (data []T, err error) {
+	const op = "Elements"
+	err = r.read(op, func(host *Tensor) error {
+		if got, want := host.DType(), DTypeOf[T](); got != want {
+			return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: host.String(),
+				Message: fmt.Sprintf("the elements are %v, asked for as %v", got, want)}
+		}
+		data = make([]T, host.Numel())
+		if len(data) > 0 {
+			copy(data, unsafe.Slice((*T)(C.ct_tensor_host_data(host.h)), len(data)))
+		}
+		return nil
+	})
+	return data, err
+}
+
+// read waits for the copy and hands the tensor to fn.
+func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.host.Closed() {
+		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the read is closed"}
+	}
+	if err := r.event.Synchronize(); err != nil {
+		return err
+	}
+	defer runtime.KeepAlive(r.host)
+	return fn(r.host)
+}
+
+// Close frees the memory, which is not used for another read before the copy is done. Closing twice does nothing.
+func (r *HostRead) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.host.Close()
+	return r.event.Close()
+}

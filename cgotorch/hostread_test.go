@@ -1,0 +1,63 @@
+package cgotorch
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestReadAsync(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		var sum, matrix, nothing *HostRead
+		s := newStream(t, d)
+		read := func() {
+			began := time.Now()
+			err := s.Do(func(x *Exec) error {
+				a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
+				x.Sleep(100 * time.Millisecond)
+				sum = x.ReadAsync(x.Sum(x.Transpose(a, 0, 1)))
+				matrix = x.ReadAsync(x.Transpose(a, 0, 1))
+				nothing = x.ReadAsync(x.Empty(Float32, 0))
+				x.MulInPlace(a, a) // after the copies
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.IsCUDA() && (isClosed(sum.Done()) || time.Since(began) > 90*time.Millisecond) {
+				t.Errorf("it waited for the device: %v", time.Since(began))
+			}
+		}
+		read()
+		for _, r := range []*HostRead{sum, matrix, nothing} { // allocated by now
+			r.Close()
+		}
+		read()
+		<-sum.Done()
+		if v, err := sum.Item(); v != 21 || err != nil {
+			t.Errorf("the sum is %v, %v", v, err)
+		}
+		if v, err := Elements[float32](matrix); !slices.Equal(v, []float32{1, 4, 2, 5, 3, 6}) || err != nil {
+			t.Errorf("the elements are %v, %v", v, err)
+		}
+		if v, err := Elements[float32](nothing); len(v) != 0 || err != nil {
+			t.Errorf("no elements are %v, %v", v, err)
+		}
+		_, err := Elements[int64](matrix)
+		wantError(t, err, ErrInvalidArgument, "Elements", "float32[3 2]", "hostread_test.go")
+		_, err = matrix.Item()
+		wantError(t, err, ErrInvalidArgument, "HostRead.Item")
+		for _, r := range []*HostRead{sum, matrix, nothing} {
+			r.Close()
+			r.Close()
+		}
+		_, err = sum.Item()
+		wantError(t, err, ErrClosed, "HostRead.Item")
+		_, err = Elements[float32](matrix)
+		wantError(t, err, ErrClosed, "Elements")
+		if !isClosed(sum.Done()) {
+			t.Error("a closed read is not done")
+		}
+	})
+}
