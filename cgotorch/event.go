@@ -10,7 +10,7 @@ import (
 
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
 type Event struct {
-	mu      sync.RWMutex // Close alone takes it whole: the others may wait for the device
+	mu      sync.RWMutex // Close alone takes it whole
 	h       *C.ct_event
 	cleanup runtime.Cleanup
 
@@ -63,14 +63,20 @@ func (e *Event) Query() (bool, error) {
 	return done != 0, err
 }
 
-// Synchronize waits until the event is done, holding an OS thread but no core.
+// Synchronize waits until the event is done, holding neither a core nor an OS thread; see [Event.Done].
 func (e *Event) Synchronize() error {
-	h, err := e.lock("Event.Synchronize")
-	if err != nil {
+	const op = "Event.Synchronize"
+	if _, err := e.lock(op); err != nil {
 		return err
 	}
+	e.mu.RUnlock()
+	<-e.Done()
+	h, err := e.lock(op)
+	if err != nil {
+		return nil // closed meanwhile, and done
+	}
 	defer e.mu.RUnlock()
-	return check("Event.Synchronize", C.ct_event_synchronize(h))
+	return check(op, C.ct_event_synchronize(h)) // it may be done because the device is lost
 }
 
 // Done returns a channel that is closed when the event is done, or its device lost: [Event.Query] says which. It does not wait, and
@@ -84,10 +90,9 @@ func (e *Event) Done() <-chan struct{} {
 			return
 		}
 		defer e.mu.RUnlock()
-		if e.done, err = notify(h); err != nil { // no memory: the plain way, which holds a thread
-			done := make(chan struct{})
-			go func() { _ = e.Synchronize(); close(done) }()
-			e.done = done
+		if e.done, err = notify(h); err != nil { // no memory: the plain way, here
+			_ = check("Event.Done", C.ct_event_synchronize(h))
+			e.done = alreadyDone
 		}
 	})
 	return e.done
@@ -114,7 +119,7 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 	return float64(ms), err
 }
 
-// Close frees the event, once no Synchronize waits for it; waits already enqueued stay in force. Closing twice does nothing.
+// Close frees the event; waits for it that are enqueued or under way stay in force. Closing twice does nothing.
 func (e *Event) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -4,6 +4,7 @@ package cgotorch
 import "C"
 
 import (
+	"runtime"
 	"sync"
 	"unsafe"
 )
@@ -63,5 +64,6 @@ func closeChannels() {
 			return
 		}
 		n.Unlock()
+		runtime.Gosched() // those that are awake now lie in this processor's queue, which would follow into the call
 	}
 }

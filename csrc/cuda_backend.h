@@ -26,12 +26,12 @@ class CudaBackend {
   virtual c10::Stream external_stream(void* native, c10::DeviceIndex device) = 0;
   virtual void* native_stream(c10::Stream stream) = 0;
 
-  // Events wait without spinning. The handle is a cudaEvent_t.
+  // The handle is a cudaEvent_t, which is never destroyed.
   virtual void* new_event(c10::DeviceIndex device, bool timing) = 0;
-  virtual void free_event(void* event) noexcept = 0;
   virtual void record(void* event, c10::Stream stream) = 0;
   virtual void wait(c10::Stream stream, void* event) = 0;
   virtual bool query_event(void* event) = 0;
+  // Without spinning.
   virtual void synchronize_event(void* event) = 0;
   virtual float elapsed(void* start, void* end) = 0;
 

@@ -2,7 +2,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "device.h"
 #include "live.h"
@@ -12,6 +15,38 @@ namespace {
 
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Note [Events are never destroyed]: CUDA allocates events in lots, and may wait for the device to do so. One that nobody asks
+// about any more waits here for its next recording; waits for the last one that are enqueued already are not touched by that.
+struct FreeEvents {
+  std::mutex mutex;
+  std::map<std::pair<c10::DeviceIndex, bool>, std::vector<void*>> events;
+};
+
+FreeEvents& free_events() {
+  static auto* const list = new FreeEvents;
+  return *list;
+}
+
+void* take_event(c10::DeviceIndex device, bool timing) {
+  {
+    FreeEvents& list = free_events();
+    const std::lock_guard lock(list.mutex);
+    auto& events = list.events[{device, timing}];
+    if (!events.empty()) {
+      void* const event = events.back();
+      events.pop_back();
+      return event;
+    }
+  }
+  return ct::cuda().new_event(device, timing);
+}
+
+void give_event(void* event, c10::DeviceIndex device, bool timing) {
+  FreeEvents& list = free_events();
+  const std::lock_guard lock(list.mutex);
+  list.events[{device, timing}].push_back(event);
 }
 
 }  // namespace
@@ -27,18 +62,18 @@ ct_event::~ct_event() { --ct::live().events; }
 namespace ct {
 
 Recording::Recording(const ct_stream& on, bool timing)
-    : device(on.device), stream(on.id), native(cuda().new_event(on.device.index(), timing)) {
+    : device(on.device), stream(on.id), timing(timing), native(take_event(on.device.index(), timing)) {
   static std::atomic<uint64_t> recordings{0};
   try {
     cuda().record(native, on.stream);
   } catch (...) {
-    cuda().free_event(native);
+    give_event(native, device.index(), timing);
     throw;
   }
   number = ++recordings;
 }
 
-Recording::~Recording() { cuda().free_event(native); }
+Recording::~Recording() { give_event(native, device.index(), timing); }
 
 bool Recording::done() const noexcept {
   try {

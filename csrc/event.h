@@ -22,6 +22,7 @@ struct Recording {
 
   const c10::Device device;
   const uint64_t stream;  // the id of the stream
+  const bool timing;
   uint64_t number = 0;    // counts recordings: of two on one stream the lower is done first
   void* const native;     // a cudaEvent_t
 };
