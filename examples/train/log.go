@@ -14,6 +14,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // log writes what a run tells: a bar on standard error, a line an epoch on standard output, JSON lines in log.jsonl, and the
@@ -99,6 +101,30 @@ func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 		progressbar.OptionSetPredictTime(true), progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 }
+
+// lossLog writes the loss of a step when the next one has been enqueued.
+type lossLog struct {
+	step int
+	loss *cgotorch.HostRead // or nil
+}
+
+// next takes over the loss of a step, nil for none, and writes the one before.
+func (l *lossLog) next(t *trainer, step int, loss *cgotorch.HostRead) error {
+	last := *l
+	l.step, l.loss = step, loss
+	if last.loss == nil {
+		return nil
+	}
+	defer last.loss.Close()
+	value, err := last.loss.Item()
+	if err != nil {
+		return fmt.Errorf("step %d: %w", last.step, err)
+	}
+	return t.log.step(last.step, value)
+}
+
+// close writes the last one.
+func (l *lossLog) close(t *trainer) error { return l.next(t, 0, nil) }
 
 func (l *log) step(step int, loss float64) error {
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {

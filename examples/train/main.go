@@ -80,7 +80,7 @@ func main() {
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
 	flag.StringVar(&c.Weights, "weights", "", "a .safetensors file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
-	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too, which waits for the device")
+	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0)))

@@ -210,13 +210,15 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 }
 
 // trainEpoch is the loop of a training program: a batch that is on the device already, and one step.
-func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) error {
+func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
+	var losses lossLog // one step late, so that the device has always work
+	defer func() { err = errors.Join(err, losses.close(t)) }()
 	for batch, err := range t.train.ahead.Epoch(ctx) {
 		if err != nil {
 			return err
 		}
 		t.opt.SetScale(t.schedule(t.progress.Step))
-		loss := 0.0
+		var loss *cgotorch.HostRead
 		err := t.stream.Do(func(x *cgotorch.Exec) error {
 			pictures, labels := batch.Use(x)
 			t.opt.ZeroGrad()
@@ -230,17 +232,15 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) error {
 			t.opt.Step(x)
 			t.sums.add(x.NoGrad(), batch.N, l, nil, nil)
 			if t.StepLog {
-				loss = x.Item(l)
+				loss = x.ReadAsync(l)
 			}
 			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("step %d: %w", t.progress.Step, err)
 		}
-		if t.StepLog {
-			if err := t.log.step(t.progress.Step, loss); err != nil {
-				return err
-			}
+		if err := losses.next(t, t.progress.Step, loss); err != nil {
+			return err
 		}
 		t.progress.Step++
 		t.progress.Loader = batch.State
