@@ -19,11 +19,11 @@ var named sync.Map // string -> *operator
 
 // Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". Arguments are in the schema's order:
 // *[Tensor], []*Tensor, int, int64, float64, float32, bool, string, []int64, []int, []float64, []bool, []Scalar, [DType],
-// [MemoryFormat], [Reduction], [Device] (which must be x's), nil for None, and [Default], as [Schemas] says; those left out at the
-// end take their defaults, and a factory
-// makes its result on x's device. Results are *Tensor (nil where LibTorch leaves one undefined), []*Tensor, int64, float64,
-// bool, []int64, []float64 or nil. It waits for the device only if the operator does. It fails with [ErrNotFound] for an
-// unknown name and with [ErrInvalidArgument], naming the argument, where one does not fit the schema.
+// [MemoryFormat], [Reduction], [Device] (which must be x's), nil for None, and [Default]; [Schemas] says what an operator takes.
+// Those left out at the end take their defaults, and a factory makes its result on x's device. Results are *Tensor (nil where
+// LibTorch leaves one undefined), []*Tensor, int64, float64, bool, []int64, []float64 or nil. It waits for the device only if the
+// operator does. It fails with [ErrNotFound] for an unknown name and with [ErrInvalidArgument], naming the argument, where one
+// does not fit the schema.
 func (x *Exec) Call(op string, args ...any) []any {
 	o, ok := named.Load(op)
 	if !ok {

@@ -31,27 +31,27 @@ func SetGeneratorState(d Device, state []byte) error {
 func CuDNNBenchmark() bool { return getSwitch(C.CT_SWITCH_CUDNN_BENCHMARK) }
 
 // SetCuDNNBenchmark is process-wide: cuDNN tries its convolution algorithms for each new shape and keeps the fastest.
-func SetCuDNNBenchmark(on bool) error { return setSwitch(C.CT_SWITCH_CUDNN_BENCHMARK, on) }
+func SetCuDNNBenchmark(on bool) error {
+	return setSwitch("SetCuDNNBenchmark", C.CT_SWITCH_CUDNN_BENCHMARK, on)
+}
 
 // TF32 is process-wide: whether float32 matrix products may round, as [SetTF32] says. LibTorch begins with that off for matrix
 // products and on for convolutions.
 func TF32() bool { return getSwitch(C.CT_SWITCH_TF32) }
 
 // SetTF32 is process-wide: float32 matrix products and convolutions may round their inputs to 10 bits of fraction.
-func SetTF32(on bool) error { return setSwitch(C.CT_SWITCH_TF32, on) }
+func SetTF32(on bool) error { return setSwitch("SetTF32", C.CT_SWITCH_TF32, on) }
 
 // Deterministic is process-wide: what [SetDeterministic] has set; false at first.
 func Deterministic() bool { return getSwitch(C.CT_SWITCH_DETERMINISTIC) }
 
 // SetDeterministic is process-wide: operators use deterministic kernels, or fail where there is none.
-func SetDeterministic(on bool) error { return setSwitch(C.CT_SWITCH_DETERMINISTIC, on) }
+func SetDeterministic(on bool) error {
+	return setSwitch("SetDeterministic", C.CT_SWITCH_DETERMINISTIC, on)
+}
 
-func setSwitch(which C.int32_t, on bool) error {
-	var v C.int32_t
-	if on {
-		v = 1
-	}
-	return check("cgotorch.Set", C.ct_switch_set(which, v))
+func setSwitch(op string, which C.int32_t, on bool) error {
+	return check(op, C.ct_switch_set(which, cbool(on)))
 }
 
 func getSwitch(which C.int32_t) bool {

@@ -2,12 +2,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <map>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "device.h"
+#include "free_list.h"
 #include "live.h"
 #include "status.h"
 
@@ -19,34 +17,14 @@ int64_t now() {
 
 // Note [Events are never destroyed]: CUDA allocates events in lots, and may wait for the device to do so. One that nobody asks
 // about any more waits here for its next recording; waits for the last one that are enqueued already are not touched by that.
-struct FreeEvents {
-  std::mutex mutex;
-  std::map<std::pair<c10::DeviceIndex, bool>, std::vector<void*>> events;
-};
-
-FreeEvents& free_events() {
-  static auto* const list = new FreeEvents;
+auto& free_events() {
+  static auto* const list = new ct::FreeList<std::pair<c10::DeviceIndex, bool>, void*>;  // by device and timing
   return *list;
 }
 
 void* take_event(c10::DeviceIndex device, bool timing) {
-  {
-    FreeEvents& list = free_events();
-    const std::lock_guard lock(list.mutex);
-    auto& events = list.events[{device, timing}];
-    if (!events.empty()) {
-      void* const event = events.back();
-      events.pop_back();
-      return event;
-    }
-  }
+  if (const auto event = free_events().take({device, timing})) return *event;
   return ct::cuda().new_event(device, timing);
-}
-
-void give_event(void* event, c10::DeviceIndex device, bool timing) {
-  FreeEvents& list = free_events();
-  const std::lock_guard lock(list.mutex);
-  list.events[{device, timing}].push_back(event);
 }
 
 }  // namespace
@@ -67,13 +45,13 @@ Recording::Recording(const ct_stream& on, bool timing)
   try {
     cuda().record(native, on.stream);
   } catch (...) {
-    give_event(native, device.index(), timing);
+    free_events().give({device.index(), timing}, native);
     throw;
   }
   number = ++recordings;
 }
 
-Recording::~Recording() { give_event(native, device.index(), timing); }
+Recording::~Recording() { free_events().give({device.index(), timing}, native); }
 
 bool Recording::done() const noexcept {
   try {

@@ -52,7 +52,7 @@ ExecGuard::~ExecGuard() {
 
 uint64_t ct_thread_id(void) noexcept {
   static std::atomic<uint64_t> threads{0};
-  [[gnu::tls_model("initial-exec")]] static thread_local uint64_t id = 0;  // two of these are in each operator's way
+  [[gnu::tls_model("initial-exec")]] static thread_local uint64_t id = 0;  // asked in each operator
   if (id == 0) id = ++threads;
   return id;
 }

@@ -3,11 +3,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
-#include <map>
-#include <mutex>
-#include <vector>
+#include <utility>
 
 #include "device.h"
+#include "free_list.h"
 #include "live.h"
 #include "status.h"
 
@@ -23,27 +22,13 @@ uint64_t cuda_id(c10::Stream stream) {
 
 // Note [Streams are never destroyed]: LibTorch's allocator keys its blocks, and cuBLAS its workspaces, by stream. A stream
 // that is closed waits here for its next owner, or both would be stranded.
-struct FreeStreams {
-  std::mutex mutex;
-  std::map<std::pair<c10::DeviceIndex, int32_t>, std::vector<c10::Stream>> streams;
-};
-
-FreeStreams& free_streams() {
-  static auto* const list = new FreeStreams;
+auto& free_streams() {
+  static auto* const list = new ct::FreeList<std::pair<c10::DeviceIndex, int32_t>, c10::Stream>;  // by device and priority
   return *list;
 }
 
 c10::Stream take_stream(c10::Device device, int32_t priority) {
-  {
-    FreeStreams& list = free_streams();
-    const std::lock_guard lock(list.mutex);
-    auto& streams = list.streams[{device.index(), priority}];
-    if (!streams.empty()) {
-      const c10::Stream stream = streams.back();
-      streams.pop_back();
-      return stream;
-    }
-  }
+  if (const auto stream = free_streams().take({device.index(), priority})) return *stream;
   return ct::cuda().new_stream(device.index(), priority);
 }
 
@@ -58,10 +43,7 @@ ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool o
 
 ct_stream::~ct_stream() {
   --ct::live().streams;
-  if (!own || !device.is_cuda()) return;
-  FreeStreams& list = free_streams();
-  const std::lock_guard lock(list.mutex);
-  list.streams[{device.index(), priority}].push_back(stream);
+  if (own && device.is_cuda()) free_streams().give({device.index(), priority}, stream);
 }
 
 extern "C" {
@@ -90,7 +72,7 @@ ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) no
 
 ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
-    if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "the CPU has no streams of anybody's own: make one with ct_stream_new");
+    if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "the CPU has no streams of anybody's own: make a new one");
     const c10::Stream stream = ct::cuda().external_stream(native, where.index());
     *out = new ct_stream(where, stream, cuda_id(stream), false, 0);
   });

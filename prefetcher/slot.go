@@ -2,6 +2,7 @@ package prefetcher
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -57,7 +58,7 @@ func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, table *cgotor
 	cgotorch.CopyFrom(x, pixels, host.Images)
 	cgotorch.CopyFrom(x, first(s.labels), host.Labels)
 	var flips *cgotorch.Tensor
-	if anyOf(host.Flip) {
+	if slices.Contains(host.Flip, true) {
 		flips = first(s.flips)
 		cgotorch.CopyFrom(x, flips, host.Flip)
 	}
@@ -155,13 +156,4 @@ func (s *slot) close() {
 		s.ready.Close()
 	}
 	s.released, s.ready = nil, nil
-}
-
-func anyOf(flags []bool) bool {
-	for _, f := range flags {
-		if f {
-			return true
-		}
-	}
-	return false
 }
