@@ -39,6 +39,7 @@ var benchmarks = []benchmark{
 	{name: "flat/batches", run: benchFlat},
 	{name: "step/resnet50", slow: true, run: benchStep},
 	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
+	{name: "check/resnet18", slow: true, run: benchCheck},
 	{name: "notify/wake-up", slow: true, run: benchNotify},
 	{name: "train/imagenet", slow: true, run: benchPhotographs},
 }

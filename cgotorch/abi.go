@@ -13,3 +13,11 @@ func checkABI() error {
 	}
 	return nil
 }
+
+// ready is asked before anything that the core makes.
+func ready() error {
+	if err := checkABI(); err != nil {
+		return err
+	}
+	return checkFromEnvironment()
+}

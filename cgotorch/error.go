@@ -13,7 +13,7 @@ import (
 // Code classifies an [Error].
 type Code int
 
-// The codes, as the C header numbers them; CodeClosed is Go's own.
+// The codes, as the C header numbers them; CodeClosed and CodeStreamRace are Go's own.
 const (
 	CodeInvalidArgument Code = C.CT_INVALID_ARGUMENT
 	CodeUnsupported     Code = C.CT_UNSUPPORTED
@@ -24,6 +24,7 @@ const (
 	CodeMisuse          Code = C.CT_MISUSE
 	CodeInternal        Code = C.CT_INTERNAL
 	CodeClosed          Code = 100
+	CodeStreamRace      Code = 101
 )
 
 // What callers act on; test with [errors.Is].
@@ -36,6 +37,7 @@ var (
 	ErrNotFound        = errors.New("no such operator")
 	ErrMisuse          = errors.New("misuse of an Exec or a Stream")
 	ErrClosed          = errors.New("closed")
+	ErrStreamRace      = errors.New("stream race") // see [CheckStreams]
 )
 
 func (c Code) sentinel() error {
@@ -56,6 +58,8 @@ func (c Code) sentinel() error {
 		return ErrMisuse
 	case CodeClosed:
 		return ErrClosed
+	case CodeStreamRace:
+		return ErrStreamRace
 	}
 	return nil
 }
@@ -122,10 +126,15 @@ const modulePath = "github.com/streamtorch/streamtorch/"
 // module, or of an example or a test.
 func caller() string {
 	var pcs [64]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	return callerIn(pcs[:runtime.Callers(2, pcs[:])], ownFrame)
+}
+
+// callerIn is the file and line of the innermost frame that is not passed over.
+func callerIn(pcs []uintptr, passOver func(runtime.Frame) bool) string {
+	frames := runtime.CallersFrames(pcs)
 	for {
 		f, more := frames.Next()
-		if f.File != "" && !ownFrame(f) {
+		if f.File != "" && !passOver(f) {
 			return fmt.Sprintf("%s:%d", f.File, f.Line)
 		}
 		if !more {

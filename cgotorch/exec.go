@@ -25,6 +25,9 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 
 // check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
 func (x *Exec) check(op string) {
+	if checking.Load() {
+		x.c.site = C.uint64_t(callSite())
+	}
 	if x.s.ended {
 		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "an Exec was used after its Do had returned"})
 	}

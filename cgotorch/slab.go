@@ -20,7 +20,7 @@ type HostSlab struct {
 // NewHostSlab allocates size bytes, all zero. It fails with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size
 // below 1. The caller must Close it.
 func NewHostSlab(size int) (*HostSlab, error) {
-	if err := checkABI(); err != nil {
+	if err := ready(); err != nil {
 		return nil, err
 	}
 	s := &HostSlab{}

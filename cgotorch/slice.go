@@ -11,6 +11,9 @@ package cgotorch
 // static inline ct_status* to_host(ct_exec x, const ct_tensor* t, uint8_t* data, int64_t bytes) {
 //   return ct_tensor_to_host(x, t, data, bytes);
 // }
+// static inline ct_status* copy_to(ct_exec x, const ct_tensor* t, uint8_t* data, int64_t bytes) {
+//   return ct_tensor_copy_to(x, t, data, bytes);
+// }
 // static inline ct_status* copy_from(ct_exec x, const ct_tensor* t, const uint8_t* data, int64_t bytes) {
 //   return ct_tensor_copy_from(x, t, data, bytes);
 // }
@@ -139,4 +142,18 @@ func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 	}
 	defer runtime.KeepAlive(t)
 	x.must("CopyFrom", C.copy_from(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
+}
+
+// CopyTo enqueues a copy of t's elements, which must be contiguous and of T's dtype, into data, which must hold as many. To pinned memory
+// (see [HostSlab]) it does not wait, and data must be neither read nor written until an event recorded behind it is done; to other
+// memory it waits for x's stream.
+func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
+	x.check("CopyTo")
+	x.open("CopyTo", t)
+	if got, want := DTypeOf[T](), t.DType(); got != want {
+		x.s.fail(&Error{Op: "CopyTo", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("the elements are %v, the tensor's %v", got, want)})
+	}
+	defer runtime.KeepAlive(t)
+	x.must("CopyTo", C.copy_to(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }

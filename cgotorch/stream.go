@@ -57,7 +57,7 @@ func DefaultStream(d Device) *Stream {
 // NewStream makes a stream that does not wait for the default stream. The caller must Close it. It fails with
 // [ErrNoDevice] or [ErrDeviceLost].
 func NewStream(d Device, o StreamOptions) (*Stream, error) {
-	if err := checkABI(); err != nil {
+	if err := ready(); err != nil {
 		return nil, err
 	}
 	var priority C.int32_t
@@ -76,7 +76,7 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 // stream on each thread, for a stream of another device, and on the CPU. Whoever made the stream destroys it, after Close, and after
 // [Device.ReleaseCachedMemory] where tensors were made or used on it. The caller must Close it.
 func ExternalStream(d Device, stream uintptr) (*Stream, error) {
-	if err := checkABI(); err != nil {
+	if err := ready(); err != nil {
 		return nil, err
 	}
 	s := &Stream{device: d}
@@ -125,7 +125,7 @@ func (s *Stream) open(op string) (*C.ct_stream, error) {
 		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
 	}
 	if s.h == nil {
-		if err := checkABI(); err != nil {
+		if err := ready(); err != nil {
 			return nil, err
 		}
 		if err := check(op, C.ct_stream_default(s.device.c(), &s.h)); err != nil {
@@ -154,6 +154,11 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 		s.worker = startWorker(s)
 	}
 	out := s.worker.do(h, fn)
+	if checking.Load() {
+		if races := raceError(); out.err == nil {
+			out.err = races
+		}
+	}
 	switch {
 	case out.exited:
 		s.worker = nil // it ended with its goroutine

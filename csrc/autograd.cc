@@ -39,6 +39,7 @@ extern "C" {
 ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count,
                        int32_t retain_graph) noexcept {
   return ct::executed(without_autocast(x), [&] {
+    const ct::checker::Backward backward;
     torch::autograd::backward(tensors(roots, count, "root", *x.stream), gradients(grads, count, *x.stream), retain_graph != 0,
                               false);
   });
@@ -48,6 +49,7 @@ ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gr
                         int32_t input_count, int32_t retain_graph, int32_t create_graph, int32_t allow_unused,
                         ct_tensor** out) noexcept {
   return ct::executed(without_autocast(x), [&] {
+    const ct::checker::Backward backward;
     const auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream),
                                              tensors(inputs, input_count, "input", *x.stream),
                                              gradients(grads, count, *x.stream), retain_graph != 0, create_graph != 0, allow_unused != 0);

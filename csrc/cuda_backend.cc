@@ -93,6 +93,11 @@ class Backend final : public CudaBackend {
     C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, native(stream)));
   }
 
+  void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
+    C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
+    if (!page_locked(destination)) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+  }
+
   void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
               void** arguments) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());

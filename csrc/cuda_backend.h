@@ -41,6 +41,8 @@ class CudaBackend {
   virtual bool page_locked(const void* data) = 0;
   // Does not wait when source is page-locked.
   virtual void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
+  // Does not wait when destination is page-locked.
+  virtual void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
 
   // Enqueues a kernel of the program with blocks x threads threads. The first launch on devices of one kind compiles the program,
   // which takes some 0.1 s. The program and the kernel's name must live as long as the process. arguments: the

@@ -8,6 +8,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "checker.h"
+
 namespace ct {
 namespace {
 
@@ -168,6 +170,7 @@ ct_status* ct_device_check(ct_device device) noexcept {
 ct_status* ct_device_synchronize(ct_device device) noexcept {
   return ct::on_device(device, [](c10::Device where) {
     if (where.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(where.index());
+    ct::checker::host_waited_for(where);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "checker.h"
 #include "device.h"
 #include "free_list.h"
 #include "live.h"
@@ -63,12 +64,15 @@ bool Recording::done() const noexcept {
 
 ct_event* record(const ct_stream& stream, bool timing) {
   require(stream.device);
-  if (!stream.device.is_cuda()) return new ct_event(stream.device, nullptr, timing);
-  return new ct_event(stream.device, std::make_shared<const Recording>(stream, timing), timing);
+  auto recording = stream.device.is_cuda() ? std::make_shared<const Recording>(stream, timing) : nullptr;
+  auto* const event = new ct_event(stream.device, std::move(recording), timing);
+  event->known = checker::recorded(stream);
+  return event;
 }
 
 void wait(const ct_stream& stream, const ct_event& event) {
   require(stream.device);
+  checker::waited(stream, event.known);
   if (event.native == nullptr) return;
   if (stream.device.is_cuda()) {
     cuda().wait(stream.stream, event.native);
@@ -100,6 +104,7 @@ ct_status* ct_event_query(const ct_event* event, int32_t* done) noexcept {
   return ct::guarded(event->device, [&] {
     ct::require(event->device);
     *done = event->native == nullptr || ct::cuda().query_event(event->native);
+    if (*done != 0) ct::checker::host_waited_for(event->known);
   });
 }
 
@@ -108,6 +113,7 @@ ct_status* ct_event_synchronize(const ct_event* event) noexcept {
   return ct::guarded(event->device, [&] {
     ct::require(event->device);
     if (event->native != nullptr) ct::cuda().synchronize_event(event->native);
+    ct::checker::host_waited_for(event->known);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cgotorch.h"
+#include "checker.h"
 #include "stream.h"
 
 namespace ct {
@@ -37,6 +38,7 @@ struct ct_event {
   void* const native;                                    // the recording's
   const bool timing;
   const int64_t nanoseconds;  // on the CPU, the monotonic time of the record
+  ct::checker::Known known;
 };
 
 namespace ct {

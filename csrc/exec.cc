@@ -23,6 +23,7 @@ ExecGuard::ExecGuard(const ct_exec& x) {
       stream_.emplace(stream.stream);
     }
   }
+  if (checker::is_on()) checked_.emplace(x);
   set_autocast(stream.device.type(), x.autocast);
   state_.set_grad_mode(x.grad != 0);
 }

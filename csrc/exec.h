@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cgotorch.h"
+#include "checker.h"
 #include "status.h"
 #include "stream.h"
 
@@ -32,6 +33,7 @@ class ExecGuard {
   c10::AutogradState& state_ = c10::AutogradState::get_tls_state();  // the thread's; to ask for it at each use cost 30 ns a call
   const bool grad_before_ = state_.get_grad_mode();
   std::optional<c10::StreamGuard> stream_;
+  std::optional<checker::Scope> checked_;  // while the stream checker is on
   std::optional<Autocast> before_;  // the thread's, where it had to be changed
 };
 

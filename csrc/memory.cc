@@ -8,7 +8,9 @@
 #include <atomic>
 #include <mutex>
 
+#include "checker.h"
 #include "device.h"
+#include "memory.h"
 
 namespace {
 
@@ -32,6 +34,7 @@ class CountingAllocator final : public c10::Allocator {
     if (data == nullptr) return block;
     ++allocations;
     count(static_cast<int64_t>(malloc_usable_size(data)));
+    if (ct::checker::is_on()) ct::checker::allocated(data, static_cast<int64_t>(bytes));
     if (!block.compare_exchange_deleter(base_delete, &release)) {
       throw ct::Failure(CT_INTERNAL, "LibTorch's CPU allocator has changed its deleter");
     }
@@ -44,16 +47,12 @@ class CountingAllocator final : public c10::Allocator {
   static void release(void* data) {
     if (data == nullptr) return;
     allocated -= static_cast<int64_t>(malloc_usable_size(data));
+    if (ct::checker::is_on()) ct::checker::freed(data);
     base_delete(data);
   }
   static inline c10::DeleterFnPtr base_delete = nullptr;
   c10::Allocator* const base_;
 };
-
-void count_cpu_allocations() {
-  static std::once_flag once;
-  std::call_once(once, [] { c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), 255); });
-}
 
 c10::DeviceAllocator& allocator(c10::Device device) {
   at::globalContext().lazyInitDevice(device.type());  // LibTorch's allocator refuses to be asked before
@@ -62,12 +61,17 @@ c10::DeviceAllocator& allocator(c10::Device device) {
 
 }  // namespace
 
+void ct::count_cpu_allocations() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), 255); });
+}
+
 extern "C" {
 
 ct_status* ct_memory_stats(ct_device device, ct_memory* out) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) {
-      count_cpu_allocations();
+      ct::count_cpu_allocations();
       *out = ct_memory{allocated, peak, allocated, allocations};
       return;
     }
@@ -83,7 +87,7 @@ ct_status* ct_memory_reset_peak(ct_device device) noexcept {
     if (where.is_cuda()) {
       allocator(where).resetPeakStats(where.index());
     } else {
-      count_cpu_allocations();
+      ct::count_cpu_allocations();
       peak = allocated.load();
     }
   });

@@ -154,6 +154,11 @@ extern "C" ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, co
     }
     ct::check(from, flips == nullptr ? nullptr : &flips->tensor, values, to);
     if (from.numel() == 0) return;
+    constexpr const char* op = "NormalizeImages";
+    for (const ct_tensor* tensor : {pixels, flips, table}) {
+      if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
+    }
+    ct::checker::writes(op, to);
     ct::normalize(from, flips == nullptr ? nullptr : &flips->tensor, values, to, x.stream->stream);
     to.unsafeGetTensorImpl()->bump_version();
   });

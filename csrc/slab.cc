@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "checker.h"
 #include "device.h"
 #include "live.h"
 
@@ -34,9 +35,11 @@ ct_slab::ct_slab(int64_t bytes) : bytes(bytes) {
   }
   ++ct::live().slabs;
   ct::live().slab_bytes += bytes;
+  ct::checker::slab_born(data, bytes);
 }
 
 ct_slab::~ct_slab() {
+  ct::checker::slab_dies(data);
   if (pinned) {
     ct::cuda().unlock_pages(data);
     ct::live().pinned_bytes -= bytes;

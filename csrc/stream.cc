@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "checker.h"
 #include "device.h"
 #include "free_list.h"
 #include "live.h"
@@ -15,10 +16,6 @@ namespace {
 // CPU streams are numbered; a CUDA stream's number is made of its device and LibTorch's own number for it.
 std::atomic<uint64_t> cpu_streams{1};
 constexpr uint64_t kCudaBit = uint64_t{1} << 63;
-
-uint64_t cuda_id(c10::Stream stream) {
-  return kCudaBit | (uint64_t(uint8_t(stream.device_index())) << 56) | (uint64_t(stream.id()) & ((uint64_t{1} << 56) - 1));
-}
 
 // Note [Streams are never destroyed]: LibTorch's allocator keys its blocks, and cuBLAS its workspaces, by stream. A stream
 // that is closed waits here for its next owner, or both would be stranded.
@@ -35,6 +32,10 @@ c10::Stream take_stream(c10::Device device, int32_t priority) {
 c10::Stream cpu_stream() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::kCPU)); }
 
 }  // namespace
+
+uint64_t ct::cuda_stream_id(c10::Stream stream) {
+  return kCudaBit | (uint64_t(uint8_t(stream.device_index())) << 56) | (uint64_t(stream.id()) & ((uint64_t{1} << 56) - 1));
+}
 
 ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool own, int32_t priority)
     : device(device), stream(stream), id(id), own(own), priority(priority) {
@@ -55,7 +56,7 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) noexcept {
       return;
     }
     const c10::Stream stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getDefaultStream(where);
-    *out = new ct_stream(where, stream, cuda_id(stream), false, 0);
+    *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), false, 0);
   });
 }
 
@@ -66,7 +67,7 @@ ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) no
       return;
     }
     const c10::Stream stream = take_stream(where, priority);
-    *out = new ct_stream(where, stream, cuda_id(stream), true, priority);
+    *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), true, priority);
   });
 }
 
@@ -74,7 +75,7 @@ ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) n
   return ct::on_device(device, [&](c10::Device where) {
     if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "the CPU has no streams of anybody's own: make a new one");
     const c10::Stream stream = ct::cuda().external_stream(native, where.index());
-    *out = new ct_stream(where, stream, cuda_id(stream), false, 0);
+    *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), false, 0);
   });
 }
 
@@ -96,6 +97,7 @@ ct_status* ct_stream_query(const ct_stream* stream, int32_t* done) noexcept {
   return ct::guarded(stream->device, [&] {
     ct::require(stream->device);
     *done = !stream->device.is_cuda() || stream->stream.query();
+    if (*done != 0) ct::checker::host_waited_for(*stream);
   });
 }
 
@@ -104,6 +106,7 @@ ct_status* ct_stream_synchronize(const ct_stream* stream) noexcept {
   return ct::guarded(stream->device, [&] {
     ct::require(stream->device);
     if (stream->device.is_cuda()) stream->stream.synchronize();
+    ct::checker::host_waited_for(*stream);
   });
 }
 

@@ -16,3 +16,10 @@ struct ct_stream {
   const bool own;  // goes back to the free list
   const int32_t priority;
 };
+
+namespace ct {
+
+// ct_stream_id of a CUDA stream.
+uint64_t cuda_stream_id(c10::Stream stream);
+
+}  // namespace ct

@@ -53,6 +53,9 @@ void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
   check_host(tensor.sizes(), tensor.scalar_type(), data, bytes);
 }
 
+// Whether a copy between the tensor and the host memory waits until it is done.
+bool waits_for(const at::Tensor& tensor, const void* data) { return tensor.is_cuda() && !cuda().page_locked(data); }
+
 double item(const at::Tensor& tensor) {
   const at::Scalar value = tensor.item();
   if (value.isComplex()) throw Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
@@ -61,15 +64,16 @@ double item(const at::Tensor& tensor) {
 
 }  // namespace
 
-void use_on_cuda(const ct_tensor& handle, const ct_stream& stream) {
+void use_checked(const ct_tensor& handle, const ct_stream& stream) {
   const at::Tensor& tensor = handle.tensor;
-  if (tensor.device() != stream.device) {
+  if (tensor.is_cuda() && tensor.device() != stream.device) {
     throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(tensor.sizes()) + " lies on " + tensor.device().str() +
                                            ", where the exec is on " + stream.device.str());
   }
   if (handle.stream == stream.id || handle.stream == kAnyStream || !tensor.has_storage()) return;
   if (handle.recorded.load(std::memory_order_relaxed) == stream.id) return;
-  c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.storage().data_ptr(), stream.stream);
+  if (tensor.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.storage().data_ptr(), stream.stream);
+  checker::used(tensor, stream);
   handle.recorded.store(stream.id, std::memory_order_relaxed);
 }
 
@@ -120,6 +124,7 @@ ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int
     if (bytes == 0) return;
     const c10::AutoGradMode no_grad(false);
     at::from_blob(data, from.tensor.sizes(), at::TensorOptions().dtype(from.tensor.dtype())).copy_(from.tensor);
+    ct::checker::host_waited_for(*x.stream);
   });
 }
 
@@ -135,6 +140,7 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) noexcept {
   return ct::guarded([&] {
     const at::Tensor& from = deref(tensor, "tensor").tensor;
     TORCH_CHECK(from.device().is_cpu(), "the tensor lies on ", from.device());
+    ct::checker::host_reads(from);
     *out = ct::item(from);
   });
 }
@@ -146,12 +152,35 @@ ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* d
     if (!to.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
     ct::use(to, *x.stream);
     if (bytes == 0) return;
+    if (ct::checker::is_on()) {
+      ct::checker::slab("CopyFrom", data, bytes, false, ct::waits_for(to.tensor, data));
+      ct::checker::writes("CopyFrom", to.tensor);
+    }
     if (to.tensor.is_cuda()) {
       ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
     } else {
       std::memcpy(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes));
     }
     to.tensor.unsafeGetTensorImpl()->bump_version();
+  });
+}
+
+ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) noexcept {
+  return ct::executed(x, [&] {
+    const ct_tensor& from = deref(tensor, "tensor");
+    ct::check_host(from.tensor, data, bytes);
+    if (!from.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
+    ct::use(from, *x.stream);
+    if (bytes == 0) return;
+    const bool waits = ct::checker::is_on() && ct::waits_for(from.tensor, data);
+    ct::checker::reads("CopyTo", from.tensor);
+    if (from.tensor.is_cuda()) {
+      ct::cuda().copy_to_host(data, from.tensor.const_data_ptr(), static_cast<size_t>(bytes), x.stream->stream);
+    } else {
+      std::memcpy(data, from.tensor.const_data_ptr(), static_cast<size_t>(bytes));
+    }
+    if (waits) ct::checker::host_waited_for(*x.stream);
+    ct::checker::slab("CopyTo", data, bytes, true, waits);
   });
 }
 
@@ -171,6 +200,7 @@ ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) n
 
 const void* ct_tensor_host_data(const ct_tensor* tensor) noexcept {
   if (tensor == nullptr || !tensor->tensor.device().is_cpu() || !tensor->tensor.is_contiguous()) return nullptr;
+  ct::checker::host_reads(tensor->tensor);
   return tensor->tensor.const_data_ptr();
 }
 

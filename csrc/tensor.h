@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cgotorch.h"
+#include "checker.h"
 #include "stream.h"
 
 struct ct_tensor {
@@ -26,10 +27,11 @@ constexpr uint64_t kAnyStream = ~uint64_t{0};
 
 // To be called for each tensor that a call reads or writes. Refuses one on another CUDA device than the exec's: LibTorch would
 // run the work there, on that device's current stream. Tells LibTorch's allocator where the exec's stream is not that of the
-// storage, so that its memory is not handed out again before this use is done.
-void use_on_cuda(const ct_tensor& tensor, const ct_stream& stream);
+// storage, so that its memory is not handed out again before this use is done. (On the CPU, where that cannot be, it tells the stream
+// checker alone.)
+void use_checked(const ct_tensor& tensor, const ct_stream& stream);
 inline void use(const ct_tensor& tensor, const ct_stream& stream) {
-  if (tensor.tensor.is_cuda()) use_on_cuda(tensor, stream);
+  if (tensor.tensor.is_cuda() || checker::is_on()) use_checked(tensor, stream);
 }
 
 // A handle of a result. A result that shares the memory of an input has that input's stream.

@@ -95,6 +95,9 @@ func (r *ring) take(ctx context.Context) (*buffer, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.taken++
+		cgotorch.CheckHostWrite(b.images)
+		cgotorch.CheckHostWrite(b.labels)
+		cgotorch.CheckHostWrite(b.flips)
 		return b, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

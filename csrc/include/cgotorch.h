@@ -30,7 +30,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised with each release in which a declaration below has changed. The Go package refuses libraries of another number. */
-#define CT_ABI_VERSION 2
+#define CT_ABI_VERSION 3
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -141,6 +141,7 @@ typedef struct ct_exec {
   uint64_t thread;         /* ct_thread_id() of the only thread that may use it */
   int32_t grad;            /* 1: operators are recorded for backward */
   int32_t autocast;        /* a dtype, or -1 for none */
+  uint64_t site;           /* the caller's number for the place of the call, given back in the stream checker's reports; 0 for none */
 } ct_exec;
 
 /* A number unequal for each thread that lives or has lived; never 0. */
@@ -169,6 +170,10 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT
  * unchanged until an event recorded behind it is done; other memory is read before return, which to a CUDA device waits
  * until it has been staged. */
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) CT_NOEXCEPT;
+
+/* Enqueues a copy of a dense tensor into host memory. To pinned memory it does not wait, and the memory must be neither read nor
+ * written until an event recorded behind it is done; to other memory it waits for the stream. */
+ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) CT_NOEXCEPT;
 
 void ct_tensor_free(ct_tensor* tensor /* consumed */) CT_NOEXCEPT;
 /* Frees count tensors in one call; NULL entries are skipped. */
@@ -285,6 +290,49 @@ void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;
  * CT_NO_DEVICE without CUDA, and with CT_OUT_OF_MEMORY and the numbers when the system refuses. */
 ct_status* ct_slab_pin(ct_slab* slab) CT_NOEXCEPT;
 int32_t ct_slab_pinned(const ct_slab* slab) CT_NOEXCEPT;
+
+/* ---- The stream checker ---------------------------------------------------------------------------------------------- */
+
+/* Looks, from now on or no more, for accesses to the same memory that nothing orders: of two streams, or of a stream and the host.
+ * CPU streams are treated as if they ran their work later, like those of a device. Is process-wide; for one caller at a time. What
+ * happened before it was turned on is not known. */
+ct_status* ct_check_streams(int32_t on) CT_NOEXCEPT;
+
+#define CT_STREAM_HOST (UINT64_MAX - 2) /* not a stream: the program itself */
+
+typedef struct ct_access {
+  char op[64];        /* the operator, such as "aten::add_" */
+  char what[16];      /* "read", "written", "allocated" or "freed" */
+  uint64_t stream;    /* ct_stream_id, CT_STREAM_HOST, or CT_STREAM_UNKNOWN for a stream of LibTorch's own */
+  ct_device device;   /* the stream's */
+  int32_t number;     /* of the stream, in the order in which the checker met them */
+  int32_t is_default; /* the default stream of its device */
+  int32_t backward;   /* the operator ran in backward */
+  uint64_t site;      /* the exec's, 0 where unknown: of the call that did it */
+  uint64_t forward;   /* in backward, the site of the call whose derivative it is, or 0 */
+  int64_t begin, end; /* bytes of the memory */
+} ct_access;
+
+enum {
+  CT_RACE_ACCESS = 1, /* nothing orders later behind earlier */
+  CT_RACE_FREE = 2    /* the memory is handed out again in the order of later's stream, which is not ordered behind earlier */
+};
+
+typedef struct ct_race {
+  int32_t kind;
+  ct_access earlier, later;
+  ct_device device;  /* of the memory */
+  int64_t bytes;     /* of the memory */
+  int32_t slab;      /* it is a ct_slab's */
+  char made_by[64];  /* the operator that allocated it, or "" */
+  uint64_t made_at;  /* its site, or 0 */
+} ct_race;
+
+/* Writes a race found and not taken yet; 0 when there is none. Each pair of operators and sites is reported once. */
+int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
+
+/* Tells the checker that the host reads or writes memory of a slab; does nothing while it is off and for other memory. */
+void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 

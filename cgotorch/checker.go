@@ -1,0 +1,271 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// StreamRace is what the stream checker found: two accesses to the same memory that nothing orders, one of them a write. On a GPU
+// they may happen in either order, or at once.
+type StreamRace struct {
+	Earlier, Later Access // as the program made them
+	Memory         string // what it is: its size, its device and what allocated it
+	Advice         string // what would order them
+}
+
+// Access is one half of a [StreamRace].
+type Access struct {
+	Op     string // the operator, such as "aten::add_"
+	What   string // "read", "written", "allocated" or "freed"
+	Stream string // such as "stream 2 (cpu)"; "the host"
+	Caller string // file:line of the call in the program; "" where unknown
+	Of     string // in backward, file:line of the call whose derivative Op is part of
+	From   int64  // the first byte of the memory that it reaches
+	To     int64  // and the one behind the last
+}
+
+func (a Access) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s by %s", a.What, a.Op)
+	if a.Stream != hostName {
+		fmt.Fprintf(&b, " on %s", a.Stream)
+	}
+	if a.Caller != "" {
+		fmt.Fprintf(&b, " at %s", a.Caller)
+	}
+	if a.Of != "" {
+		fmt.Fprintf(&b, ", in the backward of %s", a.Of)
+	}
+	return b.String()
+}
+
+// Error describes the race in four lines.
+func (r *StreamRace) Error() string {
+	return fmt.Sprintf("stream race in %s\n\t%v\n\t%v\n\t%s", r.Memory, r.Earlier, r.Later, r.Advice)
+}
+
+const hostName = "the host"
+
+// checking is whether the stream checker is on.
+var checking atomic.Bool
+
+// races is where the checker's findings go.
+var races struct {
+	sync.Mutex
+	report func(*StreamRace) // or nil
+	found  []*StreamRace     // not returned by a Do yet; where report is nil
+}
+
+// CheckStreams is process-wide: it turns the stream checker on, until stop is called. The checker follows every operator, copy, event
+// and wait, and finds two accesses to the same memory that nothing orders: a wait that is missing, a buffer refilled too early, memory
+// freed under use. It does not look at values or times, so it finds on the CPU, where streams run their work at once, what goes wrong
+// on a GPU; an operator takes some microseconds longer.
+//
+// report is called for each race, when the next [Stream.Do] ends. When report is nil, that Do returns an [*Error] of [ErrStreamRace]
+// whose causes are the races found since the last one, and each is printed to standard error: so it is in a program that runs with
+// CGOTORCH_CHECK=streams in its environment. What was done before the checker was turned on is unknown to it. All goroutines
+// count as one host, and the order in which they use a device is taken as it came: what goroutines do to each other is for go test
+// -race. It fails with [ErrMisuse] when the checker is on already with another report.
+func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
+	if err := checkABI(); err != nil {
+		return nil, err
+	}
+	races.Lock()
+	defer races.Unlock()
+	before, wasOn := races.report, checking.Load()
+	if wasOn && before != nil {
+		return nil, &Error{Op: "CheckStreams", Code: CodeMisuse, Caller: caller(), Message: "the stream checker is on already: stop it first"}
+	}
+	drain()
+	if !wasOn {
+		if err := check("CheckStreams", C.ct_check_streams(1)); err != nil {
+			return nil, err
+		}
+		checking.Store(true)
+	}
+	races.report = report
+	return sync.OnceFunc(func() {
+		races.Lock()
+		defer races.Unlock()
+		drain()
+		races.report = before
+		if !wasOn {
+			checking.Store(false)
+			_ = check("CheckStreams", C.ct_check_streams(0))
+		}
+	}), nil
+}
+
+// checkFromEnvironment turns the checker on where CGOTORCH_CHECK says so.
+var checkFromEnvironment = sync.OnceValue(func() error {
+	switch v := os.Getenv("CGOTORCH_CHECK"); v {
+	case "":
+		return nil
+	case "streams":
+		_, err := CheckStreams(nil)
+		return err
+	default:
+		return &Error{Op: "cgotorch", Code: CodeInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
+	}
+})
+
+// StreamRaces is process-wide: it returns the races that the stream checker has found and no Do has returned, as after the last Do of a
+// program, and forgets them.
+func StreamRaces() []*StreamRace {
+	races.Lock()
+	defer races.Unlock()
+	drain()
+	found := races.found
+	races.found = nil
+	return found
+}
+
+// raceError is what a Do that ends returns.
+func raceError() error {
+	found := StreamRaces()
+	if len(found) == 0 {
+		return nil
+	}
+	errs := make([]error, len(found))
+	for i, r := range found {
+		errs[i] = r
+	}
+	return &Error{Op: "Stream.Do", Code: CodeStreamRace, Err: errors.Join(errs...)}
+}
+
+// drain takes what the core has found. races is locked.
+func drain() {
+	var c C.ct_race
+	for C.ct_race_take(&c) != 0 {
+		r := newRace(&c)
+		if races.report != nil {
+			races.report(r)
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
+		races.found = append(races.found, r)
+	}
+}
+
+func newRace(c *C.ct_race) *StreamRace {
+	r := &StreamRace{Earlier: newAccess(&c.earlier), Later: newAccess(&c.later)}
+	if c.slab != 0 {
+		r.Memory = fmt.Sprintf("a slab of %d bytes of host memory", int64(c.bytes))
+	} else {
+		r.Memory = fmt.Sprintf("%d bytes of %v memory", int64(c.bytes), deviceOf(c.device))
+		if by := C.GoString(&c.made_by[0]); by != "" {
+			r.Memory += ", allocated by " + by
+		}
+		if at := site(c.made_at).caller(); at != "" {
+			r.Memory += " at " + at
+		}
+	}
+	r.Advice = advice(c, r)
+	return r
+}
+
+func advice(c *C.ct_race, r *StreamRace) string {
+	first, second := r.Earlier.Stream, r.Later.Stream
+	switch {
+	case c.slab != 0 && c.kind == C.CT_RACE_FREE:
+		return fmt.Sprintf("close the slab when %s is done: record an event behind the first (x.Record) and wait for it (Event.Synchronize or Done) before Close", first)
+	case c.kind == C.CT_RACE_FREE:
+		return fmt.Sprintf("the memory is handed out again in the order of %s: record an event on %s behind the first (x.Record) and make %s wait for it (Wait) before the tensor is freed", second, first, second)
+	case second == hostName:
+		return fmt.Sprintf("the host must wait first: record an event on %s behind the first (x.Record) and wait for it (Event.Synchronize or Done)", first)
+	default:
+		return fmt.Sprintf("record an event on %s behind the first (x.Record) and make %s wait for it (Wait) before the second", first, second)
+	}
+}
+
+func newAccess(c *C.ct_access) Access {
+	a := Access{Op: C.GoString(&c.op[0]), What: C.GoString(&c.what[0]), Caller: site(c.site).caller(), Of: site(c.forward).caller(),
+		From: int64(c.begin), To: int64(c.end)}
+	switch {
+	case c.stream == C.CT_STREAM_HOST:
+		a.Stream = hostName
+	case c.is_default != 0:
+		a.Stream = fmt.Sprintf("the default stream (%v)", deviceOf(c.device))
+	default:
+		a.Stream = fmt.Sprintf("stream %d (%v)", int(c.number), deviceOf(c.device))
+	}
+	if a.Op == "" {
+		a.Op = "an operation of LibTorch's"
+		if a.What == "freed" {
+			a.Op = "Close, or by the end of its Do,"
+		}
+	}
+	return a
+}
+
+// site is a number for a place in the program, with the calls that led there; 0 is none.
+type site uint64
+
+type stack [24]uintptr
+
+var sites struct {
+	sync.Mutex
+	numbers map[stack]site
+	stacks  []stack // by number - 1
+}
+
+// callSite is the site of the call of this library that called callSite.
+func callSite() site {
+	var s stack
+	runtime.Callers(2, s[:])
+	sites.Lock()
+	defer sites.Unlock()
+	n, ok := sites.numbers[s]
+	if !ok {
+		if sites.numbers == nil {
+			sites.numbers = map[stack]site{}
+		}
+		sites.stacks = append(sites.stacks, s)
+		n = site(len(sites.stacks))
+		sites.numbers[s] = n
+	}
+	return n
+}
+
+// caller is the file and line of the innermost frame of the program; where there is none, as in a goroutine of the prefetcher, of the
+// innermost one outside this package.
+func (n site) caller() string {
+	if n == 0 {
+		return ""
+	}
+	sites.Lock()
+	s := sites.stacks[n-1]
+	sites.Unlock()
+	depth := 0
+	for depth < len(s) && s[depth] != 0 {
+		depth++
+	}
+	if at := callerIn(s[:depth], ownFrame); at != "" {
+		return at
+	}
+	return callerIn(s[:depth], func(f runtime.Frame) bool {
+		return strings.HasPrefix(f.Function, modulePath+"cgotorch.") || strings.HasPrefix(f.Function, "runtime.")
+	})
+}
+
+// CheckHostRead tells the stream checker that the program is about to read memory of a [HostSlab], and CheckHostWrite that it is
+// about to write it. They do nothing while the checker is off.
+func CheckHostRead[T Element](memory []T) { checkHost(memory, 0) }
+
+// CheckHostWrite is [CheckHostRead] for a write.
+func CheckHostWrite[T Element](memory []T) { checkHost(memory, 1) }
+
+func checkHost[T Element](memory []T, write C.int32_t) {
+	if checking.Load() {
+		C.ct_check_host(unsafe.Pointer(unsafe.SliceData(memory)), C.int64_t(len(memory)*int(unsafe.Sizeof(*new(T)))), write, C.uint64_t(callSite()))
+	}
+}

@@ -1,0 +1,82 @@
+#include "checker_schema.h"
+
+#include <string_view>
+#include <unordered_set>
+
+namespace ct {
+namespace {
+
+using Names = std::unordered_set<std::string_view>;
+
+// These are marked as writing, or not marked at all, and touch no element: they change what a tensor says of itself, or ask for it.
+const Names& metadata_only() {
+  static const Names names{
+      "aten::record_stream", "aten::requires_grad_", "aten::retain_grad", "aten::detach_", "aten::set_", "aten::set_data",
+      "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_", "aten::squeeze_", "aten::unsqueeze_", "aten::transpose_",
+      "aten::t_", "aten::swapaxes_", "aten::swapdims_", "aten::as_strided_", "aten::rename_", "aten::_backward",
+      "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like", "aten::randn_like",
+      "aten::randint_like", "aten::new_empty", "aten::new_empty_strided", "aten::new_zeros", "aten::new_ones", "aten::new_full",
+      "aten::_has_same_storage_numel", "aten::_has_compatible_shallow_copy_type", "aten::is_same_size", "aten::result_type",
+      "aten::size", "aten::stride", "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset",
+      "aten::_version", "aten::output_nr", "aten::is_leaf", "aten::data", "aten::is_complex", "aten::is_floating_point",
+      "aten::is_signed", "aten::is_pinned", "aten::is_inference", "aten::is_coalesced", "aten::broadcast_tensors",
+      "aten::_use_cudnn_ctc_loss", "aten::_nested_tensor_size", "aten::_reshape_alias", "aten::_debug_has_internal_overlap",
+      "aten::can_cast", "aten::qscheme", "aten::to_sparse", "aten::_fused_sdp_choice", "aten::_efficientzerotensor",
+  };
+  return names;
+}
+
+// The host waits for the value, or for the shape of the result.
+const Names& waiting() {
+  static const Names names{
+      "aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select",
+      "aten::allclose", "aten::unique_dim", "aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::bincount",
+  };
+  return names;
+}
+
+// Only the shape of these arguments is looked at.
+bool shape_only(std::string_view op, const std::string& argument) {
+  return argument == "other" && (op == "aten::view_as" || op == "aten::expand_as" || op == "aten::reshape_as" || op == "aten::type_as");
+}
+
+bool holds_tensors(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return holds_tensors(type->castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return holds_tensors(type->castRaw<c10::ListType>()->getElementType());
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Effects effects_of(const c10::FunctionSchema& schema) {
+  Effects effects;
+  const std::string& op = schema.name();
+  const bool metadata = metadata_only().count(op) != 0;
+  effects.waits = waiting().count(op) != 0;
+  effects.copies = op == "aten::copy_";
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = arguments[i];
+    const c10::AliasInfo* const alias = argument.alias_info();
+    auto effect = Effects::none;
+    if (!metadata && holds_tensors(argument.type()) && !shape_only(op, argument.name())) {
+      // What is marked as an alias and not as written is the base of a view. Where such an operator must copy, it calls one that says so.
+      effect = alias == nullptr ? Effects::read : alias->isWrite() ? Effects::write : Effects::none;
+    }
+    effects.arguments.push_back(effect);
+    const bool boolean = argument.type()->kind() == c10::TypeKind::BoolType;
+    if (boolean && (argument.name() == "training" || argument.name() == "train")) effects.training = static_cast<int>(i);
+    // Batch norm's running statistics are written in training, though most of its operators do not mark them.
+    if (effect == Effects::read && (argument.name() == "running_mean" || argument.name() == "running_var")) effects.conditional.push_back(i);
+  }
+  return effects;
+}
+
+}  // namespace ct

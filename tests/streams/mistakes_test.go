@@ -1,0 +1,543 @@
+package streams
+
+import (
+	"context"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// scene is what a mistake is made with: three streams of one device.
+type scene struct {
+	*testing.T
+	device  cgotorch.Device
+	right   bool // what is missing is there
+	a, b, c *cgotorch.Stream
+}
+
+// do runs fn on the stream; the checker reports to the test, so that the Do does not fail.
+func (s *scene) do(stream *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
+	s.Helper()
+	if err := stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// always makes to wait for what is enqueued on from so far.
+func (s *scene) always(from, to *cgotorch.Stream) {
+	s.Helper()
+	e := s.record(from)
+	defer e.Close()
+	s.wait(to, e)
+}
+
+// order is what most mistakes leave out.
+func (s *scene) order(from, to *cgotorch.Stream) {
+	s.Helper()
+	if s.right {
+		s.always(from, to)
+	}
+}
+
+func (s *scene) record(stream *cgotorch.Stream) *cgotorch.Event {
+	s.Helper()
+	e, err := stream.Record()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return e
+}
+
+func (s *scene) wait(stream *cgotorch.Stream, e *cgotorch.Event) {
+	s.Helper()
+	if err := stream.Wait(e); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// hostWaits is order for the program itself.
+func (s *scene) hostWaits(from *cgotorch.Stream) {
+	s.Helper()
+	if !s.right {
+		return
+	}
+	e := s.record(from)
+	defer e.Close()
+	if err := e.Synchronize(); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// tensor is [n, m] of ones, made on the stream and closed at the end of the test, when the streams are done.
+func (s *scene) tensor(on *cgotorch.Stream, shape ...int64) *cgotorch.Tensor {
+	s.Helper()
+	var t *cgotorch.Tensor
+	s.do(on, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(cgotorch.Float32, shape...)) })
+	s.Cleanup(func() { t.Close() })
+	return t
+}
+
+// shared is tensor, and every stream knows that it is made.
+func (s *scene) shared(shape ...int64) *cgotorch.Tensor {
+	s.Helper()
+	t := s.tensor(s.a, shape...)
+	s.always(s.a, s.b)
+	s.always(s.a, s.c)
+	return t
+}
+
+func (s *scene) slab(bytes int) *cgotorch.HostSlab {
+	s.Helper()
+	slab, err := cgotorch.NewHostSlab(bytes)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if s.device.IsCUDA() {
+		if err := slab.Pin(); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.Cleanup(func() { slab.Close() })
+	return slab
+}
+
+func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
+	s.Helper()
+	sgd, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { sgd.Close() })
+	return sgd
+}
+
+// prefetch runs step on a with batches enough to fill each slot twice.
+func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
+	s.Helper()
+	source := &endless{n: 2, hw: 4, labels: make([]int64, 2), slab: s.slab(2*8 + 2*4*4*3)}
+	ahead, err := prefetcher.New(source, s.device, prefetcher.Options{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer ahead.Close()
+	for b, err := range ahead.Epoch(context.Background()) {
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { step(x, b) })
+		if b.Index == 8 {
+			break
+		}
+	}
+}
+
+func add(x *cgotorch.Exec, t *cgotorch.Tensor)      { x.Call("aten::add_.Scalar", t, 1) }
+func readOnly(x *cgotorch.Exec, t *cgotorch.Tensor) { x.Sum(t) }
+
+// mistakes are programs that are right on the CPU, where streams run their work at once, and wrong on a GPU. Each is run as it is,
+// where the checker must report a race between the two operators, and with what it lacks, where it must be silent.
+var mistakes = []struct {
+	name   string
+	race   [2]string // of the report: the earlier and the later operator
+	onCUDA bool      // cannot be made on the CPU
+	run    func(s *scene)
+}{
+	{"read after write", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"write after read", [2]string{"aten::sum", "aten::add_"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+		s.order(s.b, s.a)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+	}},
+	{"write after write", [2]string{"aten::add_", "aten::add_"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.b, s.c)
+		s.do(s.c, func(x *cgotorch.Exec) { add(x, t) })
+	}},
+	{"fork without a wait", [2]string{"aten::fill_", "aten::sum"}, false, func(s *scene) {
+		s.do(s.a, func(x *cgotorch.Exec) {
+			t := x.Ones(cgotorch.Float32, 8)
+			e := x.Record()
+			defer e.Close()
+			side := x.On(s.b)
+			if s.right {
+				side.Wait(e)
+			}
+			readOnly(side, t)
+			back := side.Record()
+			defer back.Close()
+			x.Wait(back)
+		})
+	}},
+	{"join without a wait", [2]string{"aten::mul", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			side := x.On(s.b)
+			half := side.Mul(t, t)
+			if s.right {
+				e := side.Record()
+				defer e.Close()
+				x.Wait(e)
+			}
+			readOnly(x, half)
+		})
+	}},
+	{"event recorded too early", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		e := s.record(s.a)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		if s.right {
+			e.Close()
+			e = s.record(s.a)
+		}
+		defer e.Close()
+		s.wait(s.b, e)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"event recorded again elsewhere", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		e := s.record(s.a)
+		if !s.right { // the variable is used for another recording meanwhile
+			e.Close()
+			e = s.record(s.c)
+		}
+		defer e.Close()
+		s.wait(s.b, e)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"wait enqueued too late", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+		s.always(s.a, s.b)
+	}},
+	{"wait on the wrong stream", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		to := s.c
+		if s.right {
+			to = s.b
+		}
+		s.always(s.a, to)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"record on the wrong stream", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		from := s.c
+		if s.right {
+			from = s.a
+		}
+		s.always(from, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"event of the wrong device", [2]string{"aten::add_", "aten::sum"}, true, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		from := cgotorch.DefaultStream(cgotorch.CPU)
+		if s.right {
+			from = s.a
+		}
+		s.always(from, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"chain with a link missing", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { x.Ones(cgotorch.Float32, 8) })
+		s.always(s.b, s.c)
+		s.do(s.c, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"chain with links in the wrong order", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		if s.right {
+			s.always(s.a, s.b)
+			s.always(s.b, s.c)
+		} else {
+			s.always(s.b, s.c)
+			s.always(s.a, s.b)
+		}
+		s.do(s.c, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"branch with one wait missing", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.always(s.a, s.b)
+		s.order(s.a, s.c)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, t) })
+		s.do(s.c, func(x *cgotorch.Exec) { readOnly(x, t) })
+	}},
+	{"merge with one wait missing", [2]string{"aten::add_", "aten::cat"}, false, func(s *scene) {
+		t, u := s.shared(8), s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, u) })
+		s.always(s.a, s.c)
+		s.order(s.b, s.c)
+		s.do(s.c, func(x *cgotorch.Exec) { x.Cat([]*cgotorch.Tensor{t, u}, 0) })
+	}},
+	{"pinned buffer read before its copy", [2]string{"CopyTo", "the host"}, false, func(s *scene) {
+		t, slab := s.shared(8), s.slab(32)
+		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.View(x.Call("aten::view.dtype", t, cgotorch.Uint8)[0].(*cgotorch.Tensor), 32), slab.Bytes()) })
+		s.hostWaits(s.a)
+		cgotorch.CheckHostRead(slab.Bytes())
+	}},
+	{"pinned buffer refilled during its copy", [2]string{"CopyFrom", "the host"}, false, func(s *scene) {
+		slab := s.slab(32)
+		cgotorch.CheckHostWrite(slab.Bytes())
+		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
+		s.hostWaits(s.a)
+		cgotorch.CheckHostWrite(slab.Bytes())
+	}},
+	{"pinned buffer closed during its copy", [2]string{"CopyFrom", "the end of the slab"}, false, func(s *scene) {
+		slab := s.slab(32)
+		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
+		s.hostWaits(s.a)
+		slab.Close()
+		s.do(s.a, func(x *cgotorch.Exec) {}) // what was found is told when a Do ends
+	}},
+	{"host waits for the wrong stream", [2]string{"CopyTo", "the host"}, false, func(s *scene) {
+		slab := s.slab(32)
+		from := s.b
+		if s.right {
+			from = s.a
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Zeros(cgotorch.Uint8, 32), slab.Bytes()) })
+		if err := from.Synchronize(); err != nil {
+			s.Fatal(err)
+		}
+		cgotorch.CheckHostRead(slab.Bytes())
+	}},
+	{"device buffer refilled under use", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {
+		slot, slab := s.shared(8), s.slab(32)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, slot) })
+		s.order(s.b, s.a)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			cgotorch.CopyFrom(x, x.Call("aten::view.dtype", slot, cgotorch.Uint8)[0].(*cgotorch.Tensor), slab.Bytes())
+		})
+	}},
+	{"lent memory freed under use", [2]string{"aten::sum", ""}, false, func(s *scene) {
+		var slot *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { slot = x.Keep(x.Ones(cgotorch.Float32, 8)) })
+		s.always(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, x.Lend(slot, "a slot")) })
+		s.order(s.b, s.a)
+		slot.Close()
+		s.do(s.a, func(x *cgotorch.Exec) {})
+	}},
+	{"memory written where another stream allocated it", [2]string{"aten::empty", "aten::fill_"}, false, func(s *scene) {
+		var t *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(x.Empty(cgotorch.Float32, 8)) })
+		defer t.Close()
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { x.Call("aten::fill_.Scalar", t, 0) })
+	}},
+	{"views that share rows", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(10, 4)
+		n := 6
+		if s.right {
+			n = 5
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, x.Narrow(t, 0, 0, n)) })
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, x.Narrow(t, 0, 5, 5)) })
+	}},
+	{"views that share columns", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(10, 8)
+		n := 4
+		if s.right {
+			n = 3
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, x.Narrow(t, 1, 0, n)) })
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, x.Narrow(t, 1, 3, 2)) })
+	}},
+	{"expanded view of what is written", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(1, 8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, x.Expand(t, 4, 8)) })
+	}},
+	{"result of an out operator", [2]string{"aten::add", "aten::sum"}, false, func(s *scene) {
+		t, out := s.shared(8), s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { x.Call("aten::add.out", t, t, 1, out) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
+	}},
+	{"value read from another stream", [2]string{"aten::add_", "aten::item"}, false, func(s *scene) {
+		t := s.shared(1)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { x.Item(t) })
+	}},
+	{"elements read from another stream", [2]string{"aten::add_", "aten::copy_"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { cgotorch.ToSlice[float32](x, t) })
+	}},
+	{"tensor changed while it is read asynchronously", [2]string{"aten::copy_", "aten::add_"}, false, func(s *scene) {
+		t := s.shared(8)
+		s.do(s.a, func(x *cgotorch.Exec) { x.ReadAsync(t).Close() })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
+	}},
+	{"gradient used on another stream", [2]string{"", "aten::sum"}, false, func(s *scene) {
+		p := s.shared(8)
+		if err := p.SetRequiresGrad(true); err != nil {
+			s.Fatal(err)
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, p.Grad()) })
+		s.always(s.b, s.a)
+	}},
+	{"backward of what another stream changes", [2]string{"", "aten::add_"}, false, func(s *scene) {
+		p, t := s.shared(8), s.shared(8)
+		if err := p.SetRequiresGrad(true); err != nil {
+			s.Fatal(err)
+		}
+		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, t))) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
+	}},
+	{"optimizer on another stream than backward", [2]string{"", "aten::_fused_sgd_"}, false, func(s *scene) {
+		p := s.shared(8)
+		if err := p.SetRequiresGrad(true); err != nil {
+			s.Fatal(err)
+		}
+		sgd := s.sgd(p)
+		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { sgd.Step(x) })
+		s.always(s.b, s.a)
+	}},
+	{"evaluation while another stream trains", [2]string{"", "aten::_fused_sgd_"}, false, func(s *scene) {
+		p := s.shared(8)
+		if err := p.SetRequiresGrad(true); err != nil {
+			s.Fatal(err)
+		}
+		sgd := s.sgd(p)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x.NoGrad(), p) })
+		s.order(s.b, s.a)
+		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))); sgd.Step(x) })
+	}},
+	{"running statistics, whose schema does not say that they are written", [2]string{"", "aten::sum"}, false, func(s *scene) {
+		var norm *nn.BatchNorm2d
+		s.do(s.a, func(x *cgotorch.Exec) { norm = nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{}) })
+		defer nn.Close(norm)
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) { norm.Forward(x, x.Ones(cgotorch.Float32, 2, 3, 4, 4)) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, norm.RunningMean) })
+		s.always(s.b, s.a)
+	}},
+	{"list of tensors", [2]string{"aten::sum", "aten::_foreach_mul_"}, false, func(s *scene) {
+		t, u := s.shared(8), s.shared(8)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, u) })
+		s.order(s.b, s.a)
+		s.do(s.a, func(x *cgotorch.Exec) { x.Call("aten::_foreach_mul_.Scalar", []*cgotorch.Tensor{t, u}, 0.5) })
+	}},
+	{"batch read on a stream that did not use it", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
+		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
+			images, _ := b.Use(x)
+			side := x.On(s.b)
+			if s.right {
+				images, _ = b.Use(side)
+			}
+			readOnly(side, images)
+			back := side.Record()
+			defer back.Close()
+			x.Wait(back)
+		})
+	}},
+	{"batch read on a side stream that is not joined", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {
+		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
+			_, labels := b.Use(x)
+			e := x.Record()
+			defer e.Close()
+			side := x.On(s.b)
+			side.Wait(e)
+			readOnly(side, labels)
+			if s.right {
+				back := side.Record()
+				defer back.Close()
+				x.Wait(back)
+			}
+		})
+	}},
+}
+
+
+// run plays a mistake, or what is right, and returns the races that the checker found.
+func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
+	var found []*cgotorch.StreamRace
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Run("", func(t *testing.T) {
+		inner := *s
+		inner.T = t
+		for _, stream := range []**cgotorch.Stream{&inner.a, &inner.b, &inner.c} {
+			if *stream, err = cgotorch.NewStream(s.device, cgotorch.StreamOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { (*stream).Close() })
+		}
+		mistake(&inner)
+		// What the cleanups close is in use no more.
+		for _, stream := range []*cgotorch.Stream{inner.a, inner.b, inner.c} {
+			if err := stream.Synchronize(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	stop()
+	return found
+}
+
+func TestCheckStreams_FindsMistakes(t *testing.T) {
+	for _, d := range devices() {
+		made, found, reports := 0, 0, 0
+		for _, m := range mistakes {
+			if m.onCUDA && !d.IsCUDA() {
+				continue
+			}
+			t.Run(d.String()+"/"+m.name, func(t *testing.T) {
+				made++
+				s := &scene{T: t, device: d}
+				races := s.run(m.run)
+				matches := 0
+				for _, r := range races {
+					if (m.race[0] == "" || r.Earlier.Op == m.race[0]) && (m.race[1] == "" || r.Later.Op == m.race[1]) {
+						matches++
+					} else {
+						t.Errorf("also reported: %v", r)
+					}
+				}
+				if matches == 0 {
+					t.Errorf("not found: %v and %v", m.race[0], m.race[1])
+				} else {
+					found++
+				}
+				s.right = true
+				for _, r := range s.run(m.run) {
+					reports++
+					t.Errorf("reported where nothing is missing: %v", r)
+				}
+			})
+		}
+		t.Logf("%v: %d of %d mistakes found, %d false reports", d, found, made, reports)
+	}
+}
