@@ -76,9 +76,13 @@ var races struct {
 // count as one host, and the order in which they use a device is taken as it came: what goroutines do to each other is for go test
 // -race. It fails with [ErrMisuse] when the checker is on already with another report.
 func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
-	if err := checkABI(); err != nil {
+	if err := ready(); err != nil {
 		return nil, err
 	}
+	return checkStreams(report)
+}
+
+func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	races.Lock()
 	defer races.Unlock()
 	before, wasOn := races.report, checking.Load()
@@ -86,12 +90,10 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 		return nil, &Error{Op: "CheckStreams", Code: CodeMisuse, Caller: caller(), Message: "the stream checker is on already: stop it first"}
 	}
 	drain()
-	if !wasOn {
-		if err := check("CheckStreams", C.ct_check_streams(1)); err != nil {
-			return nil, err
-		}
-		checking.Store(true)
+	if err := check("CheckStreams", C.ct_check_streams(1)); err != nil {
+		return nil, err
 	}
+	checking.Store(true)
 	races.report = report
 	return sync.OnceFunc(func() {
 		races.Lock()
@@ -111,7 +113,7 @@ var checkFromEnvironment = sync.OnceValue(func() error {
 	case "":
 		return nil
 	case "streams":
-		_, err := CheckStreams(nil)
+		_, err := checkStreams(nil)
 		return err
 	default:
 		return &Error{Op: "cgotorch", Code: CodeInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}

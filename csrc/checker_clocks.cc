@@ -312,6 +312,11 @@ void Checker::report(const Block& block, const Access& earlier, const Access& la
   found_.push_back(race);
 }
 
+void Checker::report_anew() {
+  const std::lock_guard lock(mutex_);
+  reported_.clear();
+}
+
 bool Checker::take(ct_race* out) {
   const std::lock_guard lock(mutex_);
   if (found_.empty()) return false;

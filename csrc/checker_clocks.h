@@ -73,7 +73,8 @@ class Checker {
 
   // The races found since the last call, as the C ABI gives them.
   bool take(ct_race* out);
-  void forget();  // everything
+  void report_anew();  // also what was reported before
+  void forget();       // everything
 
  private:
   struct Access {

@@ -329,6 +329,7 @@ std::atomic<at::CallbackHandle> callback{0};
 void turn(bool on_now) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
+  if (on_now && is_on()) Checker::instance().report_anew();
   if (on_now == is_on()) return;
   if (on_now) {
     install();

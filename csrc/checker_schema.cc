@@ -55,6 +55,12 @@ bool holds_tensors(const c10::TypePtr& type) {
 
 }  // namespace
 
+std::vector<std::string> corrected_operators() {
+  std::vector<std::string> names(metadata_only().begin(), metadata_only().end());
+  names.insert(names.end(), waiting().begin(), waiting().end());
+  return names;
+}
+
 Effects effects_of(const c10::FunctionSchema& schema) {
   Effects effects;
   const std::string& op = schema.name();

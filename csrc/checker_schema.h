@@ -19,4 +19,7 @@ struct Effects {
 
 Effects effects_of(const c10::FunctionSchema& schema);
 
+// The operators in the table.
+std::vector<std::string> corrected_operators();
+
 }  // namespace ct

@@ -98,7 +98,7 @@ inline Event record(const Stream& stream, bool timing = false) {
 }
 
 // An exec of the calling thread, without grad mode and autocast.
-inline ct_exec exec(const Stream& stream) { return ct_exec{stream.get(), ct_thread_id(), 0, -1}; }
+inline ct_exec exec(const Stream& stream) { return ct_exec{stream.get(), ct_thread_id(), 0, -1, 0}; }
 inline ct_exec with_grad(ct_exec x) {
   x.grad = 1;
   return x;

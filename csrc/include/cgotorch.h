@@ -328,7 +328,8 @@ typedef struct ct_race {
   uint64_t made_at;  /* its site, or 0 */
 } ct_race;
 
-/* Writes a race found and not taken yet; 0 when there is none. Each pair of operators and sites is reported once. */
+/* Writes a race found and not taken yet; 0 when there is none. Each pair of operators and sites is reported once after each
+ * ct_check_streams(1). */
 int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 
 /* Tells the checker that the host reads or writes memory of a slab; does nothing while it is off and for other memory. */
