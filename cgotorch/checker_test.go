@@ -1,0 +1,150 @@
+package cgotorch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// twoStreams are closed when the test ends.
+func twoStreams(t *testing.T, d Device) (a, b *Stream) {
+	t.Helper()
+	for _, s := range []**Stream{&a, &b} {
+		var err error
+		if *s, err = NewStream(d, StreamOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { (*s).Close() })
+	}
+	return a, b
+}
+
+// race uses on b what a made, and does not wait.
+func race(t *testing.T, a, b *Stream) error {
+	t.Helper()
+	var made *Tensor
+	if err := a.Do(func(x *Exec) error { made = x.Keep(x.Ones(Float32, 4)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	err := b.Do(func(x *Exec) error { x.Neg(made); return nil })
+	for _, s := range []*Stream{a, b} {
+		if err := s.Synchronize(); err != nil {
+			t.Error(err)
+		}
+	}
+	made.Close()
+	return err
+}
+
+func TestCheckStreams_Report(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		var found []*StreamRace
+		stop, err := CheckStreams(func(r *StreamRace) { found = append(found, r) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		a, b := twoStreams(t, d)
+		if err := race(t, a, b); err != nil {
+			t.Errorf("with a report the Do returned %v", err)
+		}
+		if len(found) != 1 {
+			t.Fatalf("got %d races, want 1: %v", len(found), found)
+		}
+		r := found[0]
+		for _, c := range []struct{ name, got, want string }{
+			{"earlier operator", r.Earlier.Op, "aten::fill_"}, {"earlier", r.Earlier.What, "written"},
+			{"later operator", r.Later.Op, "aten::neg"}, {"later", r.Later.What, "read"},
+			{"bytes", fmt.Sprint(r.Later.From, " ", r.Later.To), "0 16"},
+		} {
+			if c.got != c.want {
+				t.Errorf("%s: got %q, want %q", c.name, c.got, c.want)
+			}
+		}
+		for _, caller := range []string{r.Earlier.Caller, r.Later.Caller} {
+			if !strings.Contains(caller, "checker_test.go:") {
+				t.Errorf("caller: got %q, want a line of this file", caller)
+			}
+		}
+		if r.Earlier.Stream == r.Later.Stream {
+			t.Errorf("both on %s", r.Later.Stream)
+		}
+		for _, want := range []string{r.Memory, r.Earlier.Stream, r.Later.Stream, "aten::neg", "x.Record"} {
+			if !strings.Contains(r.Error(), want) {
+				t.Errorf("%q is not in: %v", want, r)
+			}
+		}
+		if _, err := CheckStreams(nil); !errors.Is(err, ErrMisuse) {
+			t.Errorf("CheckStreams twice: got %v", err)
+		}
+	})
+}
+
+// Without a report the Do returns what was found, and only the Do in which it was.
+func TestCheckStreams_Do_Fails(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		stop, err := CheckStreams(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		a, b := twoStreams(t, d)
+		err = race(t, a, b)
+		var r *StreamRace
+		if !errors.Is(err, ErrStreamRace) || !errors.As(err, &r) || r.Later.Op != "aten::neg" {
+			t.Errorf("got %v", err)
+		}
+		if err := b.Do(func(x *Exec) error { return nil }); err != nil {
+			t.Errorf("the next Do: %v", err)
+		}
+		if left := StreamRaces(); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
+	})
+}
+
+func TestCheckStreams_Off(t *testing.T) {
+	if os.Getenv("CGOTORCH_CHECK") != "" {
+		t.Skip("the checker is on for the whole process")
+	}
+	stop, err := CheckStreams(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	stop()
+	a, b := twoStreams(t, CPU)
+	if err := race(t, a, b); err != nil {
+		t.Error(err)
+	}
+	if left := StreamRaces(); len(left) != 0 {
+		t.Errorf("found while off: %v", left)
+	}
+}
+
+// The environment turns the checker on, and a word that it does not know is an error and not a check that does not happen.
+func TestCheckStreams_Environment(t *testing.T) {
+	if value := os.Getenv("CGOTORCH_CHECK_TEST"); value != "" {
+		a, err := NewStream(CPU, StreamOptions{})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		b, _ := NewStream(CPU, StreamOptions{})
+		fmt.Println(race(t, a, b))
+		return
+	}
+	for value, want := range map[string]string{"streams": "stream race in 16 bytes of cpu memory", "strems": "CGOTORCH_CHECK=strems"} {
+		command := exec.Command("/proc/self/exe", "-test.run", "^TestCheckStreams_Environment$", "-test.v")
+		command.Env = append(os.Environ(), "CGOTORCH_CHECK_TEST=1", "CGOTORCH_CHECK="+value)
+		out, err := command.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("CGOTORCH_CHECK=%s: got %v and\n%s\nwant %q", value, err, out, want)
+		}
+	}
+}
