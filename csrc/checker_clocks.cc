@@ -258,8 +258,9 @@ void Checker::access(Block& block, Access later) {
   } else {
     later.time = time(queue, queue);
   }
-  for (const Access& earlier : block.accesses) {
-    if (earlier.by.queue != queue && (earlier.write || later.write)) check(block, earlier, later);
+  // The last first: that one tells most, and once it is reported those before it on its stream are not.
+  for (auto earlier = block.accesses.rbegin(); earlier != block.accesses.rend(); ++earlier) {
+    if (earlier->by.queue != queue && (earlier->write || later.write)) check(block, *earlier, later);
   }
   auto& all = block.accesses;
   all.erase(std::remove_if(all.begin(), all.end(),
