@@ -48,6 +48,9 @@ test-race: libraries ## go test with the race detector
 test-cgocheck: libraries ## go test with every pointer passed to C checked
 	@GOEXPERIMENT=cgocheck2 go test -count=1 -p $(JOBS) ./...
 
+check-streams: libraries ## the stream checker: seeded mistakes, then the whole suite and the examples under it
+	@tests/check-streams.sh $(JOBS)
+
 test-asan: ## the C++ tests under AddressSanitizer, leaks included
 	@csrc/libtorch/setup.sh test
 	@[ -f build/asan/CMakeCache.txt ] || { $(CMAKE) -B build/asan -DCGOTORCH_TESTS=ON -DCGOTORCH_SANITIZE=address -DCGOTORCH_LIB_DIR=$(CURDIR)/build/asan/lib $(call QUIETLY,cmake); }
@@ -96,5 +99,5 @@ gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck test-asan lint generate schemas check-generate bench \
+.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck check-streams test-asan lint generate schemas check-generate bench \
 	install uninstall gpu-bundle clean

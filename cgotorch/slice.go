@@ -157,3 +157,18 @@ func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 	defer runtime.KeepAlive(t)
 	x.must("CopyTo", C.copy_to(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
+
+// FromDevice enqueues, on x's stream, a copy of t in new memory of x's device, in t's memory order; t may lie on another device, where
+// an operator's arguments may not. It is ordered by x's stream alone, which must have been made to wait for what t holds: events
+// cross devices. t may be closed at once. Nothing is recorded for backward. It does not wait, but that a copy from the CPU to a CUDA
+// device waits until it has been staged. It fails with [ErrInvalidArgument] for a tensor with gaps (a strided view), and for one on
+// a CUDA device where x runs on the CPU: read it there, with [ToSlice] or [Exec.ReadAsync].
+func (x *Exec) FromDevice(t *Tensor) *Tensor {
+	const op = "Exec.FromDevice"
+	x.check(op)
+	x.open(op, t)
+	var h *C.ct_tensor
+	x.must(op, C.ct_tensor_from_device(x.c, t.h, &h), t)
+	runtime.KeepAlive(t)
+	return x.s.own(h)
+}

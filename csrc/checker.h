@@ -43,6 +43,7 @@ class Backward {
 
 // What an operation of the core's own does, in that scope: its stream or, at_once, the host. They do nothing while the checker is off.
 void reads(const char* op, const at::Tensor& tensor);
+void reads_elsewhere(const char* op, const at::Tensor& tensor);  // which lies on another device than the stream's
 void writes(const char* op, const at::Tensor& tensor);
 void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_once);  // reads or writes it, if it is a slab's
 // LibTorch's allocator was told that the stream uses the tensor.

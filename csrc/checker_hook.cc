@@ -370,6 +370,13 @@ void reads(const char* op, const at::Tensor& tensor) {
   if (is_on()) Checker::instance().access(tensor, false, actor(current_queue(tensor.device()), op));
 }
 
+void reads_elsewhere(const char* op, const at::Tensor& tensor) {
+  if (!is_on() || thread.stream == nullptr) return;
+  const bool staged = tensor.is_cpu() && thread.stream->device.is_cuda();  // the host reads it, behind what CPU streams have done
+  if (staged) Checker::instance().host_waits_for(c10::Device(c10::kCPU));
+  Checker::instance().access(tensor, false, actor(staged ? Checker::kHost : current_queue(thread.stream->device), op));
+}
+
 void writes(const char* op, const at::Tensor& tensor) {
   if (is_on()) Checker::instance().access(tensor, true, actor(current_queue(tensor.device()), op));
 }

@@ -41,6 +41,9 @@ class CudaBackend {
   virtual bool page_locked(const void* data) = 0;
   // Does not wait when source is page-locked.
   virtual void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
+  // Between two devices.
+  virtual void copy_between(void* destination, c10::DeviceIndex to, const void* source, c10::DeviceIndex from, size_t bytes,
+                            c10::Stream stream) = 0;
   // Does not wait when destination is page-locked.
   virtual void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
 

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -70,6 +71,11 @@ void use_checked(const ct_tensor& handle, const ct_stream& stream) {
     throw Failure(CT_INVALID_ARGUMENT, "a tensor of shape " + c10::str(tensor.sizes()) + " lies on " + tensor.device().str() +
                                            ", where the exec is on " + stream.device.str());
   }
+  use_elsewhere(handle, stream);
+}
+
+void use_elsewhere(const ct_tensor& handle, const ct_stream& stream) {
+  const at::Tensor& tensor = handle.tensor;
   if (handle.stream == stream.id || handle.stream == kAnyStream || !tensor.has_storage()) return;
   if (handle.recorded.load(std::memory_order_relaxed) == stream.id) return;
   if (tensor.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.storage().data_ptr(), stream.stream);
@@ -162,6 +168,34 @@ ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* d
       std::memcpy(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes));
     }
     to.tensor.unsafeGetTensorImpl()->bump_version();
+  });
+}
+
+ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor** out) noexcept {
+  return ct::executed(x, [&] {
+    const at::Tensor& from = deref(tensor, "tensor").tensor;
+    const c10::Device here = x.stream->device;
+    TORCH_CHECK(from.layout() == at::kStrided && from.is_non_overlapping_and_dense(),
+                "the tensor is not dense: make it contiguous on its own device first");
+    TORCH_CHECK(!from.is_cuda() || here.is_cuda(), "the tensor lies on ", from.device(), ": read it there, with ToSlice or ReadAsync");
+    ct::require(from.device());
+    at::Tensor to = at::empty_strided(from.sizes(), from.strides(), at::TensorOptions().dtype(from.dtype()).device(here));
+    const size_t bytes = from.nbytes();
+    if (bytes > 0) {
+      const void* data = from.const_data_ptr();
+      ct::use_elsewhere(*tensor, *x.stream);
+      ct::checker::reads_elsewhere("FromDevice", from);
+      ct::checker::writes("FromDevice", to);
+      if (!here.is_cuda()) {
+        std::memcpy(to.mutable_data_ptr(), data, bytes);
+      } else if (from.is_cuda()) {
+        ct::cuda().copy_between(to.mutable_data_ptr(), here.index(), data, from.device().index(), bytes, x.stream->stream);
+      } else {
+        ct::cuda().copy_to_device(to.mutable_data_ptr(), data, bytes, x.stream->stream);
+        if (ct::cuda().page_locked(data)) x.stream->stream.synchronize();
+      }
+    }
+    *out = new ct_tensor(std::move(to), x.stream->id);
   });
 }
 

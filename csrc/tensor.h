@@ -34,6 +34,9 @@ inline void use(const ct_tensor& tensor, const ct_stream& stream) {
   if (tensor.tensor.is_cuda() || checker::is_on()) use_checked(tensor, stream);
 }
 
+// The same for a stream that may be of another device, by a call that says where it runs.
+void use_elsewhere(const ct_tensor& tensor, const ct_stream& stream);
+
 // A handle of a result. A result that shares the memory of an input has that input's stream.
 ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* const* inputs, int32_t input_count);
 

@@ -171,6 +171,10 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT
  * until it has been staged. */
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) CT_NOEXCEPT;
 
+/* Enqueues a copy of a dense tensor, which may lie on another device, in new memory of the exec's device; nothing is recorded for
+ * backward. The exec's stream has been made to wait for what the tensor holds. From the CPU to a CUDA device it waits until the
+ * elements have been staged; from a CUDA device to the CPU it is refused: see ct_tensor_read. */
+ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
 /* Enqueues a copy of a dense tensor into host memory. To pinned memory it does not wait, and the memory must be neither read nor
  * written until an event recorded behind it is done; to other memory it waits for the stream. */
 ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int64_t bytes) CT_NOEXCEPT;

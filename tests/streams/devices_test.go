@@ -1,0 +1,212 @@
+package streams
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// pairs are devices between which tensors are handed over: every two that are there, and each with itself.
+func pairs() [][2]cgotorch.Device {
+	all := devices()
+	if n, _ := cgotorch.CUDACount(); n > 1 {
+		all = append(all, cgotorch.CUDA(1))
+	}
+	var pairs [][2]cgotorch.Device
+	for _, from := range all {
+		for _, to := range all {
+			pairs = append(pairs, [2]cgotorch.Device{from, to})
+		}
+	}
+	return pairs
+}
+
+func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
+	t.Helper()
+	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// A tensor is handed to another device behind work that takes a while, and its memory is closed and used anew at once: what arrives is
+// what the producer wrote.
+func TestFromDevice(t *testing.T) {
+	for _, pair := range pairs() {
+		from, to := pair[0], pair[1]
+		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
+			producer, consumer := newStream(t, from), newStream(t, to)
+			const n = 1 << 16
+			var made *cgotorch.Tensor
+			err := producer.Do(func(x *cgotorch.Exec) error {
+				x.Sleep(20 * time.Millisecond)
+				made = x.Keep(x.Transpose(x.View(x.Arange(cgotorch.Float32, 0, n, 1), 256, 256), 0, 1))
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := producer.Record()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			if err := consumer.Wait(e); err != nil {
+				t.Fatal(err)
+			}
+			var got []float32
+			err = consumer.Do(func(x *cgotorch.Exec) error {
+				x.Sleep(20 * time.Millisecond)
+				copied := x.FromDevice(made)
+				strides, want := copied.Strides(), made.Strides()
+				if copied.Device() != to || !slices.Equal(strides, want) {
+					t.Errorf("on %v with strides %v, want %v with %v", copied.Device(), strides, to, want)
+				}
+				made.Close()
+				if !from.IsCUDA() || to.IsCUDA() {
+					got = cgotorch.ToSlice[float32](x, x.Reshape(x.Transpose(copied, 0, 1), n))
+				}
+				return nil
+			})
+			if from.IsCUDA() && !to.IsCUDA() {
+				if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+					t.Errorf("from %v to %v: got %v", from, to, err)
+				}
+				made.Close()
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The memory is free now for what the producer does next.
+			if err := producer.Do(func(x *cgotorch.Exec) error { x.Zeros(cgotorch.Float32, n); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range got {
+				if v != float32(i) {
+					t.Fatalf("element %d is %v", i, v)
+				}
+			}
+		})
+	}
+}
+
+func TestFromDevice_StridedView(t *testing.T) {
+	s := newStream(t, cgotorch.CPU)
+	err := s.Do(func(x *cgotorch.Exec) error {
+		x.FromDevice(x.Narrow(x.Ones(cgotorch.Float32, 4, 4), 1, 0, 2))
+		return nil
+	})
+	if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Without the wait the checker finds it, on one device and on two.
+func TestFromDevice_MissingWait(t *testing.T) {
+	for _, pair := range pairs() {
+		from, to := pair[0], pair[1]
+		if from.IsCUDA() != to.IsCUDA() {
+			continue // the host stands between
+		}
+		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
+			var found []*cgotorch.StreamRace
+			stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+			producer, consumer := newStream(t, from), newStream(t, to)
+			var made *cgotorch.Tensor
+			if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			defer made.Close()
+			if err := consumer.Do(func(x *cgotorch.Exec) error { x.FromDevice(made); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(producer.Synchronize(), consumer.Synchronize()); err != nil {
+				t.Fatal(err)
+			}
+			if len(found) != 1 || found[0].Earlier.Op != "aten::fill_" || found[0].Later.Op != "FromDevice" {
+				t.Errorf("got %v", found)
+			}
+		})
+	}
+}
+
+// Events cross devices in both directions; time between devices has no meaning.
+func TestEvent_BetweenDevices(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); n < 2 {
+		t.Skip("one device, or none: ", err)
+	}
+	a, b := newStream(t, cgotorch.CUDA(0)), newStream(t, cgotorch.CUDA(1))
+	for _, way := range [][2]*cgotorch.Stream{{a, b}, {b, a}} {
+		var first, second *cgotorch.Event
+		err := way[0].Do(func(x *cgotorch.Exec) error { x.Sleep(50 * time.Millisecond); first = x.RecordTiming(); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Close()
+		began := time.Now()
+		if err := way[1].Wait(first); err != nil {
+			t.Fatal(err)
+		}
+		if second, err = way[1].RecordTiming(); err != nil {
+			t.Fatal(err)
+		}
+		defer second.Close()
+		if done, err := second.Query(); done || err != nil {
+			t.Errorf("done %v %v after %v, before the other device's work", done, err, time.Since(began))
+		}
+		<-second.Done()
+		if done, err := first.Query(); !done || err != nil {
+			t.Errorf("first: %v %v", done, err)
+		}
+		if _, err := second.Elapsed(first); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Errorf("Elapsed between devices: got %v", err)
+		}
+	}
+}
+
+// Work and its gradients stay on the second device, whatever the thread's device was before.
+func TestStreams_SecondDevice(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); n < 2 {
+		t.Skip("one device, or none: ", err)
+	}
+	d := cgotorch.CUDA(1)
+	s := newStream(t, d)
+	before, err := cgotorch.CUDA(0).Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := work(s); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Do(func(x *cgotorch.Exec) error {
+		w := x.Ones(cgotorch.Float32, 32, 32)
+		if err := w.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		x.Backward(x.Sum(x.MatMul(w, w)))
+		if g := w.Grad(); g.Device() != d || x.Item(x.Sum(g)) != 2*32*32*32 {
+			t.Errorf("gradient on %v", g.Device())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := cgotorch.CUDA(0).Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Allocated != before.Allocated || after.Allocations != before.Allocations {
+		t.Errorf("the first device's memory: %+v, before %+v", after, before)
+	}
+}
