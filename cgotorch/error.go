@@ -13,7 +13,7 @@ import (
 // Code classifies an [Error].
 type Code int
 
-// The codes, as the C header numbers them; CodeClosed is Go's own.
+// The codes, as the C header numbers them; CodeClosed and CodeWaited are Go's own.
 const (
 	CodeInvalidArgument Code = C.CT_INVALID_ARGUMENT
 	CodeUnsupported     Code = C.CT_UNSUPPORTED
@@ -24,6 +24,7 @@ const (
 	CodeMisuse          Code = C.CT_MISUSE
 	CodeInternal        Code = C.CT_INTERNAL
 	CodeClosed          Code = 100
+	CodeWaited          Code = 101
 )
 
 // What callers act on; test with [errors.Is].
@@ -36,6 +37,7 @@ var (
 	ErrNotFound        = errors.New("no such operator")
 	ErrMisuse          = errors.New("misuse of an Exec or a Stream")
 	ErrClosed          = errors.New("closed")
+	ErrWaited          = errors.New("waited for the device") // in a Do that asked for [Exec.NoWaits]
 )
 
 func (c Code) sentinel() error {
@@ -56,6 +58,8 @@ func (c Code) sentinel() error {
 		return ErrMisuse
 	case CodeClosed:
 		return ErrClosed
+	case CodeWaited:
+		return ErrWaited
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ ExecGuard::ExecGuard(const ct_exec& x) {
       stream_.emplace(stream.stream);
     }
   }
+  if (x.watch != nullptr) [[unlikely]] watching_ = std::make_unique<Watching>(*x.watch);
   set_autocast(stream.device.type(), x.autocast);
   state_.set_grad_mode(x.grad != 0);
 }
