@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -82,7 +83,8 @@ func TestNoWaits_Silent(t *testing.T) {
 			e.Close()
 		}
 		for range 3 {
-			if err := s.Do(func(x *Exec) error { step(x); x.ReadAsync(x.Ones(Float32)).Close(); return nil }); err != nil {
+			err := s.Do(func(x *Exec) error { step(x); step(x); x.ReadAsync(x.Ones(Float32)).Close(); return nil })
+			if err = errors.Join(err, s.Synchronize()); err != nil {
 				t.Fatal(err)
 			}
 		}
