@@ -40,6 +40,7 @@ var benchmarks = []benchmark{
 	{name: "step/resnet50", slow: true, run: benchStep},
 	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
 	{name: "notify/wake-up", slow: true, run: benchNotify},
+	{name: "starvation", slow: true, run: benchStarvation},
 	{name: "train/imagenet", slow: true, run: benchPhotographs},
 }
 

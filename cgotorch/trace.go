@@ -63,21 +63,21 @@ func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := len(t.marks)
-	t.marks = append(t.marks, TraceMark{Name: name, Start: t.now()})
+	t.marks = append(t.marks, TraceMark{Name: name, Start: t.Now()})
 	var once sync.Once
 	return func() {
 		once.Do(func() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			if !t.stopped {
-				t.marks[i].End = t.now()
+				t.marks[i].End = t.Now()
 			}
 		})
 	}
 }
 
-// now is the time since the trace began, by the wall clock: that is CUPTI's.
-func (t *Trace) now() time.Duration { return time.Duration(time.Now().UnixNano() - t.began.UnixNano()) }
+// Now is the time since the trace began, as records and marks have it: by the wall clock, which is CUPTI's.
+func (t *Trace) Now() time.Duration { return time.Duration(time.Now().UnixNano() - t.began.UnixNano()) }
 
 // Stop waits for every device and ends the trace. Where records were lost, for want of room, or a device is lost, it returns what there
 // is together with an error.
@@ -101,7 +101,7 @@ func (t *Trace) Stop() (*TraceRecords, error) {
 	r.Marks = t.marks
 	for i := range r.Marks {
 		if r.Marks[i].End == 0 {
-			r.Marks[i].End = t.now()
+			r.Marks[i].End = t.Now()
 		}
 	}
 	return r, err
