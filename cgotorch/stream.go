@@ -53,12 +53,12 @@ func streamName(given string) string {
 	return given
 }
 
-// names holds the name of each CUDA stream for traces, by number. A number is for the next stream after Close, so there are not many.
-var names sync.Map // uint64 -> string
+// streamNames holds the name of each CUDA stream for traces, by number. A number is for the next stream after Close, so there are not many.
+var streamNames sync.Map // uint64 -> string
 
 func (s *Stream) register() {
 	if s.device.IsCUDA() {
-		names.Store(uint64(C.ct_stream_id(s.h)), s.name)
+		streamNames.Store(uint64(C.ct_stream_id(s.h)), s.name)
 	}
 }
 

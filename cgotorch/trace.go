@@ -152,7 +152,7 @@ func (r *TraceRecords) nameStreams() {
 		if _, ok := r.names[w.Stream]; ok {
 			continue
 		}
-		if name, ok := names.Load(w.Stream); ok {
+		if name, ok := streamNames.Load(w.Stream); ok {
 			r.names[w.Stream] = name.(string)
 		} else {
 			r.names[w.Stream] = fmt.Sprintf("stream %d of others", uint32(w.Stream))

@@ -106,6 +106,7 @@ class Backend final : public CudaBackend {
   void stop_trace(ct_trace& out) override { ct::stop_trace(out); }
   uint32_t trace_number(c10::Stream stream) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));  // the guard leaves a thread alone that has no context yet
     return ct::trace_number(native(stream));
   }
   void start_watching(CudaCalls* calls) override { ct::start_watching(calls); }

@@ -267,3 +267,32 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 		t.Errorf("on locked threads: %s", wrong)
 	}
 }
+
+// What the witness calls misplaced, on hand-made traces.
+func TestWitness_Misplaced(t *testing.T) {
+	want := []expectation{{stream: 1, thread: 11, kernels: 2}, {stream: 2, thread: 12, kernels: 1}, {stream: 3, fills: 1, bytes: 64}}
+	kernel := func(stream uint64, thread int, blocks uint32) cgotorch.TraceRecord {
+		return cgotorch.TraceRecord{Kind: cgotorch.TraceKernel, Name: "add", Stream: stream, Thread: thread, Blocks: blocks}
+	}
+	fill := cgotorch.TraceRecord{Kind: cgotorch.TraceFill, Stream: 3, Bytes: 64}
+	moved := fill
+	moved.Stream = 2
+	for name, c := range map[string]struct {
+		work []cgotorch.TraceRecord
+		want bool // something is wrong
+	}{
+		"all in place":        {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2)}, false},
+		"one too few":         {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill}, true},
+		"one too many":        {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(1, 11, 2)}, true},
+		"two changed streams": {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 11, 2), fill, kernel(1, 12, 4)}, true},
+		"another's thread":    {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 11, 4), fill, kernel(1, 11, 2)}, true},
+		"an unknown launch":   {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 0, 4), fill, kernel(1, 11, 2)}, true},
+		"another's size":      {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 2), fill, kernel(1, 11, 2)}, true},
+		"nobody's stream":     {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(9, 11, 2)}, true},
+		"a fill elsewhere":    {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), moved, kernel(1, 11, 2)}, true},
+	} {
+		if wrong := misplaced(&cgotorch.TraceRecords{Work: c.work}, want); (len(wrong) > 0) != c.want {
+			t.Errorf("%s: found %q", name, wrong)
+		}
+	}
+}
