@@ -41,6 +41,7 @@ var benchmarks = []benchmark{
 	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
 	{name: "check/resnet18", slow: true, run: benchCheck},
 	{name: "notify/wake-up", slow: true, run: benchNotify},
+	{name: "starvation", slow: true, run: benchStarvation},
 	{name: "train/imagenet", slow: true, run: benchPhotographs},
 }
 

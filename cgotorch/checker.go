@@ -26,7 +26,7 @@ type StreamRace struct {
 type Access struct {
 	Op     string // the operator, such as "aten::add_"
 	What   string // "read", "written", "allocated" or "freed"
-	Stream string // such as "stream 2 (cpu)"; "the host"
+	Stream string // as [Stream.String] says it; "the host" for the program itself
 	Caller string // file:line of the call in the program; "" where unknown
 	Of     string // in backward, file:line of the call whose derivative Op is part of
 	From   int64  // the first byte of the memory that it reaches
@@ -192,13 +192,16 @@ func advice(c *C.ct_race, r *StreamRace) string {
 func newAccess(c *C.ct_access) Access {
 	a := Access{Op: C.GoString(&c.op[0]), What: C.GoString(&c.what[0]), Caller: site(c.site).caller(), Of: site(c.forward).caller(),
 		From: int64(c.begin), To: int64(c.end)}
+	name, known := streamNames.Load(uint64(c.stream))
 	switch {
 	case c.stream == C.CT_STREAM_HOST:
 		a.Stream = hostName
 	case c.is_default != 0:
-		a.Stream = fmt.Sprintf("the default stream (%v)", deviceOf(c.device))
-	default:
-		a.Stream = fmt.Sprintf("stream %d (%v)", int(c.number), deviceOf(c.device))
+		a.Stream = fmt.Sprintf("%s of %v", defaultName, deviceOf(c.device))
+	case known:
+		a.Stream = fmt.Sprintf("%v of %v", name, deviceOf(c.device))
+	default: // made before the checker was turned on, or by another library
+		a.Stream = fmt.Sprintf("unnamed stream %d of %v", int(c.number), deviceOf(c.device))
 	}
 	if a.Op == "" {
 		a.Op = "an operation of LibTorch's"

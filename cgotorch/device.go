@@ -75,6 +75,7 @@ func (d Device) Check() error { return check("Device.Check", C.ct_device_check(d
 
 // Synchronize waits until all work enqueued on every stream of the device is done.
 func (d Device) Synchronize() error {
+	waits("Device.Synchronize")
 	return check("Device.Synchronize", C.ct_device_synchronize(d.c()))
 }
 
@@ -115,5 +116,6 @@ func (d Device) ResetPeakMemory() error {
 // ReleaseCachedMemory waits for the work enqueued on every CUDA device and gives the blocks that LibTorch's allocator holds
 // there unused back to them. On the CPU it does nothing.
 func (d Device) ReleaseCachedMemory() error {
+	waits("Device.ReleaseCachedMemory")
 	return check("Device.ReleaseCachedMemory", C.ct_memory_release_cached(d.c()))
 }

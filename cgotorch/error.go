@@ -13,7 +13,7 @@ import (
 // Code classifies an [Error].
 type Code int
 
-// The codes, as the C header numbers them; CodeClosed and CodeStreamRace are Go's own.
+// The codes, as the C header numbers them; those from CodeClosed on are Go's own.
 const (
 	CodeInvalidArgument Code = C.CT_INVALID_ARGUMENT
 	CodeUnsupported     Code = C.CT_UNSUPPORTED
@@ -25,6 +25,7 @@ const (
 	CodeInternal        Code = C.CT_INTERNAL
 	CodeClosed          Code = 100
 	CodeStreamRace      Code = 101
+	CodeWaited          Code = 102
 )
 
 // What callers act on; test with [errors.Is].
@@ -37,7 +38,8 @@ var (
 	ErrNotFound        = errors.New("no such operator")
 	ErrMisuse          = errors.New("misuse of an Exec or a Stream")
 	ErrClosed          = errors.New("closed")
-	ErrStreamRace      = errors.New("stream race") // see [CheckStreams]
+	ErrStreamRace      = errors.New("stream race")           // see [CheckStreams]
+	ErrWaited          = errors.New("waited for the device") // in a Do that asked for [Exec.NoWaits]
 )
 
 func (c Code) sentinel() error {
@@ -60,6 +62,8 @@ func (c Code) sentinel() error {
 		return ErrClosed
 	case CodeStreamRace:
 		return ErrStreamRace
+	case CodeWaited:
+		return ErrWaited
 	}
 	return nil
 }

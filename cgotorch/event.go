@@ -70,6 +70,7 @@ func (e *Event) Synchronize() error {
 		return err
 	}
 	e.mu.RUnlock()
+	waits(op)
 	<-e.Done()
 	h, err := e.lock(op)
 	if err != nil {

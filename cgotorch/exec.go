@@ -55,6 +55,9 @@ func (x *Exec) report(e *Error) {
 // must ends a call on ts that failed.
 func (x *Exec) must(op string, status *C.ct_status, ts ...*Tensor) {
 	if status == nil {
+		if x.c.watch != nil {
+			x.look(op)
+		}
 		return
 	}
 	e := statusError(op, status)

@@ -6,12 +6,11 @@ package cgotorch
 //
 // // What holds pointers comes as numbers: cgo would look through it for Go pointers, of which there can be none, and that took
 // // a twentieth of a small operator's time.
-// static inline ct_status* call_op(uintptr_t stream, uint64_t thread, int32_t grad, int32_t autocast, uint64_t site,
-//                                  uintptr_t op,
-//                                  const uint64_t* words, int32_t word_count, uintptr_t tensors, int32_t tensor_count,
+// static inline ct_status* call_op(uintptr_t stream, uint64_t thread, int32_t grad, int32_t autocast, uint64_t site, uintptr_t watch,
+//                                  uintptr_t op, const uint64_t* words, int32_t word_count, uintptr_t tensors, int32_t tensor_count,
 //                                  ct_results* results, uint64_t* result_words, uintptr_t result_tensors,
 //                                  uintptr_t overflow) {
-//   const ct_exec x = {(const ct_stream*)stream, thread, grad, autocast, site};
+//   const ct_exec x = {(const ct_stream*)stream, thread, grad, autocast, site, (ct_watch*)watch};
 //   return ct_call(x, (const ct_op*)op, words, word_count, (ct_tensor* const*)tensors, tensor_count, results, result_words,
 //                  (ct_tensor**)result_tensors, (ct_overflow**)overflow);
 // }
@@ -264,7 +263,8 @@ func (c *call) run() {
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
 	c.results.word_capacity, c.results.tensor_capacity = C.int32_t(len(c.outWords)), C.int32_t(len(c.outHandles))
-	status := C.call_op(C.uintptr_t(uintptr(unsafe.Pointer(x.c.stream))), x.c.thread, x.c.grad, x.c.autocast, x.c.site, C.uintptr_t(uintptr(unsafe.Pointer(op))), (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.words))), C.int32_t(len(c.words)),
+	status := C.call_op(C.uintptr_t(uintptr(unsafe.Pointer(x.c.stream))), x.c.thread, x.c.grad, x.c.autocast, x.c.site, C.uintptr_t(uintptr(unsafe.Pointer(x.c.watch))),
+		C.uintptr_t(uintptr(unsafe.Pointer(op))), (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.words))), C.int32_t(len(c.words)),
 		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.handles)))), C.int32_t(len(c.handles)), &c.results,
 		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))),
 		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.outHandles)))), C.uintptr_t(uintptr(unsafe.Pointer(&c.overflow))))
@@ -273,6 +273,9 @@ func (c *call) run() {
 		e := statusError(c.op.name, status)
 		e.Shapes = c.shapes()
 		x.report(e)
+	}
+	if x.c.watch != nil {
+		x.look(c.op.name)
 	}
 	if c.overflow != nil {
 		c.outWords = slices.Grow(c.outWords[:0], int(c.results.words))

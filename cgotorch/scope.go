@@ -18,7 +18,8 @@ type scope struct {
 	unused  []Tensor          // what own hands out next
 	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
 	atEnd   []func()
-	err     *Error // the first failure
+	watch   *C.ct_watch // of NoWaits, or nil
+	err     *Error      // the first failure
 	ended   bool
 }
 
@@ -85,6 +86,7 @@ func (s *scope) end() (first *Panic) {
 		for _, stream := range s.used {
 			stream.unuse()
 		}
+		s.endWatch()
 		s.ended = true
 	}()
 	s.runAtEnd(&first)

@@ -8,8 +8,10 @@ package cgotorch
 import "C"
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 )
 
 // Stream is an in-order queue of work on one device. On the CPU it runs its work at once. A Stream may be used from any
@@ -17,6 +19,7 @@ import (
 type Stream struct {
 	device    Device
 	isDefault bool
+	name      string
 
 	mu     sync.Mutex // held by a Do while it runs, so that Stream's other methods take their place after it
 	worker *worker    // guarded by mu
@@ -29,13 +32,35 @@ type Stream struct {
 
 // StreamOptions are the options of [NewStream]; the zero value is a stream of normal priority.
 type StreamOptions struct {
-	HighPriority bool // the device prefers this stream's waiting work to that of others
+	HighPriority bool   // the device prefers this stream's waiting work to that of others
+	Name         string // shown in traces and texts; "" is "stream N", where N counts the streams made
 }
 
 // defaults holds the default stream of each device, which CUDA has once for the process.
 var defaults struct {
 	sync.Mutex
 	streams map[Device]*Stream
+}
+
+const defaultName = "default stream"
+
+var streamsMade atomic.Int64
+
+func streamName(given string) string {
+	if n := streamsMade.Add(1); given == "" {
+		return fmt.Sprintf("stream %d", n)
+	}
+	return given
+}
+
+// streamNames holds the name of each CUDA stream for traces and reports, by number. A number is for the next stream after Close, so there
+// are not many. Those of the CPU have new ones each, and are here only while the stream checker is on.
+var streamNames sync.Map // uint64 -> string
+
+func (s *Stream) register() {
+	if s.device.IsCUDA() || checking.Load() {
+		streamNames.Store(uint64(C.ct_stream_id(s.h)), s.name)
+	}
 }
 
 // DefaultStream is the device's default stream, the same one at each call. A device that is not there is reported by the
@@ -48,7 +73,7 @@ func DefaultStream(d Device) *Stream {
 		if defaults.streams == nil {
 			defaults.streams = map[Device]*Stream{}
 		}
-		s = &Stream{device: d, isDefault: true}
+		s = &Stream{device: d, isDefault: true, name: defaultName}
 		defaults.streams[d] = s
 	}
 	return s
@@ -64,10 +89,11 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	if o.HighPriority {
 		priority = -1
 	}
-	s := &Stream{device: d}
+	s := &Stream{device: d, name: streamName(o.Name)}
 	if err := check("NewStream", C.ct_stream_new(d.c(), priority, &s.h)); err != nil {
 		return nil, err
 	}
+	s.register()
 	return s, nil
 }
 
@@ -79,9 +105,12 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	s := &Stream{device: d}
+	s := &Stream{device: d, name: streamName("")}
 	if err := check("ExternalStream", C.external_stream(d.c(), C.uintptr_t(stream), &s.h)); err != nil {
 		return nil, err
+	}
+	if C.ct_stream_native(s.h) != nil { // else it is the default stream, which has its name
+		s.register()
 	}
 	return s, nil
 }
@@ -93,6 +122,21 @@ func (s *Stream) Native() (uintptr, error) {
 		return 0, err
 	}
 	return uintptr(C.ct_stream_native(h)), nil
+}
+
+// Name is what [StreamOptions] says, "stream N", or "default stream".
+func (s *Stream) Name() string { return s.name }
+
+// String is the name and the device, as in "default stream of cuda:0".
+func (s *Stream) String() string { return s.name + " of " + s.device.String() }
+
+// ID is the number by which a [TraceRecord] names the stream, until Close; the next stream that is made may have it after that.
+func (s *Stream) ID() (uint64, error) {
+	h, err := s.handle("Stream.ID")
+	if err != nil {
+		return 0, err
+	}
+	return uint64(C.ct_stream_id(h)), nil
 }
 
 // Device is where the stream's work runs.
@@ -131,6 +175,7 @@ func (s *Stream) open(op string) (*C.ct_stream, error) {
 		if err := check(op, C.ct_stream_default(s.device.c(), &s.h)); err != nil {
 			return nil, err
 		}
+		s.register()
 	}
 	return s.h, nil
 }
@@ -243,6 +288,7 @@ func (s *Stream) Synchronize() error {
 		return err
 	}
 	defer s.mu.Unlock()
+	waits("Stream.Synchronize")
 	return check("Stream.Synchronize", C.ct_stream_synchronize(h))
 }
 

@@ -16,6 +16,7 @@ type worker struct {
 	stream *Stream
 	tasks  chan *task
 	ended  chan struct{}
+	scope  *scope // of the Do that runs; for the worker's own goroutine
 }
 
 type task struct {
@@ -73,7 +74,8 @@ func (w *worker) run() {
 	defer close(w.ended)
 	defer workers.Delete(thread)
 	for t := range w.tasks {
-		t.run(w.stream, thread)
+		t.run(w, thread)
+		w.scope = nil
 	}
 }
 
@@ -95,9 +97,10 @@ func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {
 
 // run executes the function and tells how it ended: by return, by an operator's failure, by a panic of the user's, or by
 // Goexit, during which deferred functions run but recover returns nil.
-func (t *task) run(stream *Stream, thread uint64) {
-	s := &scope{stream: stream, thread: thread}
-	x := newExec(s, stream, t.h)
+func (t *task) run(w *worker, thread uint64) {
+	s := &scope{stream: w.stream, thread: thread}
+	x := newExec(s, w.stream, t.h)
+	w.scope = s
 	out := outcome{exited: true}
 	defer func() { t.out <- out }()
 	defer func() {

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "watch.h"
+
 namespace ct {
 namespace {
 
@@ -22,15 +24,6 @@ const Names& metadata_only() {
       "aten::is_signed", "aten::is_pinned", "aten::is_inference", "aten::is_coalesced", "aten::broadcast_tensors",
       "aten::_use_cudnn_ctc_loss", "aten::_nested_tensor_size", "aten::_reshape_alias", "aten::_debug_has_internal_overlap",
       "aten::can_cast", "aten::qscheme", "aten::to_sparse", "aten::_fused_sdp_choice", "aten::_efficientzerotensor",
-  };
-  return names;
-}
-
-// The host waits for the value, or for the shape of the result.
-const Names& waiting() {
-  static const Names names{
-      "aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select",
-      "aten::allclose", "aten::unique_dim", "aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::bincount",
   };
   return names;
 }
@@ -57,7 +50,6 @@ bool holds_tensors(const c10::TypePtr& type) {
 
 std::vector<std::string> corrected_operators() {
   std::vector<std::string> names(metadata_only().begin(), metadata_only().end());
-  names.insert(names.end(), waiting().begin(), waiting().end());
   return names;
 }
 
@@ -65,7 +57,7 @@ Effects effects_of(const c10::FunctionSchema& schema) {
   Effects effects;
   const std::string& op = schema.name();
   const bool metadata = metadata_only().count(op) != 0;
-  effects.waits = waiting().count(op) != 0;
+  effects.waits = waits_on_cuda(op);
   effects.copies = op == "aten::copy_";
   const auto& arguments = schema.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "cuda_program.h"
+#include "cuda_trace.h"
+#include "cuda_watch.h"
 
 namespace ct {
 namespace {
@@ -111,6 +113,16 @@ class Backend final : public CudaBackend {
     const void* function = kernel_of(program, kernel, stream.device_index());
     C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
   }
+
+  void start_trace(size_t limit) override { ct::start_trace(limit); }
+  void stop_trace(ct_trace& out) override { ct::stop_trace(out); }
+  uint32_t trace_number(c10::Stream stream) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));  // the guard leaves a thread alone that has no context yet
+    return ct::trace_number(native(stream));
+  }
+  void start_watching(CudaCalls* calls) override { ct::start_watching(calls); }
+  void stop_watching() noexcept override { ct::stop_watching(); }
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
     // Back only to a device that has a context: to set another one would make one there.

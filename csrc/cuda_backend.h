@@ -7,12 +7,26 @@
 #include <cstddef>
 #include <string>
 
+struct ct_trace;
+
 namespace ct {
 
 // CUDA C++ without includes. Kernels are extern "C".
 struct CudaProgram {
   const char* name;  // for errors
   const char* source;
+};
+
+// Is told of calls to CUDA on the thread that makes them, before they are made; it must not call CUDA itself.
+class CudaCalls {
+ public:
+  virtual ~CudaCalls() = default;
+  // Whether anybody wants to know of this thread's calls.
+  virtual bool watched() noexcept = 0;
+  // A call that waits for the device.
+  virtual void waits(const char* call) noexcept = 0;
+  // An asynchronous copy, which waits when host, or other where it is not NULL, is pageable memory.
+  virtual void copies(const char* call, const void* host, const void* other) noexcept = 0;
 };
 
 // Every member throws c10::Error on a CUDA error.
@@ -52,6 +66,17 @@ class CudaBackend {
   // address of each.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
                       void** arguments) = 0;
+
+  // The next four rest on CUPTI, which is opened when it is first needed; they throw CT_UNSUPPORTED where it is absent or another tool
+  // has it. Records what devices run, until the trace is stopped; at most limit records, the others are counted.
+  virtual void start_trace(size_t limit) = 0;
+  // Waits for every device and ends the trace, also when it throws. Each record's stream is CUPTI's number of it.
+  virtual void stop_trace(ct_trace& out) = 0;
+  // CUPTI's number of the stream, unequal for streams of one device.
+  virtual uint32_t trace_number(c10::Stream stream) = 0;
+  // Tells calls, which must live as long as the process, of all calls in the process until stop_watching.
+  virtual void start_watching(CudaCalls* calls) = 0;
+  virtual void stop_watching() noexcept = 0;
 
   // CUDA's words for the error that has destroyed the device's context, or "" while it lives. Clears other errors.
   virtual std::string context_error(c10::DeviceIndex device) noexcept = 0;

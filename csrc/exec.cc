@@ -23,7 +23,8 @@ ExecGuard::ExecGuard(const ct_exec& x) {
       stream_.emplace(stream.stream);
     }
   }
-  if (checker::is_on()) checked_.emplace(x);
+  if (checker::is_on()) [[unlikely]] checked_.emplace(x);
+  if (x.watch != nullptr) [[unlikely]] watching_ = std::make_unique<Watching>(*x.watch);
   set_autocast(stream.device.type(), x.autocast);
   state_.set_grad_mode(x.grad != 0);
 }

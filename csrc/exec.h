@@ -4,17 +4,19 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/StreamGuard.h>
 
+#include <memory>
 #include <optional>
 
 #include "cgotorch.h"
 #include "checker.h"
 #include "status.h"
 #include "stream.h"
+#include "watch.h"
 
 namespace ct {
 
 // Sets the exec's stream, device, grad mode and autocast, whatever they are on this thread; throws for an exec without a
-// stream, on another thread than its own, or on a lost device.
+// stream, on another thread than its own, or on a lost device. Puts the call under the exec's watch, if it has one.
 class ExecGuard {
  public:
   explicit ExecGuard(const ct_exec& x);
@@ -34,6 +36,7 @@ class ExecGuard {
   const bool grad_before_ = state_.get_grad_mode();
   std::optional<c10::StreamGuard> stream_;
   std::optional<checker::Scope> checked_;  // while the stream checker is on
+  std::unique_ptr<Watching> watching_;
   std::optional<Autocast> before_;  // the thread's, where it had to be changed
 };
 

@@ -24,6 +24,8 @@ struct Free {
   void operator()(ct_event* p) const { ct_event_free(p); }
   void operator()(ct_tensor* p) const { ct_tensor_free(p); }
   void operator()(ct_slab* p) const { ct_slab_free(p); }
+  void operator()(ct_watch* p) const { ct_watch_free(p); }
+  void operator()(ct_trace* p) const { ct_trace_free(p); }
   void operator()(char* p) const { ct_text_free(p); }
 };
 using Status = std::unique_ptr<ct_status, Free>;
@@ -31,6 +33,8 @@ using Stream = std::unique_ptr<ct_stream, Free>;
 using Event = std::unique_ptr<ct_event, Free>;
 using Tensor = std::unique_ptr<ct_tensor, Free>;
 using Slab = std::unique_ptr<ct_slab, Free>;
+using Watch = std::unique_ptr<ct_watch, Free>;
+using Trace = std::unique_ptr<ct_trace, Free>;
 using Text = std::unique_ptr<char, Free>;
 
 // Whether a call succeeded; the message of a failure otherwise.
@@ -98,7 +102,7 @@ inline Event record(const Stream& stream, bool timing = false) {
 }
 
 // An exec of the calling thread, without grad mode and autocast.
-inline ct_exec exec(const Stream& stream) { return ct_exec{stream.get(), ct_thread_id(), 0, -1, 0}; }
+inline ct_exec exec(const Stream& stream) { return ct_exec{stream.get(), ct_thread_id(), 0, -1, 0, nullptr}; }
 inline ct_exec with_grad(ct_exec x) {
   x.grad = 1;
   return x;

@@ -10,6 +10,7 @@
 #include "free_list.h"
 #include "live.h"
 #include "status.h"
+#include "trace.h"
 
 namespace {
 
@@ -39,11 +40,14 @@ uint64_t ct::cuda_stream_id(c10::Stream stream) {
 
 ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool own, int32_t priority)
     : device(device), stream(stream), id(id), own(own), priority(priority) {
+  if (device.is_cuda()) ct::trace_knows(*this);
   ++ct::live().streams;
 }
 
 ct_stream::~ct_stream() {
   --ct::live().streams;
+  // One that was made elsewhere may be destroyed there from now on; the default stream never is.
+  if (!own && device.is_cuda() && ct_stream_native(this) != nullptr) ct::trace_forgets(*this);
   if (own && device.is_cuda()) free_streams().give({device.index(), priority}, stream);
 }
 

@@ -115,6 +115,7 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
         ct::cuda().copy_to_device(result.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
         if (ct::cuda().page_locked(data)) x.stream->stream.synchronize();
       } else {
+        ct::would_wait(x, "on a CUDA device it would wait: the memory is read before return");
         std::memcpy(result.mutable_data_ptr(), data, static_cast<size_t>(bytes));
       }
     }
@@ -128,6 +129,7 @@ ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int
     ct::check_host(from.tensor, data, bytes);
     ct::use(from, *x.stream);
     if (bytes == 0) return;
+    ct::would_wait(x, "on a CUDA device it would wait for the elements");
     const c10::AutoGradMode no_grad(false);
     at::from_blob(data, from.tensor.sizes(), at::TensorOptions().dtype(from.tensor.dtype())).copy_(from.tensor);
     ct::checker::host_waited_for(*x.stream);

@@ -62,7 +62,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	if err != nil {
 		return nil, err
 	}
-	if p.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{}); err != nil {
+	if p.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "prefetcher copies"}); err != nil {
 		return nil, fmt.Errorf("prefetcher: %w", err)
 	}
 	if device.IsCUDA() {

@@ -3,7 +3,7 @@
  * LibTorch keeps the current stream, device, grad mode and autocast in thread-local storage. A goroutine changes threads
  * between two calls, so a value set by one call is wrong at the next. Here every call that enqueues work takes a ct_exec,
  * which says where and how; the core sets LibTorch's state at the beginning of that call and restores it at the end.
- * No call sets anything for a later call, except those in the last section, "Process-wide".
+ * No call sets anything for a later call, except those of traces and in the last section, "Process-wide".
  *
  * Rules that hold for every function:
  *  - A function that can fail returns NULL, or a ct_status that the caller frees. On failure no out-parameter is written.
@@ -40,6 +40,8 @@ typedef struct ct_tensor ct_tensor;
 typedef struct ct_op ct_op;
 typedef struct ct_overflow ct_overflow;
 typedef struct ct_slab ct_slab;
+typedef struct ct_watch ct_watch;
+typedef struct ct_trace ct_trace;
 
 /* ---- Status -------------------------------------------------------------------------------------------------------- */
 
@@ -142,6 +144,7 @@ typedef struct ct_exec {
   int32_t grad;            /* 1: operators are recorded for backward */
   int32_t autocast;        /* a dtype, or -1 for none */
   uint64_t site;           /* the caller's number for the place of the call, given back in the stream checker's reports; 0 for none */
+  ct_watch* watch;         /* borrowed; notes what waits for the device, or NULL */
 } ct_exec;
 
 /* A number unequal for each thread that lives or has lived; never 0. */
@@ -262,6 +265,17 @@ ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, const ct_tens
 /* Enqueues work that takes so long and does nothing else; on the CPU it waits that long. */
 ct_status* ct_sleep(ct_exec x, int64_t nanoseconds) CT_NOEXCEPT;
 
+/* ---- Waits ----------------------------------------------------------------------------------------------------------- */
+
+/* Notes the first wait for the device in calls whose exec carries it, those of backward on LibTorch's threads among them. On CUDA
+ * CUPTI tells of the calls that wait; for the CPU, where nothing does, the operators that would wait on CUDA are known by name. Fails
+ * with CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
+ct_status* ct_watch_new(ct_device device, ct_watch** out) CT_NOEXCEPT;
+/* No call that carries it may be running. */
+void ct_watch_free(ct_watch* watch /* consumed */) CT_NOEXCEPT;
+/* What waited first, and in which operators; NULL while nothing has. Valid until the watch is freed. */
+const char* ct_watch_seen(const ct_watch* watch) CT_NOEXCEPT;
+
 /* ---- Autograd -------------------------------------------------------------------------------------------------------- */
 
 /* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires one. grads may be NULL, and so may each of
@@ -347,6 +361,41 @@ typedef struct ct_live {
 } ct_live;
 
 void ct_live_handles(ct_live* out) CT_NOEXCEPT;
+
+/* ---- Traces ---------------------------------------------------------------------------------------------------------- */
+
+enum { CT_TRACE_KERNEL = 1, CT_TRACE_COPY = 2, CT_TRACE_FILL = 3 };
+enum { CT_COPY_OTHER = 0, CT_COPY_HOST_TO_DEVICE = 1, CT_COPY_DEVICE_TO_HOST = 2, CT_COPY_DEVICE_TO_DEVICE = 3, CT_COPY_PEER = 4 };
+
+#define CT_STREAM_FOREIGN (UINT64_C(1) << 62) /* with device and CUPTI's number: a stream of which there is no ct_stream */
+
+/* One kernel, copy or fill that a device ran. Times are nanoseconds of CLOCK_REALTIME. */
+typedef struct ct_trace_record {
+  uint64_t start, end;  /* on the device */
+  uint64_t launched;    /* when the host made the call; 0 where that was before the trace, or is not known */
+  uint64_t bytes;       /* copied or filled; 0 for a kernel */
+  uint64_t stream;      /* ct_stream_id of the stream it ran on, as the driver tells; or CT_STREAM_FOREIGN */
+  uint32_t name;        /* for ct_trace_name; of a kernel */
+  uint32_t thread;      /* that made the call: gettid(); 0 where not known */
+  uint32_t blocks;      /* of a kernel */
+  int32_t device;
+  uint8_t kind;         /* CT_TRACE_… */
+  uint8_t copy;         /* CT_COPY_… */
+  uint8_t pageable;     /* 1: the host's side of a copy was not page-locked */
+} ct_trace_record;
+
+/* Process-wide: records what CUDA devices run until ct_trace_stop, at most max_records of it. Only one trace runs at a time. Fails
+ * with CT_NO_DEVICE, and with CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
+ct_status* ct_trace_start(int64_t max_records) CT_NOEXCEPT;
+/* Waits for every device, and ends the trace, also when it fails. */
+ct_status* ct_trace_stop(ct_trace** out) CT_NOEXCEPT;
+void ct_trace_free(ct_trace* trace /* consumed */) CT_NOEXCEPT;
+/* In order of their starts; valid until the trace is freed. */
+const ct_trace_record* ct_trace_records(const ct_trace* trace, int64_t* count) CT_NOEXCEPT;
+/* Records that were lost, for want of room. */
+int64_t ct_trace_lost(const ct_trace* trace) CT_NOEXCEPT;
+/* Valid until the trace is freed; "" for a number that no record has. */
+const char* ct_trace_name(const ct_trace* trace, uint32_t name) CT_NOEXCEPT;
 
 /* ---- Process-wide ---------------------------------------------------------------------------------------------------- */
 

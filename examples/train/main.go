@@ -54,6 +54,7 @@ type Config struct {
 	Resume  bool   `json:"-"`
 	Weights string `json:"-"`
 	StepLog bool   `json:"-"`
+	Trace   string `json:"-"`
 }
 
 func main() {
@@ -81,6 +82,7 @@ func main() {
 	flag.BoolVar(&c.Resume, "resume", false, "continue from the checkpoint in -out, with the settings saved there; -epochs may be raised")
 	flag.StringVar(&c.Weights, "weights", "", "a .safetensors file with the first weights, such as a torchvision state dict; with other classes, all but the last layer")
 	flag.BoolVar(&c.StepLog, "log-steps", false, "log the loss of every step too")
+	flag.StringVar(&c.Trace, "trace", "", fmt.Sprintf("file for a trace of steps %d to %d, or of the first epoch if that is shorter, which ui.perfetto.dev opens; on the CPU it has the steps' marks alone", traceAfter, traceAfter+traceSteps-1))
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q; flags begin with -", flag.Arg(0)))

@@ -31,6 +31,7 @@ type trainer struct {
 	progress Progress
 	sums     sums
 	log      *log
+	tracer   *tracer // nil for no trace
 }
 
 // Progress is how far a run has come. It is saved with a checkpoint.
@@ -153,6 +154,9 @@ func (t *trainer) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if t.tracer, err = newTracer(t.Trace, t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
+		return err
+	}
 	return t.log.begin(t) // last: it begins a new log where none is continued
 }
 
@@ -212,14 +216,18 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 // trainEpoch is the loop of a training program: a batch that is on the device already, and one step.
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
 	var losses lossLog // one step late, so that the device has always work
-	defer func() { err = errors.Join(err, losses.close(t)) }()
+	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish()) }()
 	for batch, err := range t.train.ahead.Epoch(ctx) {
 		if err != nil {
 			return err
 		}
 		t.opt.SetScale(t.schedule(t.progress.Step))
+		traced, err := t.tracer.begin(t.progress.Step)
+		if err != nil {
+			return err
+		}
 		var loss *cgotorch.HostRead
-		err := t.stream.Do(func(x *cgotorch.Exec) error {
+		err = t.stream.Do(func(x *cgotorch.Exec) error {
 			pictures, labels := batch.Use(x)
 			t.opt.ZeroGrad()
 			ax := t.autocast(x)
@@ -238,6 +246,9 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 		})
 		if err != nil {
 			return fmt.Errorf("step %d: %w", t.progress.Step, err)
+		}
+		if err := traced(); err != nil {
+			return err
 		}
 		if err := losses.next(t, t.progress.Step, loss); err != nil {
 			return err
@@ -330,6 +341,7 @@ func (t *trainer) close() {
 		nn.Close(t.model)
 	}
 	t.sums.close()
+	t.tracer.close()
 	if t.log != nil {
 		t.log.close()
 	}

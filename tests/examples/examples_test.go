@@ -197,6 +197,52 @@ func TestTrain(t *testing.T) {
 	})
 }
 
+// A trace holds the steps of the first epoch and names what it shows; it is there whole or not at all.
+func TestTrain_Trace(t *testing.T) {
+	for name, c := range map[string]struct{ images, first, steps int }{
+		"a short epoch": {200, 0, 7},
+		"a long epoch":  {32 * 33, 10, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			path := filepath.Join(folder, "trace.json")
+			_, stderr, status := run(t, "train", trainArgs(part(t, c.images, 32, nil), filepath.Join(folder, "run"), "-epochs", "2", "-trace", path)...)
+			if want := fmt.Sprintf("trace.json: %d steps, for ui.perfetto.dev; marks alone", c.steps); status != 0 || !strings.Contains(stderr, want) {
+				t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var file struct {
+				TraceEvents []struct {
+					Name     string  `json:"name"`
+					Phase    string  `json:"ph"`
+					Duration float64 `json:"dur"`
+				} `json:"traceEvents"`
+			}
+			if err := json.Unmarshal(text, &file); err != nil {
+				t.Fatal(err)
+			}
+			marks := 0
+			for _, e := range file.TraceEvents {
+				if e.Phase == "X" {
+					if want := fmt.Sprintf("step %d", c.first+marks); e.Name != want || e.Duration <= 0 {
+						t.Errorf("mark %d is %q of %v us, want %q", marks, e.Name, e.Duration, want)
+					}
+					marks++
+				}
+			}
+			if marks != c.steps {
+				t.Errorf("%d marks, want %d", marks, c.steps)
+			}
+			if entries, _ := os.ReadDir(folder); len(entries) != 2 {
+				t.Errorf("%d files, want the trace and the run", len(entries))
+			}
+		})
+	}
+}
+
 func firstImage(t *testing.T, archive string) string {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -377,6 +423,7 @@ func TestTrain_Refuses(t *testing.T) {
 		"smoothing above 1":        {trainArgs(good, t.TempDir(), "-label-smoothing", "2"), "-label-smoothing 2"},
 		"clip norm of NaN":         {trainArgs(good, t.TempDir(), "-clip-norm", "NaN"), "-clip-norm NaN"},
 		"negative batch":           {trainArgs(good, t.TempDir(), "-batch", "-1"), "-batch -1"},
+		"no folder for the trace":  {trainArgs(good, t.TempDir(), "-trace", "no/such/trace.json"), "-trace"},
 		"nothing to resume":        {[]string{"-resume", "-out", t.TempDir()}, "checkpoint.safetensors"},
 		"setting of a resumed":     {[]string{"-resume", "-out", resumable, "-lr", "9"}, "leave out -lr"},
 		"damaged checkpoint":       {[]string{"-resume", "-out", damaged}, "checkpoint.safetensors"},

@@ -1,0 +1,131 @@
+package cgotorch
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// thisLine is where its caller stands.
+func thisLine() string {
+	_, file, line, _ := runtime.Caller(1)
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+// What waits is told with its place, and the Do goes no further than the next operator.
+func TestNoWaits_Tells(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		other := newStream(t, d)
+		for name, c := range map[string]struct {
+			fn   func(x *Exec) string // returns the line of the call
+			want string
+		}{
+			"Item":            {func(x *Exec) string { x.Item(x.Ones(Float32)); return thisLine() }, "aten::_local_scalar_dense"},
+			"ToSlice":         {func(x *Exec) string { ToSlice[float32](x, x.Ones(Float32, 2)); return thisLine() }, "ToSlice"},
+			"FromSlice":       {func(x *Exec) string { FromSlice(x, make([]float32, 1<<20)); return thisLine() }, "FromSlice"},
+			"NonZero":         {func(x *Exec) string { x.NonZero(x.Ones(Float32, 2)); return thisLine() }, "aten::nonzero"},
+			"MaskedSelect":    {func(x *Exec) string { x.MaskedSelect(x.Ones(Float32, 2), x.Ones(Bool, 2)); return thisLine() }, "aten::masked_select"},
+			"Equal":           {func(x *Exec) string { x.Equal(x.Ones(Float32, 2), x.Ones(Float32, 2)); return thisLine() }, "aten::equal"},
+			"by name":         {func(x *Exec) string { x.Call("aten::is_nonzero", x.Ones(Float32)); return thisLine() }, "aten::is_nonzero > aten::item"},
+			"derived":         {func(x *Exec) string { x.NoGrad().Item(x.Ones(Float32)); return thisLine() }, "aten::_local_scalar_dense"},
+			"another stream":  {func(x *Exec) string { other.Synchronize(); return thisLine() }, "Stream.Synchronize"},
+			"the device":      {func(x *Exec) string { d.Synchronize(); return thisLine() }, "Device.Synchronize"},
+			"event":           {func(x *Exec) string { e := x.Record(); defer e.Close(); e.Synchronize(); return thisLine() }, "Event.Synchronize"},
+			"in the backward": {func(x *Exec) string { return backwardThatWaits(x) }, "aten::nonzero"},
+		} {
+			var line string
+			after := false
+			err := newStream(t, d).Do(func(x *Exec) error {
+				c.fn(x) // memory and algorithms are there afterwards
+				x = x.NoWaits()
+				line = c.fn(x)
+				x.Ones(Float32, 1)
+				after = true
+				return nil
+			})
+			wantError(t, err, ErrWaited, c.want, line)
+			if after {
+				t.Errorf("%s: the Do went on", name)
+			}
+		}
+	})
+}
+
+// backwardThatWaits indexes with a mask, without the watch, so that backward has to count it again.
+func backwardThatWaits(x *Exec) (line string) {
+	plain := *x
+	plain.c.watch = nil
+	a := plain.Ones(Float32, 4)
+	if err := a.SetRequiresGrad(true); err != nil {
+		panic(err)
+	}
+	y := plain.Call("aten::index.Tensor", a, []*Tensor{plain.Ones(Bool, 4)})[0].(*Tensor)
+	sum := plain.Sum(y)
+	func() { x.Backward(sum); line = thisLine() }()
+	return line
+}
+
+// What does not wait is not told, nor what an Exec does that was not derived, nor what other goroutines do.
+func TestNoWaits_Silent(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		step := func(x *Exec) {
+			a := x.Ones(Float32, 64, 64)
+			if err := a.SetRequiresGrad(true); err != nil {
+				t.Error(err)
+			}
+			x.Backward(x.Sum(x.ReLU(x.MM(a, a))))
+			e := x.Record()
+			x.Wait(e)
+			e.Close()
+		}
+		for range 3 {
+			err := s.Do(func(x *Exec) error { step(x); step(x); x.ReadAsync(x.Ones(Float32)).Close(); return nil })
+			if err = errors.Join(err, s.Synchronize()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop, waiting := make(chan bool), make(chan bool)
+		go func() {
+			defer close(waiting)
+			another := DefaultStream(d)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				err := another.Do(func(x *Exec) error { x.Item(x.Ones(Float32)); return nil })
+				if err == nil {
+					err = d.Synchronize()
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+		for range 20 {
+			err := s.Do(func(x *Exec) error {
+				plain := x
+				x = x.NoWaits()
+				step(x)
+				step(x.NoWaits())
+				x.ReadAsync(x.Ones(Float32)).Close()
+				plain.Item(plain.Ones(Float32))
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		close(stop)
+		<-waiting
+		if err := s.Do(func(x *Exec) error { x.Item(x.Ones(Float32)); d.Synchronize(); return nil }); err != nil {
+			t.Errorf("after NoWaits: %v", err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package cgotorch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// CopyHidden says how much of the copying to devices lay behind computing: total is the time of all copies from host to device, one by
+// one, and hidden that part of it during which at least one kernel of another stream ran on the same device. share is hidden/total,
+// and 1 where there was nothing to hide.
+func (r *TraceRecords) CopyHidden() (share float64, hidden, total time.Duration) {
+	for _, d := range r.devices() {
+		for _, stream := range r.streams(d) {
+			var copies, kernels []interval
+			for _, w := range r.Work {
+				switch {
+				case w.Device != d:
+				case w.Stream == stream && w.Kind == TraceCopy && w.Copy == CopyHostToDevice:
+					copies = append(copies, interval{w.Start, w.End})
+				case w.Stream != stream && w.Kind == TraceKernel:
+					kernels = append(kernels, interval{w.Start, w.End})
+				}
+			}
+			if len(copies) == 0 {
+				continue
+			}
+			busy := union(kernels)
+			for _, c := range copies {
+				total += c.end - c.start
+				hidden += covered(c, busy)
+			}
+		}
+	}
+	if total == 0 {
+		return 1, 0, 0
+	}
+	return float64(hidden) / float64(total), hidden, total
+}
+
+type interval struct{ start, end time.Duration }
+
+// union joins intervals that overlap or touch; the result is sorted.
+func union(all []interval) []interval {
+	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
+	var joined []interval
+	for _, i := range all {
+		if last := len(joined) - 1; last >= 0 && i.start <= joined[last].end {
+			joined[last].end = max(joined[last].end, i.end)
+		} else {
+			joined = append(joined, i)
+		}
+	}
+	return joined
+}
+
+// covered is how much of i lies in the intervals, which are a union.
+func covered(i interval, by []interval) time.Duration {
+	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
+		if b.end <= start {
+			return -1
+		}
+		return 1
+	})
+	var sum time.Duration
+	for _, b := range by[first:] {
+		if b.start >= i.end {
+			break
+		}
+		sum += min(b.end, i.end) - max(b.start, i.start)
+	}
+	return sum
+}
+
+// span is the part of a mark that a stream saw.
+type span struct {
+	mark   TraceMark
+	stream uint64
+	device Device
+	interval
+}
+
+// spans are, for each mark and each stream that had kernels enqueued in it, the time from the first kernel's start to the last one's end.
+func (r *TraceRecords) spans() []span {
+	byLaunch := make([]*TraceRecord, 0, len(r.Work))
+	for i := range r.Work {
+		if w := &r.Work[i]; w.Kind == TraceKernel && w.Launch != NotLaunched {
+			byLaunch = append(byLaunch, w)
+		}
+	}
+	slices.SortFunc(byLaunch, func(a, b *TraceRecord) int { return cmp.Compare(a.Launch, b.Launch) })
+	before := func(w *TraceRecord, at time.Duration) int {
+		if w.Launch < at {
+			return -1
+		}
+		return 1
+	}
+	var all []span
+	for _, m := range r.Marks {
+		at := map[uint64]int{}
+		first, _ := slices.BinarySearchFunc(byLaunch, m.Start, before)
+		for _, w := range byLaunch[first:] {
+			if w.Launch >= m.End {
+				break
+			}
+			i, ok := at[w.Stream]
+			if !ok {
+				i = len(all)
+				at[w.Stream] = i
+				all = append(all, span{m, w.Stream, w.Device, interval{w.Start, w.End}})
+			}
+			all[i].start, all[i].end = min(all[i].start, w.Start), max(all[i].end, w.End)
+		}
+	}
+	return all
+}
+
+// lanes gives each interval a row, so that in one row every two either lie in one another or apart, as trace viewers want it.
+func lanes(all []interval) []int {
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(all[a].start, all[b].start), cmp.Compare(all[b].end, all[a].end)) // the outer one first
+	})
+	var open [][]time.Duration // of each row, the ends of what is open, innermost last
+	rows := make([]int, len(all))
+	for _, i := range order {
+		row := 0
+		for ; ; row++ {
+			if row == len(open) {
+				open = append(open, nil)
+			}
+			stack := open[row]
+			for len(stack) > 0 && stack[len(stack)-1] <= all[i].start {
+				stack = stack[:len(stack)-1]
+			}
+			open[row] = stack
+			if len(stack) == 0 || all[i].end <= stack[len(stack)-1] {
+				open[row] = append(stack, all[i].end)
+				break
+			}
+		}
+		rows[i] = row
+	}
+	return rows
+}

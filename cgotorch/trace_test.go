@@ -1,0 +1,314 @@
+package cgotorch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+// handMade is a trace as if a device had made it. Times are in microseconds.
+func handMade(work []TraceRecord, marks ...TraceMark) *TraceRecords {
+	r := &TraceRecords{names: map[uint64]string{1: defaultName, 2: "prefetcher copies", 9: "stream 9", 10: "stream 10"}}
+	for _, w := range work {
+		w.Start, w.End, w.Launch = w.Start*time.Microsecond, w.End*time.Microsecond, w.Launch*time.Microsecond
+		w.Device.cuda = true
+		r.Work = append(r.Work, w)
+	}
+	for _, m := range marks {
+		r.Marks = append(r.Marks, TraceMark{m.Name, m.Start * time.Microsecond, m.End * time.Microsecond})
+	}
+	return r
+}
+
+func kernel(stream uint64, start, end time.Duration) TraceRecord {
+	return TraceRecord{Kind: TraceKernel, Name: "k<float, 4>", Stream: stream, Start: start, End: end, Launch: start - 1, Thread: 7, Blocks: 3}
+}
+
+func hostToDevice(stream uint64, start, end time.Duration) TraceRecord {
+	return TraceRecord{Kind: TraceCopy, Copy: CopyHostToDevice, Stream: stream, Start: start, End: end, Launch: start - 1, Bytes: 64}
+}
+
+func TestTraceRecords_CopyHidden(t *testing.T) {
+	back := hostToDevice(2, 0, 100)
+	back.Copy = CopyDeviceToHost
+	elsewhere := kernel(1, 0, 100)
+	elsewhere.Device = CUDA(1)
+	for name, c := range map[string]struct {
+		work          []TraceRecord
+		hidden, total time.Duration
+	}{
+		"nothing to hide":                  {[]TraceRecord{kernel(1, 0, 10), back}, 0, 0},
+		"alone":                            {[]TraceRecord{hostToDevice(2, 0, 10)}, 0, 10},
+		"behind one kernel":                {[]TraceRecord{kernel(1, 0, 20), hostToDevice(2, 5, 15)}, 10, 10},
+		"half of it":                       {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 5, 15)}, 5, 10},
+		"kernels that overlap count once":  {[]TraceRecord{kernel(1, 0, 10), kernel(9, 4, 12), hostToDevice(2, 0, 20)}, 12, 20},
+		"between two kernels":              {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
+		"over a gap":                       {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
+		"a kernel of the copies' stream":   {[]TraceRecord{hostToDevice(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
+		"each copy counts for itself":      {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 0, 10), hostToDevice(9, 0, 10)}, 20, 20},
+		"a kernel of another device":       {[]TraceRecord{hostToDevice(2, 0, 10), elsewhere}, 0, 10},
+		"a kernel that is over, and later": {[]TraceRecord{kernel(1, 0, 4), hostToDevice(2, 5, 15), kernel(1, 15, 16)}, 0, 10},
+	} {
+		share, hidden, total := handMade(c.work).CopyHidden()
+		if hidden != c.hidden*time.Microsecond || total != c.total*time.Microsecond {
+			t.Errorf("%s: %v of %v are hidden, want %d and %d us", name, hidden, total, c.hidden, c.total)
+		}
+		want := 1.0
+		if c.total > 0 {
+			want = float64(c.hidden) / float64(c.total)
+		}
+		if math.Abs(share-want) > 1e-12 {
+			t.Errorf("%s: the share is %v, want %v", name, share, want)
+		}
+	}
+}
+
+// A step's part on a stream is from its first kernel's start to its last one's end, by when they were enqueued.
+func TestTraceRecords_Spans(t *testing.T) {
+	late := kernel(1, 50, 60)
+	late.Launch = 5 // the host runs ahead
+	unknown := kernel(1, 0, 90)
+	r := handMade([]TraceRecord{kernel(1, 3, 8), late, kernel(9, 4, 6), hostToDevice(2, 3, 9), kernel(1, 70, 80), unknown},
+		TraceMark{"step 0", 1, 10}, TraceMark{"step 1", 60, 71}, TraceMark{"nothing", 90, 99})
+	r.Work[5].Launch = NotLaunched
+	type part struct {
+		name       string
+		stream     uint64
+		start, end time.Duration
+	}
+	var got []part
+	for _, s := range r.spans() {
+		got = append(got, part{s.mark.Name, s.stream, s.start / time.Microsecond, s.end / time.Microsecond})
+	}
+	want := []part{{"step 0", 1, 3, 60}, {"step 0", 9, 4, 6}, {"step 1", 1, 70, 80}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestLanes(t *testing.T) {
+	for name, c := range map[string]struct {
+		all  []interval
+		want []int
+	}{
+		"none":                {nil, []int{}},
+		"apart":               {[]interval{{0, 1}, {1, 2}, {5, 6}}, []int{0, 0, 0}},
+		"one in another":      {[]interval{{0, 10}, {2, 3}, {3, 10}}, []int{0, 0, 0}},
+		"half in another":     {[]interval{{0, 10}, {5, 15}, {10, 20}}, []int{0, 1, 0}},
+		"the same twice":      {[]interval{{0, 10}, {0, 10}}, []int{0, 0}},
+		"the inner one first": {[]interval{{2, 3}, {0, 10}}, []int{0, 0}},
+	} {
+		if got := lanes(c.all); !slices.Equal(got, c.want) {
+			t.Errorf("%s: rows %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestTraceRecords_WriteChrome(t *testing.T) {
+	fill := TraceRecord{Kind: TraceFill, Stream: 10, Start: 1, End: 2, Launch: 0, Bytes: 8}
+	r := handMade([]TraceRecord{kernel(10, 1, 2), kernel(9, 1, 2), hostToDevice(2, 3, 5), kernel(1, 2, 30000000), fill},
+		TraceMark{`step "0"`, 0, 4}, TraceMark{"step 1", 4, 9})
+	var out bytes.Buffer
+	if err := r.WriteChrome(&out); err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		TraceEvents []struct {
+			Name     string   `json:"name"`
+			Phase    string   `json:"ph"`
+			Process  int      `json:"pid"`
+			Row      int      `json:"tid"`
+			Time     *float64 `json:"ts"`
+			Duration *float64 `json:"dur"`
+			Args     struct {
+				Name     string  `json:"name"`
+				Enqueued float64 `json:"enqueued"`
+			} `json:"args"`
+		} `json:"traceEvents"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &file); err != nil {
+		t.Fatalf("%v in\n%s", err, out.String())
+	}
+	rows, events := map[int]string{}, map[string][]string{}
+	for _, e := range file.TraceEvents {
+		switch {
+		case e.Name == "thread_name" && e.Process == 2:
+			rows[e.Row] = e.Args.Name
+		case e.Phase == "X":
+			if e.Time == nil || e.Duration == nil {
+				t.Fatalf("%s has no time", e.Name)
+			}
+			where := "host"
+			if e.Process == 2 {
+				where = rows[e.Row]
+			}
+			events[where] = append(events[where], e.Name)
+		}
+	}
+	for i, want := range []string{"default stream: marks", "default stream", "stream 9: marks", "stream 9", "stream 10: marks", "stream 10", "prefetcher copies"} {
+		if rows[i+1] != want {
+			t.Errorf("row %d is %q, want %q", i+1, rows[i+1], want)
+		}
+	}
+	for where, want := range map[string][]string{
+		"host": {`step "0"`, "step 1"}, "default stream": {"k<float, 4>"}, "default stream: marks": {`step "0"`},
+		"prefetcher copies": {"copy host to device"}, "stream 10": {"k<float, 4>", "fill"},
+	} {
+		if !slices.Equal(events[where], want) {
+			t.Errorf("%s has %q, want %q", where, events[where], want)
+		}
+	}
+	if text := out.String(); !bytes.Contains(out.Bytes(), []byte(`"dur":29999998.000`)) {
+		t.Errorf("a long kernel's time is not exact:\n%s", text)
+	}
+	full := errors.New("full")
+	if err := r.WriteChrome(failing{full}); !errors.Is(err, full) {
+		t.Errorf("a writer that fails gives %v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// Without CUDA a trace holds marks alone; there is one at a time.
+func TestTrace_Marks(t *testing.T) {
+	checkLeaks(t)
+	trace, err := StartTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = StartTrace()
+	wantError(t, err, ErrMisuse, "a trace is running already", "trace_test.go")
+	end := trace.Mark("first")
+	time.Sleep(2 * time.Millisecond)
+	end()
+	end()
+	open := trace.Mark("open")
+	do(t, CPU, func(x *Exec) { x.Ones(Float32, 4) })
+	r, err := trace.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	open()
+	if len(r.Marks) != 2 || r.Marks[0].Name != "first" || r.Marks[0].End-r.Marks[0].Start < time.Millisecond || r.Marks[1].End < r.Marks[1].Start || r.Marks[1].End == 0 {
+		t.Errorf("marks %v", r.Marks)
+	}
+	if len(r.Work) != 0 {
+		t.Errorf("the CPU's work is in the trace: %v", r.Work[0])
+	}
+	if share, _, total := r.CopyHidden(); share != 1 || total != 0 {
+		t.Errorf("%v of %v is hidden of nothing", share, total)
+	}
+	_, err = trace.Stop()
+	wantError(t, err, ErrClosed, "the trace has been stopped")
+	again, err := StartTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Kernels, copies and fills are told by stream, size and thread.
+func TestTrace_OnCUDA(t *testing.T) {
+	d := cuda(t)
+	checkLeaks(t)
+	before, err := NewStream(d, StreamOptions{Name: "made before"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	var a, b *Tensor
+	err = before.Do(func(x *Exec) error {
+		a, b = x.Keep(x.Ones(Float32, 1<<16)), x.Keep(x.Ones(Float32, 1<<16))
+		return nil
+	})
+	defer a.Close()
+	defer b.Close()
+	if err = errors.Join(err, d.Synchronize()); err != nil {
+		t.Fatal(err)
+	}
+	trace, err := StartTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	during, err := NewStream(d, StreamOptions{Name: "made during"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer during.Close()
+	end := trace.Mark("adds")
+	for _, s := range []*Stream{before, during} {
+		if err := s.Do(func(x *Exec) error { x.AddScalarInPlace(map[*Stream]*Tensor{before: a, during: b}[s], 1.0); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end()
+	if err := during.Do(func(x *Exec) error { FromSlice(x, make([]uint8, 12345)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	r, err := trace.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernels, copies := map[string]int{}, 0
+	for _, w := range r.Work {
+		if w.End < w.Start || w.Device != d {
+			t.Errorf("%+v", w)
+		}
+		switch w.Kind {
+		case TraceKernel:
+			kernels[r.StreamName(w.Stream)]++
+			if w.Name == "" || w.Blocks == 0 || w.Thread == 0 || w.Launch == NotLaunched {
+				t.Errorf("%+v", w)
+			}
+		case TraceCopy:
+			copies++
+			if w.Bytes != 12345 || w.Copy != CopyHostToDevice || !w.Pageable || r.StreamName(w.Stream) != "made during" {
+				t.Errorf("%+v", w)
+			}
+		}
+	}
+	if len(kernels) != 2 || kernels["made before"] != 1 || kernels["made during"] != 1 || copies != 1 {
+		t.Errorf("kernels %v and %d copies", kernels, copies)
+	}
+	if id, err := before.ID(); err != nil || r.StreamName(id) != "made before" {
+		t.Errorf("stream %d is %q, %v", id, r.StreamName(id), err)
+	}
+	if spans := r.spans(); len(spans) != 2 || spans[0].mark.Name != "adds" {
+		t.Errorf("spans %v", spans)
+	}
+}
+
+func TestStream_Names(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := DefaultStream(d)
+		if got, want := s.String(), "default stream of "+d.String(); got != want || s.Name() != "default stream" {
+			t.Errorf("the default stream is %q, want %q", got, want)
+		}
+		named, err := NewStream(d, StreamOptions{Name: "copies"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer named.Close()
+		if named.Name() != "copies" {
+			t.Errorf("the name is %q", named.Name())
+		}
+		a, b := newStream(t, d), newStream(t, d)
+		if a.Name() == b.Name() {
+			t.Errorf("two streams are called %q", a.Name())
+		}
+		x, errA := a.ID()
+		y, errB := b.ID()
+		if x == y || errA != nil || errB != nil {
+			t.Errorf("numbers %d and %d, %v, %v", x, y, errA, errB)
+		}
+	})
+}

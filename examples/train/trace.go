@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Which steps of the run's first epoch -trace traces: those after the first traceAfter, in which memory is allocated and algorithms are
+// chosen, and no more than traceSteps of them. All, where the epoch has not as many.
+const (
+	traceAfter = 10
+	traceSteps = 20
+)
+
+// tracer writes a trace of some steps. The nil tracer does nothing.
+type tracer struct {
+	path     string
+	file     *os.File // beside path until it is whole
+	from, to int      // the steps, counted from the run's first
+	next     int
+	trace    *cgotorch.Trace // while it runs
+}
+
+// newTracer makes sure at once that there is a place for the file. path may be empty, for no trace; steps is how many the run's first
+// epoch has.
+func newTracer(path string, steps int) (*tracer, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	if err != nil {
+		return nil, fmt.Errorf("-trace: %w", err)
+	}
+	t := &tracer{path: path, file: file, from: traceAfter, to: traceAfter + traceSteps}
+	if steps < t.to {
+		t.from, t.to = 0, steps
+	}
+	return t, nil
+}
+
+// begin is called before each step, and end after it.
+func (t *tracer) begin(step int) (end func() error, err error) {
+	if t == nil || t.file == nil {
+		return func() error { return nil }, nil
+	}
+	if t.next == t.from {
+		if t.trace, err = cgotorch.StartTrace(); err != nil {
+			return nil, fmt.Errorf("-trace: %w", err)
+		}
+	}
+	mark := func() {}
+	if t.trace != nil {
+		mark = t.trace.Mark(fmt.Sprintf("step %d", step))
+	}
+	return func() error {
+		mark()
+		if t.next++; t.next == t.to {
+			return t.finish()
+		}
+		return nil
+	}, nil
+}
+
+// finish waits for the device and writes the trace, whole or not at all, and says on standard error what it shows. It does nothing
+// where that is done, or nothing has been traced.
+func (t *tracer) finish() error {
+	if t == nil || t.trace == nil {
+		return nil
+	}
+	records, err := t.trace.Stop()
+	t.trace = nil
+	if err == nil {
+		err = records.WriteChrome(t.file)
+	}
+	if err = errors.Join(err, t.file.Chmod(0o644), t.file.Close()); err == nil {
+		err = os.Rename(t.file.Name(), t.path)
+	}
+	if err != nil {
+		os.Remove(t.file.Name())
+		t.file = nil
+		return fmt.Errorf("-trace: %w", err)
+	}
+	t.file = nil
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1e3 }
+	share, hidden, total := records.CopyHidden()
+	what := fmt.Sprintf("copying hidden: %.1f %% (%.2f ms of %.2f ms)", 100*share, ms(hidden), ms(total))
+	if len(records.Work) == 0 {
+		what = "marks alone, as no CUDA device worked"
+	} else if total == 0 {
+		what = "no copying to hide"
+	}
+	_, err = fmt.Fprintf(os.Stderr, "%s: %d steps, for ui.perfetto.dev; %s\n", t.path, len(records.Marks), what)
+	return err
+}
+
+// close ends what a run that failed has left.
+func (t *tracer) close() {
+	if t == nil || t.file == nil {
+		return
+	}
+	if t.trace != nil {
+		_, _ = t.trace.Stop()
+	}
+	t.file.Close()
+	os.Remove(t.file.Name())
+}

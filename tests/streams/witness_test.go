@@ -1,0 +1,298 @@
+package streams
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/tests/streams/ambient"
+)
+
+// expectation is what a goroutine is to have run, all of it on its stream.
+type expectation struct {
+	stream  uint64
+	thread  int // that enqueues, where only one may; 0 for any
+	kernels int // its operators, one kernel each
+	fills   int // of bytes bytes, a size that no other goroutine has
+	bytes   int64
+}
+
+// misplaced says where a trace is not what was expected: in numbers, streams, threads, or in work that is nobody's. Goroutines are told
+// apart by what they ran, not by where: by the number of blocks of their kernels, by the bytes they fill, and by the thread.
+func misplaced(r *cgotorch.TraceRecords, want []expectation) (all []string) {
+	type tally struct {
+		kernels, fills int
+		blocks         map[uint32]int
+	}
+	got, owners := map[uint64]*tally{}, map[uint64]*expectation{}
+	threads, sizes, blocks := map[int]*expectation{}, map[int64]*expectation{}, map[uint32]uint64{}
+	for i := range want {
+		w := &want[i]
+		owners[w.stream], got[w.stream] = w, &tally{blocks: map[uint32]int{}}
+		if w.thread != 0 {
+			threads[w.thread] = w
+		}
+		if w.fills > 0 {
+			sizes[w.bytes] = w
+		}
+	}
+	wrong := map[string]int{}
+	for _, w := range r.Work {
+		t := got[w.Stream]
+		if t == nil {
+			wrong[fmt.Sprintf("%s on %s, where nobody works", w.Title(), r.StreamName(w.Stream))]++
+			continue
+		}
+		switch w.Kind {
+		case cgotorch.TraceKernel:
+			t.kernels++
+			t.blocks[w.Blocks]++
+			if first, ok := blocks[w.Blocks]; !ok {
+				blocks[w.Blocks] = w.Stream
+			} else if first != w.Stream {
+				wrong[fmt.Sprintf("kernels of %d blocks on two streams", w.Blocks)]++
+			}
+			if w.Thread == 0 {
+				wrong["a kernel of which the launch is not in the trace"]++
+			} else if of := threads[w.Thread]; of == nil || of.stream != w.Stream {
+				wrong["a kernel that another thread enqueued than the stream's own"]++
+			}
+		case cgotorch.TraceFill:
+			t.fills++
+			if of := sizes[w.Bytes]; of == nil || of.stream != w.Stream {
+				wrong["a fill on another stream than its own"]++
+			}
+		default:
+			wrong[w.Title()]++
+		}
+	}
+	for stream, w := range owners {
+		t := got[stream]
+		if t.kernels != w.kernels || t.fills != w.fills {
+			all = append(all, fmt.Sprintf("%s ran %d kernels and %d fills, want %d and %d", r.StreamName(stream), t.kernels, t.fills, w.kernels, w.fills))
+		}
+		if len(t.blocks) > 1 {
+			all = append(all, fmt.Sprintf("%s ran kernels of sizes %v, want one size", r.StreamName(stream), t.blocks))
+		}
+	}
+	for what, times := range wrong {
+		all = append(all, fmt.Sprintf("%s, %d times", what, times))
+	}
+	return all
+}
+
+// witnessed runs fn in 64 goroutines, with GOMAXPROCS 16 and a stream of its own each, and returns what CUPTI saw of it. All streams
+// live until the end, so that no two have one thread. before is run first, untraced.
+func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*cgotorch.TraceRecords, []expectation) {
+	t.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
+	var prepared, all sync.WaitGroup
+	begin, want := make(chan bool), make([]expectation, goroutines)
+	prepared.Add(goroutines)
+	all.Add(goroutines)
+	streams := make([]*cgotorch.Stream, goroutines)
+	for i := range streams {
+		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: fmt.Sprintf("goroutine %d", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		streams[i] = s
+	}
+	for i, s := range streams {
+		go func() {
+			defer all.Done()
+			_, err := before(i, s)
+			prepared.Done()
+			<-begin
+			if err == nil {
+				want[i], err = fn(i, s)
+			}
+			id, idErr := s.ID()
+			want[i].stream = id
+			if err := errors.Join(err, idErr); err != nil {
+				t.Errorf("goroutine %d: %v", i, err)
+			}
+		}()
+	}
+	prepared.Wait()
+	if err := d.Synchronize(); err != nil {
+		t.Error(err)
+	}
+	trace, err := cgotorch.StartTrace()
+	close(begin)
+	all.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := trace.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, want
+}
+
+// A million operators of 64 goroutines, by the driver's own account: each kernel ran on the stream it was given, and the stream that is
+// current on each thread is what it was.
+func TestWitness_EveryKernelOnItsStream(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); n == 0 {
+		t.Skip(err)
+	}
+	d := cgotorch.CUDA(0)
+	operators, perDo := 1_000_000/goroutines, 125
+	if testing.Short() {
+		operators = 1000
+	}
+	tensors := make([]*cgotorch.Tensor, goroutines)
+	add := func(x *cgotorch.Exec, i int) { x.AddScalarInPlace(tensors[i], 1.0) }
+	before := func(i int, s *cgotorch.Stream) (expectation, error) {
+		return expectation{}, s.Do(func(x *cgotorch.Exec) error {
+			tensors[i] = x.Keep(x.Zeros(cgotorch.Float32, int64(4096*(i+1)))) // another number of blocks than any other's
+			add(x, i)
+			return nil
+		})
+	}
+	defer func() {
+		for _, t := range tensors {
+			t.Close()
+		}
+	}()
+	r, want := witnessed(t, d, before, func(i int, s *cgotorch.Stream) (expectation, error) {
+		w := expectation{kernels: operators}
+		for done := 0; done < operators; done += perDo {
+			runtime.Gosched()
+			err := s.Do(func(x *cgotorch.Exec) error {
+				x = x.NoGrad()
+				was, err := ambient.Current(0)
+				if err != nil {
+					return err
+				}
+				for k := range perDo {
+					add(x, i)
+					if k%3 == 0 {
+						runtime.Gosched()
+					}
+					if now, err := ambient.Current(0); now != was || err != nil {
+						return fmt.Errorf("the thread's current stream is %#x, and was %#x, %v", now, was, err)
+					}
+				}
+				if w.thread == 0 {
+					w.thread = syscall.Gettid()
+				} else if w.thread != syscall.Gettid() {
+					return errors.New("the stream has two threads")
+				}
+				return nil
+			})
+			if err != nil {
+				return w, err
+			}
+		}
+		return w, nil
+	})
+	if len(r.Work) != operators*goroutines {
+		t.Errorf("%d records, want %d", len(r.Work), operators*goroutines)
+	}
+	for _, wrong := range misplaced(r, want) {
+		t.Error(wrong)
+	}
+	err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		for i, tensor := range tensors {
+			if got := x.Item(x.Max(tensor)); got != float64(operators+1) {
+				return fmt.Errorf("goroutine %d counted to %v, want %d", i, got, operators+1)
+			}
+		}
+		return nil
+	})
+	if err = errors.Join(err, cgotorch.DefaultStream(d).Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The same test finds what a binding does wrong that sets a current stream in one call and uses it in the next.
+func TestWitness_FindsACurrentStream(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); n == 0 {
+		t.Skip(err)
+	}
+	d := cgotorch.CUDA(0)
+	const fills = 2000
+	memory := make([]*ambient.Memory, goroutines)
+	before := func(i int, s *cgotorch.Stream) (w expectation, err error) {
+		memory[i], err = ambient.Allocate(1024 * (i + 1))
+		return w, err
+	}
+	defer func() {
+		for _, m := range memory {
+			if m != nil {
+				m.Free()
+			}
+		}
+	}()
+	run := func(locked bool) (*cgotorch.TraceRecords, []expectation) {
+		return witnessed(t, d, before, func(i int, s *cgotorch.Stream) (expectation, error) {
+			if locked {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+			}
+			native, err := s.Native()
+			for k := 0; k < fills && err == nil; k++ {
+				was, _ := ambient.Current(0)
+				err = ambient.SetCurrent(0, native)
+				runtime.Gosched()
+				if err == nil {
+					err = memory[i].Fill()
+				}
+				if locked { // else the thread is another's by now
+					err = errors.Join(err, ambient.SetCurrent(0, was))
+				}
+			}
+			return expectation{fills: fills, bytes: int64(1024 * (i + 1))}, err
+		})
+	}
+	r, want := run(false)
+	if wrong := misplaced(r, want); len(wrong) == 0 {
+		t.Error("nothing is on a wrong stream: the test would find nothing")
+	} else {
+		t.Logf("found: %v", wrong)
+	}
+	// What it finds is the change of threads, and not the fills.
+	for _, m := range memory {
+		m.Free()
+	}
+	r, want = run(true)
+	for _, wrong := range misplaced(r, want) {
+		t.Errorf("on locked threads: %s", wrong)
+	}
+}
+
+// What the witness calls misplaced, on hand-made traces.
+func TestWitness_Misplaced(t *testing.T) {
+	want := []expectation{{stream: 1, thread: 11, kernels: 2}, {stream: 2, thread: 12, kernels: 1}, {stream: 3, fills: 1, bytes: 64}}
+	kernel := func(stream uint64, thread int, blocks uint32) cgotorch.TraceRecord {
+		return cgotorch.TraceRecord{Kind: cgotorch.TraceKernel, Name: "add", Stream: stream, Thread: thread, Blocks: blocks}
+	}
+	fill := cgotorch.TraceRecord{Kind: cgotorch.TraceFill, Stream: 3, Bytes: 64}
+	moved := fill
+	moved.Stream = 2
+	for name, c := range map[string]struct {
+		work []cgotorch.TraceRecord
+		want bool // something is wrong
+	}{
+		"all in place":        {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2)}, false},
+		"one too few":         {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill}, true},
+		"one too many":        {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(1, 11, 2)}, true},
+		"two changed streams": {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 11, 2), fill, kernel(1, 12, 4)}, true},
+		"another's thread":    {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 11, 4), fill, kernel(1, 11, 2)}, true},
+		"an unknown launch":   {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 0, 4), fill, kernel(1, 11, 2)}, true},
+		"another's size":      {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 2), fill, kernel(1, 11, 2)}, true},
+		"nobody's stream":     {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(9, 11, 2)}, true},
+		"a fill elsewhere":    {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), moved, kernel(1, 11, 2)}, true},
+	} {
+		if wrong := misplaced(&cgotorch.TraceRecords{Work: c.work}, want); (len(wrong) > 0) != c.want {
+			t.Errorf("%s: found %q", name, wrong)
+		}
+	}
+}
