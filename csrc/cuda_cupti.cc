@@ -24,8 +24,6 @@ Cupti open_cupti() {
   };
   find(all.activity_disable, "cuptiActivityDisable");
   find(all.activity_enable, "cuptiActivityEnable");
-  find(all.activity_enable_driver, "cuptiActivityEnableDriverApi");
-  find(all.activity_enable_runtime, "cuptiActivityEnableRuntimeApi");
   find(all.activity_flush, "cuptiActivityFlushAll");
   find(all.activity_next, "cuptiActivityGetNextRecord");
   find(all.activity_dropped, "cuptiActivityGetNumDroppedRecords");
@@ -36,6 +34,8 @@ Cupti open_cupti() {
   find(all.set_thread_id_type, "cuptiSetThreadIdType");
   find(all.subscribe, "cuptiSubscribe_v2");
   find(all.unsubscribe, "cuptiUnsubscribe");
+  all.current_context = reinterpret_cast<decltype(all.current_context)>(dlsym(RTLD_DEFAULT, "cuCtxGetCurrent"));
+  if (all.current_context == nullptr) throw Failure(CT_UNSUPPORTED, "the driver has no cuCtxGetCurrent");
   return all;
 }
 

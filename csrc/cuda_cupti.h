@@ -13,8 +13,6 @@ namespace ct {
 struct Cupti {
   decltype(&cuptiActivityDisable) activity_disable;
   decltype(&cuptiActivityEnable) activity_enable;
-  decltype(&cuptiActivityEnableDriverApi) activity_enable_driver;
-  decltype(&cuptiActivityEnableRuntimeApi) activity_enable_runtime;
   decltype(&cuptiActivityFlushAll) activity_flush;
   decltype(&cuptiActivityGetNextRecord) activity_next;
   decltype(&cuptiActivityGetNumDroppedRecords) activity_dropped;
@@ -25,6 +23,7 @@ struct Cupti {
   decltype(&cuptiSetThreadIdType) set_thread_id_type;
   decltype(&cuptiSubscribe_v2) subscribe;
   decltype(&cuptiUnsubscribe) unsubscribe;
+  decltype(&cuCtxGetCurrent) current_context;  // the driver's
 
   // Throws CT_INTERNAL with CUPTI's words, unless it succeeded.
   void check(CUptiResult result, const char* what) const;
@@ -37,6 +36,5 @@ const Cupti& cupti();
 // another tool is the one.
 CUpti_SubscriberHandle subscribe();
 void unsubscribe() noexcept;
-
 
 }  // namespace ct

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -23,10 +24,12 @@ constexpr size_t kMostFree = 64;                  // kept for the next
 constexpr size_t kAlignment = 8;                  // ACTIVITY_RECORD_ALIGNMENT
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                                         CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET};
+                                         CUPTI_ACTIVITY_KIND_MEMCPY2,           CUPTI_ACTIVITY_KIND_MEMSET,
+                                         CUPTI_ACTIVITY_KIND_RUNTIME,           CUPTI_ACTIVITY_KIND_DRIVER};
 
-// The calls that launch, for their times and threads: all calls together would be several times as many records. Kernels compiled by
-// nvcc 13 are launched by __cudaLaunchKernel. cuDNN and cuBLASLt launch through the driver.
+// The calls that launch, for their times and threads. CUPTI records all calls or, on an H200 with CUDA 13.0, none: those that
+// cuptiActivityEnableRuntimeApi asks for did not come. Kernels compiled by nvcc 13 are launched by __cudaLaunchKernel. cuDNN and
+// cuBLASLt launch through the driver.
 constexpr CUpti_CallbackId kRuntimeLaunches[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000,      CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060,
     CUPTI_RUNTIME_TRACE_CBID___cudaLaunchKernel_v13000,   CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000,
@@ -42,6 +45,11 @@ constexpr CUpti_CallbackId kDriverLaunches[] = {
     CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync,         CUPTI_DRIVER_TRACE_CBID_cuMemsetD8Async,
     CUPTI_DRIVER_TRACE_CBID_cuMemsetD32Async,
 };
+
+template <size_t N>
+bool contains(const CUpti_CallbackId (&ids)[N], CUpti_CallbackId id) {
+  return std::find(std::begin(ids), std::end(ids), id) != std::end(ids);
+}
 
 struct Launch {
   uint32_t correlation, thread;
@@ -146,6 +154,8 @@ void add(Recorder& r, const CUpti_Activity& activity) {
     case CUPTI_ACTIVITY_KIND_RUNTIME:
     case CUPTI_ACTIVITY_KIND_DRIVER: {
       const auto& call = reinterpret_cast<const CUpti_ActivityAPI&>(activity);
+      const bool runtime = activity.kind == CUPTI_ACTIVITY_KIND_RUNTIME;
+      if (!(runtime ? contains(kRuntimeLaunches, call.cbid) : contains(kDriverLaunches, call.cbid))) return;
       if (r.launches.size() < 2 * r.limit) r.launches.push_back({call.correlationId, call.threadId, call.start});
       return;
     }
@@ -198,8 +208,6 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t b
 // Ends what start_trace began, as far as it came.
 void disable() noexcept {
   for (const CUpti_ActivityKind kind : kKinds) (void)cupti().activity_disable(kind);
-  for (const CUpti_CallbackId id : kRuntimeLaunches) (void)cupti().activity_enable_runtime(id, 0);
-  for (const CUpti_CallbackId id : kDriverLaunches) (void)cupti().activity_enable_driver(id, 0);
 }
 
 // Not through LibTorch: its sync-debug mode is for waits of operators.
@@ -244,8 +252,6 @@ void start_trace(size_t limit) {
   try {
     c.check(c.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM), "cuptiSetThreadIdType");
     c.check(c.activity_register(lend_buffer, take_buffer), "cuptiActivityRegisterCallbacks");
-    for (const CUpti_CallbackId id : kRuntimeLaunches) c.check(c.activity_enable_runtime(id, 1), "cuptiActivityEnableRuntimeApi");
-    for (const CUpti_CallbackId id : kDriverLaunches) c.check(c.activity_enable_driver(id, 1), "cuptiActivityEnableDriverApi");
     for (const CUpti_ActivityKind kind : kKinds) c.check(c.activity_enable(kind), "cuptiActivityEnable");
     size_t before = 0;
     (void)c.activity_dropped(nullptr, 0, &before);  // the count begins anew
@@ -286,8 +292,11 @@ void stop_trace(ct_trace& out) {
 }
 
 uint32_t trace_number(cudaStream_t stream) {
+  // Without the context CUPTI knows no default stream.
+  CUcontext context = nullptr;
+  if (cupti().current_context(&context) != CUDA_SUCCESS) throw Failure(CT_INTERNAL, "cuCtxGetCurrent failed");
   uint32_t number = 0;
-  cupti().check(cupti().stream_id(nullptr, stream, 0, &number), "cuptiGetStreamIdEx");
+  cupti().check(cupti().stream_id(context, stream, 0, &number), "cuptiGetStreamIdEx");
   return number;
 }
 
