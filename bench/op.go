@@ -102,6 +102,9 @@ func benchOp(c *config, emit func(row)) error {
 	if err != nil {
 		return err
 	}
+	if err := benchGuard(c, emit); err != nil {
+		return err
+	}
 	native := values[1]
 	for _, ours := range []struct {
 		name    string
@@ -125,6 +128,29 @@ func benchOp(c *config, emit func(row)) error {
 			r.Ratio = ratioOf(ratios(peer.values, ours.values).median(), 1)
 			emit(r)
 		}
+	}
+	return nil
+}
+
+// benchGuard measures what it costs to set LibTorch's state for one call and to restore it: an upper bound, since the call looks at its
+// arguments too.
+func benchGuard(c *config, emit func(row)) error {
+	const calls = 100_000
+	for _, own := range []bool{false, true} {
+		values, err := interleave(c.roundsOr(31), func() (float64, error) {
+			began := time.Now()
+			err := handwritten.GuardTimes(c.device.IsCUDA(), own, calls)
+			return float64(time.Since(began).Nanoseconds()) / calls, err
+		})
+		if err != nil {
+			return err
+		}
+		name, text := "/default-stream", "on the default stream, which is current already"
+		if own {
+			name, text = "/own-stream", "on a stream of its own, which is made current and back"
+		}
+		emit(alone("op/guard/"+kind(c.device)+name, values[0].median(), "ns", fmt.Sprintf("a call of the core in C++ that enqueues nothing, %s; blocks of %d calls; %s; %v",
+			text, calls, c.settings(), values[0])))
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (e *Event) lock(op string) (*C.ct_event, error) {
 	e.mu.RLock()
 	if e.h == nil {
 		e.mu.RUnlock()
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the event is closed"}
+		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the event is closed, or was never recorded: Record returns events"}
 	}
 	return e.h, nil
 }
@@ -84,6 +84,9 @@ func (e *Event) Synchronize() error {
 // however many goroutines wait for however many channels, none holds an OS thread; they learn of it within some 20 us. It is the
 // same channel at each call, stays good after Close, and is closed already for an event that was closed before.
 func (e *Event) Done() <-chan struct{} {
+	if e == nil {
+		return alreadyDone
+	}
 	e.once.Do(func() {
 		h, err := e.lock("Event.Done")
 		if err != nil {
@@ -122,6 +125,9 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 
 // Close frees the event; waits for it that are enqueued or under way stay in force. Closing twice does nothing.
 func (e *Event) Close() error {
+	if e == nil {
+		return nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.h != nil {

@@ -147,6 +147,9 @@ func (s *Stream) lock(op string) (*C.ct_stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
 		return nil, &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
 	}
+	if s == nil {
+		return nil, noStream(op)
+	}
 	s.mu.Lock()
 	h, err := s.handle(op)
 	if err != nil {
@@ -156,8 +159,15 @@ func (s *Stream) lock(op string) (*C.ct_stream, error) {
 	return h, nil
 }
 
+func noStream(op string) *Error {
+	return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
+}
+
 // handle is the C handle; the default stream's is made on first use.
 func (s *Stream) handle(op string) (*C.ct_stream, error) {
+	if s == nil {
+		return nil, noStream(op)
+	}
 	s.state.Lock()
 	defer s.state.Unlock()
 	return s.open(op)
@@ -167,6 +177,9 @@ func (s *Stream) handle(op string) (*C.ct_stream, error) {
 func (s *Stream) open(op string) (*C.ct_stream, error) {
 	if s.closed {
 		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
+	}
+	if s.h == nil && !s.isDefault {
+		return nil, noStream(op)
 	}
 	if s.h == nil {
 		if err := ready(); err != nil {
@@ -216,6 +229,9 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 
 // use is handle for a Do of another stream, which calls unuse when it ends. It does not wait for a Do of this one.
 func (s *Stream) use(op string) (*C.ct_stream, error) {
+	if s == nil {
+		return nil, noStream(op)
+	}
 	s.state.Lock()
 	defer s.state.Unlock()
 	h, err := s.open(op)
@@ -239,6 +255,9 @@ func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.Record
 
 // TryRecord is [Stream.Record], but returns nil at once where Record would wait for a running Do of this stream.
 func (s *Stream) TryRecord() (*Event, error) {
+	if s == nil {
+		return nil, noStream("Stream.TryRecord")
+	}
 	if w := currentWorker(); (w != nil && w.stream == s) || !s.mu.TryLock() {
 		return nil, nil
 	}
@@ -296,6 +315,9 @@ func (s *Stream) Synchronize() error {
 // a Do of another stream uses it, by [Exec.On], it fails with [ErrMisuse]. Closing twice does nothing. A default stream can
 // be used again afterwards.
 func (s *Stream) Close() error {
+	if s == nil {
+		return nil
+	}
 	if w := currentWorker(); w != nil && w.stream == s {
 		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}

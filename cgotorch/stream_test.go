@@ -564,3 +564,55 @@ func TestExternalStream_Refused(t *testing.T) {
 	_, err = ExternalStream(CUDA(0), 2)
 	wantError(t, err, ErrInvalidArgument, "ExternalStream", "cudaStreamPerThread")
 }
+
+// A stream that nobody made is an error of each method, and no crash.
+func TestStream_Nil(t *testing.T) {
+	checkLeaks(t)
+	e, err := DefaultStream(CPU).Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for name, s := range map[string]*Stream{"nil": nil, "zero": {}} {
+		for method, call := range map[string]func() error{
+			"Stream.Do":          func() error { return s.Do(func(x *Exec) error { return nil }) },
+			"Stream.Record":      func() error { _, err := s.Record(); return err },
+			"Stream.TryRecord":   func() error { _, err := s.TryRecord(); return err },
+			"Stream.Wait":        func() error { return s.Wait(e) },
+			"Stream.Query":       func() error { _, err := s.Query(); return err },
+			"Stream.Synchronize": func() error { return s.Synchronize() },
+			"Stream.Native":      func() error { _, err := s.Native(); return err },
+			"Exec.On": func() error {
+				return DefaultStream(CPU).Do(func(x *Exec) error { x.On(s); return nil })
+			},
+		} {
+			t.Run(name+"/"+method, func(t *testing.T) {
+				wantError(t, call(), ErrInvalidArgument, method, "NewStream")
+			})
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%s: Close: %v", name, err)
+		}
+	}
+}
+
+// The same of an event that was never recorded.
+func TestEvent_NeverRecorded(t *testing.T) {
+	checkLeaks(t)
+	for name, e := range map[string]*Event{"nil": nil, "zero": {}} {
+		for method, call := range map[string]func() error{
+			"Stream.Wait":       func() error { return DefaultStream(CPU).Wait(e) },
+			"Event.Query":       func() error { _, err := e.Query(); return err },
+			"Event.Synchronize": func() error { return e.Synchronize() },
+			"Event.Elapsed":     func() error { _, err := e.Elapsed(e); return err },
+		} {
+			if err := call(); !errors.Is(err, ErrInvalidArgument) && !errors.Is(err, ErrClosed) {
+				t.Errorf("%s: %s: got %v", name, method, err)
+			}
+		}
+		<-e.Done()
+		if err := e.Close(); err != nil {
+			t.Errorf("%s: Close: %v", name, err)
+		}
+	}
+}

@@ -18,9 +18,23 @@ namespace {
 
 cudaStream_t native(c10::Stream stream) { return c10::cuda::CUDAStream(stream).stream(); }
 
+// While another thread captures a graph in CUDA's global mode, calls that CUDA calls unsafe there, such as a query of an event, would
+// end that capture with an error; unless the calling thread says that they have nothing to do with it.
+class BesideCaptures {
+ public:
+  BesideCaptures() noexcept { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 class Backend final : public CudaBackend {
  public:
   c10::Stream new_stream(c10::DeviceIndex device, int priority) override {
+    const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);
     cudaStream_t stream = nullptr;
     C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
@@ -40,6 +54,7 @@ class Backend final : public CudaBackend {
   void* native_stream(c10::Stream stream) override { return native(stream); }
 
   void* new_event(c10::DeviceIndex device, bool timing) override {
+    const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);
     cudaEvent_t event = nullptr;
     // Not cudaEventBlockingSync: of such recordings CUDA takes some 56 behind work that is not done, and for the next the host waits.
@@ -58,6 +73,7 @@ class Backend final : public CudaBackend {
   }
 
   bool query_event(void* event) override {
+    const BesideCaptures beside;
     const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
     if (code == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -78,10 +94,12 @@ class Backend final : public CudaBackend {
   }
 
   void lock_pages(void* data, size_t bytes) override {
+    const BesideCaptures beside;
     C10_CUDA_CHECK(cudaHostRegister(data, bytes, cudaHostRegisterPortable));
   }
 
   void unlock_pages(void* data) noexcept override {
+    const BesideCaptures beside;
     (void)cudaHostUnregister(data);
     (void)cudaGetLastError();
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,35 +17,37 @@
 namespace ct {
 namespace {
 
-// One thread asks the device, and only about the oldest recording of each stream: the others cannot be done before it. It sleeps
-// while nobody waits. CUDA could call back instead (cudaLaunchHostFunc), but holds the stream up until the callback has returned.
+// The thread that waits asks the device itself, every kPause, and only about the oldest recording of each stream: the others cannot be
+// done before it. A thread that did so for it would have to wake it, which takes as long again. CUDA could call back instead
+// (cudaLaunchHostFunc), but holds the stream up until the callback has returned.
 class Notifier {
  public:
   void ask(std::shared_ptr<const Recording> recording, uint64_t token) {
     const std::lock_guard lock(mutex_);
     if (recording == nullptr) {
       done_.push_back(token);
-      told_.notify_one();
       return;
-    }
-    if (!started_) {
-      std::thread([this] { poll(); }).detach();
-      started_ = true;
     }
     auto& waits = streams_[recording->stream];
     const uint64_t number = recording->number;
     waits.emplace(number, Wait{std::move(recording), token});
-    ++waiting_;
-    asked_.notify_one();
   }
 
   int32_t take(uint64_t* tokens, int32_t capacity) {
-    std::unique_lock lock(mutex_);
-    told_.wait(lock, [this] { return !done_.empty() || waiting_ == 0; });
-    const size_t count = std::min(done_.size(), static_cast<size_t>(std::max(capacity, 0)));
-    std::copy_n(done_.begin(), count, tokens);
-    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(count));
-    return static_cast<int32_t>(count);
+    const PromptSleep prompt;
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        look();
+        if (!done_.empty() || streams_.empty()) {
+          const size_t count = std::min(done_.size(), static_cast<size_t>(std::max(capacity, 0)));
+          std::copy_n(done_.begin(), count, tokens);
+          done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(count));
+          return static_cast<int32_t>(count);
+        }
+      }
+      std::this_thread::sleep_for(kPause);
+    }
   }
 
  private:
@@ -54,36 +55,32 @@ class Notifier {
     std::shared_ptr<const Recording> recording;
     uint64_t token;
   };
+  static constexpr std::chrono::microseconds kPause{20};
 
-  [[noreturn]] void poll() {
-    prctl(PR_SET_TIMERSLACK, 1);  // or a sleep of 20 us lasts 70
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      asked_.wait(lock, [this] { return waiting_ > 0; });
-      const size_t before = done_.size();
-      for (auto stream = streams_.begin(); stream != streams_.end();) {
-        auto& waits = stream->second;
-        while (!waits.empty() && waits.begin()->second.recording->done()) {
-          done_.push_back(waits.begin()->second.token);
-          waits.erase(waits.begin());
-          --waiting_;
-        }
-        stream = waits.empty() ? streams_.erase(stream) : std::next(stream);
+  // Without it a sleep of 20 us lasts 70.
+  class PromptSleep {
+   public:
+    PromptSleep() { prctl(PR_SET_TIMERSLACK, 1UL); }
+    ~PromptSleep() { prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before_)); }
+
+   private:
+    const int before_ = prctl(PR_GET_TIMERSLACK);
+  };
+
+  void look() {
+    for (auto stream = streams_.begin(); stream != streams_.end();) {
+      auto& waits = stream->second;
+      while (!waits.empty() && waits.begin()->second.recording->done()) {
+        done_.push_back(waits.begin()->second.token);
+        waits.erase(waits.begin());
       }
-      if (done_.size() > before) told_.notify_one();
-      if (waiting_ == 0) continue;
-      lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-      lock.lock();
+      stream = waits.empty() ? streams_.erase(stream) : std::next(stream);
     }
   }
 
   std::mutex mutex_;
-  std::condition_variable asked_, told_;
-  std::unordered_map<uint64_t, std::multimap<uint64_t, Wait>> streams_;  // by stream, then by the recording's number
-  size_t waiting_ = 0;                                                   // in streams_
+  std::unordered_map<uint64_t, std::multimap<uint64_t, Wait>> streams_;  // by stream, then by the recording's number; none is empty
   std::vector<uint64_t> done_;                                           // not taken yet
-  bool started_ = false;
 };
 
 Notifier& notifier() {

@@ -18,6 +18,10 @@ void hw_free(hw_tensor* t);
 // Runs at::add count times in C++, freeing each result before the next. Returns 0 on failure.
 int32_t hw_add_times(const hw_tensor* a, const hw_tensor* b, int64_t count);
 
+// Calls the core count times, on a stream of its own or on the default one, with a call that sets and restores LibTorch's state and
+// does nothing between. Returns 0 on failure.
+int32_t hw_guard_times(int32_t cuda, int32_t own_stream, int64_t count);
+
 #ifdef __cplusplus
 }
 #endif

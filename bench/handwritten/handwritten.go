@@ -8,6 +8,7 @@ package handwritten
 // #cgo nocallback hw_add
 // #cgo noescape hw_free
 // #cgo nocallback hw_free
+// #cgo LDFLAGS: -L${SRCDIR}/../../build/lib -lcgotorch
 // #include "add.h"
 import "C"
 
@@ -49,6 +50,21 @@ func (t *Tensor) Free() {
 // AddTimes calls at::add count times in C++.
 func AddTimes(a, b *Tensor, count int) error {
 	if C.hw_add_times(a.h, b.h, C.int64_t(count)) == 0 {
+		return errFailed
+	}
+	return nil
+}
+
+// GuardTimes calls the core count times in C++, with a call that sets and restores LibTorch's state and does nothing between: on a stream
+// of its own, which has to be set, or on the default one.
+func GuardTimes(cuda, ownStream bool, count int) error {
+	number := func(b bool) C.int32_t {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	if C.hw_guard_times(number(cuda), number(ownStream), C.int64_t(count)) == 0 {
 		return errFailed
 	}
 	return nil

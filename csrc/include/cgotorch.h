@@ -129,8 +129,8 @@ ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
 /* Asks to be told when the event is done, or its device lost: ct_notified then returns the token, once. The event may be freed
  * meanwhile. */
 ct_status* ct_event_notify(const ct_event* event, uint64_t token) CT_NOEXCEPT;
-/* Waits until an event that was asked about is done, and writes the tokens of those that are, at most capacity; the rest come with
- * the next call. Returns their number: 0, at once, when nothing is asked. For one thread at a time. */
+/* Waits until an event that was asked about is done, asking the device every 20 us, and writes the tokens of those that are, at most
+ * capacity; the rest come with the next call. Returns their number: 0, at once, when nothing is asked. For one thread at a time. */
 int32_t ct_notified(uint64_t* tokens, int32_t capacity) CT_NOEXCEPT;
 /* Milliseconds between two timing events that are done. */
 ct_status* ct_event_elapsed(const ct_event* start, const ct_event* end, double* milliseconds) CT_NOEXCEPT;

@@ -63,6 +63,29 @@ package ambient
 //   *state = mode;
 //   return before;
 // }
+//
+// // In CUDA's global mode.
+// static int begin_capture(uintptr_t stream) {
+//   int (*begin)(void*, int) = (int (*)(void*, int))find("cudaStreamBeginCapture");
+//   return begin == NULL ? -1 : begin((void*)stream, 0);
+// }
+//
+// static int end_capture(uintptr_t stream) {
+//   int (*end)(void*, void**) = (int (*)(void*, void**))find("cudaStreamEndCapture");
+//   int (*destroy)(void*) = (int (*)(void*))find("cudaGraphDestroy");
+//   int (*last_error)(void) = (int (*)(void))find("cudaGetLastError");
+//   if (end == NULL || destroy == NULL) return -1;
+//   void* graph = NULL;
+//   const int code = end((void*)stream, &graph);
+//   if (graph != NULL) destroy(graph);
+//   (void)last_error();
+//   return code;
+// }
+//
+// static int query_stream(uintptr_t stream) {
+//   int (*query)(void*) = (int (*)(void*))find("cudaStreamQuery");
+//   return query == NULL ? -1 : query((void*)stream);
+// }
 import "C"
 
 import (
@@ -124,3 +147,19 @@ func SyncDebug(mode int) (restore func(), err error) {
 	}
 	return func() { C.set_sync_debug_mode(before) }, nil
 }
+
+// Capture captures what is enqueued on a stream, in CUDA's global mode, while during runs, and forgets it. The goroutine must be locked to
+// its thread.
+func Capture(stream uintptr, during func()) error {
+	if code := C.begin_capture(C.uintptr_t(stream)); code != 0 {
+		return fmt.Errorf("ambient: cudaStreamBeginCapture: %d", code)
+	}
+	during()
+	if code := C.end_capture(C.uintptr_t(stream)); code != 0 {
+		return fmt.Errorf("ambient: cudaStreamEndCapture: %d", code)
+	}
+	return nil
+}
+
+// Query asks CUDA whether the stream is done, which ends other threads' captures.
+func Query(stream uintptr) { C.query_stream(C.uintptr_t(stream)) }

@@ -1,0 +1,81 @@
+package streams
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/tests/streams/ambient"
+)
+
+// While another library captures a graph on a stream of its own, in the mode in which CUDA lets nobody disturb that, streams and events
+// are made, asked and closed, and page-locked memory too. A question put to CUDA the plain way is the control.
+func TestCapture_IsNotDisturbed(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); n == 0 {
+		t.Skip(err)
+	}
+	d := cgotorch.CUDA(0)
+	captured, other := newStream(t, d), newStream(t, d)
+	native, err := captured.Native()
+	if err != nil {
+		t.Fatal(err)
+	}
+	otherNative, err := other.Native()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept *cgotorch.Tensor
+	if err := other.Do(func(x *cgotorch.Exec) error { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	slab, err := cgotorch.NewHostSlab(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := slab.Pin(); err != nil {
+		t.Fatal(err)
+	}
+	capture := func(during func() error) (captureErr, duringErr error) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		captureErr = ambient.Capture(native, func() {
+			done := make(chan error)
+			go func() { done <- during() }()
+			duringErr = <-done
+		})
+		return captureErr, duringErr
+	}
+	captureErr, duringErr := capture(func() error {
+		err := other.Do(func(x *cgotorch.Exec) error { x.Sleep(2 * time.Millisecond); x.Neg(kept); return nil })
+		e, recordErr := other.RecordTiming()
+		if recordErr != nil {
+			return recordErr
+		}
+		_, queryErr := e.Query()
+		<-e.Done()
+		kept.Close()
+		fresh, streamErr := cgotorch.NewStream(d, cgotorch.StreamOptions{HighPriority: true})
+		if streamErr != nil {
+			return streamErr
+		}
+		second, slabErr := cgotorch.NewHostSlab(1 << 20)
+		if slabErr != nil {
+			return slabErr
+		}
+		return errors.Join(err, queryErr, e.Synchronize(), slab.Close(), fresh.Wait(e), fresh.Close(), e.Close(), second.Pin(), second.Close())
+	})
+	if captureErr != nil {
+		t.Errorf("the capture: %v", captureErr)
+	}
+	if duringErr != nil {
+		t.Errorf("meanwhile: %v", duringErr)
+	}
+	if captureErr, _ := capture(func() error { ambient.Query(otherNative); return nil }); captureErr == nil {
+		t.Error("the control did not disturb the capture: this test would see nothing")
+	}
+	if err := other.Synchronize(); err != nil {
+		t.Error(err)
+	}
+}
