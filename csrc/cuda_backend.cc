@@ -33,6 +33,12 @@ class BesideCaptures {
 
 class Backend final : public CudaBackend {
  public:
+  void bind_thread(c10::DeviceIndex device) override {
+    int current = 0;
+    C10_CUDA_CHECK(cudaGetDevice(&current));
+    if (current == device) C10_CUDA_CHECK(cudaSetDevice(device));
+  }
+
   c10::Stream new_stream(c10::DeviceIndex device, int priority) override {
     const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);

@@ -34,6 +34,9 @@ class CudaBackend {
  public:
   virtual ~CudaBackend() = default;
 
+  // Sets the device of the calling thread where it is that one already, but by CUDA's default.
+  virtual void bind_thread(c10::DeviceIndex device) = 0;
+
   // A non-blocking stream; priority as CUDA numbers it.
   virtual c10::Stream new_stream(c10::DeviceIndex device, int priority) = 0;
   // The caller's own, which is not destroyed. Throws for one of another device.

@@ -17,6 +17,12 @@ ExecGuard::ExecGuard(const ct_exec& x) {
   }
   if (stream.device.is_cuda()) {
     require(stream.device);
+    // A thread that has never set its device asks for it, as each operator of LibTorch's does, for 0.6 us instead of 0.03.
+    static thread_local bool bound = false;
+    if (!bound) {
+      cuda().bind_thread(stream.device.index());
+      bound = true;
+    }
     // To set what is set already, and to set it back, took 3 % of a small operator's time.
     static const c10::impl::VirtualGuardImpl current(c10::kCUDA);
     if (current.getDevice() != stream.device || current.getStream(stream.device) != stream.stream) {
