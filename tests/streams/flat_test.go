@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,6 +74,47 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 		}
 		if got := osThreads(t); got > base+n/2 {
 			t.Errorf("%d threads, %d before (%d during)", got, base, during)
+		}
+	})
+}
+
+// However many goroutines call, LibTorch sees as many threads as there are streams, and each one's team.
+func TestStreams_ThreadsAreBounded(t *testing.T) {
+	onEach(t, func(t *testing.T, d cgotorch.Device) {
+		const n, callers = 4, 500
+		streams := make([]*cgotorch.Stream, n)
+		for i := range streams {
+			var err error
+			if streams[i], err = cgotorch.NewStream(d, cgotorch.StreamOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			defer streams[i].Close()
+			if err := work(streams[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		base := osThreads(t)
+		var all sync.WaitGroup
+		most := 0
+		for i := range callers {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for range 4 {
+					if err := work(streams[i%n]); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		for range 50 {
+			most = max(most, osThreads(t))
+			time.Sleep(time.Millisecond)
+		}
+		all.Wait()
+		// All of LibTorch's are there already. Go may start one for each goroutine that runs.
+		if limit := base + runtime.GOMAXPROCS(0) + 4; most > limit {
+			t.Errorf("%d threads with %d goroutines on %d streams, %d before, want at most %d", most, callers, n, base, limit)
 		}
 	})
 }
