@@ -77,8 +77,12 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 
 // What a Do reads after the body is read before the slot is written again, and before its memory is freed.
 func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
-	for name, last := range map[string]int{"refilled": 4, "closed": 0} {
-		t.Run(name, func(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		last        int
+		closeInside bool
+	}{{"refilled", 4, false}, {"closed", 0, false}, {"closed in the loop", 0, true}} {
+		t.Run(test.name, func(t *testing.T) {
 			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				checkStreams(t)
 				loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
@@ -110,12 +114,15 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 					case 1:
 						end()
 					}
-					if batch.Index == last {
+					if test.closeInside {
+						p.Close()
+					}
+					if batch.Index == test.last {
 						break
 					}
 				}
 				p.Close()
-				if last == 0 {
+				if test.last == 0 {
 					end()
 				}
 			})
@@ -166,8 +173,10 @@ func TestSlot_FreedByTheLast(t *testing.T) {
 		batch := &Batch{slot: s}
 		use := func(during func()) {
 			err := stream.Do(func(x *cgotorch.Exec) error {
-				if err := s.use(x, batch); err != nil {
-					return err
+				for range 2 { // as two Dos
+					if err := s.use(x, batch); err != nil {
+						return err
+					}
 				}
 				during()
 				return nil
