@@ -165,7 +165,7 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 	}
 }
 
-// A stream that is closed has no worker left, and one whose Do called Goexit neither.
+// A stream that is closed has no worker left.
 func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
 	checkLeaks(t)
 	alive := func(s *Stream) (found bool) {
@@ -182,15 +182,6 @@ func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
 		if alive(s) {
 			t.Fatal("the worker outlives Close")
 		}
-		s = newStream(t, CPU)
-		together(1, func(int) {
-			defer func() {
-				if alive(s) {
-					t.Error("the worker outlives its Goexit")
-				}
-			}()
-			s.Do(func(x *Exec) error { runtime.Goexit(); return nil })
-		})
 	}
 }
 

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -50,7 +51,10 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 	}, func(s *scene, wait func(s *scene, e *cgotorch.Event)) {
 		slab := s.slab(32)
-		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes()) })
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.Sleep(10 * time.Millisecond) // on a GPU it is not done when it is asked for
+			cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes())
+		})
 		e := s.record(s.a)
 		defer e.Close()
 		wait(s, e)
