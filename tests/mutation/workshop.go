@@ -110,7 +110,8 @@ func (w *workshop) buildGo(e edge, binary string, flags ...string) error {
 	if err != nil {
 		return err
 	}
-	mutant, overlay := filepath.Join(w.dir, "mutant.go"), filepath.Join(w.dir, "overlay.json")
+	// The underscore keeps it out of ./...
+	mutant, overlay := filepath.Join(w.dir, "_mutant.go"), filepath.Join(w.dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(w.root, e.file): mutant}})
 	if err != nil {
 		return err
