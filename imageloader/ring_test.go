@@ -52,6 +52,9 @@ func TestRing_Buffers(t *testing.T) {
 		if got := len(r.free); got != test.buffers {
 			t.Errorf("%+v: %d buffers are free", test, got)
 		}
+		if r.slab.Bytes() == nil {
+			t.Errorf("%+v: an open ring has lost its slab", test)
+		}
 		if err := r.close(); err != nil {
 			t.Error(err)
 		}

@@ -30,7 +30,7 @@ func imageloaderEdges() []edge {
 			file: "imageloader/ring.go", in: "ring.give",
 			text:   "if r.closed && r.taken == 0 {",
 			with:   "if r.taken == 0 {",
-			folder: "imageloader", test: "TestHostBatch_Release_Elsewhere", device: onCPU},
+			folder: "imageloader", test: "TestRing_Buffers", device: onCPU},
 		{name: "close-leaves-slab-to-batches", orders: "Close frees no slab that a copy may still read",
 			file: "imageloader/ring.go", in: "ring.close",
 			text:   "if r.taken > 0 {",
