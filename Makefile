@@ -58,6 +58,9 @@ test-asan: ## the C++ tests under AddressSanitizer, leaks included
 	@for binary in build/asan/{cgotorch,decode}_test; do \
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
+mutations: libraries ## take each wait, record and free away: a test must fail; writes docs/edges.md
+	@go run ./tests/mutation -jobs $(JOBS)
+
 lint: libraries ## go vet and gofmt; C++ is compiled with -Wall -Wextra, and -Werror where g++ is 13 or older, by every build
 	@go vet ./...
 	@badly=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$badly" ] || { echo "run gofmt -w on:" $$badly; exit 1; }
@@ -99,5 +102,5 @@ gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck check-streams test-asan lint generate schemas check-generate bench \
+.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck check-streams test-asan mutations lint generate schemas check-generate bench \
 	install uninstall gpu-bundle clean

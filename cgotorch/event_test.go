@@ -99,6 +99,31 @@ func TestEvent_AfterClose(t *testing.T) {
 	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(nil) }), ErrInvalidArgument, "Exec.Wait", "the event is nil")
 }
 
+// Close takes the handle from nobody who uses it.
+func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
+	checkLeaks(t)
+	s := newStream(t, CPU)
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := LiveHandles()["event"]
+	if _, err := e.lock("test"); err != nil { // as a call does
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		e.Close()
+		close(closed)
+	}()
+	time.Sleep(20 * time.Millisecond) // most likely Close waits by then; it is right either way
+	if got := LiveHandles()["event"]; got != events || isClosed(closed) {
+		t.Errorf("closed under a call: %d events, %d before", got, events)
+	}
+	e.mu.RUnlock()
+	<-closed
+}
+
 func TestEvent_FromManyGoroutines(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -163,4 +188,70 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 		t.Error(err)
 	}
 	e.Close()
+}
+
+// A channel tells of its own recording, also when the event was closed and CUDA's has been recorded again elsewhere.
+func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s, idle := newStream(t, d), newStream(t, d)
+	warm(t, s)
+	s.Do(func(x *Exec) error { x.Sleep(300 * time.Millisecond); return nil })
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+	done := e.Done()
+	e.Close()
+	for range 8 {
+		again, err := idle.Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+	}
+	time.Sleep(20 * time.Millisecond) // the idle stream's are done by now
+	if isClosed(done) {
+		t.Error("told by another recording")
+	}
+	<-done
+	if ok, err := watch.Query(); !ok && err == nil {
+		time.Sleep(time.Millisecond) // it is right behind
+		if ok, err = watch.Query(); !ok || err != nil {
+			t.Errorf("told before its work was done: %v, %v", ok, err)
+		}
+	}
+}
+
+// A CPU stream runs its work at once, so its wait for a device is one of the host.
+func TestStream_Wait_CPUForCUDA(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s, cpu := newStream(t, d), newStream(t, CPU)
+	slab := newSlab(t, 4)
+	if err := slab.Pin(); err != nil {
+		t.Fatal(err)
+	}
+	var e *Event
+	err := s.Do(func(x *Exec) error {
+		x.Sleep(100 * time.Millisecond)
+		CopyTo(x, x.Full(Uint8, 7, 4), slab.Bytes())
+		e = x.Record()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := cpu.Wait(e); err != nil {
+		t.Error(err)
+	}
+	if got := slab.Bytes()[3]; got != 7 {
+		t.Errorf("behind the wait the host reads %d, want 7", got)
+	}
 }

@@ -63,3 +63,28 @@ func TestReadAsync(t *testing.T) {
 		}
 	})
 }
+
+// Close takes the memory from nobody who reads it.
+func TestHostRead_CloseWaitsForReads(t *testing.T) {
+	checkLeaks(t)
+	var r *HostRead
+	do(t, CPU, func(x *Exec) { r = x.ReadAsync(x.Ones(Float32, 1)) })
+	reading, closed := make(chan bool), make(chan struct{})
+	err := r.read("test", func(host *Tensor) error {
+		go func() {
+			close(reading)
+			r.Close()
+			close(closed)
+		}()
+		<-reading
+		time.Sleep(20 * time.Millisecond) // most likely Close waits by then; it is right either way
+		if host.Closed() || isClosed(closed) {
+			t.Error("closed under a read")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	<-closed
+}

@@ -3,6 +3,8 @@ package cgotorch
 import (
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"unsafe"
 )
@@ -108,6 +110,45 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 	})
 }
 
+// The memory goes back to the system: the address space does not grow.
+func TestHostSlab_CloseGivesTheMemoryBack(t *testing.T) {
+	checkLeaks(t)
+	before := addressSpace(t)
+	for range 64 {
+		newSlab(t, 1<<30).Close()
+	}
+	if grown := addressSpace(t) - before; grown > 16<<30 {
+		t.Errorf("64 slabs of 1 GiB, each closed before the next, take %d GiB", grown>>30)
+	}
+}
+
+func addressSpace(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	pages, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// Page-locked memory is unlocked before it goes back: the same pages can be locked again.
+func TestHostSlab_PinAgain(t *testing.T) {
+	checkLeaks(t)
+	cuda(t)
+	for range 4 {
+		s := newSlab(t, 1<<20)
+		if err := s.Pin(); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	}
+}
+
 func TestHostSlab_DroppedIsFreed(t *testing.T) {
 	checkLeaks(t)
 	before := LiveHandles()["slab"]
@@ -143,7 +184,8 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 		busy(x)
 		e := x.Record()
 		defer e.Close()
-		CopyFrom(x, into, slab.Bytes())
+		x.FillInPlace(into, 2.0)
+		CopyFrom(x, into, slab.Bytes()) // over what was filled in
 		isBusy(t, e, "the copy waited for the work before it")
 		behind := x.Record()
 		defer behind.Close()

@@ -151,6 +151,21 @@ func TestToSlice_Refused(t *testing.T) {
 	})
 }
 
+// A backward that needs what was there before fails.
+func TestCopyFrom_CountsAsAWrite(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			a := x.Zeros(Float32, 2)
+			before := a.Version()
+			CopyFrom(x, a, []float32{1, 2})
+			if got := a.Version(); got != before+1 {
+				t.Errorf("version %d, want %d", got, before+1)
+			}
+		})
+	})
+}
+
 func TestCopyFrom_Refused(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

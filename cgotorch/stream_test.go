@@ -447,6 +447,110 @@ func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 	}
 }
 
+// The same for one that Gradients returned, and for one that was given to it.
+func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	a, b := newStream(t, d), newStream(t, d)
+	warm(t, a, b)
+	const n = 1 << 24
+	var p, seed, sum *Tensor
+	if err := a.Do(func(x *Exec) error {
+		p, seed = x.Keep(x.Ones(Float32, n)), x.Keep(x.Ones(Float32, n))
+		return p.SetRequiresGrad(true)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	pass(t, a, b)
+	err := b.Do(func(x *Exec) error {
+		y := x.MulScalar(p, 3.0)
+		busy(x)
+		sum = x.Keep(x.NoGrad().Sum(x.Gradients([]*Tensor{y}, []*Tensor{p}, GradientOptions{Grads: []*Tensor{seed}})[0]))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed.Close()
+	overwrite(t, a, n)
+	if err := b.Do(func(x *Exec) error { equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
+		t.Errorf("a gradient that was given: %v", err)
+	}
+	sum.Close()
+
+	pass(t, b, a)
+	err = a.Do(func(x *Exec) error {
+		made := x.Record()
+		defer made.Close()
+		side := x.On(b)
+		side.Wait(made)
+		y := side.Sum(side.MulScalar(p, 3.0))
+		done := side.Record()
+		defer done.Close()
+		x.Wait(done)
+		g := x.Gradients([]*Tensor{y}, []*Tensor{p}, GradientOptions{})[0] // made on b, where forward ran
+		busy(x)
+		sum = x.Keep(x.NoGrad().Sum(g))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sum.Close()
+	overwrite(t, b, n)
+	if err := a.Do(func(x *Exec) error { equal(t, x, sum, []float32{3 * n}); return nil }); err != nil {
+		t.Errorf("a gradient that was returned: %v", err)
+	}
+}
+
+// The CUDA stream is kept for the next stream of its priority.
+func TestStream_CloseGivesItToTheNext(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	native, err := s.Native()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	next := newStream(t, d)
+	if got, err := next.Native(); got != native || err != nil {
+		t.Errorf("the next stream is %#x, %v; want %#x", got, err, native)
+	}
+}
+
+// Each way in which the host asks or waits for a device.
+func TestStream_HostWaits(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	warm(t, s)
+	for name, wait := range map[string]func() error{
+		"Stream.Synchronize": s.Synchronize,
+		"Device.Synchronize": d.Synchronize,
+	} {
+		if err := s.Do(func(x *Exec) error { x.Sleep(100 * time.Millisecond); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		e, err := s.Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done, err := s.Query(); done || err != nil {
+			t.Errorf("Stream.Query under work gives %v, %v", done, err)
+		}
+		isBusy(t, e, "Event.Query under work gives true")
+		if err := wait(); err != nil {
+			t.Error(err)
+		}
+		if done, err := e.Query(); !done || err != nil {
+			t.Errorf("behind %s the event is done: %v, %v", name, done, err)
+		}
+		e.Close()
+	}
+}
+
 // A stream is either open under On, or closed before it.
 func TestStream_CloseBesideOn(t *testing.T) {
 	checkLeaks(t)

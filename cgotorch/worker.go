@@ -88,11 +88,7 @@ func (w *worker) stop() {
 func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {
 	t := &task{h: h, fn: fn, out: make(chan outcome, 1)}
 	w.tasks <- t
-	out := <-t.out
-	if out.exited {
-		<-w.ended
-	}
-	return out
+	return <-t.out
 }
 
 // run executes the function and tells how it ended: by return, by an operator's failure, by a panic of the user's, or by

@@ -165,6 +165,26 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 	}
 }
 
+// A stream that is closed has no worker left.
+func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
+	checkLeaks(t)
+	alive := func(s *Stream) (found bool) {
+		workers.Range(func(_, w any) bool { found = found || w.(*worker).stream == s; return true })
+		return found
+	}
+	for range 200 {
+		s := newStream(t, CPU)
+		s.Do(func(x *Exec) error { return nil })
+		if !alive(s) {
+			t.Fatal("a stream that has run a Do has no worker")
+		}
+		s.Close()
+		if alive(s) {
+			t.Fatal("the worker outlives Close")
+		}
+	}
+}
+
 // execUses are uses of an Exec that are wrong outside its Do and on another goroutine.
 func execUses(x *Exec, s *Stream, t *Tensor, e *Event) map[string]func() {
 	return map[string]func(){

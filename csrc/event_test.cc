@@ -1,3 +1,5 @@
+#include "event.h"
+
 #include "handles_test.h"
 
 namespace {
@@ -77,6 +79,17 @@ TEST_F(EventTest, Record_DoesNotWait) {
     EXPECT_EQ(done, 1);
     events.clear();
   }
+}
+
+// Note [Events are never destroyed].
+TEST_F(EventTest, Record_TakesAFreedOne) {
+  SKIP_WITHOUT_CUDA();
+  const Stream s = ct_test::new_stream(kCuda);
+  Event e = ct_test::record(s);
+  void* const native = e->native;
+  e.reset();
+  EXPECT_NE(ct_test::record(s, true)->native, native) << "one for timing";
+  EXPECT_EQ(ct_test::record(s)->native, native);
 }
 
 }  // namespace

@@ -22,15 +22,13 @@ namespace {
 // (cudaLaunchHostFunc), but holds the stream up until the callback has returned.
 class Notifier {
  public:
-  void ask(std::shared_ptr<const Recording> recording, uint64_t token) {
+  void ask(const ct_event& event, uint64_t token) {
     const std::lock_guard lock(mutex_);
-    if (recording == nullptr) {
+    if (event.recording == nullptr) {
       done_.push_back(token);
       return;
     }
-    auto& waits = streams_[recording->stream];
-    const uint64_t number = recording->number;
-    waits.emplace(number, Wait{std::move(recording), token});
+    streams_[event.recording->stream].emplace(event.recording->number, Wait{event.recording, event.known, token});
   }
 
   int32_t take(uint64_t* tokens, int32_t capacity) {
@@ -53,6 +51,7 @@ class Notifier {
  private:
   struct Wait {
     std::shared_ptr<const Recording> recording;
+    checker::Known known;
     uint64_t token;
   };
   static constexpr std::chrono::microseconds kPause{20};
@@ -71,6 +70,7 @@ class Notifier {
     for (auto stream = streams_.begin(); stream != streams_.end();) {
       auto& waits = stream->second;
       while (!waits.empty() && waits.begin()->second.recording->done()) {
+        checker::host_waited_for(waits.begin()->second.known);  // who is told may rely on it
         done_.push_back(waits.begin()->second.token);
         waits.erase(waits.begin());
       }
@@ -94,7 +94,7 @@ Notifier& notifier() {
 extern "C" {
 
 ct_status* ct_event_notify(const ct_event* event, uint64_t token) noexcept {
-  return ct::guarded([&] { ct::notifier().ask(ct::deref(event, "event").recording, token); });
+  return ct::guarded([&] { ct::notifier().ask(ct::deref(event, "event"), token); });
 }
 
 int32_t ct_notified(uint64_t* tokens, int32_t capacity) noexcept { return ct::notifier().take(tokens, capacity); }

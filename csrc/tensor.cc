@@ -57,6 +57,12 @@ void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
 // Whether a copy between the tensor and the host memory waits until it is done.
 bool waits_for(const at::Tensor& tensor, const void* data) { return tensor.is_cuda() && !cuda().page_locked(data); }
 
+// Copies host memory to a tensor on a CUDA device and returns when it has been read: pageable memory has been when CUDA returns.
+void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
+  cuda().copy_to_device(to.mutable_data_ptr(), data, to.nbytes(), stream);
+  if (cuda().page_locked(data)) stream.synchronize();
+}
+
 double item(const at::Tensor& tensor) {
   const at::Scalar value = tensor.item();
   if (value.isComplex()) throw Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
@@ -111,9 +117,7 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
     at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(ct::to_dtype(dtype)).device(x.stream->device));
     if (bytes > 0) {
       if (x.stream->device.is_cuda()) {
-        // From pageable memory CUDA returns when the memory has been staged, which is when it has been read.
-        ct::cuda().copy_to_device(result.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
-        if (ct::cuda().page_locked(data)) x.stream->stream.synchronize();
+        ct::copy_staged(result, data, x.stream->stream);
       } else {
         ct::would_wait(x, "on a CUDA device it would wait: the memory is read before return");
         std::memcpy(result.mutable_data_ptr(), data, static_cast<size_t>(bytes));
@@ -193,8 +197,7 @@ ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor**
       } else if (from.is_cuda()) {
         ct::cuda().copy_between(to.mutable_data_ptr(), here.index(), data, from.device().index(), bytes, x.stream->stream);
       } else {
-        ct::cuda().copy_to_device(to.mutable_data_ptr(), data, bytes, x.stream->stream);
-        if (ct::cuda().page_locked(data)) x.stream->stream.synchronize();
+        ct::copy_staged(to, data, x.stream->stream);
       }
     }
     *out = new ct_tensor(std::move(to), x.stream->id);

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 func TestRing_Buffers(t *testing.T) {
@@ -47,8 +49,59 @@ func TestRing_Buffers(t *testing.T) {
 		for _, b := range taken {
 			r.give(b)
 		}
+		if got := len(r.free); got != test.buffers {
+			t.Errorf("%+v: %d buffers are free", test, got)
+		}
+		if r.slab.Bytes() == nil {
+			t.Errorf("%+v: an open ring has lost its slab", test)
+		}
 		if err := r.close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// The stream checker learns that a buffer is about to be filled: a copy that still reads any part of it is a race.
+func TestRing_Take_UnderACopy(t *testing.T) {
+	checkLeaks(t)
+	for name, read := range map[string]func(x *cgotorch.Exec, b *buffer){
+		"images": func(x *cgotorch.Exec, b *buffer) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 6), b.images) },
+		"labels": func(x *cgotorch.Exec, b *buffer) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Int64, 2), b.labels) },
+		"flips":  func(x *cgotorch.Exec, b *buffer) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 2), b.flips) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			races := 0
+			stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+			stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stream.Close()
+			r, err := newRing(1, 2, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.close()
+			for range 2 {
+				b, err := r.take(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := stream.Do(func(x *cgotorch.Exec) error { read(x, b); return nil }); err != nil {
+					t.Error(err)
+				}
+				r.give(b)
+			}
+			if err := stream.Synchronize(); err != nil {
+				t.Error(err)
+			}
+			if stop(); races != 1 {
+				t.Errorf("%d races, want that of the second filling with the first copy", races)
+			}
+		})
 	}
 }

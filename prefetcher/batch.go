@@ -28,7 +28,7 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	b.ahead.stall.atEnd(x) // before the slot can be free
+	b.ahead.stall.atEnd(x) // before the slot can be free; unwinds where x cannot be used
 	if err := b.slot.use(x, b); err != nil {
 		x.Fail("Batch.Use", err)
 	}

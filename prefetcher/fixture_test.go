@@ -4,17 +4,20 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"image"
 	"image/color"
 	"image/png"
+	"iter"
 	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +113,95 @@ func checkLeaks(t *testing.T) {
 			t.Errorf("handles %v, %v before", got, handles)
 		}
 	})
+}
+
+// checkStreams fails the test for each race that the stream checker finds until it ends. To be called before what is to be closed
+// is made.
+func checkStreams(t *testing.T) {
+	t.Helper()
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+}
+
+// newStream is a stream that is closed, when its work is done, at the end of the test.
+func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
+	t.Helper()
+	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// gated hands a loader's batches on one by one, each when the test says so: what is copied ahead of a batch is then known.
+type gated struct {
+	*imageloader.Loader
+	next chan bool
+}
+
+func (g gated) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
+	return func(yield func(*imageloader.HostBatch, error) bool) {
+		for batch, err := range g.Loader.Epoch(ctx) {
+			select {
+			case <-g.next:
+			case <-ctx.Done():
+				if err == nil {
+					batch.Release()
+				}
+				return
+			}
+			if !yield(batch, err) {
+				return
+			}
+		}
+	}
+}
+
+// counted makes batches, each in its part of a slab and changed by spoil, and counts those that come back.
+type counted struct {
+	slab           *cgotorch.HostSlab
+	batches        int
+	spoil          func(*imageloader.HostBatch)
+	made, released atomic.Int64
+}
+
+func newCounted(t *testing.T, batches int, spoil func(*imageloader.HostBatch)) *counted {
+	t.Helper()
+	slab, err := cgotorch.NewHostSlab(batches * 2 * side * side * 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slab.Close() })
+	return &counted{slab: slab, batches: batches, spoil: spoil}
+}
+
+func (c *counted) Shape() (batch, height, width, channels int) { return 2, side, side, 3 }
+func (c *counted) Pin() error                                  { return c.slab.Pin() }
+
+func (c *counted) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
+	return func(yield func(*imageloader.HostBatch, error) bool) {
+		for i := 0; i < c.batches && ctx.Err() == nil; i++ {
+			const size = 2 * side * side * 3
+			images := c.slab.Bytes()[i*size:][:size]
+			batch := &imageloader.HostBatch{N: 2, Height: side, Width: side, Channels: 3, Index: i, Images: images, Labels: make([]int64, 2)}
+			batch.OnRelease = func() {
+				time.Sleep(time.Millisecond) // who does not wait for this is seen
+				cgotorch.CheckHostWrite(images)
+				c.released.Add(1)
+			}
+			if c.spoil != nil {
+				c.spoil(batch)
+			}
+			c.made.Add(1)
+			if !yield(batch, nil) {
+				return
+			}
+		}
+	}
 }
 
 func open(t testing.TB, path string, o imageloader.Options) *imageloader.Loader {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -140,6 +142,59 @@ func TestClose_InLoop(t *testing.T) {
 			t.Errorf("second Close: %v", err)
 		}
 	})
+}
+
+// stubborn gives nothing and does not end before it is told to, whatever its context says.
+type stubborn struct {
+	*counted
+	end chan bool
+}
+
+func (s stubborn) Epoch(context.Context) iter.Seq2[*imageloader.HostBatch, error] {
+	return func(func(*imageloader.HostBatch, error) bool) { <-s.end }
+}
+
+// Close frees nothing under a loop that waits for its first batch, though no slot is in use.
+func TestClose_BeforeTheFirstBatch(t *testing.T) {
+	checkLeaks(t)
+	source := stubborn{newCounted(t, 1, nil), make(chan bool)}
+	p := start(t, source, cgotorch.CPU, Options{})
+	left := make(chan error)
+	go func() {
+		var last error
+		for _, err := range p.Epoch(context.Background()) {
+			last = err
+		}
+		left <- last
+	}()
+	running := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.running != nil
+	}
+	for !running() {
+		runtime.Gosched()
+	}
+	p.Close()
+	if p.slots == nil {
+		t.Error("the slots are freed under the loop")
+	}
+	close(source.end)
+	if err := <-left; !errors.Is(err, ErrClosed) {
+		t.Errorf("the loop ended with %v, want ErrClosed", err)
+	}
+}
+
+// vast is a source of batches that no memory holds.
+type vast struct{ *counted }
+
+func (vast) Shape() (batch, height, width, channels int) { return 1 << 30, 1 << 10, 1 << 10, 3 }
+
+func TestNew_NoMemory(t *testing.T) {
+	checkLeaks(t)
+	if _, err := New(vast{newCounted(t, 1, nil)}, cgotorch.CPU, Options{}); !errors.Is(err, cgotorch.ErrOutOfMemory) {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestFlat(t *testing.T) {

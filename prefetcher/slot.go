@@ -89,7 +89,8 @@ func (s *slot) lend(b *Batch) {
 	clear(s.streams)
 }
 
-// use makes x's stream wait for the copy, and records the end of the use when x's Do ends.
+// use makes x's stream wait for the copy, and records the end of the use when x's Do ends. x can be used: a panic of AtEnd would
+// leave the slot in use.
 func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.mu.Lock()
 	if s.lentTo != b {
@@ -99,12 +100,6 @@ func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.uses++
 	s.streams[x.Stream()] = struct{}{}
 	s.mu.Unlock()
-	registered := false
-	defer func() {
-		if !registered { // x could not be used
-			s.useOver()
-		}
-	}()
 	x.AtEnd(func() {
 		defer s.useOver() // also when the device is lost, where there is nothing to record
 		e := x.Record()
@@ -112,7 +107,6 @@ func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 		defer s.mu.Unlock()
 		s.released = append(s.released, e)
 	})
-	registered = true
 	x.Wait(s.ready)
 	return nil
 }

@@ -75,6 +75,139 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 	})
 }
 
+// What a Do reads after the body is read before the slot is written again, and before its memory is freed.
+func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		last        int
+		closeInside bool
+	}{{"refilled", 4, false}, {"closed", 0, false}, {"closed in the loop", 0, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				checkStreams(t)
+				loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
+				p := start(t, loader, d, Options{Depth: 1})
+				stream := newStream(t, d)
+				begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
+				end := func() {
+					close(goOn)
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+				for batch, err := range p.Epoch(context.Background()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					switch batch.Index {
+					case 0:
+						go func() {
+							ended <- stream.Do(func(x *cgotorch.Exec) error {
+								images, _ := batch.Use(x)
+								begun <- true
+								<-goOn
+								x.Sum(images)
+								return nil
+							})
+						}()
+						<-begun
+					case 1:
+						end()
+					}
+					if test.closeInside {
+						p.Close()
+					}
+					if batch.Index == test.last {
+						break
+					}
+				}
+				p.Close()
+				if test.last == 0 {
+					end()
+				}
+			})
+		})
+	}
+}
+
+// A later Do of the body may read the batch without using it: the backward of what an earlier one kept.
+func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
+		p := start(t, loader, d, Options{Depth: 1})
+		stream := newStream(t, d)
+		do := func(fn func(x *cgotorch.Exec)) {
+			if err := stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			var weight, loss *cgotorch.Tensor
+			do(func(x *cgotorch.Exec) {
+				images, _ := batch.Use(x)
+				weight = x.Keep(x.OnesLike(images))
+				weight.SetRequiresGrad(true)
+				loss = x.Keep(x.Sum(x.Mul(weight, images)))
+			})
+			do(func(x *cgotorch.Exec) { x.Backward(loss) })
+			weight.Close()
+			loss.Close()
+		}
+	})
+}
+
+// A slot is free when its body and every Do that used it have ended, whichever is last, and once.
+func TestSlot_FreedByTheLast(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		freed := 0
+		s := newSlot(func(*slot) { freed++ })
+		stream := newStream(t, d)
+		var err error
+		if s.ready, err = stream.Record(); err != nil {
+			t.Fatal(err)
+		}
+		batch := &Batch{slot: s}
+		use := func(during func()) {
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				for range 2 { // as two Dos
+					if err := s.use(x, batch); err != nil {
+						return err
+					}
+				}
+				during()
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		free := func(when string, want int) {
+			if freed != want {
+				t.Errorf("%s: freed %d times, want %d", when, freed, want)
+			}
+		}
+		s.lend(batch)
+		use(func() {})
+		free("between a Do and the end of the body", 0)
+		s.endBody()
+		free("after the body", 1)
+		s.lend(batch)
+		use(func() {
+			s.endBody()
+			free("in a Do that outlives the body", 1)
+		})
+		free("after that Do", 2)
+		for _, e := range s.released {
+			e.Close()
+		}
+		s.ready.Close()
+	})
+}
+
 // A batch is over with its own body, also while its slot holds a later one.
 func TestSlot_UsedInALaterBody(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {

@@ -14,7 +14,7 @@ limit=60 # MiB
 bundle=gpu-bundle
 rm -rf "$bundle"
 mkdir -p "$bundle"/{lib,bin,tests,tree}
-cp tests/bundle/run.sh "$bundle/run.sh"
+cp tests/bundle/{run,libtorch}.sh "$bundle/"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
 for binary in cgotorch_test decode_test; do
@@ -37,7 +37,7 @@ bench/build.sh "$bundle/bin/bench"
 strip "$bundle/bin/bench"
 
 # Tests of the tree itself and of its generator need the tree, Go and a compiler.
-packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '/(tests/(rules|setup|install|examples)|internal/opgen)$')
+packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen)$')
 while read -r package; do
   name=${package#github.com/streamtorch/streamtorch/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"

@@ -13,22 +13,7 @@ if [ -n "$packed" ]; then
   echo "$packed" | tr '\n' '\0' | xargs -0 -P "$(nproc)" -n 4 gzip -df || exit 1
 fi
 
-torch=${LIBTORCH-}
-if [ -z "$torch" ]; then
-  torch=$("${PYTHON:-python3}" -c '
-import importlib.util, os
-spec = importlib.util.find_spec("torch")
-if spec: print(os.path.dirname(spec.origin))')
-fi
-if ! [ -f "$torch/lib/libtorch_cpu.so" ]; then
-  echo "run.sh: no torch in ${PYTHON:-python3}; set PYTHON to one that has torch 2.11.0, or LIBTORCH to its folder" >&2
-  exit 1
-fi
-path="$here/lib:$torch/lib"
-for dir in "$(dirname "$torch")"/nvidia/*/lib; do
-  [ ! -d "$dir" ] || path="$path:$dir"
-done
-export LD_LIBRARY_PATH="$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+. "$here/libtorch.sh"
 
 # folder name.test: where it runs, as go test would run it.
 folder() { echo "$here/tree/$(awk -v name="$1" '$1 == name { print $2 }' "$here/tests/folders")"; }

@@ -140,6 +140,35 @@ func TestFromDevice_MissingWait(t *testing.T) {
 	}
 }
 
+// The allocator knows of the copy's use of memory that is freed at once.
+func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
+	var found []*cgotorch.StreamRace
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	producer, consumer := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	var made *cgotorch.Tensor
+	if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	e, err := producer.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := consumer.Wait(e); err != nil {
+		t.Fatal(err)
+	}
+	if err := consumer.Do(func(x *cgotorch.Exec) error { x.FromDevice(made); made.Close(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 0 {
+		t.Errorf("got %v", found)
+	}
+}
+
 // Events cross devices in both directions; time between devices has no meaning.
 func TestEvent_BetweenDevices(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n < 2 {

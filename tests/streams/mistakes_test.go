@@ -26,6 +26,25 @@ func (s *scene) do(stream *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
 	}
 }
 
+func (s *scene) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// until asks until the answer is yes.
+func (s *scene) until(ask func() (bool, error)) {
+	s.Helper()
+	for {
+		done, err := ask()
+		s.must(err)
+		if done {
+			return
+		}
+	}
+}
+
 // always makes to wait for what is enqueued on from so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
@@ -290,9 +309,32 @@ var mistakes = []struct {
 	}},
 	{"pinned buffer read before its copy", [2]string{"CopyTo", "the host"}, false, func(s *scene) {
 		t, slab := s.shared(8), s.slab(32)
-		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.View(x.Call("aten::view.dtype", t, cgotorch.Uint8)[0].(*cgotorch.Tensor), 32), slab.Bytes()) })
+		s.do(s.a, func(x *cgotorch.Exec) {
+			cgotorch.CopyTo(x, x.View(x.Call("aten::view.dtype", t, cgotorch.Uint8)[0].(*cgotorch.Tensor), 32), slab.Bytes())
+		})
 		s.hostWaits(s.a)
 		cgotorch.CheckHostRead(slab.Bytes())
+	}},
+	{"tensor changed while it is copied to the host", [2]string{"CopyTo", "aten::add_"}, false, func(s *scene) {
+		var t *cgotorch.Tensor
+		slab := s.slab(8)
+		s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(cgotorch.Uint8, 8)) })
+		defer t.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, t, slab.Bytes()) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
+	}},
+	{"pixels changed while they are normalised", [2]string{"NormalizeImages", "aten::add_"}, false, func(s *scene) {
+		var pixels *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { pixels = x.Keep(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)) })
+		defer pixels.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.NormalizeImages(pixels, nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1))
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
 	}},
 	{"pinned buffer refilled during its copy", [2]string{"CopyFrom", "the host"}, false, func(s *scene) {
 		slab := s.slab(32)
@@ -477,7 +519,6 @@ var mistakes = []struct {
 		})
 	}},
 }
-
 
 // run plays a mistake, or what is right, and returns the races that the checker found.
 func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {

@@ -1,0 +1,104 @@
+package prefetcher
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// Nothing in an epoch, and in what follows it, touches memory that another stream or the host may be using. The body enqueues and
+// never waits, so that only the prefetcher's own events order what it does.
+func TestEpoch_HasNoRace(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
+		source := gated{loader, make(chan bool, 12)}
+		p := start(t, source, d, Options{Depth: 1})
+		stream := newStream(t, d)
+		source.next <- true
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				images, labels := batch.Use(x)
+				x.Sum(images)
+				x.Sum(labels)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			source.next <- true
+		}
+	})
+}
+
+// However an epoch ends, when its loop has been left the source has each batch back, of which no copy runs any more.
+func TestEpoch_ReleasesEachBatch(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		batches int
+		spoil   func(*imageloader.HostBatch)
+		leaveAt int // batch at whose body the loop is left, or -1
+		err     string
+	}{
+		{"at its end", 6, nil, -1, ""},
+		{"left early", 100, nil, 1, ""},
+		{"a batch that does not fit", 6, func(b *imageloader.HostBatch) { b.N = 3 }, -1, "has shape [3 8 8 3]"},
+		{"a copy that fails behind another", 6, func(b *imageloader.HostBatch) { b.Labels = b.Labels[:1] }, -1, "copying batch 0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				checkStreams(t)
+				source := newCounted(t, test.batches, test.spoil)
+				p := start(t, source, d, Options{})
+				var failed error
+				for batch, err := range p.Epoch(context.Background()) {
+					if err != nil {
+						failed = err
+					} else if batch.Index == test.leaveAt {
+						break
+					}
+				}
+				if made, released := source.made.Load(), source.released.Load(); made == 0 || made != released {
+					t.Errorf("%d batches of %d came back", released, made)
+				}
+				if test.err == "" && failed != nil || test.err != "" && (failed == nil || !strings.Contains(failed.Error(), test.err)) {
+					t.Errorf("the epoch ended with %v, want %q", failed, test.err)
+				}
+			})
+		})
+	}
+}
+
+// The context ends while a batch waits for a slot.
+func TestEpoch_CancelledWithoutASlot(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		source := newCounted(t, 100, nil)
+		p := start(t, source, d, Options{Depth: 1})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		why := errors.New("enough")
+		var last error
+		for batch, err := range p.Epoch(ctx) {
+			if last = err; err == nil && batch.Index == 0 {
+				for source.made.Load() < 3 { // the third has no slot while this body runs
+					runtime.Gosched()
+				}
+				cancel(why)
+			}
+		}
+		if !errors.Is(last, why) {
+			t.Errorf("the epoch ended with %v, want %v", last, why)
+		}
+		if made, released := source.made.Load(), source.released.Load(); made != released {
+			t.Errorf("%d batches of %d came back", released, made)
+		}
+	})
+}

@@ -1,0 +1,18 @@
+# To be sourced by a bundle's run.sh, with $here set to its folder: finds LibTorch and the libraries of here/lib.
+# LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here ($PYTHON, or python3).
+torch=${LIBTORCH-}
+if [ -z "$torch" ]; then
+  torch=$("${PYTHON:-python3}" -c '
+import importlib.util, os
+spec = importlib.util.find_spec("torch")
+if spec: print(os.path.dirname(spec.origin))')
+fi
+if ! [ -f "$torch/lib/libtorch_cpu.so" ]; then
+  echo "run.sh: no torch in ${PYTHON:-python3}; set PYTHON to one that has torch 2.11.0, or LIBTORCH to its folder" >&2
+  exit 1
+fi
+path="$here/lib:$torch/lib"
+for dir in "$(dirname "$torch")"/nvidia/*/lib; do
+  [ ! -d "$dir" ] || path="$path:$dir"
+done
+export LD_LIBRARY_PATH="$path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// bundle fills dir with what a GPU machine without Go and compiler needs to try the edges that only a GPU shows.
+//
+//	run.sh                 tries them all, against the Python torch there
+//	lib/                   the libraries as they are
+//	tests/FOLDER.test      the tests as they are; csrc.test is GoogleTest's
+//	edges/NAME/            what differs without the edge: a library, or a test binary
+//	edges/list             a line for each: name, test binary, test
+func (w *workshop) bundle(dir string, all []edge) error {
+	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
+		return fmt.Errorf("%s is not empty", dir)
+	}
+	for _, folder := range []string{"lib", "tests", "edges"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, script := range []string{"tests/mutation/run.sh", "tests/bundle/libtorch.sh"} {
+		if err := command("cp", script, dir); err != nil {
+			return err
+		}
+	}
+	libraries, err := bundled(filepath.Join(w.root, "build/lib"))
+	if err != nil {
+		return err
+	}
+	for _, library := range libraries {
+		if err := strip(library, filepath.Join(dir, "lib", filepath.Base(library))); err != nil {
+			return err
+		}
+	}
+	googleTest := filepath.Join(w.root, "build/csrc/cgotorch_test")
+	var list strings.Builder
+	all = slices.DeleteFunc(byFile(all), func(e edge) bool { return e.device != onGPU })
+	for _, e := range all {
+		name := strings.ReplaceAll(e.folder, "/", "-") + ".test"
+		fmt.Fprintln(&list, e.name, name, e.test)
+		control := filepath.Join(dir, "tests", name)
+		if _, err := os.Stat(control); err != nil && e.isGoogleTest() {
+			if err := strip(googleTest, control); err != nil {
+				return fmt.Errorf("run make tests-cc before: %w", err)
+			}
+		} else if err != nil {
+			if err := command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", control, "./"+e.folder); err != nil {
+				return err
+			}
+		}
+		if err := w.bundleEdge(e, filepath.Join(dir, "edges", e.name), name); err != nil {
+			return err
+		}
+		fmt.Println(e.name)
+	}
+	return os.WriteFile(filepath.Join(dir, "edges/list"), []byte(list.String()), 0o644)
+}
+
+// bundleEdge puts what is different without the edge into folder.
+func (w *workshop) bundleEdge(e edge, folder, testName string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	if e.isGo() {
+		return w.buildGo(e, filepath.Join(folder, testName), "-trimpath", "-ldflags", "-s -w")
+	}
+	var targets []string
+	if e.isGoogleTest() {
+		targets = append(targets, "cgotorch_test")
+	}
+	lib, err := w.buildLibraries(e, targets...)
+	if err != nil {
+		return err
+	}
+	if e.isGoogleTest() { // the core is in it
+		return strip(filepath.Join(w.dir, "cmake/cgotorch_test"), filepath.Join(folder, testName))
+	}
+	library := "libcgotorch.so"
+	if strings.HasPrefix(e.file, "csrc/cuda_") {
+		library = "libcgotorch_cuda.so"
+	}
+	return strip(filepath.Join(lib, library), filepath.Join(folder, library))
+}
+
+// bundled are our libraries and those of image formats, which a GPU machine may lack.
+func bundled(lib string) ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(lib, "*.so"))
+	if err != nil || len(paths) == 0 {
+		return nil, errors.Join(err, fmt.Errorf("no libraries in %s", lib))
+	}
+	needed, err := output("ldd", filepath.Join(lib, "libcgotorch_decode.so"))
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(needed) {
+		fields := strings.Fields(line) // libz.so.1 => /lib/libz.so.1 (0x…)
+		if len(fields) > 2 && (strings.HasPrefix(fields[0], "libjpeg") || strings.HasPrefix(fields[0], "libpng") || strings.HasPrefix(fields[0], "libz.")) {
+			paths = append(paths, fields[2])
+		}
+	}
+	return paths, nil
+}
+
+func strip(from, to string) error { return command("strip", "--strip-unneeded", "-o", to, from) }

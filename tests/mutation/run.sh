@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# run.sh: on a GPU machine, takes each edge of this bundle away and prints whether its test fails:
+#
+#   NAME: caught            the test passes as the library is, and fails without the edge
+#   NAME: MISSED            it passes without the edge too
+#   NAME: NO CONTROL        it fails, or is skipped, as the library is: nothing is shown
+#
+# Logs are left in logs/. $LIBTORCH and $PYTHON as in libtorch.sh.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+. "$here/libtorch.sh"
+mkdir -p "$here/logs"
+chmod +x "$here"/tests/* "$here"/edges/*/*.test 2>/dev/null
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# try FOLDER BINARY TEST LOG: the test with the libraries of FOLDER in place of those of lib/. Each library opens the others beside
+# itself, so they lie in one folder. A test that hangs fails.
+try() {
+  rm -rf "${work:?}"/*
+  ln -s "$here"/lib/* "$here/tests/$2" "$work/"
+  [ -z "$1" ] || ln -sf "$here/edges/$1"/* "$work/"
+  local arguments=(-test.run "^($3)\$" -test.timeout 2m -test.v)
+  [ "$2" != csrc.test ] || arguments=("--gtest_filter=$3")
+  (cd "$work" && GOGC=off LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" timeout 150 "./$2" "${arguments[@]}") >"$here/logs/$4" 2>&1
+}
+
+edges=0 caught=0
+declare -A control
+while read -r name binary test; do
+  edges=$((edges + 1))
+  key=$binary.$test
+  if [ -z "${control[$key]-}" ]; then
+    control[$key]=failed
+    try "" "$binary" "$test" "control-$key.log" && ! grep -qE '^ *--- SKIP|SKIPPED' "$here/logs/control-$key.log" && control[$key]=passed
+  fi
+  result="NO CONTROL"
+  if [ "${control[$key]}" = passed ]; then
+    result=MISSED
+    try "$name" "$binary" "$test" "$name.log" || { result=caught; caught=$((caught + 1)); }
+  fi
+  echo "$name: $result"
+done <"$here/edges/list"
+echo "$caught of $edges edges are guarded by a test"
+[ "$caught" = "$edges" ]

@@ -1,0 +1,103 @@
+package streams
+
+import (
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// each runs what must be free of races, on each device.
+func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
+	for _, d := range devices() {
+		for name, c := range cases {
+			t.Run(d.String()+"/"+name, func(t *testing.T) {
+				s := &scene{T: t, device: d, right: true}
+				for _, r := range s.run(func(s *scene) { run(s, c) }) {
+					t.Error(r)
+				}
+			})
+		}
+	}
+}
+
+// Each way in which the host waits orders what it does next: here it reads what a copy has written.
+func TestCheckStreams_HostWaits(t *testing.T) {
+	each(t, map[string]func(s *scene, e *cgotorch.Event){
+		"Event.Synchronize":  func(s *scene, e *cgotorch.Event) { s.must(e.Synchronize()) },
+		"Event.Done":         func(s *scene, e *cgotorch.Event) { <-e.Done() },
+		"Event.Query":        func(s *scene, e *cgotorch.Event) { s.until(e.Query) },
+		"Stream.Synchronize": func(s *scene, e *cgotorch.Event) { s.must(s.a.Synchronize()) },
+		"Stream.Query":       func(s *scene, e *cgotorch.Event) { s.until(s.a.Query) },
+		"Device.Synchronize": func(s *scene, e *cgotorch.Event) { s.must(s.device.Synchronize()) },
+		"Exec.Item": func(s *scene, e *cgotorch.Event) {
+			s.do(s.a, func(x *cgotorch.Exec) { x.Item(x.Ones(cgotorch.Float32)) })
+		},
+		"ToSlice": func(s *scene, e *cgotorch.Event) {
+			s.do(s.a, func(x *cgotorch.Exec) { cgotorch.ToSlice[float32](x, x.Ones(cgotorch.Float32, 1)) })
+		},
+		"CopyTo pageable memory": func(s *scene, e *cgotorch.Event) {
+			s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Ones(cgotorch.Float32, 1), make([]float32, 1)) })
+			if !s.device.IsCUDA() { // where nothing had to wait
+				s.must(s.a.Synchronize())
+			}
+		},
+		"Wait on a CPU stream": func(s *scene, e *cgotorch.Event) {
+			cpu, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+			s.must(err)
+			defer cpu.Close()
+			s.must(cpu.Wait(e))
+			s.must(cpu.Synchronize())
+		},
+	}, func(s *scene, wait func(s *scene, e *cgotorch.Event)) {
+		slab := s.slab(32)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.Sleep(10 * time.Millisecond) // on a GPU it is not done when it is asked for
+			cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes())
+		})
+		e := s.record(s.a)
+		defer e.Close()
+		wait(s, e)
+		cgotorch.CheckHostRead(slab.Bytes())
+	})
+}
+
+// What is read without a wait is waited for when it is asked for.
+func TestCheckStreams_HostReads(t *testing.T) {
+	each(t, map[string]func(s *scene, r *cgotorch.HostRead){
+		"Item":     func(s *scene, r *cgotorch.HostRead) { _, err := r.Item(); s.must(err) },
+		"Elements": func(s *scene, r *cgotorch.HostRead) { _, err := cgotorch.Elements[float32](r); s.must(err) },
+	}, func(s *scene, read func(s *scene, r *cgotorch.HostRead)) {
+		var r *cgotorch.HostRead
+		s.do(s.a, func(x *cgotorch.Exec) { r = x.ReadAsync(x.Ones(cgotorch.Float32, 1)) })
+		defer r.Close()
+		read(s, r)
+	})
+}
+
+// Each use of a tensor on another stream than its own is told to the allocator: it may be freed without an order.
+func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
+	each(t, map[string]func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor){
+		"operator of tensors": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.Neg(t) },
+		"operator of a list": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.Call("aten::_foreach_neg", []*cgotorch.Tensor{t})
+		},
+		"ReadAsync": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReadAsync(t).Close() },
+		"CopyFrom":  func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyFrom(x, t, make([]float32, 256)) },
+		"CopyTo":    func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyTo(x, t, make([]float32, 256)) },
+		"NormalizeImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.NormalizeImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1))
+		},
+		"gradient of a backward": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			p := x.Ones(cgotorch.Float32, 1, 256)
+			s.must(p.SetRequiresGrad(true))
+			x.BackwardWith(cgotorch.BackwardOptions{Grads: []*cgotorch.Tensor{t}}, x.Mul(p, p))
+		},
+	}, func(s *scene, use func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor)) {
+		var t *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(cgotorch.Float32, 1, 256)) })
+		s.always(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { use(s, x, t) })
+		t.Close()
+	})
+}
