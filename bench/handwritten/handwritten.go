@@ -8,7 +8,6 @@ package handwritten
 // #cgo nocallback hw_add
 // #cgo noescape hw_free
 // #cgo nocallback hw_free
-// #cgo LDFLAGS: -L${SRCDIR}/../../build/lib -lcgotorch
 // #include "add.h"
 import "C"
 
