@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,26 +25,26 @@ type StreamRace struct {
 
 // Access is one half of a [StreamRace].
 type Access struct {
-	Op     string // the operator, such as "aten::add_"
-	What   string // "read", "written", "allocated" or "freed"
-	Stream string // as [Stream.String] says it; "the host" for the program itself
-	Caller string // file:line of the call in the program; "" where unknown
-	Of     string // in backward, file:line of the call whose derivative Op is part of
-	From   int64  // the first byte of the memory that it reaches
-	To     int64  // and the one behind the last
+	Op      string // the operator, such as "aten::add_"
+	Kind    string // "read", "written", "allocated" or "freed"
+	Stream  string // as [Stream.String] says it; "the host" for the program itself
+	Caller  string // file:line of the call in the program; "" where unknown
+	Forward string // in backward, file:line of the call whose derivative Op is part of
+	From    int64  // the first byte of the memory that it reaches
+	To      int64  // and the one behind the last
 }
 
 func (a Access) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s by %s", a.What, a.Op)
+	fmt.Fprintf(&b, "%s by %s", a.Kind, a.Op)
 	if a.Stream != hostName {
 		fmt.Fprintf(&b, " on %s", a.Stream)
 	}
 	if a.Caller != "" {
 		fmt.Fprintf(&b, " at %s", a.Caller)
 	}
-	if a.Of != "" {
-		fmt.Fprintf(&b, ", in the backward of %s", a.Of)
+	if a.Forward != "" {
+		fmt.Fprintf(&b, ", in the backward of %s", a.Forward)
 	}
 	return b.String()
 }
@@ -61,8 +62,12 @@ var checking atomic.Bool
 // races is where the checker's findings go.
 var races struct {
 	sync.Mutex
+	users []*checkUser  // who have turned the checker on; the last is told
+	found []*StreamRace // not returned by a Do yet
+}
+
+type checkUser struct {
 	report func(*StreamRace) // or nil
-	found  []*StreamRace     // not returned by a Do yet; where report is nil
 }
 
 // CheckStreams is process-wide: it turns the stream checker on, until stop is called. The checker follows every operator, copy, event
@@ -70,11 +75,14 @@ var races struct {
 // freed under use. It does not look at values or times, so it finds on the CPU, where streams run their work at once, what goes wrong
 // on a GPU; an operator takes some microseconds longer.
 //
-// report is called for each race, when the next [Stream.Do] ends. When report is nil, that Do returns an [*Error] of [ErrStreamRace]
-// whose causes are the races found since the last one, and each is printed to standard error: so it is in a program that runs with
-// CGOTORCH_CHECK=streams in its environment. What was done before the checker was turned on is unknown to it. All goroutines
-// count as one host, and the order in which they use a device is taken as it came: what goroutines do to each other is for go test
-// -race. It fails with [ErrMisuse] when the checker is on already with another report.
+// report is called for each race, by the next [Stream.Do] that has ended, in its goroutine. When report is nil, that Do, if it has not
+// failed otherwise, returns an [*Error] of [ErrStreamRace] whose causes are the races found since the last one, and each is printed to
+// standard error: so it is in a program that runs with CGOTORCH_CHECK=streams in its environment. A second call takes over from the
+// first, or from the environment, until it is stopped.
+//
+// What was done before the checker was turned on is unknown to it. All goroutines count as one host, so a wait of one of them, and
+// also an [Event.Done] or [Event.Query] that finds an event done, is taken as known to all: what goroutines do to each other is for go
+// test -race. It fails as any first call of this package does.
 func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -83,24 +91,21 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 }
 
 func checkStreams(report func(*StreamRace)) (stop func(), err error) {
+	tellRaces() // to whom it may concern so far
 	races.Lock()
 	defer races.Unlock()
-	before, wasOn := races.report, checking.Load()
-	if wasOn && before != nil {
-		return nil, &Error{Op: "CheckStreams", Code: CodeMisuse, Caller: caller(), Message: "the stream checker is on already: stop it first"}
-	}
-	drain()
 	if err := check("CheckStreams", C.ct_check_streams(1)); err != nil {
 		return nil, err
 	}
 	checking.Store(true)
-	races.report = report
+	user := &checkUser{report}
+	races.users = append(races.users, user)
 	return sync.OnceFunc(func() {
+		tellRaces()
 		races.Lock()
 		defer races.Unlock()
-		drain()
-		races.report = before
-		if !wasOn {
+		races.users = slices.DeleteFunc(races.users, func(u *checkUser) bool { return u == user })
+		if len(races.users) == 0 {
 			checking.Store(false)
 			_ = check("CheckStreams", C.ct_check_streams(0))
 		}
@@ -120,18 +125,18 @@ var checkFromEnvironment = sync.OnceValue(func() error {
 	}
 })
 
-// StreamRaces is process-wide: it returns the races that the stream checker has found and no Do has returned, as after the last Do of a
-// program, and forgets them.
+// StreamRaces is process-wide: it returns the races that the stream checker has found and neither a report nor a Do has told, as after the
+// last Do of a program, and forgets them.
 func StreamRaces() []*StreamRace {
+	tellRaces()
 	races.Lock()
 	defer races.Unlock()
-	drain()
 	found := races.found
 	races.found = nil
 	return found
 }
 
-// raceError is what a Do that ends returns.
+// raceError is what a Do that has not failed otherwise returns.
 func raceError() error {
 	found := StreamRaces()
 	if len(found) == 0 {
@@ -144,17 +149,28 @@ func raceError() error {
 	return &Error{Op: "Stream.Do", Code: CodeStreamRace, Err: errors.Join(errs...)}
 }
 
-// drain takes what the core has found. races is locked.
-func drain() {
+// tellRaces takes what the core has found and reports it, with nothing locked.
+func tellRaces() {
+	races.Lock()
+	var report func(*StreamRace)
+	if n := len(races.users); n > 0 {
+		report = races.users[n-1].report
+	}
+	var found []*StreamRace
 	var c C.ct_race
 	for C.ct_race_take(&c) != 0 {
-		r := newRace(&c)
-		if races.report != nil {
-			races.report(r)
-			continue
+		found = append(found, newRace(&c))
+	}
+	if report == nil {
+		races.found = append(races.found, found...)
+	}
+	races.Unlock()
+	for _, r := range found {
+		if report != nil {
+			report(r)
+		} else {
+			fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
 		}
-		fmt.Fprintf(os.Stderr, "cgotorch: %v\n", r)
-		races.found = append(races.found, r)
 	}
 }
 
@@ -190,7 +206,7 @@ func advice(c *C.ct_race, r *StreamRace) string {
 }
 
 func newAccess(c *C.ct_access) Access {
-	a := Access{Op: C.GoString(&c.op[0]), What: C.GoString(&c.what[0]), Caller: site(c.site).caller(), Of: site(c.forward).caller(),
+	a := Access{Op: C.GoString(&c.op[0]), Kind: C.GoString(&c.what[0]), Caller: site(c.site).caller(), Forward: site(c.forward).caller(),
 		From: int64(c.begin), To: int64(c.end)}
 	name, known := streamNames.Load(uint64(c.stream))
 	switch {
@@ -205,7 +221,7 @@ func newAccess(c *C.ct_access) Access {
 	}
 	if a.Op == "" {
 		a.Op = "an operation of LibTorch's"
-		if a.What == "freed" {
+		if a.Kind == "freed" {
 			a.Op = "Close, or by the end of its Do,"
 		}
 	}

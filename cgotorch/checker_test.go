@@ -57,8 +57,8 @@ func TestCheckStreams_Report(t *testing.T) {
 		}
 		r := found[0]
 		for _, c := range []struct{ name, got, want string }{
-			{"earlier operator", r.Earlier.Op, "aten::fill_"}, {"earlier", r.Earlier.What, "written"},
-			{"later operator", r.Later.Op, "aten::neg"}, {"later", r.Later.What, "read"},
+			{"earlier operator", r.Earlier.Op, "aten::fill_"}, {"earlier", r.Earlier.Kind, "written"},
+			{"later operator", r.Later.Op, "aten::neg"}, {"later", r.Later.Kind, "read"},
 			{"bytes", fmt.Sprint(r.Later.From, " ", r.Later.To), "0 16"},
 		} {
 			if c.got != c.want {
@@ -77,9 +77,6 @@ func TestCheckStreams_Report(t *testing.T) {
 			if !strings.Contains(r.Error(), want) {
 				t.Errorf("%q is not in: %v", want, r)
 			}
-		}
-		if _, err := CheckStreams(nil); !errors.Is(err, ErrMisuse) {
-			t.Errorf("CheckStreams twice: got %v", err)
 		}
 	})
 }
@@ -146,5 +143,56 @@ func TestCheckStreams_Environment(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("CGOTORCH_CHECK=%s: got %v and\n%s\nwant %q", value, err, out, want)
 		}
+	}
+}
+
+// Who turns the checker on last is told, in whatever order they stop; a report may use the checker and the stream.
+func TestCheckStreams_Nested(t *testing.T) {
+	a, b := twoStreams(t, CPU)
+	var outer, inner int
+	stopOuter, err := CheckStreams(func(*StreamRace) { outer++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopOuter()
+	stopInner, err := CheckStreams(func(*StreamRace) {
+		inner++
+		StreamRaces()
+		if err := b.Synchronize(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopInner()
+	stopOuter()
+	if err := race(t, a, b); err != nil || outer != 0 || inner != 1 {
+		t.Errorf("got %v, told %d and %d times", err, outer, inner)
+	}
+}
+
+// A Do that fails by itself returns its own error, and the races are left for the next one.
+func TestCheckStreams_DoFailsOtherwise(t *testing.T) {
+	stop, err := CheckStreams(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	a, b := twoStreams(t, CPU)
+	var made *Tensor
+	if err := a.Do(func(x *Exec) error { made = x.Keep(x.Ones(Float32, 4)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	defer made.Close()
+	own := errors.New("its own")
+	if err := b.Do(func(x *Exec) error { x.Neg(made); return own }); err != own {
+		t.Errorf("got %v", err)
+	}
+	if err := b.Do(func(x *Exec) error { return nil }); !errors.Is(err, ErrStreamRace) {
+		t.Errorf("the next Do: got %v", err)
+	}
+	if err := errors.Join(a.Synchronize(), b.Synchronize()); err != nil {
+		t.Error(err)
 	}
 }

@@ -203,28 +203,36 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
 		return &Error{Op: "Stream.Do", Code: CodeMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
 	}
+	out := s.do(fn)
+	if checking.Load() {
+		tellRaces()
+	}
+	switch {
+	case out.exited:
+		runtime.Goexit()
+	case out.panicked != nil:
+		panic(out.panicked)
+	case out.err == nil && checking.Load():
+		return raceError()
+	}
+	return out.err
+}
+
+// do is Do up to what becomes of the outcome; the stream is free again.
+func (s *Stream) do(fn func(x *Exec) error) outcome {
 	h, err := s.lock("Stream.Do")
 	if err != nil {
-		return err
+		return outcome{err: err}
 	}
 	defer s.mu.Unlock()
 	if s.worker == nil {
 		s.worker = startWorker(s)
 	}
 	out := s.worker.do(h, fn)
-	if checking.Load() {
-		if races := raceError(); out.err == nil {
-			out.err = races
-		}
-	}
-	switch {
-	case out.exited:
+	if out.exited {
 		s.worker = nil // it ended with its goroutine
-		runtime.Goexit()
-	case out.panicked != nil:
-		panic(out.panicked)
 	}
-	return out.err
+	return out
 }
 
 // use is handle for a Do of another stream, which calls unuse when it ends. It does not wait for a Do of this one.
