@@ -64,8 +64,9 @@ func (e *Event) Query() (bool, error) {
 }
 
 // Synchronize waits until the event is done, holding neither a core nor an OS thread; see [Event.Done].
-func (e *Event) Synchronize() error {
-	const op = "Event.Synchronize"
+func (e *Event) Synchronize() error { return e.synchronize("Event.Synchronize") }
+
+func (e *Event) synchronize(op string) error {
 	if _, err := e.lock(op); err != nil {
 		return err
 	}

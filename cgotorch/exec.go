@@ -136,6 +136,9 @@ func (x *Exec) On(s *Stream) *Exec {
 	if err != nil {
 		x.Fail("Exec.On", err)
 	}
+	if x.c.watch != nil {
+		y.c.watch = y.watch("Exec.On")
+	}
 	return &y
 }
 

@@ -43,7 +43,12 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 }
 
 // Done is closed when the elements are there; see [Event.Done].
-func (r *HostRead) Done() <-chan struct{} { return r.event.Done() }
+func (r *HostRead) Done() <-chan struct{} {
+	if r == nil {
+		return alreadyDone
+	}
+	return r.event.Done()
+}
 
 // Item waits until the copy is done and returns the value of a tensor of one element. It fails with [ErrInvalidArgument] for another
 // tensor, with [ErrDeviceLost], and with [ErrClosed].
@@ -74,20 +79,27 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 
 // read waits for the copy and hands the tensor to fn.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
+	if r == nil || r.host == nil {
+		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
+	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.host.Closed() {
 		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the read is closed"}
 	}
-	if err := r.event.Synchronize(); err != nil {
+	if err := r.event.synchronize(op); err != nil {
 		return err
 	}
 	defer runtime.KeepAlive(r.host)
 	return fn(r.host)
 }
 
-// Close frees the memory, which is not used for another read before the copy is done. Closing twice does nothing.
+// Close frees the memory, which is not used for another read before the copy is done. It waits for an Item or Elements that another
+// goroutine is at. Closing twice does nothing.
 func (r *HostRead) Close() error {
+	if r == nil || r.host == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.host.Close()

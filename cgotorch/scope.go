@@ -18,8 +18,9 @@ type scope struct {
 	unused  []Tensor          // what own hands out next
 	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
 	atEnd   []func()
-	watch   *C.ct_watch // of NoWaits, or nil
-	err     *Error      // the first failure
+	watches [2]*C.ct_watch // of NoWaits, for the CPU and for CUDA; nil where there is none
+	waited  *Error         // what was seen of waits in a function given to AtEnd
+	err     *Error         // the first failure
 	ended   bool
 }
 
@@ -81,12 +82,14 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 func (s *scope) end() (first *Panic) {
 	failure := s.err
 	defer func() {
-		s.err = failure
+		if s.err = failure; failure == nil {
+			s.err = s.waited
+		}
 		s.freeFrom(0, nil)
 		for _, stream := range s.used {
 			stream.unuse()
 		}
-		s.endWatch()
+		s.endWatches()
 		s.ended = true
 	}()
 	s.runAtEnd(&first)
@@ -104,6 +107,9 @@ func (s *scope) runAtEnd(first **Panic) {
 				r := recover()
 				if _, failed := r.(unwind); r != nil && !failed && *first == nil {
 					*first = &Panic{Value: r, Stack: debug.Stack()}
+				}
+				if s.err != nil && s.err.Code == CodeWaited && s.waited == nil {
+					s.waited = s.err // NoWaits holds to the end
 				}
 				if r == nil && !returned { // Goexit: the others still run
 					s.runAtEnd(first)

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// HostSlab is page-aligned host memory outside the Go heap, from which copies to a device start.
+// HostSlab is page-aligned host memory outside the Go heap, where copies to and from a device start and end.
 type HostSlab struct {
 	mu      sync.Mutex
 	h       *C.ct_slab
@@ -56,7 +56,7 @@ func (s *HostSlab) Pinned() bool {
 	return s.h != nil && C.ct_slab_pinned(s.h) != 0
 }
 
-// Close frees the memory. Copies that read from it must be done. Closing twice does nothing.
+// Close frees the memory. Copies from and to it must be done. Closing twice does nothing.
 func (s *HostSlab) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

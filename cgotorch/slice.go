@@ -68,9 +68,9 @@ func DTypeOf[T Element]() DType {
 	}
 }
 
-// FromSlice returns a tensor of the given shape on x's device with a copy of data, which is read before return. No shape
-// means one dimension of len(data); for a scalar use [Exec.Full]. To a CUDA device it waits until data has been staged, which
-// includes the work before it on the stream: what must not wait goes through a [HostSlab] and [CopyFrom]. It fails
+// FromSlice returns a tensor of the given shape on x's device with a copy of data and, on a CUDA device, waits until data has been
+// staged, which includes the work before it on the stream: what must not wait goes through a [HostSlab] and [CopyFrom]. No shape
+// means one dimension of len(data); for a scalar use [Exec.Full]. It fails
 // with [ErrInvalidArgument] when the shape does not hold len(data) elements.
 func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
@@ -130,38 +130,38 @@ func (x *Exec) Item(t *Tensor) float64 {
 	return float64(v)
 }
 
-// CopyFrom enqueues a copy of data into t, which must be contiguous and hold len(data) elements of T's dtype. From pinned
-// memory (see [HostSlab]) it does not wait, and data must stay unchanged until an event recorded behind it is done; other
-// memory is read before return, which to a CUDA device waits until it has been staged.
+// CopyFrom enqueues a copy of data into t, and to a CUDA device waits until data has been staged, unless it is pinned (see [HostSlab]):
+// then it must stay unchanged until an event recorded behind it is done. t must be contiguous and hold len(data) elements of T's
+// dtype. It fails with [ErrInvalidArgument].
 func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
-	x.check("CopyFrom")
-	x.open("CopyFrom", t)
-	if got, want := DTypeOf[T](), t.DType(); got != want {
-		x.s.fail(&Error{Op: "CopyFrom", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
-			Message: fmt.Sprintf("the elements are %v, the tensor's %v", got, want)})
-	}
+	x.sameDType("CopyFrom", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
 	x.must("CopyFrom", C.copy_from(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
-// CopyTo enqueues a copy of t's elements, which must be contiguous and of T's dtype, into data, which must hold as many. To pinned memory
-// (see [HostSlab]) it does not wait, and data must be neither read nor written until an event recorded behind it is done; to other
-// memory it waits for x's stream.
-func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
-	x.check("CopyTo")
-	x.open("CopyTo", t)
-	if got, want := DTypeOf[T](), t.DType(); got != want {
-		x.s.fail(&Error{Op: "CopyTo", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
-			Message: fmt.Sprintf("the elements are %v, the tensor's %v", got, want)})
+// sameDType fails unless t can be used and its elements are of dtype.
+func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
+	x.check(op)
+	x.open(op, t)
+	if of := t.DType(); of != dtype {
+		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("the elements are %v, the tensor's %v", dtype, of)})
 	}
+}
+
+// CopyTo enqueues a copy of t's elements into data, and waits for x's stream unless data is pinned (see [HostSlab]): then data must be
+// neither read nor written until an event recorded behind it is done. t must be contiguous and of T's dtype, and data hold as many
+// elements. It fails with [ErrInvalidArgument].
+func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
+	x.sameDType("CopyTo", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
 	x.must("CopyTo", C.copy_to(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
-// FromDevice enqueues, on x's stream, a copy of t in new memory of x's device, in t's memory order; t may lie on another device, where
-// an operator's arguments may not. It is ordered by x's stream alone, which must have been made to wait for what t holds: events
-// cross devices. t may be closed at once. Nothing is recorded for backward. It does not wait, but that a copy from the CPU to a CUDA
-// device waits until it has been staged. It fails with [ErrInvalidArgument] for a tensor with gaps (a strided view), and for one on
+// FromDevice enqueues, on x's stream, a copy of t in new memory of x's device, in t's memory order, and waits only where t lies on the
+// CPU and x runs on a CUDA device: until the elements have been staged. t may lie on another device, where an operator's arguments may
+// not. The copy is ordered by x's stream alone, which must have been made to wait for what t holds: events cross devices. t may be
+// closed at once. Nothing is recorded for backward. It fails with [ErrInvalidArgument] for a tensor with gaps (a strided view), and for one on
 // a CUDA device where x runs on the CPU: read it there, with [ToSlice] or [Exec.ReadAsync].
 func (x *Exec) FromDevice(t *Tensor) *Tensor {
 	const op = "Exec.FromDevice"

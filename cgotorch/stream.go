@@ -97,8 +97,8 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	return s, nil
 }
 
-// ExternalStream is a stream of another library's, given as a cudaStream_t, so that work can be enqueued behind its work: 0, or
-// cudaStreamLegacy, is the device's default stream. It fails with [ErrInvalidArgument] for cudaStreamPerThread, which is another
+// ExternalStream is a stream of another library's, given as a cudaStream_t, so that work can be enqueued behind its work; for 0
+// and cudaStreamLegacy it returns [DefaultStream]. Dos of two Streams made of one cudaStream_t do not exclude each other. It fails with [ErrInvalidArgument] for cudaStreamPerThread, which is another
 // stream on each thread, for a stream of another device, and on the CPU. Whoever made the stream destroys it, after Close, and after
 // [Device.ReleaseCachedMemory] where tensors were made or used on it. The caller must Close it.
 func ExternalStream(d Device, stream uintptr) (*Stream, error) {
@@ -109,9 +109,11 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	if err := check("ExternalStream", C.external_stream(d.c(), C.uintptr_t(stream), &s.h)); err != nil {
 		return nil, err
 	}
-	if C.ct_stream_native(s.h) != nil { // else it is the default stream, which has its name
-		s.register()
+	if C.ct_stream_native(s.h) == nil {
+		C.ct_stream_free(s.h)
+		return DefaultStream(d), nil
 	}
+	s.register()
 	return s, nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// maxTraceRecords is what a trace has room for: some 400 MB of host memory, and 10^6 operators with room to spare.
+// maxTraceRecords is what a trace has room for: some 850 MB of host memory, the core's and Go's, and 10^6 operators with room to spare.
 const maxTraceRecords = 4 << 20
 
 // Trace is a trace that runs: what CUDA devices do is recorded, as the driver tells it through CUPTI. It does not rest on what this
@@ -58,7 +58,7 @@ var tracing struct {
 
 // Mark begins a span of the host's time, such as a step of training, that end ends. Work that any goroutine enqueues meanwhile belongs
 // to it. Spans may lie in one another; each is seen in the trace on the host and on every stream that had work of it. A span that has not
-// ended when the trace stops ends there.
+// ended when the trace stops ends there; one that begins later is not recorded.
 func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,8 +79,8 @@ func (t *Trace) Mark(name string) (end func()) {
 // Now is the time since the trace began, as records and marks have it: by the wall clock, which is CUPTI's.
 func (t *Trace) Now() time.Duration { return time.Duration(time.Now().UnixNano() - t.began.UnixNano()) }
 
-// Stop waits for every device and ends the trace. Where records were lost, for want of room, or a device is lost, it returns what there
-// is together with an error.
+// Stop waits for every device and ends the trace. Where records were lost for want of room it returns what there is, with
+// [ErrOutOfMemory]; where a device is lost the marks alone, with [ErrDeviceLost]. A trace that was stopped before is [ErrClosed].
 func (t *Trace) Stop() (*TraceRecords, error) {
 	const op = "Trace.Stop"
 	tracing.Lock()

@@ -105,6 +105,9 @@ func (t *task) run(w *worker, thread uint64) {
 		if p := s.end(); p != nil && of.err == nil && of.panicked == nil && !of.exited {
 			of = outcome{panicked: p}
 		}
+		if s.err != nil && of.err == nil && of.panicked == nil && !of.exited {
+			of.err = s.err
+		}
 		out = of
 	}()
 	defer func() {

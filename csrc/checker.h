@@ -58,6 +58,7 @@ void waited(const ct_stream& stream, const Known& event);
 void host_waited_for(const Known& event);
 void host_waited_for(const ct_stream& stream);
 void host_waited_for(c10::Device device);
+void host_waited_for(c10::DeviceType type);  // every device of it
 
 // Memory.
 void slab_born(const void* data, int64_t bytes);

@@ -144,7 +144,8 @@ void Checker::host_waits_for(c10::Device device) {
     {
       const std::lock_guard lock(mutex_);
       if (q >= streams_.size()) return;
-      if (streams_[q].device != device) continue;
+      const c10::Device of = streams_[q].device;
+      if (device.has_index() ? of != device : of.type() != device.type()) continue;
     }
     host_waits(q);
   }
@@ -212,7 +213,7 @@ void Checker::access(const at::Tensor& tensor, bool write, const Actor& by) {
   access(block_of(tensor), {by, 0, Region::of(tensor), write, write ? "written" : "read"});
 }
 
-void Checker::recorded(const at::Tensor& tensor, Queue queue) {
+void Checker::used(const at::Tensor& tensor, Queue queue) {
   if (!tensor.has_storage() || tensor.storage().data() == nullptr) return;
   const std::lock_guard lock(mutex_);
   block_of(tensor).recorded.insert(queue);

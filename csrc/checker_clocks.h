@@ -64,7 +64,7 @@ class Checker {
   void dies(const void* data, const Actor& by);
   void access(const at::Tensor& tensor, bool write, const Actor& by);
   // The owner of the memory knows of this queue's use, and does not hand it out again before the use is done.
-  void recorded(const at::Tensor& tensor, Queue queue);
+  void used(const at::Tensor& tensor, Queue queue);
 
   // Host memory of our own that copies start from and end in.
   void slab_born(const void* data, int64_t bytes);
@@ -74,7 +74,7 @@ class Checker {
   // The races found since the last call, as the C ABI gives them.
   bool take(ct_race* out);
   void report_anew();  // also what was reported before
-  void forget();       // everything
+  void forget();       // all memory and what was found; not the streams, which may go on
 
  private:
   struct Access {

@@ -127,8 +127,9 @@ class Backend final : public CudaBackend {
   }
 
   void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
+    const bool wait = !page_locked(destination);
     C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
-    if (!page_locked(destination)) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+    if (wait) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
   }
 
   void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,

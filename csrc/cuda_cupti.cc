@@ -15,7 +15,8 @@ Cupti open_cupti() {
   const std::string name = "libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000);
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    throw Failure(CT_UNSUPPORTED, "CUPTI, on which traces and NoWaits rest, cannot be opened; run `make setup` on this machine (" + std::string(dlerror()) + ")");
+    const char* why = dlerror();
+    throw Failure(CT_UNSUPPORTED, "CUPTI, on which traces and NoWaits rest, cannot be opened; run `make setup` on this machine (" + std::string(why == nullptr ? "unknown error" : why) + ")");
   }
   Cupti all{};
   const auto find = [&](auto& function, const char* symbol) {
@@ -84,6 +85,11 @@ CUpti_SubscriberHandle subscribe() {
   }
   ++shared.users;
   return shared.handle;
+}
+
+CUpti_SubscriberHandle subscribed() noexcept {
+  const std::lock_guard lock(subscription().mutex);
+  return subscription().handle;
 }
 
 void unsubscribe() noexcept {

@@ -36,5 +36,7 @@ const Cupti& cupti();
 // another tool is the one.
 CUpti_SubscriberHandle subscribe();
 void unsubscribe() noexcept;
+// Between the two.
+CUpti_SubscriberHandle subscribed() noexcept;
 
 }  // namespace ct

@@ -56,14 +56,18 @@ struct Launch {
   uint64_t start;
 };
 
+struct Recorded {
+  ct_trace_record record;
+  uint32_t correlation;  // the launch's
+};
+
 // The trace that runs. CUPTI hands buffers over on a thread of its own.
 struct Recorder {
   std::mutex mutex;
   bool running = false;
   size_t limit = 0;
   size_t lost = 0;
-  std::vector<ct_trace_record> records;
-  std::vector<uint32_t> correlations;  // of the records, in their order
+  std::vector<Recorded> records;
   std::vector<Launch> launches;
   std::vector<std::string> names;
   std::unordered_map<std::string, uint32_t> numbers;  // of the names
@@ -79,9 +83,10 @@ Recorder& recorder() {
 }
 
 uint32_t name_number(Recorder& r, const char* name) {
-  const auto [entry, added] = r.numbers.try_emplace(name == nullptr ? "unknown" : name, static_cast<uint32_t>(r.names.size()));
-  if (added) r.names.push_back(entry->first);
-  return entry->second;
+  const std::string text = name == nullptr ? "unknown" : name;
+  if (const auto entry = r.numbers.find(text); entry != r.numbers.end()) return entry->second;
+  r.names.push_back(text);
+  return r.numbers[text] = static_cast<uint32_t>(r.names.size() - 1);
 }
 
 void add(Recorder& r, const ct_trace_record& record, uint32_t correlation) {
@@ -89,8 +94,7 @@ void add(Recorder& r, const ct_trace_record& record, uint32_t correlation) {
     ++r.lost;
     return;
   }
-  r.records.push_back(record);
-  r.correlations.push_back(correlation);
+  r.records.push_back({record, correlation});
 }
 
 // What kernels, copies and fills have in common.
@@ -156,7 +160,11 @@ void add(Recorder& r, const CUpti_Activity& activity) {
       const auto& call = reinterpret_cast<const CUpti_ActivityAPI&>(activity);
       const bool runtime = activity.kind == CUPTI_ACTIVITY_KIND_RUNTIME;
       if (!(runtime ? contains(kRuntimeLaunches, call.cbid) : contains(kDriverLaunches, call.cbid))) return;
-      if (r.launches.size() < 2 * r.limit) r.launches.push_back({call.correlationId, call.threadId, call.start});
+      if (r.launches.size() < 2 * r.limit) {
+        r.launches.push_back({call.correlationId, call.threadId, call.start});
+      } else {
+        ++r.lost;
+      }
       return;
     }
     default:
@@ -223,12 +231,12 @@ void join_launches(Recorder& r) {
   std::sort(r.launches.begin(), r.launches.end(), [](const Launch& a, const Launch& b) {
     return a.correlation != b.correlation ? a.correlation < b.correlation : a.start < b.start;
   });
-  for (size_t i = 0; i < r.records.size(); ++i) {
-    const auto found = std::lower_bound(r.launches.begin(), r.launches.end(), r.correlations[i],
+  for (Recorded& recorded : r.records) {
+    const auto found = std::lower_bound(r.launches.begin(), r.launches.end(), recorded.correlation,
                                         [](const Launch& launch, uint32_t correlation) { return launch.correlation < correlation; });
-    if (found == r.launches.end() || found->correlation != r.correlations[i]) continue;
-    r.records[i].launched = found->start;
-    r.records[i].thread = found->thread;
+    if (found == r.launches.end() || found->correlation != recorded.correlation) continue;
+    recorded.record.launched = found->start;
+    recorded.record.thread = found->thread;
   }
 }
 
@@ -241,7 +249,6 @@ void start_trace(size_t limit) {
   {
     const std::lock_guard lock(r.mutex);
     r.records.clear();
-    r.correlations.clear();
     r.launches.clear();
     r.names.clear();
     r.numbers.clear();
@@ -258,6 +265,8 @@ void start_trace(size_t limit) {
   } catch (...) {
     disable();
     unsubscribe();
+    const std::lock_guard lock(r.mutex);
+    r.running = false;
     throw;
   }
 }
@@ -280,12 +289,12 @@ void stop_trace(ct_trace& out) {
   const std::lock_guard lock(r.mutex);
   r.running = false;
   join_launches(r);
-  out.records = std::move(r.records);
+  out.records.reserve(r.records.size());
+  for (const Recorded& recorded : r.records) out.records.push_back(recorded.record);
   out.names = std::move(r.names);
   out.lost = static_cast<int64_t>(r.lost + dropped);
   r.records = {};
   r.names = {};
-  r.correlations = {};
   r.launches = {};
   r.numbers = {};
   if (failure) std::rethrow_exception(failure);

@@ -152,15 +152,8 @@ void start_watching(CudaCalls* calls) {
 
 void stop_watching() noexcept {
   observer.store(nullptr, std::memory_order_release);
-  CUpti_SubscriberHandle handle = nullptr;
-  try {
-    handle = subscribe();
-  } catch (...) {
-    return;
-  }
-  for (const Call& call : kCalls) (void)cupti().enable_callback(0, handle, call.domain, call.id);
+  for (const Call& call : kCalls) (void)cupti().enable_callback(0, subscribed(), call.domain, call.id);
   unsubscribe();
-  unsubscribe();  // what start_watching took
 }
 
 }  // namespace ct

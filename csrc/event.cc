@@ -30,9 +30,9 @@ void* take_event(c10::DeviceIndex device, bool timing) {
 
 }  // namespace
 
-ct_event::ct_event(c10::Device device, std::shared_ptr<const ct::Recording> recording, bool timing)
+ct_event::ct_event(c10::Device device, std::shared_ptr<const ct::Recording> recording, bool timing, ct::checker::Known known)
     : device(device), recording(std::move(recording)), native(this->recording == nullptr ? nullptr : this->recording->native),
-      timing(timing), nanoseconds(native == nullptr ? now() : 0) {
+      timing(timing), nanoseconds(native == nullptr ? now() : 0), known(std::move(known)) {
   ++ct::live().events;
 }
 
@@ -65,9 +65,8 @@ bool Recording::done() const noexcept {
 ct_event* record(const ct_stream& stream, bool timing) {
   require(stream.device);
   auto recording = stream.device.is_cuda() ? std::make_shared<const Recording>(stream, timing) : nullptr;
-  auto* const event = new ct_event(stream.device, std::move(recording), timing);
-  event->known = checker::recorded(stream);
-  return event;
+  auto known = checker::recorded(stream);
+  return new ct_event(stream.device, std::move(recording), timing, std::move(known));
 }
 
 void wait(const ct_stream& stream, const ct_event& event) {

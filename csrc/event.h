@@ -31,14 +31,14 @@ struct Recording {
 }  // namespace ct
 
 struct ct_event {
-  ct_event(c10::Device device, std::shared_ptr<const ct::Recording> recording, bool timing);
+  ct_event(c10::Device device, std::shared_ptr<const ct::Recording> recording, bool timing, ct::checker::Known known);
   ~ct_event();
   const c10::Device device;
   const std::shared_ptr<const ct::Recording> recording;  // NULL on the CPU
   void* const native;                                    // the recording's
   const bool timing;
   const int64_t nanoseconds;  // on the CPU, the monotonic time of the record
-  ct::checker::Known known;
+  const ct::checker::Known known;
 };
 
 namespace ct {

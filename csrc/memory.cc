@@ -95,7 +95,9 @@ ct_status* ct_memory_reset_peak(ct_device device) noexcept {
 
 ct_status* ct_memory_release_cached(ct_device device) noexcept {
   return ct::on_device(device, [](c10::Device where) {
-    if (where.is_cuda()) allocator(where).emptyCache();
+    if (!where.is_cuda()) return;
+    allocator(where).emptyCache();
+    ct::checker::host_waited_for(where);
   });
 }
 

@@ -71,7 +71,12 @@ ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) no
       return;
     }
     const c10::Stream stream = take_stream(where, priority);
-    *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), true, priority);
+    try {
+      *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), true, priority);
+    } catch (...) {
+      free_streams().give({where.index(), priority}, stream);
+      throw;
+    }
   });
 }
 

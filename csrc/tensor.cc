@@ -63,6 +63,12 @@ void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
   if (cuda().page_locked(data)) stream.synchronize();
 }
 
+// The bytes of a lazy conjugate or negative are not its elements.
+void check_bytes(const at::Tensor& tensor) {
+  TORCH_CHECK(!tensor.is_conj() && !tensor.is_neg(),
+              "the tensor is a conjugate or negative that has not been computed: aten::resolve_conj or aten::resolve_neg does that");
+}
+
 double item(const at::Tensor& tensor) {
   const at::Scalar value = tensor.item();
   if (value.isComplex()) throw Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
@@ -116,6 +122,7 @@ ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32
     ct::check_host(sizes, ct::to_dtype(dtype), data, bytes);
     at::Tensor result = at::empty(sizes, at::TensorOptions().dtype(ct::to_dtype(dtype)).device(x.stream->device));
     if (bytes > 0) {
+      ct::checker::slab("FromSlice", data, bytes, false, true);
       if (x.stream->device.is_cuda()) {
         ct::copy_staged(result, data, x.stream->stream);
       } else {
@@ -162,6 +169,7 @@ ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* d
     const ct_tensor& to = deref(tensor, "tensor");
     ct::check_host(to.tensor, data, bytes);
     if (!to.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
+    ct::check_bytes(to.tensor);
     ct::use(to, *x.stream);
     if (bytes == 0) return;
     if (ct::checker::is_on()) {
@@ -183,6 +191,7 @@ ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor**
     const c10::Device here = x.stream->device;
     TORCH_CHECK(from.layout() == at::kStrided && from.is_non_overlapping_and_dense(),
                 "the tensor is not dense: make it contiguous on its own device first");
+    ct::check_bytes(from);
     TORCH_CHECK(!from.is_cuda() || here.is_cuda(), "the tensor lies on ", from.device(), ": read it there, with ToSlice or ReadAsync");
     ct::require(from.device());
     at::Tensor to = at::empty_strided(from.sizes(), from.strides(), at::TensorOptions().dtype(from.dtype()).device(here));
@@ -209,6 +218,7 @@ ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int
     const ct_tensor& from = deref(tensor, "tensor");
     ct::check_host(from.tensor, data, bytes);
     if (!from.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
+    ct::check_bytes(from.tensor);
     ct::use(from, *x.stream);
     if (bytes == 0) return;
     const bool waits = ct::checker::is_on() && ct::waits_for(from.tensor, data);

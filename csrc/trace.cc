@@ -9,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "checker.h"
 #include "device.h"
 #include "status.h"
 
@@ -21,7 +22,11 @@ struct Traces {
   std::mutex mutex;
   bool running = false;
   // CUDA streams that may be asked about: those of the library are never destroyed, those of others while there is a handle.
-  std::map<uint64_t, c10::Stream> streams;
+  struct Known {
+    c10::Stream stream;
+    int handles;
+  };
+  std::map<uint64_t, Known> streams;
   std::map<Number, uint64_t> ids;  // of the trace that runs
 };
 
@@ -45,14 +50,15 @@ std::string readable(const std::string& mangled) {
 void trace_knows(const ct_stream& stream) {
   Traces& all = traces();
   const std::lock_guard lock(all.mutex);
-  all.streams.insert_or_assign(stream.id, stream.stream);
+  ++all.streams.try_emplace(stream.id, Traces::Known{stream.stream, 0}).first->second.handles;
   if (all.running) number(all, stream.id, stream.stream);
 }
 
 void trace_forgets(const ct_stream& stream) noexcept {
   Traces& all = traces();
   const std::lock_guard lock(all.mutex);
-  all.streams.erase(stream.id);
+  const auto known = all.streams.find(stream.id);
+  if (known != all.streams.end() && --known->second.handles == 0) all.streams.erase(known);
 }
 
 }  // namespace ct
@@ -69,7 +75,7 @@ ct_status* ct_trace_start(int64_t max_records) noexcept {
     cuda.start_trace(static_cast<size_t>(max_records));
     try {
       all.ids.clear();
-      for (const auto& [id, stream] : all.streams) ct::number(all, id, stream);
+      for (const auto& [id, known] : all.streams) ct::number(all, id, known.stream);
     } catch (...) {
       ct_trace discarded;
       cuda.stop_trace(discarded);
@@ -91,6 +97,7 @@ ct_status* ct_trace_stop(ct_trace** out) noexcept {
       ids = all.ids;
       ct::cuda().stop_trace(*trace);
     }
+    ct::checker::host_waited_for(c10::kCUDA);
     for (ct_trace_record& record : trace->records) {
       const auto queue = static_cast<uint32_t>(record.stream);
       const auto found = ids.find({record.device, queue});

@@ -3,7 +3,8 @@
  * LibTorch keeps the current stream, device, grad mode and autocast in thread-local storage. A goroutine changes threads
  * between two calls, so a value set by one call is wrong at the next. Here every call that enqueues work takes a ct_exec,
  * which says where and how; the core sets LibTorch's state at the beginning of that call and restores it at the end.
- * No call sets anything for a later call, except those of traces and in the last section, "Process-wide".
+ * No call sets what a later call does, except those in the last section, "Process-wide"; those that watch (traces, waits,
+ * the stream checker, counts of memory and handles) are turned on and off.
  *
  * Rules that hold for every function:
  *  - A function that can fail returns NULL, or a ct_status that the caller frees. On failure no out-parameter is written.

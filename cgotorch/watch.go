@@ -16,10 +16,11 @@ import "sync/atomic"
 // What counts is every synchronising call, copies that block or are of pageable memory, and allocations, which may wait (so the
 // steps that come first, for which memory is allocated and algorithms are chosen, are to run without it). A call counts also where the
 // device happens to be done already. Calls are told by CUPTI, on the Do's thread and on those on which LibTorch runs its backward;
-// what other streams' Dos and other goroutines wait for is theirs. Until the Do ends, Synchronize and ReleaseCachedMemory of
-// streams, events and devices, and reads of a [HostRead], count too when the Do's goroutine calls them.
+// what other streams' Dos and other goroutines wait for is theirs. Until the Do ends, these count too when its
+// goroutine calls them: Synchronize of a [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], [Trace.Stop], and reads of a
+// [HostRead]. To receive from [Event.Done] does not.
 //
-// On the CPU nothing waits. There the operators count that would wait on CUDA whatever their arguments are, known by name, so that
+// On the CPU nothing waits. There the operators count that would wait on CUDA whatever their arguments are, known by name, and FromSlice, ToSlice and Item, so that
 // the test finds most of it on a machine without a GPU; copies between memory of one kind and another are not seen.
 //
 // The Do goes on until the next operator. NoWaits fails with [ErrUnsupported] where CUPTI is absent, or another tool has it. Operators
@@ -27,23 +28,36 @@ import "sync/atomic"
 func (x *Exec) NoWaits() *Exec {
 	const op = "Exec.NoWaits"
 	x.checkThread(op)
-	if x.s.watch == nil {
-		x.must(op, C.ct_watch_new(x.stream.device.c(), &x.s.watch))
-		watches.Add(1)
-	}
 	y := *x
-	y.c.watch = x.s.watch
+	y.c.watch = x.watch(op)
 	return &y
 }
 
-// watches counts the scopes that have a watch, so that who waits on purpose need not ask for the thread while there is none.
+// watch is the scope's watch for devices of the kind of x's, made on first use.
+func (x *Exec) watch(op string) *C.ct_watch {
+	of := &x.s.watches[0]
+	if x.stream.device.IsCUDA() {
+		of = &x.s.watches[1]
+	}
+	if *of == nil {
+		var w *C.ct_watch
+		x.must(op, C.ct_watch_new(x.stream.device.c(), &w))
+		*of = w
+		watches.Add(1)
+	}
+	return *of
+}
+
+// watches counts the watches there are, so that who waits on purpose need not ask for the thread while there is none.
 var watches atomic.Int64
 
-func (s *scope) endWatch() {
-	if s.watch != nil {
-		C.ct_watch_free(s.watch)
-		s.watch = nil
-		watches.Add(-1)
+func (s *scope) endWatches() {
+	for i, w := range s.watches {
+		if w != nil {
+			C.ct_watch_free(w)
+			s.watches[i] = nil
+			watches.Add(-1)
+		}
 	}
 }
 
@@ -62,7 +76,7 @@ func waits(op string) {
 	if watches.Load() == 0 {
 		return
 	}
-	if w := currentWorker(); w != nil && w.scope != nil && w.scope.watch != nil && w.scope.err == nil {
+	if w := currentWorker(); w != nil && w.scope != nil && w.scope.watches != [2]*C.ct_watch{} && w.scope.err == nil {
 		w.scope.err = &Error{Op: op, Code: CodeWaited, Caller: caller(), Message: "it waits for the device"}
 	}
 }

@@ -1,4 +1,4 @@
-// Where the stream checker learns of what happens: LibTorch's operator hook, its trace of CUDA calls, and the core's own calls.
+// The stream checker, and where it learns of what happens: LibTorch's operator hook, its trace of CUDA calls, and the core's own calls.
 
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/record_function.h>
@@ -45,6 +45,10 @@ class Forwards {
     auto& ring = threads_[of];
     ring.resize(kKept);
     ring[static_cast<size_t>(number) % kKept] = {number, node};
+  }
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    threads_.clear();
   }
   Node get(uint64_t of, int64_t number) {
     const std::lock_guard lock(mutex_);
@@ -100,7 +104,7 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   const Queue queue = on_host ? Checker::kHost : current_queue(tensor.device());
   if (queue == Checker::kNone) return;
   // Autograd tells LibTorch's allocator of its uses itself.
-  if (thread.backward || thread.stream == nullptr) checker.recorded(tensor, queue);
+  if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue);
   checker.access(tensor, write, actor(queue));
 }
 
@@ -212,7 +216,11 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
     const Queue queue = thread.stream->device.is_cuda() ? Checker::kNone : current_queue(thread.stream->device);
     forwards().set(at::RecordFunction::currentThreadId(), fn.seqNr(), {queue, thread.site});
   }
-  touch_all(*effects_of(fn, *name), fn.inputs());
+  try {
+    touch_all(*effects_of(fn, *name), fn.inputs());
+  } catch (...) {
+    // No memory, or a shape that cannot be told: this operator goes unchecked, and leaves all the same.
+  }
   return entered;
 }
 
@@ -247,7 +255,7 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
   }
   void trace_gpu_event_wait(c10::DeviceType type, uintptr_t event, uintptr_t stream) const override {
     if (!is_on() || type != c10::kCUDA) return;
-    if (const auto known = recorded(event)) Checker::instance().wait(native(stream), *known);
+    if (const auto known = clock_of(event)) Checker::instance().wait(native(stream), *known);
   }
   void trace_gpu_memory_allocation(c10::DeviceType type, uintptr_t data) const override {
     if (!is_on() || type != c10::kCUDA) return;
@@ -267,7 +275,7 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
   }
   void trace_gpu_event_synchronization(c10::DeviceType type, uintptr_t event) const override {
     if (!is_on() || type != c10::kCUDA) return;
-    if (const auto known = recorded(event)) Checker::instance().host_waits(*known);
+    if (const auto known = clock_of(event)) Checker::instance().host_waits(*known);
   }
 
   // Of tensors that Python made, of which there are none.
@@ -304,7 +312,7 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
   static Queue native(uintptr_t stream) {
     return Checker::instance().queue_of_native(cuda_guard().getDevice().index(), stream);
   }
-  std::shared_ptr<const Checker::Clock> recorded(uintptr_t event) const {
+  std::shared_ptr<const Checker::Clock> clock_of(uintptr_t event) const {
     const std::lock_guard lock(mutex_);
     const auto at = events_.find(event);
     return at == events_.end() ? nullptr : at->second;
@@ -346,12 +354,22 @@ void turn(bool on_now) {
     on = false;
     at::disableCallback(callback);
     Checker::instance().forget();
+    forwards().forget();
   }
 }
 
 }  // namespace
 
 // ---- The core's own calls
+
+// For what must not throw: without memory for it, what f would have noted goes unchecked.
+template <typename F>
+void quietly(F&& f) noexcept {
+  try {
+    f();
+  } catch (...) {
+  }
+}
 
 Scope::Scope(const ct_exec& x) : stream_before_(thread.stream), site_before_(thread.site) {
   thread.stream = x.stream;
@@ -388,7 +406,7 @@ void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_o
 }
 
 void used(const at::Tensor& tensor, const ct_stream& stream) {
-  if (is_on()) Checker::instance().recorded(tensor, Checker::instance().queue_of(stream));
+  if (is_on()) Checker::instance().used(tensor, Checker::instance().queue_of(stream));
 }
 
 Known recorded(const ct_stream& stream) {
@@ -400,7 +418,7 @@ void waited(const ct_stream& stream, const Known& event) {
 }
 
 void host_waited_for(const Known& event) {
-  if (is_on() && event != nullptr) Checker::instance().host_waits(*event);
+  if (is_on() && event != nullptr) quietly([&] { Checker::instance().host_waits(*event); });
 }
 
 void host_waited_for(const ct_stream& stream) {
@@ -411,23 +429,29 @@ void host_waited_for(c10::Device device) {
   if (is_on()) Checker::instance().host_waits_for(device);
 }
 
+void host_waited_for(c10::DeviceType type) {
+  if (is_on()) Checker::instance().host_waits_for(c10::Device(type));
+}
+
 void slab_born(const void* data, int64_t bytes) {
   if (is_on()) Checker::instance().slab_born(data, bytes);
 }
 
 void slab_dies(const void* data) {
-  if (is_on()) Checker::instance().slab_dies(data);
+  if (is_on()) quietly([&] { Checker::instance().slab_dies(data); });
 }
 
 void host_reads(const at::Tensor& tensor) {
-  if (is_on()) Checker::instance().access(tensor, false, Actor{Checker::kHost, "the host", 0, 0, false});
+  if (is_on()) quietly([&] { Checker::instance().access(tensor, false, Actor{Checker::kHost, "the host", 0, 0, false}); });
 }
 
 void allocated(const void* data, int64_t bytes) {
   Checker::instance().born(data, bytes, actor(current_queue(c10::Device(c10::kCPU))));
 }
 
-void freed(const void* data) { Checker::instance().dies(data, actor(Checker::kNone)); }
+void freed(const void* data) {
+  quietly([&] { Checker::instance().dies(data, actor(Checker::kNone)); });
+}
 
 }  // namespace ct::checker
 
@@ -444,7 +468,9 @@ int32_t ct_race_take(ct_race* out) noexcept { return ct::Checker::instance().tak
 
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) noexcept {
   if (!ct::checker::is_on()) return;
-  ct::Checker::instance().access_slab(data, bytes, write != 0, {ct::Checker::kHost, "the host", site, 0, false});
+  ct::checker::quietly([&] {
+    ct::Checker::instance().access_slab(data, bytes, write != 0, {ct::Checker::kHost, "the host", site, 0, false});
+  });
 }
 
 }  // extern "C"

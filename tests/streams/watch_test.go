@@ -125,7 +125,7 @@ func TestNoWaits_TrainingStep(t *testing.T) {
 			switch {
 			case !reads && err != nil:
 				t.Errorf("step %d: %v", step, err)
-			case reads && (!errors.Is(err, cgotorch.ErrWaited) || !strings.Contains(err.Error(), "nowaits_test.go:")):
+			case reads && (!errors.Is(err, cgotorch.ErrWaited) || !strings.Contains(err.Error(), "watch_test.go:")):
 				t.Errorf("a step that reads its loss: %v", err)
 			}
 		})
