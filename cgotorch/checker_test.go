@@ -57,7 +57,7 @@ func TestCheckStreams_Report(t *testing.T) {
 		}
 		r := found[0]
 		for _, c := range []struct{ name, got, want string }{
-			{"earlier operator", r.Earlier.Op, "aten::fill_"}, {"earlier", r.Earlier.Kind, "written"},
+			{"earlier operator", r.Earlier.Op, "aten::ones"}, {"earlier", r.Earlier.Kind, "written"},
 			{"later operator", r.Later.Op, "aten::neg"}, {"later", r.Later.Kind, "read"},
 			{"bytes", fmt.Sprint(r.Later.From, " ", r.Later.To), "0 16"},
 		} {

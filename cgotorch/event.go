@@ -6,6 +6,7 @@ import "C"
 import (
 	"runtime"
 	"sync"
+	"unsafe"
 )
 
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
@@ -81,6 +82,33 @@ func (e *Event) synchronize(op string) error {
 	return check(op, C.ct_event_synchronize(h)) // it may be done because the device is lost
 }
 
+// SynchronizeFor is [Event.Synchronize] for the sake of one piece of memory, for a goroutine that takes buffers of a [HostSlab] back
+// from copies. To the stream checker it says that the uses of this memory that the event is behind are over. Synchronize says that
+// the program knows all work before the event to be done, which, in a goroutine that does so all the time, would hide waits that are
+// missing elsewhere.
+func SynchronizeFor[T Element](e *Event, memory []T) error {
+	const op = "SynchronizeFor"
+	if !checking.Load() {
+		return e.synchronize(op)
+	}
+	h, err := e.lock(op)
+	if err != nil {
+		return err
+	}
+	done, err := notify(h, false)
+	e.mu.RUnlock()
+	if err != nil {
+		return err
+	}
+	<-done
+	if h, err = e.lock(op); err != nil {
+		return nil // closed meanwhile, and done
+	}
+	defer e.mu.RUnlock()
+	C.ct_check_over(unsafe.Pointer(unsafe.SliceData(memory)), C.int64_t(len(memory)*int(unsafe.Sizeof(*new(T)))), h)
+	return nil
+}
+
 // Done returns a channel that is closed when the event is done, or its device lost: [Event.Query] says which. It does not wait, and
 // however many goroutines wait for however many channels, none holds an OS thread; they learn of it within some 20 us. It is the
 // same channel at each call, stays good after Close, and is closed already for an event that was closed before.
@@ -95,7 +123,7 @@ func (e *Event) Done() <-chan struct{} {
 			return
 		}
 		defer e.mu.RUnlock()
-		if e.done, err = notify(h); err != nil { // no memory: the plain way, here
+		if e.done, err = notify(h, true); err != nil { // no memory: the plain way, here
 			_ = check("Event.Done", C.ct_event_synchronize(h))
 			e.done = alreadyDone
 		}

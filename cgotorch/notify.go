@@ -23,11 +23,14 @@ var notifications struct {
 	running  bool
 }
 
-// notify returns a channel that is closed when the event is done.
-func notify(event *C.ct_event) (<-chan struct{}, error) {
-	var done C.int32_t
-	if check("Event.Done", C.ct_event_query(event, &done)) != nil || done != 0 { // a lost device does no more
-		return alreadyDone, nil
+// notify returns a channel that is closed when the event is done. known: the stream checker takes it that the program then knows all work
+// before the event to be done.
+func notify(event *C.ct_event, known bool) (<-chan struct{}, error) {
+	if known {
+		var done C.int32_t
+		if check("Event.Done", C.ct_event_query(event, &done)) != nil || done != 0 { // a lost device does no more
+			return alreadyDone, nil
+		}
 	}
 	n := &notifications
 	n.Lock()
@@ -37,7 +40,7 @@ func notify(event *C.ct_event) (<-chan struct{}, error) {
 	}
 	n.next++
 	token, c := n.next, make(chan struct{})
-	if err := check("Event.Done", C.ct_event_notify(event, C.uint64_t(token))); err != nil {
+	if err := check("Event.Done", C.ct_event_notify(event, C.uint64_t(token), cbool(known))); err != nil {
 		return nil, err
 	}
 	n.channels[token] = c

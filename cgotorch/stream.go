@@ -20,6 +20,7 @@ type Stream struct {
 	device    Device
 	isDefault bool
 	name      string
+	named     bool // by StreamOptions
 
 	mu     sync.Mutex // held by a Do while it runs, so that Stream's other methods take their place after it
 	worker *worker    // guarded by mu
@@ -54,11 +55,11 @@ func streamName(given string) string {
 }
 
 // streamNames holds the name of each CUDA stream for traces and reports, by number. A number is for the next stream after Close, so there
-// are not many. Those of the CPU have new ones each, and are here only while the stream checker is on.
+// are not many. Those of the CPU have new ones each: they are here if the program named them, or while the stream checker is on.
 var streamNames sync.Map // uint64 -> string
 
 func (s *Stream) register() {
-	if s.device.IsCUDA() || checking.Load() {
+	if s.device.IsCUDA() || checking.Load() || s.named {
 		streamNames.Store(uint64(C.ct_stream_id(s.h)), s.name)
 	}
 }
@@ -89,7 +90,7 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	if o.HighPriority {
 		priority = -1
 	}
-	s := &Stream{device: d, name: streamName(o.Name)}
+	s := &Stream{device: d, name: streamName(o.Name), named: o.Name != ""}
 	if err := check("NewStream", C.ct_stream_new(d.c(), priority, &s.h)); err != nil {
 		return nil, err
 	}
@@ -341,6 +342,9 @@ func (s *Stream) Close() error {
 	if s.worker != nil {
 		s.worker.stop()
 		s.worker = nil
+	}
+	if !s.device.IsCUDA() && !checking.Load() {
+		streamNames.Delete(uint64(C.ct_stream_id(s.h)))
 	}
 	C.ct_stream_free(s.h)
 	s.h = nil

@@ -1,18 +1,23 @@
 // The stream checker, and where it learns of what happens: LibTorch's operator hook, its trace of CUDA calls, and the core's own calls.
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "checker.h"
 #include "checker_clocks.h"
 #include "checker_schema.h"
 #include "device.h"
+#include "event.h"
 #include "memory.h"
 #include "stream.h"
+#include "watch.h"
 
 namespace ct::checker {
 namespace {
@@ -26,13 +31,14 @@ using Actor = Checker::Actor;
 struct Node {
   Queue queue = Checker::kNone;  // on the CPU, of the forward operator
   uint64_t site = 0;
+  size_t ops = 0;  // how many operators were under way when it began
 };
 
 struct Thread {
   const ct_stream* stream = nullptr;  // of the call under way; NULL on autograd's threads
   uint64_t site = 0;
   bool backward = false;         // the call under way is a backward
-  std::vector<std::string> ops;  // innermost last
+  std::vector<std::string> ops;  // under way, innermost last
   std::vector<Node> nodes;       // the same
 };
 thread_local Thread thread;
@@ -42,9 +48,9 @@ class Forwards {
  public:
   void set(uint64_t of, int64_t number, Node node) {
     const std::lock_guard lock(mutex_);
-    auto& ring = threads_[of];
-    ring.resize(kKept);
-    ring[static_cast<size_t>(number) % kKept] = {number, node};
+    auto& nodes = threads_[of];
+    nodes[number] = node;
+    if (nodes.size() > kKept) nodes.erase(nodes.begin());
   }
   void forget() {
     const std::lock_guard lock(mutex_);
@@ -52,16 +58,16 @@ class Forwards {
   }
   Node get(uint64_t of, int64_t number) {
     const std::lock_guard lock(mutex_);
-    const auto at = threads_.find(of);
-    if (number < 0 || at == threads_.end()) return {};
-    const auto& [stored, node] = at->second[static_cast<size_t>(number) % kKept];
-    return stored == number ? node : Node{};
+    const auto nodes = threads_.find(of);
+    if (nodes == threads_.end()) return {};
+    const auto node = nodes->second.find(number);
+    return node == nodes->second.end() ? Node{} : node->second;
   }
 
  private:
   static constexpr size_t kKept = 1 << 14;  // more operators than a graph has that is differentiated
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::vector<std::pair<int64_t, Node>>> threads_;
+  std::unordered_map<uint64_t, std::map<int64_t, Node>> threads_;
 };
 
 Forwards& forwards() {
@@ -86,8 +92,10 @@ Queue current_queue(c10::Device device) {
 Actor actor(Queue queue, const char* op = nullptr) {
   Actor by;
   by.queue = queue;
+  // What the program called, or autograd did, and not what that is made of.
+  const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
   if (op != nullptr) by.op = op;
-  else if (!thread.ops.empty()) by.op = thread.ops.back();
+  else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];
   by.site = thread.site;
   by.backward = thread.backward || !thread.nodes.empty();
   if (!thread.nodes.empty()) by.forward = thread.nodes.back().site;
@@ -104,7 +112,7 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   const Queue queue = on_host ? Checker::kHost : current_queue(tensor.device());
   if (queue == Checker::kNone) return;
   // Autograd tells LibTorch's allocator of its uses itself.
-  if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue);
+  if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue, true);
   checker.access(tensor, write, actor(queue));
 }
 
@@ -134,12 +142,26 @@ struct EffectsByName {
   std::unordered_map<std::string, std::unique_ptr<const Effects>> effects;
 };
 
+// Whether the operator is written in terms of others alone, which say more exactly what is touched.
+bool is_composite(const c10::OperatorName& name) {
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+}
+
 const Effects* effects_of(const at::RecordFunction& fn, const c10::OperatorName& name) {
   static auto* const known = new EffectsByName;
   std::string key = name.name + "." + name.overload_name;
   const std::lock_guard lock(known->mutex);
   auto& effects = known->effects[std::move(key)];
-  if (effects == nullptr) effects = std::make_unique<const Effects>(ct::effects_of(*fn.operator_schema()));
+  if (effects == nullptr) {
+    auto found = std::make_unique<Effects>(ct::effects_of(*fn.operator_schema()));
+    if (is_composite(name)) {
+      std::fill(found->arguments.begin(), found->arguments.end(), Effects::none);
+      found->conditional.clear();
+    }
+    effects = std::move(found);
+  }
   return effects.get();
 }
 
@@ -179,14 +201,22 @@ void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) 
   for (size_t i = 0; i < count; ++i) {
     if (effects.arguments[i] != Effects::none) touch(inputs[i], effects.arguments[i] == Effects::write, device);
   }
-  if (effects.training >= 0 && inputs[static_cast<size_t>(effects.training)].toBool()) {
-    for (size_t i : effects.conditional) touch(inputs[i], true, device);
+  if (effects.condition >= 0) {
+    const c10::IValue& condition = inputs[static_cast<size_t>(effects.condition)];
+    if (condition.isBool() ? condition.toBool() : condition.isTensor()) {
+      for (size_t i : effects.conditional) touch(inputs[i], true, device);
+    }
   }
-  if (effects.waits) Checker::instance().host_waits(current_queue(device));
+}
+
+// Whether an operator under way is one that waits for itself in its CPU kernel, and not on CUDA.
+bool waits_on_cpu_alone() {
+  return std::any_of(thread.ops.begin(), thread.ops.end(), [](const std::string& op) { return waits_on_cpu_alone_in(op); });
 }
 
 struct Entered final : at::ObserverContext {
   bool op = false, node = false;
+  Queue waits_for = Checker::kNone;  // of an operator that gives the host a value
 };
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
@@ -200,11 +230,11 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
       const Queue before = current_queue(thread.stream->device);
       if (node.queue == Checker::kNone) node.queue = before;
       Checker::instance().join(node.queue, before);
-      thread.nodes.push_back(node);
     } else {
       node.queue = Checker::kNone;
-      thread.nodes.push_back(node);
     }
+    node.ops = thread.ops.size();
+    thread.nodes.push_back(node);
     entered->node = true;
     return entered;
   }
@@ -214,10 +244,12 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   thread.ops.push_back(name->name);
   if (fn.seqNr() >= 0 && thread.nodes.empty() && thread.stream != nullptr) {
     const Queue queue = thread.stream->device.is_cuda() ? Checker::kNone : current_queue(thread.stream->device);
-    forwards().set(at::RecordFunction::currentThreadId(), fn.seqNr(), {queue, thread.site});
+    forwards().set(at::RecordFunction::currentThreadId(), fn.seqNr(), {queue, thread.site, 0});
   }
   try {
-    touch_all(*effects_of(fn, *name), fn.inputs());
+    const Effects& effects = *effects_of(fn, *name);
+    touch_all(effects, fn.inputs());
+    if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
   } catch (...) {
     // No memory, or a shape that cannot be told: this operator goes unchecked, and leaves all the same.
   }
@@ -228,6 +260,7 @@ void leave(const at::RecordFunction&, at::ObserverContext* context) {
   const auto* entered = static_cast<Entered*>(context);
   if (entered == nullptr) return;
   if (entered->op && !thread.ops.empty()) thread.ops.pop_back();
+  Checker::instance().host_waits(entered->waits_for);
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
   thread.nodes.pop_back();
@@ -406,7 +439,7 @@ void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_o
 }
 
 void used(const at::Tensor& tensor, const ct_stream& stream) {
-  if (is_on()) Checker::instance().used(tensor, Checker::instance().queue_of(stream));
+  if (is_on()) Checker::instance().used(tensor, Checker::instance().queue_of(stream), false);
 }
 
 Known recorded(const ct_stream& stream) {
@@ -433,12 +466,18 @@ void host_waited_for(c10::DeviceType type) {
   if (is_on()) Checker::instance().host_waits_for(c10::Device(type));
 }
 
+bool in_slab(const void* data) { return Checker::instance().in_slab(data); }
+
+void slab_over(const void* data, int64_t bytes, const Known& event) {
+  if (is_on() && event != nullptr) Checker::instance().slab_over(data, bytes, *event);
+}
+
 void slab_born(const void* data, int64_t bytes) {
-  if (is_on()) Checker::instance().slab_born(data, bytes);
+  Checker::instance().slab_born(data, bytes);
 }
 
 void slab_dies(const void* data) {
-  if (is_on()) quietly([&] { Checker::instance().slab_dies(data); });
+  quietly([&] { Checker::instance().slab_dies(data); });
 }
 
 void host_reads(const at::Tensor& tensor) {
@@ -471,6 +510,10 @@ void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site
   ct::checker::quietly([&] {
     ct::Checker::instance().access_slab(data, bytes, write != 0, {ct::Checker::kHost, "the host", site, 0, false});
   });
+}
+
+void ct_check_over(const void* data, int64_t bytes, const ct_event* event) noexcept {
+  if (event != nullptr) ct::checker::quietly([&] { ct::checker::slab_over(data, bytes, event->known); });
 }
 
 }  // extern "C"

@@ -63,6 +63,8 @@ void host_waited_for(c10::DeviceType type);  // every device of it
 // Memory.
 void slab_born(const void* data, int64_t bytes);
 void slab_dies(const void* data);
+bool in_slab(const void* data);
+void slab_over(const void* data, int64_t bytes, const Known& event);
 // LibTorch's CPU allocator, wrapped in memory.cc; only while the checker is on.
 void allocated(const void* data, int64_t bytes);
 void freed(const void* data);

@@ -10,7 +10,7 @@ namespace ct {
 namespace {
 
 constexpr size_t kMaxPending = 256;      // reports that wait to be taken
-constexpr size_t kMaxAccesses = 1024;    // of one block; the oldest are forgotten
+constexpr size_t kMaxAccesses = 8192;    // of one block; the oldest are forgotten
 constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max() / 2;
 
 void copy_text(char* to, size_t room, const std::string& text) {
@@ -31,7 +31,7 @@ Checker::Checker() { forget(); }
 void Checker::forget() {
   const std::lock_guard lock(mutex_);
   blocks_.clear();
-  slabs_.clear();
+  for (auto& [data, slab] : slabs_) slab.accesses.clear();
   found_.clear();
   reported_.clear();
   if (streams_.empty()) {
@@ -164,7 +164,7 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   block.device = streams_[by.queue].device;
   enqueue(by.queue);
   // Whose memory this was before may still be using it; that is ordered before what this stream does next.
-  block.accesses.push_back({by, time(by.queue, by.queue), Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, "allocated"});
+  block.accesses.push_back({by, time(by.queue, by.queue), ++serial_, Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, "allocated"});
 }
 
 void Checker::dies(const void* data, const Actor& by) {
@@ -178,7 +178,7 @@ void Checker::dies(const void* data, const Actor& by) {
   if (home == kNone || home == kHost) return;
   // The memory goes to what the home stream does next, which is ordered behind all that the host knows.
   enqueue(home);
-  Access death{by, 0, Region::bytes(0, kAllBytes), true, "freed"};
+  Access death{by, 0, 0, Region::bytes(0, kAllBytes), true, "freed"};
   death.by.queue = home;
   for (const Access& use : block.accesses) {
     if (use.by.queue == home || use.by.queue == kHost || block.recorded.count(use.by.queue) != 0) continue;
@@ -210,13 +210,14 @@ void Checker::access(const at::Tensor& tensor, bool write, const Actor& by) {
   const void* data = tensor.storage().data();
   if (data == nullptr) return;
   const std::lock_guard lock(mutex_);
-  access(block_of(tensor), {by, 0, Region::of(tensor), write, write ? "written" : "read"});
+  access(block_of(tensor), {by, 0, 0, Region::of(tensor), write, write ? "written" : "read"});
 }
 
-void Checker::used(const at::Tensor& tensor, Queue queue) {
+void Checker::used(const at::Tensor& tensor, Queue queue, bool by_autograd) {
   if (!tensor.has_storage() || tensor.storage().data() == nullptr) return;
   const std::lock_guard lock(mutex_);
-  block_of(tensor).recorded.insert(queue);
+  Block& block = block_of(tensor);
+  if (!by_autograd || block.maker.backward) block.recorded.insert(queue);
 }
 
 void Checker::slab_born(const void* data, int64_t bytes) {
@@ -231,35 +232,57 @@ void Checker::slab_dies(const void* data) {
   const std::lock_guard lock(mutex_);
   const auto at = slabs_.find(data);
   if (at == slabs_.end()) return;
-  Access death{{kHost, "the end of the slab", 0, 0, false}, 0, Region::bytes(0, at->second.bytes), true, "freed"};
+  Access death{{kHost, "the end of the slab", 0, 0, false}, 0, 0, Region::bytes(0, at->second.bytes), true, "freed"};
   for (const Access& use : at->second.accesses) {
     if (use.by.queue != kHost && !knows(kHost, use.by.queue, use.time)) report(at->second, use, death, CT_RACE_FREE);
   }
   slabs_.erase(at);
 }
 
+std::map<const void*, Checker::Block>::iterator Checker::slab_of(const void* data) {
+  auto at = slabs_.upper_bound(data);
+  if (at == slabs_.begin()) return slabs_.end();
+  --at;
+  return static_cast<const char*>(data) - static_cast<const char*>(at->first) < at->second.bytes ? at : slabs_.end();
+}
+
+bool Checker::in_slab(const void* data) {
+  const std::lock_guard lock(mutex_);
+  return slab_of(data) != slabs_.end();
+}
+
+void Checker::slab_over(const void* data, int64_t bytes, const Clock& event) {
+  const std::lock_guard lock(mutex_);
+  const auto slab = slab_of(data);
+  if (slab == slabs_.end()) return;
+  const int64_t begin = static_cast<const char*>(data) - static_cast<const char*>(slab->first);
+  const Region all = Region::bytes(begin, begin + bytes);
+  std::erase_if(slab->second.accesses, [&](const Access& a) {
+    return all.covers(a.region) && a.by.queue < event.size() && event[a.by.queue] >= a.time;
+  });
+}
+
 void Checker::access_slab(const void* data, int64_t bytes, bool write, const Actor& by) {
   if (by.queue == kNone || bytes <= 0) return;
   const std::lock_guard lock(mutex_);
-  auto at = slabs_.upper_bound(data);
-  if (at == slabs_.begin()) return;
-  --at;
-  const int64_t begin = static_cast<const char*>(data) - static_cast<const char*>(at->first);
-  if (begin >= at->second.bytes) return;
-  access(at->second, {by, 0, Region::bytes(begin, begin + bytes), write, write ? "written" : "read"});
+  const auto slab = slab_of(data);
+  if (slab == slabs_.end()) return;
+  const int64_t begin = static_cast<const char*>(data) - static_cast<const char*>(slab->first);
+  access(slab->second, {by, 0, 0, Region::bytes(begin, begin + bytes), write, write ? "written" : "read"});
 }
 
 // Keeps of a block's accesses only those that could still be the earlier half of a race that no later one shows.
 void Checker::access(Block& block, Access later) {
   const Queue queue = later.by.queue;
   enqueue(queue);
+  later.serial = ++serial_;
   if (queue == kHost) {
     later.time = ++time(kHost, kHost);  // streams that know of the host's time before do not know of this
     ++host_changes_;
   } else {
     later.time = time(queue, queue);
   }
-  // The last first: that one tells most, and once it is reported those before it on its stream are not.
+  // The last first: that one tells most.
   for (auto earlier = block.accesses.rbegin(); earlier != block.accesses.rend(); ++earlier) {
     if (earlier->by.queue != queue && (earlier->write || later.write)) check(block, *earlier, later);
   }
@@ -278,8 +301,11 @@ void Checker::check(Block& block, const Access& earlier, const Access& later) {
   const Queue queue = later.by.queue;
   if (knows(queue, earlier.by.queue, earlier.time)) return;
   if (!overlap(earlier.region, later.region)) return;
+  // Of this memory, between these two, the rest of what was done so far is the same mistake.
+  uint64_t& told = block.told[{earlier.by.queue, queue}];
+  if (earlier.serial <= told) return;
+  told = serial_;
   report(block, earlier, later, CT_RACE_ACCESS);
-  time(queue, earlier.by.queue) = std::max(time(queue, earlier.by.queue), earlier.time);  // one missing wait, one report
 }
 
 // ---- Reports

@@ -63,12 +63,16 @@ class Checker {
   void born(const void* data, int64_t bytes, const Actor& by);
   void dies(const void* data, const Actor& by);
   void access(const at::Tensor& tensor, bool write, const Actor& by);
-  // The owner of the memory knows of this queue's use, and does not hand it out again before the use is done.
-  void used(const at::Tensor& tensor, Queue queue);
+  // The allocator knows of this queue's use, and does not hand the memory out again before the use is done. Autograd tells it of what
+  // was made in backward alone.
+  void used(const at::Tensor& tensor, Queue queue, bool by_autograd);
 
   // Host memory of our own that copies start from and end in.
   void slab_born(const void* data, int64_t bytes);
   void slab_dies(const void* data);
+  bool in_slab(const void* data);
+  // Of this memory, what stands before the event is over; nothing is said of other memory.
+  void slab_over(const void* data, int64_t bytes, const Clock& event);
   void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // nothing where it is no slab's
 
   // The races found since the last call, as the C ABI gives them.
@@ -80,6 +84,7 @@ class Checker {
   struct Access {
     Actor by;
     uint64_t time = 0;
+    uint64_t serial = 0;
     Region region;
     bool write = false;
     const char* kind = "";
@@ -91,6 +96,7 @@ class Checker {
     Actor maker;                  // of queue kNone where the birth was not seen
     std::vector<Access> accesses;
     std::set<Queue> recorded;
+    std::map<std::pair<Queue, Queue>, uint64_t> told;  // the serial number up to which races between them were reported
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // of a block whose birth was not seen
   };
   struct Stream {
@@ -109,6 +115,7 @@ class Checker {
   void learn(Queue queue, const Clock& clock);
   void enqueue(Queue queue);
   Block& block_of(const at::Tensor& tensor);
+  std::map<const void*, Block>::iterator slab_of(const void* data);
   void access(Block& block, Access access);
   void check(Block& block, const Access& earlier, const Access& later);
   void report(const Block& block, const Access& earlier, const Access& later, int32_t kind);
@@ -117,6 +124,7 @@ class Checker {
   std::vector<Stream> streams_;
   std::map<std::pair<int, uint64_t>, Queue> by_id_, by_native_;  // device (-1 for the CPU)
   uint64_t host_changes_ = 1;
+  uint64_t serial_ = 0;  // counts accesses
   std::unordered_map<const void*, Block> blocks_;
   size_t sweep_at_ = 4096;
   std::map<const void*, Block> slabs_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace ct {
@@ -43,11 +44,17 @@ Region Region::of(const at::Tensor& tensor) {
   std::vector<size_t> order(r.sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t i, size_t j) { return r.steps[i] < r.steps[j]; });
-  int64_t reached = r.element;
+  // Dimensions that lie without a gap in one another are one run of bytes.
+  const auto sizes = std::exchange(r.sizes, {}), steps = std::exchange(r.steps, {});
   for (size_t i : order) {
-    r.dense = r.dense && r.steps[i] == reached;
-    reached *= r.sizes[i];
+    if (r.sizes.empty() && steps[i] == r.element) {
+      r.element *= sizes[i];
+    } else {
+      r.sizes.push_back(sizes[i]);
+      r.steps.push_back(steps[i]);
+    }
   }
+  r.dense = r.sizes.empty();
   return r;
 }
 
@@ -63,6 +70,12 @@ bool overlap(const Region& a, const Region& b) {
   const int64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
   if (begin >= end) return false;
   if (a.dense && b.dense) return true;
+  // Both repeat at multiples of one distance, beside each other: columns of a matrix.
+  int64_t pitch = 0;
+  for (int64_t step : a.steps) pitch = std::gcd(pitch, step);
+  for (int64_t step : b.steps) pitch = std::gcd(pitch, step);
+  const int64_t shift = ((b.begin - a.begin) % pitch + pitch) % pitch;
+  if (shift >= a.element && shift + b.element <= pitch) return false;
   if (b.dense || a.dense) {
     const Region& dense = a.dense ? a : b;
     bool found = false;

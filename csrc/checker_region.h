@@ -9,7 +9,7 @@
 namespace ct {
 
 struct Region {
-  // Elements of element bytes, at begin plus any combination of steps: steps[i] bytes times 0 to sizes[i]-1.
+  // Runs of element bytes, at begin plus any combination of steps: steps[i] bytes times 0 to sizes[i]-1.
   int64_t begin = 0, end = 0;  // the first byte, and the one behind the last
   int64_t element = 1;
   c10::SmallVector<int64_t, 5> sizes, steps;

@@ -14,7 +14,7 @@ using Names = std::unordered_set<std::string_view>;
 const Names& metadata_only() {
   static const Names names{
       "aten::record_stream", "aten::requires_grad_", "aten::retain_grad", "aten::detach_", "aten::set_", "aten::set_data",
-      "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_", "aten::squeeze_", "aten::unsqueeze_", "aten::transpose_",
+      "aten::squeeze_", "aten::unsqueeze_", "aten::transpose_",
       "aten::t_", "aten::swapaxes_", "aten::swapdims_", "aten::as_strided_", "aten::rename_", "aten::_backward",
       "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like", "aten::randn_like",
       "aten::randint_like", "aten::new_empty", "aten::new_empty_strided", "aten::new_zeros", "aten::new_ones", "aten::new_full",
@@ -23,7 +23,8 @@ const Names& metadata_only() {
       "aten::_version", "aten::output_nr", "aten::is_leaf", "aten::data", "aten::is_complex", "aten::is_floating_point",
       "aten::is_signed", "aten::is_pinned", "aten::is_inference", "aten::is_coalesced", "aten::broadcast_tensors",
       "aten::_use_cudnn_ctc_loss", "aten::_nested_tensor_size", "aten::_reshape_alias", "aten::_debug_has_internal_overlap",
-      "aten::can_cast", "aten::qscheme", "aten::to_sparse", "aten::_fused_sdp_choice", "aten::_efficientzerotensor",
+      "aten::can_cast", "aten::qscheme", "aten::to_sparse", "aten::_fused_sdp_choice", "aten::_efficientzerotensor", "aten::_unsafe_view", "aten::lift",
+      "aten::is_set_to", "aten::dense_dim", "aten::sparse_dim", "aten::_shape_as_tensor", "aten::fill", "aten::zero",
   };
   return names;
 }
@@ -69,10 +70,19 @@ Effects effects_of(const c10::FunctionSchema& schema) {
       effect = alias == nullptr ? Effects::read : alias->isWrite() ? Effects::write : Effects::none;
     }
     effects.arguments.push_back(effect);
+    const std::string& name = argument.name();
+    // Batch norm's running statistics are written in training, though most of its operators do not mark them. Fused optimizers mark
+    // gradients as written, and write them only to take a scale off.
+    if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
+    if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
+      effects.arguments.back() = Effects::read;
+      effects.conditional.push_back(i);
+    }
     const bool boolean = argument.type()->kind() == c10::TypeKind::BoolType;
-    if (boolean && (argument.name() == "training" || argument.name() == "train")) effects.training = static_cast<int>(i);
-    // Batch norm's running statistics are written in training, though most of its operators do not mark them.
-    if (effect == Effects::read && (argument.name() == "running_mean" || argument.name() == "running_var")) effects.conditional.push_back(i);
+    if ((boolean && (name == "training" || name == "train")) || name == "grad_scale") effects.condition = static_cast<int>(i);
+  }
+  if (op == "aten::batch_norm_update_stats" || op.starts_with("aten::batch_norm_gather_stats")) {
+    for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // that is all they are for
   }
   return effects;
 }

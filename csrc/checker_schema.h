@@ -11,7 +11,7 @@ namespace ct {
 struct Effects {
   enum Effect : uint8_t { none, read, write };
   std::vector<Effect> arguments;
-  int training = -1;   // the argument that says whether those of conditional are written (otherwise read), or -1
+  int condition = -1;  // the argument that says, by being true or there, whether those of conditional are written; or -1
   std::vector<size_t> conditional;
   bool copies = false;  // argument 0 is written from argument 1, maybe across devices; argument 2 says whether the host may run ahead
   bool waits = false;   // for its stream, to give the host a value

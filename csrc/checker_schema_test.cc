@@ -30,8 +30,13 @@ TEST(CheckerSchema, CorrectsTheMarks) {
   for (const char* name : {"aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::_batch_norm_impl_index"}) {
     const Effects e = effects_of(name);
     EXPECT_EQ(e.conditional, (std::vector<size_t>{3, 4})) << name;  // running_mean, running_var
-    EXPECT_EQ(e.training, 5) << name;
+    EXPECT_EQ(e.condition, 5) << name;
   }
+  const Effects sgd = effects_of("aten::_fused_sgd_");
+  EXPECT_EQ(sgd.arguments[1], Effects::read);
+  EXPECT_EQ(sgd.conditional, (std::vector<size_t>{1}));
+  EXPECT_GT(sgd.condition, 1);
+  EXPECT_EQ(effects_of("aten::batch_norm_update_stats").arguments[1], Effects::write);
   EXPECT_TRUE(effects_of("aten::copy_").copies);
   EXPECT_TRUE(effects_of("aten::_local_scalar_dense").waits);
 }

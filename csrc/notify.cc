@@ -22,13 +22,13 @@ namespace {
 // (cudaLaunchHostFunc), but holds the stream up until the callback has returned.
 class Notifier {
  public:
-  void ask(const ct_event& event, uint64_t token) {
+  void ask(const ct_event& event, uint64_t token, bool known) {
     const std::lock_guard lock(mutex_);
     if (event.recording == nullptr) {
       done_.push_back(token);
       return;
     }
-    streams_[event.recording->stream].emplace(event.recording->number, Wait{event.recording, event.known, token});
+    streams_[event.recording->stream].emplace(event.recording->number, Wait{event.recording, known ? event.known : nullptr, token});
   }
 
   int32_t take(uint64_t* tokens, int32_t capacity) {
@@ -93,8 +93,12 @@ Notifier& notifier() {
 
 extern "C" {
 
-ct_status* ct_event_notify(const ct_event* event, uint64_t token) noexcept {
-  return ct::guarded([&] { ct::notifier().ask(ct::deref(event, "event"), token); });
+ct_status* ct_event_notify(const ct_event* event, uint64_t token, int32_t known) noexcept {
+  return ct::guarded([&] {
+    const ct_event& of = ct::deref(event, "event");
+    if (of.recording == nullptr && known != 0) ct::checker::host_waited_for(of.known);
+    ct::notifier().ask(of, token, known != 0);
+  });
 }
 
 int32_t ct_notified(uint64_t* tokens, int32_t capacity) noexcept { return ct::notifier().take(tokens, capacity); }

@@ -55,7 +55,9 @@ void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
 }
 
 // Whether a copy between the tensor and the host memory waits until it is done.
-bool waits_for(const at::Tensor& tensor, const void* data) { return tensor.is_cuda() && !cuda().page_locked(data); }
+bool waits_for(const at::Tensor& tensor, const void* data) {
+  return tensor.is_cuda() ? !cuda().page_locked(data) : !checker::in_slab(data);
+}
 
 // Copies host memory to a tensor on a CUDA device and returns when it has been read: pageable memory has been when CUDA returns.
 void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
@@ -96,7 +98,7 @@ void use_elsewhere(const ct_tensor& handle, const ct_stream& stream) {
 }
 
 ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* const* inputs, int32_t input_count) {
-  if (result.is_cuda() && result.has_storage()) {
+  if ((result.is_cuda() || checker::is_on()) && result.has_storage()) {
     const auto* storage = result.storage().unsafeGetStorageImpl();
     for (int32_t i = 0; i < input_count; ++i) {
       const ct_tensor* in = inputs[i];

@@ -66,6 +66,8 @@ class Watching {
 // item and allclose end in _local_scalar_dense, and indexing with a mask in nonzero. Some others wait for some arguments only, which
 // the name does not tell.
 bool waits_on_cuda(std::string_view op) noexcept;
+// Whether what this operator is made of waits in its CPU kernel, as for a value that it reads, and not on CUDA.
+bool waits_on_cpu_alone_in(std::string_view op) noexcept;
 
 // Notes that a call of the core's own waits on CUDA, for an exec on the CPU; on CUDA the wait itself is seen.
 void would_wait(const ct_exec& x, const char* what) noexcept;

@@ -116,7 +116,10 @@ func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
-		_ = c.event.Synchronize() // it fails on a lost device alone, where no copy runs any more
+		// They fail on a lost device alone, where no copy runs any more.
+		_ = cgotorch.SynchronizeFor(c.event, c.host.Images)
+		_ = cgotorch.SynchronizeFor(c.event, c.host.Labels)
+		_ = cgotorch.SynchronizeFor(c.event, c.host.Flip)
 		c.event.Close()
 		c.host.Release()
 	}

@@ -128,8 +128,8 @@ ct_status* ct_event_query(const ct_event* event, int32_t* done) CT_NOEXCEPT;
 /* Waits for the event, without spinning. */
 ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
 /* Asks to be told when the event is done, or its device lost: ct_notified then returns the token, once. The event may be freed
- * meanwhile. */
-ct_status* ct_event_notify(const ct_event* event, uint64_t token) CT_NOEXCEPT;
+ * meanwhile. With known the stream checker takes it that the host knows then what is done. */
+ct_status* ct_event_notify(const ct_event* event, uint64_t token, int32_t known) CT_NOEXCEPT;
 /* Waits until an event that was asked about is done, asking the device every 20 us, and writes the tokens of those that are, at most
  * capacity; the rest come with the next call. Returns their number: 0, at once, when nothing is asked. For one thread at a time. */
 int32_t ct_notified(uint64_t* tokens, int32_t capacity) CT_NOEXCEPT;
@@ -353,6 +353,8 @@ int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 
 /* Tells the checker that the host reads or writes memory of a slab; does nothing while it is off and for other memory. */
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
+/* Tells the checker that uses of memory of a slab that the event is behind are over, and nothing else. */
+void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 

@@ -89,7 +89,9 @@ func prefetcherEdges() []edge {
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: onCPU},
 		{name: "buffer-behind-copy", orders: "a host buffer goes back to the loader behind the copy from it",
 			file: "prefetcher/run.go", in: "run.release",
-			text:   "\t\t_ = c.event.Synchronize() // it fails on a lost device alone, where no copy runs any more\n",
+			text: "\t\t_ = cgotorch.SynchronizeFor(c.event, c.host.Images)\n" +
+				"\t\t_ = cgotorch.SynchronizeFor(c.event, c.host.Labels)\n" +
+				"\t\t_ = cgotorch.SynchronizeFor(c.event, c.host.Flip)\n",
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: checked},
 		{name: "copied-event-freed", orders: "the event of a copy is freed",
 			file: "prefetcher/run.go", in: "run.release",

@@ -133,7 +133,7 @@ func TestFromDevice_MissingWait(t *testing.T) {
 			if err := errors.Join(producer.Synchronize(), consumer.Synchronize()); err != nil {
 				t.Fatal(err)
 			}
-			if len(found) != 1 || found[0].Earlier.Op != "aten::fill_" || found[0].Later.Op != "FromDevice" {
+			if len(found) != 1 || found[0].Earlier.Op != "aten::ones" || found[0].Later.Op != "FromDevice" {
 				t.Errorf("got %v", found)
 			}
 		})

@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -148,6 +149,9 @@ func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { step(x, b) })
 		if b.Index == 8 {
+			if err := s.b.Synchronize(); err != nil { // what was forgotten of it is told of by then
+				s.Fatal(err)
+			}
 			break
 		}
 	}
@@ -182,7 +186,7 @@ var mistakes = []struct {
 		s.order(s.b, s.c)
 		s.do(s.c, func(x *cgotorch.Exec) { add(x, t) })
 	}},
-	{"fork without a wait", [2]string{"aten::fill_", "aten::sum"}, false, func(s *scene) {
+	{"fork without a wait", [2]string{"aten::ones", "aten::sum"}, false, func(s *scene) {
 		s.do(s.a, func(x *cgotorch.Exec) {
 			t := x.Ones(cgotorch.Float32, 8)
 			e := x.Record()
@@ -489,6 +493,57 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, u) })
 		s.order(s.b, s.a)
 		s.do(s.a, func(x *cgotorch.Exec) { x.Call("aten::_foreach_mul_.Scalar", []*cgotorch.Tensor{t, u}, 0.5) })
+	}},
+	{"batch read on a stream that did not use it, behind a host that is slow", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
+		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
+			time.Sleep(time.Millisecond) // the prefetcher's goroutine has waited for the copy
+			images, _ := b.Use(x)
+			side := x.On(s.b)
+			if s.right {
+				images, _ = b.Use(side)
+			}
+			readOnly(side, images)
+			back := side.Record()
+			defer back.Close()
+			x.Wait(back)
+		})
+	}},
+	{"optimizer whose CPU kernel reads its step", [2]string{"aten::_fused_adam_", "aten::sum"}, false, func(s *scene) {
+		p := s.shared(8)
+		if err := p.SetRequiresGrad(true); err != nil {
+			s.Fatal(err)
+		}
+		adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.Cleanup(func() { adam.Close() })
+		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))); adam.Step(x) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, p) })
+	}},
+	{"lent memory freed under a backward", [2]string{"aten::mul", ""}, false, func(s *scene) {
+		w := s.shared(8)
+		if err := w.SetRequiresGrad(true); err != nil {
+			s.Fatal(err)
+		}
+		var slot *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { slot = x.Keep(x.Ones(cgotorch.Float32, 8)) })
+		s.always(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(x.Lend(slot, "a slot"), w))) })
+		s.order(s.b, s.a)
+		slot.Close()
+		s.do(s.a, func(x *cgotorch.Exec) {})
+	}},
+	{"view of lent memory on a third stream", [2]string{"aten::sum", ""}, false, func(s *scene) {
+		var slot *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { slot = x.Keep(x.Ones(cgotorch.Float32, 8)) })
+		s.always(s.a, s.b)
+		s.always(s.a, s.c)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x.On(s.c), x.Narrow(x.Lend(slot, "a slot"), 0, 0, 2)) })
+		s.order(s.c, s.a)
+		slot.Close()
+		s.do(s.a, func(x *cgotorch.Exec) {})
 	}},
 	{"batch read on a stream that did not use it", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
 		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
