@@ -83,7 +83,18 @@ func TestNoWaits_Silent(t *testing.T) {
 			e.Close()
 		}
 		for range 3 {
-			err := s.Do(func(x *Exec) error { step(x); step(x); x.ReadAsync(x.Ones(Float32)).Close(); return nil })
+			err := s.Do(func(x *Exec) error {
+				step(x)
+				step(x)
+				var reads [8]*HostRead // pinned memory enough for the other goroutine too, whose Item takes some
+				for i := range reads {
+					reads[i] = x.ReadAsync(x.Ones(Float32))
+				}
+				for _, r := range reads {
+					r.Close()
+				}
+				return nil
+			})
 			if err = errors.Join(err, s.Synchronize()); err != nil {
 				t.Fatal(err)
 			}

@@ -450,6 +450,10 @@ void waited(const ct_stream& stream, const Known& event) {
   if (is_on() && event != nullptr) Checker::instance().wait(Checker::instance().queue_of(stream), *event);
 }
 
+void ended(const ct_stream& stream) {
+  if (is_on() && !stream.device.is_cuda()) quietly([&] { Checker::instance().ended(stream.id); });
+}
+
 void host_waited_for(const Known& event) {
   if (is_on() && event != nullptr) quietly([&] { Checker::instance().host_waits(*event); });
 }

@@ -55,6 +55,7 @@ void host_reads(const at::Tensor& tensor);
 using Known = std::shared_ptr<const std::vector<uint64_t>>;
 Known recorded(const ct_stream& stream);
 void waited(const ct_stream& stream, const Known& event);
+void ended(const ct_stream& stream);
 void host_waited_for(const Known& event);
 void host_waited_for(const ct_stream& stream);
 void host_waited_for(c10::Device device);

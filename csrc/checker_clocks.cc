@@ -45,6 +45,15 @@ void Checker::forget() {
 // ---- Queues
 
 Checker::Queue Checker::add(c10::Device device, uint64_t id, bool is_default) {
+  for (auto at = ended_.begin(); at != ended_.end(); ++at) {
+    const Queue queue = *at;
+    if (!knows(kHost, queue, streams_[queue].last)) continue;
+    ended_.erase(at);
+    streams_[queue].id = id;
+    streams_[queue].device = device;
+    streams_[queue].is_default = is_default;
+    return queue;
+  }
   const auto queue = static_cast<Queue>(streams_.size());
   Stream s;
   s.device = device;
@@ -62,6 +71,14 @@ Checker::Queue Checker::queue_of(const ct_stream& stream) {
   const auto [at, fresh] = by_id_.try_emplace({-1, stream.id}, Queue{0});
   if (fresh) at->second = add(stream.device, stream.id, stream.id == 0);
   return at->second;
+}
+
+void Checker::ended(uint64_t cpu_stream) {
+  const std::lock_guard lock(mutex_);
+  const auto at = by_id_.find({-1, cpu_stream});
+  if (at == by_id_.end()) return;
+  ended_.push_back(at->second);
+  by_id_.erase(at);
 }
 
 Checker::Queue Checker::queue_of(c10::Stream stream) {
@@ -164,6 +181,7 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   block.device = streams_[by.queue].device;
   enqueue(by.queue);
   // Whose memory this was before may still be using it; that is ordered before what this stream does next.
+  streams_[by.queue].last = time(by.queue, by.queue);
   block.accesses.push_back({by, time(by.queue, by.queue), ++serial_, Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, "allocated"});
 }
 
@@ -280,7 +298,7 @@ void Checker::access(Block& block, Access later) {
     later.time = ++time(kHost, kHost);  // streams that know of the host's time before do not know of this
     ++host_changes_;
   } else {
-    later.time = time(queue, queue);
+    later.time = streams_[queue].last = time(queue, queue);
   }
   // The last first: that one tells most.
   for (auto earlier = block.accesses.rbegin(); earlier != block.accesses.rend(); ++earlier) {

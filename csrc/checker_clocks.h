@@ -49,6 +49,9 @@ class Checker {
 
   Queue queue_of(const ct_stream& stream);
   Queue queue_of(c10::Stream stream);                                // a CUDA stream
+  // A CPU stream is no more. Its place goes to a new one once the host knows that all its work is done, so that clocks do not grow with
+  // every stream that there ever was.
+  void ended(uint64_t cpu_stream);
   Queue queue_of_native(c10::DeviceIndex device, uintptr_t stream);  // a cudaStream_t
 
   // Order.
@@ -105,6 +108,7 @@ class Checker {
     uint64_t id = 0;
     Clock clock;
     uint64_t host_seen = 0;  // host_changes_ at the last enqueue
+    uint64_t last = 0;       // its time at the last access
   };
 
   Checker();
@@ -123,6 +127,7 @@ class Checker {
   std::mutex mutex_;
   std::vector<Stream> streams_;
   std::map<std::pair<int, uint64_t>, Queue> by_id_, by_native_;  // device (-1 for the CPU)
+  std::vector<Queue> ended_;
   uint64_t host_changes_ = 1;
   uint64_t serial_ = 0;  // counts accesses
   std::unordered_map<const void*, Block> blocks_;

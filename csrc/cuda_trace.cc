@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kBufferBytes = size_t{1} << 20;  // each thread that calls CUDA fills one of its own
 constexpr size_t kMostBuffers = 1024;             // on their way at one time; CUPTI counts what it has no room for
 constexpr size_t kMostFree = 64;                  // kept for the next
+constexpr size_t kMoreLaunches = 4096;            // than twice the records: some launch nothing
 constexpr size_t kAlignment = 8;                  // ACTIVITY_RECORD_ALIGNMENT
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -160,7 +161,7 @@ void add(Recorder& r, const CUpti_Activity& activity) {
       const auto& call = reinterpret_cast<const CUpti_ActivityAPI&>(activity);
       const bool runtime = activity.kind == CUPTI_ACTIVITY_KIND_RUNTIME;
       if (!(runtime ? contains(kRuntimeLaunches, call.cbid) : contains(kDriverLaunches, call.cbid))) return;
-      if (r.launches.size() < 2 * r.limit) {
+      if (r.launches.size() < 2 * r.limit + kMoreLaunches) {
         r.launches.push_back({call.correlationId, call.threadId, call.start});
       } else {
         ++r.lost;

@@ -78,6 +78,7 @@ void wait(const ct_stream& stream, const ct_event& event) {
   } else {
     require(event.device);
     cuda().synchronize_event(event.native);  // a CPU stream runs its work at once, so to wait is to wait here
+    checker::host_waited_for(event.known);
   }
 }
 

@@ -46,6 +46,7 @@ ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool o
 
 ct_stream::~ct_stream() {
   --ct::live().streams;
+  if (own) ct::checker::ended(*this);
   // One that was made elsewhere may be destroyed there from now on; the default stream never is.
   if (!own && device.is_cuda() && ct_stream_native(this) != nullptr) ct::trace_forgets(*this);
   if (own && device.is_cuda()) free_streams().give({device.index(), priority}, stream);
