@@ -340,6 +340,15 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	d := cuda(t)
 	a, b := newStream(t, d), newStream(t, d)
 	warm(t, a, b)
+	// CUDA loads a kernel on its first use, and may wait for the device to do so.
+	if err := b.Do(func(x *Exec) error {
+		y := x.Zeros(Float32, 1)
+		x.FillInPlace(y, 5.0)
+		equal(t, x, x.AddScalar(y, 1), []float32{6})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	var kept *Tensor
 	err := a.Do(func(x *Exec) error {
 		kept = x.Keep(x.Zeros(Float32, 1))
