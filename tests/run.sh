@@ -35,6 +35,7 @@ step "go vet ./..." go vet ./...
 step "gofmt" formatted
 # -count=1: Go caches results by the Go sources alone, and the libraries may have changed.
 step "go test ./..." go test -count=1 -timeout 10m -p "$jobs" ./...
+step "the same under the stream checker" tests/check-streams.sh "$jobs"
 
 echo
 printf %s "$summary"

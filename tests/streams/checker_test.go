@@ -51,10 +51,13 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 	}, func(s *scene, wait func(s *scene, e *cgotorch.Event)) {
 		slab := s.slab(32)
-		s.do(s.a, func(x *cgotorch.Exec) {
-			x.Sleep(10 * time.Millisecond) // on a GPU it is not done when it is asked for
-			cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes())
-		})
+		for _, length := range []time.Duration{0, 30 * time.Millisecond} { // kernels are loaded, and then: on a GPU it is not done when it is asked for
+			s.must(s.a.Synchronize())
+			s.do(s.a, func(x *cgotorch.Exec) {
+				x.Sleep(length)
+				cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes())
+			})
+		}
 		e := s.record(s.a)
 		defer e.Close()
 		wait(s, e)
