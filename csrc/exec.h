@@ -15,6 +15,18 @@
 
 namespace ct {
 
+// Makes a stream of the thread's device current, while it lives; c10::StreamGuard, which sets the device too, takes 0.15 us more.
+class CurrentStream {
+ public:
+  explicit CurrentStream(c10::Stream stream);
+  ~CurrentStream();
+  CurrentStream(const CurrentStream&) = delete;
+  CurrentStream& operator=(const CurrentStream&) = delete;
+
+ private:
+  const c10::Stream before_;
+};
+
 // Sets the exec's stream, device, grad mode and autocast, whatever they are on this thread; throws for an exec without a
 // stream, on another thread than its own, or on a lost device. Puts the call under the exec's watch, if it has one.
 class ExecGuard {
@@ -34,7 +46,8 @@ class ExecGuard {
 
   c10::AutogradState& state_ = c10::AutogradState::get_tls_state();  // the thread's; to ask for it at each use cost 30 ns a call
   const bool grad_before_ = state_.get_grad_mode();
-  std::optional<c10::StreamGuard> stream_;
+  std::optional<c10::StreamGuard> device_;  // and stream, where the thread's device is another
+  std::optional<CurrentStream> stream_;
   std::optional<checker::Scope> checked_;  // while the stream checker is on
   std::unique_ptr<Watching> watching_;
   std::optional<Autocast> before_;  // the thread's, where it had to be changed

@@ -310,7 +310,7 @@ func coreEdges() []edge {
 		{name: "exec-restores-stream", orders: "and the thread's own is set back",
 			file: "csrc/exec.cc", in: "ExecGuard::ExecGuard",
 			text:   "      stream_.emplace(stream.stream);\n",
-			with:   "      current.exchangeStream(stream.stream);\n",
+			with:   "      current().exchangeStream(stream.stream);\n",
 			folder: "csrc", test: "ExecTest.Stream_IsTheExecsAndEndsWithTheCall", device: onGPU},
 		{name: "foreign-use", orders: "memory is not handed out again before another stream has used it",
 			file: "csrc/tensor.cc", in: "ct::use_checked",
