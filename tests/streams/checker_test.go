@@ -3,6 +3,7 @@ package streams
 import (
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -87,7 +88,10 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		},
 		"ReadAsync": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReadAsync(t).Close() },
 		"CopyFrom":  func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyFrom(x, t, make([]float32, 256)) },
-		"CopyTo":    func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyTo(x, t, make([]float32, 256)) },
+		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // to a slab: a copy to other memory waits, and so orders the free
+			to := s.slab(256 * 4).Bytes()
+			cgotorch.CopyTo(x, t, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(to))), 256))
+		},
 		"NormalizeImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
 			x.NormalizeImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1))
 		},
