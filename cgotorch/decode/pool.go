@@ -85,6 +85,9 @@ func NewPool(options Options) (*Pool, error) {
 // Size returns the size of every result: uint8, height x width x channels.
 func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, p.channels }
 
+// Workers returns the number of threads.
+func (p *Pool) Workers() int { return p.workers }
+
 // Decode writes the transformed pixels of images[i] to the i-th part of dst, which is uint8, len(images) x height x width x
 // channels, and says in results[i] what became of it. It waits until the whole batch is done.
 //

@@ -116,3 +116,6 @@ func (f *File) segment(i int, to int64, o *output) error {
 	}
 	return nil
 }
+
+// Index returns the index of the file.
+func (f *File) Index() *Index { return f.index }
