@@ -11,6 +11,7 @@ namespace {
 uint8_t clipped(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255)); }
 
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
+constexpr int32_t kLow = (1 << kLowBits) - 1;
 
 }  // namespace
 
@@ -18,10 +19,12 @@ void Axis::set(int in, int out, int from, int many) {
   const double scale = static_cast<double>(in) / out;
   const double spread = std::max(scale, 1.0);  // a smaller result averages more source pixels; a larger one still two
   source = in;
-  taps = static_cast<int>(std::ceil(spread)) * 2 + 2;
+  taps = (static_cast<int>(std::ceil(spread)) * 2 + 5) / 4 * 4;
+  most = 0;
   first.resize(many);
   count.resize(many);
   weights.assign(static_cast<size_t>(many) * taps, 0);
+  halves.resize(weights.size());
   exact_.resize(taps);
   const double shrink = 1.0 / spread;
   for (int i = 0; i < many; ++i) {
@@ -41,6 +44,12 @@ void Axis::set(int in, int out, int from, int many) {
     }
     first[i] = begin;
     count[i] = end - begin;
+    most = std::max(most, count[i]);
+    int32_t* h = &halves[static_cast<size_t>(i) * taps];
+    for (int j = 0; j < taps; j += 2) {
+      h[j] = (w[j] & kLow) | (w[j + 1] & kLow) << 16;
+      h[j + 1] = w[j] >> kLowBits | w[j + 1] >> kLowBits << 16;
+    }
   }
 }
 
@@ -89,7 +98,7 @@ Resizer::Resizer(bool portable) : across_grey_(across<1>), across_rgb_(across<3>
 
 void Resizer::resize(const View& from, int height, int width, const Box& window, uint8_t* to, size_t stride) {
   const size_t c = from.channels;
-  const auto across = c == 1 ? across_grey_ : across_rgb_;
+  const auto across = c == 1 ? across_grey_ : from.width < kLeastWidthAvx2 ? decode::across<3> : across_rgb_;
   x_.set(from.width, width, window.left, window.width);
   y_.set(from.height, height, window.top, window.height);
   // Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical pass where that leaves

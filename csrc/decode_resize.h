@@ -10,14 +10,19 @@ namespace decode {
 
 // Weights are fixed-point: of 32 bits, 8 are the pixel's and 2 are for sums that leave 0 to 255.
 constexpr int kWeightBits = 32 - 8 - 2;
+constexpr int kLowBits = 15;  // of them, the low half of a weight. See Note [Weights in halves]
 
 // Axis holds, for each result pixel along one axis, the source pixels it averages and their weights.
 struct Axis {
   int source = 0;                // source pixels
-  int taps = 0;                  // weights stored for each result pixel, an even number; those after `count` are 0
+  int taps = 0;                  // weights stored for each result pixel, a multiple of 4; those after `count` are 0
+  int most = 0;                  // the largest count
   std::vector<int> first;        // first source pixel
   std::vector<int> count;        // number of source pixels
   std::vector<int32_t> weights;  // taps each, in units of 2^-22
+
+  // The same weights in halves: of taps 2i and 2i + 1 first a word with both low halves, then one with both high ones.
+  std::vector<int32_t> halves;
 
   // set resizes `in` pixels to `out` and keeps `many` of those, from `from` on.
   void set(int in, int out, int from, int many);

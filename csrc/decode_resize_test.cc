@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "decode_random.h"
 #include "decode_samples_test.h"
 
 namespace decode {
@@ -33,6 +34,20 @@ TEST(Resizer, Avx2EqualsPortable) {
                 resized(portable, from.view(), s.height, s.width, all).bytes)
           << s.from_height << "x" << s.from_width << " to " << s.height << "x" << s.width << "x" << channels;
     }
+  }
+}
+
+// Every way a row can end: the last blocks of taps reach beyond it, by little or by much.
+TEST(Resizer, Avx2EqualsPortable_RandomSizes) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
+  Resizer fast, portable(true);
+  for (int i = 0; i < 400; ++i) {
+    const Draw from_size = draw(3, i), size = draw(4, i);
+    const Pixels from = scene(1 + below(from_size.first, 40), 1 + below(from_size.second, i % 2 ? 12 : 200), 3);
+    const Box all{0, 0, 1 + below(size.first, 40), 1 + below(size.second, i % 4 < 2 ? 10 : 300)};
+    ASSERT_EQ(resized(fast, from.view(), all.height, all.width, all).bytes,
+              resized(portable, from.view(), all.height, all.width, all).bytes)
+        << from.height << "x" << from.width << " to " << all.height << "x" << all.width;
   }
 }
 
