@@ -52,8 +52,8 @@ ctd_status* ctd_check(const uint8_t* data, size_t size, int64_t max_pixels) noex
     const auto reader = decode::open(bytes(data, size));
     const ctd_info& info = reader->info();
     decode::check_size(info.width, info.height, limits.max_pixels);
-    decode::Buffer buffer;
-    reader->read({0, 0, info.height, info.width}, buffer);
+    const auto scratch = std::make_unique<decode::Scratch>();
+    reader->read({0, 0, info.height, info.width}, *scratch);
   });
 }
 

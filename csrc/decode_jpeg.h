@@ -11,11 +11,13 @@ class Jpeg : public Reader {
  public:
   explicit Jpeg(Bytes file);
   ~Jpeg() override;
-  View read(const Box& box, Buffer& buffer) override;
+  View read(const Box& box, Scratch& scratch) override;
 
   struct Codec;
 
  private:
+  bool take_over(Huffman& huffman);
+
   std::unique_ptr<Codec> codec_;
 };
 

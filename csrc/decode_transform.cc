@@ -85,7 +85,7 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   const Box box = stored(p.box, orientation, height, width);
   const View whole{image.pixels, image.height, image.width, image.channels,
                    static_cast<size_t>(image.width) * image.channels};
-  View pixels = turn(reader ? reader->read(box, decoded_) : whole.part(box), orientation);
+  View pixels = turn(reader ? reader->read(box, scratch_) : whole.part(box), orientation);
   if (options_.channels == 1 && pixels.channels == 3) pixels = grey(pixels);
   place(pixels, p, to);
   result.top = p.cropped.top;
@@ -93,7 +93,8 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   result.crop_height = p.cropped.height;
   result.crop_width = p.cropped.width;
   result.flip = p.flip ? 1 : 0;
-  for (Buffer* buffer : {&decoded_, &turned_, &grey_, &result_}) buffer->trim(kKeep);
+  for (Buffer* buffer : {&turned_, &grey_, &result_}) buffer->trim(kKeep);
+  scratch_.trim(kKeep);
   resizer_.trim(kKeep);
 }
 

@@ -3,6 +3,7 @@
 
 #include "decode_crop.h"
 #include "decode_raster.h"
+#include "decode_reader.h"
 #include "decode_resize.h"
 #include "include/cgotorch_decode.h"
 
@@ -26,7 +27,8 @@ class Transform {
 
   const ctd_options options_;
   Resizer resizer_;
-  Buffer decoded_, turned_, grey_, result_;
+  Scratch scratch_;
+  Buffer turned_, grey_, result_;
 };
 
 }  // namespace decode

@@ -16,7 +16,9 @@
 //   - The EXIF orientation is applied, before the transform. torchvision's default loader ignores it.
 //   - 16-bit grey keeps its upper 8 bits, as 16-bit colour does in Pillow too. Pillow cuts 16-bit grey off at 255.
 //   - A JPEG whose entropy-coded data are damaged is an error. Pillow refuses a file that ends early and shows other
-//     damage as grey or coloured blocks. (Most single wrong bits decode to some picture, and no decoder can tell.)
+//     damage as grey or coloured blocks. (Most single wrong bits decode to some picture, and no decoder can tell.) A file
+//     that ends early is refused for every Key. Other damage is not seen where it lies in rows below the box that is cut
+//     out: of a baseline JPEG those are not decoded. [Check] sees it.
 //   - A PNG with a wrong checksum is an error; one that only lacks its end, after the last pixel, is not.
 //   - A transparent pixel of a GIF whose frame has its own palette is black. Pillow shows the palette's colour.
 //   - Of GIF animations the first frame is decoded; WebP animations, BMP with run-length coding and TIFF holding JPEG data
