@@ -85,4 +85,6 @@ ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images, size_t coun
 
 int32_t ctd_pool_workers(const ctd_pool* pool) noexcept { return pool ? pool->pool.workers() : 0; }
 
+int64_t ctd_pool_busy(const ctd_pool* pool) noexcept { return pool ? pool->pool.busy() : 0; }
+
 void ctd_pool_free(ctd_pool* pool) noexcept { delete pool; }
