@@ -53,7 +53,7 @@ ctd_status* ctd_check(const uint8_t* data, size_t size, int64_t max_pixels) noex
     const ctd_info& info = reader->info();
     decode::check_size(info.width, info.height, limits.max_pixels);
     const auto scratch = std::make_unique<decode::Scratch>();
-    reader->read({0, 0, info.height, info.width}, *scratch);
+    reader->read({0, 0, info.height, info.width}, 1, *scratch);
   });
 }
 

@@ -181,8 +181,8 @@ struct Part {
   JDIMENSION left, width;  // libjpeg moves left to a multiple of the MCU
 };
 
-Part part_of(const jpeg_decompress_struct& info, const Box& box) {
-  const int margin = info.max_h_samp_factor * DCTSIZE;
+Part part_of(const jpeg_decompress_struct& info, const Box& box, int shrink) {
+  const int margin = info.max_h_samp_factor * DCTSIZE / shrink;
   const int left = std::max(box.left - margin, 0);
   const int right = std::min(box.left + box.width + margin, static_cast<int>(info.output_width));
   return {static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left)};
@@ -243,14 +243,17 @@ bool Jpeg::take_over(Huffman& huffman) {
   }
 }
 
-View Jpeg::read(const Box& box, Scratch& scratch) {
+View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
   Codec& codec = *codec_;
+  const Box box = shrunk(whole, shrink);
+  codec.info.scale_num = 1;
+  codec.info.scale_denom = static_cast<unsigned>(shrink);
   const bool ink = info_.color_space == CTD_CMYK || info_.color_space == CTD_YCCK;
   codec.info.out_color_space = info_.color_space == CTD_GREY ? JCS_GRAYSCALE : ink ? JCS_CMYK : JCS_RGB;
   Part part{};
   attempt(codec, [&](j_decompress_ptr info) {
     jpeg_start_decompress(info);
-    part = part_of(*info, box);
+    part = part_of(*info, box, shrink);
     if (part.width < info->output_width) jpeg_crop_scanline(info, &part.left, &part.width);
   });
   // With several scans libjpeg has read the file to its end by now.

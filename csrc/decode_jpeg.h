@@ -11,7 +11,8 @@ class Jpeg : public Reader {
  public:
   explicit Jpeg(Bytes file);
   ~Jpeg() override;
-  View read(const Box& box, Scratch& scratch) override;
+  View read(const Box& box, int shrink, Scratch& scratch) override;
+  bool shrinks() const override { return true; }
 
   struct Codec;
 

@@ -16,10 +16,10 @@ Box all(const Reader& reader) { return {0, 0, reader.info().height, reader.info(
 void read_all(const File& file) {
   Jpeg jpeg(file);
   Scratch scratch;
-  jpeg.read(all(jpeg), scratch);
+  jpeg.read(all(jpeg), 1, scratch);
 }
 
-// A box of the image is what the whole image has there: no edge of the box may show.
+// A box of the image is what the whole image has there, at every shrink: no edge of the box may show.
 TEST(Jpeg, BoxEqualsPartOfWhole) {
   int number = 0;
   for (const int channels : {1, 3, 4}) {
@@ -27,21 +27,25 @@ TEST(Jpeg, BoxEqualsPartOfWhole) {
                              JpegKind{2, 2, true}, JpegKind{1, 1, true}, JpegKind{2, 2, false, 3}}) {
       if (channels != 3 && (kind.across != 1 || kind.down != 1)) continue;
       const File file = jpeg_of(scene(133, 187, channels), kind);
-      Jpeg whole(file);
-      Scratch pixels;
-      const View image = whole.read(all(whole), pixels);
-      ASSERT_EQ(image.height, 133);
-      ASSERT_EQ(image.channels, channels == 1 ? 1 : 3);
-      for (int i = 0; i < 60; ++i) {
+      for (int i = 0; i < 160; ++i) {
+        const int shrink = i < 60 ? 1 : 2 << i % 3;
+        Jpeg whole(file), part(file);
+        Scratch pixels, scratch;
+        const View image = whole.read(all(whole), shrink, pixels);
+        ASSERT_EQ(image.height, (133 + shrink - 1) / shrink);
+        ASSERT_EQ(image.width, (187 + shrink - 1) / shrink);
+        ASSERT_EQ(image.channels, channels == 1 ? 1 : 3);
         const Draw size = draw(1, ++number), place = draw(2, number);
         Box box{0, 0, 1 + below(size.first, 133), 1 + below(size.second, 187)};
         box.top = below(place.first, 133 - box.height + 1);
         box.left = below(place.second, 187 - box.width + 1);
-        Jpeg part(file);
-        Scratch scratch;
-        ASSERT_TRUE(same(part.read(box, scratch), image, box.top, box.left))
-            << kind.across << kind.down << kind.progressive << " " << box.top << "," << box.left << " " << box.height << "x"
-            << box.width;
+        const Box at = shrunk(box, shrink);
+        const View got = part.read(box, shrink, scratch);
+        ASSERT_EQ(got.height, at.height);
+        ASSERT_EQ(got.width, at.width);
+        ASSERT_TRUE(same(got, image, at.top, at.left))
+            << kind.across << kind.down << kind.progressive << " 1/" << shrink << " " << box.top << "," << box.left << " "
+            << box.height << "x" << box.width;
       }
     }
   }
@@ -55,7 +59,7 @@ TEST(Jpeg, CutAnywhere) {
       EXPECT_EQ(code_of([&] {
                   Jpeg jpeg(Bytes(file).first(size));
                   Scratch scratch;
-                  jpeg.read({0, 0, 1, 1}, scratch);
+                  jpeg.read({0, 0, 1, 1}, 1, scratch);
                 }),
                 CTD_TRUNCATED)
           << size << " of " << file.size();
@@ -75,7 +79,7 @@ TEST(Jpeg, DamageOutsideTheBox) {
       return code_of([&] {
         Jpeg jpeg(file);
         Scratch scratch;
-        jpeg.read(box, scratch);
+        jpeg.read(box, 1, scratch);
       });
     };
     EXPECT_EQ(read({0, 0, 8, 8}), progressive ? CTD_CORRUPT : 0);
@@ -107,7 +111,7 @@ TEST(Jpeg, PixelsAreLibjpegs) {
       jpeg_destroy_decompress(&info);
       Jpeg jpeg(file);
       Scratch scratch;
-      EXPECT_TRUE(same(jpeg.read(all(jpeg), scratch), want.view())) << channels << kind.across << kind.down;
+      EXPECT_TRUE(same(jpeg.read(all(jpeg), 1, scratch), want.view())) << channels << kind.across << kind.down;
     }
   }
 }

@@ -126,7 +126,7 @@ Png::Png(Bytes file) : codec_(std::make_unique<Codec>()) {
 
 Png::~Png() { png_destroy_read_struct(&codec_->png, &codec_->info, nullptr); }
 
-View Png::read(const Box& box, Scratch& scratch) {
+View Png::read(const Box& box, int /*shrink*/, Scratch& scratch) {
   Codec& codec = *codec_;
   const int channels = info_.color_space == CTD_GREY ? 1 : 3;
   const size_t stride = static_cast<size_t>(info_.width) * channels;

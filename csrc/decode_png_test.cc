@@ -19,7 +19,7 @@ TEST(Png, EqualsWhatWasWritten) {
       Png png(file);
       Scratch scratch;
       const Box box{3, 5, 17, 20};
-      const View got = png.read(box, scratch);
+      const View got = png.read(box, 1, scratch);
       ASSERT_EQ(got.channels, channels <= 2 ? 1 : 3);
       EXPECT_EQ(png.info().alpha, channels % 2 == 0);
       for (int y = 0; y < got.height; ++y) {
@@ -40,7 +40,7 @@ TEST(Png, CutAnywhere) {
     const int32_t code = code_of([&] {
       Png png(Bytes(file).first(size));
       Scratch scratch;
-      png.read({0, 0, 1, 1}, scratch);
+      png.read({0, 0, 1, 1}, 1, scratch);
     });
     if (size < pixels_end - 1) {
       EXPECT_EQ(code, CTD_TRUNCATED) << size << " of " << file.size();
@@ -61,7 +61,7 @@ TEST(Png, FlippedBits) {
     Scratch scratch;
     const int32_t code = code_of([&] {
       Png png(damaged);
-      ASSERT_TRUE(same(png.read({0, 0, 8, 9}, scratch), image.view())) << "bit " << i;
+      ASSERT_TRUE(same(png.read({0, 0, 8, 9}, 1, scratch), image.view())) << "bit " << i;
     });
     refused += code != 0;
   }
@@ -93,7 +93,7 @@ TEST(Png, Bombs) {
   chunk(file, "IEND", "");
   Png png(file);
   Scratch scratch;
-  const View got = png.read({0, 0, 2, 2}, scratch);
+  const View got = png.read({0, 0, 2, 2}, 1, scratch);
   EXPECT_EQ(got.row(1)[1], 0);
 }
 

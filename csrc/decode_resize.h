@@ -12,6 +12,18 @@ namespace decode {
 constexpr int kWeightBits = 32 - 8 - 2;
 constexpr int kLowBits = 15;  // of them, the low half of a weight. See Note [Weights in halves]
 
+// Span is a part of an axis, in pixels; it may begin and end within one.
+struct Span {
+  double begin, length;
+};
+
+// Region is a part of an image.
+struct Region {
+  Span rows, columns;
+
+  static Region all(const View& of) { return {{0, static_cast<double>(of.height)}, {0, static_cast<double>(of.width)}}; }
+};
+
 // Axis holds, for each result pixel along one axis, the source pixels it averages and their weights.
 struct Axis {
   int source = 0;                // source pixels
@@ -24,8 +36,8 @@ struct Axis {
   // The same weights in halves: of taps 2i and 2i + 1 first a word with both low halves, then one with both high ones.
   std::vector<int32_t> halves;
 
-  // set resizes `in` pixels to `out` and keeps `many` of those, from `from` on.
-  void set(int in, int out, int from, int many);
+  // set resizes the part of `in` pixels to `out` and keeps `many` of those, from `from` on.
+  void set(int in, Span part, int out, int from, int many);
 
   int begin() const { return first.front(); }  // of all source pixels that are read
   int end() const { return first.back() + count.back(); }
@@ -47,9 +59,10 @@ class Resizer {
  public:
   explicit Resizer(bool portable = false);  // portable: without AVX2, with the same result
 
-  // resize writes the window of `to` (top, left, height, width) of `from` resized to height x width. The result's rows
-  // are `stride` bytes apart and have from.channels channels, 1 or 3.
-  void resize(const View& from, int height, int width, const Box& window, uint8_t* to, size_t stride);
+  // resize writes the window of `to` (top, left, height, width) of a region of `from` resized to height x width. Nothing
+  // outside of the pixels that hold the region is read. The result's rows are `stride` bytes apart and have from.channels
+  // channels, 1 or 3.
+  void resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to, size_t stride);
   void trim(size_t most);
 
  private:

@@ -21,9 +21,9 @@ class Transform {
  private:
   View turn(const View& stored, int orientation);
   View grey(const View& rgb);
-  void place(const View& from, const Plan& plan, uint8_t* to);
+  void place(const View& from, const Region& region, const Plan& plan, uint8_t* to);
   void copy(const View& from, const Plan& plan, uint8_t* to);
-  void resize(const View& from, const Plan& plan, uint8_t* to);
+  void resize(const View& from, const Region& region, const Plan& plan, uint8_t* to);
 
   const ctd_options options_;
   Resizer resizer_;

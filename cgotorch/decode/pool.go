@@ -20,6 +20,7 @@ type Options struct {
 	Channels       int       // 3: RGB; 1: grey; 0 means 3
 	HorizontalFlip float64   // probability, 0 to 1, that a Result says Flip
 	MaxPixels      int       // width x height above which an image is refused; 0 means 100 million
+	NoShrink       bool      // decode a JPEG at full size, also where the box is far larger than the result; see Shrinking
 }
 
 // Image is one encoded image of a batch.
@@ -65,6 +66,9 @@ func NewPool(options Options) (*Pool, error) {
 	in := C.ctd_options{
 		workers: narrow(options.Workers), channels: narrow(options.Channels),
 		horizontal_flip: C.double(options.HorizontalFlip), max_pixels: C.int64_t(options.MaxPixels),
+	}
+	if options.NoShrink {
+		in.no_shrink = 1
 	}
 	options.Transform.set(&in)
 	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels,

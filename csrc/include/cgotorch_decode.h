@@ -106,6 +106,7 @@ typedef struct ctd_options {
   double min_ratio, max_ratio; /* CTD_RANDOM_RESIZED_CROP: width / height; 0 means 3/4 and 4/3 */
   double horizontal_flip; /* probability, 0 to 1, that a result says flip */
   int64_t max_pixels;     /* a source with more is CTD_TOO_LARGE; 0 means 100 million */
+  int32_t no_shrink;      /* 1: a JPEG is decoded at full size, also where the box is 4 times the result */
 } ctd_options;
 
 /* ctd_image is one source. With `pixels` NULL, `data` is a JPEG or PNG file. Else `pixels` are the decoded pixels,
