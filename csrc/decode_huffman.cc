@@ -167,7 +167,7 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   bits_ = bits;
   next_ = next;
   left_ = left;
-  return k == DCTSIZE2 || k > HuffmanTable::kEndOfBlock ? Result::kOk : Result::kBadCode;
+  return k == DCTSIZE2 || k > HuffmanTable::kEndOfBlock ? Result::kOk : Result::kOverfull;
 }
 
 INLINE inline Huffman::Result Huffman::mcu(JBLOCKROW* blocks) {

@@ -23,7 +23,8 @@ class Huffman {
     kOk,
     kUnsuited,   // not a sequential Huffman scan of 8 bits, or markers stand where such a file has none
     kTruncated,  // the data end before the marker that ends the image
-    kBadCode,    // bits that are no code, or more coefficients than a block has
+    kBadCode,    // bits that are no code
+    kOverfull,   // more coefficients than a block has, which libjpeg overlooks
     kShort       // a marker stands before the last MCU
   };
 

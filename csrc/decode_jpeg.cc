@@ -111,6 +111,8 @@ boolean on_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
       return TRUE;
     case Huffman::Result::kBadCode:
       leave(codec, CTD_CORRUPT, "corrupt JPEG: bad Huffman code");
+    case Huffman::Result::kOverfull:
+      leave(codec, CTD_CORRUPT, "corrupt JPEG: a block with more than 64 coefficients");
     default:
       leave(codec, CTD_CORRUPT, "corrupt JPEG: premature end of data segment");
   }
