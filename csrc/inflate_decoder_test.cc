@@ -208,7 +208,9 @@ TEST(Decoder, DamagedAsZlib) {
       bool zlibs = false, own = false;
       const Data want = zlibs_output(damaged, kMost, zlibs), got = ours(damaged, kMost, own);
       EXPECT_EQ(own, zlibs) << kind.level << " " << kind.strategy << " " << i;
-      if (zlibs) EXPECT_EQ(got, want);
+      if (zlibs) {
+        EXPECT_EQ(got, want);
+      }
       invalid += !zlibs;
     }
   }

@@ -192,7 +192,7 @@ func (e *epoch) newBatch(b *buffer) *HostBatch {
 	l := e.loader
 	height, width, channels := l.pool.Size()
 	return &HostBatch{
-		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch),
+		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch), Keys: make([]uint64, 0, l.ring.layout.batch),
 		Epoch: e.place.Epoch, Index: e.place.Batch, ring: l.ring, buffer: b,
 	}
 }

@@ -61,6 +61,10 @@ type Options struct {
 	// Stats, and replaced by the images that follow; above it the epoch ends with ErrBadMember. With 0 the first one does.
 	MaxSkipRate float64
 
+	// NoShrink decodes a JPEG at full size, also where its box is far larger than the result, for exactly torchvision's pixels.
+	// See the Shrinking section of package decode.
+	NoShrink bool
+
 	MaxPixels      int // width x height above which an image is unusable; 0 means 100 million
 	MaxMemberBytes int // compressed size above which an image is unusable; 0 means 256 MiB
 }
@@ -136,5 +140,6 @@ func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }
 func (o Options) poolOptions() decode.Options {
 	return decode.Options{
 		Workers: o.Workers, Transform: o.Transform, Channels: o.Channels, HorizontalFlip: o.HorizontalFlip, MaxPixels: o.MaxPixels,
+		NoShrink: o.NoShrink,
 	}
 }

@@ -16,6 +16,7 @@ const (
 	forOrder purpose = 1 + iota
 	forKeys
 	forGroups
+	forBatches
 )
 
 // random returns the i-th random number of an epoch for one purpose: SplitMix64's finalizer over each input in turn.

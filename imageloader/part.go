@@ -119,8 +119,7 @@ func (e *epoch) decode(p *part, first int) {
 	images := make([]decode.Image, 0, len(p.items)-first)
 	for _, it := range p.items[first:] {
 		if it.bad == nil {
-			key := random(e.place.Seed, e.place.Epoch, forKeys, uint64(it.number))
-			images = append(images, decode.Image{Data: it.data, Key: key})
+			images = append(images, decode.Image{Data: it.data, Key: e.random(forKeys, it)})
 		}
 	}
 	each := l.ring.layout.each
@@ -133,6 +132,11 @@ func (e *epoch) decode(p *part, first int) {
 		l.stats.update(func(s *Stats) { s.Decode += time.Since(began) })
 		e.accept(p, first, results)
 	}()
+}
+
+// random returns an image's random number for one purpose in this epoch.
+func (e *epoch) random(p purpose, it item) uint64 {
+	return random(e.place.Seed, e.place.Epoch, p, uint64(it.number))
 }
 
 // accept closes the gaps of unusable images.
@@ -245,6 +249,7 @@ func (e *epoch) send(p *part) error {
 			p.buffer.flips[batch.N] = 1
 		}
 		batch.Names = append(batch.Names, it.name)
+		batch.Keys = append(batch.Keys, e.random(forBatches, it))
 		batch.N++
 	}
 	e.parts = e.parts[1:]
