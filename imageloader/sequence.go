@@ -150,6 +150,7 @@ type loading struct {
 	block   block
 	at      int     // index of its first sample in the group
 	numbers []int32 // of the samples wanted
+	sent    int     // of these
 }
 
 // runBlocks reads an archive that is inflated block by block.
@@ -184,55 +185,44 @@ func (s *sequence) runBlocks() error {
 	room := newBudget(s.options.ShuffleBuffer)
 	admit := func(i int) error { return room.take(s.ctx, plan[i].block.bytes()) }
 	load := func(i int) ([]item, error) {
-		items, err := s.timed(func() ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) })
-		s.giveBack(room, plan[i].block.bytes(), items)
-		return items, err
+		return s.timed(func() ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) })
 	}
 	next := 0 // of plan
 	var items []item
+	var owner []int // by item: which block of the plan
 	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load) {
 		if err != nil {
 			return err
 		}
-		l := plan[next]
-		next++
+		l := &plan[next]
 		g := groups[l.group]
 		if items == nil {
-			items = make([]item, g.count)
+			items, owner = make([]item, g.count), make([]int, g.count)
 		}
 		for i, n := range l.numbers {
-			items[l.at+int(n)-l.block.first] = loaded[i]
+			at := l.at + int(n) - l.block.first
+			items[at], owner[at] = loaded[i], next
 		}
+		next++
 		if next < len(plan) && plan[next].group == l.group {
 			continue
 		}
 		for j := max(s.from.Position-g.place, 0); j < g.count; j++ {
-			if err := s.emit(items[orders[l.group][j]]); err != nil {
+			at := orders[l.group][j]
+			if err := s.emit(items[at]); err != nil {
 				return err
 			}
+			from := &plan[owner[at]]
+			if from.sent++; from.sent == len(from.numbers) {
+				room.give(from.block.bytes()) // now the batches' memory, which is bounded by their number
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
 		}
 		items = nil
 	}
 	return nil
-}
-
-// giveBack makes the room of a block free again once the last of its items is decoded.
-func (s *sequence) giveBack(room *budget, bytes int, items []item) {
-	var whole *memory
-	for _, it := range items {
-		if it.memory != nil {
-			whole = it.memory
-		}
-	}
-	if whole == nil {
-		room.give(bytes)
-		return
-	}
-	free := whole.free
-	whole.free = func() {
-		free()
-		room.give(bytes)
-	}
 }
 
 // runStreamed goes through an archive from its start. The places before from.Position are read too, since what is drawn

@@ -22,9 +22,9 @@ import (
 
 const (
 	chunkBytes  = 2 << 20  // compressed
-	spacing     = 4 << 20  // inflated bytes after which the next block begins a new segment
+	spacing     = 1 << 20  // inflated bytes after which the next block begins a new segment
 	mostBytes   = 16 << 20 // inflated bytes after which a segment ends without a block having ended
-	firstNarrow = 3 << 20
+	firstNarrow = 1536 << 10
 	firstWide   = 96 << 10
 )
 
