@@ -43,6 +43,11 @@ var benchmarks = []benchmark{
 	{name: "notify/wake-up", slow: true, run: benchNotify},
 	{name: "starvation", slow: true, run: benchStarvation},
 	{name: "train/imagenet", slow: true, run: benchPhotographs},
+	{name: "loader/photos-1-core", run: benchLoaderOneCore},
+	{name: "loader/photos-all-cores", slow: true, run: benchLoaderAllCores},
+	{name: "loader/cifar", slow: true, run: benchLoaderCIFAR},
+	{name: "loader/memory", slow: true, run: benchLoaderMemory},
+	{name: "loader/train", slow: true, run: benchLoaderTrain},
 }
 
 // config is what the flags say.
@@ -64,10 +69,17 @@ func main() {
 	flag.StringVar(&c.data, "data", "", "folders with the archives, separated by colons; examples/train/data and ../shared/data if empty")
 	flag.StringVar(&c.python, "python", os.Getenv("PEER_PYTHON"), "the Python that has PyTorch; $PEER_PYTHON, else python3")
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
+	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fail(2, fmt.Errorf("%q is no flag; the benchmarks are chosen by -run", flag.Arg(0)))
+	}
+	if *serving {
+		if err := serve(os.Stdin, os.Stdout); err != nil {
+			fail(1, err)
+		}
+		return
 	}
 	if *list {
 		for _, b := range benchmarks {

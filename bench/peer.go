@@ -19,7 +19,8 @@ import (
 //go:embed *.py
 var scripts embed.FS
 
-// peer is a Python process that does what it is asked, one request at a time, and is idle otherwise.
+// peer is a process that does what it is asked, one request at a time, and is idle otherwise: Python, or this program where our
+// side needs a process of its own.
 type peer struct {
 	versions string
 	command  *exec.Cmd
@@ -51,23 +52,34 @@ func (c *config) startPeer(script string, s switches) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{folder: folder}
-	if err := p.start(c, script, s); err != nil {
-		p.close()
-		return nil, fmt.Errorf("%s: %w", script, err)
-	}
-	return p, nil
-}
-
-func (p *peer) start(c *config, script string, s switches) error {
-	if err := os.CopyFS(p.folder, scripts); err != nil {
-		return err
-	}
 	python := c.python
 	if python == "" {
 		python = "python3"
 	}
-	p.command = exec.Command(python, filepath.Join(p.folder, script))
+	p := &peer{folder: folder}
+	if err := os.CopyFS(folder, scripts); err != nil {
+		p.close()
+		return nil, err
+	}
+	if err := p.start(c, exec.Command(python, filepath.Join(folder, script)), s); err != nil {
+		p.close()
+		return nil, fmt.Errorf("%s: %w; PEER_PYTHON is to be a Python that has PyTorch", script, err)
+	}
+	return p, nil
+}
+
+// startOwn runs this program to answer requests; see serve.
+func (c *config) startOwn() (*peer, error) {
+	p := &peer{}
+	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *peer) start(c *config, command *exec.Cmd, s switches) error {
+	p.command = command
 	p.command.Env = append(os.Environ(), "OMP_NUM_THREADS="+strconv.Itoa(c.threads), "PYTHONUNBUFFERED=1")
 	p.command.Stderr = os.Stderr
 	var err error
@@ -81,7 +93,7 @@ func (p *peer) start(c *config, script string, s switches) error {
 	p.replies = json.NewDecoder(replies)
 	if err := p.command.Start(); err != nil {
 		p.command = nil
-		return fmt.Errorf("%w; set PEER_PYTHON to a Python that has PyTorch", err)
+		return err
 	}
 	var reply struct{ Versions string }
 	err = p.do(&reply, "start", "threads", c.threads, "benchmark", s.benchmark, "tf32", s.tf32, "deterministic", s.deterministic)
@@ -133,5 +145,7 @@ func (p *peer) close() {
 		p.requests.Close()
 		p.command.Wait()
 	}
-	os.RemoveAll(p.folder)
+	if p.folder != "" {
+		os.RemoveAll(p.folder)
+	}
 }

@@ -1,13 +1,8 @@
 package main
 
 import (
-	"archive/tar"
-	"bufio"
-	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +26,11 @@ func benchPhotographs(c *config, emit func(row)) error {
 	defer os.RemoveAll(folder)
 	archive := filepath.Join(folder, "repeated.tgz")
 	times := c.or(1, 8) // 2,400 images, 257 MB: what the loader's shuffle buffer holds by default
-	if err := repeat(once, archive, times); err != nil {
+	all, err := readPhotographs(once)
+	if err != nil {
+		return err
+	}
+	if err := all.writeTgz(archive, times*len(all)); err != nil {
 		return err
 	}
 	if err := benchTrain(c, imagenet, archive, c.roundsOr(5), emit); err != nil {
@@ -91,59 +90,4 @@ func exampleProgram(name string) (string, error) {
 		return "", fmt.Errorf("%s is missing: run make train once, or go build -o %s ./examples/%s", path, path, name)
 	}
 	return path, nil
-}
-
-// repeat writes an archive with the files of another so many times, under different names in the same folders.
-func repeat(from, to string, times int) (err error) {
-	file, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	buffered := bufio.NewWriterSize(file, 1<<20)
-	compressed, err := gzip.NewWriterLevel(buffered, gzip.BestSpeed)
-	if err != nil {
-		return err
-	}
-	w := tar.NewWriter(compressed)
-	for i := range times {
-		if err := appendRenamed(w, from, fmt.Sprintf("%02d-", i)); err != nil {
-			return err
-		}
-	}
-	return errors.Join(w.Close(), compressed.Close(), buffered.Flush())
-}
-
-func appendRenamed(w *tar.Writer, from, prefix string) error {
-	file, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	compressed, err := gzip.NewReader(bufio.NewReaderSize(file, 1<<20))
-	if err != nil {
-		return err
-	}
-	for r := tar.NewReader(compressed); ; {
-		header, err := r.Next()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if header.Typeflag != tar.TypeReg {
-			continue
-		}
-		renamed := &tar.Header{
-			Typeflag: tar.TypeReg, Mode: 0o644, Size: header.Size,
-			Name: filepath.Join(filepath.Dir(header.Name), prefix+filepath.Base(header.Name)),
-		}
-		if err := w.WriteHeader(renamed); err != nil {
-			return err
-		}
-		if _, err := io.Copy(w, r); err != nil {
-			return err
-		}
-	}
 }

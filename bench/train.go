@@ -49,7 +49,7 @@ func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row))
 	if err != nil {
 		return err
 	}
-	workers, err := p.bestWorkers(c)
+	workers, err := p.bestWorkers(c, c.device.IsCUDA())
 	if err != nil {
 		return err
 	}
@@ -80,14 +80,14 @@ func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row))
 }
 
 // bestWorkers leaves the peer with the number of worker processes that gives it the most images per second.
-func (p *peer) bestWorkers(c *config) (int, error) {
+func (p *peer) bestWorkers(c *config, pinned bool) (int, error) {
 	counts := []int{0, 1, 2}
 	if cores := runtime.NumCPU(); cores > 2 {
 		counts = []int{cores / 2, cores * 3 / 4, cores}
 	}
 	best, rate := 0, 0.0
 	for _, count := range slices.Compact(counts) {
-		if err := p.do(nil, "workers", "count", count, "pinned", c.device.IsCUDA()); err != nil {
+		if err := p.do(nil, "workers", "count", count, "pinned", pinned); err != nil {
 			return 0, err
 		}
 		run := p.value("images_per_second", "epoch", "steps", c.or(1, 40))
@@ -103,5 +103,5 @@ func (p *peer) bestWorkers(c *config) (int, error) {
 			best, rate = count, v
 		}
 	}
-	return best, p.do(nil, "workers", "count", best, "pinned", c.device.IsCUDA())
+	return best, p.do(nil, "workers", "count", best, "pinned", pinned)
 }

@@ -52,8 +52,8 @@ ctd_status* ctd_check(const uint8_t* data, size_t size, int64_t max_pixels) noex
     const auto reader = decode::open(bytes(data, size));
     const ctd_info& info = reader->info();
     decode::check_size(info.width, info.height, limits.max_pixels);
-    decode::Buffer buffer;
-    reader->read({0, 0, info.height, info.width}, buffer);
+    const auto scratch = std::make_unique<decode::Scratch>();
+    reader->read({0, 0, info.height, info.width}, 1, *scratch);
   });
 }
 
@@ -84,5 +84,7 @@ ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images, size_t coun
 }
 
 int32_t ctd_pool_workers(const ctd_pool* pool) noexcept { return pool ? pool->pool.workers() : 0; }
+
+int64_t ctd_pool_busy(const ctd_pool* pool) noexcept { return pool ? pool->pool.busy() : 0; }
 
 void ctd_pool_free(ctd_pool* pool) noexcept { delete pool; }

@@ -15,11 +15,11 @@ Box all(const Reader& reader) { return {0, 0, reader.info().height, reader.info(
 
 void read_all(const File& file) {
   Jpeg jpeg(file);
-  Buffer buffer;
-  jpeg.read(all(jpeg), buffer);
+  Scratch scratch;
+  jpeg.read(all(jpeg), 1, scratch);
 }
 
-// A box of the image is what the whole image has there: no edge of the box may show.
+// A box of the image is what the whole image has there, at every shrink: no edge of the box may show.
 TEST(Jpeg, BoxEqualsPartOfWhole) {
   int number = 0;
   for (const int channels : {1, 3, 4}) {
@@ -27,21 +27,25 @@ TEST(Jpeg, BoxEqualsPartOfWhole) {
                              JpegKind{2, 2, true}, JpegKind{1, 1, true}, JpegKind{2, 2, false, 3}}) {
       if (channels != 3 && (kind.across != 1 || kind.down != 1)) continue;
       const File file = jpeg_of(scene(133, 187, channels), kind);
-      Jpeg whole(file);
-      Buffer pixels;
-      const View image = whole.read(all(whole), pixels);
-      ASSERT_EQ(image.height, 133);
-      ASSERT_EQ(image.channels, channels == 1 ? 1 : 3);
-      for (int i = 0; i < 60; ++i) {
+      for (int i = 0; i < 160; ++i) {
+        const int shrink = i < 60 ? 1 : 2 << i % 3;
+        Jpeg whole(file), part(file);
+        Scratch pixels, scratch;
+        const View image = whole.read(all(whole), shrink, pixels);
+        ASSERT_EQ(image.height, (133 + shrink - 1) / shrink);
+        ASSERT_EQ(image.width, (187 + shrink - 1) / shrink);
+        ASSERT_EQ(image.channels, channels == 1 ? 1 : 3);
         const Draw size = draw(1, ++number), place = draw(2, number);
         Box box{0, 0, 1 + below(size.first, 133), 1 + below(size.second, 187)};
         box.top = below(place.first, 133 - box.height + 1);
         box.left = below(place.second, 187 - box.width + 1);
-        Jpeg part(file);
-        Buffer buffer;
-        ASSERT_TRUE(same(part.read(box, buffer), image, box.top, box.left))
-            << kind.across << kind.down << kind.progressive << " " << box.top << "," << box.left << " " << box.height << "x"
-            << box.width;
+        const Box at = shrunk(box, shrink);
+        const View got = part.read(box, shrink, scratch);
+        ASSERT_EQ(got.height, at.height);
+        ASSERT_EQ(got.width, at.width);
+        ASSERT_TRUE(same(got, image, at.top, at.left))
+            << kind.across << kind.down << kind.progressive << " 1/" << shrink << " " << box.top << "," << box.left << " "
+            << box.height << "x" << box.width;
       }
     }
   }
@@ -54,8 +58,8 @@ TEST(Jpeg, CutAnywhere) {
     for (size_t size = 2; size < file.size(); ++size) {
       EXPECT_EQ(code_of([&] {
                   Jpeg jpeg(Bytes(file).first(size));
-                  Buffer buffer;
-                  jpeg.read({0, 0, 1, 1}, buffer);
+                  Scratch scratch;
+                  jpeg.read({0, 0, 1, 1}, 1, scratch);
                 }),
                 CTD_TRUNCATED)
           << size << " of " << file.size();
@@ -63,18 +67,53 @@ TEST(Jpeg, CutAnywhere) {
   }
 }
 
-// Damage after the box is seen too.
+// Rows below the box are not decoded, so damage there is not seen; above and in the box it is. A file of another kind is
+// read to its end.
 TEST(Jpeg, DamageOutsideTheBox) {
-  File file = jpeg_of(scene(200, 200, 3));
-  const size_t end = file.size();
-  file.resize(end * 9 / 10);
-  file.insert(file.end(), {0xFF, 0xD9});
-  EXPECT_EQ(code_of([&] {
-              Jpeg jpeg(file);
-              Buffer buffer;
-              jpeg.read({0, 0, 8, 8}, buffer);
-            }),
-            CTD_CORRUPT);
+  for (const bool progressive : {false, true}) {
+    File file = jpeg_of(scene(200, 200, 3), {2, 2, progressive});
+    const size_t end = file.size();
+    file.resize(end * 9 / 10);
+    file.insert(file.end(), {0xFF, 0xD9});
+    const auto read = [&](const Box& box) {
+      return code_of([&] {
+        Jpeg jpeg(file);
+        Scratch scratch;
+        jpeg.read(box, 1, scratch);
+      });
+    };
+    EXPECT_EQ(read({0, 0, 8, 8}), progressive ? CTD_CORRUPT : 0);
+    EXPECT_EQ(read({192, 0, 8, 8}), CTD_CORRUPT);
+    EXPECT_EQ(read({0, 0, 200, 8}), CTD_CORRUPT);
+  }
+}
+
+// Where decode::Huffman stands in for libjpeg's decoder, the pixels are those that libjpeg has alone.
+TEST(Jpeg, PixelsAreLibjpegs) {
+  for (const int channels : {1, 3}) {
+    for (const auto& kind : {JpegKind{1, 1}, JpegKind{2, 1}, JpegKind{2, 2}, JpegKind{1, 2}, JpegKind{4, 1}, JpegKind{2, 2, false, 3}}) {
+      if (channels == 1 && kind.across * kind.down != 1) continue;
+      const File file = jpeg_of(scene(133, 187, channels), kind);
+      jpeg_decompress_struct info{};
+      jpeg_error_mgr errors{};
+      info.err = jpeg_std_error(&errors);
+      jpeg_create_decompress(&info);
+      jpeg_mem_src(&info, file.data(), file.size());
+      jpeg_read_header(&info, TRUE);
+      jpeg_start_decompress(&info);
+      Pixels want{133, 187, channels, {}};
+      want.bytes.resize(static_cast<size_t>(133) * 187 * channels);
+      while (info.output_scanline < info.output_height) {
+        uint8_t* row = &want.bytes[static_cast<size_t>(info.output_scanline) * 187 * channels];
+        jpeg_read_scanlines(&info, &row, 1);
+      }
+      jpeg_finish_decompress(&info);
+      jpeg_destroy_decompress(&info);
+      Jpeg jpeg(file);
+      Scratch scratch;
+      EXPECT_TRUE(same(jpeg.read(all(jpeg), 1, scratch), want.view())) << channels << kind.across << kind.down;
+    }
+  }
 }
 
 TEST(Jpeg, MissingRestartMarker) {

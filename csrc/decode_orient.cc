@@ -30,6 +30,19 @@ Box stored(const Box& box, int orientation, int height, int width) {
   return out;
 }
 
+Box shown(const Box& box, int orientation, int height, int width) {
+  const Turn turn = turn_of(orientation);
+  Box out = box;
+  if (turn.swap) {
+    std::swap(out.top, out.left);
+    std::swap(out.height, out.width);
+    std::swap(height, width);
+  }
+  if (turn.mirror_rows) out.top = height - out.top - out.height;
+  if (turn.mirror_columns) out.left = width - out.left - out.width;
+  return out;
+}
+
 View upright(const View& in, int orientation, uint8_t* to) {
   const Turn turn = turn_of(orientation);
   View out{to, in.height, in.width, in.channels, 0};

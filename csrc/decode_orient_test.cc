@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "decode_samples_test.h"
 
@@ -36,6 +37,8 @@ TEST(Stored, PartTurnedEqualsPartOfTurned) {
     const View turned = upright(image.view(), orientation, whole.data());
     const Box box{2, 1, 5, 4};
     const Box at = stored(box, orientation, turned.height, turned.width);
+    const Box back = shown(at, orientation, image.height, image.width);
+    EXPECT_EQ(std::tie(back.top, back.left, back.height, back.width), std::tie(box.top, box.left, box.height, box.width));
     const View got = upright(image.view().part(at), orientation, part.data());
     ASSERT_EQ(got.height, box.height);
     ASSERT_EQ(got.width, box.width);

@@ -126,7 +126,7 @@ Png::Png(Bytes file) : codec_(std::make_unique<Codec>()) {
 
 Png::~Png() { png_destroy_read_struct(&codec_->png, &codec_->info, nullptr); }
 
-View Png::read(const Box& box, Buffer& buffer) {
+View Png::read(const Box& box, int /*shrink*/, Scratch& scratch) {
   Codec& codec = *codec_;
   const int channels = info_.color_space == CTD_GREY ? 1 : 3;
   const size_t stride = static_cast<size_t>(info_.width) * channels;
@@ -142,7 +142,7 @@ View Png::read(const Box& box, Buffer& buffer) {
   if (png_get_rowbytes(codec.png, codec.info) != stride) {
     throw Error(CTD_INTERNAL, "PNG rows of " + std::to_string(png_get_rowbytes(codec.png, codec.info)) + " bytes");
   }
-  uint8_t* const pixels = buffer.bytes(stride * info_.height);
+  uint8_t* const pixels = scratch.pixels.bytes(stride * info_.height);
   attempt(codec, [&](png_structp png, png_infop) {
     for (int pass = 0; pass < passes; ++pass) {
       for (int y = 0; y < info_.height; ++y) png_read_row(png, pixels + y * stride, nullptr);

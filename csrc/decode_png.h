@@ -11,7 +11,7 @@ class Png : public Reader {
  public:
   explicit Png(Bytes file);
   ~Png() override;
-  View read(const Box& box, Buffer& buffer) override;
+  View read(const Box& box, int shrink, Scratch& scratch) override;
 
   struct Codec;
 

@@ -17,9 +17,9 @@ TEST(Png, EqualsWhatWasWritten) {
       const Pixels image = scene(23, 31, channels);
       const File file = png_of(image, interlaced);
       Png png(file);
-      Buffer buffer;
+      Scratch scratch;
       const Box box{3, 5, 17, 20};
-      const View got = png.read(box, buffer);
+      const View got = png.read(box, 1, scratch);
       ASSERT_EQ(got.channels, channels <= 2 ? 1 : 3);
       EXPECT_EQ(png.info().alpha, channels % 2 == 0);
       for (int y = 0; y < got.height; ++y) {
@@ -39,8 +39,8 @@ TEST(Png, CutAnywhere) {
   for (size_t size = 4; size < file.size(); ++size) {
     const int32_t code = code_of([&] {
       Png png(Bytes(file).first(size));
-      Buffer buffer;
-      png.read({0, 0, 1, 1}, buffer);
+      Scratch scratch;
+      png.read({0, 0, 1, 1}, 1, scratch);
     });
     if (size < pixels_end - 1) {
       EXPECT_EQ(code, CTD_TRUNCATED) << size << " of " << file.size();
@@ -58,10 +58,10 @@ TEST(Png, FlippedBits) {
   for (size_t i = 8 * 8; i < file.size() * 8; i += 3) {
     File damaged = file;
     damaged[i / 8] ^= static_cast<uint8_t>(1 << i % 8);
-    Buffer buffer;
+    Scratch scratch;
     const int32_t code = code_of([&] {
       Png png(damaged);
-      ASSERT_TRUE(same(png.read({0, 0, 8, 9}, buffer), image.view())) << "bit " << i;
+      ASSERT_TRUE(same(png.read({0, 0, 8, 9}, 1, scratch), image.view())) << "bit " << i;
     });
     refused += code != 0;
   }
@@ -92,8 +92,8 @@ TEST(Png, Bombs) {
   chunk(file, "IDAT", packed);
   chunk(file, "IEND", "");
   Png png(file);
-  Buffer buffer;
-  const View got = png.read({0, 0, 2, 2}, buffer);
+  Scratch scratch;
+  const View got = png.read({0, 0, 2, 2}, 1, scratch);
   EXPECT_EQ(got.row(1)[1], 0);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -109,12 +110,16 @@ void Pool::work() {
     Batch& batch = *queue_.front();
     ++batch.holders;
     lock.unlock();
+    auto begin = std::chrono::steady_clock::now();
     for (size_t i; (i = batch.next.fetch_add(1, std::memory_order_relaxed)) < batch.count;) {
       ctd_result& result = batch.results[i];
       uint8_t* to = batch.dst + i * each;
       result = {};
       result.error = guarded([&] { transform.run(batch.images[i], to, result); });
       if (result.error) std::memset(to, 0, each);
+      const auto end = std::chrono::steady_clock::now();
+      busy_.fetch_add(std::chrono::nanoseconds(end - begin).count(), std::memory_order_relaxed);
+      begin = end;
     }
     lock.lock();
     if (!batch.taken) {

@@ -1,6 +1,7 @@
 // The threads that decode.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,8 @@ class Pool {
   // decode returns when every image of the batch is done. Each gets its result; none throws.
   void decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results);
 
+  // busy returns the nanoseconds that the threads have spent in images that are done, all threads together.
+  int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
   int workers() const { return static_cast<int>(threads_.size()); }
   size_t bytes_per_image() const;
 
@@ -37,6 +40,7 @@ class Pool {
   std::condition_variable wake_;
   std::deque<Batch*> queue_;  // batches with images that nobody has taken
   bool closing_ = false;
+  std::atomic<int64_t> busy_{0};
   std::vector<std::thread> threads_;
 };
 

@@ -12,6 +12,12 @@ struct Box {
   int top = 0, left = 0, height = 0, width = 0;
 };
 
+// shrunk returns the pixels that hold any of box when the image has 1/by of its size.
+inline Box shrunk(const Box& box, int by) {
+  const int top = box.top / by, left = box.left / by;
+  return {top, left, (box.top + box.height + by - 1) / by - top, (box.left + box.width + by - 1) / by - left};
+}
+
 // View looks at uint8 pixels that someone else owns: rows of width x channels bytes, stride bytes apart.
 struct View {
   const uint8_t* data = nullptr;

@@ -4,10 +4,22 @@
 #include <memory>
 
 #include "decode_exif.h"
+#include "decode_huffman.h"
 #include "decode_raster.h"
 #include "include/cgotorch_decode.h"
 
 namespace decode {
+
+// Scratch is what a thread keeps from image to image.
+struct Scratch {
+  Buffer pixels;
+  Huffman huffman;
+
+  void trim(size_t most) {
+    pixels.trim(most);
+    huffman.trim(most);
+  }
+};
 
 // Reader reads one file, which must outlive it. It throws Error.
 class Reader {
@@ -18,10 +30,15 @@ class Reader {
 
   const ctd_info& info() const { return info_; }
 
-  // read decodes the file to its end and returns the pixels of box, which lies in the stored image: 1 channel of grey, or
-  // 3 of RGB; 8 bits, without alpha. Damage anywhere is an error, wherever the box is. The view is good until the buffer
-  // is used again. May be called once.
-  virtual View read(const Box& box, Buffer& buffer) = 0;
+  // read returns the pixels of box, which lies in the stored image: 1 channel of grey, or 3 of RGB; 8 bits, without alpha.
+  // With shrink above 1 they are those of the image at 1/2, 1/4 or 1/8, from the one that holds the box's first row and
+  // column to the one that holds its last. A file that ends too early is an error, wherever the box is; so is damage, but for that of a sequential JPEG with one
+  // scan in the rows below the box, which are not decoded. The view is good until the scratch is used again. May be called
+  // once.
+  virtual View read(const Box& box, int shrink, Scratch& scratch) = 0;
+
+  // shrinks says whether read takes a shrink above 1.
+  virtual bool shrinks() const { return false; }
 
  protected:
   Reader() = default;

@@ -11,23 +11,27 @@ namespace {
 uint8_t clipped(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255)); }
 
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
+constexpr int32_t kLow = (1 << kLowBits) - 1;
 
 }  // namespace
 
-void Axis::set(int in, int out, int from, int many) {
-  const double scale = static_cast<double>(in) / out;
+void Axis::set(int in, Span part, int out, int from, int many) {
+  const double scale = part.length / out;
+  const int least = static_cast<int>(part.begin), last = std::min(static_cast<int>(std::ceil(part.begin + part.length)), in);
   const double spread = std::max(scale, 1.0);  // a smaller result averages more source pixels; a larger one still two
   source = in;
-  taps = static_cast<int>(std::ceil(spread)) * 2 + 2;
+  taps = (static_cast<int>(std::ceil(spread)) * 2 + 5) / 4 * 4;
+  most = 0;
   first.resize(many);
   count.resize(many);
   weights.assign(static_cast<size_t>(many) * taps, 0);
+  halves.resize(weights.size());
   exact_.resize(taps);
   const double shrink = 1.0 / spread;
   for (int i = 0; i < many; ++i) {
-    const double centre = (from + i + 0.5) * scale;
-    const int begin = std::max(static_cast<int>(centre - spread + 0.5), 0);
-    const int end = std::min(static_cast<int>(centre + spread + 0.5), in);
+    const double centre = part.begin + (from + i + 0.5) * scale;
+    const int begin = std::max(static_cast<int>(centre - spread + 0.5), least);
+    const int end = std::min(static_cast<int>(centre + spread + 0.5), last);
     double sum = 0;
     for (int j = begin; j < end; ++j) {
       const double distance = std::abs((j - centre + 0.5) * shrink);
@@ -41,6 +45,12 @@ void Axis::set(int in, int out, int from, int many) {
     }
     first[i] = begin;
     count[i] = end - begin;
+    most = std::max(most, count[i]);
+    int32_t* h = &halves[static_cast<size_t>(i) * taps];
+    for (int j = 0; j < taps; j += 2) {
+      h[j] = (w[j] & kLow) | (w[j + 1] & kLow) << 16;
+      h[j + 1] = w[j] >> kLowBits | w[j + 1] >> kLowBits << 16;
+    }
   }
 }
 
@@ -87,11 +97,12 @@ Resizer::Resizer(bool portable) : across_grey_(across<1>), across_rgb_(across<3>
   down_ = down_avx2;
 }
 
-void Resizer::resize(const View& from, int height, int width, const Box& window, uint8_t* to, size_t stride) {
+void Resizer::resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to,
+                     size_t stride) {
   const size_t c = from.channels;
-  const auto across = c == 1 ? across_grey_ : across_rgb_;
-  x_.set(from.width, width, window.left, window.width);
-  y_.set(from.height, height, window.top, window.height);
+  const auto across = c == 1 ? across_grey_ : from.width < kLeastWidthAvx2 ? decode::across<3> : across_rgb_;
+  x_.set(from.width, region.columns, width, window.left, window.width);
+  y_.set(from.height, region.rows, height, window.top, window.height);
   // Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical pass where that leaves
   // much less to do; older versions never did.
   if (from.height > height && from.height - height > 2 * (from.width - width)) {

@@ -10,17 +10,34 @@ namespace decode {
 
 // Weights are fixed-point: of 32 bits, 8 are the pixel's and 2 are for sums that leave 0 to 255.
 constexpr int kWeightBits = 32 - 8 - 2;
+constexpr int kLowBits = 15;  // of them, the low half of a weight. See Note [Weights in halves]
+
+// Span is a part of an axis, in pixels; it may begin and end within one.
+struct Span {
+  double begin, length;
+};
+
+// Region is a part of an image.
+struct Region {
+  Span rows, columns;
+
+  static Region all(const View& of) { return {{0, static_cast<double>(of.height)}, {0, static_cast<double>(of.width)}}; }
+};
 
 // Axis holds, for each result pixel along one axis, the source pixels it averages and their weights.
 struct Axis {
   int source = 0;                // source pixels
-  int taps = 0;                  // weights stored for each result pixel, an even number; those after `count` are 0
+  int taps = 0;                  // weights stored for each result pixel, a multiple of 4; those after `count` are 0
+  int most = 0;                  // the largest count
   std::vector<int> first;        // first source pixel
   std::vector<int> count;        // number of source pixels
   std::vector<int32_t> weights;  // taps each, in units of 2^-22
 
-  // set resizes `in` pixels to `out` and keeps `many` of those, from `from` on.
-  void set(int in, int out, int from, int many);
+  // The same weights in halves: of taps 2i and 2i + 1 first a word with both low halves, then one with both high ones.
+  std::vector<int32_t> halves;
+
+  // set resizes the part of `in` pixels to `out` and keeps `many` of those, from `from` on.
+  void set(int in, Span part, int out, int from, int many);
 
   int begin() const { return first.front(); }  // of all source pixels that are read
   int end() const { return first.back() + count.back(); }
@@ -42,9 +59,10 @@ class Resizer {
  public:
   explicit Resizer(bool portable = false);  // portable: without AVX2, with the same result
 
-  // resize writes the window of `to` (top, left, height, width) of `from` resized to height x width. The result's rows
-  // are `stride` bytes apart and have from.channels channels, 1 or 3.
-  void resize(const View& from, int height, int width, const Box& window, uint8_t* to, size_t stride);
+  // resize writes the window of `to` (top, left, height, width) of a region of `from` resized to height x width. Nothing
+  // outside of the pixels that hold the region is read. The result's rows are `stride` bytes apart and have from.channels
+  // channels, 1 or 3.
+  void resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to, size_t stride);
   void trim(size_t most);
 
  private:

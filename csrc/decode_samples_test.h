@@ -44,6 +44,8 @@ struct JpegKind {
   int across = 2, down = 2;  // colour samples: 2, 2 is 4:2:0
   bool progressive = false;
   int restart = 0;  // MCUs between restart markers
+  int quality = 90;
+  bool optimize = false;  // Huffman tables of its own
 };
 
 inline File jpeg_of(const Pixels& pixels, const JpegKind& kind = {}) {
@@ -59,11 +61,12 @@ inline File jpeg_of(const Pixels& pixels, const JpegKind& kind = {}) {
   info.input_components = pixels.channels;
   info.in_color_space = pixels.channels == 1 ? JCS_GRAYSCALE : pixels.channels == 3 ? JCS_RGB : JCS_CMYK;
   jpeg_set_defaults(&info);
-  jpeg_set_quality(&info, 90, TRUE);
+  jpeg_set_quality(&info, kind.quality, TRUE);
   info.comp_info[0].h_samp_factor = kind.across;
   info.comp_info[0].v_samp_factor = kind.down;
   if (kind.progressive) jpeg_simple_progression(&info);
   info.restart_interval = kind.restart;
+  info.optimize_coding = kind.optimize ? TRUE : FALSE;
   jpeg_start_compress(&info, TRUE);
   while (info.next_scanline < info.image_height) {
     auto row = const_cast<uint8_t*>(pixels.view().row(static_cast<int>(info.next_scanline)));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -184,6 +185,38 @@ TEST(Pool, BatchesAtTheSameTime) {
   std::vector<std::thread> callers;
   for (int i = 0; i < 6; ++i) callers.emplace_back(run);
   for (auto& caller : callers) caller.join();
+  ctd_pool_free(pool);
+}
+
+// While one thread is in the last image of a batch, the other one takes the next batch and finishes it. The last image is
+// 40 Mpx of noise, a thousand times the work of the second batch.
+TEST(Pool, ThreadsGoOnWithTheNextBatch) {
+  const ctd_options o = resize(2);
+  ctd_pool* pool = nullptr;
+  ASSERT_EQ(text_of(ctd_pool_new(&o, &pool)), "");
+  EXPECT_EQ(ctd_pool_busy(pool), 0);
+  const File small = png_of(scene(5, 9, 3));
+  const Pixels large = scene(5000, 8000, 3);
+  const ctd_image short_one{small.data(), small.size(), 0, nullptr, 0, 0, 0};
+  const ctd_image long_one{nullptr, 0, 0, large.bytes.data(), large.width, large.height, 3};
+  const std::vector<ctd_image> first{short_one, long_one}, second(8, short_one);
+  const auto decode = [&](const std::vector<ctd_image>& images) {
+    File dst(images.size() * kEach);
+    std::vector<ctd_result> results(images.size());
+    EXPECT_EQ(text_of(ctd_pool_decode(pool, images.data(), images.size(), dst.data(), dst.size(), results.data())), "");
+    for (const ctd_result& result : results) EXPECT_EQ(text_of(result.error), "");
+  };
+  std::atomic<bool> first_is_done{false};
+  std::thread caller([&] {
+    decode(first);
+    first_is_done = true;
+  });
+  while (ctd_pool_busy(pool) == 0) std::this_thread::yield();  // its short image is done
+  decode(second);
+  EXPECT_FALSE(first_is_done) << "the second batch waited for the first";
+  caller.join();
+  EXPECT_GT(ctd_pool_busy(pool), 1'000'000);
+  EXPECT_EQ(ctd_pool_busy(nullptr), 0);
   ctd_pool_free(pool);
 }
 

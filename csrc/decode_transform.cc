@@ -39,6 +39,32 @@ void rgb_from_grey(const uint8_t* in, uint8_t* out, size_t pixels) {
   for (size_t i = 0; i < pixels; ++i, out += 3) out[0] = out[1] = out[2] = in[i];
 }
 
+// Note [Shrinking]
+// A JPEG's blocks can be transformed to 4x4, 2x2 or 1x1 pixels in place of 8x8, which saves work where the box is far larger
+// than the result. What remains is resized as always, from a region whose edges may lie within pixels. The shrunk box must
+// still be kStillLarger times the result's size: with 2, photographs differ from those decoded whole by 0.5 (1/2) to
+// 0.8 (1/8) of 255 on average; with 1, by 0.9 to 2.0.
+constexpr int kStillLarger = 2;
+
+int shrink_of(const Plan& p) {
+  for (const int by : {8, 4, 2}) {
+    const int64_t least = int64_t{by} * kStillLarger;
+    if (p.box.height >= least * p.resized_height && p.box.width >= least * p.resized_width) return by;
+  }
+  return 1;
+}
+
+// The region of `upright`, which shows shrunk(box, shrink) of the stored image, that is the box.
+Region region_of(const Box& box, int shrink, int orientation, const View& upright) {
+  if (shrink == 1) return Region::all(upright);
+  const Box grid = shrunk(box, shrink);
+  const int height = grid.height * shrink, width = grid.width * shrink;
+  const Box inner = shown({box.top - grid.top * shrink, box.left - grid.left * shrink, box.height, box.width}, orientation,
+                          height, width);
+  const double by = shrink;
+  return {{inner.top / by, inner.height / by}, {inner.left / by, inner.width / by}};
+}
+
 }  // namespace
 
 // Grey as Pillow computes it: ITU-R 601 luma with 16-bit weights.
@@ -85,26 +111,28 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   const Box box = stored(p.box, orientation, height, width);
   const View whole{image.pixels, image.height, image.width, image.channels,
                    static_cast<size_t>(image.width) * image.channels};
-  View pixels = turn(reader ? reader->read(box, decoded_) : whole.part(box), orientation);
+  const int shrink = reader && reader->shrinks() && !options_.no_shrink ? shrink_of(p) : 1;
+  View pixels = turn(reader ? reader->read(box, shrink, scratch_) : whole.part(box), orientation);
   if (options_.channels == 1 && pixels.channels == 3) pixels = grey(pixels);
-  place(pixels, p, to);
+  place(pixels, region_of(box, shrink, orientation, pixels), p, to);
   result.top = p.cropped.top;
   result.left = p.cropped.left;
   result.crop_height = p.cropped.height;
   result.crop_width = p.cropped.width;
   result.flip = p.flip ? 1 : 0;
-  for (Buffer* buffer : {&decoded_, &turned_, &grey_, &result_}) buffer->trim(kKeep);
+  for (Buffer* buffer : {&turned_, &grey_, &result_}) buffer->trim(kKeep);
+  scratch_.trim(kKeep);
   resizer_.trim(kKeep);
 }
 
 // place writes the plan's window. Grey becomes RGB last: three equal channels would be resized three times.
-void Transform::place(const View& from, const Plan& plan, uint8_t* to) {
+void Transform::place(const View& from, const Region& region, const Plan& plan, uint8_t* to) {
   const size_t pixels = static_cast<size_t>(options_.height) * options_.width;
   uint8_t* out = from.channels == options_.channels ? to : result_.bytes(pixels * from.channels);
-  if (plan.resized_height == from.height && plan.resized_width == from.width) {
+  if (plan.resized_height == plan.box.height && plan.resized_width == plan.box.width) {
     copy(from, plan, out);
   } else {
-    resize(from, plan, out);
+    resize(from, region, plan, out);
   }
   if (out != to) rgb_from_grey(out, to, pixels);
 }
@@ -132,7 +160,7 @@ void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
   }
 }
 
-void Transform::resize(const View& from, const Plan& plan, uint8_t* to) {
+void Transform::resize(const View& from, const Region& region, const Plan& plan, uint8_t* to) {
   const size_t stride = static_cast<size_t>(options_.width) * from.channels;
   Box window;  // of the resized image, as far as it has pixels
   window.top = std::max(plan.top, 0);
@@ -141,7 +169,7 @@ void Transform::resize(const View& from, const Plan& plan, uint8_t* to) {
   window.width = std::min(plan.left + options_.width, plan.resized_width) - window.left;
   if (window.height < options_.height || window.width < options_.width) std::memset(to, 0, stride * options_.height);
   uint8_t* begin = to + (window.top - plan.top) * stride + static_cast<size_t>(window.left - plan.left) * from.channels;
-  resizer_.resize(from, plan.resized_height, plan.resized_width, window, begin, stride);
+  resizer_.resize(from, region, plan.resized_height, plan.resized_width, window, begin, stride);
 }
 
 }  // namespace decode

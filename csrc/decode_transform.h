@@ -3,6 +3,7 @@
 
 #include "decode_crop.h"
 #include "decode_raster.h"
+#include "decode_reader.h"
 #include "decode_resize.h"
 #include "include/cgotorch_decode.h"
 
@@ -20,13 +21,14 @@ class Transform {
  private:
   View turn(const View& stored, int orientation);
   View grey(const View& rgb);
-  void place(const View& from, const Plan& plan, uint8_t* to);
+  void place(const View& from, const Region& region, const Plan& plan, uint8_t* to);
   void copy(const View& from, const Plan& plan, uint8_t* to);
-  void resize(const View& from, const Plan& plan, uint8_t* to);
+  void resize(const View& from, const Region& region, const Plan& plan, uint8_t* to);
 
   const ctd_options options_;
   Resizer resizer_;
-  Buffer decoded_, turned_, grey_, result_;
+  Scratch scratch_;
+  Buffer turned_, grey_, result_;
 };
 
 }  // namespace decode

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <string>
+#include <tuple>
 
 #include "decode_samples_test.h"
 #include "decode_status.h"
@@ -100,6 +103,7 @@ TEST(Transform, CropOfATurnedImage) {
   o.transform = CTD_RANDOM_RESIZED_CROP;
   o.height = 12;
   o.width = 10;
+  o.no_shrink = 1;
   o = checked(o);
   // What it must be: the whole image, turned by hand, cropped and resized as pixels.
   ctd_options full{};
@@ -125,6 +129,55 @@ TEST(Transform, CropOfATurnedImage) {
     EXPECT_EQ(a.top, b.top);
     EXPECT_EQ(a.crop_width, b.crop_width);
   }
+}
+
+// A smooth picture, so that shrinking and resizing may differ little; a box that is off by half a pixel of the source shows.
+Pixels waves(int height, int width) {
+  Pixels out{height, width, 3, {}};
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      for (const double v : {std::sin(x / 40.0), std::sin(y / 40.0), std::sin((x + 2 * y) / 90.0)}) {
+        out.bytes.push_back(static_cast<uint8_t>(std::lround(128 + 100 * v)));
+      }
+    }
+  }
+  return out;
+}
+
+TEST(Transform, ShrunkIsNearlyTheSame) {
+  const File plain = jpeg_of(waves(403, 605), {2, 2});
+  int shrunk_ones = 0;
+  for (uint8_t orientation = 1; orientation <= 8; ++orientation) {
+    File file = plain;
+    const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0,
+                            1,    0,    0x12, 1, 3, 0, 1, 0, 0, 0, orientation, 0, 0, 0, 0, 0, 0, 0};
+    file.insert(file.begin() + 2, exif, exif + sizeof exif);
+    for (const int size : {10, 20, 40}) {
+      ctd_options o{};
+      o.transform = CTD_RANDOM_RESIZED_CROP;
+      o.height = size;
+      o.width = size + 1;
+      Transform shrinking(checked(o));
+      o.no_shrink = 1;
+      Transform exact(checked(o));
+      for (uint64_t key = 0; key < 20; ++key) {
+        const ctd_image image{file.data(), file.size(), key, nullptr, 0, 0, 0};
+        File got(static_cast<size_t>(size) * (size + 1) * 3), want(got.size());
+        ctd_result a{}, b{};
+        shrinking.run(image, got.data(), a);
+        exact.run(image, want.data(), b);
+        EXPECT_EQ(std::tie(a.top, a.left, a.crop_height, a.crop_width), std::tie(b.top, b.left, b.crop_height, b.crop_width));
+        int64_t sum = 0;
+        for (size_t i = 0; i < got.size(); ++i) sum += std::abs(got[i] - want[i]);
+        const double mean = static_cast<double>(sum) / static_cast<double>(got.size());
+        EXPECT_LT(mean, 1.0) << int{orientation} << " " << size << " " << key;
+        const bool may = a.crop_height >= 4 * size && a.crop_width >= 4 * (size + 1);
+        EXPECT_TRUE(may || got == want) << "shrunk, with a box of " << a.crop_height << "x" << a.crop_width;
+        shrunk_ones += got != want;
+      }
+    }
+  }
+  EXPECT_GT(shrunk_ones, 100);
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ func TestOpen_BitFlippedAnywhere(t *testing.T) {
 
 // walk reads all of an archive.
 func walk(path string) error {
-	a, err := openArchive(path, 1<<20)
+	a, err := openShard(path, 1<<20, 2)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,10 @@ type HostBatch struct {
 
 	Names []string // of the members
 
+	// Keys are random numbers, one for each image, for choices that are made of it after decoding. They depend on the seed, the
+	// epoch and the image alone.
+	Keys []uint64
+
 	Epoch, Index int // which epoch, and which batch of it, from 0
 
 	// State is the place right after this batch: a loader restored to it continues with the following one. After the last

@@ -11,13 +11,13 @@ import (
 
 // directoryStream goes through a directory, in the order of its names. Symbolic links are not followed.
 type directoryStream struct {
-	archive *archive
+	shard   *shard
 	entries []entry
 	current entry
 }
 
-func (a *archive) openDirectory() (*directoryStream, error) {
-	s := &directoryStream{archive: a}
+func (a *shard) openDirectory() (*directoryStream, error) {
+	s := &directoryStream{shard: a}
 	err := fs.WalkDir(a.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil && !utf8.ValidString(name) {
 			return a.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
@@ -55,13 +55,13 @@ func (s *directoryStream) next() (entry, error) {
 }
 
 func (s *directoryStream) content(take func(bytes int) []byte) ([]byte, error) {
-	return s.archive.readFile(s.current, take)
+	return s.shard.readFile(s.current, take)
 }
 
 func (s *directoryStream) close() {}
 
 // readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
-func (a *archive) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
+func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
 	f, err := a.root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took the file's place must not block
 	if err != nil {
 		return nil, a.badMember(e, err, "%v", bare(err))

@@ -7,21 +7,21 @@ import (
 	"io"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 )
 
 // Note [Pipeline]
 //
-//	reader goroutine      sequence.run: archive -> items, in the epoch's order
+//	reader goroutine      sequence.run: archive -> items, in the epoch's order; it has goroutines of its own that read ahead
 //	   | items            a channel
-//	assembler goroutine   takes items for a batch, decodes them into a free buffer, closes the gaps of unusable ones
+//	assembler goroutine   cuts them into parts of a batch's size, and completes each from the next where images are unusable
+//	   | parts            decoded in goroutines of their own, a few at a time, each into a free buffer
 //	   | full             a channel
 //	consumer              next, in the loop of Loader.Epoch; Release makes the buffer free again
 //
 // The batches are the sequence without its unusable images, cut into pieces of BatchSize. A stage that cannot go on waits on
-// its channel and on the context, never on anything else, so that ending the context ends them all; a batch being decoded is
+// its channel and on the context, never on anything else, so that ending the context ends them all; parts being decoded are
 // waited for.
 
 // epoch is the pipeline of one epoch.
@@ -31,50 +31,71 @@ type epoch struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	items   chan item
+	items   chan []item
 	readErr error // why items was closed early; to be read once it is closed
 
 	full chan *HostBatch
 	err  error // why full was closed early; to be read once it is closed
 
-	running sync.WaitGroup
+	running   sync.WaitGroup
+	assembled bool // all batches are made; guarded by the loader's mutex
+	whole     bool // the consumer has had all of them
 
 	// The assembler's.
 	place   State // after the batches so far
 	bad     []*Error
-	pending []item
-	images  []decode.Image
-	results []decode.Result
+	pending []item  // not cut yet
+	ended   bool    // no more items will come
+	parts   []*part // being decoded, or waiting to be completed, in order
+	spare   *buffer // for the next part
 }
 
-// start runs the pipeline from a state on, until ctx or stop ends it.
-func (l *Loader) start(ctx context.Context, from State) *epoch {
+// start runs the pipeline from a state on, until stop or the end of the context of use ends it.
+func (l *Loader) start(from State) *epoch {
 	e := &epoch{
-		loader: l, from: from, place: from,
-		items: make(chan item, min(l.options.BatchSize, 256)),
-		full:  make(chan *HostBatch, l.options.Buffers),
+		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.options.BatchSize/sendItems, 1)),
+		full: make(chan *HostBatch, l.options.Buffers),
 	}
-	e.ctx, e.cancel = context.WithCancelCause(ctx)
-	s := &sequence{
-		archive: l.archive, index: l.index, options: l.options, memory: &l.memory, stats: &l.stats, from: from,
-	}
+	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	e.running.Add(2)
 	go func() {
 		defer e.running.Done()
 		defer close(e.items)
-		var samples int
-		if samples, e.readErr = s.run(e.ctx, e.items); e.readErr == nil {
-			l.length.Store(int64(samples))
-		}
+		e.readErr = e.read()
 	}()
 	go func() {
 		defer e.running.Done()
 		defer close(e.full)
 		if e.err = e.assemble(); e.err == io.EOF {
 			e.err = nil
+			l.readAhead(e)
 		}
+		e.abandon()
 	}()
 	return e
+}
+
+// read sends the items.
+func (e *epoch) read() error {
+	l := e.loader
+	index := l.index.Load()
+	streamed := l.streamsFirst && e.from.Epoch == 0 && l.options.shuffled() || !index.isWhole() && !l.options.shuffled()
+	if !index.isWhole() && !streamed {
+		var err error
+		if index, err = buildIndex(e.ctx, l.archive, l.options, index.classes, true, &l.stats); err != nil {
+			return err
+		}
+		l.adopt(index)
+	}
+	s := &sequence{
+		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: &l.memory, stats: &l.stats, from: e.from,
+		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items,
+	}
+	made, err := s.run()
+	if err == nil && made != nil {
+		l.adopt(made)
+	}
+	return err
 }
 
 // stop ends the pipeline, waits for its goroutines, and frees the batches that nobody took. It may be called several times,
@@ -88,7 +109,10 @@ func (e *epoch) stop(cause error) {
 }
 
 // next waits for a batch. After the last it returns io.EOF.
-func (e *epoch) next() (*HostBatch, error) {
+func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if e.ctx.Err() != nil {
 		return nil, context.Cause(e.ctx)
 	}
@@ -98,12 +122,15 @@ func (e *epoch) next() (*HostBatch, error) {
 		select {
 		case batch, ok = <-e.full:
 		case <-e.ctx.Done():
+		case <-ctx.Done():
 		}
 	})
 	switch {
 	case ok:
 		e.loader.stats.update(func(s *Stats) { s.Batches++; s.Samples += batch.N })
 		return batch, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	case e.ctx.Err() != nil:
 		return nil, context.Cause(e.ctx)
 	case e.err != nil:
@@ -112,131 +139,13 @@ func (e *epoch) next() (*HostBatch, error) {
 	return nil, io.EOF
 }
 
-// assemble sends batches until the epoch ends, which is io.EOF.
-func (e *epoch) assemble() error {
-	l := e.loader
-	for {
-		var b *buffer
-		var err error
-		l.stats.timed(func(s *Stats) *time.Duration { return &s.WaitForBuffer }, func() { b, err = l.ring.take(e.ctx) })
-		if err != nil {
-			return err
-		}
-		batch, err := e.fill(b)
-		if err != nil {
-			l.ring.give(b)
-			return err
-		}
-		e.full <- batch // has room for all: a batch is one of the ring's buffers
-	}
-}
-
-// fill makes the next batch. Unusable images are replaced by those that follow. At the end of the epoch it returns io.EOF.
-func (e *epoch) fill(b *buffer) (*HostBatch, error) {
-	o := e.loader.options
-	size := e.loader.ring.layout.batch
-	batch := e.newBatch(b)
-	ended := false
-	for batch.N < size && !ended {
-		var err error
-		if ended, err = e.collect(size - batch.N); err != nil {
-			return nil, err
-		}
-		if ended && o.DropLast && batch.N+len(e.pending) < o.BatchSize {
-			return nil, e.finish()
-		}
-		if err := e.decode(batch, b); err != nil {
-			return nil, err
-		}
-	}
-	if batch.N == 0 || o.DropLast && batch.N < o.BatchSize {
-		return nil, e.finish()
-	}
-	e.place.Batch++
-	batch.State = e.place
-	batch.view(b)
-	return batch, nil
-}
-
-// collect waits for up to n items, fewer at the end of the sequence. They are pending then.
-func (e *epoch) collect(n int) (ended bool, err error) {
-	e.pending = e.pending[:0]
-	e.loader.stats.timed(func(s *Stats) *time.Duration { return &s.WaitForSamples }, func() {
-		for len(e.pending) < n && !ended {
-			it, ok := <-e.items // closed by the reader when the context ends
-			if ended = !ok; ok {
-				e.pending = append(e.pending, it)
-			}
-		}
-	})
-	if ended {
-		return true, e.readErr
-	}
-	return false, nil
-}
-
-// decode adds the pending items to the batch, and accounts for the unusable ones.
-func (e *epoch) decode(batch *HostBatch, b *buffer) error {
-	l := e.loader
-	e.images = e.images[:0]
-	for _, it := range e.pending {
-		if it.bad == nil {
-			key := random(e.place.Seed, e.place.Epoch, forKeys, uint64(it.number))
-			e.images = append(e.images, decode.Image{Data: it.data, Key: key})
-		}
-	}
-	e.results = append(e.results[:0], make([]decode.Result, len(e.images))...)
-	each := l.ring.layout.each
-	decoded := b.images[batch.N*each:][:len(e.images)*each]
-	var err error
-	l.stats.timed(func(s *Stats) *time.Duration { return &s.Decode }, func() { err = l.pool.Decode(e.images, decoded, e.results) })
-	if err != nil {
-		return fmt.Errorf("imageloader: %s: %w", l.archive.path, err)
-	}
-	next, bytes := 0, 0
-	for _, it := range e.pending {
-		e.place.Position++
-		bad := it.bad
-		if bad == nil {
-			bytes += len(it.data)
-			result := &e.results[next]
-			if bad, err = e.judge(it, result); err != nil {
-				return err
-			} else if bad == nil {
-				copy(b.images[batch.N*each:][:each], decoded[next*each:]) // onto itself until one is unusable
-				batch.add(b, it, result.Flip)
-			}
-			next++
-			l.memory.give(it)
-		}
-		if bad != nil {
-			if err := e.skip(bad); err != nil {
-				return err
-			}
-		}
-	}
-	l.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
-	return nil
-}
-
-// add counts in an image whose pixels are in place.
-func (b *HostBatch) add(memory *buffer, it item, flip bool) {
-	memory.labels[b.N] = int64(it.label)
-	memory.flips[b.N] = 0
-	if flip {
-		memory.flips[b.N] = 1
-	}
-	b.Names = append(b.Names, it.name)
-	b.N++
-}
-
 // judge returns what is wrong with an image that the decoder refused. It fails when that is not the image's fault, and so no
 // reason to skip it.
 func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
 	if result.Err == nil {
 		return nil, nil
 	}
-	bad := e.loader.archive.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
+	bad := it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
 	if errors.Is(bad, decode.ErrOutOfMemory) || errors.Is(bad, decode.ErrInternal) {
 		return nil, bad
 	}
@@ -260,16 +169,6 @@ func (e *epoch) skip(bad *Error) error {
 	return l.archive.tooMany(e.bad, e.place.Skipped, e.from.Samples, l.options.MaxSkipRate)
 }
 
-// finish ends the epoch: with io.EOF, or because too many of its images were unusable.
-func (e *epoch) finish() error {
-	l := e.loader
-	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last ones are dropped
-	if err := l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate); err != nil {
-		return err
-	}
-	return io.EOF
-}
-
 // tooMany is the error for more unusable images than the rate allows, or for no usable one. Otherwise it returns nil.
 func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) error {
 	if skipped == 0 || skipped < samples && float64(skipped) <= rate*float64(samples) {
@@ -280,7 +179,11 @@ func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) erro
 		reason += fmt.Sprintf(", and Options.MaxSkipRate is %v", rate)
 	}
 	for i, b := range bad {
-		reason += fmt.Sprintf("%s member %d (%s): %s", [...]string{":", ";"}[min(i, 1)], b.Member, printable(b.Name), b.Reason)
+		of := ""
+		if b.Path != a.path {
+			of = b.Path + ": "
+		}
+		reason += fmt.Sprintf("%s %smember %d (%s): %s", [...]string{":", ";"}[min(i, 1)], of, b.Member, printable(b.Name), b.Reason)
 	}
 	return &Error{Path: a.path, Kind: ErrBadMember, Reason: reason}
 }
@@ -289,14 +192,7 @@ func (e *epoch) newBatch(b *buffer) *HostBatch {
 	l := e.loader
 	height, width, channels := l.pool.Size()
 	return &HostBatch{
-		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch),
+		Height: height, Width: width, Channels: channels, Names: make([]string, 0, l.ring.layout.batch), Keys: make([]uint64, 0, l.ring.layout.batch),
 		Epoch: e.place.Epoch, Index: e.place.Batch, ring: l.ring, buffer: b,
 	}
-}
-
-// view gives the batch the part of the buffer that it fills.
-func (b *HostBatch) view(memory *buffer) {
-	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
-	b.Labels = memory.labels[:b.N]
-	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(memory.flips))), b.N)
 }

@@ -1,12 +1,14 @@
 package imageloader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
@@ -133,11 +135,11 @@ func TestEpoch_Skip(t *testing.T) {
 	packed := tarOf(members)
 	want := []int{1, 2, 4, 5, 6, 9, 10, 11, 12, 14, 15, 16, 17, 18}
 	for _, s := range []source{
-		{"tar", write(t, "a.tar", packed), false, func(*Options) {}},
-		{"tgz", write(t, "a.tgz", gzipOf(packed)), false, func(*Options) {}},
-		{"streamed", write(t, "a.tgz", gzipOf(packed)), true, func(o *Options) { o.ShuffleBuffer = 1500 }},
-		{"streamed, classes given", write(t, "a.tgz", gzipOf(packed)), true, func(o *Options) {
-			o.ShuffleBuffer, o.Classes = 1500, []string{"a", "b", "c"}
+		{"tar", write(t, "a.tar", packed), "even", func(*Options) {}},
+		{"tgz", write(t, "a.tgz", gzipOf(packed)), "even", func(*Options) {}},
+		{"blocks", write(t, "a.tgz", gzipOf(packed)), "blocks", func(o *Options) { o.ShuffleBuffer = 500 }},
+		{"streamed, classes given", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
+			o.ShuffleBuffer, o.Classes = 500, []string{"a", "b", "c"}
 		}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
@@ -226,7 +228,7 @@ func TestEpoch_AllUnusable(t *testing.T) {
 func TestEpoch_ArchiveDamagedLater(t *testing.T) {
 	data := gzipOf(tarOf(numbered(40)))
 	o := options()
-	o.ShuffleBuffer, o.Classes = 1500, []string{"a", "b", "c"}
+	o.ShuffleBuffer, o.Classes = 500, []string{"a", "b", "c"}
 	l := open(t, write(t, "a.tgz", data[:len(data)-20]), o)
 	lines, err := tryRead(l)
 	wantError(t, err, ErrArchive, "cut short")
@@ -268,5 +270,70 @@ func BenchmarkEpoch(b *testing.B) {
 			}
 			b.ReportMetric(float64(images)/b.Elapsed().Seconds(), "images/s")
 		})
+	}
+}
+
+// Most images unusable: batches are completed over several parts, and every buffer comes back.
+func TestEpoch_ManySkipped(t *testing.T) {
+	const n = 60
+	var bad []int
+	for i := range n {
+		if i%10 != 9 || i == 59 {
+			bad = append(bad, i)
+		}
+	}
+	for _, s := range sources(t, damaged(numbered(n), bad...)) {
+		o := options()
+		o.BatchSize, o.MaxSkipRate, o.Workers = 3, 1, 2
+		s.change(&o)
+		l := open(t, s.path, o)
+		for range 20 {
+			if got, want := fmt.Sprint(levels(t, l)), "[9 19 29 39 49]"; got != want {
+				t.Fatalf("%s: images %s, want %s", s.name, got, want)
+			}
+			if l.ring.taken != 0 {
+				t.Fatalf("%s: %d buffers are not free", s.name, l.ring.taken)
+			}
+		}
+	}
+}
+
+// The loop is left while images are being decoded; their buffers are free when it has been left, and nothing writes to them.
+func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
+	members := numbered(12)
+	for i := range members {
+		members[i].body = solid(7, 1500, 1500)
+	}
+	o := options()
+	o.BatchSize, o.Workers = 3, 1
+	l := open(t, write(t, "a.tar", tarOf(members)), o)
+	for range 5 {
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch.Release()
+			break
+		}
+		b, err := take(l.ring, context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		others := []*buffer{b}
+		for len(l.ring.free) > 0 {
+			b, _ := take(l.ring, context.Background())
+			others = append(others, b)
+		}
+		for _, b := range others {
+			clear(b.images)
+		}
+		l.pool.Decode(nil, nil, nil)
+		time.Sleep(30 * time.Millisecond) // a thread that is still decoding writes in the meantime
+		for _, b := range others {
+			if i := bytes.IndexFunc(b.images, func(r rune) bool { return r != 0 }); i >= 0 {
+				t.Fatal("a free buffer was written to")
+			}
+			l.ring.give(b)
+		}
 	}
 }

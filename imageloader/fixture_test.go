@@ -134,7 +134,7 @@ func writeDirectory(t testing.TB, members []member) string {
 type source struct {
 	name   string
 	path   string
-	stream bool // read through a shuffle buffer
+	order  string // the kind that its epochs have
 	change func(*Options)
 }
 
@@ -145,13 +145,18 @@ func sources(t testing.TB, members []member) []source {
 	packed := tarOf(members)
 	tgz := write(t, "a.tgz", gzipOf(packed))
 	return []source{
-		{"directory", writeDirectory(t, members), false, keep},
-		{"tar", write(t, "a.tar", packed), false, keep},
-		{"tgz", tgz, false, keep},
-		{"tgz streamed", tgz, true, func(o *Options) { o.ShuffleBuffer = 1500 }},
-		{"tgz streamed, classes given", tgz, true, func(o *Options) {
-			o.ShuffleBuffer = 1500
+		{"directory", writeDirectory(t, members), "even", keep},
+		{"tar", write(t, "a.tar", packed), "even", keep},
+		{"tgz", tgz, "even", keep},
+		{"tgz in blocks", write(t, "blocks.tgz", gzipOf(packed)), "blocks", func(o *Options) { o.ShuffleBuffer = 500 }},
+		{"tgz streamed, then in blocks", write(t, "streamed.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
+			o.ShuffleBuffer = 500
 			o.Classes = []string{"a", "b", "c"}
+		}},
+		{"tgz without index file", write(t, "none.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
+			o.ShuffleBuffer = 500
+			o.Classes = []string{"a", "b", "c"}
+			o.NoIndexFile = true
 		}},
 	}
 }

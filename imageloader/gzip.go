@@ -1,35 +1,27 @@
 package imageloader
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
 
-	"github.com/klauspost/compress/flate"
-	"github.com/klauspost/compress/gzip"
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
 // inflater reads a gzip file, of one part or several, to its last byte. Where gzip data are followed by anything but more
 // gzip data or zeros, it fails: that is how a damaged or badly joined file looks. Its errors are complete.
 type inflater struct {
-	archive *archive
-	ctx     context.Context
-	source  *bufio.Reader
-	gzip    *gzip.Reader
-	err     error // the first, io.EOF included; later reads return it again
+	shard  *shard
+	ctx    context.Context
+	reader *inflate.Reader
+	at     int64 // bytes read
+	err    error // the first, io.EOF included; later reads return it again
 }
 
-func (a *archive) inflate(ctx context.Context) *inflater {
-	file := io.NewSectionReader(a.file, 0, a.info.Size())
-	z := &inflater{archive: a, ctx: ctx, source: bufio.NewReaderSize(cancelled{ctx, file}, 256<<10)}
-	var err error
-	if z.gzip, err = gzip.NewReader(z.source); err != nil {
-		z.err = z.explain(err)
-		return z
+func (s *shard) inflate(ctx context.Context) *inflater {
+	return &inflater{
+		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.file, s.info.Size(), inflate.Options{Workers: s.workers}),
 	}
-	z.gzip.Multistream(false)
-	return z
 }
 
 // Read implements io.Reader.
@@ -37,12 +29,10 @@ func (z *inflater) Read(p []byte) (int, error) {
 	if z.err != nil {
 		return 0, z.err
 	}
-	n, err := z.gzip.Read(p)
-	if err == io.EOF {
-		err = z.nextPart()
-	}
+	n, err := z.reader.Read(p)
+	z.at += int64(n)
 	if err != nil {
-		z.err = z.explain(err)
+		z.err = z.shard.explain(z.ctx, err)
 	}
 	if n > 0 {
 		return n, nil
@@ -50,60 +40,23 @@ func (z *inflater) Read(p []byte) (int, error) {
 	return 0, z.err
 }
 
-// nextPart begins the next part, or returns io.EOF after the last.
-func (z *inflater) nextPart() error {
-	next, err := z.source.Peek(2)
-	if len(next) == 2 && next[0] == 0x1f && next[1] == 0x8b {
-		if err := z.gzip.Reset(z.source); err != nil {
-			return err
-		}
-		z.gzip.Multistream(false)
-		return nil
-	}
-	if err != nil && err != io.EOF {
-		return err
-	}
-	for { // zeros are padding, as tapes have it
-		b, err := z.source.ReadByte()
-		if err != nil {
-			return err
-		}
-		if b != 0 {
-			return z.archive.unreadable(nil, "other data follow the gzip data: the file is damaged or was joined wrongly; copy or download it again")
-		}
-	}
-}
-
-// explain turns an error of the gzip reader into a complete one. It passes io.EOF and complete errors on.
-func (z *inflater) explain(err error) error {
-	var complete *Error
-	var corrupt flate.CorruptInputError
+// explain turns an error of package inflate into a complete one. It passes io.EOF on.
+func (s *shard) explain(ctx context.Context, err error) error {
 	switch {
-	case z.ctx.Err() != nil:
-		return context.Cause(z.ctx)
-	case errors.As(err, &complete):
+	case err == io.EOF:
 		return err
-	case err == io.EOF && z.gzip != nil:
-		return io.EOF
-	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
-		return z.archive.unreadable(io.ErrUnexpectedEOF, "cut short: its gzip data end early; copy or download it again")
-	case errors.Is(err, gzip.ErrChecksum):
-		return z.archive.unreadable(err, "damaged: its content does not match the gzip checksum; copy or download it again")
-	case errors.Is(err, gzip.ErrHeader), errors.As(err, &corrupt):
-		return z.archive.unreadable(err, "damaged: its gzip data are invalid; copy or download it again")
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, inflate.ErrTruncated):
+		return s.unreadable(io.ErrUnexpectedEOF, "cut short: its gzip data end early; copy or download it again")
+	case errors.Is(err, inflate.ErrChecksum):
+		return s.unreadable(err, "damaged: its content does not match the gzip checksum; copy or download it again")
+	case errors.Is(err, inflate.ErrTrailing):
+		return s.unreadable(err, "other data follow the gzip data: the file is damaged or was joined wrongly; copy or download it again")
+	case errors.Is(err, inflate.ErrCorrupt), errors.Is(err, inflate.ErrNotGzip):
+		return s.unreadable(err, "damaged: its gzip data are invalid; copy or download it again")
+	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF):
+		return s.unreadable(err, "changed while it was being read; open it again")
 	}
-	return z.archive.unreadable(err, "%v", bare(err))
-}
-
-// cancelled is a reader that fails once ctx has ended.
-type cancelled struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c cancelled) Read(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
-	}
-	return c.r.Read(p)
+	return s.unreadable(err, "%v", bare(err))
 }

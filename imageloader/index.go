@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
 // sample is an image of the split that the loader reads. Its number is its place among them, in the archive's order.
@@ -14,6 +16,7 @@ type sample struct {
 	size   int64
 	offset int64
 	member int32
+	shard  int32
 	label  int32
 }
 
@@ -27,14 +30,15 @@ type index struct {
 	length  int            // samples; 0 when the pass ended early
 	ignored map[string]int // members that are no images, by reason
 
-	// Of an archive that can be read in any order, nil otherwise.
+	// nil when the pass ended early.
 	samples []sample
-	held    [][]byte       // contents, of a .tgz kept in memory
 	bad     map[int]*Error // samples that are known to be unusable, by number
+	blocks  []block        // the samples of an archive that is inflated block by block, nil otherwise
+	held    [][]byte       // contents, of a .tgz kept in memory
 }
 
-// random says whether samples can be read in any order.
-func (x *index) random() bool { return x.samples != nil }
+// isWhole says whether samples can be read in any order.
+func (x *index) isWhole() bool { return x.samples != nil }
 
 // indexer builds an index.
 type indexer struct {
@@ -49,70 +53,154 @@ type indexer struct {
 	splits, unsplit map[string]int
 }
 
-// buildIndex goes through the archive once. Of a .tgz it keeps the images while they fit in Options.ShuffleBuffer; when
-// they do not, it goes on only where it must, for the names of the classes.
-func buildIndex(a *archive, o Options, classes *vocabulary) (*index, error) {
-	b := &indexer{
-		archive: a, options: o, holding: a.format == gzipTar, splits: map[string]int{}, unsplit: map[string]int{},
+func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
+	return &indexer{
+		archive: a, options: o, splits: map[string]int{}, unsplit: map[string]int{},
 		index: &index{classes: classes, ignored: map[string]int{}, bad: map[int]*Error{}, samples: []sample{}},
 	}
-	s, err := a.open(context.Background())
-	if err != nil {
-		return nil, err
+}
+
+// buildIndex finds the members of an archive: in the index files, or by going through it. A .tgz that fits into
+// Options.ShuffleBuffer is kept. One that does not, has no index file, and whose classes are given, is left for the first
+// epoch to go through, unless it must be done now.
+func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
+	b := newIndexer(a, o, classes)
+	small := a.inflated() <= int64(o.ShuffleBuffer)
+	b.holding = small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
+	tables := make([]*table, len(a.shards))
+	for i, s := range a.shards {
+		if s.format != directory && !b.holding && !o.NoIndexFile {
+			var path string
+			if tables[i], path = s.loadTable(o.IndexDir); path != "" {
+				stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
+			}
+		}
+		if tables[i] == nil && s.format == gzipTar && !small && classes.fixed && !now {
+			return &index{classes: classes, ignored: map[string]int{}}, nil
+		}
 	}
-	defer s.close()
+	for i, s := range a.shards {
+		if err := b.shard(ctx, s, tables[i], stats); err != nil {
+			return nil, err
+		}
+	}
+	return b.index, b.finish()
+}
+
+// shard adds a shard, from its table, or by going through it.
+func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statistics) error {
+	if t != nil {
+		if t.gzip != nil {
+			s.content.Store(inflate.NewFile(s.file, t.gzip))
+		}
+		for _, e := range t.entries {
+			if _, err := b.add(s, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	pass, err := s.pass(ctx)
+	if err != nil {
+		return err
+	}
+	defer pass.close()
 	for {
-		e, err := s.next()
+		e, err := pass.next()
 		if err == io.EOF {
-			return b.index, b.finish()
+			return pass.keep(b.options, stats)
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if err := b.add(e, s); err != nil {
-			return nil, err
+		v, err := b.add(s, e)
+		if err != nil {
+			return err
 		}
-		if a.format == gzipTar && !b.holding && classes.fixed {
-			return b.index, nil
+		if v.sample && b.holding {
+			if err := b.hold(v.bad == nil, pass); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// add takes one member in.
-func (b *indexer) add(e entry, s stream) error {
-	x := b.index
-	verdict, err := b.archive.judge(e, b.options, x.classes)
+// pass goes through a shard and makes its table.
+type pass struct {
+	stream
+	shard *shard
+	table table
+}
+
+func (s *shard) pass(ctx context.Context) (*pass, error) {
+	stream, err := s.open(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if verdict.split != "" {
-		b.splits[verdict.split]++
-	} else if verdict.unsplit != "" {
-		b.unsplit[verdict.unsplit]++
+	return &pass{stream: stream, shard: s}, nil
+}
+
+func (p *pass) next() (entry, error) {
+	e, err := p.stream.next()
+	if err == nil && p.shard.format != directory {
+		p.table.entries = append(p.table.entries, e)
 	}
-	if verdict.ignored != "" {
-		x.ignored[verdict.ignored]++
+	return e, err
+}
+
+// keep makes the table known to the shard once all of it has been read, and stores that of a large shard.
+func (p *pass) keep(o Options, stats *statistics) error {
+	const many = 50_000 // members of a .tar, which take some 0.1 s to go through
+	s := p.shard
+	if tar, ok := p.stream.(*tarStream); ok && tar.inflate != nil {
+		p.table.gzip = tar.inflate.reader.Index()
+		s.content.Store(inflate.NewFile(s.file, p.table.gzip))
 	}
-	if !verdict.sample {
+	large := s.format == gzipTar && s.info.Size() > int64(o.ShuffleBuffer) || s.format == plainTar && len(p.table.entries) > many
+	if !large || o.NoIndexFile {
 		return nil
+	}
+	path, err := s.storeTable(&p.table, o.IndexDir)
+	stats.update(func(s *Stats) {
+		if err != nil {
+			s.IndexError = err.Error() // the next Open does without
+		} else {
+			s.IndexFiles = append(s.IndexFiles, path)
+		}
+	})
+	return nil
+}
+
+// add takes one member in.
+func (b *indexer) add(s *shard, e entry) (verdict, error) {
+	x := b.index
+	v, err := s.judge(e, b.options, x.classes)
+	if err != nil {
+		return v, err
+	}
+	if v.split != "" {
+		b.splits[v.split]++
+	} else if v.unsplit != "" {
+		b.unsplit[v.unsplit]++
+	}
+	if v.ignored != "" {
+		x.ignored[v.ignored]++
+	}
+	if !v.sample {
+		return v, nil
 	}
 	number := x.length
 	x.length++
-	if verdict.bad != nil && b.options.MaxSkipRate == 0 {
-		return fatal(verdict.bad)
-	}
-	if x.samples != nil {
-		if verdict.bad != nil {
-			x.bad[number] = verdict.bad
+	if v.bad != nil {
+		if b.options.MaxSkipRate == 0 {
+			return v, fatal(v.bad)
 		}
-		x.samples = append(x.samples, sample{
-			name: e.name, size: e.size, offset: e.offset, member: int32(e.number), label: verdict.label,
-		})
+		x.bad[number] = v.bad
 	}
-	if b.holding {
-		return b.hold(verdict.bad == nil, s)
-	}
-	return nil
+	x.samples = append(x.samples, sample{
+		name: e.name, size: e.size, offset: e.offset, member: int32(e.number), shard: s.number, label: v.label,
+	})
+	return v, nil
 }
 
 // hold keeps the content of the latest sample, or gives up keeping any.
@@ -126,12 +214,8 @@ func (b *indexer) hold(usable bool, s stream) error {
 		}
 	}
 	x.held = append(x.held, data)
-	if b.bytes += footprint(len(data)); b.bytes <= b.options.ShuffleBuffer {
-		return nil
-	}
-	b.holding, x.held, x.samples, x.bad = false, nil, nil, nil
-	if x.classes.fixed {
-		x.length, x.ignored = 0, map[string]int{} // not known
+	if b.bytes += footprint(len(data)); b.bytes > b.options.ShuffleBuffer {
+		b.holding, x.held = false, nil
 	}
 	return nil
 }
@@ -151,6 +235,9 @@ func (b *indexer) finish() error {
 		}
 	}
 	x.samples = slices.Clip(x.samples)
+	if x.held == nil && slices.ContainsFunc(b.archive.shards, func(s *shard) bool { return s.format == gzipTar }) {
+		x.blocks = b.archive.blocks(x)
+	}
 	return nil
 }
 
@@ -186,7 +273,7 @@ type verdict struct {
 
 // judge says what the member is to a loader with these options. It fails for a class that is not in the vocabulary; a
 // vocabulary that is being collected grows.
-func (a *archive) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
+func (a *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
 	where, ignored, bad := a.admit(e)
 	switch {
 	case ignored != "":

@@ -88,8 +88,8 @@ func (v *vocabulary) sorted() []int32 {
 }
 
 // unknown is the error for an image whose class is not in the vocabulary.
-func (v *vocabulary) unknown(a *archive, e entry, class string) *Error {
-	bad := a.badMember(e, nil, "class %q is not one of the %d in %s (%s); add it there, move the image, or give no classes to take the archive's",
+func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
+	bad := s.badMember(e, nil, "class %q is not one of the %d in %s (%s); add it there, move the image, or give no classes to take the archive's",
 		class, len(v.names), v.source, some(v.names))
 	bad.Kind = ErrUnknownClass
 	return bad

@@ -67,7 +67,7 @@ func TestLoader_Classes(t *testing.T) {
 
 func TestOpen_UnknownClass(t *testing.T) {
 	for _, s := range sources(t, numbered(30)) {
-		if s.stream {
+		if s.order != "even" {
 			continue // with classes given Open does not read all: the next test
 		}
 		t.Run(s.name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestEpoch_UnknownClass(t *testing.T) {
 	members := numbered(30)
 	members[25].name = "train/x/025.png"
 	o := options()
-	o.ShuffleBuffer, o.Classes = 1500, []string{"a", "b", "c"}
+	o.ShuffleBuffer, o.Classes = 500, []string{"a", "b", "c"}
 	l := open(t, write(t, "a.tgz", gzipOf(tarOf(members))), o)
 	_, err := tryRead(l)
 	wantError(t, err, ErrUnknownClass, `member 26 (train/x/025.png): class "x" is not one of the 3`)
@@ -98,7 +98,11 @@ func TestOpen_UnknownSplit(t *testing.T) {
 		o := options()
 		s.change(&o)
 		o.Split = "val"
-		_, err := Open(s.path, o)
+		l, err := Open(s.path, o)
+		if s.order == "streamed first" && err == nil { // the first epoch finds it
+			_, err = tryRead(l)
+			l.Close()
+		}
 		wantError(t, err, ErrNoImages, s.path, `no images in split "val"; there are the splits train (30); Options.Split "" takes all`)
 	}
 }

@@ -44,16 +44,19 @@ import (
 type Loader struct {
 	options Options
 	archive *archive
-	index   *index
+	index   atomic.Pointer[index]
 	pool    *decode.Pool
 	ring    *ring
 	memory  memoryPool
 	stats   statistics
 	length  atomic.Int64 // samples per epoch; 0 when not known yet
 
+	streamsFirst bool // epoch 0 is in the order in which an archive is read without an index, also where there is one
+
 	mu      sync.Mutex
 	next    State  // where the next epoch starts
 	current *epoch // being read
+	ahead   *epoch // the next one, being read ahead of its use, or nil
 	closed  bool
 
 	closing  sync.Once
@@ -89,20 +92,21 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 		}
 		return fmt.Errorf("imageloader: %w", err)
 	}
-	if l.archive, err = openArchive(path, o.MaxMemberBytes); err != nil {
+	if l.archive, err = openArchive(path, o.MaxMemberBytes, l.pool.Workers()); err != nil {
 		return err
 	}
-	if l.index, err = buildIndex(l.archive, o, classes); err != nil {
+	l.streamsFirst = classes.fixed && l.archive.inflated() > int64(o.ShuffleBuffer)
+	index, err := buildIndex(context.Background(), l.archive, o, classes, false, &l.stats)
+	if err != nil {
 		return err
 	}
-	l.length.Store(int64(l.index.length))
-	l.stats.update(func(s *Stats) { s.Ignored = l.index.ignored })
+	l.adopt(index)
 	batch := o.BatchSize
-	if l.index.length > 0 {
-		if err := l.tooManyKnown(); err != nil {
+	if index.length > 0 {
+		if err := l.tooManyKnown(index); err != nil {
 			return err
 		}
-		batch = min(batch, l.index.length)
+		batch = min(batch, index.length)
 	}
 	height, width, channels := l.pool.Size()
 	l.ring, err = newRing(o.Buffers, batch, height*width*channels)
@@ -110,18 +114,26 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 }
 
 // tooManyKnown fails when the names and sizes of the members alone make too many unusable.
-func (l *Loader) tooManyKnown() error {
+func (l *Loader) tooManyKnown(x *index) error {
 	var bad []*Error
-	for i := 0; i < l.index.length && len(bad) < maxExamples; i++ {
-		if known := l.index.bad[i]; known != nil {
+	for i := 0; i < x.length && len(bad) < maxExamples; i++ {
+		if known := x.bad[i]; known != nil {
 			bad = append(bad, known)
 		}
 	}
-	return l.archive.tooMany(bad, len(l.index.bad), l.index.length, l.options.MaxSkipRate)
+	return l.archive.tooMany(bad, len(x.bad), x.length, l.options.MaxSkipRate)
+}
+
+// adopt makes an index the loader's, for the epochs that begin from now on.
+func (l *Loader) adopt(x *index) {
+	l.index.Store(x)
+	l.length.Store(int64(x.length))
+	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
 // Epoch returns the batches of one epoch. Each call is the next epoch: the first is 0, or what Restore says. Leaving the loop
-// early stops the reading, and abandons the rest of the epoch unless Restore goes back to it.
+// early stops the reading, and abandons the rest of the epoch unless Restore goes back to it. With Options.Train the loader
+// reads on into the next epoch when one has been read, as far as there are free buffers.
 //
 // The sequence is to be used once and ends with its first error: that of ctx (its cause), ErrClosed after Close, ErrBusy
 // while another epoch is being read, ErrArchive or ErrBadMember. Each batch must be released, by whoever uses it last; while
@@ -140,8 +152,9 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 		}
 		defer l.end(e)
 		for {
-			batch, err := e.next()
+			batch, err := e.next(ctx)
 			if err == io.EOF {
+				e.whole = true
 				return
 			}
 			if err != nil {
@@ -155,7 +168,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 	}
 }
 
-// begin starts the next epoch.
+// begin starts the next epoch, or takes the one that was read ahead.
 func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,41 +178,90 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	if l.current != nil {
 		return nil, l.fail("another epoch is being read; leave its loop first", ErrBusy)
 	}
-	from := l.next
-	if from.Samples == 0 {
-		from.Samples = l.Len()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	l.next = from.NextEpoch()
-	l.current = l.start(ctx, from)
+	if l.current = l.ahead; l.current == nil {
+		l.current = l.start(l.startOf(l.next))
+	}
+	l.ahead = nil
+	l.next = l.current.from.NextEpoch()
+	if l.current.assembled {
+		l.ahead = l.start(l.startOf(l.next))
+	}
 	return l.current, nil
 }
 
-// end waits until the epoch's goroutines are gone.
+// startOf completes the state that an epoch starts at.
+func (l *Loader) startOf(from State) State {
+	if from.Samples == 0 {
+		from.Samples = l.Len()
+	}
+	return from
+}
+
+// readAhead starts the epoch behind one that has been assembled, so that its first batches are ready when they are asked for.
+// Only with Train is it likely that they are.
+func (l *Loader) readAhead(e *epoch) {
+	if !l.options.Train {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.assembled = true
+	if l.closed || l.current != e || l.next != e.from.NextEpoch() {
+		return
+	}
+	l.ahead = l.start(l.startOf(l.next))
+}
+
+// end waits until the epoch's goroutines are gone, and those of the next one where this one was left before its end.
 func (l *Loader) end(e *epoch) {
 	e.stop(context.Canceled)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.current = nil
+	ahead := l.ahead
+	if e.whole {
+		ahead = nil
+	} else {
+		l.ahead = nil
+	}
+	l.mu.Unlock()
+	if ahead != nil {
+		ahead.stop(context.Canceled)
+	}
 }
 
 // Restore makes the next epoch start at a state, with the seed of that state. It does not touch an epoch that is being read.
 // It fails with ErrInvalidState for a state of an archive with another number of images.
 func (l *Loader) Restore(s State) error {
+	ahead, err := l.restore(s)
+	if ahead != nil {
+		ahead.stop(context.Canceled)
+	}
+	return err
+}
+
+// restore returns the epoch that was read ahead and is no longer the next.
+func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return l.errClosed()
+		return nil, l.errClosed()
 	}
 	if err := s.check(l.Len()); err != nil {
-		return l.fail("cannot continue from this state: "+err.Error(), ErrInvalidState)
+		return nil, l.fail("cannot continue from this state: "+err.Error(), ErrInvalidState)
+	}
+	if l.ahead != nil && l.ahead.from != s {
+		ahead, l.ahead = l.ahead, nil
 	}
 	l.next = s
-	return nil
+	return ahead, nil
 }
 
 // Classes returns the names of the classes; labels are indices into them. Give them to the loader of the test images if that
 // reads another archive.
-func (l *Loader) Classes() []string { return slices.Clone(l.index.classes.names) }
+func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
 // Len returns the number of images in an epoch, those that turn out to be unusable included. It is 0 while it is not known:
 // before the end of the first epoch of a .tgz larger than Options.ShuffleBuffer whose classes were given.
@@ -247,10 +309,12 @@ func (l *Loader) Close() error {
 func (l *Loader) close() error {
 	l.mu.Lock()
 	l.closed = true
-	current := l.current
+	running := []*epoch{l.current, l.ahead}
 	l.mu.Unlock()
-	if current != nil {
-		current.stop(l.errClosed())
+	for _, e := range running {
+		if e != nil {
+			e.stop(l.errClosed())
+		}
 	}
 	var errs []error
 	if l.pool != nil {

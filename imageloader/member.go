@@ -54,7 +54,7 @@ type place struct {
 //
 // Links are never followed, so nothing outside the archive can be reached by one. Names with ".." or from the root are
 // refused although nothing is ever written under them: their class would be a guess.
-func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
+func (a *shard) admit(e entry) (where place, ignored string, bad *Error) {
 	switch e.kind {
 	case subdirectory:
 		return place{}, "", nil
@@ -105,7 +105,7 @@ func (a *archive) admit(e entry) (where place, ignored string, bad *Error) {
 }
 
 // tooLarge returns what is wrong with a member that is larger than allowed, else nil.
-func (a *archive) tooLarge(e entry) *Error {
+func (a *shard) tooLarge(e entry) *Error {
 	if e.size <= int64(a.maxMember) {
 		return nil
 	}

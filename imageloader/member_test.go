@@ -11,7 +11,7 @@ import (
 )
 
 func TestArchive_Admit(t *testing.T) {
-	a := &archive{path: "a.tar", maxMember: 100}
+	a := &shard{path: "a.tar", maxMember: 100}
 	for _, test := range []struct {
 		entry   entry
 		place   place
@@ -179,7 +179,7 @@ func TestEpoch_FileBecomesLink(t *testing.T) {
 }
 
 func TestError_OddName(t *testing.T) {
-	a := &archive{path: "a.tar"}
+	a := &shard{path: "a.tar"}
 	err := a.badMember(entry{number: 3, name: "a/\x1b[31m\n.jpg"}, nil, "truncated")
 	if got, want := err.Error(), `imageloader: a.tar: member 3 ("a/\x1b[31m\n.jpg"): truncated`; got != want {
 		t.Errorf("got %s, want %s", got, want)

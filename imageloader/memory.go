@@ -20,11 +20,10 @@ func (m *memoryPool) take(bytes int) []byte {
 	return make([]byte, bytes, size)
 }
 
-// give takes the item's memory back.
-func (m *memoryPool) give(it item) {
-	if it.pooled {
-		class, _ := sizeClass(cap(it.data))
-		data := it.data
+// give takes memory back.
+func (m *memoryPool) give(data []byte) {
+	if cap(data) > 0 {
+		class, _ := sizeClass(cap(data))
 		m.sizes[class].Put(&data)
 	}
 }

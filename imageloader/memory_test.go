@@ -27,16 +27,11 @@ func TestMemoryPool_Reuses(t *testing.T) {
 	reused := false
 	for range 100 { // sync.Pool may forget
 		a := m.take(5000)
-		m.give(item{data: a, pooled: true})
+		m.give(a)
 		b := m.take(4900)
 		reused = reused || &a[0] == &b[0]
 	}
 	if !reused {
 		t.Error("memory that was given back is not taken again")
-	}
-	held := []byte{1, 2, 3}
-	m.give(item{data: held})
-	if got := m.take(3); &got[0] == &held[0] {
-		t.Error("took memory that is not the pool's")
 	}
 }

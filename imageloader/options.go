@@ -41,9 +41,18 @@ type Options struct {
 	NoShuffle bool   // keep the archive's order with Train
 
 	// ShuffleBuffer is the memory, in bytes, for the compressed images of a .tgz; 0 means 256 MiB. An archive whose images
-	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one so much is held at a time, and each image
-	// is drawn from what is held. A .tar and a directory are always shuffled evenly, and nothing of them is kept.
+	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one blocks of about 1 MiB are read in a random
+	// order, and the images of as many of them as fill half of the memory are mixed, while the other half is being filled. The
+	// first time that it is read, without an index, each image is drawn from the ones held, in the archive's order. A .tar and
+	// a directory are always shuffled evenly, and nothing of them is kept.
 	ShuffleBuffer int
+
+	// IndexDir is the folder for the index file of an archive that is too large to be kept, by which it is read from many places
+	// at once the next time. "" means beside the archive or, where that cannot be written, in the user's cache folder. An index
+	// is used as long as the size, the time and a hash of the archive are those that it was made of. NoIndexFile turns
+	// reading and writing such files off.
+	IndexDir    string
+	NoIndexFile bool
 
 	Workers int // decode threads; 0 means one per core
 	Buffers int // batches that exist at a time, those of the consumer included; 0 means 4
@@ -51,6 +60,10 @@ type Options struct {
 	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to it they are left out, counted in
 	// Stats, and replaced by the images that follow; above it the epoch ends with ErrBadMember. With 0 the first one does.
 	MaxSkipRate float64
+
+	// NoShrink decodes a JPEG at full size, also where its box is far larger than the result, for exactly torchvision's pixels.
+	// See the Shrinking section of package decode.
+	NoShrink bool
 
 	MaxPixels      int // width x height above which an image is unusable; 0 means 100 million
 	MaxMemberBytes int // compressed size above which an image is unusable; 0 means 256 MiB
@@ -127,5 +140,6 @@ func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }
 func (o Options) poolOptions() decode.Options {
 	return decode.Options{
 		Workers: o.Workers, Transform: o.Transform, Channels: o.Channels, HorizontalFlip: o.HorizontalFlip, MaxPixels: o.MaxPixels,
+		NoShrink: o.NoShrink,
 	}
 }

@@ -4,8 +4,8 @@ import "math/bits"
 
 // Note [Order of an epoch]
 //
-// Which image comes at which place of an epoch, and the random key of each, are functions of the seed, the epoch and the
-// archive alone. Nothing is drawn from a generator that several goroutines share or that lives from one epoch to the next,
+// Which image comes at which place of an epoch, and the random key of each, are functions of the seed, the epoch, the options
+// and the archive alone. Nothing is drawn from a generator that several goroutines share or that lives from one epoch to the next,
 // so neither the number of workers nor where a run was resumed can change them. Every random number is a hash of what it is
 // for. The hash and the algorithms here are our own because Go's may change between versions; saved states may not.
 
@@ -15,6 +15,8 @@ type purpose uint64
 const (
 	forOrder purpose = 1 + iota
 	forKeys
+	forGroups
+	forBatches
 )
 
 // random returns the i-th random number of an epoch for one purpose: SplitMix64's finalizer over each input in turn.
@@ -29,24 +31,29 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// draws is the sequence of an epoch's random numbers for its order.
+// draws is a sequence of an epoch's random numbers for its order.
 type draws struct {
 	seed  uint64
 	epoch int
+	what  purpose // 0 is forOrder
 	i     uint64
 }
 
 // below returns the next number in [0, n). Its bias is n / 2^64.
 func (d *draws) below(n int) int {
-	high, _ := bits.Mul64(random(d.seed, d.epoch, forOrder, d.i), uint64(n))
+	high, _ := bits.Mul64(random(d.seed, d.epoch, max(d.what, forOrder), d.i), uint64(n))
 	d.i++
 	return int(high)
 }
 
-// permutation returns the numbers 0 to n-1, each order as likely as any other.
-func permutation(n int, d *draws) []int32 {
+// permutation returns the numbers 0 to n-1, each order as likely as any other, or in order where they are not to be shuffled.
+func permutation(n int, d *draws, shuffled bool) []int32 {
 	order := make([]int32, n)
 	for i := range order {
+		if !shuffled {
+			order[i] = int32(i)
+			continue
+		}
 		j := d.below(i + 1)
 		order[i] = order[j]
 		order[j] = int32(i)
@@ -57,6 +64,7 @@ func permutation(n int, d *draws) []int32 {
 // shuffleBuffer draws items from those it holds, which are limited by their bytes.
 type shuffleBuffer struct {
 	limit, bytes int
+	added        int
 	items        []item
 	draws        draws
 }
@@ -65,10 +73,14 @@ type shuffleBuffer struct {
 func (b *shuffleBuffer) add(it item) {
 	b.items = append(b.items, it)
 	b.bytes += footprint(len(it.data))
+	b.added++
 }
 
-// full says that an item must be drawn before the next is added.
-func (b *shuffleBuffer) full() bool { return b.bytes > b.limit }
+// full says that an item must be drawn before the next is added. From a sixteenth of the limit on that is so for every second
+// one: an epoch begins soon, and its first images are drawn from few.
+func (b *shuffleBuffer) full() bool {
+	return b.bytes > b.limit || b.bytes > b.limit/16 && b.added%2 == 0
+}
 
 // draw removes an item. The buffer must not be empty.
 func (b *shuffleBuffer) draw() item {

@@ -12,7 +12,7 @@ func TestRandom_Fixed(t *testing.T) {
 	if want := "d9eef7f073d37c42 c05d562fb03cf199 f3a05616e242c953"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	got = fmt.Sprint(permutation(10, &draws{seed: 7, epoch: 3}))
+	got = fmt.Sprint(permutation(10, &draws{seed: 7, epoch: 3}, true))
 	if want := "[8 5 6 2 1 0 7 4 9 3]"; got != want {
 		t.Errorf("got order %s, want %s", got, want)
 	}
@@ -22,7 +22,7 @@ func TestPermutation_Even(t *testing.T) {
 	const n, rounds = 6, 12000
 	var at [n][n]int
 	for epoch := range rounds {
-		for place, i := range permutation(n, &draws{seed: 1, epoch: epoch}) {
+		for place, i := range permutation(n, &draws{seed: 1, epoch: epoch}, true) {
 			at[i][place]++
 		}
 	}
@@ -41,7 +41,7 @@ func TestShuffleBuffer_DrawsEachOnce(t *testing.T) {
 	held := 0
 	for i := range 100 {
 		b.add(item{number: i, data: make([]byte, 100)})
-		for b.full() {
+		if b.full() {
 			order = append(order, b.draw().number)
 		}
 		held = max(held, len(b.items))
@@ -99,7 +99,7 @@ func TestEpoch_Shuffle(t *testing.T) {
 
 // The batches are those of the seed, whatever Workers is and however the images are stored.
 func TestEpoch_Deterministic(t *testing.T) {
-	want := map[bool][]string{}
+	want := map[string][]string{}
 	for _, s := range sources(t, numbered(40)) {
 		t.Run(s.name, func(t *testing.T) {
 			for workers := 1; workers <= 8; workers++ {
@@ -108,10 +108,10 @@ func TestEpoch_Deterministic(t *testing.T) {
 				s.change(&o)
 				l := open(t, s.path, o)
 				got := append(read(t, l), read(t, l)...)
-				if want[s.stream] == nil {
-					want[s.stream] = got
+				if want[s.order] == nil {
+					want[s.order] = got
 				}
-				wantLines(t, fmt.Sprint(workers, " workers"), got, want[s.stream])
+				wantLines(t, fmt.Sprint(workers, " workers"), got, want[s.order])
 			}
 		})
 	}

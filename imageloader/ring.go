@@ -1,7 +1,6 @@
 package imageloader
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -88,20 +87,14 @@ func (l layout) buffer(memory []byte) *buffer {
 	}
 }
 
-// take waits for a free buffer, until ctx ends. The ring must not be closed before the buffer is taken.
-func (r *ring) take(ctx context.Context) (*buffer, error) {
-	select {
-	case b := <-r.free:
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.taken++
-		cgotorch.CheckHostWrite(b.images)
-		cgotorch.CheckHostWrite(b.labels)
-		cgotorch.CheckHostWrite(b.flips)
-		return b, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+// taking counts a buffer that was received from free. The ring must not be closed between the two.
+func (r *ring) taking(b *buffer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.taken++
+	cgotorch.CheckHostWrite(b.images)
+	cgotorch.CheckHostWrite(b.labels)
+	cgotorch.CheckHostWrite(b.flips)
 }
 
 // give takes a buffer back.

@@ -17,7 +17,7 @@ func TestRing_Buffers(t *testing.T) {
 		}
 		var taken []*buffer
 		for i := range test.buffers {
-			b, err := r.take(context.Background())
+			b, err := take(r, context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,7 +43,7 @@ func TestRing_Buffers(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if _, err := r.take(ctx); err != context.Canceled {
+		if _, err := take(r, ctx); err != context.Canceled {
 			t.Errorf("a taken ring: got error %v", err)
 		}
 		for _, b := range taken {
@@ -87,7 +87,7 @@ func TestRing_Take_UnderACopy(t *testing.T) {
 			}
 			defer r.close()
 			for range 2 {
-				b, err := r.take(context.Background())
+				b, err := take(r, context.Background())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -103,5 +103,16 @@ func TestRing_Take_UnderACopy(t *testing.T) {
 				t.Errorf("%d races, want that of the second filling with the first copy", races)
 			}
 		})
+	}
+}
+
+// take waits for a free buffer.
+func take(r *ring, ctx context.Context) (*buffer, error) {
+	select {
+	case b := <-r.free:
+		r.taking(b)
+		return b, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }

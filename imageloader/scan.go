@@ -72,13 +72,13 @@ func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
 func scan(ctx context.Context, path string, images int) (Report, error) {
 	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
 		formats: map[string]int{}, ignored: map[string]int{}}
-	a, err := openArchive(path, defaultMaxMemberBytes)
+	a, err := openArchive(path, defaultMaxMemberBytes, 0)
 	if err != nil {
 		return s.report, err
 	}
 	defer a.Close()
 	s.archive = a
-	s.report.Format = a.format.String()
+	s.report.Format = a.shards[0].format.String()
 	// Resizing reads all of an image, which a crop does not.
 	if s.pool, err = decode.NewPool(decode.Options{Transform: decode.Resize{Height: 1, Width: 1}}); err != nil {
 		return s.report, err
@@ -140,7 +140,16 @@ func (s *scanner) run(ctx context.Context) error {
 
 // read sends the images of the archive in parts.
 func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
-	stream, err := s.archive.open(ctx)
+	for _, shard := range s.archive.shards {
+		if err := s.readShard(ctx, shard, parts); err != nil || s.left <= 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []scanned) error {
+	stream, err := shard.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -171,20 +180,23 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 			return err
 		}
 		s.report.Members++
-		where, ignored, bad := s.archive.admit(e)
+		where, ignored, bad := shard.admit(e)
 		if ignored != "" {
 			s.ignored[ignored]++
 		}
 		if where.class == "" && bad == nil {
 			continue
 		}
-		it := scanned{item: item{member: e.number, name: e.name, bad: bad, pooled: true}, where: where}
+		it := scanned{item: item{shard: shard, member: e.number, name: e.name, bad: bad}, where: where}
 		if bad == nil {
-			if it.data, err = stream.content(s.memory.take); errors.As(err, &bad) && bad.Kind == ErrBadMember {
+			data, err := stream.content(s.memory.take)
+			if errors.As(err, &bad) && bad.Kind == ErrBadMember {
 				it.bad = bad
 			} else if err != nil {
 				flush()
 				return err
+			} else {
+				it.hold(&s.memory, data)
 			}
 		}
 		part = append(part, it)
@@ -217,14 +229,14 @@ func (s *scanner) decode(part []scanned) error {
 		result := results[0]
 		results = results[1:]
 		if errors.Is(result.Err, decode.ErrOutOfMemory) {
-			return s.archive.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
+			return it.shard.badMember(entry{number: it.member, name: it.name}, result.Err, "%v", result.Err)
 		}
 		if result.Err != nil {
 			s.addBad(it, result.Err.Error())
 		} else {
 			s.add(it, Size{result.Width, result.Height})
 		}
-		s.memory.give(it.item)
+		it.memory.release()
 	}
 	return nil
 }

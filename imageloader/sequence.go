@@ -2,170 +2,310 @@ package imageloader
 
 import (
 	"context"
-	"errors"
 	"io"
+	"sort"
 	"time"
 )
 
 // item is one place in an epoch's sequence of images.
 type item struct {
 	number int // of the sample, in the archive's order
+	shard  *shard
 	member int
 	name   string
 	label  int32
-	data   []byte // the compressed image
-	bad    *Error // the image is not usable, and data nil
-	pooled bool   // data goes back to the memory pool
+	data   []byte  // the compressed image
+	memory *memory // of data; nil when that stays
+	bad    *Error  // the image is not usable, and data nil
 }
 
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
-	archive *archive
-	index   *index
-	options Options
-	memory  *memoryPool
-	stats   *statistics
-	from    State
+	ctx      context.Context
+	archive  *archive
+	index    *index
+	options  Options
+	memory   *memoryPool
+	stats    *statistics
+	from     State
+	workers  int
+	streamed bool // in the archive's order, but for what the shuffle buffer makes of it
+	out      chan<- []item
+	pending  []item // not sent yet
 }
 
-// run sends the items from place from.Position on to out, until the epoch or ctx ends. It returns how many images the
-// whole epoch has.
-func (s *sequence) run(ctx context.Context, out chan<- item) (int, error) {
-	if s.index.random() {
-		return s.index.length, s.runIndexed(ctx, out)
+// sendItems is how many items are sent at a time.
+const sendItems = 16
+
+// emit sends an item, soon.
+func (s *sequence) emit(it item) error {
+	s.pending = append(s.pending, it)
+	if len(s.pending) < sendItems {
+		return nil
 	}
-	return s.runStreamed(ctx, out)
+	return s.flush()
 }
 
-// runIndexed reads an archive whose members can be read in any order.
-func (s *sequence) runIndexed(ctx context.Context, out chan<- item) error {
-	x := s.index
-	at := func(place int) int { return place }
-	if s.options.shuffled() {
-		order := permutation(x.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch})
-		at = func(place int) int { return int(order[place]) }
+func (s *sequence) flush() error {
+	if len(s.pending) == 0 {
+		return nil
 	}
-	if s.archive.file != nil && x.held == nil {
-		if err := s.archive.unchanged(); err != nil {
-			return err
+	select {
+	case s.out <- s.pending:
+		s.pending = make([]item, 0, sendItems)
+		return nil
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+}
+
+// run sends the items from place from.Position on, until the epoch or the context ends. It returns the index of the archive where
+// it was made on the way.
+func (s *sequence) run() (*index, error) {
+	made, err := s.runAny()
+	if err == nil {
+		err = s.flush()
+	}
+	return made, err
+}
+
+func (s *sequence) runAny() (*index, error) {
+	if s.streamed {
+		return s.runStreamed()
+	}
+	for _, shard := range s.archive.shards {
+		if shard.file != nil && s.index.held == nil {
+			if err := shard.unchanged(); err != nil {
+				return nil, err
+			}
 		}
 	}
-	for place := s.from.Position; place < x.length; place++ {
-		it, err := s.load(at(place))
+	if s.index.blocks != nil {
+		return nil, s.runBlocks()
+	}
+	return nil, s.runSamples()
+}
+
+// runSamples reads an archive whose samples can be read one by one.
+func (s *sequence) runSamples() error {
+	x := s.index
+	order := permutation(x.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
+	left := order[min(s.from.Position, x.length):]
+	parts := (len(left) + blockSamples - 1) / blockSamples
+	load := func(i int) ([]item, error) {
+		return s.timed(func() ([]item, error) { return s.loadEach(left[i*blockSamples : min((i+1)*blockSamples, len(left))]) })
+	}
+	for items, err := range inOrder(s.ctx, parts, s.workers, nil, load) {
 		if err != nil {
 			return err
 		}
-		if err := send(ctx, out, it); err != nil {
-			return err
+		for _, it := range items {
+			if err := s.emit(it); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// load reads one sample of an indexed archive.
-func (s *sequence) load(number int) (item, error) {
-	x, sample := s.index, s.index.samples[number]
-	it := item{number: number, member: int(sample.member), name: sample.name, label: sample.label, bad: x.bad[number]}
-	if it.bad != nil {
-		return it, nil
-	}
-	if x.held != nil {
-		it.data = x.held[number]
-		return it, nil
-	}
-	return it, s.fill(&it, func() ([]byte, error) { return s.archive.read(sample.entry(), s.memory.take) })
+func (s *sequence) timed(load func() ([]item, error)) ([]item, error) {
+	began := time.Now()
+	items, err := load()
+	s.stats.read(time.Since(began))
+	return items, err
 }
 
-// fill sets the data of an item. An error about that image alone becomes the item's own.
-func (s *sequence) fill(it *item, read func() ([]byte, error)) error {
-	begin := time.Now()
-	data, err := read()
-	s.stats.read(time.Since(begin))
-	if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
-		it.bad = bad
-		return nil
-	}
-	it.data, it.pooled = data, true
-	return err
+// group is blocks whose samples are mixed.
+type group struct {
+	place  int     // of its first sample in the epoch
+	count  int     // samples
+	blocks []int32 // numbers
 }
 
-// runStreamed reads an archive that has to be inflated from its start. The places before from.Position are read too, since
-// what is drawn from the shuffle buffer depends on all that went in, but not sent.
-func (s *sequence) runStreamed(ctx context.Context, out chan<- item) (int, error) {
-	stream, err := s.archive.open(ctx)
-	if err != nil {
-		return 0, err
+// groups returns the groups of an epoch, in its order.
+func (s *sequence) groups() []group {
+	x := s.index
+	d := draws{seed: s.from.Seed, epoch: s.from.Epoch}
+	order := permutation(len(x.blocks), &d, s.options.shuffled())
+	var groups []group
+	place, bytes := 0, 0
+	for i, n := range order {
+		b := x.blocks[n]
+		if i == 0 || !s.options.shuffled() || bytes+b.bytes() > s.options.ShuffleBuffer/2 {
+			groups = append(groups, group{place: place})
+			bytes = 0
+		}
+		g := &groups[len(groups)-1]
+		g.blocks = append(g.blocks, n)
+		g.count += b.count
+		place += b.count
+		bytes += b.bytes()
 	}
-	defer stream.close()
+	return groups
+}
+
+// loading is a block of a group that is to be read.
+type loading struct {
+	group   int
+	block   block
+	at      int     // index of its first sample in the group
+	numbers []int32 // of the samples wanted
+	sent    int     // of these
+}
+
+// runBlocks reads an archive that is inflated block by block.
+func (s *sequence) runBlocks() error {
+	groups := s.groups()
+	first := sort.Search(len(groups), func(i int) bool { return groups[i].place+groups[i].count > s.from.Position })
+	groups = groups[first:]
+	orders := make([][]int32, len(groups))
+	var plan []loading
+	for i, g := range groups {
+		d := draws{seed: s.from.Seed, epoch: s.from.Epoch, what: forGroups, i: uint64(g.place) << 20}
+		orders[i] = permutation(g.count, &d, s.options.shuffled())
+		wanted := make([]bool, g.count)
+		for j := max(s.from.Position-g.place, 0); j < g.count; j++ {
+			wanted[orders[i][j]] = true
+		}
+		at := 0
+		for _, n := range g.blocks {
+			l := loading{group: i, block: s.index.blocks[n], at: at}
+			for j := range l.block.count {
+				if wanted[at+j] {
+					l.numbers = append(l.numbers, int32(l.block.first+j))
+				}
+			}
+			at += l.block.count
+			if len(l.numbers) > 0 {
+				plan = append(plan, l)
+			}
+		}
+	}
+
+	room := newBudget(s.options.ShuffleBuffer)
+	admit := func(i int) error { return room.take(s.ctx, plan[i].block.bytes()) }
+	load := func(i int) ([]item, error) {
+		return s.timed(func() ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) })
+	}
+	next := 0 // of plan
+	var items []item
+	var owner []int // by item: which block of the plan
+	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load) {
+		if err != nil {
+			return err
+		}
+		l := &plan[next]
+		g := groups[l.group]
+		if items == nil {
+			items, owner = make([]item, g.count), make([]int, g.count)
+		}
+		for i, n := range l.numbers {
+			at := l.at + int(n) - l.block.first
+			items[at], owner[at] = loaded[i], next
+		}
+		next++
+		if next < len(plan) && plan[next].group == l.group {
+			continue
+		}
+		for j := max(s.from.Position-g.place, 0); j < g.count; j++ {
+			at := orders[l.group][j]
+			if err := s.emit(items[at]); err != nil {
+				return err
+			}
+			from := &plan[owner[at]]
+			if from.sent++; from.sent == len(from.numbers) {
+				room.give(from.block.bytes()) // now the batches' memory, which is bounded by their number
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+		items = nil
+	}
+	return nil
+}
+
+// runStreamed goes through an archive from its start. The places before from.Position are read too, since what is drawn
+// from the shuffle buffer depends on all that went in, but not sent.
+func (s *sequence) runStreamed() (*index, error) {
+	b := newIndexer(s.archive, s.options, s.index.classes)
+	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
 	place := 0
 	emit := func(it item) error {
 		place++
 		if place <= s.from.Position {
-			s.memory.give(it)
+			it.memory.release()
 			return nil
 		}
-		return send(ctx, out, it)
+		return s.emit(it)
 	}
-	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
-	for number := 0; ; {
-		it, err := s.nextStreamed(stream)
-		if err == io.EOF {
-			break
-		}
+	for _, shard := range s.archive.shards {
+		err := s.stream(b, shard, func(it item) error {
+			if !s.options.shuffled() {
+				return emit(it)
+			}
+			if buffer.add(it); buffer.full() {
+				return emit(buffer.draw())
+			}
+			return nil
+		})
 		if err != nil {
-			return 0, err
-		}
-		it.number = number
-		number++
-		if !s.options.shuffled() {
-			err = emit(it)
-		} else if buffer.add(it); buffer.full() {
-			err = emit(buffer.draw())
-		}
-		if err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	for len(buffer.items) > 0 {
 		if err := emit(buffer.draw()); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
-	return place, nil
+	return b.index, b.finish()
+}
+
+// stream goes through one shard.
+func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error {
+	pass, err := shard.pass(s.ctx)
+	if err != nil {
+		return err
+	}
+	defer pass.close()
+	for {
+		it, err := s.nextStreamed(b, pass)
+		if err == io.EOF {
+			return pass.keep(s.options, s.stats)
+		}
+		if err == nil {
+			err = take(it)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // nextStreamed reads up to the next sample.
-func (s *sequence) nextStreamed(stream stream) (item, error) {
-	begin := time.Now()
-	defer func() { s.stats.read(time.Since(begin)) }()
+func (s *sequence) nextStreamed(b *indexer, pass *pass) (item, error) {
+	began := time.Now()
+	defer func() { s.stats.read(time.Since(began)) }()
 	for {
-		e, err := stream.next()
+		e, err := pass.next()
 		if err != nil {
 			return item{}, err
 		}
-		v, err := s.archive.judge(e, s.options, s.index.classes)
+		v, err := b.add(pass.shard, e)
 		if err != nil {
 			return item{}, err
 		}
 		if !v.sample {
 			continue
 		}
-		it := item{member: e.number, name: e.name, label: v.label, bad: v.bad}
+		it := item{number: b.index.length - 1, shard: pass.shard, member: e.number, name: e.name, label: v.label, bad: v.bad}
 		if it.bad == nil {
-			if it.data, err = stream.content(s.memory.take); err != nil {
+			data, err := pass.content(s.memory.take)
+			if err != nil {
 				return item{}, err
 			}
-			it.pooled = true
+			it.hold(s.memory, data)
 		}
 		return it, nil
-	}
-}
-
-func send(ctx context.Context, out chan<- item, it item) error {
-	select {
-	case out <- it:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

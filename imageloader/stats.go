@@ -21,6 +21,9 @@ type Stats struct {
 	Examples []string       // the first few of them: archive, member and what is wrong
 	Ignored  map[string]int // members of the archive that are no images, by reason
 
+	IndexFiles []string // index files read or written
+	IndexError string   // why one could not be written; the next Open will be slower, and nothing else
+
 	// Where the time went. The stages run at the same time, so none is a share of another. A loader that keeps up has
 	// ConsumerWait near 0; then WaitForBuffer is what it had to spare.
 	Read           time.Duration // reading and inflating
@@ -44,6 +47,7 @@ func (s *statistics) snapshot() Stats {
 	copied := s.stats
 	copied.Skipped, copied.Ignored = maps.Clone(copied.Skipped), maps.Clone(copied.Ignored)
 	copied.Examples = slices.Clone(copied.Examples)
+	copied.IndexFiles = slices.Clone(copied.IndexFiles)
 	return copied
 }
 

@@ -10,7 +10,7 @@ import (
 
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {
-	archive *archive
+	shard   *shard
 	tar     *tar.Reader
 	number  int
 	current entry
@@ -19,17 +19,14 @@ type tarStream struct {
 	inflate *inflater // a .tgz
 }
 
-func (a *archive) openTar() *tarStream {
+func (a *shard) openTar() *tarStream {
 	plain := &endWatch{SectionReader: io.NewSectionReader(a.file, 0, a.info.Size())}
-	return &tarStream{archive: a, tar: tar.NewReader(plain), plain: plain}
+	return &tarStream{shard: a, tar: tar.NewReader(plain), plain: plain}
 }
 
-func (a *archive) openGzip(ctx context.Context) (*tarStream, error) {
+func (a *shard) openGzip(ctx context.Context) *tarStream {
 	z := a.inflate(ctx)
-	if z.err != nil {
-		return nil, z.err
-	}
-	return &tarStream{archive: a, tar: tar.NewReader(z), inflate: z}, nil
+	return &tarStream{shard: a, tar: tar.NewReader(z), inflate: z}
 }
 
 func (s *tarStream) next() (entry, error) {
@@ -48,6 +45,8 @@ func (s *tarStream) next() (entry, error) {
 		s.current = entry{number: s.number, name: h.Name, size: h.Size, kind: kindOf(h)}
 		if s.plain != nil {
 			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
+		} else {
+			s.current.offset = s.inflate.at // a tar.Reader reads no further than it must
 		}
 		return s.current, nil
 	}
@@ -62,22 +61,22 @@ func (s *tarStream) content(take func(bytes int) []byte) ([]byte, error) {
 }
 
 func (s *tarStream) close() {
-	if s.inflate != nil && s.inflate.gzip != nil {
-		s.inflate.gzip.Close()
+	if s.inflate != nil {
+		s.inflate.reader.Close()
 	}
 }
 
 // finish checks what follows the last member. It returns io.EOF when the archive is whole.
 func (s *tarStream) finish() error {
 	if s.plain != nil && s.plain.ended {
-		return s.archive.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
+		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
 	var rest io.Reader = s.plain
 	if s.inflate != nil { // the checksum comes last, and makes up for an end marker that was never written
 		rest = s.inflate
 	}
 	if _, err := io.Copy(onlyZeros{}, rest); errors.Is(err, errNotZero) {
-		return s.archive.unreadable(err, "there is more behind the end marker after member %d, as where archives were joined; join them with tar --concatenate, or unpack them and pack them together", s.number)
+		return s.shard.unreadable(err, "there is more behind the end marker after member %d, as where archives were joined; join them with tar --concatenate, or unpack them and pack them together", s.number)
 	} else if err != nil {
 		return err
 	}
@@ -108,13 +107,13 @@ func (s *tarStream) explain(err error) error {
 	}
 	switch {
 	case s.inflate != nil && s.number == 0 && errors.Is(err, tar.ErrHeader):
-		return s.archive.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
+		return s.shard.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return s.archive.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
+		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
 	case errors.Is(err, tar.ErrHeader):
-		return s.archive.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
+		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
 	}
-	return s.archive.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), bare(err))
+	return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), bare(err))
 }
 
 // kindOf tells what a header describes.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -19,6 +20,7 @@ type Options struct {
 	Channels       int       // 3: RGB; 1: grey; 0 means 3
 	HorizontalFlip float64   // probability, 0 to 1, that a Result says Flip
 	MaxPixels      int       // width x height above which an image is refused; 0 means 100 million
+	NoShrink       bool      // decode a JPEG at full size, also where the box is far larger than the result; see Shrinking
 }
 
 // Image is one encoded image of a batch.
@@ -65,6 +67,9 @@ func NewPool(options Options) (*Pool, error) {
 		workers: narrow(options.Workers), channels: narrow(options.Channels),
 		horizontal_flip: C.double(options.HorizontalFlip), max_pixels: C.int64_t(options.MaxPixels),
 	}
+	if options.NoShrink {
+		in.no_shrink = 1
+	}
 	options.Transform.set(&in)
 	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels,
 		maxPixels: options.MaxPixels, budget: foreignBudget}
@@ -85,8 +90,21 @@ func NewPool(options Options) (*Pool, error) {
 // Size returns the size of every result: uint8, height x width x channels.
 func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, p.channels }
 
+// Workers returns the number of threads.
+func (p *Pool) Workers() int { return p.workers }
+
+// Busy returns the time that the threads have spent in images, all threads together, since the pool was made; 0 once the
+// pool is closed. An image counts when it is done, and what Go decodes is not in it. Over the time that passed, times
+// Workers, it is the share of the pool that is used.
+func (p *Pool) Busy() time.Duration {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return time.Duration(C.ctd_pool_busy(p.handle))
+}
+
 // Decode writes the transformed pixels of images[i] to the i-th part of dst, which is uint8, len(images) x height x width x
-// channels, and says in results[i] what became of it. It waits until the whole batch is done.
+// channels, and says in results[i] what became of it. It waits until the whole batch is done. While one call waits for its last
+// images, the threads that found none left go on with those of the next.
 //
 // dst may be Go or C memory. Decode fails, with nothing written, when the pool is closed or a length does not fit; what is
 // wrong with one image is in its Result alone.

@@ -150,6 +150,35 @@ func TestPool_Close(t *testing.T) {
 	}
 }
 
+func TestPool_Busy(t *testing.T) {
+	images := samples(t)
+	pool, err := NewPool(Options{Workers: 2, Transform: Resize{Height: 64, Width: 64}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pool.Workers() != 2 || pool.Busy() != 0 {
+		t.Errorf("a new pool of 2: %d workers, busy for %v", pool.Workers(), pool.Busy())
+	}
+	begin := time.Now()
+	decodeAll(t, pool, images)
+	first := pool.Busy()
+	if first <= 0 || first > 2*time.Since(begin) {
+		t.Errorf("busy for %v of %v", first, 2*time.Since(begin))
+	}
+	time.Sleep(2 * time.Millisecond)
+	if got := pool.Busy(); got != first {
+		t.Errorf("busy for %v while nothing was decoded", got-first)
+	}
+	decodeAll(t, pool, images)
+	if pool.Busy() <= first {
+		t.Error("a second batch took no time")
+	}
+	pool.Close()
+	if pool.Busy() != 0 || pool.Workers() != 2 {
+		t.Errorf("closed: %d workers, busy for %v", pool.Workers(), pool.Busy())
+	}
+}
+
 // A pool that is dropped and not closed ends its threads all the same.
 func TestPool_Cleanup(t *testing.T) {
 	before := threads(t)

@@ -30,7 +30,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a declaration below changes. The Go package refuses a library of another number. */
-#define CTD_ABI_VERSION 1
+#define CTD_ABI_VERSION 2
 int32_t ctd_abi_version(void) CTD_NOEXCEPT;
 
 /* ---- Status ---- */
@@ -106,6 +106,7 @@ typedef struct ctd_options {
   double min_ratio, max_ratio; /* CTD_RANDOM_RESIZED_CROP: width / height; 0 means 3/4 and 4/3 */
   double horizontal_flip; /* probability, 0 to 1, that a result says flip */
   int64_t max_pixels;     /* a source with more is CTD_TOO_LARGE; 0 means 100 million */
+  int32_t no_shrink;      /* 1: a JPEG is decoded at full size, also where the box is 4 times the result */
 } ctd_options;
 
 /* ctd_image is one source. With `pixels` NULL, `data` is a JPEG or PNG file. Else `pixels` are the decoded pixels,
@@ -130,6 +131,8 @@ typedef struct ctd_result {
 ctd_status* ctd_pool_new(const ctd_options* options /* borrowed */, ctd_pool** out /* new */) CTD_NOEXCEPT;
 
 /* ctd_pool_decode decodes count images into dst, uint8 count x height x width x channels, and returns when all are done.
+ * Of two calls at the same time the threads take the images of the first one first, and go on with the second's as soon as
+ * none of the first's is left to take.
  * dst_size must be exactly that many bytes. It fails only for wrong arguments, with nothing written; otherwise every
  * results[i] is written, failed images included, and each results[i].error that is not NULL must be freed. */
 ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed */, size_t count,
@@ -137,6 +140,11 @@ ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed 
 
 /* ctd_pool_workers returns the number of threads. */
 int32_t ctd_pool_workers(const ctd_pool* pool) CTD_NOEXCEPT;
+
+/* ctd_pool_busy returns the nanoseconds that the threads have spent in images, all threads together, since the pool was
+ * made. An image counts when it is done; waiting for work does not. Over the time that passed, times the number of threads,
+ * it says how much of the pool is used. */
+int64_t ctd_pool_busy(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_free joins the threads. No decode may be running. */
 void ctd_pool_free(ctd_pool* pool /* consumed */) CTD_NOEXCEPT;

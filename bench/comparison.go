@@ -1,0 +1,75 @@
+package main
+
+import "fmt"
+
+// comparison is of processes that load the images of a recipe, each one of its sides.
+type comparison struct {
+	c         *config
+	recipe    recipe
+	processes []*peer
+	images    []int // in an epoch, of each process
+}
+
+// ours adds a process of this program that has opened the archive.
+func (s *comparison) ours(archive string) error {
+	p, err := s.c.startOwn()
+	if err != nil {
+		return err
+	}
+	return s.add(p, "open", "archive", archive, "recipe", s.recipe.name, "batch", s.batch())
+}
+
+// theirs adds a process of PyTorch that has unpacked the archive. It has no workers yet.
+func (s *comparison) theirs(archive, decoder string) error {
+	p, err := s.c.startPeer("loader.py", switches{})
+	if err != nil {
+		return err
+	}
+	err = s.add(p, "prepare", "archive", archive, "part", s.recipe.train, "recipe", s.recipe.name, "decoder", decoder, "batch", s.batch())
+	if err != nil {
+		return err
+	}
+	return p.do(nil, "workers", "count", 0)
+}
+
+func (s *comparison) add(p *peer, what string, arguments ...any) error {
+	s.processes = append(s.processes, p)
+	var reply struct{ Images int }
+	err := p.do(&reply, what, arguments...)
+	s.images = append(s.images, reply.Images)
+	return err
+}
+
+func (s *comparison) batch() int { return s.c.or(8, 128) }
+
+// sides read in blocks of epochs that last some seconds, and return images per second.
+func (s *comparison) sides() []side {
+	var all []side
+	for i, p := range s.processes {
+		epochs := s.c.or(1, 2)
+		all = append(all, func() (float64, error) {
+			rate, err := p.value("images_per_second", "epochs", "count", epochs)()
+			if !s.c.brief && err == nil {
+				const seconds = 4
+				epochs = max(epochs, int(seconds*rate)/s.images[i])
+			}
+			return rate, err
+		})
+	}
+	return all
+}
+
+// row compares two sides.
+func (s *comparison) row(name string, ours sample, peer string, theirs sample, note string) row {
+	versions := s.processes[len(s.processes)-1].versions
+	r := against(name, ours.median(), "images/s", peer, theirs.median(), higher,
+		fmt.Sprintf("%s; ours %v; peer %v; %s, %s", note, ours, theirs, s.processes[0].versions, versions))
+	r.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
+	return r
+}
+
+func (s *comparison) close() {
+	for _, p := range s.processes {
+		p.close()
+	}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// server is our side of a comparison of loaders: a process that loads and does nothing else. It answers the requests that
+// loader.py answers.
+type server struct {
+	loader *imageloader.Loader
+}
+
+// request is what may be asked, with the arguments of all requests.
+type request struct {
+	Do      string
+	Threads int
+
+	Archive, Recipe string
+	Batch           int
+
+	Count int
+}
+
+// serve answers requests, one JSON object a line, until there are no more.
+func serve(in io.Reader, out io.Writer) error {
+	s := &server{}
+	defer s.close()
+	requests, replies := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var r request
+		if err := requests.Decode(&r); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		reply, err := s.answer(r)
+		if err != nil {
+			reply = map[string]any{"error": err.Error()}
+		}
+		if err := replies.Encode(reply); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *server) answer(r request) (map[string]any, error) {
+	switch r.Do {
+	case "start":
+		return map[string]any{"versions": runtime.Version()}, nil
+	case "open":
+		return s.open(r)
+	case "epochs":
+		rate, err := s.epochs(r.Count)
+		return map[string]any{"images_per_second": rate}, err
+	case "memory":
+		return s.memory(r.Count)
+	}
+	return nil, fmt.Errorf("%q is no request", r.Do)
+}
+
+// open opens an archive with a decode thread for each core that this process may use.
+func (s *server) open(r request) (map[string]any, error) {
+	recipe, ok := map[string]recipe{cifar.name: cifar, imagenet.name: imagenet}[r.Recipe]
+	if !ok {
+		return nil, fmt.Errorf("%q is no recipe", r.Recipe)
+	}
+	var err error
+	s.loader, err = recipe.open(&config{threads: runtime.NumCPU()}, r.Archive, 1, r.Batch)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"images": s.loader.Len()}, nil
+}
+
+// epoch reads the next epoch and returns the number of images.
+func (s *server) epoch() (int, error) {
+	images := 0
+	for batch, err := range s.loader.Epoch(context.Background()) {
+		if err != nil {
+			return 0, err
+		}
+		images += batch.N
+		batch.Release()
+	}
+	if images != s.loader.Len() {
+		return 0, fmt.Errorf("an epoch had %d images, want %d", images, s.loader.Len())
+	}
+	return images, nil
+}
+
+// epochs reads one epoch and then so many more, and returns the images per second of those: from the end of an epoch to the end of
+// one, so that each has its boundary, and nothing that was read before counts.
+func (s *server) epochs(count int) (float64, error) {
+	if _, err := s.epoch(); err != nil {
+		return 0, err
+	}
+	began, images := time.Now(), 0
+	for range count {
+		n, err := s.epoch()
+		if err != nil {
+			return 0, err
+		}
+		images += n
+	}
+	rate := float64(images) / time.Since(began).Seconds()
+	return rate, quiet()
+}
+
+// memory reads so many epochs and returns the process's resident set after the first and the last, and its peak, in MiB.
+func (s *server) memory(count int) (map[string]any, error) {
+	var first, last map[string]int64
+	for i := range count {
+		if _, err := s.epoch(); err != nil {
+			return nil, err
+		}
+		if last = processStatus(); i == 0 {
+			first = last
+		}
+	}
+	mib := func(kib int64) float64 { return float64(kib) / 1024 }
+	return map[string]any{"first": mib(first["VmRSS"]), "resident": mib(last["VmRSS"]), "peak": mib(last["VmHWM"])}, nil
+}
+
+func (s *server) close() {
+	if s.loader != nil {
+		s.loader.Close()
+	}
+}
+
+// quiet waits until this process does nothing any more: what it still read ahead would slow down the side whose turn is next.
+func quiet() error {
+	const look = 20 * time.Millisecond
+	for began := time.Now(); time.Since(began) < 10*time.Second; {
+		before := cpuTime()
+		time.Sleep(look)
+		if cpuTime()-before < look/10 {
+			return nil
+		}
+	}
+	return errors.New("the process is still busy 10 s after its last epoch")
+}
+
+// cpuTime is what all threads of this process have used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails for a wrong argument alone
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

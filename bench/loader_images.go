@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// benchLoaderOneCore compares decoding photographs on one core, the same for both sides: reading, decoding, cropping, collating.
+func benchLoaderOneCore(c *config, emit func(row)) error {
+	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
+		images := c.or(16, 3*len(all))
+		archive := filepath.Join(folder, "photographs.tar")
+		if err := all.writeTar(archive, images); err != nil {
+			return err
+		}
+		one := *c
+		one.threads = 1
+		s := comparison{c: &one, recipe: imagenet}
+		defer s.close()
+		err := onOneCore(func() error {
+			return errors.Join(s.ours(archive), s.theirs(archive, "pillow"), s.theirs(archive, "torchvision"))
+		})
+		if err != nil {
+			return err
+		}
+		values, err := interleave(c.roundsOr(5), s.sides()...)
+		if err != nil {
+			return err
+		}
+		note := fmt.Sprintf("%s; %d images from a .tar, the peer's from a folder, in the page cache; both on the same core, with one thread", photographsText, images)
+		for i, decoder := range []string{"pillow", "torchvision"} {
+			emit(s.row("loader/photos-1-core/"+decoder, values[0], "DataLoader, 0 workers, "+decoder, values[i+1], note))
+		}
+		return nil
+	})
+}
+
+const photographsText = "uint8 batches of 128x224x224x3, random resized crop and flip (ours only decides on the flip, which the device does)"
+
+// benchLoaderAllCores compares decoding photographs on all cores, and on one.
+func benchLoaderAllCores(c *config, emit func(row)) error {
+	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
+		images, few := c.images(), c.or(16, 3*len(all))
+		plain, compressed, short := filepath.Join(folder, "photographs.tar"), filepath.Join(folder, "photographs.tgz"), filepath.Join(folder, "few.tar")
+		err := errors.Join(all.writeTar(plain, images), all.writeTgz(compressed, images), all.writeTar(short, few))
+		if err != nil {
+			return err
+		}
+		s := comparison{c: c, recipe: imagenet}
+		defer s.close()
+		if err := errors.Join(s.ours(plain), s.ours(compressed), s.theirs(plain, "pillow")); err != nil {
+			return err
+		}
+		workers, err := s.processes[2].bestWorkers(c, false)
+		if err != nil {
+			return err
+		}
+		one := comparison{c: c, recipe: imagenet}
+		defer one.close()
+		if err := onOneCore(func() error { return one.ours(short) }); err != nil {
+			return err
+		}
+		values, err := interleave(c.roundsOr(3), append(s.sides(), one.sides()...)...)
+		if err != nil {
+			return err
+		}
+		note := fmt.Sprintf("%s; %d images, the peer's in a folder, in the page cache; epochs from the second on, each with its boundary; %d cores, ours as many decode threads, peer %d workers, the best of those tried",
+			photographsText, images, runtime.NumCPU(), workers)
+		emit(s.row("loader/photos-all-cores/tar", values[0], "DataLoader, Pillow", values[2], "from a .tar; "+note))
+		emit(s.row("loader/photos-all-cores/tgz", values[1], "DataLoader, Pillow", values[2], "from a .tgz larger than the shuffle buffer, which each epoch inflates; "+note))
+		scaling := ratios(values[0], values[3])
+		emit(alone("loader/photos-all-cores/scaling", scaling.median(), "times the rate of one core",
+			fmt.Sprintf("%d cores; from a .tar: %.0f images/s beside %.0f of %d images by a process that has one core; %v; LibTorch %s",
+				runtime.NumCPU(), values[0].median(), values[3].median(), few, scaling, cgotorch.LibTorchVersion())))
+		return nil
+	})
+}
+
+// benchLoaderCIFAR compares small images, where what is done once an image and once a batch weighs most.
+func benchLoaderCIFAR(c *config, emit func(row)) error {
+	full := cifar
+	full.archive = "cifar10-train.tgz" // 50,000 images
+	if _, err := c.find(full.archive); err != nil {
+		full = cifar
+	}
+	return c.withPhotographs(full, func(all photographs, folder string) error {
+		archive := filepath.Join(folder, "images.tgz")
+		images := c.or(16, len(all))
+		if err := all.writeTgz(archive, images); err != nil {
+			return err
+		}
+		s := comparison{c: c, recipe: full}
+		defer s.close()
+		if err := errors.Join(s.ours(archive), s.theirs(archive, "pillow")); err != nil {
+			return err
+		}
+		workers, err := s.processes[1].bestWorkers(c, false)
+		if err != nil {
+			return err
+		}
+		values, err := interleave(c.roundsOr(3), s.sides()...)
+		if err != nil {
+			return err
+		}
+		emit(s.row("loader/cifar", values[0], "DataLoader, Pillow", values[1],
+			fmt.Sprintf("uint8 batches of 128x32x32x3, random crop of 4 pixels' padding; %d images, ours from a .tgz that the shuffle buffer holds, the peer's in a folder, in the page cache; epochs from the second on, each with its boundary; %d cores, ours as many decode threads, peer %d workers, the best of those tried",
+				images, runtime.NumCPU(), workers)))
+		return nil
+	})
+}
+
+// images is the length of an epoch of photographs: some seconds on as many cores.
+func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
+
+// withPhotographs calls use with the images of a recipe, and a folder for what is made of them that is removed afterwards.
+func (c *config) withPhotographs(r recipe, use func(all photographs, folder string) error) error {
+	once, err := c.find(r.archive)
+	if err != nil {
+		return err
+	}
+	all, err := readPhotographs(once)
+	if err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "bench-photographs-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	return use(all, folder)
+}

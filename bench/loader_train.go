@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// benchLoaderTrain trains ResNet-50 from one long .tgz and asks what share of its rate on a resident batch is left. Three take turns:
+// steps on the resident batch; a new loader's first epoch and the ones after it; the same of a new DataLoader.
+func benchLoaderTrain(c *config, emit func(row)) error {
+	if !c.device.IsCUDA() && !c.brief {
+		return errors.New("a CPU trains ResNet-50 so slowly that any loader keeps up; use -device cuda")
+	}
+	r := imagenet
+	if !c.device.IsCUDA() {
+		r = cifar
+	}
+	r.batch = c.or(2, 256)
+	return c.withPhotographs(r, func(all photographs, folder string) error {
+		b, err := newLoaderTraining(c, r, all, folder)
+		if err != nil {
+			return err
+		}
+		defer b.close()
+		return b.run(emit)
+	})
+}
+
+// loaderTraining is a model, and what it is trained on.
+type loaderTraining struct {
+	*learner
+	c              *config
+	recipe         recipe
+	switches       switches
+	peer           *peer
+	options        imageloader.Options
+	archive        string
+	count          int              // images in the archive
+	epochs         int              // after the first
+	steps          int              // of a block on the resident batch
+	workers        int              // the peer's
+	images, labels *cgotorch.Tensor // resident
+	rounds         []rates          // ours
+	theirs         []rates
+}
+
+// rates are what one run of a first epoch and later ones gave: images per second, cores busy in the later epochs, MiB resident at
+// the peak where that was watched.
+type rates struct{ First, Later, Cores, Peak float64 }
+
+func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
+	const batches = 64 // an epoch's
+	b := &loaderTraining{
+		c: c, recipe: r, switches: switches{benchmark: c.device.IsCUDA()}, archive: filepath.Join(folder, "photographs.tgz"), count: r.batch * c.or(2, batches),
+		epochs: c.or(1, 3), steps: c.or(1, 50), workers: c.or(1, 16),
+	}
+	b.options = imageloader.Options{
+		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: all.classes(), Transform: r.crop, Workers: c.threads,
+	}
+	var err error
+	if err = all.writeTgz(b.archive, b.count); err == nil {
+		err = b.open()
+	}
+	if err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *loaderTraining) open() error {
+	r := b.recipe
+	const steps = 1_000_000 // of the schedule: more than are taken
+	var err error
+	if b.peer, err = b.c.startPeer("train.py", b.switches); err != nil {
+		return err
+	}
+	err = b.peer.do(nil, "prepare", "archive", b.archive, "part", r.train, "recipe", r.name, "batch", r.batch, "device", b.c.device.String(), "steps", steps)
+	if err != nil {
+		return err
+	}
+	if b.learner, err = r.learner(b.c, 1, steps); err != nil {
+		return err
+	}
+	return b.stream.Do(func(x *cgotorch.Exec) error {
+		images := x.Randn(cgotorch.Float32, int64(r.batch), 3, int64(r.size), int64(r.size))
+		b.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
+		b.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, r.classes, int64(r.batch)))
+		return nil
+	})
+}
+
+func (b *loaderTraining) run(emit func(row)) error {
+	values, err := interleave(b.c.roundsOr(3), b.resident, b.ours, b.pytorch)
+	if err != nil {
+		return err
+	}
+	resident := values[0]
+	common := fmt.Sprintf("%s, batch %d, autocast to bfloat16, channels last, fused SGD with Nesterov momentum; one .tgz of %d images in the page cache, %d batches an epoch, then %d epochs, each with its boundary; resident batch %.0f images/s, %v, and by it both sides are divided; %s; %v; ours %d decode threads; peer %d workers, page-locked, ImageFolder and Pillow; %s",
+		b.recipe.model, b.options.BatchSize, b.count, b.count/b.options.BatchSize, b.epochs, resident.median(), resident, b.c.settings(), b.switches, b.c.threads, b.workers, b.peer.versions)
+	share := func(name, text string, of func(rates) float64) {
+		ours, theirs := column(b.rounds[1:], of), column(b.theirs[1:], of)
+		a, p := ratios(ours, resident), ratios(theirs, resident)
+		r := against("loader/train/"+name, a.median(), "share of the resident rate", "PyTorch, DataLoader", p.median(), higher,
+			fmt.Sprintf("%s; %.0f images/s, peer %.0f; ours %v; peer %v; %s", text, ours.median(), theirs.median(), a, p, common))
+		r.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
+		emit(r)
+	}
+	share("second-epoch", "the epochs from the second on", func(r rates) float64 { return r.Later })
+	share("first-epoch", "the first epoch, opening the archive included, the peer's after it was unpacked", func(r rates) float64 { return r.First })
+	cores := func(r rates) float64 { return r.Cores }
+	emit(against("loader/train/cores-busy", column(b.rounds[1:], cores).median(), "cores", "PyTorch, DataLoader", column(b.theirs[1:], cores).median(), lower,
+		fmt.Sprintf("processor time of the process, the peer's with its workers, by the time on the clock, in the epochs from the second on, of %d cores; %s", runtime.NumCPU(), common)))
+	emit(against("loader/train/peak-resident", column(b.rounds[1:], func(r rates) float64 { return r.Peak }).max(), "MiB", "PyTorch, DataLoader", b.theirs[0].Peak, lower,
+		"the most that was resident during the epochs; the peer's after every eighth step, as proportional set size with its workers, in a round whose times do not count; "+common))
+	return nil
+}
+
+func column(all []rates, of func(rates) float64) sample {
+	var s sample
+	for _, r := range all {
+		s = append(s, of(r))
+	}
+	return s
+}
+
+// resident runs a block of steps on the resident batch.
+func (b *loaderTraining) resident() (float64, error) {
+	if err := b.c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for range b.steps {
+		err := b.stream.Do(func(x *cgotorch.Exec) error {
+			b.step(x, b.images, b.labels)
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	if err := b.c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	return float64(b.steps*b.options.BatchSize) / time.Since(began).Seconds(), nil
+}
+
+// ours opens the archive, and trains for an epoch and the ones after it.
+func (b *loaderTraining) ours() (float64, error) {
+	if err := errors.Join(resetPeak(), b.c.device.Synchronize()); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	loader, err := imageloader.Open(b.archive, b.options)
+	if err != nil {
+		return 0, err
+	}
+	defer loader.Close()
+	ahead, err := prefetcher.New(loader, b.c.device, prefetcher.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer ahead.Close()
+	opened := time.Since(began)
+	var r rates
+	if r.First, err = b.epochsSince(began, ahead, 1); err != nil {
+		return 0, err
+	}
+	began, cpu := time.Now(), cpuTime()
+	if r.Later, err = b.epochsSince(began, ahead, b.epochs); err != nil {
+		return 0, err
+	}
+	r.Cores = (cpuTime() - cpu).Seconds() / time.Since(began).Seconds()
+	r.Peak = float64(processStatus()["VmHWM"]) / 1024
+	b.rounds = append(b.rounds, r)
+	fmt.Fprintf(os.Stderr, "bench: opened in %.2f s, then %+v; loader %+v; prefetcher %+v\n", opened.Seconds(), r, loader.Stats(), ahead.Stats())
+	return r.Later, nil
+}
+
+// epochsSince trains for so many epochs and returns the images per second since a moment, until the device is done.
+func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetcher, epochs int) (float64, error) {
+	images := 0
+	for range epochs {
+		n, err := b.epoch(ahead, 0, nil)
+		if err != nil {
+			return 0, err
+		}
+		images += n
+	}
+	if want := epochs * b.count; images != want {
+		return 0, fmt.Errorf("%d epochs had %d images, want %d", epochs, images, want)
+	}
+	err := b.c.device.Synchronize()
+	return float64(images) / time.Since(began).Seconds(), err
+}
+
+// pytorch does the same with a DataLoader.
+func (b *loaderTraining) pytorch() (float64, error) {
+	var r rates
+	err := b.peer.do(&r, "epochs", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
+	b.theirs = append(b.theirs, r)
+	fmt.Fprintf(os.Stderr, "bench: peer %+v\n", r)
+	return r.Later, err
+}
+
+func (b *loaderTraining) close() {
+	b.images.Close()
+	b.labels.Close()
+	if b.learner != nil {
+		b.learner.close()
+	}
+	if b.peer != nil {
+		b.peer.close()
+	}
+}
+
+// resetPeak makes VmHWM of /proc/self/status begin anew.
+func resetPeak() error { return os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }

@@ -1,0 +1,52 @@
+package inflate
+
+import "hash/crc32"
+
+// checksum is the CRC-32 of so many bytes, to be joined with that of the bytes that follow.
+type checksum struct {
+	crc   uint32
+	bytes int64
+}
+
+func checksumOf(p []byte) checksum { return checksum{crc32.ChecksumIEEE(p), int64(len(p))} }
+
+// then returns the checksum of the bytes of c followed by those of next: c's CRC, moved past next's bytes.
+func (c checksum) then(next checksum) checksum {
+	return checksum{multiply(power(next.bytes), c.crc) ^ next.crc, c.bytes + next.bytes}
+}
+
+// CRCs are polynomials over GF(2), their highest power in bit 0, modulo the CRC's own.
+const one = uint32(1) << 31
+
+// multiply returns a * b.
+func multiply(a, b uint32) uint32 {
+	product := uint32(0)
+	for bit := one; ; bit >>= 1 {
+		if a&bit != 0 {
+			product ^= b
+			if a&(bit-1) == 0 {
+				return product
+			}
+		}
+		if bit == 1 {
+			return product
+		}
+		carry := b & 1
+		b >>= 1
+		if carry != 0 {
+			b ^= crc32.IEEE
+		}
+	}
+}
+
+// power returns x^(8 * bytes).
+func power(bytes int64) uint32 {
+	result, square := one, one>>8 // x^0, x^8
+	for ; bytes > 0; bytes >>= 1 {
+		if bytes&1 != 0 {
+			result = multiply(square, result)
+		}
+		square = multiply(square, square)
+	}
+	return result
+}

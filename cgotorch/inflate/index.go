@@ -1,0 +1,183 @@
+package inflate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sort"
+)
+
+// Index says where in a gzip file inflating can begin. It is made by reading the file once, see [Reader.Index], and does not
+// change afterwards.
+type Index struct {
+	fileSize int64
+	size     int64
+	points   []point
+}
+
+// point is where a segment begins, see Note [Inflating in parallel].
+type point struct {
+	place
+	offset int64    // of its first byte in the content
+	sum    checksum // of the content up to the next point
+	runs   []byte   // what is needed of the window before it
+}
+
+// Size returns the number of bytes that the file holds, inflated.
+func (x *Index) Size() int64 { return x.size }
+
+// FileSize returns the number of bytes of the gzip file itself.
+func (x *Index) FileSize() int64 { return x.fileSize }
+
+// Segments returns the number of parts that can be inflated by themselves, at least 1, and at most a few MiB each unless the
+// compressor made it otherwise.
+func (x *Index) Segments() int { return len(x.points) }
+
+// Segment returns the offset of the first byte of a segment, 0 to Segments()-1, in the content.
+func (x *Index) Segment(i int) int64 { return x.points[i].offset }
+
+// SegmentAt returns the segment that holds the byte at an offset; the last one for offsets from its beginning on.
+func (x *Index) SegmentAt(offset int64) int {
+	return max(sort.Search(len(x.points), func(i int) bool { return x.points[i].offset > offset })-1, 0)
+}
+
+// end returns the offset in the content behind a segment.
+func (x *Index) end(i int) int64 {
+	if i+1 < len(x.points) {
+		return x.points[i+1].offset
+	}
+	return x.size
+}
+
+// appendRuns appends the bytes of a window that are used: how many to pass over, how many follow, and these; over and over.
+func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
+	for at := 0; at < window; {
+		begin := at
+		for begin < window && !used[begin] {
+			begin++
+		}
+		end := begin
+		for end < window && used[end] {
+			end++
+		}
+		if end == begin {
+			break
+		}
+		to = binary.AppendUvarint(to, uint64(begin-at))
+		to = binary.AppendUvarint(to, uint64(end-begin))
+		to = append(to, known[begin:end]...)
+		at = end
+	}
+	return to
+}
+
+// fill writes runs into a window; the rest becomes 0. It reports whether they are well formed.
+func fill(to []byte, runs []byte) bool {
+	clear(to)
+	for at := uint64(0); len(runs) > 0; {
+		skip, n := binary.Uvarint(runs)
+		if n <= 0 || skip > uint64(window)-at {
+			return false
+		}
+		runs, at = runs[n:], at+skip
+		count, n := binary.Uvarint(runs)
+		if n <= 0 || count > uint64(window)-at || count > uint64(len(runs)-n) {
+			return false
+		}
+		copy(to[at:], runs[n:][:count])
+		runs, at = runs[n:][count:], at+count
+	}
+	return true
+}
+
+// expansion is more than deflate can make of a byte.
+const expansion = 1100
+
+// AppendBinary appends the index in a form for files: about a thousandth of the gzip file for photographs, a hundredth for
+// text.
+func (x *Index) AppendBinary(to []byte) ([]byte, error) {
+	to = binary.AppendUvarint(to, uint64(x.fileSize))
+	to = binary.AppendUvarint(to, uint64(x.size))
+	to = binary.AppendUvarint(to, uint64(len(x.points)))
+	var bit uint64
+	var offset int64
+	for _, p := range x.points {
+		kind := uint64(0)
+		if p.member {
+			kind = 1
+		}
+		to = binary.AppendUvarint(to, (p.bit-bit)<<1|kind)
+		to = binary.AppendUvarint(to, uint64(p.offset-offset))
+		to = binary.LittleEndian.AppendUint32(to, p.sum.crc)
+		to = binary.AppendUvarint(to, uint64(len(p.runs)))
+		to = append(to, p.runs...)
+		bit, offset = p.bit, p.offset
+	}
+	return to, nil
+}
+
+// UnmarshalBinary reads what AppendBinary wrote. It fails with [ErrIndex] for anything else; whether the index is right for a
+// file, inflating will tell.
+func (x *Index) UnmarshalBinary(from []byte) error {
+	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrIndex, what) }
+	short := false
+	number := func() uint64 {
+		v, n := binary.Uvarint(from)
+		if n <= 0 {
+			short = true
+			return 0
+		}
+		from = from[n:]
+		return v
+	}
+	fileSize, size, count := number(), number(), number()
+	const most = 1 << 56
+	if short || fileSize > most || size > most || size > fileSize*expansion {
+		return bad("its sizes are out of range")
+	}
+	if count == 0 || count > uint64(len(from)) {
+		return bad("it ends early")
+	}
+	y := Index{fileSize: int64(fileSize), size: int64(size), points: make([]point, count)}
+	var bit, offset uint64
+	var check [window]byte
+	for i := range y.points {
+		step, forward := number(), number()
+		if short || len(from) < 4 {
+			return bad("it ends early")
+		}
+		if step>>1 > most || forward > most || bit+step>>1 > fileSize*8 || offset+forward > size {
+			return bad("a point lies behind the end")
+		}
+		if i > 0 && (step>>1 == 0 || forward > (step>>4+2)*expansion) || i == 0 && (step>>1 != 0 || forward != 0) {
+			return bad("its points are not in order")
+		}
+		bit, offset = bit+step>>1, offset+forward
+		p := &y.points[i]
+		p.place, p.offset = place{bit, step&1 == 1}, int64(offset)
+		if p.member && bit%8 != 0 {
+			return bad("a member does not begin at a byte")
+		}
+		p.sum.crc = binary.LittleEndian.Uint32(from)
+		from = from[4:]
+		length := number()
+		if short || length > uint64(len(from)) {
+			return bad("it ends early")
+		}
+		p.runs, from = from[:length:length], from[length:]
+		if !fill(check[:], p.runs) {
+			return bad("a window is damaged")
+		}
+	}
+	if len(from) > 0 {
+		return bad("it is longer than it says")
+	}
+	for i := range y.points {
+		y.points[i].sum.bytes = y.end(i) - y.points[i].offset
+	}
+	last := y.points[len(y.points)-1]
+	if (size - uint64(last.offset)) > (fileSize-last.bit/8+1)*expansion {
+		return bad("its size is out of range")
+	}
+	*x = y
+	return nil
+}

@@ -1,0 +1,41 @@
+package inflate
+
+import (
+	"errors"
+	"io"
+)
+
+// input is a part of a file in memory, which grows at its end as more is needed.
+type input struct {
+	file  io.ReaderAt
+	size  int64 // of the file
+	begin int64 // offset of bytes[0]
+	bytes []byte
+}
+
+// last says that the part reaches the end of the file.
+func (in *input) last() bool { return in.begin+int64(len(in.bytes)) >= in.size }
+
+// at returns the bytes from an offset on.
+func (in *input) at(offset int64) []byte { return in.bytes[offset-in.begin:] }
+
+// grow reads up to n more bytes. What lies before `keep` is forgotten when that is much.
+func (in *input) grow(n, keep int64) error {
+	if gone := keep - in.begin; gone > 1<<20 {
+		in.bytes = in.bytes[:copy(in.bytes, in.bytes[gone:])]
+		in.begin += gone
+	}
+	end := in.begin + int64(len(in.bytes))
+	n = min(n, in.size-end)
+	had := len(in.bytes)
+	in.bytes = append(in.bytes, make([]byte, n)...)
+	got, err := in.file.ReadAt(in.bytes[had:], end)
+	in.bytes = in.bytes[:had+got]
+	if int64(got) == n {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF // shorter than it said
+	}
+	return err
+}

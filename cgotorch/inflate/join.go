@@ -1,0 +1,114 @@
+package inflate
+
+import "time"
+
+// joiner goes through the chunks in order and hands on their segments.
+type joiner struct {
+	*Reader
+	place  place
+	window [window]byte // before place
+	ended  bool         // nothing is to follow
+}
+
+// join is the goroutine between those of the chunks and Read.
+func (r *Reader) join(chunks <-chan chan chunk) {
+	defer r.running.Done()
+	j := joiner{Reader: r, place: place{member: true}}
+	begin := int64(0)
+	for one := range chunks {
+		c := <-one
+		j.chunk(c, uint64(begin+chunkBytes)*8)
+		begin += chunkBytes
+	}
+	if r.ctx.Err() == nil && !j.ended {
+		j.serial(noStop) // the last chunk's blocks end before its trailer does
+	}
+}
+
+// chunk hands on all that begins before stop.
+func (j *joiner) chunk(c chunk, stop uint64) {
+	segments := c.segments
+	if len(segments) > 0 && !j.ended && j.place.bit < segments[0].begin.bit && !j.isAt(segments[0]) {
+		j.serial(segments[0].begin.bit)
+	}
+	if len(segments) == 0 || j.ended || !j.isAt(segments[0]) {
+		for _, s := range segments {
+			s.free()
+		}
+		c.release()
+	} else {
+		segments[len(segments)-1].read = c.release
+		segments[0].begin = j.place
+		for i, s := range segments {
+			if !j.hand(s) {
+				for _, left := range segments[i+1:] {
+					left.free()
+				}
+				break
+			}
+		}
+	}
+	j.serial(stop)
+}
+
+// isAt says whether a segment begins where the reader has arrived. Where a stored block begins is known only to some bits: there
+// must be nothing but zeros between the place and the block's length.
+func (j *joiner) isAt(s *segment) bool {
+	if !s.stored {
+		return j.place == s.begin
+	}
+	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit) // before the length; the lead byte has the last eight
+	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
+}
+
+// serial inflates here what begins before stop.
+func (j *joiner) serial(stop uint64) {
+	for !j.ended && j.place.bit < stop && j.ctx.Err() == nil {
+		in := input{file: j.file, size: j.size, begin: int64(j.place.bit / 8)}
+		err := in.grow(more, in.begin)
+		if err != nil {
+			j.hand(&segment{begin: j.place, whole: true, buffers: &j.buffers, end: atBoundary, next: j.place, err: err})
+			return
+		}
+		j.inflate(in, j.place, stop, j.hand)
+	}
+}
+
+// hand gives a segment to Read, with all parts of it that follow. It says whether more can follow.
+func (j *joiner) hand(s *segment) bool {
+	for {
+		before := j.window
+		s.tail(&j.window)
+		s.done = make(chan struct{})
+		open, stop := s.open, s.stop
+		s.open = nil
+		j.place = s.next
+		if s.err != nil || s.end == atEnd {
+			j.ended = true
+			j.enough()
+		}
+		j.running.Add(1)
+		go func() {
+			defer j.running.Done()
+			began := time.Now()
+			s.settle(&before)
+			j.busy.Add(int64(time.Since(began)))
+		}()
+		select {
+		case j.out <- s:
+		case <-j.ctx.Done():
+			j.ended = true
+		}
+		if open == nil {
+			return !j.ended
+		}
+		if j.ended {
+			open.close()
+			return false
+		}
+		s = open.continued(&j.buffers, &j.window, stop)
+		if s.open == nil {
+			open.close()
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package inflate
+
+// #include "cgotorch_inflate.h"
+import "C"
+
+import (
+	"math"
+	"sync"
+)
+
+// Note [Inflating in parallel]
+//
+// A gzip file is cut into chunks of equal compressed length. For each, some goroutine looks for the first block that begins in
+// it and inflates from there to the first block that begins in the next chunk, with a window it does not know: what is copied
+// out of that window stays a place in it, in 16-bit elements, until 32 KiB have been written without one. The reader then
+// goes through the chunks in order. It knows the window at the end of each, and so what the next one's places stand for. It also
+// knows where the next chunk's first block really begins: where that is not what was found (the bytes looked like a block, or
+// the block is of a kind that cannot be found), the chunk is inflated again from the right place.
+//
+// What lies between two restart points is a segment. All segments are inflated as if nothing were known before them, also
+// where it is: so it is known which bytes of the window each one needs, and no more than those are stored in the index.
+
+const (
+	chunkBytes  = 2 << 20  // compressed
+	spacing     = 1 << 20  // inflated bytes after which the next block begins a new segment
+	mostBytes   = 16 << 20 // inflated bytes after which a segment ends without a block having ended
+	firstNarrow = 1536 << 10
+	firstWide   = 96 << 10
+)
+
+// segment is what lies between two restart points, or a part of that which is no more than mostBytes.
+type segment struct {
+	begin  place
+	lead   byte // of a stored block: the byte in which its header lies
+	stored bool // begin is the last bit where the header of a stored block can lie
+	whole  bool // it begins at a restart point
+
+	wide   []uint16 // its first bytes
+	narrow []byte   // the others
+	ends   []end    // of members
+	end    why      // atBoundary, atMember, atEnd; isFull: the segment goes on
+	open   *stream  // which goes on with it then, to the first block at stop
+	stop   uint64
+	next   place  // behind it
+	err    error  // what comes behind it
+	read   func() // called when its bytes have been read; may be nil
+
+	buffers *buffers // where memory is from and goes back to
+	memory  output   // that of wide and narrow
+
+	// Filled in by settle.
+	head  []byte     // wide, resolved
+	parts []checksum // of the content up to each of ends, and behind the last
+	sum   checksum   // of all
+	runs  []byte     // the window's bytes that it needs, see appendRuns
+	done  chan struct{}
+}
+
+func (s *segment) bytes() int { return len(s.wide) + len(s.narrow) }
+
+// free gives the segment's memory back, and ends a stream that would have gone on with it.
+func (s *segment) free() {
+	give(&s.buffers.wide, s.memory.wide)
+	give(&s.buffers.head, s.head)
+	give(&s.buffers.narrow, s.memory.narrow)
+	s.wide, s.head, s.narrow, s.memory = nil, nil, nil, output{}
+	if s.open != nil {
+		s.open.close()
+		s.open = nil
+	}
+}
+
+// buffers keeps memory for the next segments.
+type buffers struct{ wide, head, narrow, in sync.Pool }
+
+func (b *buffers) takeWide(n int) []uint16 {
+	if kept, ok := b.wide.Get().(*[]uint16); ok && cap(*kept) >= n {
+		return (*kept)[:cap(*kept)]
+	}
+	return make([]uint16, n)
+}
+
+func takeBytes(pool *sync.Pool, n int) []byte {
+	if kept, ok := pool.Get().(*[]byte); ok && cap(*kept) >= n {
+		return (*kept)[:cap(*kept)]
+	}
+	return make([]byte, n)
+}
+
+func give[T any](pool *sync.Pool, p []T) {
+	if cap(p) > 0 {
+		p = p[:cap(p)]
+		pool.Put(&p)
+	}
+}
+
+// segment inflates from the stream's place to the next restart point at stopBit or behind it, or spacing bytes away.
+func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
+	seg := &segment{begin: begin, whole: true, buffers: b}
+	wide := output{wide: b.takeWide(window + firstWide + room), at: window, unknown: window}
+	unknownWindow(wide.wide)
+	if s.history > 0 {
+		s.history = window
+	}
+	var err error
+	for {
+		seg.end, err = s.run(&wide, stopBit, window+spacing)
+		if err != nil || seg.end != isFull || wide.at >= window+mostBytes {
+			break
+		}
+		larger := make([]uint16, 2*len(wide.wide))
+		copy(larger, wide.wide[:wide.at])
+		wide.wide = larger
+	}
+	seg.memory.wide, seg.wide = wide.wide, wide.wide[window:wide.at]
+	seg.addEnds(wide.ends, 0)
+	if err == nil && seg.end == isKnown {
+		err = s.narrow(b, seg, wide.wide[:wide.at], stopBit)
+	}
+	seg.next, seg.err = s.place(seg.end), err
+	if seg.end == isFull && seg.err == nil {
+		seg.open, seg.stop = s, stopBit
+	}
+	return seg
+}
+
+// narrow inflates the rest of a segment whose last 32 KiB are known.
+func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64) (err error) {
+	o := output{narrow: takeBytes(&b.narrow, window+firstNarrow+room), at: window}
+	for i, element := range wide[len(wide)-window:] {
+		o.narrow[i] = byte(element)
+	}
+	before := len(seg.wide)
+	for {
+		seg.end, err = s.run(&o, stopBit, window+spacing-before)
+		if err != nil || seg.end != isFull || o.at >= window+mostBytes {
+			break
+		}
+		larger := make([]byte, 2*len(o.narrow))
+		copy(larger, o.narrow[:o.at])
+		o.narrow = larger
+	}
+	seg.memory.narrow, seg.narrow = o.narrow, o.narrow[window:o.at]
+	seg.addEnds(o.ends, before)
+	return err
+}
+
+// addEnds adds the ends of members in an output that follows so many bytes.
+func (seg *segment) addEnds(ends []end, before int) {
+	for _, e := range ends {
+		seg.ends = append(seg.ends, end{before + e.at - window, e.trailer})
+	}
+}
+
+// continued inflates the part of a segment that follows another part, of which the last bytes are given.
+func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *segment {
+	seg := &segment{begin: place{bit: s.bit}, buffers: b}
+	o := output{narrow: takeBytes(&b.narrow, window+spacing+room), at: window}
+	copy(o.narrow, before[:])
+	seg.end, seg.err = s.run(&o, stopBit, window+spacing)
+	seg.memory.narrow, seg.narrow, seg.next = o.narrow, o.narrow[window:o.at], s.place(seg.end)
+	seg.addEnds(o.ends, 0)
+	if seg.end == isFull && seg.err == nil {
+		seg.open, seg.stop = s, stopBit
+	}
+	return seg
+}
+
+// settle completes a segment, now that the window before it is known.
+func (s *segment) settle(before *[window]byte) {
+	defer close(s.done)
+	s.head = takeBytes(&s.buffers.head, len(s.wide))[:len(s.wide)]
+	resolve(s.wide, before, s.head)
+	if s.whole {
+		s.runs = s.needs(before)
+	}
+	at := 0
+	for _, e := range s.ends {
+		s.parts = append(s.parts, s.checksum(at, e.at))
+		at = e.at
+	}
+	s.parts = append(s.parts, s.checksum(at, s.bytes()))
+	for _, part := range s.parts {
+		s.sum = s.sum.then(part)
+	}
+}
+
+// checksum returns that of a part of a settled segment.
+func (s *segment) checksum(from, to int) checksum {
+	head := len(s.head)
+	a := checksumOf(s.head[min(from, head):min(to, head)])
+	return a.then(checksumOf(s.narrow[max(from-head, 0):max(to-head, 0)]))
+}
+
+// needs returns the bytes of the window that the segment needs. One that is shorter than a window does not tell what those
+// behind it need, so all of it is kept then.
+func (s *segment) needs(before *[window]byte) []byte {
+	var used [window]bool
+	if s.begin.member {
+		return nil // nothing reaches behind the beginning of a member
+	}
+	if s.bytes() < window {
+		for i := range used {
+			used[i] = true
+		}
+		return appendRuns(nil, before, &used)
+	}
+	for _, element := range s.wide {
+		if int(element) >= int(C.CTD_INFLATE_UNKNOWN) {
+			used[int(element)-int(C.CTD_INFLATE_UNKNOWN)] = true
+		}
+	}
+	return appendRuns(nil, before, &used)
+}
+
+// tail moves the window behind the segment. The wide elements need not be resolved yet.
+func (s *segment) tail(before *[window]byte) {
+	n := s.bytes()
+	if len(s.narrow) >= window {
+		copy(before[:], s.narrow[len(s.narrow)-window:])
+		return
+	}
+	var after [window]byte
+	keep := max(window-n, 0)
+	copy(after[:keep], before[window-keep:])
+	wide := s.wide[max(len(s.wide)+len(s.narrow)-window, 0):]
+	resolve(wide, before, after[keep:keep+len(wide)])
+	copy(after[keep+len(wide):], s.narrow)
+	*before = after
+}
+
+const noStop = math.MaxUint64

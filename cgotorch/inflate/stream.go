@@ -1,0 +1,248 @@
+package inflate
+
+// #include "cgotorch_inflate.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+)
+
+const (
+	window = int(C.CTD_INFLATE_WINDOW)
+	room   = int(C.CTD_INFLATE_ROOM)
+	more   = 128 << 10 // bytes to read when there are not enough
+)
+
+// stream inflates a file from one place on, through the ends of its members. It must be closed.
+type stream struct {
+	in      input
+	handle  *C.ctd_inflater
+	bit     uint64 // of the file, where the next is
+	member  uint64 // where the header of the latest member begins
+	history int    // bytes that a match may reach back
+	io      C.ctd_inflate
+}
+
+// place is where a block or a member begins.
+type place struct {
+	bit    uint64
+	member bool // the header of a member; else a block
+}
+
+// newStream starts at a place.
+func newStream(in input, p place) (*stream, error) {
+	s := &stream{in: in, bit: p.bit, member: p.bit, history: window}
+	if err := take(C.ctd_inflater_new(&s.handle)); err != nil {
+		return nil, err
+	}
+	if !p.member {
+		return s, nil
+	}
+	s.history = 0
+	if err := s.header(int64(p.bit / 8)); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// place returns where the stream is after a run that stopped for some reason.
+func (s *stream) place(stopped why) place {
+	if stopped == atMember {
+		return place{s.member, true}
+	}
+	return place{bit: s.bit}
+}
+
+func (s *stream) close() {
+	C.ctd_inflater_free(s.handle)
+	s.handle = nil
+}
+
+// why says why a run stopped.
+type why int
+
+const (
+	atBoundary why = iota + 1 // a block has ended at the wanted place
+	atMember                  // a member has ended there
+	atEnd                     // nothing follows in the file
+	isFull                    // no room is left
+	isKnown                   // wide elements are no longer needed
+)
+
+// output is where a run writes. Its elements begin behind a window.
+type output struct {
+	wide    []uint16 // one of the two
+	narrow  []byte
+	at      int
+	unknown int
+	ends    []end // of members
+}
+
+// end is where a member ends among the elements.
+type end struct {
+	at int
+	trailer
+}
+
+func (o *output) room() int { return max(len(o.wide), len(o.narrow)) - o.at - room }
+
+// run inflates up to the first end of a block at stopBit or behind it, or with stopAt elements or more. Through the end of a
+// member it goes on.
+func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
+	for {
+		stopped, err := s.step(o, stopBit, stopAt)
+		if err != nil {
+			return 0, err
+		}
+		switch stopped {
+		case C.CTD_INFLATE_BOUNDARY:
+			return atBoundary, nil
+		case C.CTD_INFLATE_FULL:
+			return isFull, nil
+		case C.CTD_INFLATE_KNOWN:
+			return isKnown, nil
+		case C.CTD_INFLATE_MORE:
+			if err := s.in.grow(more, int64(s.bit/8)); err != nil {
+				return 0, err
+			}
+		case C.CTD_INFLATE_FINAL:
+			ended, err := s.endMember(o)
+			if err != nil {
+				return 0, err
+			}
+			if ended {
+				return atEnd, nil
+			}
+			if s.member >= stopBit || o.at >= stopAt {
+				return atMember, nil
+			}
+		}
+	}
+}
+
+// step is one call into C.
+func (s *stream) step(o *output, stopBit uint64, stopAt int) (C.int32_t, error) {
+	base := uint64(s.in.begin) * 8
+	s.io = C.ctd_inflate{
+		bit: C.uint64_t(s.bit - base), at: C.uint64_t(o.at), history: C.uint64_t(min(s.history, window)), unknown: C.uint64_t(o.unknown),
+		stop_bit: C.uint64_t(stopBit - min(stopBit, base)), stop_at: C.uint64_t(max(stopAt, 0)),
+	}
+	var to unsafe.Pointer
+	size := len(o.narrow)
+	if o.wide != nil {
+		s.io.wide = 1
+		to, size = unsafe.Pointer(unsafe.SliceData(o.wide)), len(o.wide)
+	} else {
+		to = unsafe.Pointer(unsafe.SliceData(o.narrow))
+	}
+	if s.in.last() {
+		s.io.last = 1
+	}
+	err := take(C.ctd_inflater_run(s.handle, (*C.uint8_t)(unsafe.SliceData(s.in.bytes)), C.size_t(len(s.in.bytes)), to, C.size_t(size), &s.io))
+	runtime.KeepAlive(s)
+	s.history += int(s.io.at) - o.at
+	s.bit, o.at, o.unknown = base+uint64(s.io.bit), int(s.io.at), int(s.io.unknown)
+	return s.io.stopped, err
+}
+
+// endMember reads the trailer of a member and the header of the next. It says whether there is none.
+func (s *stream) endMember(o *output) (ended bool, err error) {
+	at := int64(s.bit+7) / 8
+	if err := s.need(at, trailerBytes); err != nil {
+		return false, err
+	}
+	o.ends = append(o.ends, end{o.at, readTrailer(s.in.at(at))})
+	at += trailerBytes
+	s.bit, s.member = uint64(at)*8, uint64(at)*8
+	s.history = 0
+	if ended, err = s.onlyZeros(at); ended || err != nil {
+		return ended, err
+	}
+	if err = s.header(at); errors.Is(err, ErrNotGzip) {
+		err = ErrTrailing
+	}
+	return false, err
+}
+
+// header goes past the header of a member.
+func (s *stream) header(at int64) error {
+	for {
+		n, err := headerBytes(s.in.at(at))
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			s.bit = uint64(at+int64(n)) * 8
+			return nil
+		}
+		if s.in.last() {
+			return ErrTruncated
+		}
+		if err := s.in.grow(more, at); err != nil {
+			return err
+		}
+	}
+}
+
+// onlyZeros says whether nothing but zeros follow, which is padding. Anything else but a gzip header is an error.
+func (s *stream) onlyZeros(at int64) (bool, error) {
+	for {
+		for i, b := range s.in.at(at) {
+			if b == 0 {
+				continue
+			}
+			if rest := s.in.at(at)[i:]; i == 0 && (len(rest) < 2 && !s.in.last() || len(rest) >= 2 && rest[0] == 0x1f && rest[1] == 0x8b) {
+				return false, s.need(at, 2)
+			}
+			return false, ErrTrailing
+		}
+		if s.in.last() {
+			return true, nil
+		}
+		at += int64(len(s.in.at(at)))
+		if err := s.in.grow(more, at); err != nil {
+			return false, err
+		}
+		if s.in.begin+int64(len(s.in.bytes)) == at {
+			return false, fmt.Errorf("%w: no bytes at %d", ErrTruncated, at)
+		}
+	}
+}
+
+// need makes sure that n bytes from an offset on are there.
+func (s *stream) need(at, n int64) error {
+	for s.in.begin+int64(len(s.in.bytes)) < at+n {
+		if s.in.last() {
+			return ErrTruncated
+		}
+		if err := s.in.grow(more, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unknownWindow fills the part of a wide output before its elements.
+func unknownWindow(wide []uint16) {
+	for i := range window {
+		wide[i] = uint16(int(C.CTD_INFLATE_UNKNOWN) + i)
+	}
+}
+
+func resolve(wide []uint16, known *[window]byte, to []byte) {
+	if len(wide) > 0 {
+		C.ctd_inflate_resolve((*C.uint16_t)(&wide[0]), C.size_t(len(wide)), (*C.uint8_t)(&known[0]), (*C.uint8_t)(&to[0]))
+	}
+}
+
+// find returns where in the file a block or a member may begin, at a bit or behind it and before `to`.
+func (in *input) find(from, to uint64) (p place, stored, ok bool) {
+	base := uint64(in.begin) * 8
+	var bit C.uint64_t
+	kind := C.ctd_inflate_find((*C.uint8_t)(unsafe.SliceData(in.bytes)), C.size_t(len(in.bytes)), C.uint64_t(from-base), C.uint64_t(to-base), &bit)
+	return place{base + uint64(bit), kind == C.CTD_INFLATE_MEMBER}, kind == C.CTD_INFLATE_STORED, kind != 0
+}

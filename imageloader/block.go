@@ -1,0 +1,164 @@
+package imageloader
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+)
+
+// block is a run of samples that are read at once: of a .tgz those that begin in one segment of its index.
+type block struct {
+	first, count int   // numbers of samples
+	from, to     int64 // of the content of their shard, from the first one's first byte to the last one's last
+}
+
+// bytes returns the memory that a block takes while it is in use.
+func (b block) bytes() int { return int(b.to - b.from) }
+
+const (
+	blockSamples = 16      // of a shard whose samples are read one by one
+	blockBytes   = 1 << 20 // about that many bytes of them
+)
+
+// blocks cuts the samples into blocks.
+func (a *archive) blocks(x *index) []block {
+	var blocks []block
+	last, segment := int32(-1), 0
+	for i, s := range x.samples {
+		at := 0
+		shard := a.shards[s.shard]
+		content := shard.content.Load()
+		if content != nil {
+			at = content.Index().SegmentAt(s.offset)
+		}
+		end := s.offset + max(s.size, 0)
+		begins := len(blocks) == 0 || s.shard != last || at != segment
+		if !begins && content == nil {
+			b := blocks[len(blocks)-1]
+			begins = b.count == blockSamples || b.to-b.from > blockBytes
+		}
+		if begins {
+			blocks = append(blocks, block{first: i, from: s.offset})
+			last, segment = s.shard, at
+		}
+		b := &blocks[len(blocks)-1]
+		b.count++
+		if x.bad[i] == nil {
+			b.to = max(b.to, end)
+		}
+	}
+	for i := range blocks {
+		blocks[i].to = max(blocks[i].to, blocks[i].from)
+	}
+	return blocks
+}
+
+// memory is bytes of one or several items, which go back to where they are from with the last of these.
+type memory struct {
+	items atomic.Int32
+	free  func()
+}
+
+func (m *memory) release() {
+	if m != nil && m.items.Add(-1) == 0 {
+		m.free()
+	}
+}
+
+// loadBlock reads samples of one block, those with the numbers given.
+func (s *sequence) loadBlock(b block, numbers []int32) ([]item, error) {
+	shard := s.archive.shards[s.index.samples[b.first].shard]
+	if content := shard.content.Load(); content != nil {
+		return s.inflateBlock(shard, content, b, numbers)
+	}
+	return s.loadEach(numbers)
+}
+
+// inflateBlock inflates what is between the first and the last of some samples of a block.
+func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, numbers []int32) ([]item, error) {
+	x := s.index
+	from, to := b.to, b.from
+	for _, n := range numbers {
+		if x.bad[int(n)] == nil {
+			from, to = min(from, x.samples[n].offset), max(to, x.samples[n].offset+x.samples[n].size)
+		}
+	}
+	from = min(from, to)
+	m := &memory{}
+	var buf []byte
+	data, err := content.Inflate(from, to, func(n int) []byte {
+		buf = s.memory.take(n)
+		return buf
+	})
+	if err != nil {
+		s.memory.give(buf)
+		return nil, s.complete(shard, err)
+	}
+	items := make([]item, len(numbers))
+	held := int32(0)
+	for i, n := range numbers {
+		it := s.item(int(n))
+		if it.bad == nil {
+			at := x.samples[n].offset - from
+			it.data, it.memory = data[at:at+x.samples[n].size], m
+			held++
+		}
+		items[i] = it
+	}
+	m.free = func() { s.memory.give(buf) }
+	if m.items.Store(held); held == 0 {
+		m.free()
+	}
+	return items, nil
+}
+
+// loadEach reads samples one by one.
+func (s *sequence) loadEach(numbers []int32) ([]item, error) {
+	items := make([]item, len(numbers))
+	for i, n := range numbers {
+		it := s.item(int(n))
+		sample := s.index.samples[n]
+		switch {
+		case it.bad != nil:
+		case s.index.held != nil:
+			it.data = s.index.held[n]
+		default:
+			data, err := s.archive.shards[sample.shard].read(sample.entry(), s.memory.take)
+			if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
+				it.bad = bad
+			} else if err != nil {
+				for _, it := range items[:i] {
+					it.memory.release()
+				}
+				return nil, err
+			} else {
+				it.hold(s.memory, data)
+			}
+		}
+		items[i] = it
+	}
+	return items, nil
+}
+
+// hold makes the item the only user of data, which is from the pool.
+func (it *item) hold(pool *memoryPool, data []byte) {
+	it.data, it.memory = data, &memory{free: func() { pool.give(data) }}
+	it.memory.items.Store(1)
+}
+
+// item returns a sample without its data.
+func (s *sequence) item(number int) item {
+	x := s.index
+	sample := x.samples[number]
+	return item{number: number, shard: s.archive.shards[sample.shard], member: int(sample.member), name: sample.name, label: sample.label, bad: x.bad[number]}
+}
+
+// complete makes an error of a shard complete.
+func (s *sequence) complete(shard *shard, err error) error {
+	if full := (*Error)(nil); errors.As(err, &full) {
+		return err
+	}
+	return fmt.Errorf("%w", shard.explain(s.ctx, err))
+}

@@ -1,0 +1,300 @@
+package imageloader
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// part is items that are decoded into one buffer. The first images of one may complete the part before it.
+type part struct {
+	buffer *buffer
+	items  []item // whose images are not in a batch yet
+	done   chan struct{}
+
+	// Once done: where the images lie, in the order of the items, and what the decoder said.
+	images  int // usable ones
+	results []decode.Result
+	bad     []*Error // by item; nil for a usable one
+	err     error    // not about an image
+}
+
+// assemble sends batches until the epoch ends, which is io.EOF.
+func (e *epoch) assemble() error {
+	size := e.loader.ring.layout.batch
+	for {
+		e.cut(size)
+		if len(e.parts) == 0 && e.ended && !e.canCut(size) {
+			return e.finish()
+		}
+		if len(e.parts) == 0 {
+			if err := e.wait(size, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		oldest := e.parts[0]
+		select {
+		case <-oldest.done:
+			if err := e.complete(oldest, size); err != nil {
+				return err
+			}
+		default:
+			if err := e.wait(size, oldest.done); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// canCut says whether the pending items are a part: a whole one, or the last.
+func (e *epoch) canCut(size int) bool {
+	if o := e.loader.options; o.DropLast {
+		return len(e.pending) >= o.BatchSize
+	}
+	return len(e.pending) >= size || e.ended && e.readErr == nil && len(e.pending) > 0
+}
+
+// depth is how many parts are decoded at a time: so many that each thread has an image while the last ones of a part are
+// being decoded.
+func (e *epoch) depth(size int) int {
+	return min(1+(2*e.loader.pool.Workers()+size-1)/size, e.loader.options.Buffers-1)
+}
+
+// cut begins the next parts, as far as there are items and a buffer for them.
+func (e *epoch) cut(size int) {
+	for e.spare != nil && e.canCut(size) {
+		n := min(size, len(e.pending))
+		p := &part{buffer: e.spare, items: e.pending[:n:n]}
+		e.pending, e.spare = e.pending[n:], nil
+		e.parts = append(e.parts, p)
+		e.decode(p, 0)
+	}
+}
+
+// wait waits for whatever lets the assembler go on: items, a buffer, or a part that is being decoded.
+func (e *epoch) wait(size int, done <-chan struct{}) error {
+	l := e.loader
+	var items chan []item
+	if !e.ended && len(e.pending) < l.options.BatchSize {
+		items = e.items
+	}
+	var free chan *buffer
+	if e.spare == nil && len(e.parts) < max(e.depth(size), 1) {
+		free = l.ring.free
+	}
+	began := time.Now()
+	select {
+	case more, ok := <-items:
+		e.ended = !ok
+		e.pending = append(e.pending, more...)
+	case b := <-free:
+		l.ring.taking(b)
+		e.spare = b
+	case <-done:
+	case <-e.ctx.Done():
+		return context.Cause(e.ctx)
+	}
+	if done == nil {
+		waited := time.Since(began)
+		l.stats.update(func(s *Stats) {
+			if e.spare == nil {
+				s.WaitForBuffer += waited
+			} else {
+				s.WaitForSamples += waited
+			}
+		})
+	}
+	return nil
+}
+
+// decode decodes the items from one on into the part's buffer, behind the images that are there.
+func (e *epoch) decode(p *part, first int) {
+	l := e.loader
+	p.done = make(chan struct{})
+	images := make([]decode.Image, 0, len(p.items)-first)
+	for _, it := range p.items[first:] {
+		if it.bad == nil {
+			images = append(images, decode.Image{Data: it.data, Key: e.random(forKeys, it)})
+		}
+	}
+	each := l.ring.layout.each
+	to := p.buffer.images[p.images*each:][:len(images)*each]
+	results := make([]decode.Result, len(images))
+	go func() {
+		defer close(p.done)
+		began := time.Now()
+		p.err = l.pool.Decode(images, to, results)
+		l.stats.update(func(s *Stats) { s.Decode += time.Since(began) })
+		e.accept(p, first, results)
+	}()
+}
+
+// random returns an image's random number for one purpose in this epoch.
+func (e *epoch) random(p purpose, it item) uint64 {
+	return random(e.place.Seed, e.place.Epoch, p, uint64(it.number))
+}
+
+// accept closes the gaps of unusable images.
+func (e *epoch) accept(p *part, first int, results []decode.Result) {
+	if p.err != nil {
+		p.err = fmt.Errorf("imageloader: %s: %w", e.loader.archive.path, p.err)
+		return
+	}
+	each := e.loader.ring.layout.each
+	next, at, bytes := 0, p.images, 0
+	for i := first; i < len(p.items); i++ {
+		it := &p.items[i]
+		bad := it.bad
+		var result decode.Result
+		if bad == nil {
+			bytes += len(it.data)
+			result = results[next]
+			if bad, p.err = e.judge(*it, &result); p.err != nil {
+				return
+			}
+			if bad == nil {
+				if p.images != at {
+					copy(p.buffer.images[p.images*each:][:each], p.buffer.images[at*each:][:each])
+				}
+				p.images++
+			}
+			next++
+			at++
+			it.memory.release()
+			it.data, it.memory = nil, nil
+		}
+		p.bad, p.results = append(p.bad, bad), append(p.results, result)
+	}
+	e.loader.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
+}
+
+// complete makes a batch of the oldest part, which is decoded, if it has enough images or can get no more.
+func (e *epoch) complete(p *part, size int) error {
+	if p.err != nil {
+		return p.err
+	}
+	for p.images < size {
+		if len(e.parts) > 1 {
+			if err := e.borrow(p, e.parts[1], size-p.images); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(e.pending) > 0 {
+			n := min(size-p.images, len(e.pending))
+			first := len(p.items)
+			p.items = append(p.items, e.pending[:n]...)
+			e.pending = e.pending[n:]
+			e.decode(p, first)
+			return nil
+		}
+		if e.ended && e.readErr != nil {
+			return e.readErr
+		}
+		if e.ended {
+			break
+		}
+		if err := e.wait(size, nil); err != nil {
+			return err
+		}
+	}
+	return e.send(p)
+}
+
+// borrow moves up to n images from the beginning of the part behind.
+func (e *epoch) borrow(p, from *part, n int) error {
+	<-from.done
+	if from.err != nil {
+		return from.err
+	}
+	each := e.loader.ring.layout.each
+	items, moved := 0, 0
+	for items < len(from.items) && moved < n {
+		if from.bad[items] == nil {
+			moved++
+		}
+		items++
+	}
+	copy(p.buffer.images[p.images*each:], from.buffer.images[:moved*each])
+	copy(from.buffer.images, from.buffer.images[moved*each:from.images*each])
+	p.images, from.images = p.images+moved, from.images-moved
+	p.items, from.items = append(p.items, from.items[:items]...), from.items[items:]
+	p.bad, from.bad = append(p.bad, from.bad[:items]...), from.bad[items:]
+	p.results, from.results = append(p.results, from.results[:items]...), from.results[items:]
+	if len(from.items) == 0 {
+		e.parts = append(e.parts[:1], e.parts[2:]...)
+		e.loader.ring.give(from.buffer)
+	}
+	return nil
+}
+
+// send hands on the oldest part as a batch, and accounts for its unusable images.
+func (e *epoch) send(p *part) error {
+	batch := e.newBatch(p.buffer)
+	for i, it := range p.items {
+		e.place.Position++
+		if bad := p.bad[i]; bad != nil {
+			if err := e.skip(bad); err != nil {
+				return err
+			}
+			continue
+		}
+		p.buffer.labels[batch.N], p.buffer.flips[batch.N] = int64(it.label), 0
+		if p.results[i].Flip {
+			p.buffer.flips[batch.N] = 1
+		}
+		batch.Names = append(batch.Names, it.name)
+		batch.Keys = append(batch.Keys, e.random(forBatches, it))
+		batch.N++
+	}
+	e.parts = e.parts[1:]
+	if batch.N == 0 || e.loader.options.DropLast && batch.N < e.loader.options.BatchSize {
+		e.loader.ring.give(p.buffer)
+		return nil
+	}
+	e.place.Batch++
+	batch.State = e.place
+	batch.view(p.buffer)
+	e.full <- batch // has room for all: a batch is one of the ring's buffers
+	return nil
+}
+
+// abandon gives back what the assembler holds, at its end.
+func (e *epoch) abandon() {
+	for _, p := range e.parts {
+		<-p.done
+		for _, it := range p.items {
+			it.memory.release()
+		}
+		e.loader.ring.give(p.buffer)
+	}
+	if e.spare != nil {
+		e.loader.ring.give(e.spare)
+	}
+	e.parts, e.spare = nil, nil
+}
+
+// finish ends the epoch: with io.EOF, or because too many of its images were unusable.
+func (e *epoch) finish() error {
+	l := e.loader
+	if e.readErr != nil {
+		return e.readErr
+	}
+	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last ones are dropped
+	if err := l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// view gives the batch the part of the buffer that it fills.
+func (b *HostBatch) view(memory *buffer) {
+	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
+	b.Labels = memory.labels[:b.N]
+	b.Flip = unsafe.Slice((*bool)(unsafe.Pointer(unsafe.SliceData(memory.flips))), b.N)
+}

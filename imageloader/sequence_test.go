@@ -1,0 +1,253 @@
+package imageloader
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image"
+	"image/png"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// noisy returns n PNGs of random pixels, 30 KB each, which no compressor makes smaller.
+func noisy(n int) []member {
+	random := rand.New(rand.NewPCG(1, 2))
+	encoder := png.Encoder{CompressionLevel: png.NoCompression}
+	members := make([]member, n)
+	for i := range members {
+		img := image.NewGray(image.Rect(0, 0, 172, 172))
+		for j := range img.Pix {
+			img.Pix[j] = byte(random.Uint32())
+		}
+		var body bytes.Buffer
+		if err := encoder.Encode(&body, img); err != nil {
+			panic(err)
+		}
+		members[i] = member{name: fmt.Sprintf("train/%c/%03d.png", 'a'+label(i, n), i), body: body.Bytes()}
+	}
+	return members
+}
+
+// blockOptions make an archive of noisy be read in several groups of several blocks.
+func blockOptions() Options {
+	return Options{
+		Train: true, BatchSize: 7, Channels: 1, Seed: 3, ShuffleBuffer: 5 << 20, NoIndexFile: true, NoFlip: true,
+		Transform: decode.RandomCrop{Height: 6, Width: 6},
+	}
+}
+
+// order returns the numbers of the images of an epoch.
+func order(t *testing.T, l *Loader) (numbers []int) {
+	t.Helper()
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range batch.N {
+			var class byte
+			var number int
+			if _, err := fmt.Sscanf(batch.Names[i], "train/%c/%d.png", &class, &number); err != nil || int64(class-'a') != batch.Labels[i] {
+				t.Fatalf("%s with label %d: %v", batch.Names[i], batch.Labels[i], err)
+			}
+			numbers = append(numbers, number)
+		}
+		batch.Release()
+	}
+	return numbers
+}
+
+func TestEpoch_Blocks(t *testing.T) {
+	const n = 250
+	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(n))))
+	for _, workers := range []int{1, 4} {
+		o := blockOptions()
+		o.Workers = workers
+		l := open(t, path, o)
+		if blocks := len(l.index.Load().blocks); blocks < 6 {
+			t.Fatalf("only %d blocks", blocks)
+		}
+		first, second := order(t, l), order(t, l)
+		if slices.Equal(first, second) || slices.IsSorted(first) {
+			t.Errorf("orders %v and %v", first, second)
+		}
+		if distance := meanStep(first); distance < n/15 { // n/3 in a uniform permutation; 1 in the archive's order
+			t.Errorf("images that follow one another lie %.0f apart in the archive, of %d", distance, n)
+		}
+		for _, got := range [][]int{first, second} {
+			slices.Sort(got)
+			for i := range n {
+				if got[i] != i {
+					t.Fatalf("not each image once: %v", got)
+				}
+			}
+		}
+		l.Close()
+		o.NoShuffle = true
+		l = open(t, path, o)
+		if got := order(t, l); len(got) != n || !slices.IsSorted(got) {
+			t.Errorf("not shuffled: %v", got)
+		}
+		l.Close()
+	}
+}
+
+// meanStep is the mean distance of images that follow one another.
+func meanStep(order []int) float64 {
+	sum := 0
+	for i, n := range order[1:] {
+		sum += max(n-order[i], order[i]-n)
+	}
+	return float64(sum) / float64(len(order)-1)
+}
+
+// Batches are equal for any number of workers and after a resume at any place, whichever way the archive is read.
+func TestEpoch_SameForWorkersAndResume(t *testing.T) {
+	const n = 250
+	members := damaged(noisy(n), 3, 20, 21, 22, 100, 249)
+	packed := tarOf(members)
+	random := rand.New(rand.NewPCG(4, 4))
+	for _, s := range []source{
+		{"tar", write(t, "a.tar", packed), "even", func(*Options) {}},
+		{"tgz kept", write(t, "a.tgz", gzipOf(packed)), "even", func(o *Options) { o.ShuffleBuffer = 64 << 20 }},
+		{"tgz in blocks", write(t, "a.tgz", gzipOf(packed)), "blocks", func(*Options) {}},
+		{"tgz streamed first", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) { o.Classes = []string{"a", "b", "c"} }},
+		{"tgz with index file", write(t, "a.tgz", gzipOf(packed)), "streamed first", func(o *Options) {
+			o.Classes, o.NoIndexFile = []string{"a", "b", "c"}, false
+		}},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			var lines []string
+			var states []State
+			for _, workers := range []int{1, 3, 16} {
+				o := blockOptions()
+				o.MaxSkipRate, o.Workers = 0.1, workers
+				s.change(&o)
+				l := open(t, s.path, o)
+				var got []string
+				for range 2 {
+					for batch, err := range l.Epoch(context.Background()) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						got = append(got, line(batch))
+						states = append(states, batch.State)
+						batch.Release()
+					}
+				}
+				if lines == nil {
+					lines = got
+				}
+				wantLines(t, fmt.Sprint(workers, " workers"), got, lines)
+				l.Close()
+			}
+			if len(lines) != 2*((n-6+6)/7) {
+				t.Fatalf("%d batches", len(lines))
+			}
+			for range 20 {
+				at := random.IntN(len(lines))
+				o := blockOptions()
+				o.MaxSkipRate, o.Workers = 0.1, 1+random.IntN(5)
+				s.change(&o)
+				l := open(t, s.path, o)
+				if err := l.Restore(states[at]); err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for range 2 - states[at].Epoch {
+					got = append(got, read(t, l)...)
+				}
+				wantLines(t, fmt.Sprintf("after batch %d", at), got, lines[at+1:])
+				l.Close()
+			}
+		})
+	}
+}
+
+// The index is stored beside the archive, used by the next loader, and made anew when the archive is another.
+func TestOpen_IndexFile(t *testing.T) {
+	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
+	o := blockOptions()
+	o.NoIndexFile = false
+	first := open(t, path, o)
+	want := order(t, first)
+	if got := first.Stats().IndexFiles; len(got) != 1 || got[0] != path+".index" {
+		t.Fatalf("index files %v, %s", got, first.Stats().IndexError)
+	}
+	first.Close()
+	before, err := os.Stat(path + ".index")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := open(t, path, o)
+	if got := order(t, second); !slices.Equal(got, want) {
+		t.Error("another order with the index file")
+	}
+	second.Close()
+	after, err := os.Stat(path + ".index")
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the index was written again: %v", err)
+	}
+
+	if err := os.WriteFile(path, gzipOf(tarOf(noisy(200))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	third := open(t, path, o)
+	if got := len(order(t, third)); got != 200 {
+		t.Errorf("%d images of the new archive, want 200", got)
+	}
+	third.Close()
+	if after, _ := os.Stat(path + ".index"); os.SameFile(before, after) {
+		t.Error("the stale index was kept")
+	}
+
+	folder := t.TempDir()
+	o.IndexDir = folder
+	open(t, path, o)
+	if files, _ := os.ReadDir(folder); len(files) != 1 {
+		t.Errorf("%d files in IndexDir", len(files))
+	}
+}
+
+func TestOpen_Shards(t *testing.T) {
+	members := numbered(30)
+	folder := t.TempDir()
+	for i := range 3 {
+		part := tarOf(members[10*i : 10*i+10])
+		if i == 1 {
+			part = gzipOf(part)
+		}
+		if err := os.WriteFile(fmt.Sprintf("%s/train-%03d.tar", folder, i), part, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pattern := range []string{"/train-{000..002}.tar", "/train-*.tar", "/train-00[0-2].tar"} {
+		for _, buffer := range []int{0, 100} {
+			o := options()
+			o.ShuffleBuffer = buffer
+			l := open(t, folder+pattern, o)
+			if got := levels(t, l); len(got) != 30 || !slices.IsSorted(got) {
+				t.Errorf("%s: images %v", pattern, got)
+			}
+			l.Close()
+			o.Train = true
+			l = open(t, folder+pattern, o)
+			got := levels(t, l)
+			slices.Sort(got)
+			if len(got) != 30 || got[0] != 0 || got[29] != 29 || len(slices.Compact(got)) != 30 {
+				t.Errorf("%s, shuffled: images %v", pattern, got)
+			}
+			l.Close()
+		}
+	}
+	for pattern, want := range map[string]string{
+		"/train-{000..003}.tar": "train-003.tar: no such file", "/other-*.tar": "no file fits this pattern", "/train-{002..000}.tar": "no range of numbers",
+	} {
+		_, err := Open(folder+pattern, options())
+		wantError(t, err, ErrArchive, want)
+	}
+}

@@ -1,0 +1,209 @@
+package imageloader
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+)
+
+// format is the kind of a shard, as its content tells it.
+type format int
+
+const (
+	directory format = iota + 1
+	plainTar
+	gzipTar
+)
+
+func (f format) String() string {
+	return [...]string{"unknown", "directory", "tar", "gzip-compressed tar"}[f]
+}
+
+// shard is one file of an archive, or a directory. It is safe for concurrent use.
+type shard struct {
+	path   string
+	number int32 // in its archive
+	format format
+	file   *os.File    // a .tar or .tgz
+	info   fs.FileInfo // of file, when it was opened
+	root   *os.Root    // a directory
+
+	maxMember int // bytes
+	workers   int // that inflate a .tgz
+
+	content atomic.Pointer[inflate.File] // of a .tgz whose index is known
+}
+
+// stream goes once through a shard, in its order. Its errors are complete: *Error, or the cause of the context's end.
+type stream interface {
+	// next goes to the next member. At the end of an archive that is whole it returns io.EOF.
+	next() (entry, error)
+	// content returns the content of the member that next returned, in memory from take. The error is about that member
+	// alone when it is ErrBadMember.
+	content(take func(bytes int) []byte) ([]byte, error)
+	close()
+}
+
+// openShard finds out what path is. The shard must be closed.
+func openShard(path string, maxMember, workers int) (*shard, error) {
+	s := &shard{path: path, maxMember: maxMember, workers: workers}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, s.unreadable(err, "no such file or directory; check the path")
+	} else if err != nil {
+		return nil, s.unreadable(err, "%v", bare(err))
+	}
+	switch {
+	case info.IsDir():
+		s.format = directory
+		s.root, err = os.OpenRoot(path)
+	case info.Mode().IsRegular():
+		s.file, err = os.Open(path)
+	default:
+		return nil, s.unreadable(nil, "neither a file nor a directory; a pipe or device has to be written to a file first")
+	}
+	if err != nil {
+		return nil, s.unreadable(err, "%v", bare(err))
+	}
+	if s.file != nil {
+		if err := s.sniff(); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close closes the file. No stream and no read may be running.
+func (s *shard) Close() error {
+	if s.root != nil {
+		return s.root.Close()
+	}
+	return s.file.Close()
+}
+
+// open starts at the first member. A stream of a .tgz reads until ctx ends.
+func (s *shard) open(ctx context.Context) (stream, error) {
+	if s.format == directory {
+		return s.openDirectory()
+	}
+	if err := s.unchanged(); err != nil {
+		return nil, err
+	}
+	if s.format == gzipTar {
+		return s.openGzip(ctx), nil
+	}
+	return s.openTar(), nil
+}
+
+// canSeek says whether members can be read in any order.
+func (s *shard) canSeek() bool { return s.format != gzipTar || s.content.Load() != nil }
+
+// read returns the content of a member of a .tar or a directory, in memory from take, as stream.content does.
+func (s *shard) read(e entry, take func(bytes int) []byte) ([]byte, error) {
+	if s.format == directory {
+		return s.readFile(e, take)
+	}
+	buf := take(int(e.size))
+	if _, err := s.file.ReadAt(buf, e.offset); err == io.EOF {
+		return nil, s.unreadable(err, "changed while it was being read; open it again")
+	} else if err != nil {
+		return nil, s.unreadable(err, "%v", bare(err))
+	}
+	return buf, nil
+}
+
+// unchanged fails when the file was written to since it was opened: member positions and sample numbers would be wrong.
+func (s *shard) unchanged() error {
+	info, err := s.file.Stat()
+	if err != nil {
+		return s.unreadable(err, "%v", bare(err))
+	}
+	if info.Size() != s.info.Size() || !info.ModTime().Equal(s.info.ModTime()) {
+		return s.unreadable(nil, "changed while it was being read; open it again")
+	}
+	return nil
+}
+
+// sniff sets format from the first bytes of the file, or says what the file is instead.
+func (s *shard) sniff() error {
+	var err error
+	if s.info, err = s.file.Stat(); err != nil {
+		return s.unreadable(err, "%v", bare(err))
+	}
+	head := make([]byte, 512)
+	n, err := s.file.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return s.unreadable(err, "%v", bare(err))
+	}
+	head = head[:n]
+	begins := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
+	const wanted = "; .tgz, .tar.gz, .tar and directories can be read"
+	switch {
+	case n == 0:
+		return s.unreadable(nil, "empty file (0 bytes); copy or download it again")
+	case begins("\x1f\x8b"):
+		s.format = gzipTar
+	case isTarHeader(head):
+		s.format = plainTar
+	case begins("PK\x03\x04"), begins("PK\x05\x06"):
+		return s.unreadable(nil, "a zip file%s; unpack it and give the directory", wanted)
+	case begins("\xfd7zXZ"), begins("\x28\xb5\x2f\xfd"), begins("BZh"):
+		return s.unreadable(nil, "compressed with xz, zstd or bzip2%s; decompress it first", wanted)
+	case begins("version https://git-lfs"):
+		return s.unreadable(nil, "a Git LFS pointer and not the file; run git lfs pull")
+	case begins("<"):
+		return s.unreadable(nil, "a web page or XML and not an archive; the download failed, download it again")
+	default:
+		return s.unreadable(nil, "neither gzip nor tar (it begins with %q)%s", head[:min(n, 8)], wanted)
+	}
+	return nil
+}
+
+// isTarHeader says whether block is the first block of a tar archive: a header with a right checksum, or an end marker.
+func isTarHeader(block []byte) bool {
+	if len(block) < 512 {
+		return false
+	}
+	if allZero(block) {
+		return true
+	}
+	_, err := tar.NewReader(bytes.NewReader(block)).Next()
+	return !errors.Is(err, tar.ErrHeader)
+}
+
+func allZero(p []byte) bool {
+	for _, b := range p {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *shard) unreadable(cause error, format string, args ...any) *Error {
+	return &Error{Path: s.path, Reason: fmt.Sprintf(format, args...), Kind: ErrArchive, Cause: cause}
+}
+
+func (s *shard) badMember(e entry, cause error, format string, args ...any) *Error {
+	return &Error{
+		Path: s.path, Member: e.number, Name: e.name, Reason: fmt.Sprintf(format, args...), Kind: ErrBadMember, Cause: cause,
+	}
+}
+
+// bare returns the cause of a *fs.PathError, whose path the caller names itself.
+func bare(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}

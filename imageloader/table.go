@@ -1,0 +1,255 @@
+package imageloader
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/flate"
+
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+)
+
+// table is what one pass through a shard finds: its members, and where a .tgz can be inflated from. It is kept in an index
+// file for the next time.
+type table struct {
+	entries []entry
+	gzip    *inflate.Index // of a .tgz
+}
+
+// An index file is the magic, the identity of the shard, the length of the rest, the rest compressed, and a CRC-32 of all.
+const indexMagic = "streamtorch index 1\n"
+
+const indexExtension = ".index"
+
+// identity is the size, the time and a hash of a shard, by which an index that is not its own, or no longer, is known.
+func (s *shard) identity() ([]byte, error) {
+	id := binary.LittleEndian.AppendUint64(nil, uint64(s.info.Size()))
+	id = binary.LittleEndian.AppendUint64(id, uint64(s.info.ModTime().UnixNano()))
+	const pieces, piece = 16, 16 << 10
+	hash := sha256.New()
+	buf := make([]byte, piece)
+	for i := range int64(pieces + 1) {
+		n, err := s.file.ReadAt(buf, max(s.info.Size()-piece, 0)/pieces*i)
+		if err != nil && err != io.EOF {
+			return nil, s.unreadable(err, "%v", bare(err))
+		}
+		hash.Write(buf[:n])
+	}
+	n, err := s.file.ReadAt(buf, max(s.info.Size()-piece, 0))
+	if err != nil && err != io.EOF {
+		return nil, s.unreadable(err, "%v", bare(err))
+	}
+	hash.Write(buf[:n])
+	return hash.Sum(id), nil
+}
+
+// indexPaths returns where the index of the shard may lie: in the folder given, or else beside it and in the user's cache.
+func (s *shard) indexPaths(folder string) []string {
+	if folder != "" {
+		return []string{filepath.Join(folder, s.indexName())}
+	}
+	paths := []string{s.path + indexExtension}
+	if cache, err := os.UserCacheDir(); err == nil {
+		paths = append(paths, filepath.Join(cache, "streamtorch", "index", s.indexName()))
+	}
+	return paths
+}
+
+// indexName is different for files of one name in different folders.
+func (s *shard) indexName() string {
+	path, err := filepath.Abs(s.path)
+	if err != nil {
+		path = s.path
+	}
+	sum := sha256.Sum256([]byte(filepath.Dir(path)))
+	return fmt.Sprintf("%s-%x%s", filepath.Base(path), sum[:6], indexExtension)
+}
+
+// loadTable returns the table in the shard's index file, and where that is; nil when there is none that is right.
+func (s *shard) loadTable(folder string) (*table, string) {
+	var id []byte
+	for _, path := range s.indexPaths(folder) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if id == nil {
+			if id, err = s.identity(); err != nil {
+				return nil, ""
+			}
+		}
+		if t, err := decodeTable(data, id, s.info.Size(), s.format == gzipTar); err == nil {
+			return t, path
+		}
+	}
+	return nil, ""
+}
+
+// storeTable writes the index file, in the first place where that is possible, and returns where.
+func (s *shard) storeTable(t *table, folder string) (string, error) {
+	id, err := s.identity()
+	if err != nil {
+		return "", err
+	}
+	data, err := t.encode(id)
+	if err != nil {
+		return "", err
+	}
+	var errs []error
+	for i, path := range s.indexPaths(folder) {
+		if i > 0 || folder != "" {
+			errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755))
+		}
+		if err := writeWhole(path, data); err == nil {
+			return path, nil
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	return "", errors.Join(errs...)
+}
+
+// writeWhole writes a file that others see whole or not at all.
+func writeWhole(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+func (t *table) encode(id []byte) ([]byte, error) {
+	var body []byte
+	if t.gzip != nil {
+		points, err := t.gzip.AppendBinary(nil)
+		if err != nil {
+			return nil, err
+		}
+		body = binary.AppendUvarint(body, uint64(len(points)))
+		body = append(body, points...)
+	}
+	body = binary.AppendUvarint(body, uint64(len(t.entries)))
+	var last entry
+	for _, e := range t.entries {
+		same := 0
+		for same < min(len(last.name), len(e.name)) && last.name[same] == e.name[same] {
+			same++
+		}
+		body = append(body, byte(e.kind))
+		body = binary.AppendUvarint(body, uint64(same))
+		body = binary.AppendUvarint(body, uint64(len(e.name)-same))
+		body = append(body, e.name[same:]...)
+		body = binary.AppendUvarint(body, uint64(e.offset-last.offset))
+		size := uint64(0)
+		if e.kind == regularFile {
+			size = uint64(e.size)
+		}
+		body = binary.AppendUvarint(body, size)
+		last = e
+	}
+	var out bytes.Buffer
+	out.WriteString(indexMagic)
+	out.Write(id)
+	out.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(body))))
+	w, err := flate.NewWriter(&out, flate.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	w.Write(body)
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return binary.LittleEndian.AppendUint32(out.Bytes(), crc32.ChecksumIEEE(out.Bytes())), nil
+}
+
+var errTable = errors.New("imageloader: not an index of this archive")
+
+// decodeTable reads an index file of a shard of so many bytes. It fails for anything that encode would not have written.
+func decodeTable(data, id []byte, size int64, gzip bool) (*table, error) {
+	head := len(indexMagic) + len(id) + 8
+	if len(data) < head+4 || string(data[:len(indexMagic)]) != indexMagic || !bytes.Equal(data[len(indexMagic):][:len(id)], id) {
+		return nil, errTable
+	}
+	end := len(data) - 4
+	if crc32.ChecksumIEEE(data[:end]) != binary.LittleEndian.Uint32(data[end:]) {
+		return nil, errTable
+	}
+	length := binary.LittleEndian.Uint64(data[head-8:])
+	in := &tableReader{Reader: bufio.NewReader(io.LimitReader(flate.NewReader(bytes.NewReader(data[head:end])), int64(min(length, 1<<40))))}
+	t := &table{}
+	content := size
+	if gzip {
+		points := in.bytes(in.number(uint64(len(data)) * 1100))
+		t.gzip = new(inflate.Index)
+		if in.err != nil || t.gzip.UnmarshalBinary(points) != nil || t.gzip.FileSize() != size {
+			return nil, errTable
+		}
+		content = t.gzip.Size()
+	}
+	const header = 512
+	count := in.number(uint64(content/header) + 1)
+	var last entry
+	for i := uint64(0); i < count && in.err == nil; i++ {
+		kind, err := in.ReadByte()
+		if err != nil || entryKind(kind) > specialFile {
+			return nil, errTable
+		}
+		same := in.number(uint64(len(last.name)))
+		name := last.name[:same] + string(in.bytes(in.number(1<<20)))
+		e := entry{number: int(i) + 1, name: name, kind: entryKind(kind)}
+		e.offset = last.offset + int64(in.number(uint64(content-last.offset)))
+		e.size = int64(in.number(uint64(content - e.offset)))
+		t.entries = append(t.entries, e)
+		last = e
+	}
+	if _, err := in.ReadByte(); in.err != nil || err != io.EOF {
+		return nil, errTable
+	}
+	return t, nil
+}
+
+// tableReader reads numbers and bytes until the first error.
+type tableReader struct {
+	*bufio.Reader
+	err error
+}
+
+// number reads one that is at most so large.
+func (r *tableReader) number(most uint64) uint64 {
+	n, err := binary.ReadUvarint(r)
+	if r.err == nil && err != nil {
+		r.err = err
+	}
+	if r.err == nil && n > most {
+		r.err = errTable
+	}
+	if r.err != nil {
+		return 0
+	}
+	return n
+}
+
+func (r *tableReader) bytes(n uint64) []byte {
+	var out bytes.Buffer // grows with what is there, not with what is said
+	got, err := io.CopyN(&out, r, int64(n))
+	if r.err == nil && (err != nil || uint64(got) != n) {
+		r.err = errTable
+	}
+	return out.Bytes()
+}
