@@ -72,8 +72,6 @@ const char* read_header(Bits& bits, Header& header) {
 
 namespace {
 
-[[noreturn]] void corrupt(const char* what) { throw Error(CTD_CORRUPT, what); }
-
 // A block's header is read whole or not at all: three bits, the counts, nineteen precodes, 316 lengths of 14 bits.
 constexpr uint64_t kHeaderBits = 3 + 14 + 19 * 3 + 316 * 14 + 64;
 constexpr uint64_t kSymbolBits = 48;  // a length and a distance, each with its extra bits
@@ -100,7 +98,7 @@ bool has_unknown(const uint16_t* p, size_t n) {
 
 }  // namespace
 
-void Decoder::begin_block(Bits& bits) {
+const char* Decoder::begin_block(Bits& bits) {
   bits.refill();
   final_ = bits.take(1) != 0;
   switch (bits.take(2)) {
@@ -108,10 +106,10 @@ void Decoder::begin_block(Bits& bits) {
       bits.drop(static_cast<int>((8 - bits.position() % 8) % 8));
       bits.refill();
       const uint32_t length = bits.take(16), inverse = bits.take(16);
-      if (length != (inverse ^ 0xFFFF)) corrupt("invalid stored block lengths");
+      if (length != (inverse ^ 0xFFFF)) return "invalid stored block lengths";
       left_ = length;
       in_ = In::kStored;
-      return;
+      return nullptr;
     }
     case 1: {
       uint8_t lengths[kLiterals];
@@ -123,19 +121,19 @@ void Decoder::begin_block(Bits& bits) {
       std::fill_n(lengths, kDistances, 5);
       build(Alphabet::kDistances, {lengths, kDistances}, distances_.data());
       in_ = In::kCodes;
-      return;
+      return nullptr;
     }
     case 2: {
       Header header;
-      if (const char* wrong = read_header(bits, header)) corrupt(wrong);
+      if (const char* wrong = read_header(bits, header)) return wrong;
       const auto literals = static_cast<size_t>(header.literals), distances = static_cast<size_t>(header.distances);
-      if (!build(Alphabet::kLiterals, {header.lengths, literals}, literals_.data())) corrupt("invalid literal/lengths set");
-      if (!build(Alphabet::kDistances, {header.lengths + literals, distances}, distances_.data())) corrupt("invalid distances set");
+      if (!build(Alphabet::kLiterals, {header.lengths, literals}, literals_.data())) return "invalid literal/lengths set";
+      if (!build(Alphabet::kDistances, {header.lengths + literals, distances}, distances_.data())) return "invalid distances set";
       in_ = In::kCodes;
-      return;
+      return nullptr;
     }
     default:
-      corrupt("invalid block type");
+      return "invalid block type";
   }
 }
 
@@ -179,13 +177,14 @@ Why Decoder::codes(Bits& bits, Input in, Output<T>& out) {
   T* sure = to;  // elements that no zeros behind the end of the data had a part in
   const auto fail = [&](int32_t code, const char* what) {
     out.to = sure;
+    if (bits.position() > in_end) throw Error(CTD_TRUNCATED, "the data end in the middle of a block");
     throw Error(code, what);
   };
   for (;; out.to = to) {
     bits.refill();
     if (bits.near_end()) {
       if (!in.last && bits.position() + kSymbolBits > in_end) return CTD_INFLATE_MORE;
-      if (bits.position() > in_end) fail(CTD_TRUNCATED, "the data end in the middle of a block");
+      if (bits.position() > in_end) fail(CTD_TRUNCATED, "");
     }
     sure = to;
     if (to >= out.full) return CTD_INFLATE_FULL;
@@ -218,7 +217,7 @@ Why Decoder::codes(Bits& bits, Input in, Output<T>& out) {
     }
     bits.drop(bits_of(entry));
     if (entry & kEnd) {
-      if (bits.position() > in_end) fail(CTD_TRUNCATED, "the data end in the middle of a block");
+      if (bits.position() > in_end) fail(CTD_TRUNCATED, "");
       out.to = to;
       return 0;
     }
@@ -279,8 +278,9 @@ void Decoder::run(Input in, T* first, size_t size, ctd_inflate& io) {
       } else if (place >= in_end) {
         throw Error(CTD_TRUNCATED, "the data end between two blocks");
       } else {
-        begin_block(bits);
+        const char* const wrong = begin_block(bits);
         if (bits.position() > in_end) throw Error(CTD_TRUNCATED, "the data end in the header of a block");
+        if (wrong) throw Error(CTD_CORRUPT, wrong);
       }
     }
     keep_place();

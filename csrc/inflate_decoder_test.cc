@@ -65,7 +65,7 @@ Data zlibs_output(const Data& in, size_t most, bool& whole) {
 }
 
 // ours returns what the decoder makes of it, in as few runs as possible. Both have room for `most` bytes.
-Data ours(const Data& in, size_t most, bool& whole) {
+Data ours(const Data& in, size_t most, bool& whole, int32_t* code = nullptr) {
   Data out(kWindow + most + 2 * CTD_INFLATE_ROOM);
   Decoder decoder;
   ctd_inflate io{};
@@ -74,8 +74,9 @@ Data ours(const Data& in, size_t most, bool& whole) {
   try {
     decoder.run<uint8_t>({in, true}, out.data(), out.size(), io);
     whole = io.stopped == CTD_INFLATE_FINAL;
-  } catch (const decode::Error&) {
+  } catch (const decode::Error& e) {
     whole = false;
+    if (code) *code = e.code();
   }
   return {out.begin() + kWindow, out.begin() + static_cast<ptrdiff_t>(io.at)};
 }
@@ -186,8 +187,12 @@ TEST(Decoder, TruncatedAnywhere) {
     const Data in = deflated(data, kind.level, kind.strategy);
     for (size_t n = 0; n < in.size(); ++n) {
       bool whole = true;
-      const Data got = ours({in.begin(), in.begin() + static_cast<ptrdiff_t>(n)}, data.size(), whole);
+      int32_t code = 0;
+      const Data got = ours({in.begin(), in.begin() + static_cast<ptrdiff_t>(n)}, data.size(), whole, &code);
       EXPECT_FALSE(whole) << n;
+      if (got.size() < data.size()) {
+        EXPECT_EQ(code, CTD_TRUNCATED) << n;
+      }
       ASSERT_LE(got.size(), data.size());
       EXPECT_TRUE(std::equal(got.begin(), got.end(), data.begin())) << n;
     }
