@@ -1,4 +1,4 @@
-// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a directory.
+// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a directory, or several of them.
 //
 // The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. A [Loader] decodes each image,
 // crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
@@ -23,7 +23,13 @@
 // torchvision's default loader does not do.
 //
 // An archive that is damaged or cut short is an error. A .tgz larger than Options.ShuffleBuffer whose classes are given is not
-// read to its end by Open; there the error comes when the first epoch reaches the place.
+// read by Open; there the error comes when the first epoch reaches the place.
+//
+// # Speed
+//
+// A .tgz is inflated on all cores, from its first reading on, which also makes an index of it (see Options.IndexDir). With the
+// index it is read from many places at once. Images are decoded by Options.Workers threads, and only the part that the crop
+// needs. Batches are decoded one behind the other without a pause between them or, with Options.Train, between epochs.
 package imageloader
 
 import (
@@ -64,8 +70,10 @@ type Loader struct {
 }
 
 // Open reads the archive's table of members and allocates the memory of the batches. path is a .tgz, .tar.gz, .tar or a
-// directory; the content decides, not the name. A .tgz is read as far as it fits in Options.ShuffleBuffer, and to its end when
-// the names of the classes have to be found, which takes about a second for 300 MB. The loader must be closed.
+// directory, or a pattern of several that are read as one: "train-{000..127}.tar", "train-*.tgz". The content decides, not the
+// name. A .tgz that fits into Options.ShuffleBuffer is read whole. A larger one is read through when the names of the classes
+// have to be found and no index file has them, which takes a second for 1 GB and a core. With Options.Train the loader then
+// begins to read the first epoch. It must be closed.
 func Open(path string, options Options) (*Loader, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -79,6 +87,9 @@ func Open(path string, options Options) (*Loader, error) {
 	if err := l.open(path, classes); err != nil {
 		l.Close()
 		return nil, err
+	}
+	if o.Train {
+		l.ahead = l.start(l.startOf(l.next))
 	}
 	return l, nil
 }
@@ -95,8 +106,8 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 	if l.archive, err = openArchive(path, o.MaxMemberBytes, l.pool.Workers()); err != nil {
 		return err
 	}
-	l.streamsFirst = classes.fixed && l.archive.inflated() > int64(o.ShuffleBuffer)
-	index, err := buildIndex(context.Background(), l.archive, o, classes, false, &l.stats)
+	l.streamsFirst = classes.fixed && l.archive.inflated() > int64(o.ShuffleBuffer) && o.Ranks == 1
+	index, err := buildIndex(context.Background(), l.archive, o, classes, o.Ranks > 1, &l.stats)
 	if err != nil {
 		return err
 	}
@@ -106,7 +117,10 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 		if err := l.tooManyKnown(index); err != nil {
 			return err
 		}
-		batch = min(batch, index.length)
+		if l.Len() == 0 {
+			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", index.length, o.Ranks), ErrNoImages)
+		}
+		batch = min(batch, l.Len())
 	}
 	height, width, channels := l.pool.Size()
 	l.ring, err = newRing(o.Buffers, batch, height*width*channels)
@@ -127,7 +141,7 @@ func (l *Loader) tooManyKnown(x *index) error {
 // adopt makes an index the loader's, for the epochs that begin from now on.
 func (l *Loader) adopt(x *index) {
 	l.index.Store(x)
-	l.length.Store(int64(x.length))
+	l.length.Store(int64(l.options.share(x.length)))
 	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
@@ -263,7 +277,7 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 // reads another archive.
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
-// Len returns the number of images in an epoch, those that turn out to be unusable included. It is 0 while it is not known:
+// Len returns the number of images in an epoch, of this rank, those that turn out to be unusable included. It is 0 while it is not known:
 // before the end of the first epoch of a .tgz larger than Options.ShuffleBuffer whose classes were given.
 func (l *Loader) Len() int { return int(l.length.Load()) }
 

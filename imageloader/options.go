@@ -54,6 +54,13 @@ type Options struct {
 	IndexDir    string
 	NoIndexFile bool
 
+	// Ranks divides each epoch among so many processes, of which this is number Rank, from 0; 0 means 1. All must have the same
+	// Seed and archive. Each gets a part of the epoch's order, and all get the same number of images: where they do not divide
+	// evenly, the last rank gets some of the first one's too or, with DropRest, some are left out. A rank that leaves out
+	// unusable images repeats others of its part in their place.
+	Ranks, Rank int
+	DropRest    bool
+
 	Workers int // decode threads; 0 means one per core
 	Buffers int // batches that exist at a time, those of the consumer included; 0 means 4
 
@@ -86,7 +93,7 @@ func (o Options) complete() (Options, error) {
 		value int
 	}{
 		{"BatchSize", o.BatchSize}, {"ShuffleBuffer", o.ShuffleBuffer}, {"Workers", o.Workers}, {"Buffers", o.Buffers},
-		{"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes},
+		{"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes}, {"Ranks", o.Ranks}, {"Rank", o.Rank},
 	} {
 		if number.value < 0 {
 			return refuse("%s is %d; it must not be below 0 (0 means the default)", number.name, number.value)
@@ -107,10 +114,14 @@ func (o Options) complete() (Options, error) {
 	if o.Split != "" && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
 		return refuse("Split is %q; it must name a directory, such as \"train\" or \"photos/train\"", o.Split)
 	}
+	if o.Rank >= max(o.Ranks, 1) {
+		return refuse("Rank is %d; it must be less than Ranks, which is %d", o.Rank, o.Ranks)
+	}
 	if len(o.Classes) > 0 && o.ClassFile != "" {
 		return refuse("Classes and ClassFile are both set; drop one")
 	}
 
+	o.Ranks = orDefault(o.Ranks, 1)
 	o.BatchSize = orDefault(o.BatchSize, defaultBatchSize)
 	o.Buffers = orDefault(o.Buffers, defaultBuffers)
 	o.Channels = orDefault(o.Channels, 3)
@@ -133,6 +144,14 @@ func orDefault(value, zero int) int {
 		return zero
 	}
 	return value
+}
+
+// share returns how many of so many images are this rank's.
+func (o Options) share(images int) int {
+	if o.DropRest {
+		return images / o.Ranks
+	}
+	return (images + o.Ranks - 1) / o.Ranks
 }
 
 func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"time"
 	"unsafe"
 
@@ -25,8 +26,11 @@ type part struct {
 
 // assemble sends batches until the epoch ends, which is io.EOF.
 func (e *epoch) assemble() error {
-	size := e.loader.ring.layout.batch
 	for {
+		size := min(e.loader.ring.layout.batch, e.left())
+		if size == 0 {
+			return e.finish()
+		}
 		e.cut(size)
 		if len(e.parts) == 0 && e.ended && !e.canCut(size) {
 			return e.finish()
@@ -51,6 +55,27 @@ func (e *epoch) assemble() error {
 	}
 }
 
+// left is how many images the epoch still needs. Without ranks it takes all there are.
+func (e *epoch) left() int {
+	if e.loader.options.Ranks == 1 {
+		return math.MaxInt
+	}
+	return e.from.Samples - (e.place.Position - e.place.Skipped)
+}
+
+// planned is how many of them the parts may give.
+func (e *epoch) planned() (images int) {
+	for _, p := range e.parts {
+		select {
+		case <-p.done:
+			images += p.images
+		default:
+			images += len(p.items)
+		}
+	}
+	return images
+}
+
 // canCut says whether the pending items are a part: a whole one, or the last.
 func (e *epoch) canCut(size int) bool {
 	if o := e.loader.options; o.DropLast {
@@ -68,7 +93,10 @@ func (e *epoch) depth(size int) int {
 // cut begins the next parts, as far as there are items and a buffer for them.
 func (e *epoch) cut(size int) {
 	for e.spare != nil && e.canCut(size) {
-		n := min(size, len(e.pending))
+		n := min(size, len(e.pending), e.left()-e.planned())
+		if n <= 0 {
+			return
+		}
 		p := &part{buffer: e.spare, items: e.pending[:n:n]}
 		e.pending, e.spare = e.pending[n:], nil
 		e.parts = append(e.parts, p)

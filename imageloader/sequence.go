@@ -80,17 +80,30 @@ func (s *sequence) runAny() (*index, error) {
 			}
 		}
 	}
+	run := s.runSamples
 	if s.index.blocks != nil {
-		return nil, s.runBlocks()
+		run = s.runBlocks
 	}
-	return nil, s.runSamples()
+	n, share := s.index.length, s.options.share(s.index.length)
+	until := share
+	if s.options.Ranks > 1 {
+		until = 2 * share // from share on in place of unusable ones, as far as the assembler wants them
+	}
+	for k := s.from.Position; k < until; {
+		place := (s.options.Rank*share + k%share) % n
+		count := min(share-k%share, n-place)
+		if err := run(place, place+count); err != nil {
+			return nil, err
+		}
+		k += count
+	}
+	return nil, nil
 }
 
-// runSamples reads an archive whose samples can be read one by one.
-func (s *sequence) runSamples() error {
-	x := s.index
-	order := permutation(x.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
-	left := order[min(s.from.Position, x.length):]
+// runSamples reads some places of the epoch's order, of an archive whose samples can be read one by one.
+func (s *sequence) runSamples(from, to int) error {
+	order := permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
+	left := order[from:to]
 	parts := (len(left) + blockSamples - 1) / blockSamples
 	load := func(i int) ([]item, error) {
 		return s.timed(func() ([]item, error) { return s.loadEach(left[i*blockSamples : min((i+1)*blockSamples, len(left))]) })
@@ -153,18 +166,19 @@ type loading struct {
 	sent    int     // of these
 }
 
-// runBlocks reads an archive that is inflated block by block.
-func (s *sequence) runBlocks() error {
+// runBlocks reads some places of the epoch's order, of an archive that is inflated block by block.
+func (s *sequence) runBlocks(from, to int) error {
 	groups := s.groups()
-	first := sort.Search(len(groups), func(i int) bool { return groups[i].place+groups[i].count > s.from.Position })
-	groups = groups[first:]
+	first := sort.Search(len(groups), func(i int) bool { return groups[i].place+groups[i].count > from })
+	last := sort.Search(len(groups), func(i int) bool { return groups[i].place >= to })
+	groups = groups[first:last]
 	orders := make([][]int32, len(groups))
 	var plan []loading
 	for i, g := range groups {
 		d := draws{seed: s.from.Seed, epoch: s.from.Epoch, what: forGroups, i: uint64(g.place) << 20}
 		orders[i] = permutation(g.count, &d, s.options.shuffled())
 		wanted := make([]bool, g.count)
-		for j := max(s.from.Position-g.place, 0); j < g.count; j++ {
+		for j := max(from-g.place, 0); j < min(g.count, to-g.place); j++ {
 			wanted[orders[i][j]] = true
 		}
 		at := 0
@@ -207,14 +221,14 @@ func (s *sequence) runBlocks() error {
 		if next < len(plan) && plan[next].group == l.group {
 			continue
 		}
-		for j := max(s.from.Position-g.place, 0); j < g.count; j++ {
+		for j := max(from-g.place, 0); j < min(g.count, to-g.place); j++ {
 			at := orders[l.group][j]
 			if err := s.emit(items[at]); err != nil {
 				return err
 			}
-			from := &plan[owner[at]]
-			if from.sent++; from.sent == len(from.numbers) {
-				room.give(from.block.bytes()) // now the batches' memory, which is bounded by their number
+			l := &plan[owner[at]]
+			if l.sent++; l.sent == len(l.numbers) {
+				room.give(l.block.bytes()) // now the batches' memory, which is bounded by their number
 			}
 		}
 		if err := s.flush(); err != nil {

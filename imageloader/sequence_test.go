@@ -251,3 +251,93 @@ func TestOpen_Shards(t *testing.T) {
 		wantError(t, err, ErrArchive, want)
 	}
 }
+
+// The ranks together see every image, each has as many batches, and unusable images change neither.
+func TestEpoch_Ranks(t *testing.T) {
+	for _, test := range []struct {
+		images, ranks int
+		drop          bool
+		bad           []int
+		each, seen    int // images of each rank; different ones of all
+	}{
+		{20, 4, false, nil, 5, 20},
+		{22, 4, false, nil, 6, 22},
+		{22, 4, true, nil, 5, 20},
+		{22, 3, false, []int{4, 5, 17}, 8, 19},
+		{3, 4, false, nil, 1, 3},
+	} {
+		for _, s := range sources(t, damaged(numbered(test.images), test.bad...)) {
+			for _, shuffled := range []bool{false, true} {
+				seen := map[string]bool{}
+				for rank := range test.ranks {
+					o := options()
+					o.BatchSize, o.MaxSkipRate, o.Train, o.NoFlip = 2, 0.5, shuffled, true
+					s.change(&o)
+					o.Ranks, o.Rank, o.DropRest = test.ranks, rank, test.drop
+					l := open(t, s.path, o)
+					images, batches := 0, 0
+					for batch, err := range l.Epoch(context.Background()) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						images, batches = images+batch.N, batches+1
+						for _, name := range batch.Names {
+							seen[name] = true
+						}
+						batch.Release()
+					}
+					if images != test.each || batches != l.Batches() || l.Len() != test.each {
+						t.Errorf("%+v, %s, rank %d: %d images in %d batches; Len %d, Batches %d", test, s.name, rank, images, batches, l.Len(), l.Batches())
+					}
+					l.Close()
+				}
+				if !test.drop && len(seen) != test.seen || len(seen) > test.seen {
+					t.Errorf("%+v, %s: %d different images, want %d", test, s.name, len(seen), test.seen)
+				}
+			}
+		}
+	}
+	_, err := Open(write(t, "a.tar", tarOf(numbered(3))), Options{Ranks: 4, DropRest: true})
+	wantError(t, err, ErrNoImages, "3 images for 4 ranks")
+	_, err = Open("a.tar", Options{Ranks: 2, Rank: 2})
+	wantError(t, err, ErrInvalidOptions, "Rank is 2")
+}
+
+// The ranks of an archive in blocks read their own part of it, and resume in it.
+func TestEpoch_Ranks_Blocks(t *testing.T) {
+	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
+	seen := map[string]int{}
+	for rank := range 3 {
+		o := blockOptions()
+		o.Ranks, o.Rank = 3, rank
+		l := open(t, path, o)
+		var lines []string
+		var states []State
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range batch.Names {
+				seen[name]++
+			}
+			lines, states = append(lines, line(batch)), append(states, batch.State)
+			batch.Release()
+		}
+		l.Close()
+		for at := 0; at < len(lines); at += 3 {
+			l := open(t, path, o)
+			if err := l.Restore(states[at]); err != nil {
+				t.Fatal(err)
+			}
+			wantLines(t, fmt.Sprintf("rank %d after batch %d", rank, at), read(t, l), lines[at+1:])
+			l.Close()
+		}
+	}
+	twice := 0
+	for _, times := range seen {
+		twice += times - 1
+	}
+	if len(seen) != 250 || twice != 2 {
+		t.Errorf("%d different images, %d of them twice; want 250, and 2 to make 3 times 84", len(seen), twice)
+	}
+}
