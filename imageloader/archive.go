@@ -19,14 +19,14 @@ type archive struct {
 }
 
 // openArchive opens what path names: a file, a directory, or a pattern of several. The archive must be closed.
-func openArchive(path string, maxMember, workers int) (*archive, error) {
+func openArchive(path string, maxMember, workers int, stats *statistics) (*archive, error) {
 	a := &archive{path: path}
 	paths, err := expand(path)
 	if err != nil {
 		return nil, &Error{Path: path, Reason: err.Error(), Kind: ErrArchive, Cause: fs.ErrNotExist}
 	}
 	for i, path := range paths {
-		s, err := openShard(path, maxMember, workers)
+		s, err := openShard(path, maxMember, workers, stats)
 		if err != nil {
 			a.Close()
 			return nil, err

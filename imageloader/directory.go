@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 	"unicode/utf8"
 )
 
@@ -62,6 +63,8 @@ func (s *directoryStream) close() {}
 
 // readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
 func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
+	began := time.Now()
+	defer func() { a.stats.read.Add(int64(time.Since(began))) }()
 	f, err := a.root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took the file's place must not block
 	if err != nil {
 		return nil, a.badMember(e, err, "%v", bare(err))

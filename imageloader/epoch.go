@@ -118,6 +118,7 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	}
 	var batch *HostBatch
 	var ok bool
+	ready := len(e.full)
 	e.loader.stats.timed(func(s *Stats) *time.Duration { return &s.ConsumerWait }, func() {
 		select {
 		case batch, ok = <-e.full:
@@ -127,7 +128,7 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	})
 	switch {
 	case ok:
-		e.loader.stats.update(func(s *Stats) { s.Batches++; s.Samples += batch.N })
+		e.loader.stats.update(func(s *Stats) { s.Batches++; s.Samples += batch.N; s.Ready += ready })
 		return batch, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)

@@ -103,7 +103,7 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 		}
 		return fmt.Errorf("imageloader: %w", err)
 	}
-	if l.archive, err = openArchive(path, o.MaxMemberBytes, l.pool.Workers()); err != nil {
+	if l.archive, err = openArchive(path, o.MaxMemberBytes, l.pool.Workers(), &l.stats); err != nil {
 		return err
 	}
 	l.streamsFirst = classes.fixed && l.archive.inflated() > int64(o.ShuffleBuffer) && o.Ranks == 1
@@ -165,6 +165,8 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 			return
 		}
 		defer l.end(e)
+		l.stats.start()
+		defer l.stats.stop()
 		for {
 			batch, err := e.next(ctx)
 			if err == io.EOF {
@@ -310,7 +312,16 @@ func (l *Loader) Pin() error {
 }
 
 // Stats returns what the loader has done since Open.
-func (l *Loader) Stats() Stats { return l.stats.snapshot() }
+func (l *Loader) Stats() Stats {
+	s := l.stats.snapshot()
+	s.Decode, s.Workers, s.Buffers = l.pool.Busy(), l.pool.Workers(), l.options.Buffers
+	for _, shard := range l.archive.shards {
+		if content := shard.content.Load(); content != nil {
+			s.Inflate += content.Busy()
+		}
+	}
+	return s
+}
 
 // Close ends an epoch that is being read, whose loop then gets ErrClosed, waits for the decode threads and frees everything.
 // The memory of batches that are not released yet stays until the last of them is. Close may be called at any time, from any

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -380,6 +381,12 @@ func TestStats(t *testing.T) {
 		got := l.Stats()
 		if got.Batches != 3 || got.Samples != 10 || got.Bytes != bytes || got.Decode <= 0 || got.ConsumerWait <= 0 {
 			t.Errorf("%s: got %+v, want 3 batches, 10 samples, %d bytes", s.name, got, bytes)
+		}
+		if got.Elapsed <= 0 || got.Workers <= 0 || got.Read <= 0 && got.Inflate <= 0 || !regexp.MustCompile(`^(decode|consumer|read|inflate), \d+\.\d of \d+ cores$`).MatchString(got.Bottleneck()) {
+			t.Errorf("%s: got %+v, bound by %s", s.name, got, got.Bottleneck())
+		}
+		if since := l.Stats().Since(got); since.Batches != 0 || since.Samples != 0 || since.Elapsed != 0 || since.Bottleneck() != "nothing yet" {
+			t.Errorf("%s: since then %+v", s.name, since)
 		}
 		if len(got.Skipped) != 0 || len(got.Examples) != 0 {
 			t.Errorf("%s: got %+v, want nothing skipped", s.name, got)

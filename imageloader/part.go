@@ -155,9 +155,7 @@ func (e *epoch) decode(p *part, first int) {
 	results := make([]decode.Result, len(images))
 	go func() {
 		defer close(p.done)
-		began := time.Now()
 		p.err = l.pool.Decode(images, to, results)
-		l.stats.update(func(s *Stats) { s.Decode += time.Since(began) })
 		e.accept(p, first, results)
 	}()
 }

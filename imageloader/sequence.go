@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"sort"
-	"time"
 )
 
 // item is one place in an epoch's sequence of images.
@@ -106,7 +105,7 @@ func (s *sequence) runSamples(from, to int) error {
 	left := order[from:to]
 	parts := (len(left) + blockSamples - 1) / blockSamples
 	load := func(i int) ([]item, error) {
-		return s.timed(func() ([]item, error) { return s.loadEach(left[i*blockSamples : min((i+1)*blockSamples, len(left))]) })
+		return s.loadEach(left[i*blockSamples : min((i+1)*blockSamples, len(left))])
 	}
 	for items, err := range inOrder(s.ctx, parts, s.workers, nil, load) {
 		if err != nil {
@@ -119,13 +118,6 @@ func (s *sequence) runSamples(from, to int) error {
 		}
 	}
 	return nil
-}
-
-func (s *sequence) timed(load func() ([]item, error)) ([]item, error) {
-	began := time.Now()
-	items, err := load()
-	s.stats.read(time.Since(began))
-	return items, err
 }
 
 // group is blocks whose samples are mixed.
@@ -198,9 +190,7 @@ func (s *sequence) runBlocks(from, to int) error {
 
 	room := newBudget(s.options.ShuffleBuffer)
 	admit := func(i int) error { return room.take(s.ctx, plan[i].block.bytes()) }
-	load := func(i int) ([]item, error) {
-		return s.timed(func() ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) })
-	}
+	load := func(i int) ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) }
 	next := 0 // of plan
 	var items []item
 	var owner []int // by item: which block of the plan
@@ -298,8 +288,6 @@ func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error
 
 // nextStreamed reads up to the next sample.
 func (s *sequence) nextStreamed(b *indexer, pass *pass) (item, error) {
-	began := time.Now()
-	defer func() { s.stats.read(time.Since(began)) }()
 	for {
 		e, err := pass.next()
 		if err != nil {

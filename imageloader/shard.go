@@ -36,6 +36,8 @@ type shard struct {
 	info   fs.FileInfo // of file, when it was opened
 	root   *os.Root    // a directory
 
+	reader    io.ReaderAt // file, with its time counted
+	stats     *statistics
 	maxMember int // bytes
 	workers   int // that inflate a .tgz
 
@@ -53,8 +55,8 @@ type stream interface {
 }
 
 // openShard finds out what path is. The shard must be closed.
-func openShard(path string, maxMember, workers int) (*shard, error) {
-	s := &shard{path: path, maxMember: maxMember, workers: workers}
+func openShard(path string, maxMember, workers int, stats *statistics) (*shard, error) {
+	s := &shard{path: path, maxMember: maxMember, workers: workers, stats: stats}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, s.unreadable(err, "no such file or directory; check the path")
@@ -74,6 +76,7 @@ func openShard(path string, maxMember, workers int) (*shard, error) {
 		return nil, s.unreadable(err, "%v", bare(err))
 	}
 	if s.file != nil {
+		s.reader = timedFile{s.file, &stats.read}
 		if err := s.sniff(); err != nil {
 			s.Close()
 			return nil, err
@@ -113,7 +116,7 @@ func (s *shard) read(e entry, take func(bytes int) []byte) ([]byte, error) {
 		return s.readFile(e, take)
 	}
 	buf := take(int(e.size))
-	if _, err := s.file.ReadAt(buf, e.offset); err == io.EOF {
+	if _, err := s.reader.ReadAt(buf, e.offset); err == io.EOF {
 		return nil, s.unreadable(err, "changed while it was being read; open it again")
 	} else if err != nil {
 		return nil, s.unreadable(err, "%v", bare(err))

@@ -2,10 +2,14 @@ package imageloader
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
@@ -24,31 +28,101 @@ type Stats struct {
 	IndexFiles []string // index files read or written
 	IndexError string   // why one could not be written; the next Open will be slower, and nothing else
 
-	// Where the time went. The stages run at the same time, so none is a share of another. A loader that keeps up has
-	// ConsumerWait near 0; then WaitForBuffer is what it had to spare.
-	Read           time.Duration // reading and inflating
-	Decode         time.Duration // decoding batches: while the decode threads were at work
-	WaitForSamples time.Duration // decode threads idle because nothing was read yet
-	WaitForBuffer  time.Duration // decode threads idle because the consumer had not released a batch
-	ConsumerWait   time.Duration // the consumer waiting for its next batch
+	// Elapsed is the time in the loops of Epoch. In it the stages worked, at the same time and on several cores, for so long,
+	// all of them together: Read in reading files, Inflate in inflating, Decode in decoding and resizing, on Workers threads.
+	Elapsed               time.Duration
+	Read, Inflate, Decode time.Duration
+	Workers               int
+
+	// What waited for what, one at a time. A loader that keeps up has ConsumerWait near 0; then WaitForBuffer is what it had to
+	// spare.
+	WaitForSamples time.Duration // nothing was read yet that could be decoded
+	WaitForBuffer  time.Duration // the consumer had not released a batch
+	ConsumerWait   time.Duration // the consumer waited for its next batch
+
+	// Ready is the number of batches that were ready when the consumer asked for one, over all batches; of Buffers at most.
+	Ready   int
+	Buffers int
+}
+
+// Since returns what was counted since an earlier Stats of the same loader. The texts are those of s.
+func (s Stats) Since(earlier Stats) Stats {
+	s.Batches -= earlier.Batches
+	s.Samples -= earlier.Samples
+	s.Bytes -= earlier.Bytes
+	s.Elapsed -= earlier.Elapsed
+	s.Read -= earlier.Read
+	s.Inflate -= earlier.Inflate
+	s.Decode -= earlier.Decode
+	s.WaitForSamples -= earlier.WaitForSamples
+	s.WaitForBuffer -= earlier.WaitForBuffer
+	s.ConsumerWait -= earlier.ConsumerWait
+	s.Ready -= earlier.Ready
+	s.Skipped = maps.Clone(s.Skipped)
+	for reason, n := range earlier.Skipped {
+		s.Skipped[reason] -= n
+	}
+	return s
+}
+
+// Bottleneck says what the batches waited for, and how many cores the loader used: "decode, 3.1 of 4 cores", "consumer, 2.2 of
+// 16 cores" where the loader was not what was waited for.
+func (s Stats) Bottleneck() string {
+	if s.Elapsed <= 0 {
+		return "nothing yet"
+	}
+	const keepsUp, starved = 0.02, 0.1
+	share := func(d time.Duration) float64 { return d.Seconds() / s.Elapsed.Seconds() }
+	stage := "decode"
+	switch {
+	case share(s.ConsumerWait) < keepsUp:
+		stage = "consumer"
+	case share(s.WaitForSamples) > starved && s.Read > s.Inflate:
+		stage = "read"
+	case share(s.WaitForSamples) > starved:
+		stage = "inflate"
+	}
+	return fmt.Sprintf("%s, %.1f of %d cores", stage, share(s.Read+s.Inflate+s.Decode), runtime.GOMAXPROCS(0))
 }
 
 const maxExamples = 5
 
 // statistics is Stats being counted. It is safe for concurrent use.
 type statistics struct {
-	mu    sync.Mutex
-	stats Stats
+	mu      sync.Mutex
+	stats   Stats
+	began   time.Time    // of the loop that runs; zero where none does
+	read    atomic.Int64 // nanoseconds in ReadAt and Read of files
+	inflate atomic.Int64 // and in inflating, reading included
 }
 
 func (s *statistics) snapshot() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	copied := s.stats
+	copied.Read = time.Duration(s.read.Load())
+	copied.Inflate = time.Duration(s.inflate.Load())
+	if !s.began.IsZero() {
+		copied.Elapsed += time.Since(s.began)
+	}
 	copied.Skipped, copied.Ignored = maps.Clone(copied.Skipped), maps.Clone(copied.Ignored)
 	copied.Examples = slices.Clone(copied.Examples)
 	copied.IndexFiles = slices.Clone(copied.IndexFiles)
 	return copied
+}
+
+// start and stop count the time of a loop of Epoch.
+func (s *statistics) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = time.Now()
+}
+
+func (s *statistics) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Elapsed += time.Since(s.began)
+	s.began = time.Time{}
 }
 
 func (s *statistics) update(change func(*Stats)) {
@@ -57,8 +131,16 @@ func (s *statistics) update(change func(*Stats)) {
 	change(&s.stats)
 }
 
-func (s *statistics) read(took time.Duration) {
-	s.update(func(s *Stats) { s.Read += took })
+// timedFile is a file whose reading is timed.
+type timedFile struct {
+	io.ReaderAt
+	spent *atomic.Int64
+}
+
+func (f timedFile) ReadAt(p []byte, off int64) (int, error) {
+	began := time.Now()
+	defer func() { f.spent.Add(int64(time.Since(began))) }()
+	return f.ReaderAt.ReadAt(p, off)
 }
 
 func (s *statistics) skip(bad *Error) {

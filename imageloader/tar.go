@@ -20,7 +20,7 @@ type tarStream struct {
 }
 
 func (a *shard) openTar() *tarStream {
-	plain := &endWatch{SectionReader: io.NewSectionReader(a.file, 0, a.info.Size())}
+	plain := &endWatch{SectionReader: io.NewSectionReader(a.reader, 0, a.info.Size())}
 	return &tarStream{shard: a, tar: tar.NewReader(plain), plain: plain}
 }
 
@@ -63,6 +63,7 @@ func (s *tarStream) content(take func(bytes int) []byte) ([]byte, error) {
 func (s *tarStream) close() {
 	if s.inflate != nil {
 		s.inflate.reader.Close()
+		s.shard.stats.inflate.Add(int64(s.inflate.reader.Busy()))
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // File is the content of a gzip file, to be read anywhere. It is safe for concurrent use.
@@ -13,6 +15,7 @@ type File struct {
 	index  *Index
 	input  sync.Pool
 	memory sync.Pool
+	busy   atomic.Int64 // nanoseconds
 }
 
 // NewFile returns the content of a gzip file of which the index was made. file must be safe for concurrent use.
@@ -84,6 +87,8 @@ func (f *File) segment(i int, to int64, o *output) error {
 	if err := in.grow(end-in.begin, in.begin); err != nil {
 		return err
 	}
+	began := time.Now()
+	defer func() { f.busy.Add(int64(time.Since(began))) }()
 	s, err := newStream(in, p.place)
 	if err != nil {
 		return stale(err)
@@ -116,6 +121,9 @@ func (f *File) segment(i int, to int64, o *output) error {
 	}
 	return nil
 }
+
+// Busy returns the time that inflating has taken so far, of all goroutines together, without that in the file's ReadAt.
+func (f *File) Busy() time.Duration { return time.Duration(f.busy.Load()) }
 
 // Index returns the index of the file.
 func (f *File) Index() *Index { return f.index }

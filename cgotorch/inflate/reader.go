@@ -72,7 +72,7 @@ func (r *Reader) Index() *Index {
 	return &r.index
 }
 
-// Busy returns the time that the inflating has taken so far, of all cores together.
+// Busy returns the time that the inflating has taken so far, of all cores together, with that in the file's ReadAt.
 func (r *Reader) Busy() time.Duration { return time.Duration(r.busy.Load()) }
 
 // Read implements io.Reader.

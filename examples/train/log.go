@@ -136,6 +136,9 @@ func (l *log) step(step int, loss float64) error {
 	}{step, loss})
 }
 
+// worthSaying is the share of the time waiting for data from which on it is said what the loader is busy with.
+const worthSaying = 0.02
+
 func (l *log) epoch(e Epoch, t *trainer) error {
 	test := ""
 	if e.Tested != nil {
@@ -147,6 +150,9 @@ func (l *log) epoch(e Epoch, t *trainer) error {
 	}
 	_, err := fmt.Printf("epoch %d/%d  train loss %.4f%s  %.0f images/s  %.1f %% waiting for data%s\n",
 		e.Epoch, t.Epochs, e.TrainLoss, test, e.ImagesPerSecond, 100*e.DataWaitShare, skipped)
+	if err == nil && e.DataWaitShare >= worthSaying {
+		_, err = fmt.Printf("  bound by: %s; with an infinitely fast loader this would be %.0f images/s\n", e.BoundBy, e.ImagesPerSecond/(1-e.DataWaitShare))
+	}
 	return errors.Join(err, l.line(e))
 }
 

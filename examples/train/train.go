@@ -52,6 +52,7 @@ type Tally struct {
 	Skipped int           `json:"skipped"`
 	Seconds float64       `json:"seconds"`
 	Stall   time.Duration `json:"stall"` // the device waited for data
+	BoundBy string        `json:"bound_by"`
 }
 
 // Epoch is one line of the log.
@@ -65,6 +66,7 @@ type Epoch struct {
 	ImagesPerSecond float64 `json:"images_per_second"` // trained
 	DataWaitShare   float64 `json:"data_wait_share"`   // of the training time, 0 to 1
 	Seconds         float64 `json:"seconds"`           // trained
+	BoundBy         string  `json:"bound_by"`          // what the batches waited for, and the cores that the loader used
 }
 
 // Tested is what an epoch's test found.
@@ -166,10 +168,11 @@ func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
 func (t *trainer) epoch(ctx context.Context) error {
 	nn.SetTraining(t.model, true)
 	bar := t.log.startBar(t)
-	began, before, skipped := time.Now(), t.train.ahead.Stats(), t.train.skipped()
+	began, before, loaded, skipped := time.Now(), t.train.ahead.Stats(), t.train.loader.Stats(), t.train.skipped()
 	err := t.trainEpoch(ctx, func(n int) { bar.Add(n) })
 	bar.Finish()
 	t.progress.Train.Skipped += t.train.skipped() - skipped
+	t.progress.Train.BoundBy = t.train.loader.Stats().Since(loaded).Bottleneck()
 	if err == nil || interrupted(ctx, err) {
 		if err := t.tally(began, before); err != nil {
 			return err
@@ -312,6 +315,7 @@ func (t *trainer) finishEpoch(test Tally) error {
 		DataWaitShare:   min(1, p.Train.Stall.Seconds()/p.Train.Seconds),
 		Seconds:         p.Train.Seconds,
 		Skipped:         p.Train.Skipped,
+		BoundBy:         p.Train.BoundBy,
 	}
 	if test.Images > 0 {
 		n := float64(test.Images)
