@@ -41,7 +41,7 @@ type Options struct {
 	NoShuffle bool   // keep the archive's order with Train
 
 	// ShuffleBuffer is the memory, in bytes, for the compressed images of a .tgz; 0 means 256 MiB. An archive whose images
-	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one blocks of about 1 MiB are read in a random
+	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one blocks of about half a MiB are read in a random
 	// order, and the images of as many of them as fill half of the memory are mixed, while the other half is being filled. The
 	// first time that it is read, without an index, each image is drawn from the ones held, in the archive's order. A .tar and
 	// a directory are always shuffled evenly, and nothing of them is kept.

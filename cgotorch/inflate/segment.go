@@ -21,10 +21,10 @@ import (
 // where it is: so it is known which bytes of the window each one needs, and no more than those are stored in the index.
 
 const (
-	chunkBytes  = 2 << 20  // compressed
-	spacing     = 1 << 20  // inflated bytes after which the next block begins a new segment
-	mostBytes   = 16 << 20 // inflated bytes after which a segment ends without a block having ended
-	firstNarrow = 1536 << 10
+	chunkBytes  = 2 << 20   // compressed
+	spacing     = 512 << 10 // inflated bytes after which the next block begins a new segment
+	mostBytes   = 16 << 20  // inflated bytes after which a segment ends without a block having ended
+	firstNarrow = 768 << 10
 	firstWide   = 96 << 10
 )
 
