@@ -45,6 +45,7 @@ var benchmarks = []benchmark{
 	{name: "train/imagenet", slow: true, run: benchPhotographs},
 	{name: "loader/photos-1-core", run: benchLoaderOneCore},
 	{name: "loader/photos-all-cores", slow: true, run: benchLoaderAllCores},
+	{name: "loader/decode", slow: true, run: benchLoaderDecode},
 	{name: "loader/inflate", slow: true, run: benchLoaderInflate},
 	{name: "loader/shuffle", run: benchLoaderShuffle},
 	{name: "loader/cifar", slow: true, run: benchLoaderCIFAR},

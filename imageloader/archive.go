@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,14 +17,14 @@ type archive struct {
 }
 
 // openArchive opens what path names: a file, a directory, or a pattern of several. The archive must be closed.
-func openArchive(path string, maxMember, workers int, stats *statistics) (*archive, error) {
+func openArchive(from files, path string, o Options, workers int, stats *statistics) (*archive, error) {
 	a := &archive{path: path}
-	paths, err := expand(path)
+	paths, err := expand(from, path)
 	if err != nil {
 		return nil, &Error{Path: path, Reason: err.Error(), Kind: ErrArchive, Cause: fs.ErrNotExist}
 	}
 	for i, path := range paths {
-		s, err := openShard(path, maxMember, workers, stats)
+		s, err := openShard(from, path, o, workers, stats)
 		if err != nil {
 			a.Close()
 			return nil, err
@@ -65,8 +63,8 @@ var braces = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)
 
 // expand returns the paths that a pattern stands for: {000..127} each of these numbers, of as many digits; *, ? and [...] what
 // filepath.Glob makes of them, in the order of the names. A path that exists stands for itself, whatever characters it has.
-func expand(path string) ([]string, error) {
-	if _, err := os.Lstat(path); err == nil {
+func expand(from files, path string) ([]string, error) {
+	if _, err := from.stat(path); err == nil {
 		return []string{path}, nil
 	}
 	const most = 1_000_000
@@ -97,7 +95,7 @@ func expand(path string) ([]string, error) {
 			paths = append(paths, p) // openShard says it when it is missing
 			continue
 		}
-		found, err := filepath.Glob(p)
+		found, err := from.glob(p)
 		if err != nil {
 			return nil, fmt.Errorf("the pattern is malformed: %w", err)
 		}

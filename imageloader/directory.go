@@ -4,9 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
-	"syscall"
-	"time"
 	"unicode/utf8"
 )
 
@@ -19,7 +16,7 @@ type directoryStream struct {
 
 func (a *shard) openDirectory() (*directoryStream, error) {
 	s := &directoryStream{shard: a}
-	err := fs.WalkDir(a.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(a.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil && !utf8.ValidString(name) {
 			return a.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
 		}
@@ -63,16 +60,23 @@ func (s *directoryStream) close() {}
 
 // readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
 func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
-	began := time.Now()
-	defer func() { a.stats.read.Add(int64(time.Since(began))) }()
-	f, err := a.root.OpenFile(e.name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that took the file's place must not block
+	data, err := attempt(a.patience, func() ([]byte, error) { return a.readOnce(e, take) })
+	if bad := (*Error)(nil); err != nil && !errors.As(err, &bad) {
+		err = a.badMember(e, err, "%v", bare(err))
+	}
+	return data, err
+}
+
+// readOnce returns an *Error for what trying again would not mend.
+func (a *shard) readOnce(e entry, take func(bytes int) []byte) ([]byte, error) {
+	f, err := a.root.open(e.name)
 	if err != nil {
-		return nil, a.badMember(e, err, "%v", bare(err))
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, a.badMember(e, err, "%v", bare(err))
+		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, a.badMember(e, nil, "no longer a file")
@@ -85,7 +89,7 @@ func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
 	if _, err := io.ReadFull(f, buf); errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF && e.size > 0 {
 		return nil, a.badMember(e, err, "changed while it was being read")
 	} else if err != nil && err != io.EOF {
-		return nil, a.badMember(e, err, "%v", bare(err))
+		return nil, err
 	}
 	return buf, nil
 }

@@ -20,7 +20,7 @@ type inflater struct {
 
 func (s *shard) inflate(ctx context.Context) *inflater {
 	return &inflater{
-		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.reader, s.info.Size(), inflate.Options{Workers: s.workers}),
+		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.file, s.info.Size(), inflate.Options{Workers: s.workers}),
 	}
 }
 

@@ -37,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"slices"
 	"sync"
@@ -74,7 +75,21 @@ type Loader struct {
 // name. A .tgz that fits into Options.ShuffleBuffer is read whole. A larger one is read through when the names of the classes
 // have to be found and no index file has them, which takes a second for 1 GB and a core. With Options.Train the loader then
 // begins to read the first epoch. It must be closed.
-func Open(path string, options Options) (*Loader, error) {
+func Open(path string, options Options) (*Loader, error) { return openFrom(osFiles{}, path, options) }
+
+// OpenFS is [Open] of a path, or a pattern, in a file system: an object store, for example. Its files must have ReadAt, be safe for
+// concurrent use, and stay as they are. Their index lies in Options.IndexDir or the user's cache folder.
+func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
+	return openFrom(fsFiles{fsys}, path, options)
+}
+
+// OpenReaderAt is [Open] of one .tgz or .tar of size bytes. name is for messages and for the index file. r must be safe for
+// concurrent use.
+func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loader, error) {
+	return openFrom(oneFile{r, size, name}, name, options)
+}
+
+func openFrom(from files, path string, options Options) (*Loader, error) {
 	o, err := options.complete()
 	if err != nil {
 		return nil, err
@@ -84,7 +99,7 @@ func Open(path string, options Options) (*Loader, error) {
 		return nil, err
 	}
 	l := &Loader{options: o, next: State{Seed: o.Seed}}
-	if err := l.open(path, classes); err != nil {
+	if err := l.open(from, path, classes); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -94,7 +109,7 @@ func Open(path string, options Options) (*Loader, error) {
 	return l, nil
 }
 
-func (l *Loader) open(path string, classes *vocabulary) error {
+func (l *Loader) open(from files, path string, classes *vocabulary) error {
 	o := l.options
 	var err error
 	if l.pool, err = decode.NewPool(o.poolOptions()); err != nil {
@@ -103,7 +118,7 @@ func (l *Loader) open(path string, classes *vocabulary) error {
 		}
 		return fmt.Errorf("imageloader: %w", err)
 	}
-	if l.archive, err = openArchive(path, o.MaxMemberBytes, l.pool.Workers(), &l.stats); err != nil {
+	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), &l.stats); err != nil {
 		return err
 	}
 	l.streamsFirst = classes.fixed && l.archive.inflated() > int64(o.ShuffleBuffer) && o.Ranks == 1

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 )
@@ -53,6 +54,11 @@ type Options struct {
 	// reading and writing such files off.
 	IndexDir    string
 	NoIndexFile bool
+
+	// ReadRetries is how often a read that fails is tried again, after a pause that grows from 20 ms; 0 means 3, below 0 never.
+	// ReadTimeout is how long one may take, 0 means for ever; what is read late is dropped.
+	ReadRetries int
+	ReadTimeout time.Duration
 
 	// Ranks divides each epoch among so many processes, of which this is number Rank, from 0; 0 means 1. All must have the same
 	// Seed and archive. Each gets a part of the epoch's order, and all get the same number of images: where they do not divide
@@ -121,6 +127,10 @@ func (o Options) complete() (Options, error) {
 		return refuse("Classes and ClassFile are both set; drop one")
 	}
 
+	if o.ReadTimeout < 0 {
+		return refuse("ReadTimeout is %v; it must not be below 0 (0 means none)", o.ReadTimeout)
+	}
+	o.ReadRetries = orDefault(o.ReadRetries, 3)
 	o.Ranks = orDefault(o.Ranks, 1)
 	o.BatchSize = orDefault(o.BatchSize, defaultBatchSize)
 	o.Buffers = orDefault(o.Buffers, defaultBuffers)

@@ -72,7 +72,7 @@ func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
 func scan(ctx context.Context, path string, images int) (Report, error) {
 	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
 		formats: map[string]int{}, ignored: map[string]int{}}
-	a, err := openArchive(path, defaultMaxMemberBytes, 0, new(statistics))
+	a, err := openArchive(osFiles{}, path, Options{MaxMemberBytes: defaultMaxMemberBytes}, 0, new(statistics))
 	if err != nil {
 		return s.report, err
 	}

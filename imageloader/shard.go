@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch/inflate"
@@ -32,14 +31,14 @@ type shard struct {
 	path   string
 	number int32 // in its archive
 	format format
-	file   *os.File    // a .tar or .tgz
+	file   file        // a .tar or .tgz
 	info   fs.FileInfo // of file, when it was opened
-	root   *os.Root    // a directory
+	root   folder      // a directory
 
-	reader    io.ReaderAt // file, with its time counted
-	stats     *statistics
-	maxMember int // bytes
-	workers   int // that inflate a .tgz
+	patience
+	beside    bool // an index file can be written beside it
+	maxMember int  // bytes
+	workers   int  // that inflate a .tgz
 
 	content atomic.Pointer[inflate.File] // of a .tgz whose index is known
 }
@@ -55,9 +54,10 @@ type stream interface {
 }
 
 // openShard finds out what path is. The shard must be closed.
-func openShard(path string, maxMember, workers int, stats *statistics) (*shard, error) {
-	s := &shard{path: path, maxMember: maxMember, workers: workers, stats: stats}
-	info, err := os.Stat(path)
+func openShard(from files, path string, o Options, workers int, stats *statistics) (*shard, error) {
+	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, beside: from.beside()}
+	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
+	info, err := attempt(s.patience, func() (fs.FileInfo, error) { return from.stat(path) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, s.unreadable(err, "no such file or directory; check the path")
 	} else if err != nil {
@@ -66,9 +66,9 @@ func openShard(path string, maxMember, workers int, stats *statistics) (*shard, 
 	switch {
 	case info.IsDir():
 		s.format = directory
-		s.root, err = os.OpenRoot(path)
+		s.root, err = from.folder(path)
 	case info.Mode().IsRegular():
-		s.file, err = os.Open(path)
+		s.file, err = attempt(s.patience, func() (file, error) { return from.open(path) })
 	default:
 		return nil, s.unreadable(nil, "neither a file nor a directory; a pipe or device has to be written to a file first")
 	}
@@ -76,7 +76,7 @@ func openShard(path string, maxMember, workers int, stats *statistics) (*shard, 
 		return nil, s.unreadable(err, "%v", bare(err))
 	}
 	if s.file != nil {
-		s.reader = timedFile{s.file, &stats.read}
+		s.file = steadyFile{s.file, s.patience}
 		if err := s.sniff(); err != nil {
 			s.Close()
 			return nil, err
@@ -116,7 +116,7 @@ func (s *shard) read(e entry, take func(bytes int) []byte) ([]byte, error) {
 		return s.readFile(e, take)
 	}
 	buf := take(int(e.size))
-	if _, err := s.reader.ReadAt(buf, e.offset); err == io.EOF {
+	if _, err := s.file.ReadAt(buf, e.offset); err == io.EOF {
 		return nil, s.unreadable(err, "changed while it was being read; open it again")
 	} else if err != nil {
 		return nil, s.unreadable(err, "%v", bare(err))

@@ -3,7 +3,6 @@ package imageloader
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"runtime"
 	"slices"
@@ -24,6 +23,8 @@ type Stats struct {
 	Skipped  map[string]int // unusable images left out, by reason
 	Examples []string       // the first few of them: archive, member and what is wrong
 	Ignored  map[string]int // members of the archive that are no images, by reason
+
+	Retries int // reads that failed or took too long, and were tried again
 
 	IndexFiles []string // index files read or written
 	IndexError string   // why one could not be written; the next Open will be slower, and nothing else
@@ -129,18 +130,6 @@ func (s *statistics) update(change func(*Stats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.stats)
-}
-
-// timedFile is a file whose reading is timed.
-type timedFile struct {
-	io.ReaderAt
-	spent *atomic.Int64
-}
-
-func (f timedFile) ReadAt(p []byte, off int64) (int, error) {
-	began := time.Now()
-	defer func() { f.spent.Add(int64(time.Since(began))) }()
-	return f.ReaderAt.ReadAt(p, off)
 }
 
 func (s *statistics) skip(bad *Error) {

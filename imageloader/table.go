@@ -56,7 +56,10 @@ func (s *shard) indexPaths(folder string) []string {
 	if folder != "" {
 		return []string{filepath.Join(folder, s.indexName())}
 	}
-	paths := []string{s.path + indexExtension}
+	var paths []string
+	if s.beside {
+		paths = append(paths, s.path+indexExtension)
+	}
 	if cache, err := os.UserCacheDir(); err == nil {
 		paths = append(paths, filepath.Join(cache, "streamtorch", "index", s.indexName()))
 	}
@@ -105,7 +108,7 @@ func (s *shard) storeTable(t *table, folder string) (string, error) {
 	}
 	var errs []error
 	for i, path := range s.indexPaths(folder) {
-		if i > 0 || folder != "" {
+		if i > 0 || folder != "" || !s.beside {
 			errs = append(errs, os.MkdirAll(filepath.Dir(path), 0o755))
 		}
 		if err := writeWhole(path, data); err == nil {

@@ -20,7 +20,7 @@ type tarStream struct {
 }
 
 func (a *shard) openTar() *tarStream {
-	plain := &endWatch{SectionReader: io.NewSectionReader(a.reader, 0, a.info.Size())}
+	plain := &endWatch{SectionReader: io.NewSectionReader(a.file, 0, a.info.Size())}
 	return &tarStream{shard: a, tar: tar.NewReader(plain), plain: plain}
 }
 

@@ -1,0 +1,184 @@
+package imageloader
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// files is where the path of an archive leads: the operating system's files, those of an fs.FS, or a single one.
+type files interface {
+	stat(path string) (fs.FileInfo, error)
+	open(path string) (file, error)
+	folder(path string) (folder, error)
+	glob(pattern string) ([]string, error)
+	beside() bool // index files can be written beside archives
+}
+
+// file is an open file, safe for concurrent use.
+type file interface {
+	io.ReaderAt
+	Stat() (fs.FileInfo, error)
+	Close() error
+}
+
+// folder is an open directory. What lies outside of it cannot be reached, by links neither.
+type folder interface {
+	tree() fs.FS
+	open(name string) (fs.File, error)
+	Close() error
+}
+
+// osFiles are the operating system's.
+type osFiles struct{}
+
+func (osFiles) stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
+func (osFiles) open(path string) (file, error)        { return os.Open(path) }
+func (osFiles) glob(pattern string) ([]string, error) { return filepath.Glob(pattern) }
+func (osFiles) beside() bool                          { return true }
+func (osFiles) folder(path string) (folder, error) {
+	root, err := os.OpenRoot(path)
+	return osFolder{root}, err
+}
+
+type osFolder struct{ *os.Root }
+
+func (f osFolder) tree() fs.FS { return f.FS() }
+
+// A pipe that took a file's place must not block.
+func (f osFolder) open(name string) (fs.File, error) {
+	return f.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
+// fsFiles are those of an fs.FS.
+type fsFiles struct{ fs.FS }
+
+func (f fsFiles) stat(path string) (fs.FileInfo, error) { return fs.Stat(f.FS, path) }
+func (f fsFiles) glob(pattern string) ([]string, error) { return fs.Glob(f.FS, pattern) }
+func (fsFiles) beside() bool                            { return false }
+
+func (f fsFiles) open(path string) (file, error) {
+	opened, err := f.FS.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if file, ok := opened.(file); ok {
+		return file, nil
+	}
+	opened.Close()
+	return nil, errors.New("files of this fs.FS have no ReadAt, which is needed for reading several places at once")
+}
+
+func (f fsFiles) folder(path string) (folder, error) {
+	sub, err := fs.Sub(f.FS, path)
+	return fsFolder{sub}, err
+}
+
+type fsFolder struct{ fs.FS }
+
+func (f fsFolder) tree() fs.FS                       { return f.FS }
+func (f fsFolder) open(name string) (fs.File, error) { return f.FS.Open(name) }
+func (fsFolder) Close() error                        { return nil }
+
+// oneFile is a single file, whatever the path.
+type oneFile struct {
+	io.ReaderAt
+	size int64
+	name string
+}
+
+func (f oneFile) stat(string) (fs.FileInfo, error)   { return f, nil }
+func (f oneFile) open(string) (file, error)          { return f, nil }
+func (f oneFile) folder(path string) (folder, error) { return nil, fs.ErrInvalid }
+func (f oneFile) glob(string) ([]string, error)      { return nil, nil }
+func (oneFile) beside() bool                         { return false }
+
+func (f oneFile) Close() error               { return nil }
+func (f oneFile) Stat() (fs.FileInfo, error) { return f, nil }
+func (f oneFile) Name() string               { return path.Base(f.name) }
+func (f oneFile) Size() int64                { return f.size }
+func (oneFile) Mode() fs.FileMode            { return 0 }
+func (oneFile) ModTime() time.Time           { return time.Time{} }
+func (oneFile) IsDir() bool                  { return false }
+func (oneFile) Sys() any                     { return nil }
+
+// steadyFile is a file whose reading is tried again when it fails or takes too long, and timed.
+type steadyFile struct {
+	file
+	patience
+}
+
+// patience is how often and for how long something is tried.
+type patience struct {
+	retries int
+	timeout time.Duration // 0: none
+	stats   *statistics
+}
+
+// ReadAt implements io.ReaderAt.
+func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.timeout == 0 {
+		return attempt(f.patience, func() (int, error) { return f.file.ReadAt(p, off) })
+	}
+	read, err := attempt(f.patience, func() ([]byte, error) {
+		q := make([]byte, len(p)) // of its own, since it may go on after the time is up
+		n, err := f.file.ReadAt(q, off)
+		return q[:n], err
+	})
+	return copy(p, read), err
+}
+
+// attempt calls read until it succeeds, or has failed too often, with a longer pause each time. What is wrong with a member, or
+// with the caller's rights, is not tried again.
+func attempt[T any](p patience, read func() (T, error)) (T, error) {
+	began := time.Now()
+	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
+	const pause = 20 * time.Millisecond
+	for tries := 1; ; tries++ {
+		value, err := inTime(p.timeout, read)
+		var final *Error
+		if err == nil || err == io.EOF || errors.As(err, &final) ||
+			errors.Is(err, fs.ErrClosed) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return value, err
+		}
+		if tries > p.retries {
+			if tries > 1 {
+				err = fmt.Errorf("%w (tried %d times)", bare(err), tries)
+			}
+			return value, err
+		}
+		p.stats.update(func(s *Stats) { s.Retries++ })
+		time.Sleep(pause << (tries - 1))
+	}
+}
+
+// inTime calls read, and leaves it behind when it takes too long.
+func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
+	if timeout == 0 {
+		return read()
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	late := time.NewTimer(timeout)
+	defer late.Stop()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-late.C:
+		var none T
+		return none, fmt.Errorf("a read took longer than Options.ReadTimeout, %v", timeout)
+	}
+}

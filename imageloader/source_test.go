@@ -1,0 +1,155 @@
+package imageloader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+func TestOpenFS(t *testing.T) {
+	members := numbered(12)
+	fsys := fstest.MapFS{"sets/a.tgz": {Data: gzipOf(tarOf(members))}, "sets/b-0.tar": {Data: tarOf(members[:5])}, "sets/b-1.tar": {Data: tarOf(members[5:])}}
+	for _, m := range members {
+		fsys["sets/files/"+m.name] = &fstest.MapFile{Data: m.body}
+	}
+	for _, path := range []string{"sets/a.tgz", "sets/b-{0..1}.tar", "sets/b-*.tar", "sets/files"} {
+		for _, buffer := range []int{0, 100} {
+			checkLeaks(t)
+			o := options()
+			o.ShuffleBuffer, o.IndexDir = buffer, t.TempDir()
+			l, err := OpenFS(fsys, path, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := levels(t, l); len(got) != 12 || !slices.IsSorted(got) {
+				t.Errorf("%s: images %v", path, got)
+			}
+			l.Close()
+		}
+	}
+	_, err := OpenFS(fsys, "sets/c.tgz", options())
+	wantError(t, err, ErrArchive, "sets/c.tgz: no such file")
+	_, err = OpenFS(withoutReadAt{fsys}, "sets/a.tgz", options())
+	wantError(t, err, ErrArchive, "sets/a.tgz", "have no ReadAt")
+}
+
+// withoutReadAt gives files that can only be read from their start.
+type withoutReadAt struct{ fs.FS }
+
+func (w withoutReadAt) Open(name string) (fs.File, error) {
+	f, err := w.FS.Open(name)
+	return struct{ fs.File }{f}, err
+}
+
+// moody is a reader that fails, or takes its time, every so often.
+type moody struct {
+	io.ReaderAt
+	reads    atomic.Int64
+	fail     func(read int64) bool
+	slow     func(read int64) bool
+	released chan struct{}
+}
+
+func (m *moody) ReadAt(p []byte, off int64) (int, error) {
+	n := m.reads.Add(1)
+	if m.fail != nil && m.fail(n) {
+		return 0, errors.New("the line is down")
+	}
+	if m.slow != nil && m.slow(n) {
+		<-m.released
+	}
+	return m.ReaderAt.ReadAt(p, off)
+}
+
+func TestOpenReaderAt_Moody(t *testing.T) {
+	packed := gzipOf(tarOf(numbered(30)))
+	path := write(t, "a.tgz", packed)
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, test := range []struct {
+		name    string
+		fail    func(int64) bool
+		slow    func(int64) bool
+		retries int
+		want    string
+	}{
+		{"steady", nil, nil, 0, ""},
+		{"fails now and then", func(n int64) bool { return n%2 == 0 }, nil, 0, ""},
+		{"fails for good", func(n int64) bool { return n > 1 }, nil, 1, "the line is down (tried 2 times)"},
+		{"fails for good, and no retries", func(n int64) bool { return n > 1 }, nil, -1, "the line is down"},
+		{"hangs once", nil, func(n int64) bool { return n == 2 }, 0, ""},
+		{"hangs for good", nil, func(n int64) bool { return n > 1 }, 1, "a read took longer than Options.ReadTimeout, 50ms (tried 2 times)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			checkLeaks(t)
+			m := &moody{ReaderAt: file, fail: test.fail, slow: test.slow, released: make(chan struct{})}
+			defer close(m.released)
+			o := options()
+			o.ShuffleBuffer, o.NoIndexFile, o.ReadRetries = 500, true, test.retries
+			if test.slow != nil {
+				o.ReadTimeout = 50 * time.Millisecond
+			}
+			l, err := OpenReaderAt(m, int64(len(packed)), "far/a.tgz", o)
+			if err == nil {
+				defer l.Close()
+				for batch, e := range l.Epoch(context.Background()) {
+					if err = e; e == nil {
+						batch.Release()
+					}
+				}
+			}
+			if test.want != "" {
+				wantError(t, err, ErrArchive, "far/a.tgz", test.want)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := l.Stats(); got.Samples != 30 || (test.fail != nil || test.slow != nil) != (got.Retries > 0) {
+				t.Errorf("%d images, %d retries", got.Samples, got.Retries)
+			}
+		})
+	}
+}
+
+// The index of an archive that is not a file of the system's lies in the folder given.
+func TestOpenReaderAt_Index(t *testing.T) {
+	packed := gzipOf(tarOf(noisy(60)))
+	file, err := os.Open(write(t, "a.tgz", packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	o := blockOptions()
+	o.ShuffleBuffer, o.NoIndexFile, o.IndexDir = 1<<20, false, t.TempDir()
+	var first string
+	for range 2 {
+		l, err := OpenReaderAt(file, int64(len(packed)), "far/a.tgz", o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(order(t, l), l.Stats().IndexFiles)
+		if first == "" {
+			first = got
+		}
+		if got != first {
+			t.Errorf("got %s, then %s", first, got)
+		}
+		l.Close()
+	}
+	if found, _ := filepath.Glob(o.IndexDir + "/a.tgz-*.index"); len(found) != 1 {
+		t.Errorf("index files %v", found)
+	}
+}
