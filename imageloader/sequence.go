@@ -31,7 +31,8 @@ type sequence struct {
 	workers  int
 	streamed bool // in the archive's order, but for what the shuffle buffer makes of it
 	out      chan<- []item
-	pending  []item // not sent yet
+	short    chan<- struct{} // offered a value while no more can be read until some of what was sent is decoded
+	pending  []item          // not sent yet
 }
 
 // sendItems is how many items are sent at a time.
@@ -92,10 +93,15 @@ func (s *sequence) runSamples() error {
 	order := permutation(x.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
 	left := order[min(s.from.Position, x.length):]
 	parts := (len(left) + blockSamples - 1) / blockSamples
+	part := func(i int) []int32 { return left[i*blockSamples : min((i+1)*blockSamples, len(left))] }
+	room := newBudget(s.options.ShuffleBuffer, s.short)
+	admit := func(ctx context.Context, i int) error { return room.take(ctx, x.bytes(part(i))) }
 	load := func(i int) ([]item, error) {
-		return s.timed(func() ([]item, error) { return s.loadEach(left[i*blockSamples : min((i+1)*blockSamples, len(left))]) })
+		items, err := s.timed(func() ([]item, error) { return s.loadEach(part(i)) })
+		room.settle(x.bytes(part(i)), items)
+		return items, err
 	}
-	for items, err := range inOrder(s.ctx, parts, s.workers, nil, load) {
+	for items, err := range inOrder(s.ctx, parts, s.workers, admit, load) {
 		if err != nil {
 			return err
 		}
@@ -104,8 +110,21 @@ func (s *sequence) runSamples() error {
 				return err
 			}
 		}
+		if err := s.flush(); err != nil { // what is not sent is not decoded, and keeps its memory
+			return err
+		}
 	}
 	return nil
+}
+
+// bytes returns the memory that reading some samples takes, as far as their size is known.
+func (x *index) bytes(numbers []int32) (bytes int) {
+	for _, n := range numbers {
+		if x.held == nil && x.bad[int(n)] == nil {
+			bytes += int(max(x.samples[n].size, 0))
+		}
+	}
+	return bytes
 }
 
 func (s *sequence) timed(load func() ([]item, error)) ([]item, error) {
@@ -181,8 +200,8 @@ func (s *sequence) runBlocks() error {
 		}
 	}
 
-	room := newBudget(s.options.ShuffleBuffer)
-	admit := func(i int) error { return room.take(s.ctx, plan[i].block.bytes()) }
+	room := newBudget(s.options.ShuffleBuffer, s.short)
+	admit := func(ctx context.Context, i int) error { return room.take(ctx, plan[i].block.bytes()) }
 	load := func(i int) ([]item, error) {
 		items, err := s.timed(func() ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) })
 		s.giveBack(room, plan[i].block.bytes(), items)
@@ -210,6 +229,9 @@ func (s *sequence) runBlocks() error {
 			if err := s.emit(items[orders[l.group][j]]); err != nil {
 				return err
 			}
+		}
+		if err := s.flush(); err != nil {
+			return err
 		}
 		items = nil
 	}
@@ -240,6 +262,7 @@ func (s *sequence) giveBack(room *budget, bytes int, items []item) {
 func (s *sequence) runStreamed() (*index, error) {
 	b := newIndexer(s.archive, s.options, s.index.classes)
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
+	room := newBudget(s.options.ShuffleBuffer, s.short) // besides what the shuffle buffer holds
 	place := 0
 	emit := func(it item) error {
 		place++
@@ -247,6 +270,15 @@ func (s *sequence) runStreamed() (*index, error) {
 			it.memory.release()
 			return nil
 		}
+		if !room.try(len(it.data)) {
+			if err := s.flush(); err != nil {
+				return err
+			}
+			if err := room.take(s.ctx, len(it.data)); err != nil {
+				return err
+			}
+		}
+		room.charge(&it)
 		return s.emit(it)
 	}
 	for _, shard := range s.archive.shards {
