@@ -44,10 +44,15 @@ type Reader struct {
 
 // NewReader starts inflating size bytes of file, which must be safe for concurrent use.
 func NewReader(ctx context.Context, file io.ReaderAt, size int64, o Options) *Reader {
+	return newReader(ctx, file, size, o, usual)
+}
+
+func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l limits) *Reader {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	r := &Reader{file: file, size: size, workers: o.Workers, out: make(chan *segment), index: Index{fileSize: size}}
+	r.buffers.limits = l
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	r.looking, r.enough = context.WithCancel(r.ctx)
 	chunks := make(chan chan chunk, o.Workers+1)
@@ -158,7 +163,7 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 	defer r.running.Done()
 	defer close(out)
 	tokens := make(chan struct{}, r.workers+1)
-	for begin := int64(0); begin < max(r.size, 1); begin += chunkBytes {
+	for begin := int64(0); begin < max(r.size, 1); begin += r.buffers.chunk {
 		select {
 		case tokens <- struct{}{}:
 		case <-r.looking.Done():
@@ -190,12 +195,12 @@ const (
 
 // search inflates from the first block that begins in a chunk.
 func (r *Reader) search(begin int64) []*segment {
-	stop := uint64(begin+chunkBytes) * 8
+	stop := uint64(begin+r.buffers.chunk) * 8
 	lead := max(begin-1, 0) // a stored block's header may lie before its length
-	in := input{file: r.file, size: r.size, begin: lead, bytes: takeBytes(&r.buffers.in, chunkBytes+2*more)[:0]}
+	in := input{file: r.file, size: r.size, begin: lead, bytes: takeBytes(&r.buffers.in, int(r.buffers.chunk)+2*more)[:0]}
 	memory := in.bytes
 	defer func() { give(&r.buffers.in, memory) }()
-	if in.grow(chunkBytes+more, lead) != nil {
+	if in.grow(r.buffers.chunk+more, lead) != nil {
 		return nil // join will see why
 	}
 	if begin == 0 {
