@@ -114,6 +114,8 @@ void Decoder::begin_block(Bits& bits) {
       return;
     }
     case 1: {
+      in_ = In::kCodes;
+      if (fixed_) return;  // blocks may be as short as ten bits, and making the tables takes as long as a thousand bytes
       uint8_t lengths[kLiterals];
       std::fill_n(lengths, 144, 8);
       std::fill_n(lengths + 144, 112, 9);
@@ -122,12 +124,13 @@ void Decoder::begin_block(Bits& bits) {
       build(Alphabet::kLiterals, lengths, literals_.data());
       std::fill_n(lengths, kDistances, 5);
       build(Alphabet::kDistances, {lengths, kDistances}, distances_.data());
-      in_ = In::kCodes;
+      fixed_ = true;
       return;
     }
     case 2: {
       Header header;
       if (const char* wrong = read_header(bits, header)) corrupt(wrong);
+      fixed_ = false;
       const auto literals = static_cast<size_t>(header.literals), distances = static_cast<size_t>(header.distances);
       if (!build(Alphabet::kLiterals, {header.lengths, literals}, literals_.data())) corrupt("invalid literal/lengths set");
       if (!build(Alphabet::kDistances, {header.lengths + literals, distances}, distances_.data())) corrupt("invalid distances set");
