@@ -55,6 +55,8 @@ func (s *shard) explain(ctx context.Context, err error) error {
 		return s.unreadable(err, "other data follow the gzip data: the file is damaged or was joined wrongly; copy or download it again")
 	case errors.Is(err, inflate.ErrCorrupt), errors.Is(err, inflate.ErrNotGzip):
 		return s.unreadable(err, "damaged: its gzip data are invalid; copy or download it again")
+	case errors.Is(err, inflate.ErrIndex) && s.indexFile != "" && s.unchanged() == nil:
+		return s.unreadable(err, "its index file %s is damaged or of another archive; delete that file and open it again", s.indexFile)
 	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF):
 		return s.unreadable(err, "changed while it was being read; open it again")
 	}

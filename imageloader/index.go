@@ -72,6 +72,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 		if s.format != directory && !b.holding && !o.NoIndexFile {
 			var path string
 			if tables[i], path = s.loadTable(o.IndexDir); path != "" {
+				s.indexFile = path
 				stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
 			}
 		}
@@ -130,6 +131,7 @@ type pass struct {
 	stream
 	shard *shard
 	table table
+	bytes int64 // of the table
 }
 
 func (s *shard) pass(ctx context.Context) (*pass, error) {
@@ -143,6 +145,10 @@ func (s *shard) pass(ctx context.Context) (*pass, error) {
 func (p *pass) next() (entry, error) {
 	e, err := p.stream.next()
 	if err == nil && p.shard.format != directory {
+		if p.bytes += int64(len(e.name)) + entryBytes; p.bytes > p.shard.mostTable() {
+			return entry{}, p.shard.unreadable(nil, "a decompression bomb: after %d members the list of their names takes %d MiB, far more than the file; unpack it and pack the images alone",
+				e.number, p.bytes>>20)
+		}
 		p.table.entries = append(p.table.entries, e)
 	}
 	return e, err

@@ -110,7 +110,7 @@ func (s *tarStream) explain(err error) error {
 		return s.shard.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
-	case errors.Is(err, tar.ErrHeader):
+	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
 		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
 	}
 	return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), bare(err))
