@@ -72,8 +72,6 @@ const char* read_header(Bits& bits, Header& header) {
 
 namespace {
 
-[[noreturn]] void corrupt(const char* what) { throw Error(CTD_CORRUPT, what); }
-
 // A block's header is read whole or not at all: three bits, the counts, nineteen precodes, 316 lengths of 14 bits.
 constexpr uint64_t kHeaderBits = 3 + 14 + 19 * 3 + 316 * 14 + 64;
 constexpr uint64_t kSymbolBits = 48;  // a length and a distance, each with its extra bits
@@ -100,7 +98,11 @@ bool has_unknown(const uint16_t* p, size_t n) {
 
 }  // namespace
 
-void Decoder::begin_block(Bits& bits) {
+void Decoder::begin_block(Bits& bits, uint64_t end) {
+  const auto corrupt = [&](const char* what) {
+    if (bits.position() > end) throw Error(CTD_TRUNCATED, "the data end in the header of a block");
+    throw Error(CTD_CORRUPT, what);
+  };
   bits.refill();
   final_ = bits.take(1) != 0;
   switch (bits.take(2)) {
@@ -282,7 +284,7 @@ void Decoder::run(Input in, T* first, size_t size, ctd_inflate& io) {
       } else if (place >= in_end) {
         throw Error(CTD_TRUNCATED, "the data end between two blocks");
       } else {
-        begin_block(bits);
+        begin_block(bits, in_end);
         if (bits.position() > in_end) throw Error(CTD_TRUNCATED, "the data end in the header of a block");
       }
     }

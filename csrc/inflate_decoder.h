@@ -70,7 +70,7 @@ class Decoder {
   int32_t stored(Bits& bits, Input in, Output<T>& out);
   template <class T>
   int32_t codes(Bits& bits, Input in, Output<T>& out);
-  void begin_block(Bits& bits);
+  void begin_block(Bits& bits, uint64_t end);
 
   enum class In { kNone, kStored, kCodes } in_ = In::kNone;
   bool final_ = false;

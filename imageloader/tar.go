@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"strings"
 )
 
@@ -72,7 +73,11 @@ func (s *tarStream) finish() error {
 		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
 	var rest io.Reader = s.plain
-	if s.inflate != nil { // the checksum comes last, and makes up for an end marker that was never written
+	if s.inflate != nil {
+		// The checksum of a single gzip member makes up for an end marker that was never written. Of several, some may be missing.
+		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
+			return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
+		}
 		rest = s.inflate
 	}
 	if _, err := io.Copy(onlyZeros{}, rest); errors.Is(err, errNotZero) {
@@ -113,7 +118,10 @@ func (s *tarStream) explain(err error) error {
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
 		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
 	}
-	return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), bare(err))
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), path.Err)
+	}
+	return s.shard.unreadable(err, "damaged after member %d (%s): %v; copy or download it again", s.number, printable(s.current.name), err)
 }
 
 // kindOf tells what a header describes.

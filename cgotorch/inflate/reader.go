@@ -38,6 +38,7 @@ type Reader struct {
 	current    *segment
 	head, rest []byte // of current, not read yet
 	member     checksum
+	members    int // that have ended
 	index      Index
 	err        error
 }
@@ -76,6 +77,9 @@ func (r *Reader) Index() *Index {
 	}
 	return &r.index
 }
+
+// Members returns the number of gzip members whose bytes have been read to their end.
+func (r *Reader) Members() int { return r.members }
 
 // Busy returns the time that the inflating has taken so far, of all cores together.
 func (r *Reader) Busy() time.Duration { return time.Duration(r.busy.Load()) }
@@ -141,6 +145,7 @@ func (r *Reader) finish(s *segment) error {
 			return ErrChecksum
 		}
 		r.member = checksum{}
+		r.members++
 	}
 	if s.err != nil {
 		return s.err
@@ -189,7 +194,7 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 const (
 	maxAttempts  = 32
 	maxWasted    = 8 << 20  // inflated bytes
-	maxAhead     = 32 << 20 // inflated bytes of a chunk; what lies behind them is left to join
+	maxAhead     = 32 << 20 // bytes of memory for a chunk, inflated; what lies behind them is left to join
 	storedHeader = 3        // bits
 )
 
@@ -238,7 +243,7 @@ func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) 
 	bytes := 0
 	r.inflate(in, from, stop, func(s *segment) bool {
 		segments = append(segments, s)
-		bytes += s.bytes()
+		bytes += s.footprint()
 		return bytes < maxAhead && r.looking.Err() == nil
 	})
 	return segments

@@ -64,6 +64,9 @@ type segment struct {
 
 func (s *segment) bytes() int { return len(s.wide) + len(s.narrow) }
 
+// footprint is the memory that it takes, in bytes.
+func (s *segment) footprint() int { return 2*len(s.memory.wide) + len(s.memory.narrow) }
+
 // free gives the segment's memory back, and ends a stream that would have gone on with it.
 func (s *segment) free() {
 	give(&s.buffers.wide, s.memory.wide)
