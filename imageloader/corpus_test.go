@@ -249,12 +249,12 @@ func archives() []hostile {
 func bombs() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
-	const much = 400 << 20
+	const much = 200 << 20
 	return []hostile{
-		{name: "400 MiB of zeros", data: zeros(nil, much, nil), fails: "no images", slow: true},
-		{name: "400 MiB of zeros behind the end", data: zeros(whole, much, nil), images: 9, slow: true},
-		{name: "an image of 400 MiB of zeros", data: zeros(append(unended(images[:4]), rawHeader("train/a/z.png", '0', octal(much), "")...), much, tarOf(images[4:])), skips: 1, images: 9, says: "too large", slow: true},
-		{name: "a text of 400 MiB of zeros", data: zeros(append(unended(images[:4]), rawHeader("train/a/z.txt", '0', octal(much), "")...), much, tarOf(images[4:])), images: 9, slow: true},
+		{name: "200 MiB of zeros", data: zeros(nil, much, nil), fails: "no images", slow: true},
+		{name: "200 MiB of zeros behind the end", data: zeros(whole, much, nil), images: 9, slow: true},
+		{name: "an image of 300 MiB of zeros", data: zeros(append(unended(images[:4]), rawHeader("train/a/z.png", '0', octal(300<<20), "")...), 300<<20, tarOf(images[4:])), skips: 1, images: 9, says: "too large", slow: true},
+		{name: "a text of 200 MiB of zeros", data: zeros(append(unended(images[:4]), rawHeader("train/a/z.txt", '0', octal(much), "")...), much, tarOf(images[4:])), images: 9, slow: true},
 		{name: "headers alone", data: repeated(nil, raw("train/a/1.png", '0', nil, ""), 400_000, nil), fails: "a decompression bomb", slow: true},
 		{name: "names of 1 MB", data: repeated(nil, append(raw("././@LongLink", 'L', []byte("train/a/"+strings.Repeat("x", 1<<20-100)+".png"), ""), raw("x", '0', nil, "")...), 100, nil), fails: "a decompression bomb", slow: true},
 	}

@@ -131,7 +131,6 @@ type pass struct {
 	stream
 	shard *shard
 	table table
-	bytes int64 // of the table
 }
 
 func (s *shard) pass(ctx context.Context) (*pass, error) {
@@ -145,10 +144,6 @@ func (s *shard) pass(ctx context.Context) (*pass, error) {
 func (p *pass) next() (entry, error) {
 	e, err := p.stream.next()
 	if err == nil && p.shard.format != directory {
-		if p.bytes += int64(len(e.name)) + entryBytes; p.bytes > p.shard.mostTable() {
-			return entry{}, p.shard.unreadable(nil, "a decompression bomb: after %d members the list of their names takes %d MiB, far more than the file; unpack it and pack the images alone",
-				e.number, p.bytes>>20)
-		}
 		p.table.entries = append(p.table.entries, e)
 	}
 	return e, err

@@ -15,6 +15,7 @@ type tarStream struct {
 	tar     *tar.Reader
 	number  int
 	current entry
+	bytes   int64 // of a table of the members
 
 	plain   *endWatch // a .tar
 	inflate *inflater // a .tgz
@@ -43,6 +44,10 @@ func (s *tarStream) next() (entry, error) {
 			continue
 		}
 		s.number++
+		if s.bytes += int64(len(h.Name)) + entryBytes; s.bytes > s.shard.mostTable() {
+			return entry{}, s.shard.unreadable(nil, "a decompression bomb: after %d members the list of their names takes %d MiB, far more than the file; unpack it and pack the images alone",
+				s.number, s.bytes>>20)
+		}
 		s.current = entry{number: s.number, name: h.Name, size: h.Size, kind: kindOf(h)}
 		if s.plain != nil {
 			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
