@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PREFIX  ?= /usr/local
 VERSION := 0.1.0
 ARGS    ?=
+FUZZTIME ?= 10m
 
 # A file that includes the dispatcher takes 2 GB to compile: no more at a time than there are cores and memory for.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
@@ -58,6 +59,10 @@ test-asan: ## the C++ tests under AddressSanitizer, leaks included
 	@for binary in build/asan/{cgotorch,decode}_test; do \
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
+fuzz: libraries ## fuzz what reads archives and images, FUZZTIME=10m each
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex cgotorch/inflate:FuzzInflate cgotorch/inflate:FuzzIndex cgotorch/decode:FuzzImage; do \
+		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
+
 mutations: libraries ## take each wait, record and free away: a test must fail; writes docs/edges.md
 	@go run ./tests/mutation -jobs $(JOBS)
 
@@ -102,5 +107,5 @@ gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck check-streams test-asan mutations lint generate schemas check-generate bench \
+.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
 	install uninstall gpu-bundle clean

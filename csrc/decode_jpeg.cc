@@ -72,6 +72,9 @@ void on_error(j_common_ptr info) {
   switch (info->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
       leave(codec_of(info), CTD_OUT_OF_MEMORY, "out of host memory");
+    case JERR_IMAGE_TOO_BIG:  // libjpeg's own limit, 65500 pixels
+      info->err->format_message(info, text);
+      leave(codec_of(info), CTD_TOO_LARGE, text);
 #if JPEG_LIB_VERSION < 70 // Ubuntu's libjpeg-turbo has version 8's interface, without this code
     case JERR_ARITH_NOTIMPL:
 #endif

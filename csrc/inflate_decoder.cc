@@ -112,6 +112,8 @@ const char* Decoder::begin_block(Bits& bits) {
       return nullptr;
     }
     case 1: {
+      in_ = In::kCodes;
+      if (fixed_) return nullptr;  // blocks may be as short as ten bits, and making the tables takes as long as a thousand bytes
       uint8_t lengths[kLiterals];
       std::fill_n(lengths, 144, 8);
       std::fill_n(lengths + 144, 112, 9);
@@ -120,12 +122,13 @@ const char* Decoder::begin_block(Bits& bits) {
       build(Alphabet::kLiterals, lengths, literals_.data());
       std::fill_n(lengths, kDistances, 5);
       build(Alphabet::kDistances, {lengths, kDistances}, distances_.data());
-      in_ = In::kCodes;
+      fixed_ = true;
       return nullptr;
     }
     case 2: {
       Header header;
       if (const char* wrong = read_header(bits, header)) return wrong;
+      fixed_ = false;
       const auto literals = static_cast<size_t>(header.literals), distances = static_cast<size_t>(header.distances);
       if (!build(Alphabet::kLiterals, {header.lengths, literals}, literals_.data())) return "invalid literal/lengths set";
       if (!build(Alphabet::kDistances, {header.lengths + literals, distances}, distances_.data())) return "invalid distances set";

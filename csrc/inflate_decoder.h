@@ -74,6 +74,7 @@ class Decoder {
 
   enum class In { kNone, kStored, kCodes } in_ = In::kNone;
   bool final_ = false;
+  bool fixed_ = false;  // the tables are those of the fixed codes
   size_t left_ = 0;  // bytes of a stored block
   std::array<Entry, kLiteralEntries> literals_{};
   std::array<Entry, kDistanceEntries> distances_{};

@@ -77,7 +77,7 @@ func expand(from files, path string) ([]string, error) {
 		first, last := patterns[0][place[2]:place[3]], patterns[0][place[4]:place[5]]
 		from, _ := strconv.Atoi(first)
 		to, err := strconv.Atoi(last)
-		if err != nil || from > to || (to-from+1)*len(patterns) > most {
+		if err != nil || from > to || to-from >= most/len(patterns) {
 			return nil, fmt.Errorf("{%s..%s} is no range of numbers, or a very long one", first, last)
 		}
 		var expanded []string

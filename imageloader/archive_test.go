@@ -238,6 +238,11 @@ func FuzzArchive(f *testing.F) {
 	images := tarOf(numbered(3))
 	f.Add(images)
 	f.Add(gzipOf(images))
+	for _, c := range archives() {
+		if len(c.data) < 64<<10 {
+			f.Add(c.data)
+		}
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if err := walk(write(t, "a", data)); err != nil && !errors.Is(err, ErrArchive) {
 			t.Errorf("got error %v, want one that is ErrArchive", err)

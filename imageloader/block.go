@@ -20,10 +20,15 @@ func (b block) bytes() int { return int(b.to - b.from) }
 const (
 	blockSamples = 16      // of a shard whose samples are read one by one
 	blockBytes   = 1 << 20 // about that many bytes of them
+
+	// In a segment that is longer than this, and than half the shuffle buffer, blocks are cut all the same: the memory of one
+	// must not depend on what a compressor, or whoever wants to harm, made of the file. Reading each inflates the segment from
+	// its beginning.
+	blockMost = 16 << 20
 )
 
-// blocks cuts the samples into blocks.
-func (a *archive) blocks(x *index) []block {
+// blocks cuts the samples into blocks, those of a .tgz after so many bytes at the latest.
+func (a *archive) blocks(x *index, most int64) []block {
 	var blocks []block
 	last, segment := int32(-1), 0
 	for i, s := range x.samples {
@@ -33,8 +38,11 @@ func (a *archive) blocks(x *index) []block {
 		if content != nil {
 			at = content.Index().SegmentAt(s.offset)
 		}
-		end := s.offset + max(s.size, 0)
-		begins := len(blocks) == 0 || s.shard != last || at != segment
+		end := s.offset
+		if x.bad[i] == nil {
+			end += max(s.size, 0)
+		}
+		begins := len(blocks) == 0 || s.shard != last || at != segment || end-blocks[len(blocks)-1].from > most
 		if !begins && content == nil {
 			b := blocks[len(blocks)-1]
 			begins = b.count == blockSamples || b.to-b.from > blockBytes
@@ -45,9 +53,7 @@ func (a *archive) blocks(x *index) []block {
 		}
 		b := &blocks[len(blocks)-1]
 		b.count++
-		if x.bad[i] == nil {
-			b.to = max(b.to, end)
-		}
+		b.to = max(b.to, end)
 	}
 	for i := range blocks {
 		blocks[i].to = max(blocks[i].to, blocks[i].from)

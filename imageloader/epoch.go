@@ -32,7 +32,8 @@ type epoch struct {
 	cancel context.CancelCauseFunc
 
 	items   chan []item
-	readErr error // why items was closed early; to be read once it is closed
+	readErr error         // why items was closed early; to be read once it is closed
+	short   chan struct{} // offered a value while the reader waits for images to be decoded
 
 	full chan *HostBatch
 	err  error // why full was closed early; to be read once it is closed
@@ -48,13 +49,14 @@ type epoch struct {
 	ended   bool    // no more items will come
 	parts   []*part // being decoded, or waiting to be completed, in order
 	spare   *buffer // for the next part
+	early   bool    // the pending items are to be decoded although they are no whole part: the reader waits for their memory
 }
 
 // start runs the pipeline from a state on, until stop or the end of the context of use ends it.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
 		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.options.BatchSize/sendItems, 1)),
-		full: make(chan *HostBatch, l.options.Buffers),
+		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}),
 	}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	e.running.Add(2)
@@ -89,7 +91,7 @@ func (e *epoch) read() error {
 	}
 	s := &sequence{
 		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: &l.memory, stats: &l.stats, from: e.from,
-		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items,
+		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items, short: e.short,
 	}
 	made, err := s.run()
 	if err == nil && made != nil {

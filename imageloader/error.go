@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // What went wrong, for errors.Is. A cause from the operating system can be tested for as well: errors.Is(err, fs.ErrNotExist).
@@ -59,8 +60,13 @@ func fatal(bad *Error) *Error {
 	return &with
 }
 
-// printable returns a name from an archive, quoted if it could disturb a terminal or a line-based log.
+// printable returns a name from an archive, quoted if it could disturb a terminal or a line-based log, and shortened where it is
+// longer than any file system allows.
 func printable(name string) string {
+	const most = 4096
+	if len(name) > most {
+		return printable(strings.ToValidUTF8(name[:100], "")) + fmt.Sprintf("… (%d bytes)", len(name))
+	}
 	if quoted := strconv.Quote(name); quoted[1:len(quoted)-1] != name {
 		return quoted
 	}

@@ -47,6 +47,10 @@ func (s *shard) explain(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, inflate.ErrIndex) && s.indexFile != "" && s.unchanged() == nil:
+		return s.unreadable(err, "its index file %s is damaged or of another archive; delete that file and open it again", s.indexFile)
+	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // first: what the index does not fit to is wrapped too
+		return s.unreadable(err, "changed while it was being read; open it again")
 	case errors.Is(err, inflate.ErrTruncated):
 		return s.unreadable(io.ErrUnexpectedEOF, "cut short: its gzip data end early; copy or download it again")
 	case errors.Is(err, inflate.ErrChecksum):
@@ -55,8 +59,6 @@ func (s *shard) explain(ctx context.Context, err error) error {
 		return s.unreadable(err, "other data follow the gzip data: the file is damaged or was joined wrongly; copy or download it again")
 	case errors.Is(err, inflate.ErrCorrupt), errors.Is(err, inflate.ErrNotGzip):
 		return s.unreadable(err, "damaged: its gzip data are invalid; copy or download it again")
-	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF):
-		return s.unreadable(err, "changed while it was being read; open it again")
 	}
 	return s.unreadable(err, "%v", bare(err))
 }

@@ -72,6 +72,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 		if s.format != directory && !b.holding && !o.NoIndexFile {
 			var path string
 			if tables[i], path = s.loadTable(o.IndexDir); path != "" {
+				s.indexFile = path
 				stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
 			}
 		}
@@ -118,7 +119,7 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 			return err
 		}
 		if v.sample && b.holding {
-			if err := b.hold(v.bad == nil, pass); err != nil {
+			if err := b.hold(e, v.bad == nil, pass); err != nil {
 				return err
 			}
 		}
@@ -204,17 +205,20 @@ func (b *indexer) add(s *shard, e entry) (verdict, error) {
 }
 
 // hold keeps the content of the latest sample, or gives up keeping any.
-func (b *indexer) hold(usable bool, s stream) error {
+func (b *indexer) hold(e entry, usable bool, s stream) error {
 	x := b.index
 	var data []byte
-	if usable {
+	if usable && b.bytes+footprint(int(e.size)) <= b.options.ShuffleBuffer {
 		var err error
 		if data, err = s.content(func(n int) []byte { return make([]byte, n) }); err != nil {
 			return err
 		}
 	}
 	x.held = append(x.held, data)
-	if b.bytes += footprint(len(data)); b.bytes > b.options.ShuffleBuffer {
+	if usable {
+		b.bytes += int(e.size)
+	}
+	if b.bytes += footprint(0); b.bytes > b.options.ShuffleBuffer {
 		b.holding, x.held = false, nil
 	}
 	return nil
@@ -236,7 +240,7 @@ func (b *indexer) finish() error {
 	}
 	x.samples = slices.Clip(x.samples)
 	if x.held == nil && slices.ContainsFunc(b.archive.shards, func(s *shard) bool { return s.format == gzipTar }) {
-		x.blocks = b.archive.blocks(x)
+		x.blocks = b.archive.blocks(x, max(int64(b.options.ShuffleBuffer/2), blockMost))
 	}
 	return nil
 }

@@ -92,7 +92,8 @@ func (e *epoch) depth(size int) int {
 
 // cut begins the next parts, as far as there are items and a buffer for them.
 func (e *epoch) cut(size int) {
-	for e.spare != nil && e.canCut(size) {
+	for e.spare != nil && (e.canCut(size) || e.early) {
+		e.early = false
 		n := min(size, len(e.pending), e.left()-e.planned())
 		if n <= 0 {
 			return
@@ -115,8 +116,14 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	if e.spare == nil && len(e.parts) < max(e.depth(size), 1) {
 		free = l.ring.free
 	}
+	var short chan struct{}
+	if len(e.parts) == 0 && len(e.pending) > 0 && e.spare != nil {
+		short = e.short
+	}
 	began := time.Now()
 	select {
+	case <-short:
+		e.early = true
 	case more, ok := <-items:
 		e.ended = !ok
 		e.pending = append(e.pending, more...)
@@ -221,6 +228,11 @@ func (e *epoch) complete(p *part, size int) error {
 		}
 		if e.ended && e.readErr != nil {
 			return e.readErr
+		}
+		if o := e.loader.options; e.ended && o.DropLast && len(p.items) < o.BatchSize { // begun early
+			e.parts = e.parts[1:]
+			e.loader.ring.give(p.buffer)
+			return nil
 		}
 		if e.ended {
 			break

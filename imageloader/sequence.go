@@ -30,7 +30,8 @@ type sequence struct {
 	workers  int
 	streamed bool // in the archive's order, but for what the shuffle buffer makes of it
 	out      chan<- []item
-	pending  []item // not sent yet
+	short    chan<- struct{} // offered a value while no more can be read until some of what was sent is decoded
+	pending  []item          // not sent yet
 }
 
 // sendItems is how many items are sent at a time.
@@ -104,10 +105,15 @@ func (s *sequence) runSamples(from, to int) error {
 	order := permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
 	left := order[from:to]
 	parts := (len(left) + blockSamples - 1) / blockSamples
+	part := func(i int) []int32 { return left[i*blockSamples : min((i+1)*blockSamples, len(left))] }
+	room := newBudget(s.options.ShuffleBuffer, s.short)
+	admit := func(ctx context.Context, i int) error { return room.take(ctx, s.index.bytes(part(i))) }
 	load := func(i int) ([]item, error) {
-		return s.loadEach(left[i*blockSamples : min((i+1)*blockSamples, len(left))])
+		items, err := s.loadEach(part(i))
+		room.settle(s.index.bytes(part(i)), items)
+		return items, err
 	}
-	for items, err := range inOrder(s.ctx, parts, s.workers, nil, load) {
+	for items, err := range inOrder(s.ctx, parts, s.workers, admit, load) {
 		if err != nil {
 			return err
 		}
@@ -116,8 +122,21 @@ func (s *sequence) runSamples(from, to int) error {
 				return err
 			}
 		}
+		if err := s.flush(); err != nil { // what is not sent is not decoded, and keeps its memory
+			return err
+		}
 	}
 	return nil
+}
+
+// bytes returns the memory that reading some samples takes, as far as their size is known.
+func (x *index) bytes(numbers []int32) (bytes int) {
+	for _, n := range numbers {
+		if x.held == nil && x.bad[int(n)] == nil {
+			bytes += int(max(x.samples[n].size, 0))
+		}
+	}
+	return bytes
 }
 
 // group is blocks whose samples are mixed.
@@ -155,7 +174,6 @@ type loading struct {
 	block   block
 	at      int     // index of its first sample in the group
 	numbers []int32 // of the samples wanted
-	sent    int     // of these
 }
 
 // runBlocks reads some places of the epoch's order, of an archive that is inflated block by block.
@@ -188,37 +206,34 @@ func (s *sequence) runBlocks(from, to int) error {
 		}
 	}
 
-	room := newBudget(s.options.ShuffleBuffer)
-	admit := func(i int) error { return room.take(s.ctx, plan[i].block.bytes()) }
-	load := func(i int) ([]item, error) { return s.loadBlock(plan[i].block, plan[i].numbers) }
+	room := newBudget(s.options.ShuffleBuffer, s.short)
+	admit := func(ctx context.Context, i int) error { return room.take(ctx, plan[i].block.bytes()) }
+	load := func(i int) ([]item, error) {
+		items, err := s.loadBlock(plan[i].block, plan[i].numbers)
+		room.settleBlock(plan[i].block.bytes(), items)
+		return items, err
+	}
 	next := 0 // of plan
 	var items []item
-	var owner []int // by item: which block of the plan
 	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load) {
 		if err != nil {
 			return err
 		}
-		l := &plan[next]
+		l := plan[next]
 		g := groups[l.group]
 		if items == nil {
-			items, owner = make([]item, g.count), make([]int, g.count)
+			items = make([]item, g.count)
 		}
 		for i, n := range l.numbers {
-			at := l.at + int(n) - l.block.first
-			items[at], owner[at] = loaded[i], next
+			items[l.at+int(n)-l.block.first] = loaded[i]
 		}
 		next++
 		if next < len(plan) && plan[next].group == l.group {
 			continue
 		}
 		for j := max(from-g.place, 0); j < min(g.count, to-g.place); j++ {
-			at := orders[l.group][j]
-			if err := s.emit(items[at]); err != nil {
+			if err := s.emit(items[orders[l.group][j]]); err != nil {
 				return err
-			}
-			l := &plan[owner[at]]
-			if l.sent++; l.sent == len(l.numbers) {
-				room.give(l.block.bytes()) // now the batches' memory, which is bounded by their number
 			}
 		}
 		if err := s.flush(); err != nil {
@@ -234,6 +249,7 @@ func (s *sequence) runBlocks(from, to int) error {
 func (s *sequence) runStreamed() (*index, error) {
 	b := newIndexer(s.archive, s.options, s.index.classes)
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
+	room := newBudget(s.options.ShuffleBuffer, s.short) // besides what the shuffle buffer holds
 	place := 0
 	emit := func(it item) error {
 		place++
@@ -241,6 +257,15 @@ func (s *sequence) runStreamed() (*index, error) {
 			it.memory.release()
 			return nil
 		}
+		if !room.try(len(it.data)) {
+			if err := s.flush(); err != nil {
+				return err
+			}
+			if err := room.take(s.ctx, len(it.data)); err != nil {
+				return err
+			}
+		}
+		room.charge(&it)
 		return s.emit(it)
 	}
 	for _, shard := range s.archive.shards {

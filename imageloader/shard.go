@@ -40,7 +40,8 @@ type shard struct {
 	maxMember int  // bytes
 	workers   int  // that inflate a .tgz
 
-	content atomic.Pointer[inflate.File] // of a .tgz whose index is known
+	content   atomic.Pointer[inflate.File] // of a .tgz whose index is known
+	indexFile string                       // that its table is from; "" when there was none
 }
 
 // stream goes once through a shard, in its order. Its errors are complete: *Error, or the cause of the context's end.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/klauspost/compress/flate"
 
@@ -23,6 +24,14 @@ type table struct {
 	entries []entry
 	gzip    *inflate.Index // of a .tgz
 }
+
+// entryBytes is about what a member takes in a table and an index, besides its name.
+const entryBytes = 200
+
+// mostTable is the memory, in bytes, that the table of the shard may take. Archives that people pack stay below a tenth of it: a
+// member takes some 20 bytes of a .tgz at least. Without a limit a small file of many equal headers, or names of a megabyte,
+// could fill any memory.
+func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 
 // An index file is the magic, the identity of the shard, the length of the rest, the rest compressed, and a CRC-32 of all.
 const indexMagic = "streamtorch index 1\n"
@@ -80,7 +89,7 @@ func (s *shard) indexName() string {
 func (s *shard) loadTable(folder string) (*table, string) {
 	var id []byte
 	for _, path := range s.indexPaths(folder) {
-		data, err := os.ReadFile(path)
+		data, err := readRegular(path, s.info.Size()+1<<20) // no index is as large as its archive
 		if err != nil {
 			continue
 		}
@@ -89,11 +98,28 @@ func (s *shard) loadTable(folder string) (*table, string) {
 				return nil, ""
 			}
 		}
-		if t, err := decodeTable(data, id, s.info.Size(), s.format == gzipTar); err == nil {
+		if t, err := decodeTable(data, id, s.info.Size(), s.mostTable(), s.format == gzipTar); err == nil {
 			return t, path
 		}
 	}
 	return nil, ""
+}
+
+// readRegular reads a file of no more than so many bytes. It does not wait for a pipe that lies there.
+func readRegular(path string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, errTable
+	}
+	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // storeTable writes the index file, in the first place where that is possible, and returns where.
@@ -183,8 +209,9 @@ func (t *table) encode(id []byte) ([]byte, error) {
 
 var errTable = errors.New("imageloader: not an index of this archive")
 
-// decodeTable reads an index file of a shard of so many bytes. It fails for anything that encode would not have written.
-func decodeTable(data, id []byte, size int64, gzip bool) (*table, error) {
+// decodeTable reads an index file of a shard of so many bytes, into at most so many. It fails for anything that encode would
+// not have written.
+func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 	head := len(indexMagic) + len(id) + 8
 	if len(data) < head+4 || string(data[:len(indexMagic)]) != indexMagic || !bytes.Equal(data[len(indexMagic):][:len(id)], id) {
 		return nil, errTable
@@ -198,7 +225,7 @@ func decodeTable(data, id []byte, size int64, gzip bool) (*table, error) {
 	t := &table{}
 	content := size
 	if gzip {
-		points := in.bytes(in.number(uint64(len(data)) * 1100))
+		points := in.bytes(in.number(uint64(most)))
 		t.gzip = new(inflate.Index)
 		if in.err != nil || t.gzip.UnmarshalBinary(points) != nil || t.gzip.FileSize() != size {
 			return nil, errTable
@@ -218,6 +245,9 @@ func decodeTable(data, id []byte, size int64, gzip bool) (*table, error) {
 		e := entry{number: int(i) + 1, name: name, kind: entryKind(kind)}
 		e.offset = last.offset + int64(in.number(uint64(content-last.offset)))
 		e.size = int64(in.number(uint64(content - e.offset)))
+		if most -= int64(len(name)) + entryBytes; most < 0 {
+			return nil, errTable
+		}
 		t.entries = append(t.entries, e)
 		last = e
 	}

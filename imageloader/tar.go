@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"strings"
 )
 
@@ -14,6 +15,7 @@ type tarStream struct {
 	tar     *tar.Reader
 	number  int
 	current entry
+	bytes   int64 // of a table of the members
 
 	plain   *endWatch // a .tar
 	inflate *inflater // a .tgz
@@ -42,6 +44,10 @@ func (s *tarStream) next() (entry, error) {
 			continue
 		}
 		s.number++
+		if s.bytes += int64(len(h.Name)) + entryBytes; s.bytes > s.shard.mostTable() {
+			return entry{}, s.shard.unreadable(nil, "a decompression bomb: after %d members the list of their names takes %d MiB, far more than the file; unpack it and pack the images alone",
+				s.number, s.bytes>>20)
+		}
 		s.current = entry{number: s.number, name: h.Name, size: h.Size, kind: kindOf(h)}
 		if s.plain != nil {
 			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
@@ -73,7 +79,11 @@ func (s *tarStream) finish() error {
 		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
 	var rest io.Reader = s.plain
-	if s.inflate != nil { // the checksum comes last, and makes up for an end marker that was never written
+	if s.inflate != nil {
+		// The checksum of a single gzip member makes up for an end marker that was never written. Of several, some may be missing.
+		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
+			return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
+		}
 		rest = s.inflate
 	}
 	if _, err := io.Copy(onlyZeros{}, rest); errors.Is(err, errNotZero) {
@@ -111,10 +121,13 @@ func (s *tarStream) explain(err error) error {
 		return s.shard.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
-	case errors.Is(err, tar.ErrHeader):
+	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
 		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
 	}
-	return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), bare(err))
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return s.shard.unreadable(err, "after member %d (%s): %v", s.number, printable(s.current.name), path.Err)
+	}
+	return s.shard.unreadable(err, "damaged after member %d (%s): %v; copy or download it again", s.number, printable(s.current.name), err)
 }
 
 // kindOf tells what a header describes.

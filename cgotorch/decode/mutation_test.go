@@ -52,20 +52,30 @@ func TestPool_Decode_Damaged(t *testing.T) {
 	}
 }
 
-func FuzzPool_Decode(f *testing.F) {
+// Any bytes, any key, every transform: an error of the image or a picture, and nothing of another kind.
+func FuzzImage(f *testing.F) {
 	for _, folder := range []string{"good", "bad"} {
-		for _, name := range names(f, folder) {
-			f.Add(read(f, folder, name), uint64(0))
+		for i, name := range names(f, folder) {
+			f.Add(read(f, folder, name), uint64(i))
 		}
 	}
-	pool := newPool(f, Options{Workers: 1, Transform: RandomResizedCrop{Height: 8, Width: 8}, MaxPixels: 1 << 20})
+	var pools []*Pool
+	for i, transform := range []Transform{
+		RandomResizedCrop{Height: 8, Width: 8}, RandomResizedCrop{Height: 3, Width: 20, MinScale: 0.001, MaxScale: 0.01},
+		RandomCrop{Height: 24, Width: 40, Padding: 13, PaddingMode: PadReflect}, RandomCrop{Height: 5, Width: 3},
+		ResizeCenterCrop{Resize: 9, Height: 7, Width: 13}, Resize{Height: 2, Width: 2}, Resize{Height: 40, Width: 60},
+	} {
+		pools = append(pools, newPool(f, Options{Workers: 1, Transform: transform, Channels: 1 + 2*(i%2), MaxPixels: 1 << 18, NoShrink: i%3 == 1}))
+	}
 	f.Fuzz(func(t *testing.T, data []byte, key uint64) {
-		dst, results := make([]byte, 8*8*3), make([]Result, 1)
+		pool := pools[key%uint64(len(pools))]
+		height, width, channels := pool.Size()
+		dst, results := make([]byte, height*width*channels), make([]Result, 1)
 		if err := pool.Decode([]Image{{data, key}}, dst, results); err != nil {
 			t.Fatal(err)
 		}
-		if errors.Is(results[0].Err, ErrInternal) {
-			t.Fatal(results[0].Err)
+		if err := results[0].Err; errors.Is(err, ErrInternal) || errors.Is(err, ErrOutOfMemory) || errors.Is(err, ErrInvalidArgument) {
+			t.Fatal(err)
 		}
 		if info, err := Probe(data); err == nil && (info.Width < 1 || info.Height < 1 || info.Format == Unknown) {
 			t.Fatalf("%+v", info)

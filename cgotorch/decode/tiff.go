@@ -7,11 +7,14 @@ import (
 )
 
 // boundBlocks returns the file with its strips no higher than the image, and refuses one with tiles larger than maxPixels:
-// Go's decoder lets a compressed block inflate to the size that these tags give, whatever the image's own.
+// Go's decoder lets a compressed block inflate to the size that these tags give, whatever the image's own. It refuses one whose
+// blocks are the same bytes again and again: a small file could keep the decoder busy for hours.
 func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error) {
 	const (
-		rowsPerStrip, tileWidth, tileHeight = 278, 322, 323
-		short, long                         = 3, 4
+		rowsPerStrip, stripBytes, tileWidth, tileHeight, tileBytes = 278, 279, 322, 323, 325
+		short, long                                                = 3, 4
+
+		spare = 4 // blocks may be shared, and tiles lie partly outside the image, but not for the most part
 	)
 	var order binary.ByteOrder = binary.LittleEndian
 	if data[0] == 'M' {
@@ -23,6 +26,11 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 	for i := range int(order.Uint16(data[directory:])) {
 		at := directory + 2 + 12*i
 		tag, kind := order.Uint16(data[at:]), order.Uint16(data[at+2:])
+		if tag == stripBytes || tag == tileBytes {
+			if total := sumOf(data, at, order); total > spare*len(data)+1<<20 {
+				return nil, refuse(ErrCorrupt, "corrupt TIFF: its blocks have %d bytes, in a file of %d", total, len(data))
+			}
+		}
 		if tag != rowsPerStrip && tag != tileWidth && tag != tileHeight {
 			continue
 		}
@@ -41,8 +49,31 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 			order.PutUint32(out[at+8:], uint32(config.Height))
 		}
 	}
-	if across, down := int(tile[tileWidth]), int(tile[tileHeight]); max(across, down) > longestSide || across*down > maxPixels {
+	across, down := int(tile[tileWidth]), int(tile[tileHeight])
+	if max(across, down) > longestSide || across*down > maxPixels || roundUp(config.Width, across)*roundUp(config.Height, down) > spare*maxPixels {
 		return nil, refuse(ErrTooLarge, "TIFF with tiles of %dx%d: raise MaxPixels", across, down)
 	}
 	return out, nil
+}
+
+func roundUp(n, unit int) int { return (n + max(unit, 1) - 1) / max(unit, 1) * max(unit, 1) }
+
+// sumOf adds up the numbers of the entry that lies at an offset. Go's decoder has read it before.
+func sumOf(data []byte, at int, order binary.ByteOrder) (total int) {
+	const short = 3
+	size, count := 4, int(order.Uint32(data[at+4:]))
+	if order.Uint16(data[at+2:]) == short {
+		size = 2
+	}
+	if at += 8; size*count > 4 {
+		at = int(order.Uint32(data[at:]))
+	}
+	for ; count > 0; count, at = count-1, at+size {
+		if size == 2 {
+			total += int(order.Uint16(data[at:]))
+		} else {
+			total += int(order.Uint32(data[at:]))
+		}
+	}
+	return total
 }

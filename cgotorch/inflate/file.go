@@ -24,7 +24,7 @@ func NewFile(file io.ReaderAt, index *Index) *File { return &File{file: file, in
 // Size returns the number of bytes of the content.
 func (f *File) Size() int64 { return f.index.size }
 
-// ReadAt implements io.ReaderAt. It inflates from the beginning of the segment that off lies in.
+// ReadAt implements io.ReaderAt. It inflates from the beginning of the segment that off lies in, and keeps what is wanted.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errors.New("inflate: File.ReadAt: negative offset")
@@ -47,30 +47,32 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // Inflate returns the content from one offset up to another, which must not be behind the end. The result lies in memory from
-// take, which is asked once, for so many bytes: those of the segment before `from` and some for the work are among them.
+// take, which is asked once, for so many bytes and a few more. What lies before `from` in its segment is inflated too, and
+// not kept.
 // It fails with [ErrIndex] when the file is not the one that the index was made of, and with what the file's ReadAt reports.
 func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, error) {
 	x := f.index
 	if from < 0 || from > to || to > x.size {
 		return nil, fmt.Errorf("inflate: bytes %d to %d of a content of %d", from, to, x.size)
 	}
-	i := x.SegmentAt(from)
-	begin := x.points[i].offset
-	memory := take(window + int(to-begin) + 2*room)
+	memory := take(window + int(to-from) + 2*room)
 	o := output{narrow: memory, at: window}
-	for ; from < to && x.points[i].offset < to; i++ {
-		if err := f.segment(i, to, &o); err != nil {
+	first := x.SegmentAt(from)
+	for i := first; from < to && i < len(x.points) && x.points[i].offset < to; i++ {
+		if err := f.segment(i, from, to, i == first, &o); err != nil {
 			return nil, err
 		}
-		if i+1 == len(x.points) {
-			break
-		}
 	}
-	return memory[window+int(from-begin):][:to-from], nil
+	return memory[window:][:to-from], nil
 }
 
-// segment adds the content of one segment, as far as it lies before `to`.
-func (f *File) segment(i int, to int64, o *output) error {
+const (
+	skipBytes  = 256 << 10 // inflated at a time where they are not wanted; a cache holds them
+	inputBytes = 4 << 20   // compressed, that are read at once
+)
+
+// segment adds the content of one segment, as far as it lies between `from` and `to`.
+func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	x, p := f.index, &f.index.points[i]
 	stale := func(err error) error {
 		return fmt.Errorf("%w: the segment of %d bytes at %d does not inflate as it did (%w)", ErrIndex, x.end(i)-p.offset, p.offset, err)
@@ -81,10 +83,11 @@ func (f *File) segment(i int, to int64, o *output) error {
 		end = min(int64(stop/8)+1+more/64, end)
 	}
 	in := input{file: f.file, size: x.fileSize, begin: int64(p.bit / 8)}
-	in.bytes = takeBytes(&f.input, int(end-in.begin))[:0]
+	n := min(end-in.begin, inputBytes)
+	in.bytes = takeBytes(&f.input, int(n))[:0]
 	buffer := in.bytes
 	defer func() { give(&f.input, buffer) }()
-	if err := in.grow(end-in.begin, in.begin); err != nil {
+	if err := in.grow(n, in.begin); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -94,32 +97,64 @@ func (f *File) segment(i int, to int64, o *output) error {
 		return stale(err)
 	}
 	defer s.close()
-	before := o.narrow[o.at-window : o.at]
-	if i == 0 || o.at == window { // else they are what was inflated just now
-		fill(before, p.runs)
-	}
-	at := o.at
-	part := output{narrow: o.narrow[:min(len(o.narrow), at+int(x.end(i)-p.offset)+2*room)], at: at}
-	wanted := at + int(min(x.end(i), to)-p.offset)
-	for part.at < wanted {
-		why, err := s.run(&part, stop, len(part.narrow))
-		if err != nil && (errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrNotGzip)) {
-			return stale(err)
+	run := func(part *output, wanted int) error {
+		for part.at < wanted {
+			why, err := s.run(part, stop, len(part.narrow))
+			if err != nil && (errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrNotGzip) || errors.Is(err, ErrTrailing)) {
+				return stale(err)
+			}
+			if err != nil {
+				return err
+			}
+			if why != isFull && part.at < wanted {
+				return stale(fmt.Errorf("it ends %d bytes early, %d", wanted-part.at, why))
+			}
 		}
-		if err != nil {
+		return nil
+	}
+	if first { // else what is needed is what was inflated just now
+		fill(o.narrow[:window], p.runs)
+	}
+	at, sum := o.at, checksum{}
+	if p.offset < from {
+		if sum, err = f.skip(from-p.offset, o, run); err != nil {
 			return err
 		}
-		if part.at < wanted {
-			return stale(fmt.Errorf("it ends %d bytes early, %d", wanted-part.at, why))
-		}
+	}
+	wanted := at + int(min(x.end(i), to)-max(p.offset, from))
+	part := output{narrow: o.narrow[:min(len(o.narrow), wanted+2*room)], at: o.at}
+	if err := run(&part, wanted); err != nil {
+		return err
 	}
 	o.at = wanted
 	if x.end(i) <= to {
-		if sum := checksumOf(o.narrow[at:wanted]); sum != p.sum {
+		if sum = sum.then(checksumOf(o.narrow[at:wanted])); sum != p.sum {
 			return stale(ErrChecksum)
 		}
 	}
 	return nil
+}
+
+// skip inflates so many bytes in little memory. It leaves the window before the next byte in the output, and what was inflated
+// behind it, and returns the checksum of the bytes.
+func (f *File) skip(bytes int64, o *output, run func(*output, int) error) (sum checksum, err error) {
+	memory := takeBytes(&f.memory, window+skipBytes+2*room)
+	defer give(&f.memory, memory)
+	copy(memory, o.narrow[:window])
+	for {
+		n := int(min(bytes, skipBytes))
+		part := output{narrow: memory[:window+n+room], at: window}
+		if err := run(&part, window+n); err != nil {
+			return checksum{}, err
+		}
+		n = int(min(bytes, int64(part.at-window)))
+		sum = sum.then(checksumOf(memory[window:][:n]))
+		if bytes -= int64(n); bytes == 0 {
+			o.at = copy(o.narrow, memory[n:part.at])
+			return sum, nil
+		}
+		copy(memory, memory[n:part.at])
+	}
 }
 
 // Busy returns the time that inflating has taken so far, of all goroutines together, without that in the file's ReadAt.

@@ -89,6 +89,10 @@ func fill(to []byte, runs []byte) bool {
 	return true
 }
 
+// What a point takes at least; and for how many bytes of a file there may be one, besides some: more often than a reader makes
+// them, so that a file that lies does not cost memory.
+const leastPoint, leastSegment, leastSegments = 7, 2048, 64
+
 // expansion is more than deflate can make of a byte.
 const expansion = 1100
 
@@ -134,8 +138,11 @@ func (x *Index) UnmarshalBinary(from []byte) error {
 	if short || fileSize > most || size > most || size > fileSize*expansion {
 		return bad("its sizes are out of range")
 	}
-	if count == 0 || count > uint64(len(from)) {
+	if count == 0 || count > uint64(len(from))/leastPoint+1 {
 		return bad("it ends early")
+	}
+	if count > fileSize/leastSegment+leastSegments {
+		return bad("it has too many points")
 	}
 	y := Index{fileSize: int64(fileSize), size: int64(size), points: make([]point, count)}
 	var bit, offset uint64

@@ -17,8 +17,8 @@ func (r *Reader) join(chunks <-chan chan chunk) {
 	begin := int64(0)
 	for one := range chunks {
 		c := <-one
-		j.chunk(c, uint64(begin+chunkBytes)*8)
-		begin += chunkBytes
+		j.chunk(c, uint64(begin+r.buffers.chunk)*8)
+		begin += r.buffers.chunk
 	}
 	if r.ctx.Err() == nil && !j.ended {
 		j.serial(noStop) // the last chunk's blocks end before its trailer does
@@ -88,12 +88,12 @@ func (j *joiner) hand(s *segment) bool {
 			j.enough()
 		}
 		j.running.Add(1)
-		go func() {
+		go func(s *segment) { // s will be the next part
 			defer j.running.Done()
 			began := time.Now()
 			s.settle(&before)
 			j.busy.Add(int64(time.Since(began)))
-		}()
+		}(s)
 		select {
 		case j.out <- s:
 		case <-j.ctx.Done():

@@ -38,16 +38,22 @@ type Reader struct {
 	current    *segment
 	head, rest []byte // of current, not read yet
 	member     checksum
+	members    int // that have ended
 	index      Index
 	err        error
 }
 
 // NewReader starts inflating size bytes of file, which must be safe for concurrent use.
 func NewReader(ctx context.Context, file io.ReaderAt, size int64, o Options) *Reader {
+	return newReader(ctx, file, size, o, usual)
+}
+
+func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l limits) *Reader {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	r := &Reader{file: file, size: size, workers: o.Workers, out: make(chan *segment), index: Index{fileSize: size}}
+	r.buffers.limits = l
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	r.looking, r.enough = context.WithCancel(r.ctx)
 	chunks := make(chan chan chunk, o.Workers+1)
@@ -71,6 +77,9 @@ func (r *Reader) Index() *Index {
 	}
 	return &r.index
 }
+
+// Members returns the number of gzip members whose bytes have been read to their end.
+func (r *Reader) Members() int { return r.members }
 
 // Busy returns the time that the inflating has taken so far, of all cores together, with that in the file's ReadAt.
 func (r *Reader) Busy() time.Duration { return time.Duration(r.busy.Load()) }
@@ -136,6 +145,7 @@ func (r *Reader) finish(s *segment) error {
 			return ErrChecksum
 		}
 		r.member = checksum{}
+		r.members++
 	}
 	if s.err != nil {
 		return s.err
@@ -158,7 +168,7 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 	defer r.running.Done()
 	defer close(out)
 	tokens := make(chan struct{}, r.workers+1)
-	for begin := int64(0); begin < max(r.size, 1); begin += chunkBytes {
+	for begin := int64(0); begin < max(r.size, 1); begin += r.buffers.chunk {
 		select {
 		case tokens <- struct{}{}:
 		case <-r.looking.Done():
@@ -184,18 +194,18 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 const (
 	maxAttempts  = 32
 	maxWasted    = 8 << 20  // inflated bytes
-	maxAhead     = 32 << 20 // inflated bytes of a chunk; what lies behind them is left to join
+	maxAhead     = 32 << 20 // bytes of memory for a chunk, inflated; what lies behind them is left to join
 	storedHeader = 3        // bits
 )
 
 // search inflates from the first block that begins in a chunk.
 func (r *Reader) search(begin int64) []*segment {
-	stop := uint64(begin+chunkBytes) * 8
+	stop := uint64(begin+r.buffers.chunk) * 8
 	lead := max(begin-1, 0) // a stored block's header may lie before its length
-	in := input{file: r.file, size: r.size, begin: lead, bytes: takeBytes(&r.buffers.in, chunkBytes+2*more)[:0]}
+	in := input{file: r.file, size: r.size, begin: lead, bytes: takeBytes(&r.buffers.in, int(r.buffers.chunk)+2*more)[:0]}
 	memory := in.bytes
 	defer func() { give(&r.buffers.in, memory) }()
-	if in.grow(chunkBytes+more, lead) != nil {
+	if in.grow(r.buffers.chunk+more, lead) != nil {
 		return nil // join will see why
 	}
 	if begin == 0 {
@@ -233,7 +243,7 @@ func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) 
 	bytes := 0
 	r.inflate(in, from, stop, func(s *segment) bool {
 		segments = append(segments, s)
-		bytes += s.bytes()
+		bytes += s.footprint()
 		return bytes < maxAhead && r.looking.Err() == nil
 	})
 	return segments

@@ -20,15 +20,21 @@ import (
 // What lies between two restart points is a segment. All segments are inflated as if nothing were known before them, also
 // where it is: so it is known which bytes of the window each one needs, and no more than those are stored in the index.
 
+// limits is how a file is cut. Tests make them so small that small files have many chunks and segments.
+type limits struct {
+	chunk   int64 // compressed bytes
+	spacing int   // inflated bytes after which the next block begins a new segment
+	most    int   // inflated bytes after which a segment ends without a block having ended
+}
+
+var usual = limits{chunk: 2 << 20, spacing: 512 << 10, most: 16 << 20}
+
 const (
-	chunkBytes  = 2 << 20   // compressed
-	spacing     = 512 << 10 // inflated bytes after which the next block begins a new segment
-	mostBytes   = 16 << 20  // inflated bytes after which a segment ends without a block having ended
 	firstNarrow = 768 << 10
 	firstWide   = 96 << 10
 )
 
-// segment is what lies between two restart points, or a part of that which is no more than mostBytes.
+// segment is what lies between two restart points, or a part of that which is no more than limits.most bytes.
 type segment struct {
 	begin  place
 	lead   byte // of a stored block: the byte in which its header lies
@@ -58,6 +64,9 @@ type segment struct {
 
 func (s *segment) bytes() int { return len(s.wide) + len(s.narrow) }
 
+// footprint is the memory that it takes, in bytes.
+func (s *segment) footprint() int { return 2*len(s.memory.wide) + len(s.memory.narrow) }
+
 // free gives the segment's memory back, and ends a stream that would have gone on with it.
 func (s *segment) free() {
 	give(&s.buffers.wide, s.memory.wide)
@@ -71,7 +80,10 @@ func (s *segment) free() {
 }
 
 // buffers keeps memory for the next segments.
-type buffers struct{ wide, head, narrow, in sync.Pool }
+type buffers struct {
+	limits
+	wide, head, narrow, in sync.Pool
+}
 
 func (b *buffers) takeWide(n int) []uint16 {
 	if kept, ok := b.wide.Get().(*[]uint16); ok && cap(*kept) >= n {
@@ -94,7 +106,7 @@ func give[T any](pool *sync.Pool, p []T) {
 	}
 }
 
-// segment inflates from the stream's place to the next restart point at stopBit or behind it, or spacing bytes away.
+// segment inflates from the stream's place to the next restart point at stopBit or behind it, or b.spacing bytes away.
 func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	seg := &segment{begin: begin, whole: true, buffers: b}
 	wide := output{wide: b.takeWide(window + firstWide + room), at: window, unknown: window}
@@ -104,8 +116,8 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	}
 	var err error
 	for {
-		seg.end, err = s.run(&wide, stopBit, window+spacing)
-		if err != nil || seg.end != isFull || wide.at >= window+mostBytes {
+		seg.end, err = s.run(&wide, stopBit, window+b.spacing)
+		if err != nil || seg.end != isFull || wide.at >= window+b.most {
 			break
 		}
 		larger := make([]uint16, 2*len(wide.wide))
@@ -132,8 +144,8 @@ func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64)
 	}
 	before := len(seg.wide)
 	for {
-		seg.end, err = s.run(&o, stopBit, window+spacing-before)
-		if err != nil || seg.end != isFull || o.at >= window+mostBytes {
+		seg.end, err = s.run(&o, stopBit, window+b.spacing-before)
+		if err != nil || seg.end != isFull || o.at >= window+b.most {
 			break
 		}
 		larger := make([]byte, 2*len(o.narrow))
@@ -155,9 +167,9 @@ func (seg *segment) addEnds(ends []end, before int) {
 // continued inflates the part of a segment that follows another part, of which the last bytes are given.
 func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *segment {
 	seg := &segment{begin: place{bit: s.bit}, buffers: b}
-	o := output{narrow: takeBytes(&b.narrow, window+spacing+room), at: window}
+	o := output{narrow: takeBytes(&b.narrow, window+b.spacing+room), at: window}
 	copy(o.narrow, before[:])
-	seg.end, seg.err = s.run(&o, stopBit, window+spacing)
+	seg.end, seg.err = s.run(&o, stopBit, window+b.spacing)
 	seg.memory.narrow, seg.narrow, seg.next = o.narrow, o.narrow[window:o.at], s.place(seg.end)
 	seg.addEnds(o.ends, 0)
 	if seg.end == isFull && seg.err == nil {

@@ -1,0 +1,138 @@
+package imageloader
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// heavy returns n images of so many bytes, most of them behind the image's end.
+func heavy(n, size int) []member {
+	body := append(photo(8, 8), make([]byte, size)...)[:size]
+	members := make([]member, n)
+	for i := range members {
+		members[i] = member{name: fmt.Sprintf("%c/%03d.jpg", 'a'+i%3, i), body: body}
+	}
+	return members
+}
+
+// stored is gzip that compresses nothing: its segments are 2 MiB.
+func stored(data []byte) []byte {
+	var out bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression)
+	w.Write(data)
+	w.Close()
+	return out.Bytes()
+}
+
+// within fails the test when f takes longer, instead of hanging.
+func within(t *testing.T, limit time.Duration, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		t.Fatalf("still not done after %v", limit)
+	}
+}
+
+// A batch larger than the memory for its compressed images is decoded bit by bit, and is the same batch.
+func TestEpoch_BatchAboveShuffleBuffer(t *testing.T) {
+	members := heavy(30, 1<<18)
+	members[11].body = []byte("no image")
+	packed := tarOf(members)
+	tgz := write(t, "a.tgz", stored(packed))
+	for name, path := range map[string]string{"tar": write(t, "a.tar", packed), "directory": writeDirectory(t, members), "tgz": tgz, "streamed": tgz} {
+		for _, train := range []bool{false, true} {
+			for _, dropLast := range []bool{false, true} {
+				o := Options{BatchSize: 12, Train: train, Transform: decode.Resize{Height: 2, Width: 2}, MaxSkipRate: 0.5, DropLast: dropLast, NoIndexFile: true}
+				want := ""
+				for _, buffer := range []int{0, 700 << 10, 1000} {
+					o.ShuffleBuffer = buffer
+					if name == "streamed" {
+						o.Classes = []string{"a", "b", "c"}
+					}
+					l := open(t, path, o)
+					within(t, 30*time.Second, func() {
+						for range 2 {
+							var sizes []int
+							for batch, err := range l.Epoch(context.Background()) {
+								if err != nil {
+									t.Error(err)
+									return
+								}
+								sizes = append(sizes, batch.N)
+								batch.Release()
+							}
+							got := fmt.Sprint(sizes)
+							if want = map[bool]string{false: "[12 12 5]", true: "[12 12]"}[dropLast]; got != want {
+								t.Errorf("%s, train %v, buffer of %d: batches of %v, want %v", name, train, buffer, got, want)
+							}
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// An error reaches the consumer although the reader waits for memory.
+func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
+	path := write(t, "a.tgz", stored(tarOf(heavy(30, 1<<20))))
+	o := Options{BatchSize: 2, Transform: decode.Resize{Height: 2, Width: 2}, ShuffleBuffer: 4 << 20, NoIndexFile: true}
+	l := open(t, path, o)
+	within(t, 30*time.Second, func() {
+		var err error
+		first := true
+		for batch, e := range l.Epoch(context.Background()) {
+			if err = e; err != nil {
+				break
+			}
+			if first {
+				first = false
+				if err := os.Truncate(path, 9<<20); err != nil {
+					t.Error(err)
+				}
+			}
+			batch.Release()
+		}
+		if !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "open it again") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// The compressed images on their way take no more than the shuffle buffer and what is being read.
+func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
+	members := heavy(60, 4<<20)
+	packed := tarOf(members)
+	tgz := write(t, "a.tgz", gzipOf(packed))
+	for name, path := range map[string]string{"tar": write(t, "a.tar", packed), "tgz": tgz, "streamed": tgz} {
+		o := Options{BatchSize: 64, Transform: decode.Resize{Height: 2, Width: 2}, ShuffleBuffer: 1 << 20, NoIndexFile: true, Workers: 1}
+		if name == "streamed" {
+			o.Classes = []string{"a", "b", "c"}
+		}
+		most := peak(func() {
+			l := open(t, path, o)
+			if got := len(read(t, l)); got != 1 {
+				t.Errorf("%s: %d batches", name, got)
+			}
+		})
+		t.Logf("%s: %d MiB", name, most>>20)
+		if most > 180<<20 {
+			t.Errorf("%s: %d MiB of heap for images of 4 MiB and a buffer of 1 MiB", name, most>>20)
+		}
+	}
+}

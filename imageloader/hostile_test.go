@@ -1,0 +1,208 @@
+package imageloader
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+)
+
+// hostile is an archive that somebody damaged, or made to do harm, and what a loader has to make of it.
+type hostile struct {
+	name      string
+	data      []byte
+	directory bool // nine images in a directory, and no data
+
+	before, after func(t *testing.T, path string) // done to the archive before and after Open
+
+	fails  string // the error, with any rate, has this in it; "" with neither images nor skips: any outcome without harm
+	images int    // usable ones in an epoch; -1: either all of them or one less
+	skips  int    // unusable ones: with a rate of 0 an error
+	says   string // that error has this in it
+
+	failures *int // counted, so that a case does not fill the screen
+
+	changes bool // a loader that holds the images does not see it
+	loose   bool // an error is right too
+	few     bool // fewer ways to read it
+	slow    bool
+	memory  int // most bytes of heap; 0 means 100 MiB, or 300 where it is slow
+}
+
+func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
+
+// advice is what an error says is to be done.
+var advice = regexp.MustCompile(`again|remove it|decompress it|unpack|names must|join them|git lfs pull|can be read|raise MaxPixels|Options\.|rename|delete that`)
+
+func (c hostile) fail(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if *c.failures++; *c.failures <= 3 {
+		t.Errorf(format, args...)
+	}
+}
+
+func (c hostile) sub(t *testing.T, name string) { t.Run(name, c.run) }
+
+// run reads the archive in every way: two epochs of each.
+func (c hostile) run(t *testing.T) {
+	checkLeaks(t)
+	c.failures = new(int)
+	began := time.Now()
+	runs := 0
+	memory := peak(func() {
+		for _, train := range []bool{false, true} {
+			for _, given := range []bool{false, true} {
+				for _, buffer := range []int{0, 700} {
+					for _, rate := range []float64{0, 0.9} {
+						if c.few && given != train || c.slow && (train != given || given != (buffer > 0) || given != (rate > 0)) {
+							continue
+						}
+						o := options()
+						o.Train, o.ShuffleBuffer, o.MaxSkipRate, o.Workers, o.IndexDir = train, buffer, rate, 2, t.TempDir()
+						if given {
+							o.Classes = []string{"a", "b", "c", "caf\xe9"}
+						}
+						way := fmt.Sprintf("train %v, classes %v, buffer %d, rate %v", train, given, buffer, rate)
+						within(t, time.Minute, func() { c.read(t, way, o) })
+						runs++
+					}
+				}
+			}
+		}
+	})
+	took := time.Since(began)
+	most := cmp.Or(c.memory, 100<<20)
+	if c.slow {
+		most = max(most, 300<<20)
+	}
+	if memory > most {
+		t.Errorf("%d MiB of heap", memory>>20)
+	}
+	if took > 2*time.Second || memory > 50<<20 {
+		t.Logf("%v for %d ways, %d MiB", took, runs, memory>>20)
+	}
+}
+
+// read is one way to read it.
+func (c hostile) read(t *testing.T, way string, o Options) {
+	path := ""
+	if c.directory {
+		path = writeDirectory(t, numbered(9))
+	} else {
+		path = write(t, "a.tgz", c.data)
+	}
+	if c.before != nil {
+		c.before(t, path)
+	}
+	outcome := func(err error, images, skipped int) {
+		if err != nil {
+			c.judge(t, way, path, o, err)
+			return
+		}
+		held := !c.directory && o.ShuffleBuffer == 0 && len(c.data) > 0 && c.data[0] == 0x1f
+		switch {
+		case c.changes && held:
+		case c.fails != "":
+			c.fail(t, "%s: no error, %d images", way, images)
+		case c.images < 0 && images+skipped == 9 && skipped <= 1:
+		case c.loose, c.fails == "" && c.images == 0 && c.skips == 0:
+		case images != c.images || skipped != c.skips:
+			c.fail(t, "%s: %d images and %d skipped, want %d and %d", way, images, skipped, c.images, c.skips)
+		case c.skips > 0 && o.MaxSkipRate == 0:
+			c.fail(t, "%s: no error", way)
+		}
+	}
+	l, err := Open(path, o)
+	if err != nil {
+		outcome(err, 0, 0)
+		return
+	}
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("%s: Close: %v", way, err)
+		}
+	}()
+	if c.after != nil {
+		c.after(t, path)
+	}
+	skipped := 0
+	for range 2 {
+		images := 0
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				outcome(err, 0, 0)
+				return
+			}
+			images += batch.N
+			batch.Release()
+		}
+		total := 0
+		for n := range maps.Values(l.Stats().Skipped) {
+			total += n
+		}
+		if o.Train { // the next epoch is read ahead
+			total = min(total, skipped+max(c.skips, 9-images))
+		}
+		outcome(nil, images, total-skipped)
+		skipped = total
+	}
+}
+
+// scan reads it for a report.
+func (c hostile) scan(t *testing.T) {
+	if c.directory || c.before != nil || c.after != nil {
+		return
+	}
+	path := write(t, "a.tgz", c.data)
+	within(t, time.Minute, func() {
+		report, err := Scan(context.Background(), path)
+		switch {
+		case c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)), c.fails == "" && err != nil && !errors.As(err, new(*Error)):
+			c.fail(t, "Scan: got %v, want %q", err, c.fails)
+		case c.fails == "" && !c.loose && c.images > 0 && (err != nil || report.Images != c.images || len(report.Bad) != c.skips):
+			c.fail(t, "Scan: got %d images and %d bad, %v; want %d and %d", report.Images, len(report.Bad), err, c.images, c.skips)
+		}
+	})
+}
+
+// judge checks that an error is the right one, and says enough.
+func (c hostile) judge(t *testing.T, way, path string, o Options, err error) {
+	text := err.Error()
+	full := (*Error)(nil)
+	switch {
+	case !errors.As(err, &full):
+		c.fail(t, "%s: %T %v", way, err, err)
+		return
+	case !strings.Contains(text, path) || strings.Contains(text, "\n"):
+		c.fail(t, "%s: not a line that names the archive: %q", way, text)
+	case len(text) > 8000:
+		c.fail(t, "%s: a text of %d bytes", way, len(text))
+	case !advice.MatchString(text):
+		c.fail(t, "%s: says nothing of what to do: %s", way, text)
+	case errors.Is(err, decode.ErrInternal), errors.Is(err, decode.ErrOutOfMemory):
+		c.fail(t, "%s: %v", way, err)
+	}
+	switch {
+	case c.fails != "":
+		if errors.Is(err, ErrBadMember) || !strings.Contains(text, c.fails) {
+			c.fail(t, "%s: got %q, want %q in it", way, text, c.fails)
+		}
+	case c.loose, c.fails == "" && c.images == 0 && c.skips == 0:
+	case c.images < 0 || c.skips > 0:
+		if o.MaxSkipRate > 0 {
+			c.fail(t, "%s: got %q, though it may be skipped", way, text)
+		} else if !errors.Is(err, ErrBadMember) || full.Member == 0 || !strings.Contains(text, "MaxSkipRate") || !strings.Contains(text, c.says) {
+			c.fail(t, "%s: got %q, want an unusable image, named, and %q", way, text, c.says)
+		}
+	default:
+		c.fail(t, "%s: %v", way, err)
+	}
+}

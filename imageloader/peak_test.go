@@ -1,0 +1,40 @@
+package imageloader
+
+import (
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// peak returns by how much the heap grew, at most, while f ran. What is garbage is collected soon.
+func peak(f func()) int {
+	defer debug.SetGCPercent(debug.SetGCPercent(20))
+	runtime.GC()
+	runtime.GC() // pools give their memory back at the second
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	now := func() int {
+		metrics.Read(sample)
+		return int(sample[0].Value.Uint64())
+	}
+	before, most := now(), 0
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Add(1)
+	go func() {
+		defer watching.Done()
+		for {
+			most = max(most, now()-before)
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	f()
+	close(stop)
+	watching.Wait()
+	return most
+}

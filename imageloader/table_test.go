@@ -1,0 +1,298 @@
+package imageloader
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/flate"
+)
+
+// indexed is a .tgz and its index file.
+type indexed struct {
+	path, folder, file string
+	id                 []byte // the shard's identity
+	data               []byte // of the index
+	body               []byte // that of it, not compressed
+}
+
+// index stores the archive, and reads an epoch of it so that an index file is made.
+func indexArchive(t testing.TB, data []byte) indexed {
+	t.Helper()
+	x := indexed{path: write(t, "a.tgz", data), folder: t.TempDir()}
+	if err := os.Chtimes(x.path, time.Time{}, time.Unix(1e9, 0)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(x.path, x.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files := l.Stats().IndexFiles; len(files) == 1 {
+		x.file = files[0]
+	} else {
+		t.Fatalf("index files %q, %s", files, l.Stats().IndexError)
+	}
+	l.Close()
+	s, err := openShard(osFiles{}, x.path, Options{MaxMemberBytes: 1 << 20}, 1, new(statistics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if x.id, err = s.identity(); err != nil {
+		t.Fatal(err)
+	}
+	if x.data, err = os.ReadFile(x.file); err != nil {
+		t.Fatal(err)
+	}
+	head := len(indexMagic) + len(x.id) + 8
+	if x.body, err = io.ReadAll(flate.NewReader(bytes.NewReader(x.data[head : len(x.data)-4]))); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func (x indexed) options() Options {
+	o := options()
+	o.ShuffleBuffer, o.IndexDir, o.MaxSkipRate, o.Workers = 700, x.folder, 0.9, 2
+	return o
+}
+
+// sealed makes an index file of a body: its length and checksum are right, whatever the body is.
+func (x indexed) sealed(body []byte) []byte {
+	out := append([]byte(indexMagic), x.id...)
+	out = binary.LittleEndian.AppendUint64(out, uint64(len(body)))
+	var packed bytes.Buffer
+	w, _ := flate.NewWriter(&packed, flate.BestSpeed)
+	w.Write(body)
+	w.Close()
+	out = append(out, packed.Bytes()...)
+	return binary.LittleEndian.AppendUint32(out, crc32.ChecksumIEEE(out))
+}
+
+// parts returns the points and the entries of the body.
+func (x indexed) parts() (points, entries []byte) {
+	n, at := binary.Uvarint(x.body)
+	return x.body[at:][:n], x.body[at+int(n):]
+}
+
+func joinParts(points, entries []byte) []byte {
+	return append(append(binary.AppendUvarint(nil, uint64(len(points))), points...), entries...)
+}
+
+// An index file that is not right is made again, or where only inflating can tell, is an error that says so.
+func TestCorpus_Index(t *testing.T) {
+	members := numbered(9)
+	for i := range members {
+		members[i].body = append(photo(30+i, 20), make([]byte, 3000)...)
+		members[i].name = strings.Replace(members[i].name, ".png", ".jpg", 1)
+	}
+	packed := gzipOf(tarOf(members))
+	base := indexArchive(t, packed)
+	points, entries := base.parts()
+	other := indexArchive(t, gzipOf(tarOf(numbered(30))))
+	entry := func(kind byte, same, n uint64, name string, offset, size uint64) []byte {
+		out := binary.AppendUvarint([]byte{kind}, same)
+		out = append(binary.AppendUvarint(out, n), name...)
+		return binary.AppendUvarint(binary.AppendUvarint(out, offset), size)
+	}
+	list := func(count uint64, of ...[]byte) []byte {
+		return joinParts(points, append(binary.AppendUvarint(nil, count), bytes.Join(of, nil)...))
+	}
+	type change = func() []byte
+	for _, test := range []struct {
+		name string
+		make change
+		want string // of an error; "" where the index is made again, or harmless
+		any  bool   // any outcome without harm
+	}{
+		{"as it was", func() []byte { return base.data }, "", false},
+		{"empty", func() []byte { return nil }, "", false},
+		{"cut", func() []byte { return base.data[:len(base.data)/2] }, "", false},
+		{"without its checksum", func() []byte { return base.data[:len(base.data)-4] }, "", false},
+		{"a bit of its identity flipped", func() []byte { return flipped(base.data, 8*25) }, "", false},
+		{"a bit of its body flipped", func() []byte { return flipped(base.data, 8*(len(base.data)-20)) }, "", false},
+		{"longer", func() []byte { return append(bytes.Clone(base.data), "more"...) }, "", false},
+		{"of another archive", func() []byte { return other.data }, "", false},
+		{"of another archive, identity of this one", func() []byte { return base.sealed(other.body) }, "", false},
+		{"noise", func() []byte { return bytes.Repeat([]byte{0xa5}, 5000) }, "", false},
+		{"of 40 MB", func() []byte { return make([]byte, 40<<20) }, "", false},
+		{"sealed, empty", func() []byte { return base.sealed(nil) }, "", false},
+		{"sealed, cut", func() []byte { return base.sealed(base.body[:len(base.body)-1]) }, "", false},
+		{"sealed, longer", func() []byte { return base.sealed(append(bytes.Clone(base.body), 0)) }, "", false},
+		{"sealed, 1 GiB of zeros", func() []byte { return base.sealed(make([]byte, 1<<30)) }, "", false},
+		{"points of 2^60 bytes", func() []byte { return base.sealed(binary.AppendUvarint(nil, 1<<60)) }, "", false},
+		{"2^40 points", func() []byte {
+			p := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, uint64(len(packed))), 5000), 1<<40)
+			return base.sealed(joinParts(p, entries))
+		}, "", false},
+		{"2^60 entries", func() []byte { return base.sealed(list(1 << 60)) }, "", false},
+		{"an entry without a name", func() []byte { return base.sealed(list(1, entry(0, 0, 1<<19, "x", 0, 0))) }, "", false},
+		{"an entry behind the end", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 1<<40, 5))) }, "", false},
+		{"an entry larger than the content", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 5, 1<<40))) }, "", false},
+		{"an entry of an unknown kind", func() []byte { return base.sealed(list(1, entry(77, 0, 7, "a/1.jpg", 5, 1))) }, "", false},
+		{"entries of no images", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.txt", 5, 1))) }, "no images", false},
+		{"entries that are elsewhere", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 5, 1000))) }, "are unusable", false},
+		{"entries one over another", func() []byte {
+			return base.sealed(list(2, entry(0, 0, 7, "a/1.jpg", 512, 4000), entry(0, 7, 0, "", 0, 4000)))
+		}, "", true},
+		{"entries of a whole content", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 0, uint64(len(tarOf(members)))))) }, "are unusable", false},
+		{"another checksum of a segment", func() []byte {
+			p := bytes.Clone(points)
+			p[bytes.Index(p, []byte{1, 0})+2] ^= 1
+			return base.sealed(joinParts(p, entries))
+		}, "", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			checkLeaks(t)
+			data := test.make()
+			memory := peak(func() {
+				for _, train := range []bool{false, true} {
+					for _, given := range []bool{false, true} {
+						must(t, os.WriteFile(base.file, data, 0o644))
+						o := base.options()
+						o.Train = train
+						if given {
+							o.Classes = []string{"a", "b", "c"}
+						}
+						within(t, 20*time.Second, func() {
+							err := readTwice(base.path, o)
+							switch {
+							case test.any && (err == nil || errors.As(err, new(*Error))):
+							case train && given && err == nil: // read without the index first
+							case (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want):
+								t.Errorf("train %v, classes %v: got %v, want %q", train, given, err, test.want)
+							}
+						})
+					}
+				}
+			})
+			if memory > 100<<20 {
+				t.Errorf("%d MiB of heap", memory>>20)
+			}
+		})
+	}
+}
+
+// readTwice reads two epochs.
+func readTwice(path string, o Options) error {
+	l, err := Open(path, o)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	for range 2 {
+		if _, err := tryRead(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Points that lie are told from an archive that changed, and the file to delete is named.
+func TestEpoch_IndexLies(t *testing.T) {
+	x := indexArchive(t, stored(tarOf(heavy(9, 1<<20))))
+	points, entries := x.parts()
+	p := bytes.Clone(points)
+	p[bytes.Index(p, []byte{1, 0})+2] ^= 1 // of the first point, a member's beginning at 0 with byte 0, the checksum
+	must(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
+	o := x.options()
+	o.MaxSkipRate = 0
+	err := readTwice(x.path, o)
+	if err == nil || !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "its index file "+x.file) || !strings.Contains(err.Error(), "delete that file") {
+		t.Fatalf("got %v", err)
+	}
+	must(t, os.Remove(x.file))
+	if err := readTwice(x.path, o); err != nil {
+		t.Error(err)
+	}
+}
+
+// Places where no index can be written, or something else lies.
+func TestCorpus_IndexFolder(t *testing.T) {
+	data := gzipOf(tarOf(numbered(30)))
+	base := indexArchive(t, data)
+	name := filepath.Base(base.file)
+	for what, make := range map[string]func(t *testing.T) string{
+		"a file":              func(t *testing.T) string { return write(t, "folder", nil) },
+		"below a file":        func(t *testing.T) string { return filepath.Join(write(t, "folder", nil), "deeper") },
+		"cannot be written":   func(t *testing.T) string { return "/proc/self/task" },
+		"is not there":        func(t *testing.T) string { return filepath.Join(t.TempDir(), "a", "b") },
+		"full":                func(t *testing.T) string { return "/dev/full" },
+		"a pipe in its place": func(t *testing.T) string { d := t.TempDir(); must(t, mkfifo(filepath.Join(d, name))); return d },
+		"a folder in its place": func(t *testing.T) string {
+			d := t.TempDir()
+			must(t, os.Mkdir(filepath.Join(d, name), 0o755))
+			return d
+		},
+		"a link to nothing": func(t *testing.T) string {
+			d := t.TempDir()
+			must(t, os.Symlink("nothing", filepath.Join(d, name)))
+			return d
+		},
+		"a link to a device": func(t *testing.T) string {
+			d := t.TempDir()
+			must(t, os.Symlink("/dev/zero", filepath.Join(d, name)))
+			return d
+		},
+		"a file without an end": func(t *testing.T) string {
+			d := t.TempDir()
+			f := filepath.Join(d, name)
+			must(t, os.WriteFile(f, nil, 0o644))
+			must(t, os.Truncate(f, 1<<40))
+			return d
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			checkLeaks(t)
+			o := base.options()
+			o.IndexDir = make(t)
+			within(t, 20*time.Second, func() {
+				if err := readTwice(base.path, o); err != nil {
+					t.Error(err)
+				}
+			})
+			if left, _ := filepath.Glob(filepath.Join(o.IndexDir, "*.index.*")); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+// Whatever a sealed index says, an epoch ends: with images, or an error of this package.
+func FuzzIndex(f *testing.F) {
+	x := indexArchive(f, gzipOf(tarOf(numbered(30))))
+	f.Add(x.body, false)
+	f.Add(x.body, true)
+	points, entries := x.parts()
+	f.Add(joinParts(points, entries[:len(entries)/2]), true)
+	f.Add(joinParts(points[:len(points)/2], entries), false)
+	size := int64(0)
+	if info, err := os.Stat(x.path); err == nil {
+		size = info.Size()
+	}
+	f.Fuzz(func(t *testing.T, body []byte, train bool) {
+		data := x.sealed(body)
+		if _, err := decodeTable(data, x.id, size, 64<<20, true); err != nil {
+			if err != errTable {
+				t.Fatal(err)
+			}
+			return // Open makes the index again
+		}
+		if err := os.WriteFile(x.file, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		o := x.options()
+		o.Train = train
+		if err := readTwice(x.path, o); err != nil && !errors.As(err, new(*Error)) {
+			t.Fatal(fmt.Sprintf("%T", err), err)
+		}
+	})
+}
