@@ -53,6 +53,9 @@ func (c hostile) sub(t *testing.T, name string) { t.Run(name, c.run) }
 
 // run reads the archive in every way: two epochs of each.
 func (c hostile) run(t *testing.T) {
+	if c.slow && testing.Short() {
+		t.Skip("takes some seconds")
+	}
 	checkLeaks(t)
 	c.failures = new(int)
 	began := time.Now()
