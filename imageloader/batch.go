@@ -39,6 +39,7 @@ type HostBatch struct {
 
 	ring     *ring
 	buffer   *buffer
+	skipped  []*Error // images left out before the last of this batch
 	released atomic.Bool
 }
 

@@ -43,13 +43,14 @@ type epoch struct {
 	whole     bool // the consumer has had all of them
 
 	// The assembler's.
-	place   State // after the batches so far
-	bad     []*Error
-	pending []item  // not cut yet
-	ended   bool    // no more items will come
-	parts   []*part // being decoded, or waiting to be completed, in order
-	spare   *buffer // for the next part
-	early   bool    // the pending items are to be decoded although they are no whole part: the reader waits for their memory
+	place   State    // after the batches so far
+	bad     []*Error // the first few
+	skips   []*Error // behind the latest batch; the consumer's once full is closed
+	pending []item   // not cut yet
+	ended   bool     // no more items will come
+	parts   []*part  // being decoded, or waiting to be completed, in order
+	spare   *buffer  // for the next part
+	early   bool     // the pending items are to be decoded although they are no whole part: the reader waits for their memory
 }
 
 // start runs the pipeline from a state on, until stop or the end of the context of use ends it.
@@ -130,13 +131,17 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	})
 	switch {
 	case ok:
+		e.loader.stats.skip(batch.skipped)
 		e.loader.stats.update(func(s *Stats) { s.Batches++; s.Samples += batch.N; s.Ready += ready })
 		return batch, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case e.ctx.Err() != nil:
 		return nil, context.Cause(e.ctx)
-	case e.err != nil:
+	}
+	e.loader.stats.skip(e.skips)
+	e.skips = nil
+	if e.err != nil {
 		return nil, e.err
 	}
 	return nil, io.EOF
@@ -162,7 +167,7 @@ func (e *epoch) skip(bad *Error) error {
 	if l.options.MaxSkipRate == 0 {
 		return fatal(bad)
 	}
-	l.stats.skip(bad)
+	e.skips = append(e.skips, bad)
 	if len(e.bad) < maxExamples {
 		e.bad = append(e.bad, bad)
 	}

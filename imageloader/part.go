@@ -297,6 +297,7 @@ func (e *epoch) send(p *part) error {
 	}
 	e.place.Batch++
 	batch.State = e.place
+	batch.skipped, e.skips = e.skips, nil
 	batch.view(p.buffer)
 	e.full <- batch // has room for all: a batch is one of the ring's buffers
 	return nil

@@ -132,14 +132,16 @@ func (s *statistics) update(change func(*Stats)) {
 	change(&s.stats)
 }
 
-func (s *statistics) skip(bad *Error) {
+func (s *statistics) skip(bad []*Error) {
 	s.update(func(s *Stats) {
-		if s.Skipped == nil {
-			s.Skipped = map[string]int{}
-		}
-		s.Skipped[reasonOf(bad)]++
-		if len(s.Examples) < maxExamples {
-			s.Examples = append(s.Examples, bad.Error())
+		for _, one := range bad {
+			if s.Skipped == nil {
+				s.Skipped = map[string]int{}
+			}
+			s.Skipped[reasonOf(one)]++
+			if len(s.Examples) < maxExamples {
+				s.Examples = append(s.Examples, one.Error())
+			}
 		}
 	})
 }
