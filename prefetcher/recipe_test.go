@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
@@ -245,6 +247,82 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	resumed := run(2, 2)
 	if want := slices.Concat(whole[:2], whole[3:6]); !slices.Equal(resumed, want) {
 		t.Errorf("resumed:\n%v\nwant\n%v", resumed, want)
+	}
+}
+
+// What was drawn is sent before its memory is written again, and both are done before the memory goes.
+func TestAugmentations_HaveNoRace(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
+		o := everything
+		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
+		p := start(t, loader, d, o)
+		stream := newStream(t, d)
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				images, labels := batch.Use(x)
+				x.Sum(images)
+				x.Sum(labels)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// However an epoch ends, the memory of what was drawn comes back: leaks are counted.
+func TestAugmentations_MemoryComesBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(*imageloader.HostBatch)
+		leave bool // in the first body
+		stop  bool // while a batch waits for a slot
+	}{
+		"at its end":                         {},
+		"left early":                         {leave: true},
+		"stopped while a batch has no slot":  {stop: true},
+		"a copy that fails behind another's": {spoil: func(b *imageloader.HostBatch) { b.Labels = b.Labels[:1] }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				source := newCounted(t, 20, func(b *imageloader.HostBatch) {
+					b.Keys = []uint64{1, 2}
+					if test.spoil != nil {
+						test.spoil(b)
+					}
+				})
+				o := everything
+				o.Depth = 1
+				p := start(t, source, d, o)
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				for range 3 { // epochs
+					for batch, err := range p.Epoch(ctx) {
+						if err != nil || batch.Index > 0 {
+							continue
+						}
+						if test.stop {
+							for source.made.Load() < 3 {
+								runtime.Gosched()
+							}
+							time.Sleep(10 * time.Millisecond) // it has memory for what is drawn, or waits for that
+							cancel()
+						}
+						if test.leave {
+							break
+						}
+					}
+					if n := len(p.recipe.free); n != cap(p.recipe.free) {
+						t.Fatalf("%d of %d came back", n, cap(p.recipe.free))
+					}
+				}
+			})
+		})
 	}
 }
 
