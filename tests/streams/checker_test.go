@@ -91,6 +91,15 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		"NormalizeImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
 			x.NormalizeImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1))
 		},
+		"AugmentImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.AugmentImages(x.Zeros(cgotorch.Uint8, 32, 1, 1, 1), nil, x.Reshape(t, 32, 1, 8), x.Empty(cgotorch.Uint8, 32, 1, 1, 1))
+		},
+		"MixImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1), cgotorch.ImageMix{})
+		},
+		"MixLabels": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.MixLabels(x.Zeros(cgotorch.Int64, 1), t, 1)
+		},
 		"gradient of a backward": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
 			p := x.Ones(cgotorch.Float32, 1, 256)
 			s.must(p.SetRequiresGrad(true))
