@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <cstring>
 #include <string>
+#include <vector>
 
 #include "augment_pixels.h"
 #include "device.h"
@@ -27,12 +27,84 @@ struct Batch {
   int32_t images, height, width, channels, count;
 };
 
-// Inlined into what is compiled for a processor with a fused multiply-add, and into what is not: fmaf is then a function.
+// The CPU works on rows, one channel behind another, a step at a time, so that the compiler can use vectors. All of it is inlined into what
+// is compiled for a processor with a fused multiply-add, and into what is not: fmaf is then a function.
+#define CT_INLINE inline __attribute__((always_inline))
+
 template <int C>
-inline __attribute__((always_inline)) void augment_image(const Batch& b, int64_t n) {
+CT_INLINE void read_row(const Source& s, int y, uint8_t* row) {
+  const int width = s.width;
+  const uint8_t* from = s.pixels + static_cast<int64_t>(y) * width * C;
+  const int64_t step = s.flip ? -C : C;
+  if (s.flip) from += int64_t{C} * (width - 1);
+  for (int c = 0; c < C; ++c) {
+    for (int x = 0; x < width; ++x) row[c * width + x] = from[x * step + c];
+  }
+}
+
+// around: room for three rows.
+template <int C>
+CT_INLINE void first_row(const Source& s, const Step& step, int y, uint8_t* __restrict row, uint8_t* __restrict around) {
+  const int kind = kind_of(step), width = s.width, size = C * width;
+  if (kind == augment::kAffine) {
+    for (int x = 0; x < width; ++x) {
+      const auto p = augment::moved<C>(s, step, y, x);
+      for (int c = 0; c < C; ++c) row[c * width + x] = p.channel[c];
+    }
+    return;
+  }
+  read_row<C>(s, y, row);
+  if (kind != augment::kSharpness || y == 0 || y == s.height - 1) return;
+  for (int i = 0; i < 3; ++i) read_row<C>(s, y - 1 + i, around + i * size);
+  for (int c = 0; c < C; ++c) {
+    const uint8_t *above = around + c * width, *here = above + size, *below = here + size;
+    for (int x = 1; x < width - 1; ++x) {
+      const int sum = above[x - 1] + above[x] + above[x + 1] + here[x - 1] + 5 * here[x] + here[x + 1] + below[x - 1] + below[x] + below[x + 1];
+      row[c * width + x] = augment::sharpened(here[x], sum, step);
+    }
+  }
+}
+
+template <int C>
+CT_INLINE augment::Pixel<C> pixel_of(const uint8_t* row, int width, int x) {
+  augment::Pixel<C> p;
+  for (int c = 0; c < C; ++c) p.channel[c] = row[c * width + x];
+  return p;
+}
+
+template <int C>
+CT_INLINE void step_row(const Step& step, const uint8_t* __restrict table, uint8_t* __restrict row, int width) {
+  const int kind = kind_of(step);
+  if (augment::has_table(kind)) {
+    for (int c = 0; c < C; ++c) {
+      for (int x = 0; x < width; ++x) row[c * width + x] = table[c * kLevels + row[c * width + x]];
+    }
+  } else if (C == 3 && kind == augment::kSaturation) {
+    for (int x = 0; x < width; ++x) {
+      const auto p = augment::saturated<C>(pixel_of<C>(row, width, x), step);
+      for (int c = 0; c < C; ++c) row[c * width + x] = p.channel[c];
+    }
+  } else if (C == 3 && kind == augment::kHue) {
+    for (int x = 0; x < width; ++x) {
+      const auto p = augment::turned<C>(pixel_of<C>(row, width, x), step);
+      for (int c = 0; c < C; ++c) row[c * width + x] = p.channel[c];
+    }
+  }
+}
+
+template <int C>
+CT_INLINE void row_after(const Source& s, const Step* steps, int count, const uint8_t* tables, int y, uint8_t* row) {
+  first_row<C>(s, count > 0 ? steps[0] : Step{}, y, row, row + C * s.width);
+  for (int k = 0; k < count; ++k) step_row<C>(steps[k], tables + k * C * kLevels, row, s.width);
+}
+
+// row: room for four rows.
+template <int C>
+CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
   const int64_t area = int64_t{b.height} * b.width;
   const Source source{b.pixels + n * area * C, b.height, b.width, b.flips != nullptr && b.flips[n] != 0};
-  const Step* steps = b.steps + n * b.count;
+  Step steps[kMaxSteps];
+  for (int k = 0; k < b.count; ++k) steps[k] = augment::ready(b.steps[n * b.count + k], b.height, b.width);
   uint8_t tables[kMaxSteps * C * kLevels];
   for (int k = 0; k < b.count; ++k) {
     const int kind = kind_of(steps[k]);
@@ -40,14 +112,17 @@ inline __attribute__((always_inline)) void augment_image(const Batch& b, int64_t
     int histogram[C][kLevels] = {};
     augment::Summary summary[C] = {};
     uint64_t greys = 0;
-    if (augment::needs_image(kind)) {
-      for (int y = 0; y < b.height; ++y) {
-        for (int x = 0; x < b.width; ++x) {
-          const auto p = augment::after<C>(source, steps, k, tables, y, x);
-          greys += static_cast<uint64_t>(augment::grey<C>(p));
-          for (int c = 0; c < C; ++c) ++histogram[c][p.channel[c]];
-        }
+    for (int y = 0; augment::needs_image(kind) && y < b.height; ++y) {
+      row_after<C>(source, steps, k, tables, y, row);
+      if (augment::needs_histogram(kind)) {
+        for (int i = 0; i < C * b.width; ++i) ++histogram[i / b.width][row[i]];
+      } else {
+        uint32_t sum = 0;
+        for (int x = 0; x < b.width; ++x) sum += static_cast<uint32_t>(static_cast<int>(augment::grey<C>(pixel_of<C>(row, b.width, x))));
+        greys += sum;
       }
+    }
+    if (augment::needs_histogram(kind)) {
       for (int c = 0; c < C; ++c) summary[c] = augment::summarize(histogram[c]);
     }
     const float mean = static_cast<float>(greys) / static_cast<float>(area);
@@ -57,17 +132,18 @@ inline __attribute__((always_inline)) void augment_image(const Batch& b, int64_t
     }
   }
   uint8_t* out = b.out + n * area * C;
-  for (int y = 0; y < b.height; ++y) {
-    for (int x = 0; x < b.width; ++x, out += C) {
-      const auto p = augment::after<C>(source, steps, b.count, tables, y, x);
-      std::memcpy(out, p.channel, C);
+  for (int y = 0; y < b.height; ++y, out += b.width * C) {
+    row_after<C>(source, steps, b.count, tables, y, row);
+    for (int c = 0; c < C; ++c) {
+      for (int x = 0; x < b.width; ++x) out[x * C + c] = row[c * b.width + x];
     }
   }
 }
 
 template <int C>
-inline __attribute__((always_inline)) void augment_images(const Batch& b) {
-  for (int64_t n = 0; n < b.images; ++n) augment_image<C>(b, n);
+CT_INLINE void augment_images(const Batch& b) {
+  std::vector<uint8_t> row(size_t{4} * C * static_cast<size_t>(b.width));
+  for (int64_t n = 0; n < b.images; ++n) augment_image<C>(b, n, row.data());
 }
 
 #ifdef __x86_64__
@@ -99,7 +175,7 @@ __device__ __forceinline__ void augment(const unsigned char* pixels, const unsig
   const int threads = blockDim.x;
   const int area = height * width;
   const Source source = {pixels + n * area * C, height, width, flips != nullptr && flips[n] != 0};
-  for (int k = thread; k < count; k += threads) step[k] = steps[n * count + k];
+  for (int k = thread; k < count; k += threads) step[k] = ready(steps[n * count + k], height, width);
   __syncthreads();
   for (int k = 0; k < count; ++k) {
     const int kind = kind_of(step[k]);

@@ -65,7 +65,13 @@ CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
   return p;
 }
 
-// The blurred value is a sum of integers over 13, which never lies in the middle between two: no float is needed to round it.
+// sum: of a value and its eight neighbours, and four times the value. Over 13 it is the blurred value; that never lies in the middle
+// between two integers, so no float is needed to round it.
+CT_FUNCTION unsigned char sharpened(int value, int sum, const Step& step) {
+  const float blurred = static_cast<float>((2 * sum + 13) / 26);
+  return clamped(fmaf(step.value[1], blurred - static_cast<float>(value), static_cast<float>(value)));
+}
+
 template <int C>
 CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) {
   Pixel<C> p = read<C>(s, y, x);
@@ -78,25 +84,29 @@ CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) 
       for (int c = 0; c < C; ++c) sum[c] += q.channel[c];
     }
   }
-  for (int c = 0; c < C; ++c) {
-    const float value = p.channel[c];
-    const float blurred = static_cast<float>((2 * sum[c] + 13) / 26);
-    p.channel[c] = clamped(fmaf(step.value[1], blurred - value, value));
-  }
+  for (int c = 0; c < C; ++c) p.channel[c] = sharpened(p.channel[c], sum[c], step);
   return p;
 }
 
-// step.value: the inverse matrix, two rows, in pixels from the middle.
+// Makes a step of the tensor ready for an image's pixels: the inverse matrix, in pixels from the middle, gives places from -1 to 1.
+CT_FUNCTION Step ready(Step step, int height, int width) {
+  if (kind_of(step) == kAffine) {
+    for (int i = 0; i < 3; ++i) {
+      step.value[i] /= 0.5f * static_cast<float>(width);
+      step.value[3 + i] /= 0.5f * static_cast<float>(height);
+    }
+  }
+  return step;
+}
+
 template <int C>
 CT_FUNCTION Pixel<C> moved(const Source& s, const Step& step, int y, int x) {
-  const float half_width = 0.5f * s.width;
-  const float half_height = 0.5f * s.height;
   const float from_middle_x = x - 0.5f * (s.width - 1);
   const float from_middle_y = y - 0.5f * (s.height - 1);
-  const float grid_x = (from_middle_x * (step.value[0] / half_width) + from_middle_y * (step.value[1] / half_width)) + step.value[2] / half_width;
-  const float grid_y = (from_middle_x * (step.value[3] / half_height) + from_middle_y * (step.value[4] / half_height)) + step.value[5] / half_height;
-  const float from_x = rintf((grid_x + 1.0f) * half_width - 0.5f);
-  const float from_y = rintf((grid_y + 1.0f) * half_height - 0.5f);
+  const float grid_x = (from_middle_x * step.value[0] + from_middle_y * step.value[1]) + step.value[2];
+  const float grid_y = (from_middle_x * step.value[3] + from_middle_y * step.value[4]) + step.value[5];
+  const float from_x = rintf((grid_x + 1.0f) * (0.5f * s.width) - 0.5f);
+  const float from_y = rintf((grid_y + 1.0f) * (0.5f * s.height) - 0.5f);
   if (from_x >= 0.0f && from_x < s.width && from_y >= 0.0f && from_y < s.height) {
     return read<C>(s, static_cast<int>(from_y), static_cast<int>(from_x));
   }
@@ -142,8 +152,10 @@ CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
     const float r = p.channel[0] * scale;
     const float g = p.channel[1] * scale;
     const float b = p.channel[2] * scale;
-    const float most = fmaxf(fmaxf(r, g), b);
-    const float least = fminf(fminf(r, g), b);
+    const float redder = r > g ? r : g;
+    const float least_of_two = r > g ? g : r;
+    const float most = redder > b ? redder : b;
+    const float least = least_of_two < b ? least_of_two : b;
     const float range = most - least;
     const bool grey_pixel = most == least;
     const float saturation = range / (grey_pixel ? 1.0f : most);
@@ -191,7 +203,7 @@ CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* 
   return p;
 }
 
-// The pixel behind the first count steps. tables: [steps][C][256].
+// The pixel behind the first count steps, which are ready. tables: [steps][C][256].
 template <int C>
 CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const unsigned char* tables, int y, int x) {
   Pixel<C> p = count > 0 ? first<C>(s, steps[0], y, x) : read<C>(s, y, x);

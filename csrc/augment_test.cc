@@ -81,6 +81,7 @@ TEST_F(AugmentTest, EveryProcessorAlike) {
         const Tensor flips = ct_test::tensor(x, ct_test::kBool, std::vector<uint8_t>{flip}, {1});
         const uint32_t version = ct_test::describe(out).version;
         ASSERT_OK(ct_augment_images(x, from.get(), flips.get(), by.get(), out.get()));
+        for (augment::Step& s : steps) s = augment::ready(s, height, width);
         EXPECT_EQ(ct_test::values<uint8_t>(x, out), expected<3>(pixels, height, width, flip, steps.data(), count));
         EXPECT_GT(ct_test::describe(out).version, version);
       }

@@ -2,9 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "device.h"
 #include "exec.h"
@@ -39,34 +40,51 @@ struct Inputs {
   T fill[kMaxChannels];
 };
 
+// A row of an image, normalised, with its erased pixels: [W, C].
 template <typename T>
-T normalized(const Inputs<T>& in, const Geometry& g, int64_t n, int64_t h, int64_t w, int64_t c) {
-  if (in.erased != nullptr) {
-    const int32_t* box = in.erased + 4 * n;
-    if (h >= box[0] && h - box[0] < box[2] && w >= box[1] && w - box[1] < box[3]) return in.fill[c];
+void normalize_row(const Inputs<T>& in, const Geometry& g, int64_t n, int64_t h, T* __restrict row) {
+  const int64_t channels = g.channels, width = g.width;
+  const uint8_t* pixel = in.pixels + (n * g.height + h) * width * channels;
+  int64_t step = channels;
+  if (in.flips != nullptr && in.flips[n] != 0) {
+    pixel += (width - 1) * channels;
+    step = -channels;
   }
-  const int64_t from = in.flips != nullptr && in.flips[n] != 0 ? g.width - 1 - w : w;
-  return in.table[c * kLevels + in.pixels[((n * g.height + h) * g.width + from) * g.channels + c]];
+  for (int64_t w = 0; w < width; ++w, pixel += step) {
+    for (int64_t c = 0; c < channels; ++c) row[w * channels + c] = in.table[c * kLevels + pixel[c]];
+  }
+  if (in.erased == nullptr) return;
+  const int32_t* box = in.erased + 4 * n;
+  if (h < box[0] || h - box[0] >= box[2]) return;
+  for (int64_t w = std::max<int64_t>(box[1], 0); w < std::min<int64_t>(width, int64_t{box[1]} + box[3]); ++w) {
+    for (int64_t c = 0; c < channels; ++c) row[w * channels + c] = in.fill[c];
+  }
 }
 
 template <typename T>
 void mix_on_cpu(const Inputs<T>& in, const Cut& cut, double lambda, T* out, const Geometry& g) {
   const auto share = static_cast<Wide<T>>(lambda), rest = static_cast<Wide<T>>(1 - lambda);
+  const int64_t channels = g.channels, width = g.width, size = width * channels;
+  std::vector<T> rows(static_cast<size_t>(2 * size));
+  T *const own = rows.data(), *const other = own + size;
   for (int64_t n = 0; n < g.images; ++n) {
     const int64_t before = n == 0 ? g.images - 1 : n - 1;
     for (int64_t h = 0; h < g.height; ++h) {
-      for (int64_t w = 0; w < g.width; ++w) {
-        const bool inside = cut.kind == CT_MIX_CUT && h >= cut.top && h < cut.bottom && w >= cut.left && w < cut.right;
-        T* to = out + n * g.image + h * g.row + w * g.column;
-        for (int64_t c = 0; c < g.channels; ++c) {
-          T value = normalized(in, g, inside ? before : n, h, w, c);
-          if (cut.kind == CT_MIX_UP) {
-            const T other(static_cast<Wide<T>>(normalized(in, g, before, h, w, c)) * rest);
-            const T own(static_cast<Wide<T>>(value) * share);
-            value = T(static_cast<Wide<T>>(other) + static_cast<Wide<T>>(own));
-          }
-          to[c * g.channel] = value;
+      normalize_row(in, g, n, h, own);
+      if (cut.kind == CT_MIX_UP) {
+        normalize_row(in, g, before, h, other);
+        for (int64_t i = 0; i < size; ++i) {
+          const T a(static_cast<Wide<T>>(other[i]) * rest), b(static_cast<Wide<T>>(own[i]) * share);
+          own[i] = T(static_cast<Wide<T>>(a) + static_cast<Wide<T>>(b));
         }
+      } else if (cut.kind == CT_MIX_CUT && h >= cut.top && h < cut.bottom) {
+        normalize_row(in, g, before, h, other);
+        const int64_t left = std::clamp<int64_t>(cut.left, 0, width), right = std::clamp<int64_t>(cut.right, left, width);
+        std::copy(other + left * channels, other + right * channels, own + left * channels);
+      }
+      T* to = out + n * g.image + h * g.row;
+      for (int64_t c = 0; c < channels; ++c) {
+        for (int64_t w = 0; w < width; ++w) to[w * g.column + c * g.channel] = own[w * channels + c];
       }
     }
   }
