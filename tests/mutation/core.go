@@ -225,7 +225,7 @@ func coreEdges() []edge {
 				"      TORCH_CHECK(tensor->tensor.device() == x.stream->device, \"a tensor lies on \", tensor->tensor.device(), \", the exec on \",\n" +
 				"                  x.stream->device);\n      ct::use(*tensor, *x.stream);\n",
 			with:   "    for (const ct_tensor* tensor : {pixels, flips, steps, out}) {\n      (void)tensor;\n",
-			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamUsesIt", device: checked},
+			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamAugments", device: checked},
 		{name: "augment-reads", orders: "the stream checker knows that AugmentImages reads",
 			file: "csrc/augment.cc", in: "ct_augment_images",
 			text:   "      if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);\n",
