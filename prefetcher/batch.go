@@ -20,7 +20,8 @@ type Batch struct {
 }
 
 // Use makes x's stream wait, on the device, for the batch's copy and returns the images, [N, C, H, W] of the options' DType,
-// normalised and in channels-last memory order unless the options say otherwise, and the labels, int64 [N]. Both are freed
+// normalised and in channels-last memory order unless the options say otherwise, and the labels, int64 [N], or float32 [N, Classes]
+// with MixUp or CutMix: the share of each class. Exec.CrossEntropy takes either. Both are freed
 // with x's Do and cannot be kept; Clone what must outlive it. A batch may be used in several Dos, on several streams: each
 // Exec that reads it calls Use. Outside the loop body that yielded it x's Do fails with [ErrBatchOver].
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
@@ -33,7 +34,11 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 		x.Fail("Batch.Use", err)
 	}
 	b.ahead.stall.used(b, x)
-	images, labels = x.Lend(b.slot.images, whose), x.Lend(b.slot.labels, whose)
+	whole := b.slot.labels
+	if b.slot.soft != nil {
+		whole = b.slot.soft
+	}
+	images, labels = x.Lend(b.slot.images, whose), x.Lend(whole, whose)
 	if b.N < b.ahead.shape.batch {
 		images, labels = x.Narrow(images, 0, 0, b.N), x.Narrow(labels, 0, 0, b.N)
 	}

@@ -106,36 +106,40 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 
 // A backward that needs a batch whose slot has been refilled fails instead of reading the next batch.
 func TestBatch_LateBackward(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
-		p := start(t, loader, d, Options{Depth: 1})
-		stream := cgotorch.DefaultStream(d)
-		var weight, late *cgotorch.Tensor
-		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			if batch.Index > 0 {
-				continue
-			}
-			err := stream.Do(func(x *cgotorch.Exec) error {
-				images, _ := batch.Use(x)
-				weight = x.Keep(x.OnesLike(images))
-				weight.SetRequiresGrad(true)
-				late = x.Keep(x.Sum(x.Mul(weight, images)))
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+	for _, o := range []Options{{Depth: 1}, {Depth: 1, CutMix: CutMix{1}, Classes: 3}} {
+		onEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })
+	}
+}
+
+func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
+	loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
+	p := start(t, loader, d, o)
+	stream := cgotorch.DefaultStream(d)
+	var weight, late *cgotorch.Tensor
+	for batch, err := range p.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error { x.Backward(late); return nil })
-		if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
-			t.Errorf("late backward: %v", err)
+		if batch.Index > 0 {
+			continue
 		}
-		weight.Close()
-		late.Close()
-	})
+		err := stream.Do(func(x *cgotorch.Exec) error {
+			images, _ := batch.Use(x)
+			weight = x.Keep(x.OnesLike(images))
+			weight.SetRequiresGrad(true)
+			late = x.Keep(x.Sum(x.Mul(weight, images)))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := stream.Do(func(x *cgotorch.Exec) error { x.Backward(late); return nil })
+	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+		t.Errorf("late backward: %v", err)
+	}
+	weight.Close()
+	late.Close()
 }
 
 // A failing Do releases its batch like any other.

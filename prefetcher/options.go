@@ -3,6 +3,7 @@ package prefetcher
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -25,6 +26,18 @@ type Options struct {
 
 	// Contiguous gives images in NCHW memory order instead of channels last.
 	Contiguous bool
+
+	// Augmentations, beside the crops and flips of package decode. They are done on the device, on the stream of the copies, in this order,
+	// which is that of torchvision's training recipe. The zero value of each is off. What is drawn for an image depends on its
+	// key alone, and what is drawn for a batch on that of its first image: see Note [Random choices].
+	TrivialAugmentWide bool          // one of 14 operations with one of 31 strengths, as torchvision's of that name
+	ColorJitter        ColorJitter   // with it, and with the one above, images have 1 or 3 channels
+	RandomErasing      RandomErasing // after the images have been normalised
+	MixUp              MixUp         // with both of them, each batch has one, either as often
+	CutMix             CutMix
+
+	// Classes is the number of classes, which MixUp and CutMix need: labels become float32 [N, Classes].
+	Classes int
 }
 
 // Errors to test for with [errors.Is].
@@ -72,6 +85,32 @@ func (o Options) complete(channels int) (Options, error) {
 	for _, s := range o.Std {
 		if !(s > 0) {
 			return refuse("Std has %v; each must be above 0", s)
+		}
+	}
+	return o.completeAugmentations(channels, refuse)
+}
+
+func (o Options) completeAugmentations(channels int, refuse func(format string, args ...any) (Options, error)) (Options, error) {
+	var err error
+	o.RandomErasing = o.RandomErasing.complete()
+	alphas := func(a float64) bool { return a >= 0 && !math.IsInf(a, 0) }
+	switch {
+	case !o.ColorJitter.valid():
+		return refuse("ColorJitter is %+v; its fields are 0 and up, and Hue at most 0.5", o.ColorJitter)
+	case o.stepsOf() > 0 && channels != 1 && channels != 3:
+		return refuse("TrivialAugmentWide and ColorJitter need images of 1 or 3 channels; the source's have %d", channels)
+	case o.RandomErasing.on() && !o.RandomErasing.valid():
+		return refuse("RandomErasing is %+v; Probability and the scales are 0 to 1, the ratios above 0, and no least is above its greatest", o.RandomErasing)
+	case !alphas(o.MixUp.Alpha):
+		return refuse("MixUp.Alpha is %v; it must be 0 or above", o.MixUp.Alpha)
+	case !alphas(o.CutMix.Alpha):
+		return refuse("CutMix.Alpha is %v; it must be 0 or above", o.CutMix.Alpha)
+	case o.mixes() && o.Classes < 1:
+		return refuse("Classes is %d; MixUp and CutMix need the number of classes", o.Classes)
+	}
+	if o.RandomErasing.on() {
+		if o.RandomErasing.Value, err = perChannel("RandomErasing.Value", o.RandomErasing.Value, 0, channels); err != nil {
+			return o, err
 		}
 	}
 	return o, nil

@@ -32,7 +32,7 @@ type Prefetcher struct {
 	device cgotorch.Device
 	shape  shape
 	copies *cgotorch.Stream
-	table  *cgotorch.Tensor // what becomes of a pixel value
+	recipe recipe
 	slots  []*slot
 	stall  stall
 
@@ -70,7 +70,10 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	}
 	if err == nil {
 		err = p.copies.Do(func(x *cgotorch.Exec) error {
-			p.table = x.Keep(x.NormalizationTable(o.Mean, o.Std, o.DType))
+			p.recipe = recipe{o: o, shape: p.shape}
+			if err := p.recipe.allocate(x, o.Depth+1); err != nil {
+				return err
+			}
 			for range o.Depth + 1 {
 				s := newSlot(p.takeBack)
 				p.slots = append(p.slots, s)
@@ -209,7 +212,7 @@ func (p *Prefetcher) free() error {
 		}
 		s.close()
 	}
-	p.table.Close()
+	p.recipe.close()
 	p.slots = nil
 	p.stall.close()
 	return p.copies.Close()

@@ -26,6 +26,7 @@ type item struct {
 // copied is a host batch that may be given back when the event is done.
 type copied struct {
 	host  *imageloader.HostBatch
+	drawn *parameters // or nil
 	event *cgotorch.Event
 }
 
@@ -76,29 +77,42 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		host.Release()
 		return err
 	}
+	recipe := &r.p.recipe
+	var drawn *parameters
+	if recipe.o.draws() {
+		select {
+		case drawn = <-recipe.free:
+		case <-ctx.Done():
+			host.Release()
+			return context.Cause(ctx)
+		}
+		recipe.draw(drawn, host)
+	}
 	var s *slot
 	select {
 	case s = <-r.p.freeSlots:
 	case <-ctx.Done():
 		host.Release()
+		recipe.takeBack(drawn)
 		return context.Cause(ctx)
 	}
 	var event *cgotorch.Event
 	err := r.p.copies.Do(func(x *cgotorch.Exec) error {
-		event = s.fill(x, host, r.p.table)
+		event = s.fill(x, host, recipe, drawn)
 		return nil
 	})
 	if err != nil {
-		// What was enqueued before the failure may still read the buffer.
+		// What was enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize()
 		host.Release()
+		recipe.takeBack(drawn)
 		r.p.takeBack(s)
 		return fmt.Errorf("prefetcher: copying batch %d of epoch %d: %w", host.Index, host.Epoch, err)
 	}
 	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
-	bytes := int64(len(host.Images) + 8*len(host.Labels) + len(host.Flip))
+	bytes := int64(len(host.Images)+8*len(host.Labels)+len(host.Flip)) + recipe.bytes(host.N)
 	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes })
-	r.copied <- copied{host, event}
+	r.copied <- copied{host, drawn, event}
 	r.full <- item{batch: b}
 	return nil
 }
@@ -109,10 +123,10 @@ func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has shape [%d %d %d %d]; the source said at most [%d %d %d %d]",
 			host.Index, host.Epoch, host.N, host.Height, host.Width, host.Channels, s.batch, s.height, s.width, s.channels)
 	}
-	return nil
+	return p.recipe.fits(host)
 }
 
-// release gives host buffers back to the loader in the order of their copies, each when its copy is done.
+// release gives host buffers back, to the loader and the recipe, in the order of their copies, each when its copy is done.
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
@@ -120,6 +134,11 @@ func (r *run) release() {
 		_ = cgotorch.SynchronizeFor(c.event, c.host.Images)
 		_ = cgotorch.SynchronizeFor(c.event, c.host.Labels)
 		_ = cgotorch.SynchronizeFor(c.event, c.host.Flip)
+		if c.drawn != nil {
+			_ = cgotorch.SynchronizeFor(c.event, c.drawn.steps)
+			_ = cgotorch.SynchronizeFor(c.event, c.drawn.erased)
+			r.p.recipe.takeBack(c.drawn)
+		}
 		c.event.Close()
 		c.host.Release()
 	}

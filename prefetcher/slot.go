@@ -15,6 +15,7 @@ type slot struct {
 	flips  *cgotorch.Tensor // bool [N]
 	images *cgotorch.Tensor // DType [N, C, H, W]
 	labels *cgotorch.Tensor // int64 [N]
+	soft   *cgotorch.Tensor // float32 [N, Classes], or nil where labels are not mixed
 
 	ready *cgotorch.Event // behind the last copy into the slot
 	free  func(*slot)     // takes the slot back when the body and every use have ended
@@ -36,6 +37,9 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	s.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
 	s.flips = x.Keep(x.Empty(cgotorch.Bool, n))
 	s.labels = x.Keep(x.Empty(cgotorch.Int64, n))
+	if o.mixes() {
+		s.soft = x.Keep(x.Empty(cgotorch.Float32, n, int64(o.Classes)))
+	}
 	if o.Contiguous {
 		s.images = x.Keep(x.Empty(o.DType, n, c, h, w))
 	} else {
@@ -43,27 +47,27 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	}
 }
 
-// fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch. It returns the event behind the last
-// read of the host batch.
-func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, table *cgotorch.Tensor) (copied *cgotorch.Event) {
+// fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch and what was drawn for it, which is nil where
+// nothing is. It returns the event behind the last read of both.
+func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, r *recipe, drawn *parameters) (copied *cgotorch.Event) {
 	s.awaitUses(x)
 	n := host.N
-	first := func(t *cgotorch.Tensor) *cgotorch.Tensor {
-		if int64(n) == t.Shape()[0] {
-			return t
-		}
-		return x.Narrow(t, 0, 0, n)
-	}
-	pixels := first(s.pixels)
+	pixels, labels := first(x, s.pixels, n), first(x, s.labels, n)
 	cgotorch.CopyFrom(x, pixels, host.Images)
-	cgotorch.CopyFrom(x, first(s.labels), host.Labels)
+	cgotorch.CopyFrom(x, labels, host.Labels)
 	var flips *cgotorch.Tensor
 	if slices.Contains(host.Flip, true) {
-		flips = first(s.flips)
+		flips = first(x, s.flips, n)
 		cgotorch.CopyFrom(x, flips, host.Flip)
 	}
+	if drawn != nil {
+		r.send(x, drawn, n)
+	}
 	copied = x.Record()
-	x.NormalizeImages(pixels, flips, table, first(s.images))
+	r.images(x, pixels, flips, first(x, s.images, n), drawn, n)
+	if s.soft != nil {
+		x.MixLabels(labels, first(x, s.soft, n), drawn.mix.share)
+	}
 	s.ready = x.Record()
 	return copied
 }
@@ -140,7 +144,7 @@ func (s *slot) endBody() {
 }
 
 func (s *slot) close() {
-	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.images, s.labels} {
+	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.images, s.labels, s.soft} {
 		t.Close()
 	}
 	for _, e := range s.released {

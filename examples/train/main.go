@@ -47,6 +47,11 @@ type Config struct {
 	Seed      uint64  `json:"seed"`
 	SkipRate  float64 `json:"skip_rate"`
 
+	Trivial bool    `json:"trivial_augment"`
+	Erase   float64 `json:"random_erase"`
+	MixUp   float64 `json:"mixup"`
+	CutMix  float64 `json:"cutmix"`
+
 	Contiguous bool `json:"contiguous"`
 
 	Workers int    `json:"-"`
@@ -71,6 +76,10 @@ func main() {
 	flag.Float64Var(&c.Momentum, "momentum", 0.9, "SGD's momentum")
 	flag.Float64Var(&c.Decay, "weight-decay", 5e-4, "SGD's weight decay")
 	flag.Float64Var(&c.Smoothing, "label-smoothing", 0, "0 to 1")
+	flag.BoolVar(&c.Trivial, "trivial-augment", false, "TrivialAugmentWide on the training images")
+	flag.Float64Var(&c.Erase, "random-erase", 0, "share of the training images that lose a random box")
+	flag.Float64Var(&c.MixUp, "mixup", 0, "alpha of MixUp, such as 0.2; with -cutmix too, half of the batches have one, half the other; 0: none")
+	flag.Float64Var(&c.CutMix, "cutmix", 0, "alpha of CutMix, such as 1; 0: none")
 	flag.Float64Var(&c.ClipNorm, "clip-norm", 0, "greatest global norm of the gradients; 0: no limit")
 	flag.StringVar(&c.Device, "device", "auto", "auto, cpu, cuda or cuda:N")
 	flag.StringVar(&c.DType, "dtype", "float32", "float32, or bfloat16 for autocast")

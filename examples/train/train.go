@@ -375,6 +375,12 @@ func (t *trainer) openImages(part string, training bool) (*images, error) {
 	if t.DType == "bfloat16" {
 		onDevice.DType = cgotorch.BFloat16 // what autocast would make of them in the first layer
 	}
+	if training {
+		onDevice.TrivialAugmentWide = t.Trivial
+		onDevice.RandomErasing = prefetcher.RandomErasing{Probability: t.Erase}
+		onDevice.MixUp, onDevice.CutMix = prefetcher.MixUp{Alpha: t.MixUp}, prefetcher.CutMix{Alpha: t.CutMix}
+		onDevice.Classes = len(loader.Classes())
+	}
 	ahead, err := prefetcher.New(loader, t.device, onDevice)
 	if err != nil {
 		loader.Close()

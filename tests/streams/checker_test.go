@@ -95,6 +95,12 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		"NormalizeImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
 			x.NormalizeImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1))
 		},
+		"MixImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1), cgotorch.ImageMix{})
+		},
+		"MixLabels": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			x.MixLabels(x.Zeros(cgotorch.Int64, 1), t, 1)
+		},
 		"gradient of a backward": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
 			p := x.Ones(cgotorch.Float32, 1, 256)
 			s.must(p.SetRequiresGrad(true))
@@ -105,6 +111,28 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(cgotorch.Float32, 1, 256)) })
 		s.always(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { use(s, x, t) })
+		t.Close()
+	})
+}
+
+// The same of AugmentImages, which takes none of that shape: an operator that gave it one would tell the allocator itself.
+func TestCheckStreams_FreedWhileAnotherStreamAugments(t *testing.T) {
+	each(t, map[string]func(x *cgotorch.Exec) *cgotorch.Tensor{
+		"pixels": func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Uint8, 1, 2, 2, 3) },
+		"steps":  func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 1, 1, 8) },
+	}, func(s *scene, make func(x *cgotorch.Exec) *cgotorch.Tensor) {
+		var t *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(make(x)) })
+		s.always(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) {
+			pixels, steps := t, t
+			if t.DType() == cgotorch.Uint8 {
+				steps = x.Zeros(cgotorch.Float32, 1, 1, 8)
+			} else {
+				pixels = x.Zeros(cgotorch.Uint8, 1, 2, 2, 3)
+			}
+			x.AugmentImages(pixels, nil, steps, x.Empty(cgotorch.Uint8, 1, 2, 2, 3))
+		})
 		t.Close()
 	})
 }

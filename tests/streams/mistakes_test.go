@@ -340,6 +340,69 @@ var mistakes = []struct {
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
 	}},
+	{"pixels changed while they are augmented", [2]string{"AugmentImages", "aten::add_"}, false, func(s *scene) {
+		var pixels *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { pixels = x.Keep(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)) })
+		defer pixels.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.AugmentImages(pixels, nil, x.Zeros(cgotorch.Float32, 1, 1, 8), x.Empty(cgotorch.Uint8, 1, 1, 1, 1))
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
+	}},
+	{"augmented pixels read too early", [2]string{"AugmentImages", "aten::sum"}, false, func(s *scene) {
+		var out *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { out = x.Keep(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)) })
+		defer out.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.AugmentImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 1, 8), out)
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
+	}},
+	{"boxes changed while they are erased", [2]string{"MixImages", "aten::add_"}, false, func(s *scene) {
+		var boxes *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { boxes = x.Keep(x.Zeros(cgotorch.Int32, 1, 4)) })
+		defer boxes.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1),
+				cgotorch.ImageMix{Erased: boxes})
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, boxes) })
+	}},
+	{"mixed images read too early", [2]string{"MixImages", "aten::sum"}, false, func(s *scene) {
+		var out *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { out = x.Keep(x.Zeros(cgotorch.Float32, 1, 1, 1, 1)) })
+		defer out.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) {
+			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), out, cgotorch.ImageMix{Mix: cgotorch.MixUp})
+		})
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
+	}},
+	{"labels changed while they are mixed", [2]string{"MixLabels", "aten::add_"}, false, func(s *scene) {
+		var labels *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { labels = x.Keep(x.Zeros(cgotorch.Int64, 1)) })
+		defer labels.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) { x.MixLabels(labels, x.Empty(cgotorch.Float32, 1, 2), 0.5) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, labels) })
+	}},
+	{"mixed labels read too early", [2]string{"MixLabels", "aten::sum"}, false, func(s *scene) {
+		var out *cgotorch.Tensor
+		s.do(s.a, func(x *cgotorch.Exec) { out = x.Keep(x.Zeros(cgotorch.Float32, 1, 2)) })
+		defer out.Close()
+		s.always(s.a, s.b)
+		s.do(s.a, func(x *cgotorch.Exec) { x.MixLabels(x.Zeros(cgotorch.Int64, 1), out, 0.5) })
+		s.order(s.a, s.b)
+		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
+	}},
 	{"pinned buffer refilled during its copy", [2]string{"CopyFrom", "the host"}, false, func(s *scene) {
 		slab := s.slab(32)
 		cgotorch.CheckHostWrite(slab.Bytes())

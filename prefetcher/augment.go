@@ -1,0 +1,126 @@
+package prefetcher
+
+import (
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ColorJitter changes brightness, contrast, saturation and hue, in random order, as torchvision's ColorJitter does. A field of 0
+// leaves its property as it is.
+type ColorJitter struct {
+	// Brightness, Contrast and Saturation: the factor is drawn evenly from max(0, 1-v) to 1+v.
+	Brightness, Contrast, Saturation float64
+	// Hue is turned by -Hue to Hue of a circle; at most 0.5.
+	Hue float64
+}
+
+func (j ColorJitter) on() bool { return j != ColorJitter{} }
+
+func (j ColorJitter) valid() bool {
+	for _, v := range []float64{j.Brightness, j.Contrast, j.Saturation} {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return false
+		}
+	}
+	return j.Hue >= 0 && j.Hue <= 0.5
+}
+
+// jitterSteps is the most steps that a ColorJitter has.
+const jitterSteps = 4
+
+// steps appends an image's.
+func (j ColorJitter) steps(k key, to []cgotorch.ImageStep) []cgotorch.ImageStep {
+	brightness, contrast := k.draw(drawJitter)
+	saturation, hue := k.draw(drawJitterColour)
+	factor := func(c choice, v float64) float64 { return c.between(max(0, 1-v), 1+v) }
+	order, _ := k.draw(drawJitterOrder)
+	for _, which := range permutationOf4(order.below(24)) {
+		switch {
+		case which == 0 && j.Brightness > 0:
+			to = append(to, cgotorch.BrightnessStep(factor(brightness, j.Brightness)))
+		case which == 1 && j.Contrast > 0:
+			to = append(to, cgotorch.ContrastStep(factor(contrast, j.Contrast)))
+		case which == 2 && j.Saturation > 0:
+			to = append(to, cgotorch.SaturationStep(factor(saturation, j.Saturation)))
+		case which == 3 && j.Hue > 0:
+			to = append(to, cgotorch.HueStep(hue.between(-j.Hue, j.Hue)))
+		}
+	}
+	return to
+}
+
+// permutationOf4 is the i-th of the 24 orders of 0 to 3.
+func permutationOf4(i int) []int {
+	left, order := []int{0, 1, 2, 3}, make([]int, 0, 4)
+	for n := 4; n > 0; n-- {
+		at := i % n
+		i /= n
+		order = append(order, left[at])
+		left = slices.Delete(left, at, at+1)
+	}
+	return order
+}
+
+// trivialStep is what TrivialAugmentWide does to an image: one of 14 operations, as likely as any other, with one of 31 magnitudes.
+func trivialStep(k key, height, width int) cgotorch.ImageStep {
+	operation, magnitude := k.draw(drawTrivial)
+	sign, _ := k.draw(drawTrivialSign)
+	return trivialOperation(operation.below(trivialOperations), magnitude.below(trivialMagnitudes), sign.unit() < 0.5, height, width)
+}
+
+const (
+	trivialOperations = 14
+	trivialMagnitudes = 31
+)
+
+// trivialOperation numbers operations as torchvision's table does, which says too where a magnitude has a sign.
+func trivialOperation(operation, magnitude int, negative bool, height, width int) cgotorch.ImageStep {
+	signed := func(most float32) float64 {
+		if v := linspace(0, most, trivialMagnitudes, magnitude); !negative {
+			return v
+		} else {
+			return -v
+		}
+	}
+	const most = 0.99
+	switch operation {
+	case 1:
+		return cgotorch.ShearStep(signed(most), 0, height, width)
+	case 2:
+		return cgotorch.ShearStep(0, signed(most), height, width)
+	case 3:
+		return cgotorch.TranslateStep(int(signed(32)), 0)
+	case 4:
+		return cgotorch.TranslateStep(0, int(signed(32)))
+	case 5:
+		return cgotorch.RotateStep(signed(135))
+	case 6:
+		return cgotorch.BrightnessStep(1 + signed(most))
+	case 7:
+		return cgotorch.SaturationStep(1 + signed(most))
+	case 8:
+		return cgotorch.ContrastStep(1 + signed(most))
+	case 9:
+		return cgotorch.SharpnessStep(1 + signed(most))
+	case 10:
+		return cgotorch.PosterizeStep(int(math.RoundToEven(8 - float64(magnitude)/5)))
+	case 11:
+		return cgotorch.SolarizeStep(255 * linspace(1, 0, trivialMagnitudes, magnitude))
+	case 12:
+		return cgotorch.AutoContrastStep()
+	case 13:
+		return cgotorch.EqualizeStep()
+	}
+	return cgotorch.ImageStep{}
+}
+
+// linspace is the i-th of n numbers from first to last, rounded to float32 as torch.linspace's are.
+func linspace(first, last float32, n, i int) float64 {
+	step := (last - first) / float32(n-1)
+	if i < n/2 {
+		return float64(float32(float64(first) + float64(step)*float64(i)))
+	}
+	return float64(float32(float64(last) - float64(step)*float64(n-1-i)))
+}

@@ -1,0 +1,169 @@
+package prefetcher
+
+import (
+	"fmt"
+	"hash/crc32"
+	"image/png"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Each operation with each magnitude gives torchvision's pixels.
+func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
+	var cases []struct {
+		Source, Name string
+		Operation    int
+		Signed       bool
+		CRCs         []uint32
+	}
+	readFixture(t, "trivial.json", &cases)
+	if len(cases) != 2*trivialOperations {
+		t.Fatal(len(cases))
+	}
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		for _, c := range cases {
+			pixels, height, width := source(t, c.Source)
+			signs := []bool{false}
+			if c.Signed {
+				signs = []bool{false, true}
+			}
+			var steps [][]cgotorch.ImageStep
+			for magnitude := range len(c.CRCs) / len(signs) {
+				for _, negative := range signs {
+					steps = append(steps, []cgotorch.ImageStep{trivialOperation(c.Operation, magnitude, negative, height, width)})
+				}
+			}
+			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				from := cgotorch.FromSlice(x, slices.Repeat(pixels, len(steps)), int64(len(steps)), int64(height), int64(width), 3)
+				out := x.EmptyLike(from)
+				x.AugmentImages(from, nil, x.ImageSteps(steps...), out)
+				got := cgotorch.ToSlice[uint8](x, out)
+				for i, want := range c.CRCs {
+					if crc := crc32.ChecksumIEEE(got[i*len(pixels):][:len(pixels)]); crc != want {
+						t.Errorf("%s of %s, number %d: CRC-32 %d, torchvision's is %d", c.Name, c.Source, i, crc, want)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// source is an image of tests/fixtures/transforms, [H, W, 3].
+func source(t *testing.T, name string) (pixels []uint8, height, width int) {
+	t.Helper()
+	f, err := os.Open("../tests/fixtures/transforms/source-" + name + ".png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := img.Bounds().Size()
+	for y := range size.Y {
+		for x := range size.X {
+			r, g, b, _ := img.At(x, y).RGBA()
+			pixels = append(pixels, uint8(r>>8), uint8(g>>8), uint8(b>>8))
+		}
+	}
+	return pixels, size.Y, size.X
+}
+
+func TestTrivialStep_EvenlySpread(t *testing.T) {
+	operations, magnitudes, negatives := [trivialOperations]int{}, [trivialMagnitudes]int{}, 0
+	places := map[cgotorch.ImageStep][2]int{} // of those without a sign, or plain
+	for operation := range trivialOperations {
+		for magnitude := range trivialMagnitudes {
+			places[trivialOperation(operation, magnitude, false, 20, 30)] = [2]int{operation, magnitude}
+		}
+	}
+	for k := range keys {
+		step := trivialStep(k, 20, 30)
+		operation, magnitude := k.draw(drawTrivial)
+		sign, _ := k.draw(drawTrivialSign)
+		o, m, negative := operation.below(trivialOperations), magnitude.below(trivialMagnitudes), sign.unit() < 0.5
+		if want := trivialOperation(o, m, negative, 20, 30); step != want {
+			t.Fatalf("key %d: step %v, want %v", k, step, want)
+		}
+		operations[o]++
+		magnitudes[m]++
+		if negative {
+			negatives++
+		}
+	}
+	even := func(what string, counts []int, n int) {
+		for i, count := range counts {
+			if want := float64(keysDrawn) / float64(n); float64(count) < 0.85*want || float64(count) > 1.15*want {
+				t.Errorf("%s %d: %d of %d draws", what, i, count, keysDrawn)
+			}
+		}
+	}
+	even("operation", operations[:], trivialOperations)
+	even("magnitude", magnitudes[:], trivialMagnitudes)
+	even("sign", []int{negatives, keysDrawn - negatives}, 2)
+}
+
+func TestColorJitter_Distribution(t *testing.T) {
+	want := distributions(t, "ColorJitter")[0]
+	jitter := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}
+	names := map[float32]string{cgotorch.BrightnessStep(0)[0]: "brightness", cgotorch.ContrastStep(0)[0]: "contrast",
+		cgotorch.SaturationStep(0)[0]: "saturation", cgotorch.HueStep(0)[0]: "hue"}
+	numbers := map[string]int{"brightness": 0, "contrast": 1, "saturation": 2, "hue": 3}
+	got := map[string][]float64{}
+	for k := range keys {
+		steps := jitter.steps(k, nil)
+		if len(steps) != jitterSteps {
+			t.Fatalf("key %d: %d steps", k, len(steps))
+		}
+		for place, step := range steps {
+			name := names[step[0]]
+			got[name] = append(got[name], float64(step[1]))
+			which := fmt.Sprintf("place of %d", numbers[name])
+			got[which] = append(got[which], float64(place))
+		}
+	}
+	for name, s := range want.Values {
+		s.check(t, name, want.Draws, got[name])
+	}
+	if len(got) != len(want.Values) {
+		t.Errorf("%d values were drawn, torchvision draws %d", len(got), len(want.Values))
+	}
+}
+
+// What a property is changed by does not depend on whether others are changed too.
+func TestColorJitter_OneAlone(t *testing.T) {
+	all := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}
+	for _, one := range []ColorJitter{{Brightness: 0.4}, {Contrast: 1.5}, {Saturation: 0.2}, {Hue: 0.1}} {
+		for k := range key(50) {
+			alone := one.steps(k, nil)
+			if len(alone) != 1 || !slices.Contains(all.steps(k, nil), alone[0]) {
+				t.Fatalf("%+v, key %d: %v alone, %v with all", one, k, alone, all.steps(k, nil))
+			}
+		}
+	}
+	if steps := (ColorJitter{}).steps(1, nil); len(steps) != 0 {
+		t.Errorf("no jitter has steps %v", steps)
+	}
+}
+
+func TestPermutationOf4(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range 24 {
+		p := permutationOf4(i)
+		seen[fmt.Sprint(p)] = true
+		if slices.Sort(p); !slices.Equal(p, []int{0, 1, 2, 3}) {
+			t.Errorf("order %d has %v", i, p)
+		}
+	}
+	if len(seen) != 24 {
+		t.Errorf("%d orders, want 24", len(seen))
+	}
+}

@@ -1,0 +1,48 @@
+package prefetcher
+
+import "math"
+
+// RandomErasing paints a box of random size and place in some of the normalised images, as torchvision's RandomErasing does. When ten
+// draws give no box that is smaller than the image, the image stays as it is.
+type RandomErasing struct {
+	Probability        float64   // of an image, 0 to 1; 0 turns it off
+	MinScale, MaxScale float64   // share of the image's area, drawn evenly; both 0 mean 0.02 and 0.33
+	MinRatio, MaxRatio float64   // height / width, its logarithm drawn evenly; both 0 mean 0.3 and 3.3
+	Value              []float64 // of one number or one a channel, in units of the normalised images; nil means 0, which is the mean
+}
+
+func (e RandomErasing) on() bool { return e.Probability != 0 }
+
+func (e RandomErasing) valid() bool {
+	return e.Probability >= 0 && e.Probability <= 1 &&
+		e.MinScale >= 0 && e.MinScale <= e.MaxScale && e.MaxScale <= 1 &&
+		e.MinRatio > 0 && e.MinRatio <= e.MaxRatio && !math.IsInf(e.MaxRatio, 0)
+}
+
+func (e RandomErasing) complete() RandomErasing {
+	if e.MinScale == 0 && e.MaxScale == 0 {
+		e.MinScale, e.MaxScale = 0.02, 0.33
+	}
+	if e.MinRatio == 0 && e.MaxRatio == 0 {
+		e.MinRatio, e.MaxRatio = 0.3, 3.3
+	}
+	return e
+}
+
+// box is an image's: top, left, height and width; all 0 where nothing is erased.
+func (e RandomErasing) box(k key, height, width int) [4]int32 {
+	if whether, _ := k.draw(drawErase); whether.unit() >= e.Probability {
+		return [4]int32{}
+	}
+	for try := range uint32(10) {
+		scale, shape := k.draw(drawEraseShape + try)
+		area := float64(height*width) * scale.between(e.MinScale, e.MaxScale)
+		ratio := math.Exp(shape.between(math.Log(e.MinRatio), math.Log(e.MaxRatio)))
+		h, w := int(math.RoundToEven(math.Sqrt(area*ratio))), int(math.RoundToEven(math.Sqrt(area/ratio)))
+		if h < height && w < width {
+			top, left := k.draw(drawErasePlace + try)
+			return [4]int32{int32(top.below(height - h + 1)), int32(left.below(width - w + 1)), int32(h), int32(w)}
+		}
+	}
+	return [4]int32{}
+}

@@ -1,0 +1,72 @@
+package prefetcher
+
+import "math/bits"
+
+// Note [Random choices]
+//
+// An augmentation is drawn from the key of its image ([imageloader.HostBatch].Keys), which depends on the seed, the epoch and
+// the image alone, and what is drawn once for a batch from the key of its first image. So neither the number of workers nor where a
+// run was resumed can change it, nor, of an image's own augmentations, the batch that the image came in.
+//
+// The generator is that of package decode, Philox4x32-10 with the key as its key, low word first. The counter is fixed for each choice,
+// so that turning one augmentation on or off changes no other. Each counter gives two 64-bit numbers:
+//
+//	64      TrivialAugmentWide: the operation, the magnitude
+//	65      its sign
+//	66      ColorJitter: the order
+//	67      brightness, contrast
+//	68      saturation, hue
+//	69      RandomErasing: whether
+//	80+i    the area and the shape of try i
+//	96+i    the top and the left of try i
+//	128     of a batch: MixUp or CutMix
+//	129     MixUp's or CutMix's lambda, from both
+//	130     CutMix: the row and the column of the box's middle
+const (
+	drawTrivial = 64 + iota
+	drawTrivialSign
+	drawJitterOrder
+	drawJitter
+	drawJitterColour
+	drawErase
+	drawEraseShape = 80
+	drawErasePlace = 96
+	drawMixOrCut   = 128
+	drawLambda     = 129
+	drawCut        = 130
+)
+
+// key is the random number that the choices for an image, or for a batch, are drawn from.
+type key uint64
+
+// draw returns the two numbers of a choice.
+func (k key) draw(number uint32) (first, second choice) {
+	c := philox([4]uint32{number}, [2]uint32{uint32(k), uint32(k >> 32)})
+	return choice(c[1])<<32 | choice(c[0]), choice(c[3])<<32 | choice(c[2])
+}
+
+// choice is 64 random bits.
+type choice uint64
+
+// unit is in [0, 1), in steps of 2^-53.
+func (c choice) unit() float64 { return float64(c>>11) * 0x1p-53 }
+
+// between is in [low, high).
+func (c choice) between(low, high float64) float64 { return low + (high-low)*c.unit() }
+
+// below is 0 to n-1. Its bias is n / 2^64.
+func (c choice) below(n int) int {
+	high, _ := bits.Mul64(uint64(c), uint64(n))
+	return int(high)
+}
+
+// philox is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011).
+func philox(c [4]uint32, k [2]uint32) [4]uint32 {
+	for range 10 {
+		a, b := uint64(0xD2511F53)*uint64(c[0]), uint64(0xCD9E8D57)*uint64(c[2])
+		c = [4]uint32{uint32(b>>32) ^ c[1] ^ k[0], uint32(b), uint32(a>>32) ^ c[3] ^ k[1], uint32(a)}
+		k[0] += 0x9E3779B9
+		k[1] += 0xBB67AE85
+	}
+	return c
+}

@@ -1,0 +1,214 @@
+package prefetcher
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// recipe is which augmentations there are, and the memory on the device through which the batches pass one after another on the copy
+// stream.
+type recipe struct {
+	o     Options
+	shape shape
+	table *cgotorch.Tensor // what becomes of a pixel value
+
+	steps     *cgotorch.Tensor // float32 [N, S, 8], or nil where no image has steps
+	augmented *cgotorch.Tensor // uint8 [N, H, W, C], beside steps
+	erased    *cgotorch.Tensor // int32 [N, 4], or nil where nothing is erased
+
+	free chan *parameters // has room for all
+}
+
+// parameters is page-locked memory for what is drawn for the images of a batch, on its way to the device.
+type parameters struct {
+	slab   *cgotorch.HostSlab
+	steps  []float32
+	erased []int32
+	mix    drawnMix
+}
+
+// stepsOf is the most steps that an image has.
+func (o Options) stepsOf() int {
+	n := 0
+	if o.TrivialAugmentWide {
+		n++
+	}
+	if o.ColorJitter.on() {
+		n += jitterSteps
+	}
+	return n
+}
+
+// mixes reports whether images and labels are mixed.
+func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0 }
+
+// draws reports whether anything is drawn for the images of a batch.
+func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() || o.mixes() }
+
+const stepValues = len(cgotorch.ImageStep{})
+
+// allocate makes the memory, and room for the parameters of some batches that are on their way at once. If it fails, close frees what there
+// is.
+func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
+	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
+	r.table = x.Keep(x.NormalizationTable(r.o.Mean, r.o.Std, r.o.DType))
+	steps, boxes := 0, 0
+	if s := r.o.stepsOf(); s > 0 {
+		r.steps = x.Keep(x.Empty(cgotorch.Float32, n, int64(s), int64(stepValues)))
+		r.augmented = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
+		steps = r.shape.batch * s * stepValues
+	}
+	if r.o.RandomErasing.on() {
+		r.erased = x.Keep(x.Empty(cgotorch.Int32, n, 4))
+		boxes = r.shape.batch * 4
+	}
+	r.free = make(chan *parameters, batches)
+	if !r.o.draws() {
+		return nil
+	}
+	for range batches {
+		p := &parameters{}
+		r.free <- p
+		if steps+boxes == 0 {
+			continue
+		}
+		slab, err := cgotorch.NewHostSlab(4 * (steps + boxes))
+		if err != nil {
+			return err
+		}
+		p.slab = slab
+		memory := unsafe.Pointer(unsafe.SliceData(slab.Bytes()))
+		p.steps = unsafe.Slice((*float32)(memory), steps)
+		p.erased = unsafe.Slice((*int32)(unsafe.Add(memory, 4*steps)), boxes)
+		if x.Device().IsCUDA() {
+			if err := slab.Pin(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// draw fills p with a batch's random choices.
+func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
+	o, height, width := r.o, r.shape.height, r.shape.width
+	if r.steps != nil {
+		cgotorch.CheckHostWrite(p.steps)
+		most := o.stepsOf()
+		clear(p.steps)
+		steps := make([]cgotorch.ImageStep, 0, most)
+		for i := range host.N {
+			k := key(host.Keys[i])
+			steps = steps[:0]
+			if o.TrivialAugmentWide {
+				steps = append(steps, trivialStep(k, height, width))
+			}
+			steps = o.ColorJitter.steps(k, steps)
+			for s, step := range steps {
+				copy(p.steps[(i*most+s)*stepValues:], step[:])
+			}
+		}
+	}
+	if r.erased != nil {
+		cgotorch.CheckHostWrite(p.erased)
+		for i := range host.N {
+			box := o.RandomErasing.box(key(host.Keys[i]), height, width)
+			copy(p.erased[4*i:], box[:])
+		}
+	}
+	p.mix = drawnMix{share: 1}
+	if o.mixes() {
+		p.mix = drawMix(key(host.Keys[0]), o.MixUp, o.CutMix, height, width)
+	}
+	p.mix.images.Fill = o.RandomErasing.Value
+}
+
+// takeBack makes p, which may be nil, free for another batch. Nothing reads it any more.
+func (r *recipe) takeBack(p *parameters) {
+	if p != nil {
+		r.free <- p
+	}
+}
+
+// send enqueues the copy of p's first n images to the device.
+func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
+	if r.steps != nil {
+		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
+	}
+	if r.erased != nil {
+		cgotorch.CopyFrom(x, first(x, r.erased, n), p.erased[:n*4])
+	}
+}
+
+// images enqueues what makes images of n images' pixels. flips may be nil; p is nil where nothing is drawn.
+func (r *recipe) images(x *cgotorch.Exec, pixels, flips, images *cgotorch.Tensor, p *parameters, n int) {
+	if r.steps != nil {
+		augmented := first(x, r.augmented, n)
+		x.AugmentImages(pixels, flips, first(x, r.steps, n), augmented)
+		pixels, flips = augmented, nil
+	}
+	if r.erased == nil && !r.o.mixes() {
+		x.NormalizeImages(pixels, flips, r.table, images)
+		return
+	}
+	mix := p.mix.images
+	if r.erased != nil {
+		mix.Erased = first(x, r.erased, n)
+	}
+	x.MixImages(pixels, flips, r.table, images, mix)
+}
+
+// fits reports what a batch lacks that the augmentations need.
+func (r *recipe) fits(host *imageloader.HostBatch) error {
+	if r.o.draws() && len(host.Keys) != host.N {
+		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)
+	}
+	if r.o.mixes() {
+		for i, label := range host.Labels {
+			if label < 0 || label >= int64(r.o.Classes) {
+				return fmt.Errorf("prefetcher: image %d of batch %d of epoch %d has label %d; Options.Classes is %d", i, host.Index, host.Epoch, label, r.o.Classes)
+			}
+		}
+	}
+	return nil
+}
+
+// bytes is the size of what send copies.
+func (r *recipe) bytes(n int) int64 {
+	var bytes int
+	if r.steps != nil {
+		bytes += 4 * n * r.o.stepsOf() * stepValues
+	}
+	if r.erased != nil {
+		bytes += 4 * n * 4
+	}
+	return int64(bytes)
+}
+
+// close frees the memory. All parameters have been given back.
+func (r *recipe) close() {
+	for _, t := range []*cgotorch.Tensor{r.table, r.steps, r.augmented, r.erased} {
+		t.Close()
+	}
+	for {
+		select {
+		case p := <-r.free:
+			if p.slab != nil {
+				p.slab.Close()
+			}
+		default:
+			return
+		}
+	}
+}
+
+// first is t, or its first n elements along dimension 0.
+func first(x *cgotorch.Exec, t *cgotorch.Tensor, n int) *cgotorch.Tensor {
+	if int64(n) == t.Shape()[0] {
+		return t
+	}
+	return x.Narrow(t, 0, 0, n)
+}

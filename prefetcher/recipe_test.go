@@ -1,0 +1,374 @@
+package prefetcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader"
+)
+
+// everything is every augmentation of an image.
+var everything = Options{TrivialAugmentWide: true, ColorJitter: ColorJitter{0.4, 0.4, 0.4, 0.1}, RandomErasing: RandomErasing{Probability: 0.5}}
+
+// pictures are the images of a source, 16 x 20.
+type pictures struct {
+	sizes []int // of the batches
+	keys  []uint64
+	flips bool
+	spoil func(*imageloader.HostBatch)
+}
+
+const picturesHeight, picturesWidth = 16, 20
+
+func (p pictures) Shape() (batch, height, width, channels int) {
+	return slices.Max(p.sizes), picturesHeight, picturesWidth, 3
+}
+
+func (p pictures) Pin() error { return nil } // copies from memory that is not pinned wait
+
+// picture is the image with a key.
+func picture(k uint64) []byte {
+	pixels := make([]byte, picturesHeight*picturesWidth*3)
+	r := rand.New(rand.NewPCG(k, 1))
+	for i := range pixels {
+		pixels[i] = byte(i*int(k%7) + r.IntN(30))
+	}
+	return pixels
+}
+
+func (p pictures) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
+	return func(yield func(*imageloader.HostBatch, error) bool) {
+		at := 0
+		for i, n := range p.sizes {
+			b := &imageloader.HostBatch{N: n, Height: picturesHeight, Width: picturesWidth, Channels: 3, Index: i, Keys: p.keys[at : at+n]}
+			for _, k := range b.Keys {
+				b.Images = append(b.Images, picture(k)...)
+				b.Labels = append(b.Labels, int64(k%5))
+				b.Flip = append(b.Flip, p.flips && k%2 == 1)
+			}
+			if p.spoil != nil {
+				p.spoil(b)
+			}
+			if at += n; ctx.Err() != nil || !yield(b, nil) {
+				return
+			}
+		}
+	}
+}
+
+// batches runs an epoch and returns the images, each as float32 in the order c, h, w, and what the labels are.
+func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images [][]float32, labels [][]float32) {
+	t.Helper()
+	p := start(t, source, d, o)
+	defer p.Close()
+	for batch, err := range p.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			from, classes := batch.Use(x)
+			values := cgotorch.ToSlice[float32](x, x.To(from, cgotorch.Float32))
+			soft := cgotorch.ToSlice[float32](x, x.To(classes, cgotorch.Float32))
+			for i := range batch.N {
+				images = append(images, values[i*len(values)/batch.N:][:len(values)/batch.N])
+				labels = append(labels, soft[i*len(soft)/batch.N:][:len(soft)/batch.N])
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return images, labels
+}
+
+func someKeys(n int) []uint64 {
+	keys := make([]uint64, n)
+	for i := range keys {
+		keys[i] = uint64(i+1) * 0x9e3779b97f4a7c15
+	}
+	return keys
+}
+
+// An image with a key is the same in whatever batch it comes, on every device.
+func TestAugmentations_AnyBatch(t *testing.T) {
+	keys := someKeys(24)
+	for name, o := range map[string]Options{
+		"all":     everything,
+		"jitter":  {ColorJitter: everything.ColorJitter},
+		"trivial": {TrivialAugmentWide: true},
+		"erasing": {RandomErasing: RandomErasing{Probability: 0.7, Value: []float64{0.5, -1, 2}}},
+		"half":    {TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, DType: cgotorch.BFloat16, Contiguous: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			want, _ := batches(t, pictures{sizes: []int{8, 8, 8}, keys: keys, flips: true}, cgotorch.CPU, o)
+			plain, _ := batches(t, pictures{sizes: []int{24}, keys: keys, flips: true}, cgotorch.CPU, Options{DType: o.DType, Contiguous: o.Contiguous})
+			changed := 0
+			for i := range want {
+				if !slices.Equal(want[i], plain[i]) {
+					changed++
+				}
+			}
+			cgotorch.DefaultStream(cgotorch.CPU).Close() // or it would be missed below
+			if changed < 12 {
+				t.Errorf("%d of 24 images were changed", changed)
+			}
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				checkStreams(t)
+				for _, sizes := range [][]int{{24}, {8, 8, 8}, {1, 9, 2, 9, 3}} {
+					got, _ := batches(t, pictures{sizes: sizes, keys: keys, flips: true}, d, o)
+					for i := range want {
+						if !slices.Equal(got[i], want[i]) {
+							t.Fatalf("batches of %v: image %d is another one", sizes, i)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// Nothing is drawn, and nothing differs, where no augmentation is on.
+func TestAugmentations_Off(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		p := start(t, pictures{sizes: []int{3}, keys: someKeys(3)}, d, Options{})
+		if r := p.recipe; r.o.draws() || r.steps != nil || r.augmented != nil || r.erased != nil || len(r.free) != 0 {
+			t.Errorf("a prefetcher without augmentations has memory for them: %+v", r)
+		}
+		batches(t, pictures{sizes: []int{3}, keys: someKeys(3), spoil: func(b *imageloader.HostBatch) { b.Keys = nil }}, d, Options{})
+	})
+}
+
+// The images of a mixed batch are the mix of the images of the same batch unmixed, and so are the labels.
+func TestAugmentations_Mixes(t *testing.T) {
+	const classes = 5
+	keys := someKeys(40)
+	sizes := []int{4, 7, 1, 4, 4, 4, 4, 4, 4, 4}
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		source := pictures{sizes: sizes, keys: keys, flips: true}
+		plain, hard := batches(t, source, d, everything)
+		o := everything
+		o.MixUp, o.CutMix, o.Classes = MixUp{0.8}, CutMix{1}, classes
+		mixed, soft := batches(t, source, d, o)
+		at, kinds := 0, map[cgotorch.MixKind]int{}
+		for _, n := range sizes {
+			m := drawMix(key(keys[at]), o.MixUp, o.CutMix, picturesHeight, picturesWidth)
+			kinds[m.images.Mix]++
+			for i := range n {
+				own, before := plain[at+i], plain[at+(i+n-1)%n]
+				for j := range own {
+					y, x := j/picturesWidth%picturesHeight, j%picturesWidth
+					want := own[j]
+					switch {
+					case m.images.Mix == cgotorch.MixUp:
+						want = float32(before[j]*float32(1-m.images.Lambda)) + float32(own[j]*float32(m.images.Lambda))
+					case y >= m.images.Top && y < m.images.Bottom && x >= m.images.Left && x < m.images.Right:
+						want = before[j]
+					}
+					if mixed[at+i][j] != want {
+						t.Fatalf("image %d, element %d: got %v, want %v of %+v", at+i, j, mixed[at+i][j], want, m)
+					}
+				}
+				want := make([]float32, classes)
+				want[int(hard[at+(i+n-1)%n][0])] += float32(1 - m.share)
+				want[int(hard[at+i][0])] += float32(m.share)
+				if !slices.Equal(soft[at+i], want) {
+					t.Errorf("labels of image %d: got %v, want %v", at+i, soft[at+i], want)
+				}
+			}
+			at += n
+		}
+		if kinds[cgotorch.MixUp] == 0 || kinds[cgotorch.CutMix] == 0 {
+			t.Errorf("of both mixes there were %v", kinds)
+		}
+	})
+}
+
+// Neither the number of workers nor the place where a run is taken up again changes an image.
+func TestAugmentations_WorkersAndResume(t *testing.T) {
+	checkLeaks(t)
+	path := archive(t, 22, -1)
+	o := everything
+	o.MixUp, o.CutMix, o.Classes = MixUp{0.2}, CutMix{1}, 3
+	// Of each batch of the second epoch, a sum of its images and labels.
+	run := func(workers, from int) (sums []string) {
+		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Transform: decode.RandomResizedCrop{Height: side, Width: side}}
+		loader, err := imageloader.Open(path, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer loader.Close()
+		p := start(t, loader, cgotorch.CPU, o)
+		defer p.Close()
+		var state imageloader.State
+		for epoch := range 2 {
+			for batch, err := range p.Epoch(context.Background()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if epoch == 0 && batch.Index == from {
+					state = batch.State
+					break
+				}
+				err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+					images, labels := batch.Use(x)
+					sums = append(sums, fmt.Sprint(batch, x.Item(x.Sum(x.Mul(images, images))), x.Item(x.Sum(x.Mul(labels, labels)))))
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if epoch == 0 && from >= 0 {
+				if err := loader.Restore(state); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return sums
+	}
+	whole := run(1, -1)
+	if got := run(3, -1); !slices.Equal(got, whole) {
+		t.Errorf("with 3 workers:\n%v\nwith 1:\n%v", got, whole)
+	}
+	// Up to batch 2, then, from the state behind it, the rest of that epoch.
+	resumed := run(2, 2)
+	if want := slices.Concat(whole[:2], whole[3:6]); !slices.Equal(resumed, want) {
+		t.Errorf("resumed:\n%v\nwant\n%v", resumed, want)
+	}
+}
+
+// What was drawn is sent before its memory is written again, and both are done before the memory goes.
+func TestAugmentations_HaveNoRace(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
+		o := everything
+		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
+		p := start(t, loader, d, o)
+		stream := newStream(t, d)
+		for batch, err := range p.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				images, labels := batch.Use(x)
+				x.Sum(images)
+				x.Sum(labels)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// However an epoch ends, the memory of what was drawn comes back: leaks are counted.
+func TestAugmentations_MemoryComesBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(*imageloader.HostBatch)
+		leave bool // in the first body
+		stop  bool // while a batch waits for a slot
+	}{
+		"at its end":                         {},
+		"left early":                         {leave: true},
+		"stopped while a batch has no slot":  {stop: true},
+		"a copy that fails behind another's": {spoil: func(b *imageloader.HostBatch) { b.Labels = b.Labels[:1] }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				source := newCounted(t, 20, func(b *imageloader.HostBatch) {
+					b.Keys = []uint64{1, 2}
+					if test.spoil != nil {
+						test.spoil(b)
+					}
+				})
+				o := everything
+				o.Depth = 1
+				p := start(t, source, d, o)
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				for range 3 { // epochs
+					for batch, err := range p.Epoch(ctx) {
+						if err != nil || batch.Index > 0 {
+							continue
+						}
+						if test.stop {
+							for source.made.Load() < 3 {
+								runtime.Gosched()
+							}
+							time.Sleep(10 * time.Millisecond) // it has memory for what is drawn, or waits for that
+							cancel()
+						}
+						if test.leave {
+							break
+						}
+					}
+					if n := len(p.recipe.free); n != cap(p.recipe.free) {
+						t.Fatalf("%d of %d came back", n, cap(p.recipe.free))
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAugmentations_BadBatches(t *testing.T) {
+	mixes := Options{MixUp: MixUp{1}, Classes: 5}
+	for _, c := range []struct {
+		want  string
+		o     Options
+		spoil func(*imageloader.HostBatch)
+	}{
+		{"0 keys for 3 images", everything, func(b *imageloader.HostBatch) { b.Keys = nil }},
+		{"2 keys for 3 images", mixes, func(b *imageloader.HostBatch) { b.Keys = b.Keys[:2] }},
+		{"image 1 of batch 0 of epoch 0 has label 5; Options.Classes is 5", mixes, func(b *imageloader.HostBatch) { b.Labels[1] = 5 }},
+		{"image 2 of batch 0 of epoch 0 has label -1", mixes, func(b *imageloader.HostBatch) { b.Labels[2] = -1 }},
+	} {
+		onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+			p := start(t, pictures{sizes: []int{3}, keys: someKeys(3), spoil: c.spoil}, d, c.o)
+			var last error
+			for _, err := range p.Epoch(context.Background()) {
+				last = err
+			}
+			if last == nil || !strings.Contains(last.Error(), c.want) {
+				t.Errorf("got %v, want an error that says %q", last, c.want)
+			}
+		})
+	}
+}
+
+func TestOptions_InvalidAugmentations(t *testing.T) {
+	checkLeaks(t)
+	source := pictures{sizes: []int{1}, keys: someKeys(1)}
+	for want, o := range map[string]Options{
+		"ColorJitter":         {ColorJitter: ColorJitter{Hue: 0.6}},
+		"Options.ColorJitter": {ColorJitter: ColorJitter{Brightness: -1}},
+		"RandomErasing is":    {RandomErasing: RandomErasing{Probability: 2}},
+		"ratios above 0":      {RandomErasing: RandomErasing{Probability: 1, MinRatio: 2, MaxRatio: 1}},
+		"RandomErasing.Value": {RandomErasing: RandomErasing{Probability: 1, Value: []float64{1, 2}}},
+		"MixUp.Alpha":         {MixUp: MixUp{-1}, Classes: 2},
+		"CutMix.Alpha":        {CutMix: CutMix{-1}, Classes: 2},
+		"number of classes":   {CutMix: CutMix{1}},
+	} {
+		if _, err := New(source, cgotorch.CPU, o); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), want) {
+			t.Errorf("New(%+v) = %v, want an error about %s", o, err, want)
+		}
+	}
+	if _, err := (Options{TrivialAugmentWide: true}).complete(4); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "1 or 3 channels") {
+		t.Errorf("images of 4 channels: %v", err)
+	}
+}
