@@ -91,7 +91,7 @@ func fill(to []byte, runs []byte) bool {
 
 // What a point takes at least; and for how many bytes of a file there may be one, besides some: more often than a reader makes
 // them, so that a file that lies does not cost memory.
-const leastPoint, leastSegment, leastSegments = 7, 2048, 64
+const leastPoint, leastSegment, leastSegments = 7, 256, 64
 
 // expansion is more than deflate can make of a byte.
 const expansion = 1100
