@@ -148,11 +148,12 @@ func (l *log) epoch(e Epoch, t *trainer) error {
 	if e.Skipped > 0 {
 		skipped = fmt.Sprintf("  %d unreadable images skipped", e.Skipped)
 	}
-	_, err := fmt.Printf("epoch %d/%d  train loss %.4f%s  %.0f images/s  %.1f %% waiting for data%s\n",
-		e.Epoch, t.Epochs, e.TrainLoss, test, e.ImagesPerSecond, 100*e.DataWaitShare, skipped)
-	if err == nil && e.DataWaitShare >= worthSaying {
-		_, err = fmt.Printf("  bound by: %s; with an infinitely fast loader this would be %.0f images/s\n", e.BoundBy, e.ImagesPerSecond/(1-e.DataWaitShare))
+	bound := ""
+	if e.DataWaitShare >= worthSaying {
+		bound = fmt.Sprintf(" (bound by: %s; with an infinitely fast loader this would be %.0f images/s)", e.BoundBy, e.ImagesPerSecond/(1-e.DataWaitShare))
 	}
+	_, err := fmt.Printf("epoch %d/%d  train loss %.4f%s  %.0f images/s  %.1f %% waiting for data%s%s\n",
+		e.Epoch, t.Epochs, e.TrainLoss, test, e.ImagesPerSecond, 100*e.DataWaitShare, bound, skipped)
 	return errors.Join(err, l.line(e))
 }
 
