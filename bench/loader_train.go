@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -54,7 +55,7 @@ type loaderTraining struct {
 
 // rates are what one run of a first epoch and later ones gave: images per second, cores busy in the later epochs, MiB resident at
 // the peak where that was watched.
-type rates struct{ First, Later, Cores, Peak float64 }
+type rates struct{ First, Alone, Later, Cores, Peak float64 } // First with the opening of the archive, Alone without
 
 func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
 	const batches = 64 // an epoch's
@@ -115,7 +116,8 @@ func (b *loaderTraining) run(emit func(row)) error {
 		emit(r)
 	}
 	share("second-epoch", "the epochs from the second on", func(r rates) float64 { return r.Later })
-	share("first-epoch", "the first epoch, opening the archive included, the peer's after it was unpacked", func(r rates) float64 { return r.First })
+	share("first-epoch", "the first epoch, its loop alone, without an index; the peer's after the archive was unpacked", func(r rates) float64 { return r.Alone })
+	share("first-epoch-and-open", "the same with the opening of the archive and the page-locking of its buffers", func(r rates) float64 { return r.First })
 	cores := func(r rates) float64 { return r.Cores }
 	emit(against("loader/train/cores-busy", column(b.rounds[1:], cores).median(), "cores", "PyTorch, DataLoader", column(b.theirs[1:], cores).median(), lower,
 		fmt.Sprintf("processor time of the process, the peer's with its workers, by the time on the clock, in the epochs from the second on, of %d cores; %s", runtime.NumCPU(), common)))
@@ -158,6 +160,9 @@ func (b *loaderTraining) ours() (float64, error) {
 	if err := errors.Join(resetPeak(), b.c.device.Synchronize()); err != nil {
 		return 0, err
 	}
+	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the round before
+		return 0, err
+	}
 	began := time.Now()
 	loader, err := imageloader.Open(b.archive, b.options)
 	if err != nil {
@@ -174,6 +179,8 @@ func (b *loaderTraining) ours() (float64, error) {
 	if r.First, err = b.epochsSince(began, ahead, 1); err != nil {
 		return 0, err
 	}
+	whole := time.Since(began)
+	r.Alone = r.First * whole.Seconds() / (whole - opened).Seconds()
 	began, cpu := time.Now(), cpuTime()
 	if r.Later, err = b.epochsSince(began, ahead, b.epochs); err != nil {
 		return 0, err
@@ -206,6 +213,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "epochs", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
+	r.Alone = r.First
 	b.theirs = append(b.theirs, r)
 	fmt.Fprintf(os.Stderr, "bench: peer %+v\n", r)
 	return r.Later, err

@@ -153,12 +153,13 @@ func (p *pass) next() (entry, error) {
 func (p *pass) keep(o Options, stats *statistics) error {
 	const many = 50_000 // members of a .tar, which take some 0.1 s to go through
 	s := p.shard
-	if tar, ok := p.stream.(*tarStream); ok && tar.inflate != nil {
+	known := s.content.Load() != nil
+	if tar, ok := p.stream.(*tarStream); ok && tar.inflate != nil && !known {
 		p.table.gzip = tar.inflate.reader.Index()
 		s.content.Store(inflate.NewFile(s.file, p.table.gzip))
 	}
 	large := s.format == gzipTar && s.info.Size() > int64(o.ShuffleBuffer) || s.format == plainTar && len(p.table.entries) > many
-	if !large || o.NoIndexFile {
+	if !large || o.NoIndexFile || known {
 		return nil
 	}
 	path, err := s.storeTable(&p.table, o.IndexDir)
