@@ -276,24 +276,34 @@ func BenchmarkEpoch(b *testing.B) {
 // Most images unusable: batches are completed over several parts, and every buffer comes back.
 func TestEpoch_ManySkipped(t *testing.T) {
 	const n = 60
-	var bad []int
+	var most []int
 	for i := range n {
 		if i%10 != 9 || i == 59 {
-			bad = append(bad, i)
+			most = append(most, i)
 		}
 	}
-	for _, s := range sources(t, damaged(numbered(n), bad...)) {
-		o := options()
-		o.BatchSize, o.MaxSkipRate, o.Workers = 3, 1, 2
-		s.change(&o)
-		l := open(t, s.path, o)
-		for range 20 {
-			if got, want := fmt.Sprint(levels(t, l)), "[9 19 29 39 49]"; got != want {
-				t.Fatalf("%s: images %s, want %s", s.name, got, want)
+	for _, test := range []struct {
+		images int
+		bad    []int
+		want   string
+	}{
+		{n, most, "[9 19 29 39 49]"},
+		{6, []int{3, 4, 5}, "[0 1 2]"}, // of the last part nothing is left
+	} {
+		for _, s := range sources(t, damaged(numbered(test.images), test.bad...)) {
+			o := options()
+			o.BatchSize, o.MaxSkipRate, o.Workers = 3, 1, 2
+			s.change(&o)
+			l := open(t, s.path, o)
+			for range 20 {
+				if got := fmt.Sprint(levels(t, l)); got != test.want {
+					t.Fatalf("%s: images %s, want %s", s.name, got, test.want)
+				}
+				if l.ring.taken != 0 {
+					t.Fatalf("%s: %d buffers are not free", s.name, l.ring.taken)
+				}
 			}
-			if l.ring.taken != 0 {
-				t.Fatalf("%s: %d buffers are not free", s.name, l.ring.taken)
-			}
+			l.Close()
 		}
 	}
 }

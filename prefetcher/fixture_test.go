@@ -102,7 +102,10 @@ func checkLeaks(t *testing.T) {
 			cgotorch.DefaultStream(d).Close()
 		}
 		deadline := time.Now().Add(10 * time.Second)
-		for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
+		settled := func() bool { // a Prefetcher closed in its loop is freed by a goroutine of its own
+			return runtime.NumGoroutine() <= goroutines && maps.Equal(cgotorch.LiveHandles(), handles)
+		}
+		for !settled() && time.Now().Before(deadline) {
 			time.Sleep(time.Millisecond)
 		}
 		if n := runtime.NumGoroutine(); n > goroutines {
