@@ -54,8 +54,8 @@ type loaderTraining struct {
 }
 
 // rates are what one run of a first epoch and later ones gave: images per second, cores busy in the later epochs, MiB resident at
-// the peak where that was watched.
-type rates struct{ First, Alone, Later, Cores, Peak float64 } // First with the opening of the archive, Alone without
+// the peak where that was watched, and before the loader was opened.
+type rates struct{ First, Alone, Later, Cores, Peak, Before float64 } // First with the opening of the archive, Alone without
 
 func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
 	const batches = 64 // an epoch's
@@ -163,6 +163,7 @@ func (b *loaderTraining) ours() (float64, error) {
 	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the round before
 		return 0, err
 	}
+	r := rates{Before: resident("VmRSS")}
 	began := time.Now()
 	loader, err := imageloader.Open(b.archive, b.options)
 	if err != nil {
@@ -175,7 +176,6 @@ func (b *loaderTraining) ours() (float64, error) {
 	}
 	defer ahead.Close()
 	opened := time.Since(began)
-	var r rates
 	if r.First, err = b.epochsSince(began, ahead, 1); err != nil {
 		return 0, err
 	}
@@ -186,8 +186,12 @@ func (b *loaderTraining) ours() (float64, error) {
 		return 0, err
 	}
 	r.Cores = (cpuTime() - cpu).Seconds() / time.Since(began).Seconds()
-	r.Peak = float64(processStatus()["VmHWM"]) / 1024
+	r.Peak = resident("VmHWM")
 	b.rounds = append(b.rounds, r)
+	var heap runtime.MemStats
+	runtime.ReadMemStats(&heap)
+	fmt.Fprintf(os.Stderr, "bench: MiB: resident %.0f, of it anonymous %.0f, files %.0f, shared %.0f; Go from the system %d, in use %d, idle %d, released %d, live at the last collection's goal %d\n",
+		resident("VmRSS"), resident("RssAnon"), resident("RssFile"), resident("RssShmem"), heap.Sys>>20, heap.HeapInuse>>20, heap.HeapIdle>>20, heap.HeapReleased>>20, heap.NextGC>>20)
 	fmt.Fprintf(os.Stderr, "bench: opened in %.2f s, then %+v; loader %+v; prefetcher %+v\n", opened.Seconds(), r, loader.Stats(), ahead.Stats())
 	return r.Later, nil
 }
@@ -229,6 +233,9 @@ func (b *loaderTraining) close() {
 		b.peer.close()
 	}
 }
+
+// resident is one of the memory figures of /proc/self/status, in MiB.
+func resident(name string) float64 { return float64(processStatus()[name]) / 1024 }
 
 // resetPeak makes VmHWM of /proc/self/status begin anew.
 func resetPeak() error { return os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
