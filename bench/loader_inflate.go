@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
@@ -72,7 +73,9 @@ func inflateFirst(file *os.File, size int64, workers int) (*inflate.Index, float
 
 // inflateAgain inflates every segment, in the way of a loader: so many at a time, each into memory that is used again.
 func inflateAgain(file *os.File, index *inflate.Index, workers int) (float64, error) {
-	content := inflate.NewFile(file, index)
+	memory := arena.New(256 << 20)
+	defer memory.Close()
+	content := inflate.NewFile(file, index, memory)
 	began := time.Now()
 	var next atomic.Int64
 	var group sync.WaitGroup
@@ -81,17 +84,17 @@ func inflateAgain(file *os.File, index *inflate.Index, workers int) (float64, er
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			var memory []byte
+			var buffer []byte
 			for i := int(next.Add(1)) - 1; i < index.Segments() && errs[w] == nil; i = int(next.Add(1)) - 1 {
 				to := index.Size()
 				if i+1 < index.Segments() {
 					to = index.Segment(i + 1)
 				}
 				_, errs[w] = content.Inflate(index.Segment(i), to, func(n int) []byte {
-					if n > cap(memory) {
-						memory = make([]byte, n)
+					if n > cap(buffer) {
+						buffer = make([]byte, n)
 					}
-					return memory[:n]
+					return buffer[:n]
 				})
 			}
 		}()

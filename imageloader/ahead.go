@@ -7,8 +7,9 @@ import (
 )
 
 // inOrder calls f for 0 to n-1, for several at a time, and yields the results in order, up to the first error. admit, where it is
-// not nil, is called for each, in order, before f is, with a context that ends with the loop. Leaving the loop waits for the calls under way.
-func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Context, int) error, f func(int) (T, error)) iter.Seq2[T, error] {
+// not nil, is called for each, in order, before f is, with a context that ends with the loop. Leaving the loop waits for the calls
+// under way; drop gets the results that are not yielded.
+func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Context, int) error, f func(int) (T, error), drop func(T)) iter.Seq2[T, error] {
 	type result struct {
 		value T
 		err   error
@@ -44,7 +45,9 @@ func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Conte
 		defer func() {
 			cancel()
 			for one := range results {
-				<-one
+				if r := <-one; r.err == nil {
+					drop(r.value)
+				}
 			}
 		}()
 		for one := range results {

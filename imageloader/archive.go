@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
 // archive is one shard or several, one behind the other. It is safe for concurrent use.
@@ -17,14 +19,14 @@ type archive struct {
 }
 
 // openArchive opens what path names: a file, a directory, or a pattern of several. The archive must be closed.
-func openArchive(from files, path string, o Options, workers int, stats *statistics) (*archive, error) {
+func openArchive(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*archive, error) {
 	a := &archive{path: path}
 	paths, err := expand(from, path)
 	if err != nil {
 		return nil, &Error{Path: path, Reason: err.Error(), Kind: ErrArchive, Cause: fs.ErrNotExist}
 	}
 	for i, path := range paths {
-		s, err := openShard(from, path, o, workers, stats)
+		s, err := openShard(from, path, o, workers, memory, stats)
 		if err != nil {
 			a.Close()
 			return nil, err

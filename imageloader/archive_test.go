@@ -164,7 +164,7 @@ func TestOpen_BitFlippedAnywhere(t *testing.T) {
 
 // walk reads all of an archive.
 func walk(path string) error {
-	a, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 2, new(statistics))
+	a, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 2, nil, new(statistics))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
@@ -95,11 +96,11 @@ func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, nu
 	m := &memory{}
 	var buf []byte
 	data, err := content.Inflate(from, to, func(n int) []byte {
-		buf = s.memory.take(n)
+		buf = s.memory.Take(n)
 		return buf
 	})
 	if err != nil {
-		s.memory.give(buf)
+		s.memory.Give(buf)
 		return nil, s.complete(shard, err)
 	}
 	items := make([]item, len(numbers))
@@ -113,7 +114,7 @@ func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, nu
 		}
 		items[i] = it
 	}
-	m.free = func() { s.memory.give(buf) }
+	m.free = func() { s.memory.Give(buf) }
 	if m.items.Store(held); held == 0 {
 		m.free()
 	}
@@ -131,13 +132,13 @@ func (s *sequence) loadEach(numbers []int32) ([]item, error) {
 		case s.index.held != nil:
 			it.data = s.index.held[n]
 		default:
-			data, err := s.archive.shards[sample.shard].read(sample.entry(), s.memory.take)
+			data, err := taken(s.memory, func(take func(int) []byte) ([]byte, error) {
+				return s.archive.shards[sample.shard].read(sample.entry(), take)
+			})
 			if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
 				it.bad = bad
 			} else if err != nil {
-				for _, it := range items[:i] {
-					it.memory.release()
-				}
+				drop(items)
 				return nil, err
 			} else {
 				it.hold(s.memory, data)
@@ -148,10 +149,34 @@ func (s *sequence) loadEach(numbers []int32) ([]item, error) {
 	return items, nil
 }
 
-// hold makes the item the only user of data, which is from the pool.
-func (it *item) hold(pool *memoryPool, data []byte) {
-	it.data, it.memory = data, &memory{free: func() { pool.give(data) }}
+// hold makes the item the only user of data, which is from an arena.
+func (it *item) hold(from *arena.Arena, data []byte) {
+	it.data, it.memory = data, &memory{free: func() { from.Give(data) }}
 	it.memory.items.Store(1)
+}
+
+// taken calls read with the arena's Take, and gives back what was taken where it fails.
+func taken(from *arena.Arena, read func(take func(int) []byte) ([]byte, error)) ([]byte, error) {
+	var all [][]byte // of several tries, for example
+	data, err := read(func(n int) []byte {
+		all = append(all, from.Take(n))
+		return all[len(all)-1]
+	})
+	if err == nil {
+		all = all[:len(all)-1]
+	}
+	for _, piece := range all {
+		from.Give(piece)
+	}
+	return data, err
+}
+
+// drop gives the memory of items back that nobody is to have.
+func drop(items []item) {
+	for i := range items {
+		items[i].memory.release()
+		items[i].memory = nil
+	}
 }
 
 // item returns a sample without its data.

@@ -60,9 +60,18 @@ func (s *directoryStream) close() {}
 
 // readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
 func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
-	data, err := attempt(a.patience, func() ([]byte, error) { return a.readOnce(e, take) })
+	to := take
+	if a.timeout > 0 { // a read may go on after its time is up
+		to = func(n int) []byte { return make([]byte, n) }
+	}
+	data, err := attempt(a.patience, func() ([]byte, error) { return a.readOnce(e, to) })
 	if bad := (*Error)(nil); err != nil && !errors.As(err, &bad) {
 		err = a.badMember(e, err, "%v", bare(err))
+	}
+	if a.timeout > 0 && err == nil {
+		read := data
+		data = take(len(read))
+		copy(data, read)
 	}
 	return data, err
 }

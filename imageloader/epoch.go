@@ -91,7 +91,7 @@ func (e *epoch) read() error {
 		l.adopt(index)
 	}
 	s := &sequence{
-		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: &l.memory, stats: &l.stats, from: e.from,
+		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: l.memory, stats: &l.stats, from: e.from,
 		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items, short: e.short,
 	}
 	made, err := s.run()
@@ -106,6 +106,9 @@ func (e *epoch) read() error {
 func (e *epoch) stop(cause error) {
 	e.cancel(cause)
 	e.running.Wait()
+	for items := range e.items {
+		drop(items)
+	}
 	for batch := range e.full {
 		batch.Release()
 	}

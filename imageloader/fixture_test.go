@@ -174,12 +174,19 @@ func open(t testing.TB, path string, o Options) *Loader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
+	t.Cleanup(func() { closeWhole(t, l) })
 	return l
+}
+
+// closeWhole closes a loader, and fails the test if memory of compressed images was forgotten.
+func closeWhole(t testing.TB, l *Loader) {
+	t.Helper()
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if n := l.memory.Out(); n != 0 {
+		t.Errorf("%d pieces of memory were not given back", n)
+	}
 }
 
 // checkLeaks fails the test if goroutines, slabs or open files are left when it ends.

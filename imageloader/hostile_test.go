@@ -128,11 +128,7 @@ func (c hostile) read(t *testing.T, way string, o Options) {
 		outcome(err, 0, 0)
 		return
 	}
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Errorf("%s: Close: %v", way, err)
-		}
-	}()
+	defer closeWhole(t, l)
 	if c.after != nil {
 		if err := l.Restore(State{}); err != nil { // what was read ahead before the change does not count
 			t.Errorf("%s: Restore: %v", way, err)

@@ -92,7 +92,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statistics) error {
 	if t != nil {
 		if t.gzip != nil {
-			s.content.Store(inflate.NewFile(s.file, t.gzip))
+			s.content.Store(inflate.NewFile(s.file, t.gzip, s.memory))
 		}
 		for _, e := range t.entries {
 			if _, err := b.add(s, e); err != nil {
@@ -156,7 +156,7 @@ func (p *pass) keep(o Options, stats *statistics) error {
 	known := s.content.Load() != nil
 	if tar, ok := p.stream.(*tarStream); ok && tar.inflate != nil && !known {
 		p.table.gzip = tar.inflate.reader.Index()
-		s.content.Store(inflate.NewFile(s.file, p.table.gzip))
+		s.content.Store(inflate.NewFile(s.file, p.table.gzip, s.memory))
 	}
 	large := s.format == gzipTar && s.info.Size() > int64(o.ShuffleBuffer) || s.format == plainTar && len(p.table.entries) > many
 	if !large || o.NoIndexFile || known {

@@ -165,6 +165,9 @@ func (o Options) share(images int) int {
 	return (images + o.Ranks - 1) / o.Ranks
 }
 
+// aside is the memory, in bytes, for images that have left the shuffle buffer and are not decoded yet.
+func (o Options) aside() int { return max(o.ShuffleBuffer/4, 1) }
+
 func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }
 
 func (o Options) poolOptions() decode.Options {

@@ -307,15 +307,14 @@ func (e *epoch) send(p *part) error {
 func (e *epoch) abandon() {
 	for _, p := range e.parts {
 		<-p.done
-		for _, it := range p.items {
-			it.memory.release()
-		}
+		drop(p.items)
 		e.loader.ring.give(p.buffer)
 	}
 	if e.spare != nil {
 		e.loader.ring.give(e.spare)
 	}
-	e.parts, e.spare = nil, nil
+	drop(e.pending)
+	e.parts, e.spare, e.pending = nil, nil, nil
 }
 
 // finish ends the epoch: with io.EOF, or because too many of its images were unusable.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 )
 
@@ -71,8 +72,9 @@ func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
 
 func scan(ctx context.Context, path string, images int) (Report, error) {
 	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
-		formats: map[string]int{}, ignored: map[string]int{}}
-	a, err := openArchive(osFiles{}, path, Options{MaxMemberBytes: defaultMaxMemberBytes}, 0, new(statistics))
+		formats: map[string]int{}, ignored: map[string]int{}, memory: arena.New(4 * scanBytes)}
+	defer s.memory.Close()
+	a, err := openArchive(osFiles{}, path, Options{MaxMemberBytes: defaultMaxMemberBytes}, 0, s.memory, new(statistics))
 	if err != nil {
 		return s.report, err
 	}
@@ -96,7 +98,7 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 type scanner struct {
 	archive *archive
 	pool    *decode.Pool
-	memory  memoryPool
+	memory  *arena.Arena
 	report  Report
 	left    int // images to be read
 
@@ -189,14 +191,14 @@ func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []sc
 		}
 		it := scanned{item: item{shard: shard, member: e.number, name: e.name, bad: bad}, where: where}
 		if bad == nil {
-			data, err := stream.content(s.memory.take)
+			data, err := taken(s.memory, stream.content)
 			if errors.As(err, &bad) && bad.Kind == ErrBadMember {
 				it.bad = bad
 			} else if err != nil {
 				flush()
 				return err
 			} else {
-				it.hold(&s.memory, data)
+				it.hold(s.memory, data)
 			}
 		}
 		part = append(part, it)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"sort"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
 // item is one place in an epoch's sequence of images.
@@ -24,7 +26,7 @@ type sequence struct {
 	archive  *archive
 	index    *index
 	options  Options
-	memory   *memoryPool
+	memory   *arena.Arena
 	stats    *statistics
 	from     State
 	workers  int
@@ -66,6 +68,7 @@ func (s *sequence) run() (*index, error) {
 	if err == nil {
 		err = s.flush()
 	}
+	drop(s.pending)
 	return made, err
 }
 
@@ -113,12 +116,13 @@ func (s *sequence) runSamples(from, to int) error {
 		room.settle(s.index.bytes(part(i)), items)
 		return items, err
 	}
-	for items, err := range inOrder(s.ctx, parts, s.workers, admit, load) {
+	for items, err := range inOrder(s.ctx, parts, s.workers, admit, load, drop) {
 		if err != nil {
 			return err
 		}
-		for _, it := range items {
+		for i, it := range items {
 			if err := s.emit(it); err != nil {
+				drop(items[i+1:])
 				return err
 			}
 		}
@@ -215,7 +219,8 @@ func (s *sequence) runBlocks(from, to int) error {
 	}
 	next := 0 // of plan
 	var items []item
-	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load) {
+	defer func() { drop(items) }()
+	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load, drop) {
 		if err != nil {
 			return err
 		}
@@ -232,7 +237,10 @@ func (s *sequence) runBlocks(from, to int) error {
 			continue
 		}
 		for j := max(from-g.place, 0); j < min(g.count, to-g.place); j++ {
-			if err := s.emit(items[orders[l.group][j]]); err != nil {
+			it := &items[orders[l.group][j]]
+			sent := *it
+			it.memory = nil
+			if err := s.emit(sent); err != nil {
 				return err
 			}
 		}
@@ -249,8 +257,9 @@ func (s *sequence) runBlocks(from, to int) error {
 func (s *sequence) runStreamed() (*index, error) {
 	b := newIndexer(s.archive, s.options, s.index.classes)
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
-	room := newBudget(s.options.ShuffleBuffer, s.short) // besides what the shuffle buffer holds
+	room := newBudget(s.options.aside(), s.short) // besides what the shuffle buffer holds
 	place := 0
+	defer func() { drop(buffer.items) }()
 	emit := func(it item) error {
 		place++
 		if place <= s.from.Position {
@@ -258,10 +267,12 @@ func (s *sequence) runStreamed() (*index, error) {
 			return nil
 		}
 		if !room.try(len(it.data)) {
-			if err := s.flush(); err != nil {
-				return err
+			err := s.flush()
+			if err == nil {
+				err = room.take(s.ctx, len(it.data))
 			}
-			if err := room.take(s.ctx, len(it.data)); err != nil {
+			if err != nil {
+				it.memory.release()
 				return err
 			}
 		}
@@ -327,7 +338,7 @@ func (s *sequence) nextStreamed(b *indexer, pass *pass) (item, error) {
 		}
 		it := item{number: b.index.length - 1, shard: pass.shard, member: e.number, name: e.name, label: v.label, bad: v.bad}
 		if it.bad == nil {
-			data, err := pass.content(s.memory.take)
+			data, err := taken(s.memory, pass.content)
 			if err != nil {
 				return item{}, err
 			}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"sync/atomic"
 
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
@@ -39,6 +40,7 @@ type shard struct {
 	beside    bool // an index file can be written beside it
 	maxMember int  // bytes
 	workers   int  // that inflate a .tgz
+	memory    *arena.Arena
 
 	content   atomic.Pointer[inflate.File] // of a .tgz whose index is known
 	indexFile string                       // that its table is from; "" when there was none
@@ -55,8 +57,8 @@ type stream interface {
 }
 
 // openShard finds out what path is. The shard must be closed.
-func openShard(from files, path string, o Options, workers int, stats *statistics) (*shard, error) {
-	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, beside: from.beside()}
+func openShard(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*shard, error) {
+	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside()}
 	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
 	info, err := attempt(s.patience, func() (fs.FileInfo, error) { return from.stat(path) })
 	if errors.Is(err, fs.ErrNotExist) {

@@ -41,7 +41,7 @@ func indexArchive(t testing.TB, data []byte) indexed {
 		t.Fatalf("index files %q, %s", files, l.Stats().IndexError)
 	}
 	l.Close()
-	s, err := openShard(osFiles{}, x.path, Options{MaxMemberBytes: 1 << 20}, 1, new(statistics))
+	s, err := openShard(osFiles{}, x.path, Options{MaxMemberBytes: 1 << 20}, 1, nil, new(statistics))
 	if err != nil {
 		t.Fatal(err)
 	}

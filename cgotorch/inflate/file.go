@@ -4,22 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
 // File is the content of a gzip file, to be read anywhere. It is safe for concurrent use.
 type File struct {
 	file   io.ReaderAt
 	index  *Index
-	input  sync.Pool
-	memory sync.Pool
+	memory *arena.Arena
 	busy   atomic.Int64 // nanoseconds
 }
 
-// NewFile returns the content of a gzip file of which the index was made. file must be safe for concurrent use.
-func NewFile(file io.ReaderAt, index *Index) *File { return &File{file: file, index: index} }
+// NewFile returns the content of a gzip file of which the index was made. file must be safe for concurrent use. What is needed
+// while inflating is from memory, which may be nil for Go's heap.
+func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
+	return &File{file: file, index: index, memory: memory}
+}
 
 // Size returns the number of bytes of the content.
 func (f *File) Size() int64 { return f.index.size }
@@ -35,11 +38,11 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	n := int(min(int64(len(p)), f.index.size-off))
 	var buffer []byte
 	content, err := f.Inflate(off, off+int64(n), func(bytes int) []byte {
-		buffer = takeBytes(&f.memory, bytes)
-		return buffer[:bytes]
+		buffer = f.memory.Take(bytes)
+		return buffer
 	})
 	copied := copy(p, content)
-	give(&f.memory, buffer)
+	f.memory.Give(buffer)
 	if err == nil && n < len(p) {
 		err = io.EOF
 	}
@@ -84,9 +87,9 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	}
 	in := input{file: f.file, size: x.fileSize, begin: int64(p.bit / 8)}
 	n := min(end-in.begin, inputBytes)
-	in.bytes = takeBytes(&f.input, int(n))[:0]
+	in.bytes = f.memory.Take(int(n))[:0]
 	buffer := in.bytes
-	defer func() { give(&f.input, buffer) }()
+	defer func() { f.memory.Give(buffer) }()
 	if err := in.grow(n, in.begin); err != nil {
 		return err
 	}
@@ -138,8 +141,8 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 // skip inflates so many bytes in little memory. It leaves the window before the next byte in the output, and what was inflated
 // behind it, and returns the checksum of the bytes.
 func (f *File) skip(bytes int64, o *output, run func(*output, int) error) (sum checksum, err error) {
-	memory := takeBytes(&f.memory, window+skipBytes+2*room)
-	defer give(&f.memory, memory)
+	memory := f.memory.Take(window + skipBytes + 2*room)
+	defer f.memory.Give(memory)
 	copy(memory, o.narrow[:window])
 	for {
 		n := int(min(bytes, skipBytes))

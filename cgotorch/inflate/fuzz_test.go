@@ -117,7 +117,7 @@ func FuzzInflate(f *testing.F) {
 // readBack reads parts of the content with the index.
 func readBack(t *testing.T, in, content []byte, x *Index, seed uint64) {
 	t.Helper()
-	file := NewFile(bytes.NewReader(in), x)
+	file := NewFile(bytes.NewReader(in), x, nil)
 	random := rand.New(rand.NewPCG(seed, 3))
 	for range 3 {
 		from := random.IntN(len(content) + 1)
@@ -152,7 +152,7 @@ func FuzzIndex(f *testing.F) {
 			}
 			return
 		}
-		file := NewFile(bytes.NewReader(z), &x)
+		file := NewFile(bytes.NewReader(z), &x, nil)
 		begin := min(int64(from), x.Size())
 		end := min(begin+int64(bytesWanted%(1<<20)), x.Size())
 		taken := 0
@@ -182,7 +182,7 @@ func TestFile_GiantBlock(t *testing.T) {
 	if n := r.Index().Segments(); n != 1 {
 		t.Fatalf("%d segments: it has a second block", n)
 	}
-	file := NewFile(bytes.NewReader(z), r.Index())
+	file := NewFile(bytes.NewReader(z), r.Index(), nil)
 	for _, from := range []int{0, 1, skipBytes - 1, skipBytes, skipBytes + 1, 3*skipBytes + 100, 70<<20 + 12345, len(content) - 70000} {
 		taken := 0
 		got, err := file.Inflate(int64(from), int64(from+70000), func(n int) []byte { taken += n; return make([]byte, n) })

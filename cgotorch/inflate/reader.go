@@ -7,11 +7,22 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
 // Options configures a [Reader].
 type Options struct {
-	Workers int // chunks that are inflated at a time; 0 means one per core. Each takes up to about 10 MiB, unless blocks are unusually large
+	Workers int // chunks that are inflated at a time; 0 means one per core. What they take says ReaderMemory
+}
+
+// ReaderMemory returns the most bytes that a Reader takes outside Go's heap. For photographs, or whatever else deflate does not
+// make smaller, it is a quarter of that.
+func ReaderMemory(workers int) int {
+	const widest = 2 + 2 + 1 + 1 // bytes for one that is inflated, in a segment that is moved while it grows
+	segment := widest * (window + usual.most + room)
+	chunk := int(usual.chunk) + 2*more + maxAhead + segment
+	return (workers + 2) * (chunk + chunk/8)
 }
 
 // Reader inflates a gzip file from its beginning to its end, on several cores, and makes an index of it. Its bytes are those of
@@ -53,7 +64,7 @@ func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l l
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	r := &Reader{file: file, size: size, workers: o.Workers, out: make(chan *segment), index: Index{fileSize: size}}
-	r.buffers.limits = l
+	r.buffers = buffers{limits: l, memory: arena.New((o.Workers + 2) * usualMemory)}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	r.looking, r.enough = context.WithCancel(r.ctx)
 	chunks := make(chan chan chunk, o.Workers+1)
@@ -63,11 +74,16 @@ func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l l
 	return r
 }
 
-// Close ends the reading and waits for its goroutines.
+// Close ends the reading, waits for its goroutines and frees the memory of what was inflated ahead.
 func (r *Reader) Close() {
 	r.cancel(context.Canceled)
 	r.enough()
 	r.running.Wait()
+	if r.err == nil {
+		r.err = context.Canceled
+	}
+	r.current, r.head, r.rest = nil, nil, nil
+	r.buffers.memory.Close()
 }
 
 // Index returns the index of the file once Read has returned io.EOF, and nil before.
@@ -192,19 +208,27 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 }
 
 const (
+	usualMemory  = 8 << 20 // bytes for a chunk of photographs, in all
 	maxAttempts  = 32
 	maxWasted    = 8 << 20  // inflated bytes
-	maxAhead     = 32 << 20 // bytes of memory for a chunk, inflated; what lies behind them is left to join
+	maxAhead     = 16 << 20 // bytes of memory for a chunk, inflated; what lies behind them is left to join
 	storedHeader = 3        // bits
 )
 
 // search inflates from the first block that begins in a chunk.
-func (r *Reader) search(begin int64) []*segment {
+func (r *Reader) search(begin int64) (segments []*segment) {
 	stop := uint64(begin+r.buffers.chunk) * 8
 	lead := max(begin-1, 0) // a stored block's header may lie before its length
-	in := input{file: r.file, size: r.size, begin: lead, bytes: takeBytes(&r.buffers.in, int(r.buffers.chunk)+2*more)[:0]}
+	in := input{file: r.file, size: r.size, begin: lead, bytes: r.buffers.take(int(r.buffers.chunk) + 2*more)[:0]}
 	memory := in.bytes
-	defer func() { give(&r.buffers.in, memory) }()
+	defer func() {
+		free := func() { r.buffers.memory.Give(memory) }
+		if n := len(segments); n > 0 && segments[n-1].open != nil {
+			segments[n-1].open.closed = free // it will read on
+		} else {
+			free()
+		}
+	}()
 	if in.grow(r.buffers.chunk+more, lead) != nil {
 		return nil // join will see why
 	}
@@ -224,7 +248,7 @@ func (r *Reader) search(begin int64) []*segment {
 			header = in.at(int64(at.bit/8) - 1)[0]
 			at.bit -= storedHeader
 		}
-		segments := r.ahead(in, at, stop)
+		segments = r.ahead(in, at, stop)
 		if segments[len(segments)-1].err == nil {
 			segments[0].stored, segments[0].lead = stored, header
 			return segments
@@ -233,6 +257,7 @@ func (r *Reader) search(begin int64) []*segment {
 			wasted += s.bytes()
 			s.free()
 		}
+		segments = nil
 	}
 	return nil
 }

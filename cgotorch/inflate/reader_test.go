@@ -155,7 +155,7 @@ func testFile(t *testing.T, name string, f [2][]byte, x *Index) {
 	if err := again.UnmarshalBinary(encoded); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	content := NewFile(bytes.NewReader(f[1]), &again)
+	content := NewFile(bytes.NewReader(f[1]), &again, nil)
 	random := rand.New(rand.NewPCG(5, 5))
 	whole := make([]byte, len(f[0]))
 	if n, err := content.ReadAt(whole, 0); n != len(whole) || err != nil && err != io.EOF || !bytes.Equal(whole, f[0]) {

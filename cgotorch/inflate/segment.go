@@ -5,7 +5,9 @@ import "C"
 
 import (
 	"math"
-	"sync"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
 // Note [Inflating in parallel]
@@ -27,7 +29,7 @@ type limits struct {
 	most    int   // inflated bytes after which a segment ends without a block having ended
 }
 
-var usual = limits{chunk: 2 << 20, spacing: 512 << 10, most: 16 << 20}
+var usual = limits{chunk: 2 << 20, spacing: 512 << 10, most: 2 << 20}
 
 const (
 	firstNarrow = 768 << 10
@@ -69,9 +71,9 @@ func (s *segment) footprint() int { return 2*len(s.memory.wide) + len(s.memory.n
 
 // free gives the segment's memory back, and ends a stream that would have gone on with it.
 func (s *segment) free() {
-	give(&s.buffers.wide, s.memory.wide)
-	give(&s.buffers.head, s.head)
-	give(&s.buffers.narrow, s.memory.narrow)
+	s.buffers.giveWide(s.memory.wide)
+	s.buffers.memory.Give(s.head)
+	s.buffers.memory.Give(s.memory.narrow)
 	s.wide, s.head, s.narrow, s.memory = nil, nil, nil, output{}
 	if s.open != nil {
 		s.open.close()
@@ -79,31 +81,44 @@ func (s *segment) free() {
 	}
 }
 
-// buffers keeps memory for the next segments.
+// buffers is where the memory of segments is from.
 type buffers struct {
 	limits
-	wide, head, narrow, in sync.Pool
+	memory *arena.Arena
 }
 
+// take returns n bytes or somewhat more.
+func (b *buffers) take(n int) []byte {
+	piece := b.memory.Take(n)
+	return piece[:cap(piece)]
+}
+
+// takeWide returns n elements or somewhat more.
 func (b *buffers) takeWide(n int) []uint16 {
-	if kept, ok := b.wide.Get().(*[]uint16); ok && cap(*kept) >= n {
-		return (*kept)[:cap(*kept)]
-	}
-	return make([]uint16, n)
+	piece := b.take(2 * n)
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(piece))), len(piece)/2)
 }
 
-func takeBytes(pool *sync.Pool, n int) []byte {
-	if kept, ok := pool.Get().(*[]byte); ok && cap(*kept) >= n {
-		return (*kept)[:cap(*kept)]
-	}
-	return make([]byte, n)
+// giveWide takes back what takeWide returned.
+func (b *buffers) giveWide(wide []uint16) {
+	b.memory.Give(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(wide))), 2*cap(wide)))
 }
 
-func give[T any](pool *sync.Pool, p []T) {
-	if cap(p) > 0 {
-		p = p[:cap(p)]
-		pool.Put(&p)
+// grown returns an output that has no room left with more of it.
+func (b *buffers) grown(o output) output {
+	most := window + b.most + room
+	if o.wide != nil {
+		larger := b.takeWide(min(2*len(o.wide), most))
+		copy(larger, o.wide[:o.at])
+		b.giveWide(o.wide)
+		o.wide = larger
+		return o
 	}
+	larger := b.take(min(2*len(o.narrow), most))
+	copy(larger, o.narrow[:o.at])
+	b.memory.Give(o.narrow)
+	o.narrow = larger
+	return o
 }
 
 // segment inflates from the stream's place to the next restart point at stopBit or behind it, or b.spacing bytes away.
@@ -120,9 +135,7 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 		if err != nil || seg.end != isFull || wide.at >= window+b.most {
 			break
 		}
-		larger := make([]uint16, 2*len(wide.wide))
-		copy(larger, wide.wide[:wide.at])
-		wide.wide = larger
+		wide = b.grown(wide)
 	}
 	seg.memory.wide, seg.wide = wide.wide, wide.wide[window:wide.at]
 	seg.addEnds(wide.ends, 0)
@@ -138,7 +151,7 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 
 // narrow inflates the rest of a segment whose last 32 KiB are known.
 func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64) (err error) {
-	o := output{narrow: takeBytes(&b.narrow, window+firstNarrow+room), at: window}
+	o := output{narrow: b.take(window + firstNarrow + room), at: window}
 	for i, element := range wide[len(wide)-window:] {
 		o.narrow[i] = byte(element)
 	}
@@ -148,9 +161,7 @@ func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64)
 		if err != nil || seg.end != isFull || o.at >= window+b.most {
 			break
 		}
-		larger := make([]byte, 2*len(o.narrow))
-		copy(larger, o.narrow[:o.at])
-		o.narrow = larger
+		o = b.grown(o)
 	}
 	seg.memory.narrow, seg.narrow = o.narrow, o.narrow[window:o.at]
 	seg.addEnds(o.ends, before)
@@ -167,7 +178,7 @@ func (seg *segment) addEnds(ends []end, before int) {
 // continued inflates the part of a segment that follows another part, of which the last bytes are given.
 func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *segment {
 	seg := &segment{begin: place{bit: s.bit}, buffers: b}
-	o := output{narrow: takeBytes(&b.narrow, window+b.spacing+room), at: window}
+	o := output{narrow: b.take(window + b.spacing + room), at: window}
 	copy(o.narrow, before[:])
 	seg.end, seg.err = s.run(&o, stopBit, window+b.spacing)
 	seg.memory.narrow, seg.narrow, seg.next = o.narrow, o.narrow[window:o.at], s.place(seg.end)
@@ -181,7 +192,7 @@ func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *se
 // settle completes a segment, now that the window before it is known.
 func (s *segment) settle(before *[window]byte) {
 	defer close(s.done)
-	s.head = takeBytes(&s.buffers.head, len(s.wide))[:len(s.wide)]
+	s.head = s.buffers.take(len(s.wide))[:len(s.wide)]
 	resolve(s.wide, before, s.head)
 	if s.whole {
 		s.runs = s.needs(before)

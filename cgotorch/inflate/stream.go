@@ -23,6 +23,7 @@ type stream struct {
 	bit     uint64 // of the file, where the next is
 	member  uint64 // where the header of the latest member begins
 	history int    // bytes that a match may reach back
+	closed  func() // called by close; may be nil
 	io      C.ctd_inflate
 }
 
@@ -60,6 +61,10 @@ func (s *stream) place(stopped why) place {
 func (s *stream) close() {
 	C.ctd_inflater_free(s.handle)
 	s.handle = nil
+	if s.closed != nil {
+		s.closed()
+		s.closed = nil
+	}
 }
 
 // why says why a run stopped.
