@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -46,19 +45,15 @@ func (a *archive) Close() error {
 	return errors.Join(errs...)
 }
 
-// canSeek says whether members can be read in any order.
-func (a *archive) canSeek() bool {
-	return !slices.ContainsFunc(a.shards, func(s *shard) bool { return !s.canSeek() })
-}
-
-// inflated returns the size of the shards that are gzip files, as they are.
-func (a *archive) inflated() (bytes int64) {
+// isSmall says whether what is compressed with gzip fits into the shuffle buffer.
+func (a *archive) isSmall(o Options) bool {
+	bytes := int64(0)
 	for _, s := range a.shards {
 		if s.format == gzipTar {
 			bytes += s.info.Size()
 		}
 	}
-	return bytes
+	return bytes <= int64(o.ShuffleBuffer)
 }
 
 var braces = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)

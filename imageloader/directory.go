@@ -14,19 +14,19 @@ type directoryStream struct {
 	current entry
 }
 
-func (a *shard) openDirectory() (*directoryStream, error) {
-	s := &directoryStream{shard: a}
-	err := fs.WalkDir(a.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
+func (s *shard) openDirectory() (*directoryStream, error) {
+	all := &directoryStream{shard: s}
+	err := fs.WalkDir(s.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil && !utf8.ValidString(name) {
-			return a.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
+			return s.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
 		}
 		if err != nil {
-			return a.unreadable(err, "%s: %v; make it readable or move it away", printable(name), bare(err))
+			return s.unreadable(err, "%s: %v; make it readable or move it away", printable(name), bare(err))
 		}
 		if name == "." {
 			return nil
 		}
-		e := entry{number: len(s.entries) + 1, name: name, size: -1, kind: specialFile}
+		e := entry{number: len(all.entries) + 1, name: name, size: -1, kind: specialFile}
 		switch {
 		case d.IsDir():
 			e.kind = subdirectory
@@ -35,13 +35,13 @@ func (a *shard) openDirectory() (*directoryStream, error) {
 		case d.Type().IsRegular():
 			e.kind = regularFile
 		}
-		s.entries = append(s.entries, e)
+		all.entries = append(all.entries, e)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return all, nil
 }
 
 func (s *directoryStream) next() (entry, error) {
@@ -59,16 +59,16 @@ func (s *directoryStream) content(take func(bytes int) []byte) ([]byte, error) {
 func (s *directoryStream) close() {}
 
 // readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
-func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
+func (s *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
 	to := take
-	if a.timeout > 0 { // a read may go on after its time is up
+	if s.timeout > 0 { // a read may go on after its time is up
 		to = func(n int) []byte { return make([]byte, n) }
 	}
-	data, err := attempt(a.patience, func() ([]byte, error) { return a.readOnce(e, to) })
+	data, err := attempt(s.patience, func() ([]byte, error) { return s.readOnce(e, to) })
 	if bad := (*Error)(nil); err != nil && !errors.As(err, &bad) {
-		err = a.badMember(e, err, "%v", bare(err))
+		err = s.badMember(e, err, "%v", bare(err))
 	}
-	if a.timeout > 0 && err == nil {
+	if s.timeout > 0 && err == nil {
 		read := data
 		data = take(len(read))
 		copy(data, read)
@@ -77,8 +77,8 @@ func (a *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
 }
 
 // readOnce returns an *Error for what trying again would not mend.
-func (a *shard) readOnce(e entry, take func(bytes int) []byte) ([]byte, error) {
-	f, err := a.root.open(e.name)
+func (s *shard) readOnce(e entry, take func(bytes int) []byte) ([]byte, error) {
+	f, err := s.root.open(e.name)
 	if err != nil {
 		return nil, err
 	}
@@ -88,15 +88,15 @@ func (a *shard) readOnce(e entry, take func(bytes int) []byte) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, a.badMember(e, nil, "no longer a file")
+		return nil, s.badMember(e, nil, "no longer a file")
 	}
 	e.size = info.Size()
-	if bad := a.tooLarge(e); bad != nil {
+	if bad := s.tooLarge(e); bad != nil {
 		return nil, bad
 	}
 	buf := take(int(e.size))
 	if _, err := io.ReadFull(f, buf); errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF && e.size > 0 {
-		return nil, a.badMember(e, err, "changed while it was being read")
+		return nil, s.badMember(e, err, "changed while it was being read")
 	} else if err != nil && err != io.EOF {
 		return nil, err
 	}

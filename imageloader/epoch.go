@@ -34,6 +34,7 @@ type epoch struct {
 	items   chan []item
 	readErr error         // why items was closed early; to be read once it is closed
 	short   chan struct{} // offered a value while the reader waits for images to be decoded
+	missing chan int      // with ranks, how many images the reader is to send again in place of unusable ones
 
 	full chan *HostBatch
 	err  error // why full was closed early; to be read once it is closed
@@ -43,21 +44,27 @@ type epoch struct {
 	whole     bool // the consumer has had all of them
 
 	// The assembler's.
-	place   State    // after the batches so far
-	bad     []*Error // the first few
-	skips   []*Error // behind the latest batch; the consumer's once full is closed
-	pending []item   // not cut yet
-	ended   bool     // no more items will come
-	parts   []*part  // being decoded, or waiting to be completed, in order
-	spare   *buffer  // for the next part
-	early   bool     // the pending items are to be decoded although they are no whole part: the reader waits for their memory
+	place    State    // after the batches so far
+	unusable int      // images of the epoch that were skipped, each once
+	bad      []*Error // the first few of them
+	skips    []*Error // behind the latest batch; the consumer's once full is closed
+	pending  []item   // not cut yet
+	ended    bool     // no more items will come
+	parts    []*part  // being decoded, or waiting to be completed, in order
+	spare    *buffer  // for the next part
+	early    bool     // the pending items are to be decoded although they are no whole part: the reader waits for their memory
 }
 
-// start runs the pipeline from a state on, until stop or the end of the context of use ends it.
+// start runs the pipeline from a state on, until it is stopped. The loader's mutex is held.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
-		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.options.BatchSize/sendItems, 1)),
-		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}),
+		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
+		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}), missing: make(chan int),
+	}
+	l.running[e] = true
+	e.unusable = from.Skipped
+	if from.Samples > 0 {
+		e.unusable = max(from.Skipped-max(from.Position-from.Samples, 0), 0)
 	}
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
 	e.running.Add(2)
@@ -92,7 +99,7 @@ func (e *epoch) read() error {
 	}
 	s := &sequence{
 		ctx: e.ctx, archive: l.archive, index: index, options: l.options, memory: l.memory, stats: &l.stats, from: e.from,
-		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items, short: e.short,
+		streamed: streamed, workers: l.pool.Workers() + 1, out: e.items, short: e.short, missing: e.missing,
 	}
 	made, err := s.run()
 	if err == nil && made != nil {
@@ -170,6 +177,10 @@ func (e *epoch) skip(bad *Error) error {
 	if l.options.MaxSkipRate == 0 {
 		return fatal(bad)
 	}
+	if e.from.Samples > 0 && e.place.Position > e.from.Samples {
+		return nil // it was skipped before
+	}
+	e.unusable++
 	e.skips = append(e.skips, bad)
 	if len(e.bad) < maxExamples {
 		e.bad = append(e.bad, bad)
@@ -177,7 +188,7 @@ func (e *epoch) skip(bad *Error) error {
 	if e.from.Samples == 0 {
 		return nil // finish will see
 	}
-	return l.archive.tooMany(e.bad, e.place.Skipped, e.from.Samples, l.options.MaxSkipRate)
+	return l.archive.tooMany(e.bad, e.unusable, e.from.Samples, l.options.MaxSkipRate)
 }
 
 // tooMany is the error for more unusable images than the rate allows, or for no usable one. Otherwise it returns nil.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +23,6 @@ func TestEpoch_BatchSizes(t *testing.T) {
 	}{
 		{1, 1, false, "[1]"},
 		{1, 4, false, "[1]"},
-		{1, 4, true, "[]"},
 		{4, 4, false, "[4]"},
 		{4, 4, true, "[4]"},
 		{5, 4, false, "[4 1]"},
@@ -346,4 +346,18 @@ func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 			l.ring.give(b)
 		}
 	}
+}
+
+// A batch size above the number of images is one batch, however large; with DropLast it is an error and not an empty epoch.
+func TestEpoch_BatchSizeAboveImages(t *testing.T) {
+	path := write(t, "a.tar", tarOf(numbered(20)))
+	o := options()
+	o.BatchSize = math.MaxInt
+	l := open(t, path, o)
+	if got := read(t, l); len(got) != 1 || l.Batches() != 1 {
+		t.Errorf("%d batches, Batches %d", len(got), l.Batches())
+	}
+	o.BatchSize, o.DropLast = 21, true
+	_, err := Open(path, o)
+	wantError(t, err, ErrInvalidOptions, "Options.DropLast leaves nothing of "+path+": BatchSize is 21, and an epoch has 20 images")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
@@ -14,14 +15,22 @@ type inflater struct {
 	shard  *shard
 	ctx    context.Context
 	reader *inflate.Reader
-	at     int64 // bytes read
-	err    error // the first, io.EOF included; later reads return it again
+	at     int64         // bytes read
+	busy   time.Duration // that has been counted
+	err    error         // the first, io.EOF included; later reads return it again
 }
 
 func (s *shard) inflate(ctx context.Context) *inflater {
 	return &inflater{
 		shard: s, ctx: ctx, reader: inflate.NewReader(ctx, s.file, s.info.Size(), inflate.Options{Workers: s.workers}),
 	}
+}
+
+// count adds the time that was spent since it was counted last.
+func (z *inflater) count() {
+	busy := z.reader.Busy()
+	z.shard.stats.inflate.Add(int64(busy - z.busy))
+	z.busy = busy
 }
 
 // Read implements io.Reader.

@@ -65,7 +65,7 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 // epoch to go through, unless it must be done now.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
 	b := newIndexer(a, o, classes)
-	small := a.inflated() <= int64(o.ShuffleBuffer)
+	small := a.isSmall(o)
 	b.holding = small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
 	tables := make([]*table, len(a.shards))
 	for i, s := range a.shards {
@@ -109,7 +109,7 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 	for {
 		e, err := pass.next()
 		if err == io.EOF {
-			return pass.keep(b.options, stats)
+			return pass.keep(b.options, b.archive.isSmall(b.options), stats)
 		}
 		if err != nil {
 			return err
@@ -149,8 +149,8 @@ func (p *pass) next() (entry, error) {
 	return e, err
 }
 
-// keep makes the table known to the shard once all of it has been read, and stores that of a large shard.
-func (p *pass) keep(o Options, stats *statistics) error {
+// keep makes the table known to the shard once all of it has been read, and stores it unless it is made again in no time.
+func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	const many = 50_000 // members of a .tar, which take some 0.1 s to go through
 	s := p.shard
 	known := s.content.Load() != nil
@@ -158,7 +158,7 @@ func (p *pass) keep(o Options, stats *statistics) error {
 		p.table.gzip = tar.inflate.reader.Index()
 		s.content.Store(inflate.NewFile(s.file, p.table.gzip, s.memory))
 	}
-	large := s.format == gzipTar && s.info.Size() > int64(o.ShuffleBuffer) || s.format == plainTar && len(p.table.entries) > many
+	large := s.format == gzipTar && !small || s.format == plainTar && len(p.table.entries) > many
 	if !large || o.NoIndexFile || known {
 		return nil
 	}
@@ -278,8 +278,8 @@ type verdict struct {
 
 // judge says what the member is to a loader with these options. It fails for a class that is not in the vocabulary; a
 // vocabulary that is being collected grows.
-func (a *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
-	where, ignored, bad := a.admit(e)
+func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
+	where, ignored, bad := s.admit(e)
 	switch {
 	case ignored != "":
 		return verdict{ignored: ignored}, nil
@@ -299,7 +299,7 @@ func (a *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 	if v.sample {
 		label, known := classes.labels[where.class]
 		if !known {
-			return verdict{}, classes.unknown(a, e, where.class)
+			return verdict{}, classes.unknown(s, e, where.class)
 		}
 		v.label = label
 	}

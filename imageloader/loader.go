@@ -39,11 +39,13 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 )
 
@@ -54,16 +56,17 @@ type Loader struct {
 	index   atomic.Pointer[index]
 	pool    *decode.Pool
 	ring    *ring
-	memory  memoryPool
+	memory  *arena.Arena // of compressed images, and of inflating
 	stats   statistics
 	length  atomic.Int64 // samples per epoch; 0 when not known yet
 
 	streamsFirst bool // epoch 0 is in the order in which an archive is read without an index, also where there is one
 
 	mu      sync.Mutex
-	next    State  // where the next epoch starts
-	current *epoch // being read
-	ahead   *epoch // the next one, being read ahead of its use, or nil
+	next    State           // where the next epoch starts
+	current *epoch          // being read
+	ahead   *epoch          // the next one, being read ahead of its use, or nil
+	running map[*epoch]bool // all that have started and not stopped
 	closed  bool
 
 	closing  sync.Once
@@ -98,7 +101,7 @@ func openFrom(from files, path string, options Options) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Loader{options: o, next: State{Seed: o.Seed}}
+	l := &Loader{options: o, next: State{Seed: o.Seed}, memory: arena.New(o.ShuffleBuffer + o.aside()), running: map[*epoch]bool{}}
 	if err := l.open(from, path, classes); err != nil {
 		l.Close()
 		return nil, err
@@ -118,10 +121,10 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		}
 		return fmt.Errorf("imageloader: %w", err)
 	}
-	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), &l.stats); err != nil {
+	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), l.memory, &l.stats); err != nil {
 		return err
 	}
-	l.streamsFirst = classes.fixed && l.archive.inflated() > int64(o.ShuffleBuffer) && o.Ranks == 1
+	l.streamsFirst = classes.fixed && !l.archive.isSmall(o) && o.Ranks == 1
 	index, err := buildIndex(context.Background(), l.archive, o, classes, o.Ranks > 1, &l.stats)
 	if err != nil {
 		return err
@@ -134,6 +137,9 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 		}
 		if l.Len() == 0 {
 			return l.fail(fmt.Sprintf("%d images for %d ranks; take fewer ranks, or DropRest away", index.length, o.Ranks), ErrNoImages)
+		}
+		if o.DropLast && batch > l.Len() {
+			return fmt.Errorf("imageloader: Options.DropLast leaves nothing of %s: BatchSize is %d, and an epoch has %d images: %w", l.archive.path, batch, l.Len(), ErrInvalidOptions)
 		}
 		batch = min(batch, l.Len())
 	}
@@ -165,7 +171,8 @@ func (l *Loader) adopt(x *index) {
 // reads on into the next epoch when one has been read, as far as there are free buffers.
 //
 // The sequence is to be used once and ends with its first error: that of ctx (its cause), ErrClosed after Close, ErrBusy
-// while another epoch is being read, ErrArchive or ErrBadMember. Each batch must be released, by whoever uses it last; while
+// while another epoch is being read, ErrArchive or ErrBadMember; the first epoch of an archive that Open did not read, and what it
+// would have said, ErrUnknownClass or ErrNoImages. Each batch must be released, by whoever uses it last; while
 // Options.Buffers batches are unreleased, the loop waits for one of them, for ctx, or for Close.
 func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 	var used atomic.Bool
@@ -248,7 +255,7 @@ func (l *Loader) readAhead(e *epoch) {
 
 // end waits until the epoch's goroutines are gone, and those of the next one where this one was left before its end.
 func (l *Loader) end(e *epoch) {
-	e.stop(context.Canceled)
+	l.stop(e, context.Canceled)
 	l.mu.Lock()
 	l.current = nil
 	ahead := l.ahead
@@ -259,8 +266,16 @@ func (l *Loader) end(e *epoch) {
 	}
 	l.mu.Unlock()
 	if ahead != nil {
-		ahead.stop(context.Canceled)
+		l.stop(ahead, context.Canceled)
 	}
+}
+
+// stop ends an epoch and waits for it. Until then the loader is not closed.
+func (l *Loader) stop(e *epoch, cause error) {
+	e.stop(cause)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.running, e)
 }
 
 // Restore makes the next epoch start at a state, with the seed of that state. It does not touch an epoch that is being read.
@@ -268,7 +283,7 @@ func (l *Loader) end(e *epoch) {
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
 	if ahead != nil {
-		ahead.stop(context.Canceled)
+		l.stop(ahead, context.Canceled)
 	}
 	return err
 }
@@ -280,7 +295,7 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	if l.closed {
 		return nil, l.errClosed()
 	}
-	if err := s.check(l.Len()); err != nil {
+	if err := s.check(l.Len(), l.options.Ranks > 1); err != nil {
 		return nil, l.fail("cannot continue from this state: "+err.Error(), ErrInvalidState)
 	}
 	if l.ahead != nil && l.ahead.from != s {
@@ -300,10 +315,11 @@ func (l *Loader) Len() int { return int(l.length.Load()) }
 
 // Batches returns the number of batches in an epoch if all images are usable, 0 while it is not known.
 func (l *Loader) Batches() int {
-	if l.options.DropLast {
-		return l.Len() / l.options.BatchSize
+	whole, rest := l.Len()/l.options.BatchSize, l.Len()%l.options.BatchSize
+	if rest > 0 && !l.options.DropLast {
+		return whole + 1
 	}
-	return (l.Len() + l.options.BatchSize - 1) / l.options.BatchSize
+	return whole
 }
 
 // Shape returns the shape of the largest batch: uint8 [n, height, width, channels].
@@ -329,7 +345,7 @@ func (l *Loader) Pin() error {
 // Stats returns what the loader has done since Open.
 func (l *Loader) Stats() Stats {
 	s := l.stats.snapshot()
-	s.Decode, s.Workers, s.Buffers = l.pool.Busy(), l.pool.Workers(), l.options.Buffers
+	s.Decode, s.Workers, s.Buffers = max(l.pool.Busy(), s.Decode), l.pool.Workers(), l.options.Buffers
 	for _, shard := range l.archive.shards {
 		if content := shard.content.Load(); content != nil {
 			s.Inflate += content.Busy()
@@ -349,15 +365,14 @@ func (l *Loader) Close() error {
 func (l *Loader) close() error {
 	l.mu.Lock()
 	l.closed = true
-	running := []*epoch{l.current, l.ahead}
+	running := slices.Collect(maps.Keys(l.running))
 	l.mu.Unlock()
 	for _, e := range running {
-		if e != nil {
-			e.stop(l.errClosed())
-		}
+		e.stop(l.errClosed())
 	}
 	var errs []error
 	if l.pool != nil {
+		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // which a closed pool forgets
 		errs = append(errs, l.pool.Close())
 	}
 	if l.archive != nil {
@@ -366,6 +381,7 @@ func (l *Loader) close() error {
 	if l.ring != nil {
 		errs = append(errs, l.ring.close())
 	}
+	l.memory.Close()
 	for _, err := range errs {
 		if err != nil {
 			return fmt.Errorf("imageloader: closing: %w", err)

@@ -11,7 +11,7 @@ type entry struct {
 	number int    // from 1, in the archive's order
 	name   string // as stored
 	size   int64  // bytes; -1 below a directory, where it is known once the file is open
-	offset int64  // of the content, in a .tar
+	offset int64  // of the content in the .tar, in what a .tgz inflates to
 	kind   entryKind
 }
 
@@ -54,7 +54,7 @@ type place struct {
 //
 // Links are never followed, so nothing outside the archive can be reached by one. Names with ".." or from the root are
 // refused although nothing is ever written under them: their class would be a guess.
-func (a *shard) admit(e entry) (where place, ignored string, bad *Error) {
+func (s *shard) admit(e entry) (where place, ignored string, bad *Error) {
 	switch e.kind {
 	case subdirectory:
 		return place{}, "", nil
@@ -68,11 +68,11 @@ func (a *shard) admit(e entry) (where place, ignored string, bad *Error) {
 	directories := strings.Split(e.name, "/")
 	for _, f := range directories {
 		if f == ".." {
-			return place{}, "", a.badMember(e, nil, "unsafe name: it contains \"..\"")
+			return place{}, "", s.badMember(e, nil, "unsafe name: it contains \"..\"")
 		}
 	}
 	if strings.HasPrefix(e.name, "/") {
-		return place{}, "", a.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
+		return place{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
 	}
 	directories = strings.Split(path.Clean(e.name), "/") // "./train/cat/1.jpg" is usual
 	for _, f := range directories {
@@ -85,13 +85,13 @@ func (a *shard) admit(e entry) (where place, ignored string, bad *Error) {
 	}
 	last := len(directories) - 1
 	if last > 0 && !utf8.ValidString(directories[last-1]) {
-		return place{}, "", a.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
+		return place{}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
 	}
 	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
 		return place{}, ignoredNotImage, nil
 	}
 	if last == 0 {
-		return place{}, "", a.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE")
+		return place{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE")
 	}
 	where.class = directories[last-1]
 	if last > 1 {
@@ -99,17 +99,17 @@ func (a *shard) admit(e entry) (where place, ignored string, bad *Error) {
 		where.above = strings.Join(directories[:last-1], "/")
 	}
 	if e.kind == sparseFile {
-		return where, "", a.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
+		return where, "", s.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
 	}
-	return where, "", a.tooLarge(e)
+	return where, "", s.tooLarge(e)
 }
 
 // tooLarge returns what is wrong with a member that is larger than allowed, else nil.
-func (a *shard) tooLarge(e entry) *Error {
-	if e.size <= int64(a.maxMember) {
+func (s *shard) tooLarge(e entry) *Error {
+	if e.size <= int64(s.maxMember) {
 		return nil
 	}
-	return a.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, a.maxMember)
+	return s.badMember(e, nil, "too large: %d bytes, and Options.MaxMemberBytes allows %d", e.size, s.maxMember)
 }
 
 func isDirectoryName(s string) bool {

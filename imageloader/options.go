@@ -16,14 +16,14 @@ type Options struct {
 	Train bool
 
 	BatchSize int  // images per batch; 0 means 128. The last batch of an epoch may be smaller
-	DropLast  bool // leave out a last batch smaller than BatchSize
+	DropLast  bool // leave out a last batch smaller than BatchSize; an error where that leaves nothing
 
 	// Split, when not empty, selects the images below that directory: "train" takes train/cat/1.jpg, and "photos/train" takes
 	// photos/train/cat/1.jpg.
 	Split string
 
-	// Classes and ClassFile give the names of the classes; a label is an index into them. ClassFile is a text file with one
-	// class a line. With neither, the classes are those of the whole archive, every split included, sorted by name. An image
+	// Classes and ClassFile give the names of the classes; a label is an index into them. ClassFile is a text file of the
+	// operating system, also with OpenFS, with one class a line. With neither, the classes are those of the whole archive, every split included, sorted by name. An image
 	// of another class is an error.
 	Classes   []string
 	ClassFile string
@@ -56,7 +56,7 @@ type Options struct {
 	IndexDir    string
 	NoIndexFile bool
 
-	// ReadRetries is how often a read that fails is tried again, after a pause that grows from 20 ms; 0 means 3, below 0 never.
+	// ReadRetries is how often a read that fails is tried again, after a pause that grows from 20 ms to 1 s; 0 means 3, below 0 never.
 	// ReadTimeout is how long one may take, 0 means for ever; what is read late is dropped.
 	ReadRetries int
 	ReadTimeout time.Duration
@@ -126,6 +126,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if len(o.Classes) > 0 && o.ClassFile != "" {
 		return refuse("Classes and ClassFile are both set; drop one")
+	}
+	if o.NoIndexFile && o.IndexDir != "" {
+		return refuse("IndexDir and NoIndexFile are both set; drop one")
 	}
 
 	if o.ReadTimeout < 0 {

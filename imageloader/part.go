@@ -120,10 +120,18 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	if len(e.parts) == 0 && len(e.pending) > 0 && e.spare != nil {
 		short = e.short
 	}
+	var missing chan int
+	wanted := 0
+	if done == nil && len(e.items) == 0 && l.options.Ranks > 1 {
+		if wanted = e.left() - e.planned() - len(e.pending); wanted > 0 {
+			missing = e.missing
+		}
+	}
 	began := time.Now()
 	select {
 	case <-short:
 		e.early = true
+	case missing <- wanted:
 	case more, ok := <-items:
 		e.ended = !ok
 		e.pending = append(e.pending, more...)
@@ -320,11 +328,11 @@ func (e *epoch) abandon() {
 // finish ends the epoch: with io.EOF, or because too many of its images were unusable.
 func (e *epoch) finish() error {
 	l := e.loader
-	if e.readErr != nil {
+	if e.ended && e.readErr != nil {
 		return e.readErr
 	}
 	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last ones are dropped
-	if err := l.archive.tooMany(e.bad, e.place.Skipped, samples, l.options.MaxSkipRate); err != nil {
+	if err := l.archive.tooMany(e.bad, e.unusable, samples, l.options.MaxSkipRate); err != nil {
 		return err
 	}
 	return io.EOF

@@ -32,6 +32,7 @@ type sequence struct {
 	workers  int
 	streamed bool // in the archive's order, but for what the shuffle buffer makes of it
 	out      chan<- []item
+	missing  <-chan int      // with ranks, once all of the rank's samples are sent: how many are wanted in place of unusable ones
 	short    chan<- struct{} // offered a value while no more can be read until some of what was sent is decoded
 	pending  []item          // not sent yet
 }
@@ -89,18 +90,28 @@ func (s *sequence) runAny() (*index, error) {
 	}
 	n, share := s.index.length, s.options.share(s.index.length)
 	until := share
-	if s.options.Ranks > 1 {
-		until = 2 * share // from share on in place of unusable ones, as far as the assembler wants them
-	}
-	for k := s.from.Position; k < until; {
+	for k := s.from.Position; ; {
+		if k >= until && s.options.Ranks == 1 {
+			return nil, nil
+		}
+		if k >= until {
+			if err := s.flush(); err != nil {
+				return nil, err
+			}
+			select {
+			case wanted := <-s.missing:
+				until = k + wanted
+			case <-s.ctx.Done():
+				return nil, context.Cause(s.ctx)
+			}
+		}
 		place := (s.options.Rank*share + k%share) % n
-		count := min(share-k%share, n-place)
+		count := min(until-k, share-k%share, n-place)
 		if err := run(place, place+count); err != nil {
 			return nil, err
 		}
 		k += count
 	}
-	return nil, nil
 }
 
 // runSamples reads some places of the epoch's order, of an archive whose samples can be read one by one.
@@ -311,7 +322,7 @@ func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error
 	for {
 		it, err := s.nextStreamed(b, pass)
 		if err == io.EOF {
-			return pass.keep(s.options, s.stats)
+			return pass.keep(s.options, s.archive.isSmall(s.options), s.stats)
 		}
 		if err == nil {
 			err = take(it)

@@ -3,12 +3,15 @@ package imageloader
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
@@ -339,5 +342,63 @@ func TestEpoch_Ranks_Blocks(t *testing.T) {
 	}
 	if len(seen) != 250 || twice != 2 {
 		t.Errorf("%d different images, %d of them twice; want 250, and 2 to make 3 times 84", len(seen), twice)
+	}
+}
+
+// A rank whose images are largely unusable repeats its usable ones until it has as many as the others; each unusable one counts once,
+// and every batch's state can be gone on from.
+func TestEpoch_Ranks_Repeat(t *testing.T) {
+	for _, s := range sources(t, damaged(numbered(20), 0, 1, 2, 4, 5, 6, 8)) {
+		o := options()
+		s.change(&o)
+		o.Ranks, o.MaxSkipRate, o.BatchSize = 2, 0.7, 3
+		l := open(t, s.path, o)
+		var lines []string
+		var states []State
+		images := 0
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, states, images = append(lines, line(batch)), append(states, batch.State), images+batch.N
+			batch.Release()
+		}
+		if images != 10 {
+			t.Errorf("%s: got %d images, want 10", s.name, images)
+		}
+		for i, state := range states {
+			if err := l.Restore(state); err != nil {
+				t.Fatal(err)
+			}
+			wantLines(t, fmt.Sprintf("%s after batch %d", s.name, i), read(t, l), lines[i+1:])
+		}
+		o.MaxSkipRate = 0.6
+		_, err := tryRead(open(t, s.path, o))
+		wantError(t, err, ErrBadMember, "7 of 10 images are unusable")
+	}
+}
+
+// Nothing is read for a rank beyond its part, and an epoch that was delivered does not fail for what nobody needed.
+func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
+	data := tarOf(numbered(400))
+	o := options()
+	o.Ranks, o.ReadRetries, o.BatchSize = 2, -1, 100
+	var reads, allowed atomic.Int64
+	allowed.Store(math.MaxInt64)
+	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
+		if reads.Add(1) > allowed.Load() {
+			return 0, errors.New("line is down")
+		}
+		return bytes.NewReader(data).ReadAt(p, off)
+	}), int64(len(data)), "far.tar", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeWhole(t, l)
+	for range 20 {
+		allowed.Store(reads.Load() + 200)
+		if got := read(t, l); len(got) != 2 {
+			t.Fatalf("got %d batches", len(got))
+		}
 	}
 }

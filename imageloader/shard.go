@@ -110,9 +110,6 @@ func (s *shard) open(ctx context.Context) (stream, error) {
 	return s.openTar(), nil
 }
 
-// canSeek says whether members can be read in any order.
-func (s *shard) canSeek() bool { return s.format != gzipTar || s.content.Load() != nil }
-
 // read returns the content of a member of a .tar or a directory, in memory from take, as stream.content does.
 func (s *shard) read(e entry, take func(bytes int) []byte) ([]byte, error) {
 	if s.format == directory {

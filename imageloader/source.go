@@ -134,12 +134,14 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 	return copy(p, read), err
 }
 
+const shortestPause, longestPause = 20 * time.Millisecond, time.Second // between one try and the next
+
 // attempt calls read until it succeeds, or has failed too often, with a longer pause each time. What is wrong with a member, or
 // with the caller's rights, is not tried again.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
-	const pause = 20 * time.Millisecond
+	pause := shortestPause
 	for tries := 1; ; tries++ {
 		value, err := inTime(p.timeout, read)
 		var final *Error
@@ -154,7 +156,8 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 			return value, err
 		}
 		p.stats.update(func(s *Stats) { s.Retries++ })
-		time.Sleep(pause << (tries - 1))
+		time.Sleep(pause)
+		pause = min(2*pause, longestPause)
 	}
 }
 

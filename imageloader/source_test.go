@@ -1,6 +1,7 @@
 package imageloader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -151,5 +154,96 @@ func TestOpenReaderAt_Index(t *testing.T) {
 	}
 	if found, _ := filepath.Glob(o.IndexDir + "/a.tgz-*.index"); len(found) != 1 {
 		t.Errorf("index files %v", found)
+	}
+}
+
+// readerFunc is an io.ReaderAt.
+type readerFunc func(p []byte, off int64) (int, error)
+
+func (f readerFunc) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
+
+// Close waits also for an epoch that somebody else is just ending: when it returns nothing is read any more.
+func TestLoader_Close_WhileLeaving(t *testing.T) {
+	checkLeaks(t)
+	data := tarOf(numbered(200))
+	var mu sync.Mutex
+	seen := map[int64]int{}
+	again := func(off int64) int { // of the second epoch
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[off]++; seen[off] == 2 && off >= 512 { // the first header is read twice by Open
+			seen[-1]++
+		}
+		return seen[-1]
+	}
+	var inside atomic.Int64
+	release := make(chan struct{})
+	o := options()
+	o.Train, o.BatchSize, o.Buffers, o.Workers = true, 50, 8, 1
+	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
+		if again(off) > 30 {
+			inside.Add(1)
+			defer inside.Add(-1)
+			<-release
+		}
+		return bytes.NewReader(data).ReadAt(p, off)
+	}), int64(len(data)), "far.tar", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		for batch, err := range l.Epoch(context.Background()) {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			batch.Release()
+			for inside.Load() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return // which waits for the reads of the epoch behind this one
+		}
+	}()
+	for leaving := false; !leaving; time.Sleep(time.Millisecond) {
+		l.mu.Lock()
+		leaving = inside.Load() > 0 && l.current == nil && l.ahead == nil
+		l.mu.Unlock()
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		closeWhole(t, l)
+	}()
+	select {
+	case <-closed:
+		t.Errorf("Close has returned, and %d reads are under way", inside.Load())
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(release)
+	<-closed
+	<-left
+}
+
+// A slow disk is named as such, also while the archive is read for the first time.
+func TestStats_Bottleneck_SlowReader(t *testing.T) {
+	packed := gzipOf(tarOf(noisy(250)))
+	o := blockOptions()
+	o.Train, o.Classes, o.NoIndexFile = false, []string{"a", "b", "c"}, true
+	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
+		time.Sleep(30 * time.Millisecond)
+		return bytes.NewReader(packed).ReadAt(p, off)
+	}), int64(len(packed)), "far.tgz", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeWhole(t, l)
+	for range 2 {
+		before := l.Stats()
+		read(t, l)
+		if s := l.Stats().Since(before); !strings.HasPrefix(s.Bottleneck(), "read") {
+			t.Errorf("got %q, read %v, inflate %v", s.Bottleneck(), s.Read, s.Inflate)
+		}
 	}
 }

@@ -19,8 +19,9 @@ func (s State) NextEpoch() State {
 	return State{Seed: s.Seed, Epoch: s.Epoch + 1, Samples: s.Samples}
 }
 
-// check fails for a state that is not of an epoch of so many samples; 0 when their number is not known.
-func (s State) check(samples int) error {
+// check fails for a state that is not of an epoch of so many samples; 0 when their number is not known. With ranks samples may be
+// repeated.
+func (s State) check(samples int, ranks bool) error {
 	switch {
 	case s.Epoch < 0 || s.Batch < 0 || s.Position < 0 || s.Skipped < 0 || s.Samples < 0 || s.Skipped > s.Position:
 		return fmt.Errorf("%+v has a value out of range", s)
@@ -28,7 +29,7 @@ func (s State) check(samples int) error {
 		return nil
 	case s.Samples != 0 && s.Samples != samples:
 		return fmt.Errorf("it was saved from an epoch of %d images, and this one has %d", s.Samples, samples)
-	case s.Position > samples:
+	case s.Position > samples && !ranks, s.Position-s.Skipped > samples:
 		return fmt.Errorf("its position is %d, in an epoch of %d images", s.Position, samples)
 	}
 	return nil

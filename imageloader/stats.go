@@ -46,11 +46,12 @@ type Stats struct {
 	Buffers int
 }
 
-// Since returns what was counted since an earlier Stats of the same loader. The texts are those of s.
+// Since returns what was counted since an earlier Stats of the same loader. The texts, and Ignored, are those of s.
 func (s Stats) Since(earlier Stats) Stats {
 	s.Batches -= earlier.Batches
 	s.Samples -= earlier.Samples
 	s.Bytes -= earlier.Bytes
+	s.Retries -= earlier.Retries
 	s.Elapsed -= earlier.Elapsed
 	s.Read -= earlier.Read
 	s.Inflate -= earlier.Inflate
@@ -83,7 +84,7 @@ func (s Stats) Bottleneck() string {
 	case share(s.WaitForSamples) > starved:
 		stage = "inflate"
 	}
-	return fmt.Sprintf("%s, %.1f of %d cores", stage, share(s.Read+s.Inflate+s.Decode), runtime.GOMAXPROCS(0))
+	return fmt.Sprintf("%s, %.1f of %d cores", stage, share(s.Inflate+s.Decode), runtime.GOMAXPROCS(0))
 }
 
 const maxExamples = 5
@@ -94,7 +95,7 @@ type statistics struct {
 	stats   Stats
 	began   time.Time    // of the loop that runs; zero where none does
 	read    atomic.Int64 // nanoseconds in ReadAt and Read of files
-	inflate atomic.Int64 // and in inflating, reading included
+	inflate atomic.Int64 // and in inflating from the beginning
 }
 
 func (s *statistics) snapshot() Stats {

@@ -296,3 +296,27 @@ func FuzzIndex(f *testing.F) {
 		}
 	})
 }
+
+// Whether an archive is kept depends on all of its shards, and so does whether they get index files.
+func TestOpen_IndexOfSmallShards(t *testing.T) {
+	folder := t.TempDir()
+	all := noisy(120)
+	largest := 0
+	for i := range 4 {
+		packed := gzipOf(tarOf(all[30*i : 30*i+30]))
+		largest = max(largest, len(packed))
+		if err := os.WriteFile(fmt.Sprintf("%s/s-%d.tgz", folder, i), packed, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := blockOptions()
+	o.NoIndexFile, o.ShuffleBuffer = false, largest+1
+	for i := range 2 {
+		l := open(t, folder+"/s-*.tgz", o)
+		read(t, l)
+		if s := l.Stats(); len(s.IndexFiles) != 4 {
+			t.Errorf("opened %d times: index files %q, %s", i+1, s.IndexFiles, s.IndexError)
+		}
+		l.Close()
+	}
+}

@@ -21,14 +21,14 @@ type tarStream struct {
 	inflate *inflater // a .tgz
 }
 
-func (a *shard) openTar() *tarStream {
-	plain := &endWatch{SectionReader: io.NewSectionReader(a.file, 0, a.info.Size())}
-	return &tarStream{shard: a, tar: tar.NewReader(plain), plain: plain}
+func (s *shard) openTar() *tarStream {
+	plain := &endWatch{SectionReader: io.NewSectionReader(s.file, 0, s.info.Size())}
+	return &tarStream{shard: s, tar: tar.NewReader(plain), plain: plain}
 }
 
-func (a *shard) openGzip(ctx context.Context) *tarStream {
-	z := a.inflate(ctx)
-	return &tarStream{shard: a, tar: tar.NewReader(z), inflate: z}
+func (s *shard) openGzip(ctx context.Context) *tarStream {
+	z := s.inflate(ctx)
+	return &tarStream{shard: s, tar: tar.NewReader(z), inflate: z}
 }
 
 func (s *tarStream) next() (entry, error) {
@@ -37,7 +37,7 @@ func (s *tarStream) next() (entry, error) {
 		if err == io.EOF {
 			return entry{}, s.finish()
 		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are judged in entry.admit
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are judged in shard.admit
 			return entry{}, s.explain(err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
@@ -52,6 +52,7 @@ func (s *tarStream) next() (entry, error) {
 		if s.plain != nil {
 			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
 		} else {
+			s.inflate.count()
 			s.current.offset = s.inflate.at // a tar.Reader reads no further than it must
 		}
 		return s.current, nil
@@ -69,7 +70,7 @@ func (s *tarStream) content(take func(bytes int) []byte) ([]byte, error) {
 func (s *tarStream) close() {
 	if s.inflate != nil {
 		s.inflate.reader.Close()
-		s.shard.stats.inflate.Add(int64(s.inflate.reader.Busy()))
+		s.inflate.count()
 	}
 }
 

@@ -64,13 +64,18 @@ func (j *joiner) isAt(s *segment) bool {
 // serial inflates here what begins before stop.
 func (j *joiner) serial(stop uint64) {
 	for !j.ended && j.place.bit < stop && j.ctx.Err() == nil {
+		began := time.Now()
 		in := input{file: j.file, size: j.size, begin: int64(j.place.bit / 8)}
 		err := in.grow(more, in.begin)
 		if err != nil {
 			j.hand(&segment{begin: j.place, whole: true, buffers: &j.buffers, end: atBoundary, next: j.place, err: err})
 			return
 		}
-		j.inflate(in, j.place, stop, j.hand)
+		j.inflate(in, j.place, stop, func(s *segment) bool {
+			j.busy.Add(int64(time.Since(began)))
+			defer func() { began = time.Now() }() // hand waits
+			return j.hand(s)
+		})
 	}
 }
 

@@ -36,7 +36,8 @@ type Reader struct {
 	size    int64
 	workers int
 	buffers buffers
-	busy    atomic.Int64 // nanoseconds
+	busy    atomic.Int64 // nanoseconds, reading included
+	reading timedFile
 
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -63,7 +64,8 @@ func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l l
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	r := &Reader{file: file, size: size, workers: o.Workers, out: make(chan *segment), index: Index{fileSize: size}}
+	r := &Reader{reading: timedFile{ReaderAt: file}, size: size, workers: o.Workers, out: make(chan *segment), index: Index{fileSize: size}}
+	r.file = &r.reading
 	r.buffers = buffers{limits: l, memory: arena.New((o.Workers + 2) * usualMemory)}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	r.looking, r.enough = context.WithCancel(r.ctx)
@@ -97,8 +99,25 @@ func (r *Reader) Index() *Index {
 // Members returns the number of gzip members whose bytes have been read to their end.
 func (r *Reader) Members() int { return r.members }
 
-// Busy returns the time that the inflating has taken so far, of all cores together, with that in the file's ReadAt.
-func (r *Reader) Busy() time.Duration { return time.Duration(r.busy.Load()) }
+// Busy returns the time that inflating has taken so far, of all goroutines together, without that in the file's ReadAt.
+func (r *Reader) Busy() time.Duration {
+	reading := r.reading.took.Load() // first: it is part of the other
+	return time.Duration(max(r.busy.Load()-reading, 0))
+}
+
+// timedFile is a file that counts the time in ReadAt.
+type timedFile struct {
+	io.ReaderAt
+	took atomic.Int64 // nanoseconds
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *timedFile) ReadAt(p []byte, off int64) (int, error) {
+	began := time.Now()
+	n, err := f.ReaderAt.ReadAt(p, off)
+	f.took.Add(int64(time.Since(began)))
+	return n, err
+}
 
 // Read implements io.Reader.
 func (r *Reader) Read(p []byte) (int, error) {
