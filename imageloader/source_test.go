@@ -232,7 +232,7 @@ func TestStats_Bottleneck_SlowReader(t *testing.T) {
 	o := blockOptions()
 	o.Train, o.Classes, o.NoIndexFile = false, []string{"a", "b", "c"}, true
 	l, err := OpenReaderAt(readerFunc(func(p []byte, off int64) (int, error) {
-		time.Sleep(30 * time.Millisecond)
+		time.Sleep(150 * time.Millisecond)
 		return bytes.NewReader(packed).ReadAt(p, off)
 	}), int64(len(packed)), "far.tgz", o)
 	if err != nil {
