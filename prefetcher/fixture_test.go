@@ -11,11 +11,9 @@ import (
 	"image/color"
 	"image/png"
 	"iter"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +22,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 const side = 8
@@ -94,26 +93,12 @@ func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	}
 }
 
-// checkLeaks fails the test if it leaves goroutines or handles behind. The default stream is closed: its thread is made anew.
+// checkLeaks fails the test if it leaves goroutines or handles behind. Default streams are closed.
 func checkLeaks(t *testing.T) {
-	handles, goroutines := cgotorch.LiveHandles(), runtime.NumGoroutine()
-	t.Cleanup(func() {
+	t.Helper()
+	leaktest.Check(t, cgotorch.LiveHandles, func() {
 		for _, d := range devices() {
 			cgotorch.DefaultStream(d).Close()
-		}
-		deadline := time.Now().Add(10 * time.Second)
-		settled := func() bool { // a Prefetcher closed in its loop is freed by a goroutine of its own
-			return runtime.NumGoroutine() <= goroutines && maps.Equal(cgotorch.LiveHandles(), handles)
-		}
-		for !settled() && time.Now().Before(deadline) {
-			time.Sleep(time.Millisecond)
-		}
-		if n := runtime.NumGoroutine(); n > goroutines {
-			buf := make([]byte, 1<<20)
-			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
-		}
-		if got := cgotorch.LiveHandles(); !maps.Equal(got, handles) {
-			t.Errorf("handles %v, %v before", got, handles)
 		}
 	})
 }

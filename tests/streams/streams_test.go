@@ -4,7 +4,6 @@ package streams
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 const goroutines = 64
@@ -24,15 +24,12 @@ func devices() []cgotorch.Device {
 	return []cgotorch.Device{cgotorch.CPU}
 }
 
-// onEach runs the test on each device and fails it if handles are left.
+// onEach runs the test on each device and fails it if handles or goroutines are left.
 func onEach(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	for _, d := range devices() {
 		t.Run(d.String(), func(t *testing.T) {
-			before := cgotorch.LiveHandles()
+			leaktest.Check(t, cgotorch.LiveHandles)
 			test(t, d)
-			if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
-				t.Errorf("live handles: got %v, want %v", after, before)
-			}
 		})
 	}
 }
