@@ -128,8 +128,7 @@ func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 // prefetch runs step on a with batches enough to fill each slot twice.
 func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 	s.Helper()
-	source := &endless{n: 2, hw: 4, labels: make([]int64, 2), slab: s.slab(2*8 + 2*4*4*3)}
-	ahead, err := prefetcher.New(source, s.device, prefetcher.Options{})
+	ahead, err := prefetcher.New(newEndless(s, 2, 4), s.device, prefetcher.Options{})
 	if err != nil {
 		s.Fatal(err)
 	}
