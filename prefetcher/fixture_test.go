@@ -216,6 +216,24 @@ func start(t testing.TB, source Source, d cgotorch.Device, o Options) *Prefetche
 	return p
 }
 
+// eachBatch runs fn for each batch of an epoch, in a Do of the stream that uses it.
+func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor)) {
+	t.Helper()
+	for batch, err := range p.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		err := stream.Do(func(x *cgotorch.Exec) error {
+			images, labels := batch.Use(x)
+			fn(x, batch, images, labels)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // checkBatch compares a batch in the archive's order, the first image being number first, with the pixels that were written.
 func checkBatch(t *testing.T, x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor, first int) {
 	t.Helper()
