@@ -82,6 +82,25 @@ func newStream(t testing.TB, d Device) *Stream {
 	return s
 }
 
+// record is an event behind what is enqueued so far; the caller closes it.
+func record(t testing.TB, s *Stream) *Event {
+	t.Helper()
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func recordTiming(t testing.TB, s *Stream) *Event {
+	t.Helper()
+	e, err := s.RecordTiming()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // do runs fn, which must succeed, on a stream of the device.
 func do(t testing.TB, d Device, fn func(x *Exec)) {
 	t.Helper()

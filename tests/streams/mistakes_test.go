@@ -47,7 +47,7 @@ func (s *scene) until(ask func() (bool, error)) {
 // always makes to wait for what is enqueued on from so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
-	e := s.record(from)
+	e := record(s, from)
 	defer e.Close()
 	s.wait(to, e)
 }
@@ -58,15 +58,6 @@ func (s *scene) order(from, to *cgotorch.Stream) {
 	if s.right {
 		s.always(from, to)
 	}
-}
-
-func (s *scene) record(stream *cgotorch.Stream) *cgotorch.Event {
-	s.Helper()
-	e, err := stream.Record()
-	if err != nil {
-		s.Fatal(err)
-	}
-	return e
 }
 
 func (s *scene) wait(stream *cgotorch.Stream, e *cgotorch.Event) {
@@ -80,7 +71,7 @@ func (s *scene) hostWaits(from *cgotorch.Stream) {
 	if !s.right {
 		return
 	}
-	e := s.record(from)
+	e := record(s, from)
 	defer e.Close()
 	s.must(e.Synchronize())
 }
@@ -217,11 +208,11 @@ var mistakes = []struct {
 	}},
 	{"event recorded too early", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
 		t := s.shared(8)
-		e := s.record(s.a)
+		e := record(s, s.a)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
 		if s.right {
 			e.Close()
-			e = s.record(s.a)
+			e = record(s, s.a)
 		}
 		defer e.Close()
 		s.wait(s.b, e)
@@ -230,10 +221,10 @@ var mistakes = []struct {
 	{"event recorded again elsewhere", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
 		t := s.shared(8)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
-		e := s.record(s.a)
+		e := record(s, s.a)
 		if !s.right { // the variable is used for another recording meanwhile
 			e.Close()
-			e = s.record(s.c)
+			e = record(s, s.c)
 		}
 		defer e.Close()
 		s.wait(s.b, e)

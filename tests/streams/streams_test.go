@@ -34,6 +34,16 @@ func onEach(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	}
 }
 
+// record is an event behind what is enqueued so far; the caller closes it.
+func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
+	t.Helper()
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // together runs fn in n goroutines, each with a stream of its own.
 func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch.Stream) error) {
 	t.Helper()
@@ -172,11 +182,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 		for i := range passed {
 			passed[i] = make(chan *cgotorch.Event, 1)
 		}
-		first, err := home.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
-		passed[0] <- first
+		passed[0] <- record(t, home)
 		together(t, d, n, func(i int, s *cgotorch.Stream) error {
 			for range rounds {
 				e := <-passed[i]
@@ -226,10 +232,7 @@ func TestStreams_ShareATensor(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer weight.Close()
-		ready, err := home.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ready := record(t, home)
 		defer ready.Close()
 		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			if err := s.Wait(ready); err != nil {
