@@ -42,19 +42,25 @@ func TestMain(m *testing.M) {
 
 const cifar = "../../examples/train/data/cifar10-10k.tgz"
 
+// tgz reads an archive, which is closed at the end of the test.
+func tgz(t *testing.T, path string) *tar.Reader {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tar.NewReader(z)
+}
+
 // part writes an archive with the first images of each part of the CIFAR-10 archive; change, if not nil, may change a
 // member's bytes, or leave it out by nil.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
-	in, err := os.Open(cifar)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	inflated, err := gzip.NewReader(in)
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), "part.tgz")
 	out, err := os.Create(path)
 	if err != nil {
@@ -64,7 +70,7 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 	z := gzip.NewWriter(out)
 	w := tar.NewWriter(z)
 	left := map[string]int{"train": train, "test": test}
-	for r := tar.NewReader(inflated); left["train"]+left["test"] > 0; {
+	for r := tgz(t, cifar); left["train"]+left["test"] > 0; {
 		h, err := r.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -245,16 +251,7 @@ func TestTrain_Trace(t *testing.T) {
 
 func firstImage(t *testing.T, archive string) string {
 	t.Helper()
-	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := tar.NewReader(z)
+	r := tgz(t, archive)
 	h, err := r.Next()
 	if err != nil {
 		t.Fatal(err)
