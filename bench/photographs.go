@@ -15,28 +15,17 @@ import (
 // benchPhotographs trains ResNet-50 on a real archive, repeated so that an epoch has many steps, in this program beside PyTorch, and
 // then by examples/train.
 func benchPhotographs(c *config, emit func(row)) error {
-	once, err := c.find(imagenet.archive)
-	if err != nil {
-		return err
-	}
-	folder, err := os.MkdirTemp("", "bench-photographs-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(folder)
-	archive := filepath.Join(folder, "repeated.tgz")
-	times := c.or(1, 8) // 2,400 images, 257 MB: what the loader's shuffle buffer holds by default
-	all, err := readPhotographs(once)
-	if err != nil {
-		return err
-	}
-	if err := all.writeTgz(archive, times*len(all)); err != nil {
-		return err
-	}
-	if err := benchTrain(c, imagenet, archive, c.roundsOr(5), emit); err != nil {
-		return err
-	}
-	return examplesTrain(c, archive, times, folder, emit)
+	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
+		archive := filepath.Join(folder, "repeated.tgz")
+		times := c.or(1, 8) // 2,400 images, 257 MB: what the loader's shuffle buffer holds by default
+		if err := all.writeTgz(archive, times*len(all)); err != nil {
+			return err
+		}
+		if err := benchTrain(c, imagenet, archive, c.roundsOr(5), emit); err != nil {
+			return err
+		}
+		return examplesTrain(c, archive, times, folder, emit)
+	})
 }
 
 // examplesTrain runs the program examples/train and reports what its last line says.

@@ -161,10 +161,7 @@ func loseDevice(t *testing.T, d Device) {
 	if err := slab.Pin(); err != nil {
 		t.Fatal(err)
 	}
-	early, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	early := record(t, s)
 	var weights, graph *Tensor
 	err = s.Do(func(x *Exec) error {
 		weights = x.Keep(x.Ones(Float32, 4, 4))

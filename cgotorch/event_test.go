@@ -10,15 +10,9 @@ func TestEvent(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
-		start, err := s.RecordTiming()
-		if err != nil {
-			t.Fatal(err)
-		}
+		start := recordTiming(t, s)
 		s.Do(func(x *Exec) error { x.Ones(Float32, 1000); return nil })
-		end, err := s.RecordTiming()
-		if err != nil {
-			t.Fatal(err)
-		}
+		end := recordTiming(t, s)
 		if err := end.Synchronize(); err != nil {
 			t.Error(err)
 		}
@@ -31,11 +25,8 @@ func TestEvent(t *testing.T) {
 		if ms, err := end.Elapsed(end); ms != 0 || err != nil {
 			t.Errorf("Elapsed from itself gives %v, %v", ms, err)
 		}
-		plain, err := s.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = plain.Elapsed(start)
+		plain := record(t, s)
+		_, err := plain.Elapsed(start)
 		wantError(t, err, ErrInvalidArgument, "Event.Elapsed", "not recorded for timing")
 		for _, e := range []*Event{start, end, plain} {
 			e.Close()
@@ -72,21 +63,15 @@ func TestEvent_OfAnExec(t *testing.T) {
 func TestEvent_AfterClose(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, CPU)
-	e, err := s.RecordTiming()
-	if err != nil {
-		t.Fatal(err)
-	}
-	open, err := s.RecordTiming()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := recordTiming(t, s)
+	open := recordTiming(t, s)
 	defer open.Close()
 	for range 2 {
 		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 	}
-	_, err = e.Query()
+	_, err := e.Query()
 	wantError(t, err, ErrClosed, "Event.Query", "the event is closed", "event_test.go")
 	wantError(t, e.Synchronize(), ErrClosed, "Event.Synchronize")
 	_, err = e.Elapsed(open)
@@ -103,10 +88,7 @@ func TestEvent_AfterClose(t *testing.T) {
 func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, CPU)
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, s)
 	events := LiveHandles()["event"]
 	if _, err := e.lock("test"); err != nil { // as a call does
 		t.Fatal(err)
@@ -165,14 +147,8 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 	s, other := newStream(t, d), newStream(t, d)
 	warm(t, s)
 	s.Do(func(x *Exec) error { busy(x); return nil })
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, s)
+	watch := record(t, s)
 	defer watch.Close()
 	synchronized := make(chan error)
 	go func() { synchronized <- e.Synchronize() }()
@@ -197,22 +173,13 @@ func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	s, idle := newStream(t, d), newStream(t, d)
 	warm(t, s)
 	s.Do(func(x *Exec) error { x.Sleep(300 * time.Millisecond); return nil })
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, s)
+	watch := record(t, s)
 	defer watch.Close()
 	done := e.Done()
 	e.Close()
 	for range 8 {
-		again, err := idle.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := record(t, idle)
 		defer again.Close()
 	}
 	time.Sleep(20 * time.Millisecond) // the idle stream's are done by now

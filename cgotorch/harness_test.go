@@ -2,13 +2,14 @@ package cgotorch
 
 import (
 	"errors"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // devices are those that each test of operators runs on.
@@ -36,28 +37,16 @@ func cuda(t testing.TB) Device {
 	return CUDA(0)
 }
 
-// checkLeaks fails the test if handles or goroutines that it made are left when it ends. Nothing is left to the collector.
+// checkLeaks fails the test if handles or goroutines that it made are left when it ends. Default streams are closed.
 func checkLeaks(t testing.TB) {
 	t.Helper()
-	closeDefaults(t)
-	handles, goroutines := LiveHandles(), runtime.NumGoroutine()
-	t.Cleanup(func() {
-		closeDefaults(t)
-		if got := LiveHandles(); !maps.Equal(got, handles) {
-			t.Errorf("live handles: got %v, want %v", got, handles)
-		}
-		if !eventually(func() bool { return runtime.NumGoroutine() <= goroutines }) {
-			t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), goroutines, stacks())
+	leaktest.Check(t, LiveHandles, func() {
+		for _, d := range devices(t) {
+			if err := DefaultStream(d).Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
-}
-
-func closeDefaults(t testing.TB) {
-	for _, d := range devices(t) {
-		if err := DefaultStream(d).Close(); err != nil {
-			t.Error(err)
-		}
-	}
 }
 
 func liveTensors() int { return LiveHandles()["tensor"] }
@@ -91,6 +80,25 @@ func newStream(t testing.TB, d Device) *Stream {
 		}
 	})
 	return s
+}
+
+// record is an event behind what is enqueued so far; the caller closes it.
+func record(t testing.TB, s *Stream) *Event {
+	t.Helper()
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func recordTiming(t testing.TB, s *Stream) *Event {
+	t.Helper()
+	e, err := s.RecordTiming()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 // do runs fn, which must succeed, on a stream of the device.

@@ -10,10 +10,7 @@ func TestLiveHandles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, s)
 	s.Do(func(x *Exec) error {
 		x.Ones(Float32, 1)
 		x.Ones(Float32, 1)

@@ -68,17 +68,14 @@ func TestStream_AfterClose(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
-		e, err := s.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := record(t, s)
 		defer e.Close()
 		for range 2 {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
 		}
-		_, err = s.Record()
+		_, err := s.Record()
 		wantError(t, err, ErrClosed, "Stream.Record", "the stream is closed", "stream_test.go")
 		_, err = s.Query()
 		wantError(t, err, ErrClosed, "Stream.Query")
@@ -236,10 +233,7 @@ func TestStream_EventsOrder(t *testing.T) {
 // pass makes b wait for a.
 func pass(t *testing.T, a, b *Stream) {
 	t.Helper()
-	e, err := a.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, a)
 	if err := b.Wait(e); err != nil {
 		t.Fatal(err)
 	}
@@ -309,12 +303,9 @@ func TestStream_RunsBesideAnother(t *testing.T) {
 		if err := long.Do(func(x *Exec) error { busy(x); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		e, err := long.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := record(t, long)
 		isBusy(t, e, "enqueueing waited for the device")
-		err = short.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil })
+		err := short.Do(func(x *Exec) error { equal(t, x, x.Ones(Float32, 2), []float32{1, 1}); return nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -360,10 +351,7 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kept.Close()
-	e, err := a.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, a)
 	defer e.Close()
 	if err := b.Wait(e); err != nil {
 		t.Fatal(err)
@@ -542,10 +530,7 @@ func TestStream_HostWaits(t *testing.T) {
 		if err := s.Do(func(x *Exec) error { x.Sleep(100 * time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		e, err := s.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := record(t, s)
 		if done, err := s.Query(); done || err != nil {
 			t.Errorf("Stream.Query under work gives %v, %v", done, err)
 		}
@@ -681,10 +666,7 @@ func TestExternalStream_Refused(t *testing.T) {
 // A stream that nobody made is an error of each method, and no crash.
 func TestStream_Nil(t *testing.T) {
 	checkLeaks(t)
-	e, err := DefaultStream(CPU).Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, DefaultStream(CPU))
 	defer e.Close()
 	for name, s := range map[string]*Stream{"nil": nil, "zero": {}} {
 		for method, call := range map[string]func() error{

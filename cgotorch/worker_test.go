@@ -276,10 +276,7 @@ func TestDo_InsideADo(t *testing.T) {
 func TestDo_StreamsOwnMethodsInside(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, CPU)
-	e, err := s.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, s)
 	defer e.Close()
 	within(t, func() {
 		s.Do(func(x *Exec) error {

@@ -3,12 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "augment_pixels.h"
 #include "device.h"
 #include "exec.h"
+#include "images.h"
 #include "tensor.h"
 
 namespace ct {
@@ -161,7 +161,7 @@ void augment_on_cpu(const Batch& b) {
 // A block for each image, since a step may need all of it. It goes over the image once to write it, and before that once for each
 // step that needs the whole: two or three times what a pass over the memory takes, and nothing in between is stored.
 constexpr int kThreads = 1024;
-constexpr char kKernels[] = R"cuda(
+constexpr CudaProgram kProgram{"augment", augment::kPixelsText, R"cuda(
 template <int C>
 __device__ __forceinline__ void augment(const unsigned char* pixels, const unsigned char* flips, const Step* steps, int count, unsigned char* out,
                                         int height, int width) {
@@ -219,28 +219,17 @@ __device__ __forceinline__ void augment(const unsigned char* pixels, const unsig
   }
 KERNEL(augment_1, 1)
 KERNEL(augment_3, 3)
-)cuda";
-
-const CudaProgram& program() {
-  static const auto* const source =
-      new std::string(std::string("#define CT_FUNCTION __device__ __forceinline__\n") + augment::kPixelsText + kKernels);
-  static const CudaProgram program{"augment", source->c_str()};
-  return program;
-}
+)cuda"};
 
 void augment_on_cuda(Batch b, c10::Stream stream) {
   void* arguments[] = {&b.pixels, &b.flips, &b.steps, &b.count, &b.out, &b.height, &b.width};
-  cuda().launch(program(), b.channels == 1 ? "augment_1" : "augment_3", stream, static_cast<unsigned>(b.images), kThreads, arguments);
+  cuda().launch(kProgram, b.channels == 1 ? "augment_1" : "augment_3", stream, static_cast<unsigned>(b.images), kThreads, arguments);
 }
 
 void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& steps, const at::Tensor& out) {
-  TORCH_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.is_contiguous(),
-              "pixels must be contiguous uint8 [N, H, W, C]; got ", pixels.scalar_type(), " ", pixels.sizes());
+  images::check_pixels(pixels, flips);
   const int64_t n = pixels.size(0), c = pixels.size(3);
   TORCH_CHECK(c == 1 || c == 3, "pixels must have 1 or 3 channels; got ", pixels.sizes());
-  TORCH_CHECK(pixels.numel() <= INT32_MAX, "pixels may have 2^31 - 1 elements; got ", pixels.sizes());
-  TORCH_CHECK(flips == nullptr || (flips->scalar_type() == at::kBool && flips->numel() == n && flips->is_contiguous()),
-              "flips must be contiguous bool [", n, "]; got ", flips->scalar_type(), " ", flips->sizes());
   TORCH_CHECK(steps.scalar_type() == at::kFloat && steps.dim() == 3 && steps.size(0) == n && steps.size(1) <= kMaxSteps &&
                   steps.size(2) == 1 + augment::kStepValues && steps.is_contiguous(),
               "steps must be contiguous Float [", n, ", up to ", kMaxSteps, ", ", 1 + augment::kStepValues, "]; got ", steps.scalar_type(),
@@ -261,12 +250,7 @@ extern "C" ct_status* ct_augment_images(ct_exec x, const ct_tensor* pixels, cons
     const at::Tensor& from = ct::deref(pixels, "pixels").tensor;
     const at::Tensor& by = ct::deref(steps, "steps").tensor;
     const at::Tensor& to = ct::deref(out, "out").tensor;
-    for (const ct_tensor* tensor : {pixels, flips, steps, out}) {
-      if (tensor == nullptr) continue;
-      TORCH_CHECK(tensor->tensor.device() == x.stream->device, "a tensor lies on ", tensor->tensor.device(), ", the exec on ",
-                  x.stream->device);
-      ct::use(*tensor, *x.stream);
-    }
+    ct::use_here({pixels, flips, steps, out}, *x.stream);
     ct::check(from, flips == nullptr ? nullptr : &flips->tensor, by, to);
     if (from.numel() == 0) return;
     constexpr const char* op = "AugmentImages";

@@ -1,5 +1,4 @@
-// What an augmentation makes of one pixel, as C++ for the CPU and, as text, for CUDA's run-time compiler: one source, so that
-// both devices give the same bytes. Every float operation rounds as it stands: csrc/CMakeLists.txt and cuda_program.cc turn the
+// What an augmentation makes of one pixel: one source for the CPU and CUDA, so that both give the same bytes. Every float operation rounds as it stands: csrc/CMakeLists.txt and cuda_program.cc turn the
 // compilers' own fusing off.
 //
 // The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32, with PyTorch's fused multiply-add
@@ -8,12 +7,7 @@
 
 #include <math.h>
 
-// Both the code and a string of it. A line break is lost in the string, so no preprocessor line may stand inside.
-#define CT_ON_BOTH_DEVICES(name, ...) \
-  __VA_ARGS__                         \
-  inline constexpr char name[] = #__VA_ARGS__;
-
-#define CT_FUNCTION inline __attribute__((always_inline))  // in CUDA's text: __device__ __forceinline__
+#include "both_devices.h"
 
 namespace ct::augment {
 

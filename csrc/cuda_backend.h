@@ -13,7 +13,8 @@ namespace ct {
 
 // CUDA C++ without includes. Kernels are extern "C".
 struct CudaProgram {
-  const char* name;  // for errors
+  const char* name;    // for errors
+  const char* shared;  // what stands before the source: text of CT_ON_BOTH_DEVICES, or ""
   const char* source;
 };
 

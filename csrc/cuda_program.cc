@@ -64,7 +64,8 @@ std::string compile(const CudaProgram& program, const std::string& architecture)
     (void)nvrtc.destroy(&handle);
     throw Failure(CT_INTERNAL, std::string("compiling the kernel ") + program.name + " for " + architecture + ": " + nvrtc.error(code) + "\n" + log);
   };
-  check(nvrtc.create(&handle, program.source, program.name, 0, nullptr, nullptr));
+  const std::string source = std::string("#define CT_FUNCTION __device__ __forceinline__\n") + program.shared + program.source;
+  check(nvrtc.create(&handle, source.c_str(), program.name, 0, nullptr, nullptr));
   const std::string option = "--gpu-architecture=" + architecture;
   // A float operation rounds as it stands in the source, as on the CPU.
   const char* const options[] = {option.c_str(), "--std=c++17", "--fmad=false"};

@@ -9,19 +9,15 @@
 
 #include "device.h"
 #include "exec.h"
+#include "images.h"
 #include "tensor.h"
 
 namespace ct {
 namespace {
 
-constexpr int64_t kMaxChannels = 4;
-constexpr int64_t kLevels = 256;  // of a pixel
-
-// What both devices need to know. Distances in elements of the images' dtype.
-struct Geometry {
-  int32_t images, height, width, channels;
-  int64_t image, channel, row, column;
-};
+using images::Geometry;
+using images::kLevels;
+using images::kMaxChannels;
 
 struct Cut {
   int32_t kind, top, left, bottom, right;
@@ -97,21 +93,9 @@ void mix_labels_on_cpu(const int64_t* labels, float share, float rest, float* ou
   }
 }
 
-// A block makes kRows rows of one image. Neighbouring threads make neighbouring elements of a row, and blockDim.x is a multiple
-// of the channels, so that a thread stays in one channel and divides once.
-constexpr int kRows = 8;
-constexpr int kThreads = 256;
-constexpr CudaProgram kProgram{"mix", R"cuda(
-constexpr int kRows = 8;
-constexpr int kMaxChannels = 4;
-constexpr int kLevels = 256;
+constexpr CudaProgram kProgram{"mix", images::kText, R"cuda(
 constexpr int kMixUp = 1;
 constexpr int kCutMix = 2;
-
-struct Geometry {
-  int images, height, width, channels;
-  long long image, channel, row, column;
-};
 
 struct Cut {
   int kind, top, left, bottom, right;
@@ -245,8 +229,7 @@ extern "C" __global__ void mix_labels(const long long* labels, float share, floa
 template <typename T>
 void mix(const char* kernel, const at::Tensor& pixels, const uint8_t* flips, const at::Tensor& table, const int32_t* erased, const ct_mix& m,
          const at::Tensor& out, c10::Stream stream) {
-  Geometry g{static_cast<int32_t>(pixels.size(0)), static_cast<int32_t>(pixels.size(1)), static_cast<int32_t>(pixels.size(2)),
-             static_cast<int32_t>(pixels.size(3)), out.stride(0), out.stride(1), out.stride(2), out.stride(3)};
+  Geometry g = images::geometry(pixels, out);
   Cut cut{m.kind, m.top, m.left, m.bottom, m.right};
   double lambda = m.lambda;
   Inputs<T> in{static_cast<const uint8_t*>(pixels.const_data_ptr()), flips, static_cast<const T*>(table.const_data_ptr()), erased, {}};
@@ -254,29 +237,15 @@ void mix(const char* kernel, const at::Tensor& pixels, const uint8_t* flips, con
   T* to = static_cast<T*>(out.mutable_data_ptr());
   if (!out.is_cuda()) return mix_on_cpu(in, cut, lambda, to, g);
   void* arguments[] = {&in.pixels, &in.flips, &in.table, &in.erased, in.fill, &cut, &lambda, &to, &g};
-  const int64_t blocks = int64_t{g.images} * ((g.height + kRows - 1) / kRows);
-  cuda().launch(kProgram, kernel, stream, static_cast<unsigned>(blocks), kThreads / g.channels * g.channels, arguments);
+  images::launch(kProgram, kernel, stream, g, arguments);
 }
 
 void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& table, const at::Tensor* erased, const ct_mix& m,
            const at::Tensor& out) {
-  TORCH_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.is_contiguous(),
-              "pixels must be contiguous uint8 [N, H, W, C]; got ", pixels.scalar_type(), " ", pixels.sizes());
-  const int64_t n = pixels.size(0), h = pixels.size(1), w = pixels.size(2), c = pixels.size(3);
-  TORCH_CHECK(c >= 1 && c <= kMaxChannels, "pixels must have 1 to ", kMaxChannels, " channels; got ", pixels.sizes());
-  TORCH_CHECK(pixels.numel() <= INT32_MAX, "pixels may have 2^31 - 1 elements; got ", pixels.sizes());
-  TORCH_CHECK(flips == nullptr || (flips->scalar_type() == at::kBool && flips->numel() == n && flips->is_contiguous()),
-              "flips must be contiguous bool [", n, "]; got ", flips->scalar_type(), " ", flips->sizes());
+  images::check(pixels, flips, table, out);
+  const int64_t n = pixels.size(0);
   TORCH_CHECK(erased == nullptr || (erased->scalar_type() == at::kInt && erased->sizes() == at::IntArrayRef({n, 4}) && erased->is_contiguous()),
               "erased must be contiguous Int [", n, ", 4]; got ", erased->scalar_type(), " ", erased->sizes());
-  TORCH_CHECK((out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble || out.scalar_type() == at::kHalf ||
-               out.scalar_type() == at::kBFloat16) &&
-                  out.sizes() == at::IntArrayRef({n, c, h, w}),
-              "out must be Float, Double, Half or BFloat16 and [", n, ", ", c, ", ", h, ", ", w, "]; got ", out.scalar_type(), " ", out.sizes());
-  TORCH_CHECK(out.is_non_overlapping_and_dense() || out.numel() == 0, "out must be dense; got strides ", out.strides());
-  TORCH_CHECK(!out.requires_grad(), "out must not require a gradient");
-  TORCH_CHECK(table.scalar_type() == out.scalar_type() && table.is_contiguous() && table.sizes() == at::IntArrayRef({c, kLevels}),
-              "table must be contiguous ", out.scalar_type(), " [", c, ", ", kLevels, "]; got ", table.scalar_type(), " ", table.sizes());
   TORCH_CHECK(m.kind == CT_MIX_NONE || m.kind == CT_MIX_UP || m.kind == CT_MIX_CUT, "unknown kind of mix ", m.kind);
   TORCH_CHECK(m.kind != CT_MIX_UP || (m.lambda >= 0 && m.lambda <= 1), "lambda must be from 0 to 1; got ", m.lambda);
 }
@@ -293,12 +262,7 @@ ct_status* ct_mix_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* fl
     const at::Tensor& to = ct::deref(out, "out").tensor;
     const at::Tensor& values = ct::deref(table, "table").tensor;
     const ct_mix& how = ct::deref(mix, "mix");
-    for (const ct_tensor* tensor : {pixels, flips, table, erased, out}) {
-      if (tensor == nullptr) continue;
-      TORCH_CHECK(tensor->tensor.device() == x.stream->device, "a tensor lies on ", tensor->tensor.device(), ", the exec on ",
-                  x.stream->device);
-      ct::use(*tensor, *x.stream);
-    }
+    ct::use_here({pixels, flips, table, erased, out}, *x.stream);
     ct::check(from, flips == nullptr ? nullptr : &flips->tensor, values, erased == nullptr ? nullptr : &erased->tensor, how, to);
     if (from.numel() == 0) return;
     constexpr const char* op = "MixImages";
@@ -323,11 +287,7 @@ ct_status* ct_mix_labels(ct_exec x, const ct_tensor* labels, double lambda, cons
   return ct::executed(x, [&] {
     const at::Tensor& from = ct::deref(labels, "labels").tensor;
     const at::Tensor& to = ct::deref(out, "out").tensor;
-    for (const ct_tensor* tensor : {labels, out}) {
-      TORCH_CHECK(tensor->tensor.device() == x.stream->device, "a tensor lies on ", tensor->tensor.device(), ", the exec on ",
-                  x.stream->device);
-      ct::use(*tensor, *x.stream);
-    }
+    ct::use_here({labels, out}, *x.stream);
     TORCH_CHECK(from.scalar_type() == at::kLong && from.dim() == 1 && from.is_contiguous(), "labels must be contiguous Long [N]; got ",
                 from.scalar_type(), " ", from.sizes());
     TORCH_CHECK(to.scalar_type() == at::kFloat && to.dim() == 2 && to.size(0) == from.size(0) && to.is_contiguous() &&
@@ -343,7 +303,7 @@ ct_status* ct_mix_labels(ct_exec x, const ct_tensor* labels, double lambda, cons
     auto images = static_cast<int32_t>(to.size(0)), classes = static_cast<int32_t>(to.size(1));
     if (to.is_cuda()) {
       void* arguments[] = {&data, &share, &rest, &soft, &images, &classes};
-      ct::cuda().launch(ct::kProgram, "mix_labels", x.stream->stream, static_cast<unsigned>(images), ct::kThreads, arguments);
+      ct::cuda().launch(ct::kProgram, "mix_labels", x.stream->stream, static_cast<unsigned>(images), ct::images::kThreads, arguments);
     } else {
       ct::mix_labels_on_cpu(data, share, rest, soft, images, classes);
     }

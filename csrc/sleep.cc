@@ -9,7 +9,7 @@
 namespace {
 
 // One thread, so that other kernels find room beside it.
-constexpr ct::CudaProgram kProgram{"sleep", R"cuda(
+constexpr ct::CudaProgram kProgram{"sleep", "", R"cuda(
 __device__ long long now() {
   long long nanoseconds;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));

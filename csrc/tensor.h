@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 
 #include "cgotorch.h"
 #include "checker.h"
@@ -33,6 +34,9 @@ void use_checked(const ct_tensor& tensor, const ct_stream& stream);
 inline void use(const ct_tensor& tensor, const ct_stream& stream) {
   if (tensor.tensor.is_cuda() || checker::is_on()) use_checked(tensor, stream);
 }
+
+// The same for several, each of which must lie on the stream's device, also where that is the CPU; NULL stands for none.
+void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& stream);
 
 // The same for a stream that may be of another device, by a call that says where it runs.
 void use_elsewhere(const ct_tensor& tensor, const ct_stream& stream);

@@ -11,11 +11,9 @@ import (
 	"image/color"
 	"image/png"
 	"iter"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +22,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 const side = 8
@@ -94,26 +93,12 @@ func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	}
 }
 
-// checkLeaks fails the test if it leaves goroutines or handles behind. The default stream is closed: its thread is made anew.
+// checkLeaks fails the test if it leaves goroutines or handles behind. Default streams are closed.
 func checkLeaks(t *testing.T) {
-	handles, goroutines := cgotorch.LiveHandles(), runtime.NumGoroutine()
-	t.Cleanup(func() {
+	t.Helper()
+	leaktest.Check(t, cgotorch.LiveHandles, func() {
 		for _, d := range devices() {
 			cgotorch.DefaultStream(d).Close()
-		}
-		deadline := time.Now().Add(10 * time.Second)
-		settled := func() bool { // a Prefetcher closed in its loop is freed by a goroutine of its own
-			return runtime.NumGoroutine() <= goroutines && maps.Equal(cgotorch.LiveHandles(), handles)
-		}
-		for !settled() && time.Now().Before(deadline) {
-			time.Sleep(time.Millisecond)
-		}
-		if n := runtime.NumGoroutine(); n > goroutines {
-			buf := make([]byte, 1<<20)
-			t.Errorf("%d goroutines, %d before:\n%s", n, goroutines, buf[:runtime.Stack(buf, true)])
-		}
-		if got := cgotorch.LiveHandles(); !maps.Equal(got, handles) {
-			t.Errorf("handles %v, %v before", got, handles)
 		}
 	})
 }
@@ -229,6 +214,24 @@ func start(t testing.TB, source Source, d cgotorch.Device, o Options) *Prefetche
 	}
 	t.Cleanup(func() { p.Close() })
 	return p
+}
+
+// eachBatch runs fn for each batch of an epoch, in a Do of the stream that uses it.
+func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor)) {
+	t.Helper()
+	for batch, err := range p.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		err := stream.Do(func(x *cgotorch.Exec) error {
+			images, labels := batch.Use(x)
+			fn(x, batch, images, labels)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // checkBatch compares a batch in the archive's order, the first image being number first, with the pixels that were written.

@@ -1,7 +1,6 @@
 package prefetcher
 
 import (
-	"context"
 	"errors"
 	"math"
 	"strings"
@@ -16,29 +15,19 @@ func TestOptions_DTypeAndOrder(t *testing.T) {
 		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
 		for _, o := range []Options{{DType: cgotorch.BFloat16}, {DType: cgotorch.Float64, Contiguous: true}} {
 			p := start(t, loader, d, o)
-			for batch, err := range p.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
+			eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, _ *Batch, images, _ *cgotorch.Tensor) {
+				if images.DType() != o.DType {
+					t.Errorf("images are %v, want %v", images.DType(), o.DType)
 				}
-				err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
-					images, _ := batch.Use(x)
-					if images.DType() != o.DType {
-						t.Errorf("images are %v, want %v", images.DType(), o.DType)
-					}
-					if got := images.Strides()[1] != 1; got != o.Contiguous {
-						t.Errorf("strides %v, Contiguous is %v", images.Strides(), o.Contiguous)
-					}
-					got := x.Item(x.Select(x.Reshape(x.To(images, cgotorch.Float64), -1), 0, 0))
-					want := (float64(pixel(0, 0, 0, 0))/255 - imageNetMean[0]) / imageNetStd[0]
-					if math.Abs(got-want) > 0.01 {
-						t.Errorf("%v: first pixel %v, want %v", o.DType, got, want)
-					}
-					return nil
-				})
-				if err != nil {
-					t.Fatal(err)
+				if got := images.Strides()[1] != 1; got != o.Contiguous {
+					t.Errorf("strides %v, Contiguous is %v", images.Strides(), o.Contiguous)
 				}
-			}
+				got := x.Item(x.Select(x.Reshape(x.To(images, cgotorch.Float64), -1), 0, 0))
+				want := (float64(pixel(0, 0, 0, 0))/255 - imageNetMean[0]) / imageNetStd[0]
+				if math.Abs(got-want) > 0.01 {
+					t.Errorf("%v: first pixel %v, want %v", o.DType, got, want)
+				}
+			})
 			p.Close()
 		}
 	})

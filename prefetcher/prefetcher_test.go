@@ -19,26 +19,15 @@ func TestEpoch_Counts(t *testing.T) {
 			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				loader := open(t, archive(t, n, -1), imageloader.Options{BatchSize: 4})
 				p := start(t, loader, d, Options{})
-				stream := cgotorch.DefaultStream(d)
 				for epoch := range 3 {
 					seen := 0
-					for batch, err := range p.Epoch(context.Background()) {
-						if err != nil {
-							t.Fatal(err)
+					eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor) {
+						if b.Index != seen/4 || b.Epoch != epoch {
+							t.Errorf("%v, want batch %d of epoch %d", b, seen/4, epoch)
 						}
-						if batch.Index != seen/4 || batch.Epoch != epoch {
-							t.Errorf("%v, want batch %d of epoch %d", batch, seen/4, epoch)
-						}
-						err := stream.Do(func(x *cgotorch.Exec) error {
-							images, labels := batch.Use(x)
-							checkBatch(t, x, batch, images, labels, seen)
-							return nil
-						})
-						if err != nil {
-							t.Fatal(err)
-						}
-						seen += batch.N
-					}
+						checkBatch(t, x, b, images, labels, seen)
+						seen += b.N
+					})
 					if seen != n {
 						t.Errorf("epoch %d: %d images, want %d", epoch, seen, n)
 					}
@@ -204,14 +193,7 @@ func TestFlat(t *testing.T) {
 		stream := cgotorch.DefaultStream(d)
 		var before, after map[string]int
 		for epoch := range 100 {
-			for batch, err := range p.Epoch(context.Background()) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := stream.Do(func(x *cgotorch.Exec) error { batch.Use(x); return nil }); err != nil {
-					t.Fatal(err)
-				}
-			}
+			eachBatch(t, p, stream, func(*cgotorch.Exec, *Batch, *cgotorch.Tensor, *cgotorch.Tensor) {})
 			if epoch == 1 {
 				before = cgotorch.LiveHandles()
 			}

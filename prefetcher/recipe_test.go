@@ -71,24 +71,14 @@ func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images 
 	t.Helper()
 	p := start(t, source, d, o)
 	defer p.Close()
-	for batch, err := range p.Epoch(context.Background()) {
-		if err != nil {
-			t.Fatal(err)
+	eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, b *Batch, from, classes *cgotorch.Tensor) {
+		values := cgotorch.ToSlice[float32](x, x.To(from, cgotorch.Float32))
+		soft := cgotorch.ToSlice[float32](x, x.To(classes, cgotorch.Float32))
+		for i := range b.N {
+			images = append(images, values[i*len(values)/b.N:][:len(values)/b.N])
+			labels = append(labels, soft[i*len(soft)/b.N:][:len(soft)/b.N])
 		}
-		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
-			from, classes := batch.Use(x)
-			values := cgotorch.ToSlice[float32](x, x.To(from, cgotorch.Float32))
-			soft := cgotorch.ToSlice[float32](x, x.To(classes, cgotorch.Float32))
-			for i := range batch.N {
-				images = append(images, values[i*len(values)/batch.N:][:len(values)/batch.N])
-				labels = append(labels, soft[i*len(soft)/batch.N:][:len(soft)/batch.N])
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	return images, labels
 }
 
@@ -120,7 +110,6 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 					changed++
 				}
 			}
-			cgotorch.DefaultStream(cgotorch.CPU).Close() // or it would be missed below
 			if changed < 12 {
 				t.Errorf("%d of 24 images were changed", changed)
 			}
@@ -258,21 +247,10 @@ func TestAugmentations_HaveNoRace(t *testing.T) {
 		o := everything
 		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
 		p := start(t, loader, d, o)
-		stream := newStream(t, d)
-		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			err := stream.Do(func(x *cgotorch.Exec) error {
-				images, labels := batch.Use(x)
-				x.Sum(images)
-				x.Sum(labels)
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		eachBatch(t, p, newStream(t, d), func(x *cgotorch.Exec, _ *Batch, images, labels *cgotorch.Tensor) {
+			x.Sum(images)
+			x.Sum(labels)
+		})
 	})
 }
 

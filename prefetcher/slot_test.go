@@ -14,25 +14,15 @@ func TestSlot_FlipIsLeftToRight(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 4, HorizontalFlip: 1})
 		p := start(t, loader, d, Options{Mean: []float64{0}, Std: []float64{1}})
-		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
-				images, _ := batch.Use(x)
-				values := cgotorch.ToSlice[float32](x, images)
-				for px := range side {
-					want := float64(pixel(0, side-1-px, 0, 0)) / 255
-					if got := float64(values[px]); math.Abs(got-want) > 1e-6 {
-						t.Errorf("column %d is %v, want %v", px, got, want)
-					}
+		eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, _ *Batch, images, _ *cgotorch.Tensor) {
+			values := cgotorch.ToSlice[float32](x, images)
+			for px := range side {
+				want := float64(pixel(0, side-1-px, 0, 0)) / 255
+				if got := float64(values[px]); math.Abs(got-want) > 1e-6 {
+					t.Errorf("column %d is %v, want %v", px, got, want)
 				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
 			}
-		}
+		})
 	})
 }
 
@@ -236,15 +226,7 @@ func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		var used *slot
-		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			used = batch.slot
-			if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error { batch.Use(x); return nil }); err != nil {
-				t.Fatal(err)
-			}
-		}
+		eachBatch(t, p, cgotorch.DefaultStream(d), func(_ *cgotorch.Exec, b *Batch, _, _ *cgotorch.Tensor) { used = b.slot })
 		if n := len(used.released); n != 2 {
 			t.Errorf("%d events behind the batch, want that of its Do and that of its body", n)
 		}
@@ -256,27 +238,17 @@ func TestSlot_NormalisesAsTorchvision(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})
 		p := start(t, loader, d, Options{})
-		for batch, err := range p.Epoch(context.Background()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
-				images, _ := batch.Use(x)
-				values := cgotorch.ToSlice[float32](x, images)
-				for i := range values {
-					px, y, c, n := i%side, i/side%side, i/side/side%3, i/side/side/3
-					want := float32(pixel(n, px, y, c)) / 255
-					want -= float32(imageNetMean[c])
-					want /= float32(imageNetStd[c])
-					if values[i] != want {
-						t.Fatalf("element %d is %v, want %v", i, values[i], want)
-					}
+		eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, _ *Batch, images, _ *cgotorch.Tensor) {
+			values := cgotorch.ToSlice[float32](x, images)
+			for i := range values {
+				px, y, c, n := i%side, i/side%side, i/side/side%3, i/side/side/3
+				want := float32(pixel(n, px, y, c)) / 255
+				want -= float32(imageNetMean[c])
+				want /= float32(imageNetStd[c])
+				if values[i] != want {
+					t.Fatalf("element %d is %v, want %v", i, values[i], want)
 				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
 			}
-		}
+		})
 	})
 }

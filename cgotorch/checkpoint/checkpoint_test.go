@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // do runs fn in a Do of a stream of its own and fails the test if handles are left.
@@ -27,18 +27,14 @@ func do(t *testing.T, fn func(x *cgotorch.Exec) error) {
 
 func doOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error) {
 	t.Helper()
-	before := cgotorch.LiveHandles()
+	leaktest.Check(t, cgotorch.LiveHandles)
 	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = stream.Do(fn)
-	stream.Close()
-	if err != nil {
+	defer stream.Close()
+	if err := stream.Do(fn); err != nil {
 		t.Fatal(err)
-	}
-	if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
-		t.Errorf("handles: %v before, %v after", before, after)
 	}
 }
 

@@ -3,12 +3,12 @@ package nn_test
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // More threads than cores, in tests that run beside others, would mostly wait for each other.
@@ -35,12 +35,7 @@ func try(t *testing.T, fn func(x *cgotorch.Exec)) error {
 	if err := stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := cgotorch.LiveHandles()
-	t.Cleanup(func() {
-		if got := cgotorch.LiveHandles(); !maps.Equal(got, want) {
-			t.Errorf("live handles at the end %v, at the beginning %v", got, want)
-		}
-	})
+	leaktest.Check(t, cgotorch.LiveHandles)
 	return stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil })
 }
 

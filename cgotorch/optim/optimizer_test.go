@@ -2,13 +2,13 @@ package optim
 
 import (
 	"errors"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // do runs fn in a Do of a stream of its own and fails the test if handles are left.
@@ -33,17 +33,13 @@ func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
 
 func tryOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error) error {
 	t.Helper()
-	before := cgotorch.LiveHandles()
+	leaktest.Check(t, cgotorch.LiveHandles)
 	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = stream.Do(fn)
-	stream.Close()
-	if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
-		t.Errorf("handles: %v before, %v after", before, after)
-	}
-	return err
+	defer stream.Close()
+	return stream.Do(fn)
 }
 
 // param is a parameter that holds values, with a gradient of ones.

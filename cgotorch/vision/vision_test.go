@@ -3,7 +3,6 @@ package vision_test
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // More threads than cores, in tests that run beside others, would mostly wait for each other.
@@ -31,12 +31,7 @@ func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
 	if err := stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	want := cgotorch.LiveHandles()
-	t.Cleanup(func() {
-		if got := cgotorch.LiveHandles(); !maps.Equal(got, want) {
-			t.Errorf("live handles at the end %v, at the beginning %v", got, want)
-		}
-	})
+	leaktest.Check(t, cgotorch.LiveHandles)
 	return stream.Do(fn)
 }
 

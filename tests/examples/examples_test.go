@@ -42,19 +42,25 @@ func TestMain(m *testing.M) {
 
 const cifar = "../../examples/train/data/cifar10-10k.tgz"
 
+// tgz reads an archive, which is closed at the end of the test.
+func tgz(t *testing.T, path string) *tar.Reader {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tar.NewReader(z)
+}
+
 // part writes an archive with the first images of each part of the CIFAR-10 archive; change, if not nil, may change a
 // member's bytes, or leave it out by nil.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
-	in, err := os.Open(cifar)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	inflated, err := gzip.NewReader(in)
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), "part.tgz")
 	out, err := os.Create(path)
 	if err != nil {
@@ -64,7 +70,7 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 	z := gzip.NewWriter(out)
 	w := tar.NewWriter(z)
 	left := map[string]int{"train": train, "test": test}
-	for r := tar.NewReader(inflated); left["train"]+left["test"] > 0; {
+	for r := tgz(t, cifar); left["train"]+left["test"] > 0; {
 		h, err := r.Next()
 		if err != nil {
 			t.Fatal(err)
@@ -245,16 +251,7 @@ func TestTrain_Trace(t *testing.T) {
 
 func firstImage(t *testing.T, archive string) string {
 	t.Helper()
-	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := tar.NewReader(z)
+	r := tgz(t, archive)
 	h, err := r.Next()
 	if err != nil {
 		t.Fatal(err)
@@ -270,6 +267,35 @@ func firstImage(t *testing.T, archive string) string {
 	return path
 }
 
+// startTrain starts a run and returns when its log, in out, has reached so many lines, or after a minute.
+func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "train"), args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	written := func() int {
+		text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
+		return len(strings.Split(string(text), "\n"))
+	}
+	for deadline := time.Now().Add(time.Minute); written() < lines && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	return cmd
+}
+
+// interrupt sends the signals, of which the run must end as an interrupted one does.
+func interrupt(t *testing.T, cmd *exec.Cmd, signals ...os.Signal) {
+	t.Helper()
+	for _, s := range signals {
+		_ = cmd.Process.Signal(s)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Fatalf("an interrupted run ended with status %d, want 130", code)
+	}
+}
+
 // An interrupted run saves, and continues to the losses of one that was not interrupted.
 func TestTrain_InterruptAndResume(t *testing.T) {
 	data := part(t, 1500, 32, nil)
@@ -277,19 +303,7 @@ func TestTrain_InterruptAndResume(t *testing.T) {
 	mustRun(t, "train", trainArgs(data, whole)...)
 	want := losses(t, whole)
 
-	cmd := exec.Command(filepath.Join(bin, "train"), trainArgs(data, halves)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	deadline := time.Now().Add(time.Minute)
-	for len(stepsSoFar(halves)) < 10 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	_ = cmd.Process.Signal(os.Interrupt)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 {
-		t.Fatalf("an interrupted run ended with status %d, want 130", code)
-	}
+	interrupt(t, startTrain(t, halves, 10, trainArgs(data, halves)), os.Interrupt)
 	before := len(losses(t, halves))
 	if before >= len(want) {
 		t.Fatal("the run was over before it could be interrupted")
@@ -318,25 +332,13 @@ func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	whole, early := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "early")
 	mustRun(t, "train", args(whole)...)
 
-	cmd := exec.Command(filepath.Join(bin, "train"), args(early)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	deadline := time.Now().Add(time.Minute)
-	for len(stepsSoFar(early)) < 2 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	cmd := startTrain(t, early, 2, args(early))
 	_ = cmd.Process.Signal(syscall.SIGSTOP)
 	_, stderr, status := run(t, "train", args(early)...)
 	if status != 1 || !strings.Contains(stderr, "another run is writing") {
 		t.Errorf("a second run in one folder: status %d, %s", status, stderr)
 	}
-	_ = cmd.Process.Signal(os.Interrupt)
-	_ = cmd.Process.Signal(syscall.SIGCONT)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 {
-		t.Fatalf("an interrupted run ended with status %d, want 130", code)
-	}
+	interrupt(t, cmd, os.Interrupt, syscall.SIGCONT)
 	t.Logf("interrupted after %d steps", len(losses(t, early)))
 	mustRun(t, "train", "-out", early, "-resume", "-log-steps")
 	sameLosses(t, early, losses(t, whole))
@@ -379,11 +381,6 @@ func TestTrain_WithoutATest(t *testing.T) {
 	if !strings.Contains(lines[0], fmt.Sprintf("%d unreadable images skipped", last.Skipped)) {
 		t.Errorf("the epoch's line is %q", lines[0])
 	}
-}
-
-func stepsSoFar(out string) []string {
-	text, _ := os.ReadFile(filepath.Join(out, "log.jsonl"))
-	return strings.Split(string(text), "\n")
 }
 
 func TestTrain_Refuses(t *testing.T) {
@@ -513,19 +510,7 @@ func TestInspect_Status(t *testing.T) {
 // SIGTERM is what a cluster sends before it takes a machine away.
 func TestTrain_Terminated(t *testing.T) {
 	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
-	cmd := exec.Command(filepath.Join(bin, "train"), trainArgs(data, out)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	deadline := time.Now().Add(time.Minute)
-	for len(stepsSoFar(out)) < 5 && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 {
-		t.Errorf("status %d, want 130", code)
-	}
+	interrupt(t, startTrain(t, out, 5, trainArgs(data, out)), syscall.SIGTERM)
 	if _, err := os.Stat(filepath.Join(out, "checkpoint.safetensors")); err != nil {
 		t.Error(err)
 	}

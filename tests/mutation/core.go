@@ -184,7 +184,7 @@ func coreEdges() []edge {
 			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamUsesIt", device: checked},
 		{name: "normalize-tells-use", orders: "the tensors of NormalizeImages are told to the allocator",
 			file: "csrc/normalize.cc", in: "ct_normalize_images",
-			text:   "      ct::use(*tensor, *x.stream);\n",
+			text:   "    ct::use_here({pixels, flips, table, out}, *x.stream);\n",
 			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamUsesIt", device: checked},
 		{name: "copy-from-reads-slab", orders: "the stream checker knows that a copy reads the slab",
 			file: "csrc/tensor.cc", in: "ct_tensor_copy_from",
@@ -221,10 +221,7 @@ func coreEdges() []edge {
 			folder: "prefetcher", test: "TestBatch_LateBackward", device: onCPU},
 		{name: "augment-tells-use", orders: "the tensors of AugmentImages are told to the allocator",
 			file: "csrc/augment.cc", in: "ct_augment_images",
-			text: "    for (const ct_tensor* tensor : {pixels, flips, steps, out}) {\n      if (tensor == nullptr) continue;\n" +
-				"      TORCH_CHECK(tensor->tensor.device() == x.stream->device, \"a tensor lies on \", tensor->tensor.device(), \", the exec on \",\n" +
-				"                  x.stream->device);\n      ct::use(*tensor, *x.stream);\n",
-			with:   "    for (const ct_tensor* tensor : {pixels, flips, steps, out}) {\n      (void)tensor;\n",
+			text:   "    ct::use_here({pixels, flips, steps, out}, *x.stream);\n",
 			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamAugments", device: checked},
 		{name: "augment-reads", orders: "the stream checker knows that AugmentImages reads",
 			file: "csrc/augment.cc", in: "ct_augment_images",
@@ -237,10 +234,7 @@ func coreEdges() []edge {
 			folder: "tests/streams", test: "TestCheckStreams_FindsMistakes", device: checked},
 		{name: "mix-tells-use", orders: "the tensors of MixImages are told to the allocator",
 			file: "csrc/mix.cc", in: "ct_mix_images",
-			text: "    for (const ct_tensor* tensor : {pixels, flips, table, erased, out}) {\n      if (tensor == nullptr) continue;\n" +
-				"      TORCH_CHECK(tensor->tensor.device() == x.stream->device, \"a tensor lies on \", tensor->tensor.device(), \", the exec on \",\n" +
-				"                  x.stream->device);\n      ct::use(*tensor, *x.stream);\n",
-			with:   "    for (const ct_tensor* tensor : {pixels, flips, table, erased, out}) {\n      (void)tensor;\n",
+			text:   "    ct::use_here({pixels, flips, table, erased, out}, *x.stream);\n",
 			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamUsesIt", device: checked},
 		{name: "mix-reads", orders: "the stream checker knows that MixImages reads",
 			file: "csrc/mix.cc", in: "ct_mix_images",
@@ -258,10 +252,7 @@ func coreEdges() []edge {
 			folder: "prefetcher", test: "TestBatch_LateBackward", device: onCPU},
 		{name: "mix-labels-tells-use", orders: "the tensors of MixLabels are told to the allocator",
 			file: "csrc/mix.cc", in: "ct_mix_labels",
-			text: "    for (const ct_tensor* tensor : {labels, out}) {\n" +
-				"      TORCH_CHECK(tensor->tensor.device() == x.stream->device, \"a tensor lies on \", tensor->tensor.device(), \", the exec on \",\n" +
-				"                  x.stream->device);\n      ct::use(*tensor, *x.stream);\n",
-			with:   "    for (const ct_tensor* tensor : {labels, out}) {\n      (void)tensor;\n",
+			text:   "    ct::use_here({labels, out}, *x.stream);\n",
 			folder: "tests/streams", test: "TestCheckStreams_FreedWhileAnotherStreamUsesIt", device: checked},
 		{name: "mix-labels-reads", orders: "the stream checker knows that MixLabels reads",
 			file: "csrc/mix.cc", in: "ct_mix_labels",

@@ -59,7 +59,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 				cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes())
 			})
 		}
-		e := s.record(s.a)
+		e := record(s, s.a)
 		defer e.Close()
 		wait(s, e)
 		cgotorch.CheckHostRead(slab.Bytes())

@@ -51,10 +51,7 @@ func TestFromDevice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e, err := producer.Record()
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := record(t, producer)
 			defer e.Close()
 			if err := consumer.Wait(e); err != nil {
 				t.Fatal(err)
@@ -153,10 +150,7 @@ func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	e, err := producer.Record()
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := record(t, producer)
 	defer e.Close()
 	if err := consumer.Wait(e); err != nil {
 		t.Fatal(err)

@@ -22,9 +22,7 @@ type scene struct {
 // do runs fn on the stream; the checker reports to the test, so that the Do does not fail.
 func (s *scene) do(stream *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
 	s.Helper()
-	if err := stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-		s.Fatal(err)
-	}
+	s.must(stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }))
 }
 
 func (s *scene) must(err error) {
@@ -49,7 +47,7 @@ func (s *scene) until(ask func() (bool, error)) {
 // always makes to wait for what is enqueued on from so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
-	e := s.record(from)
+	e := record(s, from)
 	defer e.Close()
 	s.wait(to, e)
 }
@@ -62,20 +60,9 @@ func (s *scene) order(from, to *cgotorch.Stream) {
 	}
 }
 
-func (s *scene) record(stream *cgotorch.Stream) *cgotorch.Event {
-	s.Helper()
-	e, err := stream.Record()
-	if err != nil {
-		s.Fatal(err)
-	}
-	return e
-}
-
 func (s *scene) wait(stream *cgotorch.Stream, e *cgotorch.Event) {
 	s.Helper()
-	if err := stream.Wait(e); err != nil {
-		s.Fatal(err)
-	}
+	s.must(stream.Wait(e))
 }
 
 // hostWaits is order for the program itself.
@@ -84,26 +71,23 @@ func (s *scene) hostWaits(from *cgotorch.Stream) {
 	if !s.right {
 		return
 	}
-	e := s.record(from)
+	e := record(s, from)
 	defer e.Close()
-	if err := e.Synchronize(); err != nil {
-		s.Fatal(err)
-	}
+	s.must(e.Synchronize())
 }
 
-// tensor is [n, m] of ones, made on the stream and closed at the end of the test, when the streams are done.
-func (s *scene) tensor(on *cgotorch.Stream, shape ...int64) *cgotorch.Tensor {
-	s.Helper()
-	var t *cgotorch.Tensor
-	s.do(on, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(cgotorch.Float32, shape...)) })
-	s.Cleanup(func() { t.Close() })
-	return t
-}
-
-// shared is tensor, and every stream knows that it is made.
+// shared is a float32 tensor of ones, made on a, and every stream knows that it is made. It is closed at the end of the test, when the
+// streams are done.
 func (s *scene) shared(shape ...int64) *cgotorch.Tensor {
 	s.Helper()
-	t := s.tensor(s.a, shape...)
+	return s.sharedOf(cgotorch.Float32, shape...)
+}
+
+func (s *scene) sharedOf(dtype cgotorch.DType, shape ...int64) *cgotorch.Tensor {
+	s.Helper()
+	var t *cgotorch.Tensor
+	s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(dtype, shape...)) })
+	s.Cleanup(func() { t.Close() })
 	s.always(s.a, s.b)
 	s.always(s.a, s.c)
 	return t
@@ -116,9 +100,7 @@ func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 		s.Fatal(err)
 	}
 	if s.device.IsCUDA() {
-		if err := slab.Pin(); err != nil {
-			s.Fatal(err)
-		}
+		s.must(slab.Pin())
 	}
 	s.Cleanup(func() { slab.Close() })
 	return slab
@@ -137,8 +119,7 @@ func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 // prefetch runs step on a with batches enough to fill each slot twice.
 func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 	s.Helper()
-	source := &endless{n: 2, hw: 4, labels: make([]int64, 2), slab: s.slab(2*8 + 2*4*4*3)}
-	ahead, err := prefetcher.New(source, s.device, prefetcher.Options{})
+	ahead, err := prefetcher.New(newEndless(s, 2, 4), s.device, prefetcher.Options{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -149,12 +130,23 @@ func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { step(x, b) })
 		if b.Index == 8 {
-			if err := s.b.Synchronize(); err != nil { // what was forgotten of it is told of by then
-				s.Fatal(err)
-			}
+			s.must(s.b.Synchronize()) // what was forgotten of it is told of by then
 			break
 		}
 	}
+}
+
+// readAside uses a batch on x's stream and reads it on b, which uses it only where nothing is missing. x's stream waits for b.
+func (s *scene) readAside(x *cgotorch.Exec, batch *prefetcher.Batch) {
+	images, _ := batch.Use(x)
+	side := x.On(s.b)
+	if s.right {
+		images, _ = batch.Use(side)
+	}
+	readOnly(side, images)
+	back := side.Record()
+	defer back.Close()
+	x.Wait(back)
 }
 
 func add(x *cgotorch.Exec, t *cgotorch.Tensor)      { x.Call("aten::add_.Scalar", t, 1) }
@@ -216,11 +208,11 @@ var mistakes = []struct {
 	}},
 	{"event recorded too early", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
 		t := s.shared(8)
-		e := s.record(s.a)
+		e := record(s, s.a)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
 		if s.right {
 			e.Close()
-			e = s.record(s.a)
+			e = record(s, s.a)
 		}
 		defer e.Close()
 		s.wait(s.b, e)
@@ -229,10 +221,10 @@ var mistakes = []struct {
 	{"event recorded again elsewhere", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
 		t := s.shared(8)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
-		e := s.record(s.a)
+		e := record(s, s.a)
 		if !s.right { // the variable is used for another recording meanwhile
 			e.Close()
-			e = s.record(s.c)
+			e = record(s, s.c)
 		}
 		defer e.Close()
 		s.wait(s.b, e)
@@ -320,20 +312,13 @@ var mistakes = []struct {
 		cgotorch.CheckHostRead(slab.Bytes())
 	}},
 	{"tensor changed while it is copied to the host", [2]string{"CopyTo", "aten::add_"}, false, func(s *scene) {
-		var t *cgotorch.Tensor
-		slab := s.slab(8)
-		s.do(s.a, func(x *cgotorch.Exec) { t = x.Keep(x.Ones(cgotorch.Uint8, 8)) })
-		defer t.Close()
-		s.always(s.a, s.b)
+		t, slab := s.sharedOf(cgotorch.Uint8, 8), s.slab(8)
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, t, slab.Bytes()) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
 	}},
 	{"pixels changed while they are normalised", [2]string{"NormalizeImages", "aten::add_"}, false, func(s *scene) {
-		var pixels *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { pixels = x.Keep(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)) })
-		defer pixels.Close()
-		s.always(s.a, s.b)
+		pixels := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			x.NormalizeImages(pixels, nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1))
 		})
@@ -341,10 +326,7 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
 	}},
 	{"pixels changed while they are augmented", [2]string{"AugmentImages", "aten::add_"}, false, func(s *scene) {
-		var pixels *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { pixels = x.Keep(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)) })
-		defer pixels.Close()
-		s.always(s.a, s.b)
+		pixels := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			x.AugmentImages(pixels, nil, x.Zeros(cgotorch.Float32, 1, 1, 8), x.Empty(cgotorch.Uint8, 1, 1, 1, 1))
 		})
@@ -352,10 +334,7 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
 	}},
 	{"augmented pixels read too early", [2]string{"AugmentImages", "aten::sum"}, false, func(s *scene) {
-		var out *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { out = x.Keep(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1)) })
-		defer out.Close()
-		s.always(s.a, s.b)
+		out := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			x.AugmentImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 1, 8), out)
 		})
@@ -363,10 +342,7 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
 	}},
 	{"boxes changed while they are erased", [2]string{"MixImages", "aten::add_"}, false, func(s *scene) {
-		var boxes *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { boxes = x.Keep(x.Zeros(cgotorch.Int32, 1, 4)) })
-		defer boxes.Close()
-		s.always(s.a, s.b)
+		boxes := s.sharedOf(cgotorch.Int32, 1, 4)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1),
 				cgotorch.ImageMix{Erased: boxes})
@@ -375,10 +351,7 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, boxes) })
 	}},
 	{"mixed images read too early", [2]string{"MixImages", "aten::sum"}, false, func(s *scene) {
-		var out *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { out = x.Keep(x.Zeros(cgotorch.Float32, 1, 1, 1, 1)) })
-		defer out.Close()
-		s.always(s.a, s.b)
+		out := s.sharedOf(cgotorch.Float32, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
 			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), out, cgotorch.ImageMix{Mix: cgotorch.MixUp})
 		})
@@ -386,19 +359,13 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
 	}},
 	{"labels changed while they are mixed", [2]string{"MixLabels", "aten::add_"}, false, func(s *scene) {
-		var labels *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { labels = x.Keep(x.Zeros(cgotorch.Int64, 1)) })
-		defer labels.Close()
-		s.always(s.a, s.b)
+		labels := s.sharedOf(cgotorch.Int64, 1)
 		s.do(s.a, func(x *cgotorch.Exec) { x.MixLabels(labels, x.Empty(cgotorch.Float32, 1, 2), 0.5) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, labels) })
 	}},
 	{"mixed labels read too early", [2]string{"MixLabels", "aten::sum"}, false, func(s *scene) {
-		var out *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { out = x.Keep(x.Zeros(cgotorch.Float32, 1, 2)) })
-		defer out.Close()
-		s.always(s.a, s.b)
+		out := s.sharedOf(cgotorch.Float32, 1, 2)
 		s.do(s.a, func(x *cgotorch.Exec) { x.MixLabels(x.Zeros(cgotorch.Int64, 1), out, 0.5) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
@@ -424,9 +391,7 @@ var mistakes = []struct {
 			from = s.a
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Zeros(cgotorch.Uint8, 32), slab.Bytes()) })
-		if err := from.Synchronize(); err != nil {
-			s.Fatal(err)
-		}
+		s.must(from.Synchronize())
 		cgotorch.CheckHostRead(slab.Bytes())
 	}},
 	{"device buffer refilled under use", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {
@@ -438,9 +403,7 @@ var mistakes = []struct {
 		})
 	}},
 	{"lent memory freed under use", [2]string{"aten::sum", ""}, false, func(s *scene) {
-		var slot *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { slot = x.Keep(x.Ones(cgotorch.Float32, 8)) })
-		s.always(s.a, s.b)
+		slot := s.shared(8)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, x.Lend(slot, "a slot")) })
 		s.order(s.b, s.a)
 		slot.Close()
@@ -503,9 +466,7 @@ var mistakes = []struct {
 	}},
 	{"gradient used on another stream", [2]string{"", "aten::sum"}, false, func(s *scene) {
 		p := s.shared(8)
-		if err := p.SetRequiresGrad(true); err != nil {
-			s.Fatal(err)
-		}
+		s.must(p.SetRequiresGrad(true))
 		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, p.Grad()) })
@@ -513,18 +474,14 @@ var mistakes = []struct {
 	}},
 	{"backward of what another stream changes", [2]string{"", "aten::add_"}, false, func(s *scene) {
 		p, t := s.shared(8), s.shared(8)
-		if err := p.SetRequiresGrad(true); err != nil {
-			s.Fatal(err)
-		}
+		s.must(p.SetRequiresGrad(true))
 		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, t))) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
 	}},
 	{"optimizer on another stream than backward", [2]string{"", "aten::_fused_sgd_"}, false, func(s *scene) {
 		p := s.shared(8)
-		if err := p.SetRequiresGrad(true); err != nil {
-			s.Fatal(err)
-		}
+		s.must(p.SetRequiresGrad(true))
 		sgd := s.sgd(p)
 		s.do(s.a, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(p, p))) })
 		s.order(s.a, s.b)
@@ -533,9 +490,7 @@ var mistakes = []struct {
 	}},
 	{"evaluation while another stream trains", [2]string{"", "aten::_fused_sgd_"}, false, func(s *scene) {
 		p := s.shared(8)
-		if err := p.SetRequiresGrad(true); err != nil {
-			s.Fatal(err)
-		}
+		s.must(p.SetRequiresGrad(true))
 		sgd := s.sgd(p)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x.NoGrad(), p) })
 		s.order(s.b, s.a)
@@ -560,22 +515,12 @@ var mistakes = []struct {
 	{"batch read on a stream that did not use it, behind a host that is slow", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
 		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
 			time.Sleep(time.Millisecond) // the prefetcher's goroutine has waited for the copy
-			images, _ := b.Use(x)
-			side := x.On(s.b)
-			if s.right {
-				images, _ = b.Use(side)
-			}
-			readOnly(side, images)
-			back := side.Record()
-			defer back.Close()
-			x.Wait(back)
+			s.readAside(x, b)
 		})
 	}},
 	{"optimizer whose CPU kernel reads its step", [2]string{"aten::_fused_adam_", "aten::sum"}, false, func(s *scene) {
 		p := s.shared(8)
-		if err := p.SetRequiresGrad(true); err != nil {
-			s.Fatal(err)
-		}
+		s.must(p.SetRequiresGrad(true))
 		adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
 		if err != nil {
 			s.Fatal(err)
@@ -587,39 +532,22 @@ var mistakes = []struct {
 	}},
 	{"lent memory freed under a backward", [2]string{"aten::mul", ""}, false, func(s *scene) {
 		w := s.shared(8)
-		if err := w.SetRequiresGrad(true); err != nil {
-			s.Fatal(err)
-		}
-		var slot *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { slot = x.Keep(x.Ones(cgotorch.Float32, 8)) })
-		s.always(s.a, s.b)
+		s.must(w.SetRequiresGrad(true))
+		slot := s.shared(8)
 		s.do(s.b, func(x *cgotorch.Exec) { x.Backward(x.Sum(x.Mul(x.Lend(slot, "a slot"), w))) })
 		s.order(s.b, s.a)
 		slot.Close()
 		s.do(s.a, func(x *cgotorch.Exec) {})
 	}},
 	{"view of lent memory on a third stream", [2]string{"aten::sum", ""}, false, func(s *scene) {
-		var slot *cgotorch.Tensor
-		s.do(s.a, func(x *cgotorch.Exec) { slot = x.Keep(x.Ones(cgotorch.Float32, 8)) })
-		s.always(s.a, s.b)
-		s.always(s.a, s.c)
+		slot := s.shared(8)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x.On(s.c), x.Narrow(x.Lend(slot, "a slot"), 0, 0, 2)) })
 		s.order(s.c, s.a)
 		slot.Close()
 		s.do(s.a, func(x *cgotorch.Exec) {})
 	}},
 	{"batch read on a stream that did not use it", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
-		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
-			images, _ := b.Use(x)
-			side := x.On(s.b)
-			if s.right {
-				images, _ = b.Use(side)
-			}
-			readOnly(side, images)
-			back := side.Record()
-			defer back.Close()
-			x.Wait(back)
-		})
+		s.prefetch(s.readAside)
 	}},
 	{"batch read on a side stream that is not joined", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {
 		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {

@@ -4,7 +4,6 @@ package streams
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 const goroutines = 64
@@ -24,17 +24,24 @@ func devices() []cgotorch.Device {
 	return []cgotorch.Device{cgotorch.CPU}
 }
 
-// onEach runs the test on each device and fails it if handles are left.
+// onEach runs the test on each device and fails it if handles or goroutines are left.
 func onEach(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	for _, d := range devices() {
 		t.Run(d.String(), func(t *testing.T) {
-			before := cgotorch.LiveHandles()
+			leaktest.Check(t, cgotorch.LiveHandles)
 			test(t, d)
-			if after := cgotorch.LiveHandles(); !maps.Equal(before, after) {
-				t.Errorf("live handles: got %v, want %v", after, before)
-			}
 		})
 	}
+}
+
+// record is an event behind what is enqueued so far; the caller closes it.
+func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
+	t.Helper()
+	e, err := s.Record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 // together runs fn in n goroutines, each with a stream of its own.
@@ -175,11 +182,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 		for i := range passed {
 			passed[i] = make(chan *cgotorch.Event, 1)
 		}
-		first, err := home.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
-		passed[0] <- first
+		passed[0] <- record(t, home)
 		together(t, d, n, func(i int, s *cgotorch.Stream) error {
 			for range rounds {
 				e := <-passed[i]
@@ -229,10 +232,7 @@ func TestStreams_ShareATensor(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer weight.Close()
-		ready, err := home.Record()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ready := record(t, home)
 		defer ready.Close()
 		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			if err := s.Wait(ready); err != nil {

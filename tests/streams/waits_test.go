@@ -21,6 +21,17 @@ type endless struct {
 	labels []int64
 }
 
+// newEndless has batches of n images, hw x hw. Its memory goes at the end of the test.
+func newEndless(t testing.TB, n, hw int) *endless {
+	t.Helper()
+	slab, err := cgotorch.NewHostSlab(8*n + n*hw*hw*3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slab.Close() })
+	return &endless{slab, n, hw, make([]int64, n)}
+}
+
 func (e *endless) Shape() (batch, height, width, channels int) { return e.n, e.hw, e.hw, 3 }
 func (e *endless) Pin() error                                  { return e.slab.Pin() }
 func (e *endless) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
@@ -35,6 +46,51 @@ func (e *endless) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
+// training is ResNet-18 with all that a step takes.
+type training struct {
+	ahead    *prefetcher.Prefetcher
+	stream   *cgotorch.Stream
+	model    nn.Module
+	opt      *optim.Optimizer
+	schedule optim.Schedule
+}
+
+// newTraining is fed batches of n images, hw x hw. What it holds is closed at the end of the test.
+func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
+	t.Helper()
+	r := &training{schedule: optim.OneCycle(100, optim.OneCycleOptions{})}
+	var err error
+	if r.ahead, err = prefetcher.New(newEndless(t, n, hw), d, prefetcher.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.ahead.Close() })
+	r.stream = newStream(t, d)
+	err = r.stream.Do(func(x *cgotorch.Exec) error {
+		r.model = vision.NewResNet18(x, vision.Options{Classes: 10})
+		nn.To(x, r.model, nn.ToOptions{ChannelsLast: true})
+		r.opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true}, optim.Group{Params: nn.Parameters(r.model)})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nn.Close(r.model) })
+	t.Cleanup(func() { r.opt.Close() })
+	return r
+}
+
+// step enqueues a whole step on a batch and returns its loss.
+func (r *training) step(x *cgotorch.Exec, batch *prefetcher.Batch) (loss *cgotorch.Tensor) {
+	images, labels := batch.Use(x)
+	r.opt.ZeroGrad()
+	ax := x.Autocast(cgotorch.BFloat16)
+	loss = nn.CrossEntropy(ax, r.model.Forward(ax, images), labels, nn.CrossEntropyOptions{LabelSmoothing: 0.1})
+	x.Backward(loss)
+	optim.ClipGradNorm(x, r.opt.Params(), 1)
+	r.opt.Step(x)
+	return loss
+}
+
 // A whole training step is enqueued while the stream is held up: nothing in it waits for the device. A read in the step does,
 // which shows that the test would see it.
 func TestStep_DoesNotWait(t *testing.T) {
@@ -42,41 +98,11 @@ func TestStep_DoesNotWait(t *testing.T) {
 		t.Skip(err)
 	}
 	d := cgotorch.CUDA(0)
-	source := &endless{n: 16, hw: 64}
-	var err error
-	if source.slab, err = cgotorch.NewHostSlab(source.n*8 + source.n*source.hw*source.hw*3); err != nil {
-		t.Fatal(err)
-	}
-	defer source.slab.Close()
-	source.labels = make([]int64, source.n)
-	ahead, err := prefetcher.New(source, d, prefetcher.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ahead.Close()
-	stream, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	var model nn.Module
-	var opt *optim.Optimizer
-	err = stream.Do(func(x *cgotorch.Exec) error {
-		model = vision.NewResNet18(x, vision.Options{Classes: 10})
-		nn.To(x, model, nn.ToOptions{ChannelsLast: true})
-		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true}, optim.Group{Params: nn.Parameters(model)})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Close(model)
-	defer opt.Close()
-	schedule := optim.OneCycle(100, optim.OneCycleOptions{})
+	r := newTraining(t, d, 16, 64)
 
 	const warm = 4 // until memory is allocated and algorithms are chosen
 	step := 0
-	for batch, err := range ahead.Epoch(context.Background()) {
+	for batch, err := range r.ahead.Epoch(context.Background()) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,23 +110,17 @@ func TestStep_DoesNotWait(t *testing.T) {
 		var held *cgotorch.Event
 		var loss *cgotorch.HostRead
 		if step >= warm {
-			if err := stream.Synchronize(); err != nil {
+			if err := r.stream.Synchronize(); err != nil {
 				t.Fatal(err)
 			}
-			if err := stream.Do(func(x *cgotorch.Exec) error { x.Sleep(50 * time.Millisecond); held = x.Record(); return nil }); err != nil {
+			if err := r.stream.Do(func(x *cgotorch.Exec) error { x.Sleep(50 * time.Millisecond); held = x.Record(); return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
-		opt.SetScale(schedule(step))
+		r.opt.SetScale(r.schedule(step))
 		began := time.Now()
-		err := stream.Do(func(x *cgotorch.Exec) error {
-			images, labels := batch.Use(x)
-			opt.ZeroGrad()
-			ax := x.Autocast(cgotorch.BFloat16)
-			l := nn.CrossEntropy(ax, model.Forward(ax, images), labels, nn.CrossEntropyOptions{})
-			x.Backward(l)
-			optim.ClipGradNorm(x, opt.Params(), 1)
-			opt.Step(x)
+		err := r.stream.Do(func(x *cgotorch.Exec) error {
+			l := r.step(x, batch)
 			if reads {
 				x.Item(l)
 			} else {

@@ -7,10 +7,6 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/prefetcher"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -18,54 +14,18 @@ import (
 // that step is to read its loss.
 func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step int, run func(waits func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error)) {
 	t.Helper()
-	source := &endless{n: 8, hw: 32}
-	var err error
-	if source.slab, err = cgotorch.NewHostSlab(source.n*8 + source.n*source.hw*source.hw*3); err != nil {
-		t.Fatal(err)
-	}
-	defer source.slab.Close()
-	source.labels = make([]int64, source.n)
-	ahead, err := prefetcher.New(source, d, prefetcher.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ahead.Close()
-	stream, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: "training"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	var model nn.Module
-	var opt *optim.Optimizer
-	err = stream.Do(func(x *cgotorch.Exec) error {
-		model = vision.NewResNet18(x, vision.Options{Classes: 10})
-		nn.To(x, model, nn.ToOptions{ChannelsLast: true})
-		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true}, optim.Group{Params: nn.Parameters(model)})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nn.Close(model)
-	defer opt.Close()
-	schedule := optim.OneCycle(100, optim.OneCycleOptions{})
+	r := newTraining(t, d, 8, 32)
 	step := 0
-	for batch, err := range ahead.Epoch(context.Background()) {
+	for batch, err := range r.ahead.Epoch(context.Background()) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		around(step, func(derive func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error {
-			opt.SetScale(schedule(step))
+			r.opt.SetScale(r.schedule(step))
 			var reads []*cgotorch.HostRead
-			err := stream.Do(func(x *cgotorch.Exec) error {
+			err := r.stream.Do(func(x *cgotorch.Exec) error {
 				x = derive(x)
-				images, labels := batch.Use(x)
-				opt.ZeroGrad()
-				ax := x.Autocast(cgotorch.BFloat16)
-				l := nn.CrossEntropy(ax, model.Forward(ax, images), labels, nn.CrossEntropyOptions{LabelSmoothing: 0.1})
-				x.Backward(l)
-				optim.ClipGradNorm(x, opt.Params(), 1)
-				opt.Step(x)
+				l := r.step(x, batch)
 				reads = append(reads, x.ReadAsync(l))
 				for step < warm && len(reads) < steps { // page-locked memory for all that are on their way later
 					reads = append(reads, x.ReadAsync(l))
@@ -75,8 +35,8 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 				}
 				return nil
 			})
-			for _, r := range reads {
-				r.Close()
+			for _, read := range reads {
+				read.Close()
 			}
 			return err
 		})

@@ -4,13 +4,13 @@ package models_test
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // make.py runs on one thread, and how sums are rounded depends on their number.
@@ -62,12 +62,7 @@ func checkHandles(t *testing.T, d cgotorch.Device) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, d} {
 		do(t, d, func(*cgotorch.Exec) {}) // makes the default stream's handle
 	}
-	want := cgotorch.LiveHandles()
-	t.Cleanup(func() {
-		if got := cgotorch.LiveHandles(); !maps.Equal(got, want) {
-			t.Errorf("live handles at the end %v, at the beginning %v", got, want)
-		}
-	})
+	leaktest.Check(t, cgotorch.LiveHandles)
 }
 
 // ramp are make.py's numbers in [-0.5, 0.5) that look random.
