@@ -33,6 +33,10 @@ func openArchive(from files, path string, o Options, workers int, memory *arena.
 		s.number = int32(i)
 		a.shards = append(a.shards, s)
 	}
+	labels := a.findLabels(o)
+	for _, s := range a.shards {
+		s.labels = labels
+	}
 	return a, nil
 }
 

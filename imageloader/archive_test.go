@@ -169,7 +169,7 @@ func walk(path string) error {
 		return err
 	}
 	defer a.Close()
-	s, err := a.open(context.Background())
+	s, err := a.open(context.Background(), reading{contents: true})
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func walk(path string) error {
 		if e.kind != regularFile || e.size > 1<<20 {
 			continue
 		}
-		if _, err := s.content(func(n int) []byte { return make([]byte, n) }); err != nil {
+		if _, err := s.content(); err != nil {
 			return err
 		}
 	}

@@ -3,9 +3,7 @@ package imageloader
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
 	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
@@ -60,18 +58,6 @@ func (a *archive) blocks(x *index, most int64) []block {
 		blocks[i].to = max(blocks[i].to, blocks[i].from)
 	}
 	return blocks
-}
-
-// memory is bytes of one or several items, which go back to where they are from with the last of these.
-type memory struct {
-	items atomic.Int32
-	free  func()
-}
-
-func (m *memory) release() {
-	if m != nil && m.items.Add(-1) == 0 {
-		m.free()
-	}
 }
 
 // loadBlock reads samples of one block, those with the numbers given.
@@ -132,9 +118,7 @@ func (s *sequence) loadEach(numbers []int32) ([]item, error) {
 		case s.index.held != nil:
 			it.data = s.index.held[n]
 		default:
-			data, err := taken(s.memory, func(take func(int) []byte) ([]byte, error) {
-				return s.archive.shards[sample.shard].read(sample.entry(), take)
-			})
+			data, err := s.archive.shards[sample.shard].read(sample.entry(), s.memory)
 			if bad := (*Error)(nil); errors.As(err, &bad) && bad.Kind == ErrBadMember {
 				it.bad = bad
 			} else if err != nil {
@@ -147,36 +131,6 @@ func (s *sequence) loadEach(numbers []int32) ([]item, error) {
 		items[i] = it
 	}
 	return items, nil
-}
-
-// hold makes the item the only user of data, which is from an arena.
-func (it *item) hold(from *arena.Arena, data []byte) {
-	it.data, it.memory = data, &memory{free: func() { from.Give(data) }}
-	it.memory.items.Store(1)
-}
-
-// taken calls read with the arena's Take, and gives back what was taken where it fails.
-func taken(from *arena.Arena, read func(take func(int) []byte) ([]byte, error)) ([]byte, error) {
-	var all [][]byte // of several tries, for example
-	data, err := read(func(n int) []byte {
-		all = append(all, from.Take(n))
-		return all[len(all)-1]
-	})
-	if err == nil {
-		all = all[:len(all)-1]
-	}
-	for _, piece := range all {
-		from.Give(piece)
-	}
-	return data, err
-}
-
-// drop gives the memory of items back that nobody is to have.
-func drop(items []item) {
-	for i := range items {
-		items[i].memory.release()
-		items[i].memory = nil
-	}
 }
 
 // item returns a sample without its data.

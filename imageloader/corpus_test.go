@@ -166,6 +166,14 @@ func archives() []hostile {
 		{name: "gzip of nothing", data: gzipOf(nil), fails: "no images"},
 		{name: "tar of nothing", data: tarOf(nil), fails: "no images"},
 
+		// WebDataset.
+		{name: "one key for all", data: tarOf(manyOf("0.cls", 3000, []byte("1"), member{name: "0.png", body: png})), images: 1},
+		{name: "a label of 1 MiB", data: tarOf([]member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: png}, {name: "1.cls", body: bytes.Repeat([]byte("x"), 1<<20)}, {name: "1.png", body: png}}), images: 1, skips: 1},
+		{name: "deep JSON", data: tarOf([]member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: png}, {name: "1.json", body: bytes.Repeat([]byte("["), 1<<20)}, {name: "1.png", body: png}}), images: 1, skips: 1},
+		{name: "label of bytes", data: tarOf([]member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: png}, {name: "1.cls", body: []byte("\xff\xfe\x00")}, {name: "1.png", body: png}}), images: 1, skips: 1},
+		{name: "labels without images", data: tarOf(manyOf("0.cls", 50, []byte("1"))), fails: "no images"},
+		{name: "cut in a label", data: unended(manyOf("0.cls", 1, []byte("1"), member{name: "0.png", body: png}, member{name: "1.cls", body: bytes.Repeat([]byte("2"), 600)}))[:4*512+512+100], fails: "cut short"},
+
 		// Cut off.
 		{name: "tar cut in a header", data: whole[:512*3+100], fails: "cut short"},
 		{name: "tar cut in a content", data: whole[:512+30], fails: "cut short"},
@@ -459,4 +467,12 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// manyOf returns so many members of one name and content, and others behind them.
+func manyOf(name string, n int, body []byte, behind ...member) (members []member) {
+	for range n {
+		members = append(members, member{name: name, body: body})
+	}
+	return append(members, behind...)
 }

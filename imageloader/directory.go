@@ -4,7 +4,11 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"math"
 	"unicode/utf8"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
 // directoryStream goes through a directory, in the order of its names. Symbolic links are not followed.
@@ -12,10 +16,11 @@ type directoryStream struct {
 	shard   *shard
 	entries []entry
 	current entry
+	memory  *arena.Arena
 }
 
-func (s *shard) openDirectory() (*directoryStream, error) {
-	all := &directoryStream{shard: s}
+func (s *shard) openDirectory(r reading) (*directoryStream, error) {
+	all := &directoryStream{shard: s, memory: r.memory}
 	err := fs.WalkDir(s.root.tree(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil && !utf8.ValidString(name) {
 			return s.unreadable(err, "%s: the name is not UTF-8; rename it", printable(name))
@@ -52,32 +57,33 @@ func (s *directoryStream) next() (entry, error) {
 	return s.current, nil
 }
 
-func (s *directoryStream) content(take func(bytes int) []byte) ([]byte, error) {
-	return s.shard.readFile(s.current, take)
-}
+func (s *directoryStream) content() ([]byte, error) { return s.shard.readFile(s.current, s.memory) }
+
+func (s *directoryStream) good() int64           { return math.MaxInt64 }
+func (s *directoryStream) index() *inflate.Index { return nil }
 
 func (s *directoryStream) close() {}
 
 // readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
-func (s *shard) readFile(e entry, take func(bytes int) []byte) ([]byte, error) {
-	to := take
+func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
+	into := memory
 	if s.timeout > 0 { // a read may go on after its time is up
-		to = func(n int) []byte { return make([]byte, n) }
+		into = nil
 	}
-	data, err := attempt(s.patience, func() ([]byte, error) { return s.readOnce(e, to) })
+	data, err := attempt(s.patience, func() ([]byte, error) { return s.readOnce(e, into) })
 	if bad := (*Error)(nil); err != nil && !errors.As(err, &bad) {
 		err = s.badMember(e, err, "%v", bare(err))
 	}
-	if s.timeout > 0 && err == nil {
+	if into != memory && err == nil {
 		read := data
-		data = take(len(read))
+		data = memory.Take(len(read))
 		copy(data, read)
 	}
 	return data, err
 }
 
 // readOnce returns an *Error for what trying again would not mend.
-func (s *shard) readOnce(e entry, take func(bytes int) []byte) ([]byte, error) {
+func (s *shard) readOnce(e entry, memory *arena.Arena) ([]byte, error) {
 	f, err := s.root.open(e.name)
 	if err != nil {
 		return nil, err
@@ -94,11 +100,14 @@ func (s *shard) readOnce(e entry, take func(bytes int) []byte) ([]byte, error) {
 	if bad := s.tooLarge(e); bad != nil {
 		return nil, bad
 	}
-	buf := take(int(e.size))
-	if _, err := io.ReadFull(f, buf); errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF && e.size > 0 {
-		return nil, s.badMember(e, err, "changed while it was being read")
-	} else if err != nil && err != io.EOF {
-		return nil, err
+	buf := memory.Take(int(e.size))
+	_, err = io.ReadFull(f, buf)
+	if err == nil || err == io.EOF && e.size == 0 {
+		return buf, nil
 	}
-	return buf, nil
+	memory.Give(buf)
+	if errors.Is(err, io.ErrUnexpectedEOF) || err == io.EOF {
+		return nil, s.badMember(e, err, "changed while it was being read")
+	}
+	return nil, err
 }

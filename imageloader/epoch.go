@@ -131,14 +131,14 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	}
 	var batch *HostBatch
 	var ok bool
-	ready := len(e.full)
-	e.loader.stats.timed(func(s *Stats) *time.Duration { return &s.ConsumerWait }, func() {
-		select {
-		case batch, ok = <-e.full:
-		case <-e.ctx.Done():
-		case <-ctx.Done():
-		}
-	})
+	ready, began := len(e.full), time.Now()
+	select {
+	case batch, ok = <-e.full:
+	case <-e.ctx.Done():
+	case <-ctx.Done():
+	}
+	waited := time.Since(began)
+	e.loader.stats.update(func(s *Stats) { s.ConsumerWait += waited })
 	switch {
 	case ok:
 		e.loader.stats.skip(batch.skipped)

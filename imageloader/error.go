@@ -3,6 +3,7 @@ package imageloader
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 )
@@ -11,6 +12,9 @@ import (
 var (
 	// ErrArchive says that the archive itself cannot be read: missing, damaged, cut short, or of an unknown format.
 	ErrArchive = errors.New("unreadable archive")
+	// ErrTruncated says of an ErrArchive that the file is cut short: Options.AllowTruncated reads what there is. It is
+	// io.ErrUnexpectedEOF too.
+	ErrTruncated = fmt.Errorf("archive cut short: %w", io.ErrUnexpectedEOF)
 	// ErrNoImages says that the archive, or the split asked for, has no images.
 	ErrNoImages = errors.New("no images")
 	// ErrBadMember says that a member is not a usable image, or that more of them are not than Options.MaxSkipRate allows.

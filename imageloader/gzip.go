@@ -61,7 +61,7 @@ func (s *shard) explain(ctx context.Context, err error) error {
 	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // first: what the index does not fit to is wrapped too
 		return s.unreadable(err, "changed while it was being read; open it again")
 	case errors.Is(err, inflate.ErrTruncated):
-		return s.unreadable(io.ErrUnexpectedEOF, "cut short: its gzip data end early; copy or download it again")
+		return s.unreadable(ErrTruncated, "cut short: its gzip data end early; copy or download it again")
 	case errors.Is(err, inflate.ErrChecksum):
 		return s.unreadable(err, "damaged: its content does not match the gzip checksum; copy or download it again")
 	case errors.Is(err, inflate.ErrTrailing):

@@ -2,6 +2,7 @@ package imageloader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -101,7 +102,7 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 		}
 		return nil
 	}
-	pass, err := s.pass(ctx)
+	pass, err := s.pass(ctx, reading{contents: b.holding})
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 	for {
 		e, err := pass.next()
 		if err == io.EOF {
-			return pass.keep(b.options, b.archive.isSmall(b.options), stats)
+			return b.ended(pass, stats)
 		}
 		if err != nil {
 			return err
@@ -119,9 +120,37 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 			return err
 		}
 		if v.sample && b.holding {
-			if err := b.hold(e, v.bad == nil, pass); err != nil {
+			if err := b.hold(e, v.bad == nil, pass); err == io.EOF {
+				return b.ended(pass, stats)
+			} else if err != nil {
 				return err
 			}
+		}
+	}
+}
+
+// ended completes a pass that has come to its end.
+func (b *indexer) ended(p *pass, stats *statistics) error {
+	if p.cut != nil {
+		b.drop(p.shard, p.good())
+		stats.truncated(p.shard, p.cut)
+	}
+	return p.keep(b.options, b.archive.isSmall(b.options), stats)
+}
+
+// drop removes the samples of the latest shard that do not lie in its first so many bytes.
+func (b *indexer) drop(s *shard, good int64) {
+	x := b.index
+	for x.length > 0 {
+		last := x.samples[x.length-1]
+		if last.shard != s.number || last.offset+last.size <= good {
+			return
+		}
+		x.length--
+		x.samples = x.samples[:x.length]
+		delete(x.bad, x.length)
+		if len(x.held) > x.length {
+			x.held = x.held[:x.length]
 		}
 	}
 }
@@ -131,10 +160,11 @@ type pass struct {
 	stream
 	shard *shard
 	table table
+	cut   error // where the shard is cut short, and may be
 }
 
-func (s *shard) pass(ctx context.Context) (*pass, error) {
-	stream, err := s.open(ctx)
+func (s *shard) pass(ctx context.Context, r reading) (*pass, error) {
+	stream, err := s.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -146,20 +176,34 @@ func (p *pass) next() (entry, error) {
 	if err == nil && p.shard.format != directory {
 		p.table.entries = append(p.table.entries, e)
 	}
-	return e, err
+	return e, p.forgive(err)
 }
 
-// keep makes the table known to the shard once all of it has been read, and stores it unless it is made again in no time.
+func (p *pass) content() ([]byte, error) {
+	data, err := p.stream.content()
+	return data, p.forgive(err)
+}
+
+// forgive makes io.EOF of an error that says that the shard is cut short, where that is allowed.
+func (p *pass) forgive(err error) error {
+	if p.shard.mayBeCut && errors.Is(err, ErrTruncated) {
+		p.cut = err
+		return io.EOF
+	}
+	return err
+}
+
+// keep makes the table known to the shard once all of it has been read, and stores it unless it is made again in no time, or of a part.
 func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	const many = 50_000 // members of a .tar, which take some 0.1 s to go through
 	s := p.shard
 	known := s.content.Load() != nil
-	if tar, ok := p.stream.(*tarStream); ok && tar.inflate != nil && !known {
-		p.table.gzip = tar.inflate.reader.Index()
+	if s.format == gzipTar && !known {
+		p.table.gzip = p.stream.index()
 		s.content.Store(inflate.NewFile(s.file, p.table.gzip, s.memory))
 	}
 	large := s.format == gzipTar && !small || s.format == plainTar && len(p.table.entries) > many
-	if !large || o.NoIndexFile || known {
+	if !large || o.NoIndexFile || known || p.cut != nil {
 		return nil
 	}
 	path, err := s.storeTable(&p.table, o.IndexDir)
@@ -211,7 +255,7 @@ func (b *indexer) hold(e entry, usable bool, s stream) error {
 	var data []byte
 	if usable && b.bytes+footprint(int(e.size)) <= b.options.ShuffleBuffer {
 		var err error
-		if data, err = s.content(func(n int) []byte { return make([]byte, n) }); err != nil {
+		if data, err = s.content(); err != nil {
 			return err
 		}
 	}
@@ -232,7 +276,10 @@ func (b *indexer) finish() error {
 		return b.noImages()
 	}
 	if !x.classes.fixed {
-		labels := x.classes.sorted()
+		labels, err := x.classes.sorted(b.archive.shards[0].labels == LabelsFromMembers)
+		if err != nil {
+			return &Error{Path: b.archive.path, Reason: err.Error(), Kind: ErrUnknownClass}
+		}
 		for i := range x.samples {
 			if label := &x.samples[i].label; *label >= 0 {
 				*label = labels[*label]
@@ -297,7 +344,7 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 		return v, nil
 	}
 	if v.sample {
-		label, known := classes.labels[where.class]
+		label, known := classes.find(where.class, s.labels == LabelsFromMembers)
 		if !known {
 			return verdict{}, classes.unknown(s, e, where.class)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -74,17 +75,55 @@ func (v *vocabulary) collect(class string) int32 {
 	return n
 }
 
-// sorted fixes collected classes, ordered by name, and returns the label of each number that collect gave.
-func (v *vocabulary) sorted() []int32 {
+// sorted fixes collected classes, ordered by name, and returns the label of each number that collect gave. Labels that are numbers
+// stay what they are; it fails where only some are.
+func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	collected := v.names
 	v.names = slices.Sorted(slices.Values(collected))
+	if numbers {
+		if err := v.enumerate(); err != nil {
+			return nil, err
+		}
+	}
 	v.number()
 	v.fixed, v.source = true, "the archive"
 	labels := make([]int32, len(collected))
 	for i, name := range collected {
 		labels[i] = v.labels[name]
 	}
-	return labels
+	return labels, nil
+}
+
+// enumerate makes the names those of all numbers up to the largest, where they are numbers.
+func (v *vocabulary) enumerate() error {
+	last, named := -1, ""
+	for _, name := range v.names {
+		if n, ok := isNumber(name); ok {
+			last = max(last, n)
+		} else {
+			named = name
+		}
+	}
+	if last < 0 {
+		return nil
+	}
+	if named != "" {
+		return fmt.Errorf("some labels are numbers, such as %d, and some are names, such as %s; write all in one way", last, printable(named))
+	}
+	v.names = make([]string, last+1)
+	for i := range v.names {
+		v.names[i] = strconv.Itoa(i)
+	}
+	return nil
+}
+
+// find returns the label of a class, which may be a number where numbers says so.
+func (v *vocabulary) find(class string, numbers bool) (label int32, known bool) {
+	if n, ok := isNumber(class); ok && numbers {
+		return int32(n), n < len(v.names)
+	}
+	label, known = v.labels[class]
+	return label, known
 }
 
 // unknown is the error for an image whose class is not in the vocabulary.

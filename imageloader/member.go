@@ -13,6 +13,8 @@ type entry struct {
 	size   int64  // bytes; -1 below a directory, where it is known once the file is open
 	offset int64  // of the content in the .tar, in what a .tgz inflates to
 	kind   entryKind
+
+	label, fault string // of an image of a WebDataset: one of the two
 }
 
 type entryKind int
@@ -34,6 +36,7 @@ const (
 	ignoredAppleDouble  = "AppleDouble file (._)"
 	ignoredHidden       = "hidden file"
 	ignoredNotImage     = "not an image"
+	ignoredFurtherImage = "further image of a sample"
 )
 
 // imageExtensions are what makes a member an image; whether it is one, the decoder decides.
@@ -42,56 +45,59 @@ var imageExtensions = map[string]bool{
 	".tiff": true, ".webp": true,
 }
 
-// place is where an image stands in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
-type place struct {
+// location is where an image stands in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
+type location struct {
 	split string // the first directory, "" where there is only one
 	above string // all directories above the class
-	class string // the last directory
+	class string // the last directory, or the label
 }
 
-// admit judges a member by what is known without reading it. For an image it returns its place. Otherwise it returns why
+// admit judges a member by what is known without reading it. For an image it returns its location. Otherwise it returns why
 // the member is ignored, or what is wrong with an image; all three are empty for a directory.
 //
 // Links are never followed, so nothing outside the archive can be reached by one. Names with ".." or from the root are
 // refused although nothing is ever written under them: their class would be a guess.
-func (s *shard) admit(e entry) (where place, ignored string, bad *Error) {
+func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 	switch e.kind {
 	case subdirectory:
-		return place{}, "", nil
+		return location{}, "", nil
 	case symbolicLink:
-		return place{}, ignoredSymbolicLink, nil
+		return location{}, ignoredSymbolicLink, nil
 	case hardLink:
-		return place{}, ignoredHardLink, nil
+		return location{}, ignoredHardLink, nil
 	case specialFile:
-		return place{}, ignoredSpecialFile, nil
+		return location{}, ignoredSpecialFile, nil
 	}
 	directories := strings.Split(e.name, "/")
 	for _, f := range directories {
 		if f == ".." {
-			return place{}, "", s.badMember(e, nil, "unsafe name: it contains \"..\"")
+			return location{}, "", s.badMember(e, nil, "unsafe name: it contains \"..\"")
 		}
 	}
 	if strings.HasPrefix(e.name, "/") {
-		return place{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
+		return location{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
 	}
 	directories = strings.Split(path.Clean(e.name), "/") // "./train/cat/1.jpg" is usual
 	for _, f := range directories {
 		if strings.HasPrefix(f, "._") || f == "__MACOSX" {
-			return place{}, ignoredAppleDouble, nil
+			return location{}, ignoredAppleDouble, nil
 		}
 		if strings.HasPrefix(f, ".") {
-			return place{}, ignoredHidden, nil
+			return location{}, ignoredHidden, nil
 		}
 	}
 	last := len(directories) - 1
+	if s.labels == LabelsFromMembers && s.format != directory {
+		return s.admitSample(e, directories[:last])
+	}
 	if last > 0 && !utf8.ValidString(directories[last-1]) {
-		return place{}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
+		return location{}, "", s.badMember(e, nil, "the name of its class is not UTF-8; rename the directory")
 	}
 	if !imageExtensions[strings.ToLower(path.Ext(directories[last]))] {
-		return place{}, ignoredNotImage, nil
+		return location{}, ignoredNotImage, nil
 	}
 	if last == 0 {
-		return place{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE")
+		return location{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE")
 	}
 	where.class = directories[last-1]
 	if last > 1 {
@@ -100,6 +106,26 @@ func (s *shard) admit(e entry) (where place, ignored string, bad *Error) {
 	}
 	if e.kind == sparseFile {
 		return where, "", s.badMember(e, nil, "stored as a sparse file; pack the archive without --sparse")
+	}
+	return where, "", s.tooLarge(e)
+}
+
+// admitSample judges a member of a WebDataset, below some directories.
+func (s *shard) admitSample(e entry, directories []string) (where location, ignored string, bad *Error) {
+	switch _, what := keyOf(e.name); {
+	case what == "cls" || what == "json":
+		return location{}, "", nil
+	case e.label == "" && e.fault == "" && isImageOf(what):
+		return location{}, ignoredFurtherImage, nil
+	case e.label == "" && e.fault == "":
+		return location{}, ignoredNotImage, nil
+	}
+	where = location{class: e.label, above: strings.Join(directories, "/")}
+	if len(directories) > 0 {
+		where.split = directories[0]
+	}
+	if e.fault != "" {
+		return where, "", s.badMember(e, nil, "%s", e.fault)
 	}
 	return where, "", s.tooLarge(e)
 }

@@ -14,43 +14,43 @@ func TestArchive_Admit(t *testing.T) {
 	a := &shard{path: "a.tar", maxMember: 100}
 	for _, test := range []struct {
 		entry   entry
-		place   place
+		where   location
 		ignored string
 		bad     string
 	}{
-		{entry{name: "cat/1.jpg"}, place{class: "cat"}, "", ""},
-		{entry{name: "train/cat/1.JPEG"}, place{"train", "train", "cat"}, "", ""},
-		{entry{name: "./train/cat/1.png"}, place{"train", "train", "cat"}, "", ""},
-		{entry{name: "train//cat/1.webp"}, place{"train", "train", "cat"}, "", ""},
-		{entry{name: "data/train/cat/1.tiff"}, place{"data", "data/train", "cat"}, "", ""},
-		{entry{name: "caf\xe9/1.jpg"}, place{}, "", "not UTF-8"},
-		{entry{name: "a..b/..c.gif"}, place{}, ignoredHidden, ""},
-		{entry{name: "a..b/c...gif"}, place{class: "a..b"}, "", ""},
-		{entry{name: "cat/1.txt"}, place{}, ignoredNotImage, ""},
-		{entry{name: "cat/jpg"}, place{}, ignoredNotImage, ""},
-		{entry{name: "README"}, place{}, ignoredNotImage, ""},
-		{entry{name: "cat/._1.jpg"}, place{}, ignoredAppleDouble, ""},
-		{entry{name: "._cat/1.jpg"}, place{}, ignoredAppleDouble, ""},
-		{entry{name: "__MACOSX/cat/1.jpg"}, place{}, ignoredAppleDouble, ""},
-		{entry{name: "cat/.1.jpg"}, place{}, ignoredHidden, ""},
-		{entry{name: ".git/cat/1.jpg"}, place{}, ignoredHidden, ""},
-		{entry{name: "cat/1.jpg", kind: symbolicLink}, place{}, ignoredSymbolicLink, ""},
-		{entry{name: "cat/1.jpg", kind: hardLink}, place{}, ignoredHardLink, ""},
-		{entry{name: "cat/1.jpg", kind: specialFile}, place{}, ignoredSpecialFile, ""},
-		{entry{name: "cat.jpg/", kind: subdirectory}, place{}, "", ""},
-		{entry{name: "../cat/1.jpg"}, place{}, "", `unsafe name: it contains ".."`},
-		{entry{name: "cat/../dog/1.jpg"}, place{}, "", `unsafe name: it contains ".."`},
-		{entry{name: "cat/.."}, place{}, "", `unsafe name: it contains ".."`},
-		{entry{name: "/cat/1.jpg"}, place{}, "", "unsafe name: it begins at the root"},
-		{entry{name: "1.jpg"}, place{}, "", "no class"},
-		{entry{name: "./1.jpg"}, place{}, "", "no class"},
-		{entry{name: "cat/1.jpg", kind: sparseFile}, place{class: "cat"}, "", "sparse file"},
-		{entry{name: "cat/1.jpg", size: 100}, place{class: "cat"}, "", ""},
-		{entry{name: "cat/1.jpg", size: 101}, place{class: "cat"}, "", "too large: 101 bytes, and Options.MaxMemberBytes allows 100"},
+		{entry{name: "cat/1.jpg"}, location{class: "cat"}, "", ""},
+		{entry{name: "train/cat/1.JPEG"}, location{"train", "train", "cat"}, "", ""},
+		{entry{name: "./train/cat/1.png"}, location{"train", "train", "cat"}, "", ""},
+		{entry{name: "train//cat/1.webp"}, location{"train", "train", "cat"}, "", ""},
+		{entry{name: "data/train/cat/1.tiff"}, location{"data", "data/train", "cat"}, "", ""},
+		{entry{name: "caf\xe9/1.jpg"}, location{}, "", "not UTF-8"},
+		{entry{name: "a..b/..c.gif"}, location{}, ignoredHidden, ""},
+		{entry{name: "a..b/c...gif"}, location{class: "a..b"}, "", ""},
+		{entry{name: "cat/1.txt"}, location{}, ignoredNotImage, ""},
+		{entry{name: "cat/jpg"}, location{}, ignoredNotImage, ""},
+		{entry{name: "README"}, location{}, ignoredNotImage, ""},
+		{entry{name: "cat/._1.jpg"}, location{}, ignoredAppleDouble, ""},
+		{entry{name: "._cat/1.jpg"}, location{}, ignoredAppleDouble, ""},
+		{entry{name: "__MACOSX/cat/1.jpg"}, location{}, ignoredAppleDouble, ""},
+		{entry{name: "cat/.1.jpg"}, location{}, ignoredHidden, ""},
+		{entry{name: ".git/cat/1.jpg"}, location{}, ignoredHidden, ""},
+		{entry{name: "cat/1.jpg", kind: symbolicLink}, location{}, ignoredSymbolicLink, ""},
+		{entry{name: "cat/1.jpg", kind: hardLink}, location{}, ignoredHardLink, ""},
+		{entry{name: "cat/1.jpg", kind: specialFile}, location{}, ignoredSpecialFile, ""},
+		{entry{name: "cat.jpg/", kind: subdirectory}, location{}, "", ""},
+		{entry{name: "../cat/1.jpg"}, location{}, "", `unsafe name: it contains ".."`},
+		{entry{name: "cat/../dog/1.jpg"}, location{}, "", `unsafe name: it contains ".."`},
+		{entry{name: "cat/.."}, location{}, "", `unsafe name: it contains ".."`},
+		{entry{name: "/cat/1.jpg"}, location{}, "", "unsafe name: it begins at the root"},
+		{entry{name: "1.jpg"}, location{}, "", "no class"},
+		{entry{name: "./1.jpg"}, location{}, "", "no class"},
+		{entry{name: "cat/1.jpg", kind: sparseFile}, location{class: "cat"}, "", "sparse file"},
+		{entry{name: "cat/1.jpg", size: 100}, location{class: "cat"}, "", ""},
+		{entry{name: "cat/1.jpg", size: 101}, location{class: "cat"}, "", "too large: 101 bytes, and Options.MaxMemberBytes allows 100"},
 	} {
-		place, ignored, bad := a.admit(test.entry)
-		if place != test.place || ignored != test.ignored {
-			t.Errorf("%+v: got %+v, ignored %q; want %+v, ignored %q", test.entry, place, ignored, test.place, test.ignored)
+		where, ignored, bad := a.admit(test.entry)
+		if where != test.where || ignored != test.ignored {
+			t.Errorf("%+v: got %+v, ignored %q; want %+v, ignored %q", test.entry, where, ignored, test.where, test.ignored)
 		}
 		if (bad != nil) != (test.bad != "") || bad != nil && !strings.Contains(bad.Error(), test.bad) {
 			t.Errorf("%+v: got bad %v, want %q", test.entry, bad, test.bad)

@@ -28,6 +28,11 @@ type Options struct {
 	Classes   []string
 	ClassFile string
 
+	// Labels says where the label of an image is from; LabelField is the field of a .json member that has it, "" means "label". A label
+	// that is a number is the index of the class; without Classes their names are the numbers then.
+	Labels     Labels
+	LabelField string
+
 	// Transform makes each image one size. nil means, with Train, a random box of the image resized to 224 x 224, and
 	// without it the middle 224 x 224 of the image resized to 256 at its shorter side.
 	Transform decode.Transform
@@ -75,6 +80,10 @@ type Options struct {
 	// Stats, and replaced by the images that follow; above it the epoch ends with ErrBadMember. With 0 the first one does.
 	MaxSkipRate float64
 
+	// AllowTruncated reads what there is of an archive that is cut short, as by a download that broke off, where it would be an
+	// error. Stats says which. The checksum of a .tgz does not cover its good part.
+	AllowTruncated bool
+
 	// NoShrink decodes a JPEG at full size, also where its box is far larger than the result, for exactly torchvision's pixels.
 	// See the Shrinking section of package decode.
 	NoShrink bool
@@ -121,6 +130,9 @@ func (o Options) complete() (Options, error) {
 	if o.Split != "" && slices.ContainsFunc(strings.Split(o.Split, "/"), func(s string) bool { return !isDirectoryName(s) }) {
 		return refuse("Split is %q; it must name a directory, such as \"train\" or \"photos/train\"", o.Split)
 	}
+	if o.Labels < LabelsFound || o.Labels > LabelsFromMembers {
+		return refuse("Labels is %d; it must be LabelsFound, LabelsFromDirectories or LabelsFromMembers", o.Labels)
+	}
 	if o.Rank >= max(o.Ranks, 1) {
 		return refuse("Rank is %d; it must be less than Ranks, which is %d", o.Rank, o.Ranks)
 	}
@@ -139,6 +151,9 @@ func (o Options) complete() (Options, error) {
 	o.BatchSize = orDefault(o.BatchSize, defaultBatchSize)
 	o.Buffers = orDefault(o.Buffers, defaultBuffers)
 	o.Channels = orDefault(o.Channels, 3)
+	if o.LabelField == "" {
+		o.LabelField = defaultLabelField
+	}
 	o.ShuffleBuffer = orDefault(o.ShuffleBuffer, defaultShuffleBuffer)
 	o.MaxMemberBytes = orDefault(o.MaxMemberBytes, defaultMaxMemberBytes)
 	o.Classes = slices.Clone(o.Classes)

@@ -6,9 +6,11 @@ import (
 	"runtime/metrics"
 	"sync"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
-// peak returns by how much the heap grew, at most, while f ran. What is garbage is collected soon.
+// peak returns by how much the heap and the arenas grew together, at most, while f ran. What is garbage is collected soon.
 func peak(f func()) int {
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	runtime.GC()
@@ -16,7 +18,7 @@ func peak(f func()) int {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	now := func() int {
 		metrics.Read(sample)
-		return int(sample[0].Value.Uint64())
+		return int(sample[0].Value.Uint64()) + arena.Total()
 	}
 	before, most := now(), 0
 	stop := make(chan struct{})

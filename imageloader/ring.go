@@ -45,14 +45,14 @@ type layout struct {
 
 const (
 	pageBytes    = 4096
-	partBytes    = 64                       // alignment of labels and flips
+	alignBytes   = 64                       // alignment of labels and flips
 	maxRingBytes = int64(math.MaxInt64 / 4) // far above any memory, below overflow
 )
 
 func newLayout(batch, each int) layout {
 	l := layout{batch: batch, each: each}
-	l.labels = roundUp(batch*each, partBytes)
-	l.flips = roundUp(l.labels+8*batch, partBytes)
+	l.labels = roundUp(batch*each, alignBytes)
+	l.flips = roundUp(l.labels+8*batch, alignBytes)
 	l.stride = roundUp(l.flips+batch, pageBytes)
 	return l
 }

@@ -24,7 +24,7 @@ func TestRing_Buffers(t *testing.T) {
 			if len(b.images) != test.batch*test.each || len(b.labels) != test.batch || len(b.flips) != test.batch {
 				t.Errorf("%+v: got %d bytes, %d labels, %d flips", test, len(b.images), len(b.labels), len(b.flips))
 			}
-			if uintptr(unsafe.Pointer(&b.images[0]))%pageBytes != 0 || uintptr(unsafe.Pointer(&b.labels[0]))%partBytes != 0 {
+			if uintptr(unsafe.Pointer(&b.images[0]))%pageBytes != 0 || uintptr(unsafe.Pointer(&b.labels[0]))%alignBytes != 0 {
 				t.Errorf("%+v: buffer %d is not aligned", test, i)
 			}
 			for j := range b.images {

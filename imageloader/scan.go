@@ -74,7 +74,7 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 	s := scanner{left: images, report: Report{Path: filepath.ToSlash(path)}, classes: map[string]int{}, splits: map[string]int{},
 		formats: map[string]int{}, ignored: map[string]int{}, memory: arena.New(4 * scanBytes)}
 	defer s.memory.Close()
-	a, err := openArchive(osFiles{}, path, Options{MaxMemberBytes: defaultMaxMemberBytes}, 0, s.memory, new(statistics))
+	a, err := openArchive(osFiles{}, path, Options{MaxMemberBytes: defaultMaxMemberBytes, LabelField: defaultLabelField}, 0, s.memory, new(statistics))
 	if err != nil {
 		return s.report, err
 	}
@@ -111,7 +111,7 @@ type scanner struct {
 // scanned is an image to be decoded.
 type scanned struct {
 	item
-	where place
+	where location
 }
 
 const (
@@ -151,7 +151,7 @@ func (s *scanner) read(ctx context.Context, parts chan<- []scanned) error {
 }
 
 func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []scanned) error {
-	stream, err := shard.open(ctx)
+	stream, err := shard.open(ctx, reading{contents: true, memory: s.memory})
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []sc
 		}
 		it := scanned{item: item{shard: shard, member: e.number, name: e.name, bad: bad}, where: where}
 		if bad == nil {
-			data, err := taken(s.memory, stream.content)
+			data, err := stream.content()
 			if errors.As(err, &bad) && bad.Kind == ErrBadMember {
 				it.bad = bad
 			} else if err != nil {

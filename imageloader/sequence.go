@@ -8,18 +8,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/arena"
 )
 
-// item is one place in an epoch's sequence of images.
-type item struct {
-	number int // of the sample, in the archive's order
-	shard  *shard
-	member int
-	name   string
-	label  int32
-	data   []byte  // the compressed image
-	memory *memory // of data; nil when that stays
-	bad    *Error  // the image is not usable, and data nil
-}
-
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
 	ctx      context.Context
@@ -35,6 +23,7 @@ type sequence struct {
 	missing  <-chan int      // with ranks, once all of the rank's samples are sent: how many are wanted in place of unusable ones
 	short    chan<- struct{} // offered a value while no more can be read until some of what was sent is decoded
 	pending  []item          // not sent yet
+	order    []int32         // of all samples, where they are read one by one
 }
 
 // sendItems is how many items are sent at a time.
@@ -116,8 +105,10 @@ func (s *sequence) runAny() (*index, error) {
 
 // runSamples reads some places of the epoch's order, of an archive whose samples can be read one by one.
 func (s *sequence) runSamples(from, to int) error {
-	order := permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
-	left := order[from:to]
+	if s.order == nil {
+		s.order = permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
+	}
+	left := s.order[from:to]
 	parts := (len(left) + blockSamples - 1) / blockSamples
 	part := func(i int) []int32 { return left[i*blockSamples : min((i+1)*blockSamples, len(left))] }
 	room := newBudget(s.options.ShuffleBuffer, s.short)
@@ -314,7 +305,7 @@ func (s *sequence) runStreamed() (*index, error) {
 
 // stream goes through one shard.
 func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error {
-	pass, err := shard.pass(s.ctx)
+	pass, err := shard.pass(s.ctx, reading{contents: true, memory: s.memory})
 	if err != nil {
 		return err
 	}
@@ -322,7 +313,7 @@ func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error
 	for {
 		it, err := s.nextStreamed(b, pass)
 		if err == io.EOF {
-			return pass.keep(s.options, s.archive.isSmall(s.options), s.stats)
+			return b.ended(pass, s.stats)
 		}
 		if err == nil {
 			err = take(it)
@@ -349,7 +340,7 @@ func (s *sequence) nextStreamed(b *indexer, pass *pass) (item, error) {
 		}
 		it := item{number: b.index.length - 1, shard: pass.shard, member: e.number, name: e.name, label: v.label, bad: v.bad}
 		if it.bad == nil {
-			data, err := taken(s.memory, pass.content)
+			data, err := pass.content()
 			if err != nil {
 				return item{}, err
 			}

@@ -42,6 +42,11 @@ type shard struct {
 	workers   int  // that inflate a .tgz
 	memory    *arena.Arena
 
+	labels     Labels // LabelsFromDirectories or LabelsFromMembers
+	labelField string
+	mayBeCut   bool        // a file cut short gives what lies before
+	cut        atomic.Bool // it was, and that has been told
+
 	content   atomic.Pointer[inflate.File] // of a .tgz whose index is known
 	indexFile string                       // that its table is from; "" when there was none
 }
@@ -50,15 +55,25 @@ type shard struct {
 type stream interface {
 	// next goes to the next member. At the end of an archive that is whole it returns io.EOF.
 	next() (entry, error)
-	// content returns the content of the member that next returned, in memory from take. The error is about that member
-	// alone when it is ErrBadMember.
-	content(take func(bytes int) []byte) ([]byte, error)
+	// content returns the content of the member that next returned, in memory of the arena that the stream was opened with. The
+	// error is about that member alone when it is ErrBadMember. It is called once for a member at most.
+	content() ([]byte, error)
+	// good returns how many bytes of the .tar there are, once an error was returned.
+	good() int64
+	// index returns that of a .tgz whose end has been reached.
+	index() *inflate.Index
 	close()
+}
+
+// reading is how a stream is to be read.
+type reading struct {
+	contents bool         // those of images will be asked for
+	memory   *arena.Arena // where they are to lie; nil: in Go's heap
 }
 
 // openShard finds out what path is. The shard must be closed.
 func openShard(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*shard, error) {
-	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside()}
+	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside(), labelField: o.LabelField, mayBeCut: o.AllowTruncated}
 	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
 	info, err := attempt(s.patience, func() (fs.FileInfo, error) { return from.stat(path) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,31 +112,35 @@ func (s *shard) Close() error {
 }
 
 // open starts at the first member. A stream of a .tgz reads until ctx ends.
-func (s *shard) open(ctx context.Context) (stream, error) {
+func (s *shard) open(ctx context.Context, r reading) (stream, error) {
 	if s.format == directory {
-		return s.openDirectory()
+		return s.openDirectory(r)
 	}
 	if err := s.unchanged(); err != nil {
 		return nil, err
 	}
-	if s.format == gzipTar {
-		return s.openGzip(ctx), nil
+	members := s.openTar(ctx, r)
+	if s.labels == LabelsFromMembers {
+		return &sampleStream{stream: members, shard: s, reading: r, known: map[string]string{}}, nil
 	}
-	return s.openTar(), nil
+	return members, nil
 }
 
-// read returns the content of a member of a .tar or a directory, in memory from take, as stream.content does.
-func (s *shard) read(e entry, take func(bytes int) []byte) ([]byte, error) {
+// read returns the content of a member of a .tar or a directory, in memory of an arena.
+func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	if s.format == directory {
-		return s.readFile(e, take)
+		return s.readFile(e, memory)
 	}
-	buf := take(int(e.size))
-	if _, err := s.file.ReadAt(buf, e.offset); err == io.EOF {
+	buf := memory.Take(int(e.size))
+	_, err := s.file.ReadAt(buf, e.offset)
+	if err == nil {
+		return buf, nil
+	}
+	memory.Give(buf)
+	if err == io.EOF {
 		return nil, s.unreadable(err, "changed while it was being read; open it again")
-	} else if err != nil {
-		return nil, s.unreadable(err, "%v", bare(err))
 	}
-	return buf, nil
+	return nil, s.unreadable(err, "%v", bare(err))
 }
 
 // unchanged fails when the file was written to since it was opened: member positions and sample numbers would be wrong.

@@ -26,6 +26,8 @@ type Stats struct {
 
 	Retries int // reads that failed or took too long, and were tried again
 
+	Truncated []string // with Options.AllowTruncated: the archives that are cut short, and where
+
 	IndexFiles []string // index files read or written
 	IndexError string   // why one could not be written; the next Open will be slower, and nothing else
 
@@ -110,6 +112,7 @@ func (s *statistics) snapshot() Stats {
 	copied.Skipped, copied.Ignored = maps.Clone(copied.Skipped), maps.Clone(copied.Ignored)
 	copied.Examples = slices.Clone(copied.Examples)
 	copied.IndexFiles = slices.Clone(copied.IndexFiles)
+	copied.Truncated = slices.Clone(copied.Truncated)
 	return copied
 }
 
@@ -147,12 +150,11 @@ func (s *statistics) skip(bad []*Error) {
 	})
 }
 
-// timed adds the time that wait takes to one of the durations.
-func (s *statistics) timed(which func(*Stats) *time.Duration, wait func()) {
-	begin := time.Now()
-	wait()
-	took := time.Since(begin)
-	s.update(func(s *Stats) { *which(s) += took })
+// truncated tells of a shard that is cut short, once.
+func (s *statistics) truncated(shard *shard, where error) {
+	if !shard.cut.Swap(true) {
+		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })
+	}
 }
 
 var decodeKinds = []error{

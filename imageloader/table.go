@@ -34,7 +34,7 @@ const entryBytes = 200
 func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 
 // An index file is the magic, the identity of the shard, the length of the rest, the rest compressed, and a CRC-32 of all.
-const indexMagic = "streamtorch index 1\n"
+const indexMagic = "streamtorch index 2\n"
 
 const indexExtension = ".index"
 
@@ -57,6 +57,10 @@ func (s *shard) identity() ([]byte, error) {
 		return nil, s.unreadable(err, "%v", bare(err))
 	}
 	hash.Write(buf[:n])
+	if s.labels == LabelsFromMembers { // of which the table depends
+		io.WriteString(hash, s.labelField)
+		hash.Write([]byte{0})
+	}
 	return hash.Sum(id), nil
 }
 
@@ -190,6 +194,7 @@ func (t *table) encode(id []byte) ([]byte, error) {
 			size = uint64(e.size)
 		}
 		body = binary.AppendUvarint(body, size)
+		body = appendText(appendText(body, e.label), e.fault)
 		last = e
 	}
 	var out bytes.Buffer
@@ -205,6 +210,10 @@ func (t *table) encode(id []byte) ([]byte, error) {
 		return nil, err
 	}
 	return binary.LittleEndian.AppendUint32(out.Bytes(), crc32.ChecksumIEEE(out.Bytes())), nil
+}
+
+func appendText(to []byte, text string) []byte {
+	return append(binary.AppendUvarint(to, uint64(len(text))), text...)
 }
 
 var errTable = errors.New("imageloader: not an index of this archive")
@@ -235,6 +244,7 @@ func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 	const header = 512
 	count := in.number(uint64(content/header) + 1)
 	var last entry
+	labels := map[string]string{}
 	for i := uint64(0); i < count && in.err == nil; i++ {
 		kind, err := in.ReadByte()
 		if err != nil || entryKind(kind) > specialFile {
@@ -245,7 +255,8 @@ func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 		e := entry{number: int(i) + 1, name: name, kind: entryKind(kind)}
 		e.offset = last.offset + int64(in.number(uint64(content-last.offset)))
 		e.size = int64(in.number(uint64(content - e.offset)))
-		if most -= int64(len(name)) + entryBytes; most < 0 {
+		e.label, e.fault = in.text(labels), in.text(labels)
+		if most -= int64(len(name)+len(e.label)+len(e.fault)) + entryBytes; most < 0 {
 			return nil, errTable
 		}
 		t.entries = append(t.entries, e)
@@ -276,6 +287,16 @@ func (r *tableReader) number(most uint64) uint64 {
 		return 0
 	}
 	return n
+}
+
+// text reads one of few short ones, each of which is kept once.
+func (r *tableReader) text(known map[string]string) string {
+	text := string(r.bytes(r.number(1 << 10)))
+	if one, ok := known[text]; ok {
+		return one
+	}
+	known[text] = text
+	return text
 }
 
 func (r *tableReader) bytes(n uint64) []byte {

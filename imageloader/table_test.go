@@ -101,7 +101,7 @@ func TestCorpus_Index(t *testing.T) {
 	entry := func(kind byte, same, n uint64, name string, offset, size uint64) []byte {
 		out := binary.AppendUvarint([]byte{kind}, same)
 		out = append(binary.AppendUvarint(out, n), name...)
-		return binary.AppendUvarint(binary.AppendUvarint(out, offset), size)
+		return append(binary.AppendUvarint(binary.AppendUvarint(out, offset), size), 0, 0) // neither label nor fault
 	}
 	list := func(count uint64, of ...[]byte) []byte {
 		return joinParts(points, append(binary.AppendUvarint(nil, count), bytes.Join(of, nil)...))

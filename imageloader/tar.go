@@ -7,6 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
 )
 
 // tarStream goes through a .tar or .tgz.
@@ -16,19 +19,19 @@ type tarStream struct {
 	number  int
 	current entry
 	bytes   int64 // of a table of the members
+	memory  *arena.Arena
 
 	plain   *endWatch // a .tar
 	inflate *inflater // a .tgz
 }
 
-func (s *shard) openTar() *tarStream {
+func (s *shard) openTar(ctx context.Context, r reading) *tarStream {
+	if s.format == gzipTar {
+		z := s.inflate(ctx)
+		return &tarStream{shard: s, tar: tar.NewReader(z), inflate: z, memory: r.memory}
+	}
 	plain := &endWatch{SectionReader: io.NewSectionReader(s.file, 0, s.info.Size())}
-	return &tarStream{shard: s, tar: tar.NewReader(plain), plain: plain}
-}
-
-func (s *shard) openGzip(ctx context.Context) *tarStream {
-	z := s.inflate(ctx)
-	return &tarStream{shard: s, tar: tar.NewReader(z), inflate: z}
+	return &tarStream{shard: s, tar: tar.NewReader(plain), plain: plain, memory: r.memory}
 }
 
 func (s *tarStream) next() (entry, error) {
@@ -59,12 +62,22 @@ func (s *tarStream) next() (entry, error) {
 	}
 }
 
-func (s *tarStream) content(take func(bytes int) []byte) ([]byte, error) {
-	buf := take(int(s.current.size))
+func (s *tarStream) content() ([]byte, error) {
+	buf := s.memory.Take(int(s.current.size))
 	if _, err := io.ReadFull(s.tar, buf); err != nil {
+		s.memory.Give(buf)
 		return nil, s.explain(err)
 	}
 	return buf, nil
+}
+
+func (s *tarStream) index() *inflate.Index { return s.inflate.reader.Index() }
+
+func (s *tarStream) good() int64 {
+	if s.plain != nil {
+		return s.plain.Size()
+	}
+	return s.inflate.at
 }
 
 func (s *tarStream) close() {
@@ -77,13 +90,13 @@ func (s *tarStream) close() {
 // finish checks what follows the last member. It returns io.EOF when the archive is whole.
 func (s *tarStream) finish() error {
 	if s.plain != nil && s.plain.ended {
-		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
+		return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
 	var rest io.Reader = s.plain
 	if s.inflate != nil {
 		// The checksum of a single gzip member makes up for an end marker that was never written. Of several, some may be missing.
 		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
-			return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short: it has no end marker after member %d; copy or download it again", s.number)
+			return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 		}
 		rest = s.inflate
 	}
@@ -121,7 +134,7 @@ func (s *tarStream) explain(err error) error {
 	case s.inflate != nil && s.number == 0 && errors.Is(err, tar.ErrHeader):
 		return s.shard.unreadable(err, "gzip data, but no tar archive inside; .tgz, .tar.gz, .tar and directories can be read")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-		return s.shard.unreadable(io.ErrUnexpectedEOF, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
+		return s.shard.unreadable(ErrTruncated, "cut short in or after member %d (%s); copy or download it again", max(s.number, 1), printable(s.current.name))
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
 		return s.shard.unreadable(err, "damaged: invalid tar header after member %d (%s); copy or download it again", s.number, printable(s.current.name))
 	}

@@ -99,6 +99,7 @@ func (a *Arena) grow(size int) []byte {
 		return nil
 	}
 	a.mapped += size
+	total.Add(int64(size))
 	a.sizes[&piece[0]] = size
 	return piece
 }
@@ -108,6 +109,7 @@ func (a *Arena) forget(piece []byte) int {
 	size := a.sizes[&piece[0]]
 	delete(a.sizes, &piece[0])
 	a.mapped -= size
+	total.Add(-int64(size))
 	return size
 }
 
@@ -150,11 +152,17 @@ func (a *Arena) Mapped() int {
 	return a.mapped
 }
 
+var total atomic.Int64
+
+// Total returns the bytes that all arenas of the process have from the system now.
+func Total() int { return int(total.Load()) }
+
 // Close gives all memory back to the system, also what was not given back: nothing may use any of it. Take and Give may still be
 // called. Closing twice is legal.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	total.Add(-int64(a.mapped))
 	a.closed, a.mapped = true, 0
 	for first, size := range a.sizes {
 		unmap([][]byte{unsafe.Slice(first, size)})

@@ -103,6 +103,9 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	run := func(part *output, wanted int) error {
 		for part.at < wanted {
 			why, err := s.run(part, stop, len(part.narrow))
+			if errors.Is(err, ErrTruncated) && part.at >= wanted { // as it was when the index was made
+				return nil
+			}
 			if err != nil && (errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrNotGzip) || errors.Is(err, ErrTrailing)) {
 				return stale(err)
 			}

@@ -2,6 +2,7 @@ package inflate
 
 import (
 	"context"
+	"errors"
 	"io"
 	"runtime"
 	"sync"
@@ -88,9 +89,10 @@ func (r *Reader) Close() {
 	r.buffers.memory.Close()
 }
 
-// Index returns the index of the file once Read has returned io.EOF, and nil before.
+// Index returns the index of the file once Read has returned io.EOF; where it returned ErrTruncated, that of what came before; and
+// nil before.
 func (r *Reader) Index() *Index {
-	if r.err != io.EOF {
+	if r.err != io.EOF && !errors.Is(r.err, ErrTruncated) {
 		return nil
 	}
 	return &r.index

@@ -221,7 +221,8 @@ func TestReader_Refuses(t *testing.T) {
 		{"zeros, then more", append(append(bytes.Clone(whole), make([]byte, 200000)...), 1), ErrTrailing},
 	} {
 		r := NewReader(context.Background(), bytes.NewReader(test.in), int64(len(test.in)), Options{Workers: 3})
-		n, err := io.Copy(io.Discard, r)
+		var content bytes.Buffer
+		n, err := io.Copy(&content, r)
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		}
@@ -231,8 +232,15 @@ func TestReader_Refuses(t *testing.T) {
 		if test.name == "half" && n < 3<<20 {
 			t.Errorf("%s: only %d bytes before the error", test.name, n)
 		}
-		if r.Index() != nil {
-			t.Errorf("%s: an index", test.name)
+		index := r.Index()
+		if (index != nil) != (test.want == ErrTruncated) {
+			t.Errorf("%s: index %v", test.name, index)
+		}
+		if index != nil { // of what there is
+			got, err := NewFile(bytes.NewReader(test.in), index, nil).Inflate(0, n, func(n int) []byte { return make([]byte, n) })
+			if err != nil || !bytes.Equal(got, content.Bytes()) {
+				t.Errorf("%s: with its index %d bytes of %d: %v", test.name, len(got), n, err)
+			}
 		}
 		r.Close()
 	}

@@ -31,6 +31,7 @@ import (
 type Config struct {
 	Model     string  `json:"model"`
 	Data      string  `json:"data"`
+	TestData  string  `json:"test_data"`
 	TrainPart string  `json:"train_part"`
 	TestPart  string  `json:"test_part"`
 	Size      int     `json:"size"`
@@ -46,6 +47,7 @@ type Config struct {
 	DType     string  `json:"dtype"`
 	Seed      uint64  `json:"seed"`
 	SkipRate  float64 `json:"skip_rate"`
+	Truncated bool    `json:"allow_truncated"`
 
 	Trivial bool    `json:"trivial_augment"`
 	Erase   float64 `json:"random_erase"`
@@ -65,9 +67,10 @@ type Config struct {
 func main() {
 	var c Config
 	flag.StringVar(&c.Model, "model", "resnet20", "one of "+strings.Join(vision.Names(), ", "))
-	flag.StringVar(&c.Data, "data", defaultData(), "archive (.tgz, .tar) or folder of images; the label is an image's folder")
+	flag.StringVar(&c.Data, "data", defaultData(), "archive (.tgz, .tar), folder, or pattern of several, such as train-{000..127}.tar; the label is an image's folder or, in a WebDataset, its .cls or .json")
+	flag.StringVar(&c.TestData, "test-data", "", "the same for the images to test on; empty: those in -data")
 	flag.StringVar(&c.TrainPart, "train-part", "train", "folder in -data of the images to train on; empty for all")
-	flag.StringVar(&c.TestPart, "test-part", "test", "folder in -data of the images to test on; empty for no test")
+	flag.StringVar(&c.TestPart, "test-part", "test", "folder of the images to test on; empty for all of -test-data, and for no test without that")
 	flag.IntVar(&c.Size, "size", 0, "height and width of the model's input; 0: what the model is made for")
 	flag.StringVar(&c.Crop, "crop", "", "for training: pad (a shifted crop) or resized (a random box); empty: pad where the first images are of about -size, as CIFAR's are, and no larger")
 	flag.IntVar(&c.Epochs, "epochs", 8, "times through the training images")
@@ -85,6 +88,7 @@ func main() {
 	flag.StringVar(&c.DType, "dtype", "float32", "float32, or bfloat16 for autocast")
 	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
+	flag.BoolVar(&c.Truncated, "allow-truncated", false, "use what there is of an archive that is cut short")
 	flag.IntVar(&c.Workers, "workers", 0, "decode threads; 0: one a core")
 	flag.BoolVar(&c.Contiguous, "contiguous", false, "NCHW memory order instead of channels last")
 	flag.StringVar(&c.Out, "out", filepath.Join("runs", "train"), "folder for the checkpoint, the log and the curves")

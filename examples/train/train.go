@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,11 +116,11 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.log, err = openLog(t.Out); err != nil {
 		return err
 	}
-	if t.train, err = t.openImages(t.TrainPart, true); err != nil {
+	if t.train, err = t.openImages(t.Data, t.TrainPart, true); err != nil {
 		return err
 	}
-	if t.TestPart != "" {
-		if t.test, err = t.openImages(t.TestPart, false); err != nil {
+	if t.TestPart != "" || t.TestData != "" {
+		if t.test, err = t.openImages(cmp.Or(t.TestData, t.Data), t.TestPart, false); err != nil {
 			return err
 		}
 	}
@@ -222,7 +223,7 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish()) }()
 	for batch, err := range t.train.ahead.Epoch(ctx) {
 		if err != nil {
-			return err
+			return withFlag(err)
 		}
 		t.opt.SetScale(t.schedule(t.progress.Step))
 		traced, err := t.tracer.begin(t.progress.Step)
@@ -285,7 +286,7 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 	}
 	for batch, err := range t.test.ahead.Epoch(ctx) {
 		if err != nil {
-			return tally, err
+			return tally, withFlag(err)
 		}
 		err := t.stream.Do(func(x *cgotorch.Exec) error {
 			x = x.NoGrad()
@@ -360,16 +361,17 @@ type images struct {
 	ahead  *prefetcher.Prefetcher
 }
 
-func (t *trainer) openImages(part string, training bool) (*images, error) {
+func (t *trainer) openImages(data, part string, training bool) (*images, error) {
 	o := imageloader.Options{
 		Train: training, BatchSize: t.BatchSize, Split: part, Transform: t.transform(training),
-		Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate,
+		Seed: t.Seed, Workers: t.Workers, MaxSkipRate: t.SkipRate, AllowTruncated: t.Truncated,
 	}
-	loader, err := imageloader.Open(t.Data, o)
-	if errors.Is(err, imageloader.ErrNoImages) {
-		return nil, fmt.Errorf("%w (the parts are named by -train-part and -test-part)", err)
-	} else if err != nil {
-		return nil, err
+	if !training {
+		o.Classes = t.train.loader.Classes()
+	}
+	loader, err := imageloader.Open(data, o)
+	if err != nil {
+		return nil, withFlag(err)
 	}
 	onDevice := prefetcher.Options{Contiguous: t.Contiguous}
 	if t.DType == "bfloat16" {
@@ -387,6 +389,19 @@ func (t *trainer) openImages(part string, training bool) (*images, error) {
 		return nil, err
 	}
 	return &images{loader, ahead}, nil
+}
+
+// withFlag says by which flag an error of the loader can be met.
+func withFlag(err error) error {
+	switch {
+	case errors.Is(err, imageloader.ErrNoImages):
+		return fmt.Errorf("%w (the parts are named by -train-part and -test-part)", err)
+	case errors.Is(err, imageloader.ErrTruncated):
+		return fmt.Errorf("%w (or use what there is, with -allow-truncated)", err)
+	case errors.Is(err, imageloader.ErrBadMember):
+		return fmt.Errorf("%w (Options.MaxSkipRate is -skip-rate)", err)
+	}
+	return err
 }
 
 // skipped counts the images passed over so far.

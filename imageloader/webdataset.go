@@ -1,0 +1,295 @@
+package imageloader
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Note [WebDataset]
+//
+// In a shard of a WebDataset a sample is the members that lie one behind the other and whose names are the same up to the first dot
+// of their last part, which is the key: 000001.jpg, 000001.cls, 000001.json. What follows the dot says what a member is. Of a
+// sample the loader takes the image, the first where there are several, and the label: the text of .cls or, where there is none, a
+// field of .json. A text of digits is the label itself, any other the name of a class.
+//
+// The label may come before or behind the image. So a sample is read whole, and its members are handed on when the next one begins.
+
+// Labels says where the label of an image is from.
+type Labels int
+
+const (
+	// LabelsFound takes an archive for a WebDataset if the first image in its first shard has a .cls of the same key or a .json with
+	// Options.LabelField, and else the labels from directories.
+	LabelsFound Labels = iota
+	// LabelsFromDirectories takes the directory that an image lies in.
+	LabelsFromDirectories
+	// LabelsFromMembers takes the .cls or .json that belongs to an image, as in the shards of a WebDataset. A directory has none.
+	LabelsFromMembers
+)
+
+const (
+	defaultLabelField = "label"
+
+	maxLabel      = 256       // bytes of one
+	maxLabelFile  = 4 << 10   // of a .cls
+	maxFieldsFile = 1 << 20   // of a .json
+	maxNumber     = 1_000_000 // classes, where labels are numbers
+)
+
+// keyOf splits a name into the key of its sample and what the member is of it, in small letters. The key is empty for a name that
+// has none.
+func keyOf(name string) (key, what string) {
+	base := path.Base(name)
+	dot := strings.IndexByte(base, '.')
+	if dot <= 0 {
+		return "", ""
+	}
+	return name[:len(name)-len(base)+dot], strings.ToLower(base[dot+1:])
+}
+
+func isImageOf(what string) bool { return imageExtensions["."+what] }
+
+// sampleStream goes through a shard of a WebDataset. Its entries are those of the shard, in its order, the images with their labels.
+type sampleStream struct {
+	stream
+	reading
+	shard *shard
+	known map[string]string // each label once
+
+	ready []entry // of a sample that is complete
+	image []byte  // the content of its image
+	first *entry  // of the next sample; its content has not been read
+	err   error   // behind these
+}
+
+// sampleMembers is a sample being collected.
+type sampleMembers struct {
+	key     string
+	entries []entry
+	image   int    // which of them it is; -1: none yet
+	label   string // "" while there is none
+	exact   bool   // it is of a .cls
+	fault   string // what is wrong with it
+}
+
+func (s *sampleStream) next() (entry, error) {
+	for len(s.ready) == 0 {
+		s.memory.Give(s.image) // nobody asked for it
+		s.image = nil
+		if s.err != nil {
+			return entry{}, s.err
+		}
+		s.ready = s.collect()
+	}
+	e := s.ready[0]
+	s.ready = s.ready[1:]
+	return e, nil
+}
+
+// content returns that of the image of a sample; nothing asks for another's.
+func (s *sampleStream) content() ([]byte, error) {
+	data := s.image
+	s.image = nil
+	return data, nil
+}
+
+func (s *sampleStream) close() {
+	s.memory.Give(s.image)
+	s.image = nil
+	s.stream.close()
+}
+
+// collect reads the next sample. Before an error it is none, unless it is whole.
+func (s *sampleStream) collect() []entry {
+	all := sampleMembers{image: -1}
+	for {
+		e, err := s.advance()
+		if err == nil {
+			key, what := keyOf(e.name)
+			if e.kind != regularFile {
+				key = ""
+			}
+			if len(all.entries) > 0 && (key == "" || key != all.key) {
+				s.first = &e
+				return all.finish()
+			}
+			all.key, all.entries = key, append(all.entries, e)
+			if key != "" {
+				err = s.take(&all, e, what)
+			}
+		}
+		if err != nil {
+			if s.err = err; err != io.EOF && (all.image < 0 || all.label == "") {
+				return nil
+			}
+			return all.finish()
+		}
+	}
+}
+
+// advance returns the next member of the shard.
+func (s *sampleStream) advance() (entry, error) {
+	if e := s.first; e != nil {
+		s.first = nil
+		return *e, nil
+	}
+	return s.stream.next()
+}
+
+// take adds to a sample what is in the member that the shard's stream is at.
+func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
+	switch {
+	case isImageOf(what) && all.image < 0:
+		all.image = len(all.entries) - 1
+		if s.contents && s.shard.tooLarge(e) == nil {
+			data, err := s.stream.content()
+			if err != nil {
+				all.image = -1
+				return err
+			}
+			s.image = data
+		}
+	case what == "cls" && !all.exact:
+		text, err := s.text(e, maxLabelFile)
+		if err != nil {
+			return err
+		}
+		all.exact = true
+		all.label, all.fault = s.parse(strings.TrimSpace(text))
+		if text == "" {
+			all.fault = fmt.Sprintf("its label, in %s, is empty or larger than %d bytes", printable(path.Base(e.name)), maxLabelFile)
+		}
+	case what == "json" && !all.exact:
+		text, err := s.text(e, maxFieldsFile)
+		if err != nil {
+			return err
+		}
+		if label, found := fieldOf(text, s.shard.labelField); found {
+			all.label, all.fault = s.parse(label)
+		}
+	}
+	return nil
+}
+
+// text returns the content of the member that the shard's stream is at; "" for one that is larger than that.
+func (s *sampleStream) text(e entry, most int64) (string, error) {
+	if e.size > most {
+		return "", nil
+	}
+	data, err := s.stream.content()
+	text := string(data)
+	s.memory.Give(data)
+	return text, err
+}
+
+// parse returns a label as it is to be known, or what is wrong with it.
+func (s *sampleStream) parse(text string) (label, fault string) {
+	switch n, err := strconv.ParseInt(text, 10, 64); {
+	case err == nil && n >= 0 && n < maxNumber:
+		text = strconv.FormatInt(n, 10)
+	case err == nil, errors.Is(err, strconv.ErrRange), isFraction(text):
+		return "", fmt.Sprintf("its label is %.40s; it must be 0 to %d, or a name", text, maxNumber-1)
+	case text == "", len(text) > maxLabel, !utf8.ValidString(text), strings.ContainsFunc(text, unicode.IsControl):
+		return "", fmt.Sprintf("its label is %.40q; it must be a number or a name, on one line of at most %d bytes", text, maxLabel)
+	}
+	if label, ok := s.known[text]; ok {
+		return label, ""
+	}
+	s.known[text] = text
+	return text, ""
+}
+
+func isFraction(text string) bool {
+	_, err := strconv.ParseFloat(text, 64)
+	return err == nil && strings.ContainsAny(text[:1], "+-.0123456789")
+}
+
+// fieldOf returns a field of a JSON object, if that is a number or a string.
+func fieldOf(text, name string) (value string, found bool) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &fields) != nil {
+		return "", false
+	}
+	raw := string(fields[name])
+	if json.Unmarshal([]byte(raw), &value) == nil && raw != "null" {
+		return value, true
+	}
+	var number json.Number
+	return raw, json.Unmarshal([]byte(raw), &number) == nil && raw != "null"
+}
+
+// finish gives the image its label.
+func (all *sampleMembers) finish() []entry {
+	if all.image >= 0 {
+		e := &all.entries[all.image]
+		if e.label, e.fault = all.label, all.fault; e.label == "" && e.fault == "" {
+			e.fault = "no label: its sample has no .cls, and no .json with the field of Options.LabelField"
+		}
+	}
+	return all.entries
+}
+
+// isNumber says whether a label is the number of a class, and which.
+func isNumber(label string) (n int, ok bool) {
+	n, err := strconv.Atoi(label)
+	return n, err == nil && n >= 0 && n < maxNumber
+}
+
+// findLabels says where the labels of an archive are, by its first shard.
+func (a *archive) findLabels(o Options) Labels {
+	first := a.shards[0]
+	if o.Labels != LabelsFound || first.format == directory {
+		return max(o.Labels, LabelsFromDirectories)
+	}
+	var content io.Reader = io.NewSectionReader(first.file, 0, first.info.Size())
+	if first.format == gzipTar {
+		z, err := gzip.NewReader(content)
+		if err != nil {
+			return LabelsFromDirectories // its reading will tell
+		}
+		content = z
+	}
+	members, key := tar.NewReader(content), ""
+	image, label := false, false
+	const most = 10_000 // members up to the first image
+	for range most {
+		h, err := members.Next()
+		if err != nil {
+			break
+		}
+		k, what := keyOf(h.Name)
+		if k != key && image {
+			break
+		}
+		if k != key {
+			label = false
+		}
+		key = k
+		if kindOf(h) != regularFile || k == "" {
+			continue
+		}
+		switch {
+		case what == "cls":
+			label = true
+		case what == "json" && h.Size <= maxFieldsFile:
+			text, err := io.ReadAll(members)
+			_, found := fieldOf(string(text), o.LabelField)
+			label = label || err == nil && found
+		case isImageOf(what):
+			image = true
+		}
+	}
+	if image && label {
+		return LabelsFromMembers
+	}
+	return LabelsFromDirectories
+}
