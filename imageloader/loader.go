@@ -1,6 +1,7 @@
 // Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a directory, or several of them.
 //
-// The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. A [Loader] decodes each image,
+// The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. In the shards of a WebDataset it is
+// the .cls or .json of the same name (see [Labels]). A [Loader] decodes each image,
 // crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
 // device itself; package prefetcher takes the batches there.
 //
@@ -22,7 +23,7 @@
 // replaced by a blank one, and never given a label that is not its own. The EXIF orientation is applied, which
 // torchvision's default loader does not do.
 //
-// An archive that is damaged or cut short is an error. A .tgz larger than Options.ShuffleBuffer whose classes are given is not
+// An archive that is damaged is an error, and so is one that is cut short unless Options.AllowTruncated is set. A .tgz larger than Options.ShuffleBuffer whose classes are given is not
 // read by Open; there the error comes when the first epoch reaches the place.
 //
 // # Speed

@@ -74,6 +74,12 @@ const (
 	inputBytes = 4 << 20   // compressed, that are read at once
 )
 
+// FileMemory returns the most bytes that Inflate and ReadAt take, besides the result, for so many goroutines at a time.
+func FileMemory(goroutines int) int {
+	each := inputBytes + window + skipBytes + 2*room
+	return goroutines * (each + each/8)
+}
+
 // segment adds the content of one segment, as far as it lies between `from` and `to`.
 func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	x, p := f.index, &f.index.points[i]
