@@ -25,7 +25,7 @@ type Arena struct {
 
 const (
 	smallest = 1 << 10
-	mappable = 64 << 10 // below it a piece is of Go's heap: a process has few mappings, 65,530 by default
+	mappable = 16 << 10 // below it a piece is of Go's heap: a process has few mappings, 65,530 by default
 	steps    = 8        // sizes between a power of two and the next
 	classes  = 64 * steps
 )
@@ -179,11 +179,12 @@ func sizeClass(bytes int) (class, size int) {
 	return steps*shift + step - 1, (step + steps) << shift
 }
 
-// unmap gives pieces back to the system. It fails for what is not one alone.
+// unmap gives pieces back to the system. Where it cannot take a place out of a mapping, since a process may not have more of them, it
+// takes the memory alone.
 func unmap(pieces [][]byte) {
 	for _, piece := range pieces {
-		if err := syscall.Munmap(piece); err != nil {
-			panic("arena: " + err.Error())
+		if syscall.Munmap(piece) != nil {
+			_ = syscall.Madvise(piece, syscall.MADV_DONTNEED) // fails for what is no mapping alone
 		}
 	}
 }
