@@ -48,6 +48,7 @@ type Prefetcher struct {
 type Stats struct {
 	Batches, Samples int
 	Bytes            int64         // copied to the device
+	Copy             time.Duration // the copying of these bytes took, on the device
 	HostWait         time.Duration // the consumer's goroutine waited for a batch to be on its way
 	Stall            time.Duration // the consumer's stream had no work between two batches of an epoch; and the host's wait for each epoch's first batch
 }

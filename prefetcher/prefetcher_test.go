@@ -32,7 +32,7 @@ func TestEpoch_Counts(t *testing.T) {
 						t.Errorf("epoch %d: %d images, want %d", epoch, seen, n)
 					}
 				}
-				if s := p.Stats(); s.Samples != 3*n || s.Bytes != int64(3*n*(side*side*3+8+1)) {
+				if s := p.Stats(); s.Samples != 3*n || s.Bytes != int64(3*n*(side*side*3+8+1)) || s.Copy <= 0 {
 					t.Errorf("Stats() = %+v for %d samples", s, 3*n)
 				}
 			})

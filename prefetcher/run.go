@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
@@ -14,7 +15,7 @@ import (
 type run struct {
 	p      *Prefetcher
 	full   chan item
-	copied chan copied
+	copied chan copying
 	done   sync.WaitGroup
 }
 
@@ -23,18 +24,23 @@ type item struct {
 	err   error
 }
 
-// copied is a host batch that may be given back when the event is done.
-type copied struct {
-	host  *imageloader.HostBatch
-	drawn *parameters // or nil
-	event *cgotorch.Event
+// copying is a host batch and what was drawn for it, which may be given back when the second event is done.
+type copying struct {
+	host          *imageloader.HostBatch
+	drawn         *parameters // or nil
+	began, copied *cgotorch.Event
+}
+
+func (c copying) close() {
+	c.began.Close()
+	c.copied.Close()
 }
 
 func startRun(ctx context.Context, p *Prefetcher) *run {
 	r := &run{
 		p:      p,
 		full:   make(chan item, len(p.slots)+1), // and the error
-		copied: make(chan copied, len(p.slots)),
+		copied: make(chan copying, len(p.slots)),
 	}
 	r.done.Add(2)
 	go r.copyAll(ctx)
@@ -96,14 +102,15 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		recipe.takeBack(drawn)
 		return context.Cause(ctx)
 	}
-	var event *cgotorch.Event
+	c := copying{host: host, drawn: drawn}
 	err := r.p.copies.Do(func(x *cgotorch.Exec) error {
-		event = s.fill(x, host, recipe, drawn)
+		s.fill(x, &c, recipe)
 		return nil
 	})
 	if err != nil {
 		// What was enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize()
+		c.close()
 		host.Release()
 		recipe.takeBack(drawn)
 		r.p.takeBack(s)
@@ -112,7 +119,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
 	bytes := int64(len(host.Images)+8*len(host.Labels)+len(host.Flip)) + recipe.bytes(host.N)
 	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes })
-	r.copied <- copied{host, drawn, event}
+	r.copied <- c
 	r.full <- item{batch: b}
 	return nil
 }
@@ -131,15 +138,18 @@ func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
 		// They fail on a lost device alone, where no copy runs any more.
-		_ = cgotorch.SynchronizeFor(c.event, c.host.Images)
-		_ = cgotorch.SynchronizeFor(c.event, c.host.Labels)
-		_ = cgotorch.SynchronizeFor(c.event, c.host.Flip)
+		_ = cgotorch.SynchronizeFor(c.copied, c.host.Images)
+		_ = cgotorch.SynchronizeFor(c.copied, c.host.Labels)
+		_ = cgotorch.SynchronizeFor(c.copied, c.host.Flip)
 		if c.drawn != nil {
-			_ = cgotorch.SynchronizeFor(c.event, c.drawn.steps)
-			_ = cgotorch.SynchronizeFor(c.event, c.drawn.erased)
+			_ = cgotorch.SynchronizeFor(c.copied, c.drawn.steps)
+			_ = cgotorch.SynchronizeFor(c.copied, c.drawn.erased)
 			r.p.recipe.takeBack(c.drawn)
 		}
-		c.event.Close()
+		if ms, err := c.copied.Elapsed(c.began); err == nil {
+			r.p.count(func(s *Stats) { s.Copy += time.Duration(ms * float64(time.Millisecond)) })
+		}
+		c.close()
 		c.host.Release()
 	}
 }

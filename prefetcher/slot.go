@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/imageloader"
 )
 
 // slot is device memory for one batch; see Note [Life of a slot].
@@ -47,11 +46,12 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	}
 }
 
-// fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch and what was drawn for it, which is nil where
-// nothing is. It returns the event behind the last read of both.
-func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, r *recipe, drawn *parameters) (copied *cgotorch.Event) {
+// fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch and what was drawn for it, and records the events
+// before the first and behind the last read of both.
+func (s *slot) fill(x *cgotorch.Exec, c *copying, r *recipe) {
 	s.awaitUses(x)
-	n := host.N
+	c.began = x.RecordTiming()
+	host, drawn, n := c.host, c.drawn, c.host.N
 	pixels, labels := first(x, s.pixels, n), first(x, s.labels, n)
 	cgotorch.CopyFrom(x, pixels, host.Images)
 	cgotorch.CopyFrom(x, labels, host.Labels)
@@ -63,13 +63,12 @@ func (s *slot) fill(x *cgotorch.Exec, host *imageloader.HostBatch, r *recipe, dr
 	if drawn != nil {
 		r.send(x, drawn, n)
 	}
-	copied = x.Record()
+	c.copied = x.RecordTiming()
 	r.images(x, pixels, flips, first(x, s.images, n), drawn, n)
 	if s.soft != nil {
 		x.MixLabels(labels, first(x, s.soft, n), drawn.mix.share)
 	}
 	s.ready = x.Record()
-	return copied
 }
 
 // awaitUses makes the copy stream wait, on the device, for every use of the slot's last batch.

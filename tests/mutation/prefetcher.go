@@ -18,8 +18,8 @@ func prefetcherEdges() []edge {
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: checked},
 		{name: "copied-behind-copies", orders: "the event by which a host buffer goes back stands behind the copies from it",
 			file: "prefetcher/slot.go", in: "slot.fill",
-			text:   "copied = x.Record()",
-			with:   "copied, _ = cgotorch.DefaultStream(x.Device()).Record()",
+			text:   "c.copied = x.RecordTiming()",
+			with:   "c.copied, _ = cgotorch.DefaultStream(x.Device()).RecordTiming()",
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: checked},
 		{name: "do-records-its-end", orders: "what a Do enqueues, also after the body, is before the refill",
 			file: "prefetcher/slot.go", in: "slot.use",
@@ -89,13 +89,13 @@ func prefetcherEdges() []edge {
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: onCPU},
 		{name: "buffer-behind-copy", orders: "a host buffer goes back to the loader behind the copy from it",
 			file: "prefetcher/run.go", in: "run.release",
-			text: "\t\t_ = cgotorch.SynchronizeFor(c.event, c.host.Images)\n" +
-				"\t\t_ = cgotorch.SynchronizeFor(c.event, c.host.Labels)\n" +
-				"\t\t_ = cgotorch.SynchronizeFor(c.event, c.host.Flip)\n",
+			text: "\t\t_ = cgotorch.SynchronizeFor(c.copied, c.host.Images)\n" +
+				"\t\t_ = cgotorch.SynchronizeFor(c.copied, c.host.Labels)\n" +
+				"\t\t_ = cgotorch.SynchronizeFor(c.copied, c.host.Flip)\n",
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: checked},
 		{name: "copied-event-freed", orders: "the event of a copy is freed",
-			file: "prefetcher/run.go", in: "run.release",
-			text:   "\t\tc.event.Close()\n",
+			file: "prefetcher/run.go", in: "copying.close",
+			text:   "\tc.copied.Close()\n",
 			folder: "prefetcher", test: "TestEpoch_HasNoRace", device: onCPU},
 		{name: "buffer-goes-back", orders: "a host buffer goes back after its copy",
 			file: "prefetcher/run.go", in: "run.release",
@@ -185,13 +185,13 @@ func prefetcherEdges() []edge {
 			folder: "prefetcher", test: "TestAugmentations_HaveNoRace", device: onCPU},
 		{name: "drawn-behind-copy", orders: "memory of what is drawn is written again behind the copy from it",
 			file: "prefetcher/run.go", in: "run.release",
-			text: "\t\t\t_ = cgotorch.SynchronizeFor(c.event, c.drawn.steps)\n" +
-				"\t\t\t_ = cgotorch.SynchronizeFor(c.event, c.drawn.erased)\n",
+			text: "\t\t\t_ = cgotorch.SynchronizeFor(c.copied, c.drawn.steps)\n" +
+				"\t\t\t_ = cgotorch.SynchronizeFor(c.copied, c.drawn.erased)\n",
 			folder: "prefetcher", test: "TestAugmentations_HaveNoRace", device: checked},
 		{name: "copied-behind-drawn", orders: "the event by which it goes back stands behind that copy",
 			file: "prefetcher/slot.go", in: "slot.fill",
-			text:   "\tif drawn != nil {\n\t\tr.send(x, drawn, n)\n\t}\n\tcopied = x.Record()\n",
-			with:   "\tcopied = x.Record()\n\tif drawn != nil {\n\t\tr.send(x, drawn, n)\n\t}\n",
+			text:   "\tif drawn != nil {\n\t\tr.send(x, drawn, n)\n\t}\n\tc.copied = x.RecordTiming()\n",
+			with:   "\tc.copied = x.RecordTiming()\n\tif drawn != nil {\n\t\tr.send(x, drawn, n)\n\t}\n",
 			folder: "prefetcher", test: "TestAugmentations_HaveNoRace", device: checked},
 		{name: "drawn-goes-back", orders: "memory of what is drawn goes back after its copy",
 			file: "prefetcher/run.go", in: "run.release",
