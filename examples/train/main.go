@@ -50,6 +50,7 @@ type Config struct {
 	Truncated bool    `json:"allow_truncated"`
 
 	Trivial bool    `json:"trivial_augment"`
+	Jitter  float64 `json:"color_jitter"`
 	Erase   float64 `json:"random_erase"`
 	MixUp   float64 `json:"mixup"`
 	CutMix  float64 `json:"cutmix"`
@@ -80,6 +81,7 @@ func main() {
 	flag.Float64Var(&c.Decay, "weight-decay", 5e-4, "SGD's weight decay")
 	flag.Float64Var(&c.Smoothing, "label-smoothing", 0, "0 to 1")
 	flag.BoolVar(&c.Trivial, "trivial-augment", false, "TrivialAugmentWide on the training images")
+	flag.Float64Var(&c.Jitter, "color-jitter", 0, "brightness, contrast and saturation of the training images change by up to this share, such as 0.4")
 	flag.Float64Var(&c.Erase, "random-erase", 0, "share of the training images that lose a random box")
 	flag.Float64Var(&c.MixUp, "mixup", 0, "alpha of MixUp, such as 0.2; with -cutmix too, half of the batches have one, half the other; 0: none")
 	flag.Float64Var(&c.CutMix, "cutmix", 0, "alpha of CutMix, such as 1; 0: none")
@@ -145,6 +147,14 @@ func (c Config) complete(ctx context.Context) (Config, error) {
 		return c, fmt.Errorf("-lr %v: above 0", c.LR)
 	case !(c.Smoothing >= 0 && c.Smoothing <= 1):
 		return c, fmt.Errorf("-label-smoothing %v: from 0 to 1", c.Smoothing)
+	case !(c.Jitter >= 0) || math.IsInf(c.Jitter, 0):
+		return c, fmt.Errorf("-color-jitter %v: from 0 up", c.Jitter)
+	case !(c.Erase >= 0 && c.Erase <= 1):
+		return c, fmt.Errorf("-random-erase %v: from 0 to 1", c.Erase)
+	case !(c.MixUp >= 0) || math.IsInf(c.MixUp, 0):
+		return c, fmt.Errorf("-mixup %v: from 0 up", c.MixUp)
+	case !(c.CutMix >= 0) || math.IsInf(c.CutMix, 0):
+		return c, fmt.Errorf("-cutmix %v: from 0 up", c.CutMix)
 	case !(c.ClipNorm >= 0) || math.IsInf(c.ClipNorm, 0):
 		return c, fmt.Errorf("-clip-norm %v: from 0 up", c.ClipNorm)
 	case c.Out == "":

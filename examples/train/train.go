@@ -379,6 +379,7 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	}
 	if training {
 		onDevice.TrivialAugmentWide = t.Trivial
+		onDevice.ColorJitter = prefetcher.ColorJitter{Brightness: t.Jitter, Contrast: t.Jitter, Saturation: t.Jitter}
 		onDevice.RandomErasing = prefetcher.RandomErasing{Probability: t.Erase}
 		onDevice.MixUp, onDevice.CutMix = prefetcher.MixUp{Alpha: t.MixUp}, prefetcher.CutMix{Alpha: t.CutMix}
 		onDevice.Classes = len(loader.Classes())
