@@ -244,24 +244,25 @@ func isNumber(label string) (n int, ok bool) {
 	return n, err == nil && n >= 0 && n < maxNumber
 }
 
-// findLabels says where the labels of an archive are, by its first shard.
+// findLabels says where the labels of an archive are, by the beginning of its first shard.
 func (a *archive) findLabels(o Options) Labels {
 	first := a.shards[0]
 	if o.Labels != LabelsFound || first.format == directory {
 		return max(o.Labels, LabelsFromDirectories)
 	}
+	const most = 64 // MiB of a .tgz up to the first image
 	var content io.Reader = io.NewSectionReader(first.file, 0, first.info.Size())
 	if first.format == gzipTar {
 		z, err := gzip.NewReader(content)
 		if err != nil {
 			return LabelsFromDirectories // its reading will tell
 		}
-		content = z
+		content = io.LimitReader(z, most<<20)
 	}
 	members, key := tar.NewReader(content), ""
 	image, label := false, false
-	const most = 10_000 // members up to the first image
-	for range most {
+	const many = 10_000 // members
+	for range many {
 		h, err := members.Next()
 		if err != nil {
 			break
