@@ -294,7 +294,7 @@ func (b *indexer) finish() error {
 }
 
 func (b *indexer) noImages() error {
-	a, reason := b.archive, "no images in it; names must be CLASS/FILE or SPLIT/CLASS/FILE, with an extension such as .jpg"
+	a, reason := b.archive, "no images in it; names must be CLASS/FILE or SPLIT/CLASS/FILE, with an extension such as .jpg, or those of a WebDataset, KEY.jpg beside KEY.cls"
 	if split := b.options.Split; split != "" {
 		reason = fmt.Sprintf("no images in split %q", split)
 		if len(b.splits) > 0 {

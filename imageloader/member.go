@@ -97,7 +97,7 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		return location{}, ignoredNotImage, nil
 	}
 	if last == 0 {
-		return location{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE")
+		return location{}, "", s.badMember(e, nil, "no class: it lies in no directory; names must be CLASS/FILE or SPLIT/CLASS/FILE or, as in a WebDataset, KEY.jpg beside KEY.cls")
 	}
 	where.class = directories[last-1]
 	if last > 1 {
