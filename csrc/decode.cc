@@ -83,6 +83,8 @@ ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images, size_t coun
   });
 }
 
+int64_t ctd_pool_max_memory(const ctd_pool* pool) noexcept { return pool ? static_cast<int64_t>(pool->pool.max_memory()) : 0; }
+
 int32_t ctd_pool_workers(const ctd_pool* pool) noexcept { return pool ? pool->pool.workers() : 0; }
 
 int64_t ctd_pool_busy(const ctd_pool* pool) noexcept { return pool ? pool->pool.busy() : 0; }

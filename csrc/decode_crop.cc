@@ -18,6 +18,7 @@ constexpr int kTries = 10;
 constexpr int kLongestSide = 65535;
 constexpr int kMostWorkers = 1024;
 constexpr int64_t kMostPixels = 100'000'000;
+constexpr int64_t kMemory = 512 << 20;
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(CTD_INVALID_ARGUMENT, text); }
 
@@ -152,6 +153,8 @@ ctd_options checked(const ctd_options& options) {
   }
   if (o.max_pixels < 0) refuse("max pixels is " + std::to_string(o.max_pixels) + "; it must not be less than 0");
   if (o.max_pixels == 0) o.max_pixels = kMostPixels;
+  if (o.memory < 0) refuse("memory is " + std::to_string(o.memory) + "; it must not be less than 0");
+  if (o.memory == 0) o.memory = kMemory;
   return o;
 }
 

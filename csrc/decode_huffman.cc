@@ -1,5 +1,6 @@
 #include "decode_huffman.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -41,10 +42,31 @@ INLINE inline uint64_t big_endian(const uint8_t* p) {
   return std::endian::native == std::endian::little ? __builtin_bswap64(v) : v;
 }
 
+// The most intervals between restart markers, of two bytes each. One more than the image has: a marker may follow the last.
+size_t intervals_of(size_t data, size_t mcus, unsigned every) {
+  return every != 0 ? std::min((mcus + every - 1) / every + 1, data / 2 + 1) : 1;
+}
+
 }  // namespace
 
 Huffman::Huffman(bool portable)
     : decode_(!portable && __builtin_cpu_supports("bmi2") ? &Huffman::decode_bmi2 : &Huffman::decode_portable) {}
+
+// A scan that is longer than its coefficients, 2 bytes each, is none that an encoder writes, and it is left to libjpeg, which
+// copies nothing: so what is taken follows from the size of the image and not from that of the file.
+Need Huffman::need(size_t data, size_t coefficients, size_t mcus, unsigned every) {
+  Need need;
+  need.scan = std::min(data, coefficients) + kSlack;
+  need.vectors = intervals_of(data, mcus, every) * sizeof(size_t);
+  return need;
+}
+
+Need Huffman::held() const {
+  Need held;
+  held.scan = buffer_.size();
+  held.vectors = ends_.capacity() * sizeof(size_t);
+  return held;
+}
 
 Huffman::Result Huffman::begin(const jpeg_decompress_struct& header, Bytes data) {
   if (header.progressive_mode || header.arith_code || header.data_precision != 8 ||
@@ -64,19 +86,24 @@ Huffman::Result Huffman::begin(const jpeg_decompress_struct& header, Bytes data)
   }
   every_ = header.restart_interval;
   interval_ = 0;
-  const Result found = unstuff(data);
+  const size_t mcus = size_t{header.MCUs_per_row} * header.MCU_rows_in_scan;
+  const Result found = unstuff(data, mcus * blocks_ * sizeof(JBLOCK), intervals_of(data.size(), mcus, every_));
   return found == Result::kOk ? restart() : found;
 }
 
-Huffman::Result Huffman::unstuff(Bytes data) {
-  uint8_t* const begin = buffer_.bytes(data.size() + kSlack);
+Huffman::Result Huffman::unstuff(Bytes data, size_t most, size_t intervals) {
+  most = std::min(data.size(), most);
+  uint8_t* const begin = buffer_.bytes(most + kSlack);
   uint8_t* to = begin;
+  uint8_t* const full = begin + most;
   const uint8_t* from = data.data();
   const uint8_t* const end = from + data.size();
   ends_.clear();
+  ends_.reserve(intervals);
   for (;;) {
     const auto* mark = static_cast<const uint8_t*>(std::memchr(from, 0xFF, end - from));
     if (!mark || mark + 1 == end) return Result::kTruncated;
+    if (mark - from >= full - to) return Result::kUnsuited;
     std::memcpy(to, from, mark - from);
     to += mark - from;
     from = mark + 2;
@@ -89,7 +116,7 @@ Huffman::Result Huffman::unstuff(Bytes data) {
       ends_.push_back(to - begin);
       std::memset(to, 0, kSlack);
       return Result::kOk;
-    } else if (every_ != 0 && code == JPEG_RST0 + static_cast<int>(ends_.size() % 8)) {
+    } else if (ends_.size() + 1 < intervals && code == JPEG_RST0 + static_cast<int>(ends_.size() % 8)) {
       ends_.push_back(to - begin);
     } else {
       return Result::kUnsuited;

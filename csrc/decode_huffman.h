@@ -11,6 +11,8 @@
 
 #include "decode_exif.h"
 #include "decode_huffman_table.h"
+#include "decode_need.h"
+#include "decode_pages.h"
 #include "decode_raster.h"
 
 namespace decode {
@@ -21,7 +23,7 @@ class Huffman {
  public:
   enum class Result {
     kOk,
-    kUnsuited,   // not a sequential Huffman scan of 8 bits, or markers stand where such a file has none
+    kUnsuited,   // not a sequential Huffman scan of 8 bits, markers stand where such a file has none, or more data than coefficients
     kTruncated,  // the data end before the marker that ends the image
     kBadCode,    // bits that are no code
     kOverfull,   // more coefficients than a block has, which libjpeg overlooks
@@ -38,11 +40,17 @@ class Huffman {
   // not be called again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
-  // trim gives the memory back when it is more than `most` bytes.
-  void trim(size_t most) { buffer_.trim(most); }
+  // need returns the most that begin takes for data and coefficients of so many bytes, so many MCUs, and so many between
+  // restart markers, 0 without any.
+  static Need need(size_t data, size_t coefficients, size_t mcus, unsigned every);
+  Need held() const;
+  void free() {
+    buffer_.free();
+    decltype(ends_)().swap(ends_);
+  }
 
  private:
-  Result unstuff(Bytes data);
+  Result unstuff(Bytes data, size_t most, size_t intervals);
   Result restart();
   Result decode_bmi2(JBLOCKROW* blocks);
   Result decode_portable(JBLOCKROW* blocks);
@@ -60,9 +68,9 @@ class Huffman {
   int blocks_ = 0;
   unsigned every_ = 0;  // MCUs between restart markers; 0: there are none
 
-  Buffer buffer_;             // the scan without stuffing and markers
-  std::vector<size_t> ends_;  // of the intervals between restart markers, in the buffer
-  size_t interval_ = 0;       // the next one
+  Buffer buffer_;                            // the scan without stuffing and markers
+  std::vector<size_t, Pages<size_t>> ends_;  // of the intervals between restart markers, in the buffer
+  size_t interval_ = 0;                      // the next one
   unsigned togo_ = 0;         // MCUs left of this one
 
   const uint8_t* next_ = nullptr;

@@ -166,6 +166,32 @@ TEST(Huffman, OtherMarkers) {
   }
 }
 
+// What is taken follows from the size of the image: a longer scan, and restart markers that no MCU follows, are left to libjpeg.
+TEST(Huffman, MoreThanTheImageHas) {
+  constexpr size_t kMcus = 72, kBlocks = 3 * kMcus;
+  const JpegKind kind{1, 1, false, 4};
+  const File plain = jpeg_of(scene(64, 72, 3), kind);
+  const size_t scan = Header(plain).rest().size();
+  const auto begin = [](const File& file) {
+    Huffman huffman;
+    Huffman::Result result{};
+    ours(file, huffman, result);
+    EXPECT_LE(huffman.held().sum(), Huffman::need(Header(file).rest().size(), kBlocks * sizeof(JBLOCK), kMcus, 4).sum());
+    EXPECT_LE(huffman.held().sum(), Huffman::need(SIZE_MAX, kBlocks * sizeof(JBLOCK), kMcus, 4).sum());
+    return result;
+  };
+  File file = plain;
+  file.insert(file.end() - 2, kBlocks * sizeof(JBLOCK) - scan, 0);
+  EXPECT_EQ(begin(file), Huffman::Result::kOk);
+  file.insert(file.end() - 2, scan, 0);
+  EXPECT_EQ(begin(file), Huffman::Result::kUnsuited);
+  file = plain;
+  file.insert(file.end() - 2, {0xFF, 0xD1});
+  EXPECT_EQ(begin(file), Huffman::Result::kOk);
+  file.insert(file.end() - 2, {0xFF, 0xD2});
+  EXPECT_EQ(begin(file), Huffman::Result::kUnsuited);
+}
+
 // Random data: an error or coefficients, and under a sanitizer nothing else.
 TEST(Huffman, AnyBits) {
   const File file = jpeg_of(scene(64, 64, 3));

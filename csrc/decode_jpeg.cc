@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 
 // jpeglib.h needs size_t and FILE before it.
 #include <jpeglib.h>
@@ -24,6 +25,16 @@ struct jpeg_entropy_decoder {
   boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);  // the blocks are 0 before; NULL: they are not wanted
 };
 
+// Note [libjpeg's memory]
+// What grows with the image, its coefficients and its rows, is cut from one block whose size the header tells: so it can be
+// counted before it is taken, and it is gone when it is freed (Note [Pages]). libjpeg asks for both through a table of
+// functions that jpeglib.h declares. What an array of coefficients is, only the functions know that make it and look into it:
+// here it is the addresses of its rows. The rest, tables and the like, is malloc's. So are rows that do not fit: what a later
+// libjpeg-turbo may want beyond those of 2.1 is not counted, and is no reason to refuse the image.
+struct jvirt_barray_control {
+  JBLOCKARRAY rows;
+};
+
 namespace decode {
 
 // Note [Leaving libjpeg]
@@ -36,6 +47,9 @@ struct Jpeg::Codec {
   jpeg_source_mgr source{};
   jpeg_progress_mgr progress{};
   Huffman* huffman = nullptr;  // in libjpeg's place
+  uint8_t* next = nullptr;     // the rest of the block for libjpeg
+  uint8_t* end = nullptr;
+  decltype(jpeg_memory_mgr::alloc_sarray) rows = nullptr;  // libjpeg's own
   std::jmp_buf escape;
   int32_t code = 0;
   char reason[JMSG_LENGTH_MAX] = "";
@@ -45,6 +59,8 @@ namespace {
 
 // Each scan costs a pass over the whole image, so a small file with many is a way to stop a loader. Encoders write about ten.
 constexpr int kMostScans = 100;
+
+constexpr int kComponents = 4;  // the most, of CMYK
 
 using Codec = Jpeg::Codec;
 
@@ -158,6 +174,65 @@ void attempt(Codec& codec, Step step) {
   throw Error(codec.code, codec.reason);
 }
 
+constexpr size_t kAligned = 64;  // twice what libjpeg's vector code needs, as in its own arrays
+
+size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
+
+// cut returns the next bytes of the block, or null where it has no more.
+uint8_t* cut(Codec& codec, size_t size) {
+  size = up(size, kAligned);
+  if (size > static_cast<size_t>(codec.end - codec.next)) return nullptr;
+  return std::exchange(codec.next, codec.next + size);
+}
+
+JSAMPARRAY on_rows(j_common_ptr info, int pool, JDIMENSION width, JDIMENSION rows) {
+  Codec& codec = codec_of(info);
+  const size_t stride = up(width, kAligned);
+  uint8_t* const block = cut(codec, stride * rows);
+  if (!block) return codec.rows(info, pool, width, rows);
+  const auto out = static_cast<JSAMPARRAY>(info->mem->alloc_small(info, pool, rows * sizeof(JSAMPROW)));
+  for (JDIMENSION y = 0; y < rows; ++y) out[y] = block + y * stride;
+  return out;
+}
+
+jvirt_barray_ptr on_coefficients(j_common_ptr info, int pool, boolean, JDIMENSION width, JDIMENSION rows, JDIMENSION) {
+  const auto block = reinterpret_cast<JBLOCKROW>(cut(codec_of(info), size_t{width} * rows * sizeof(JBLOCK)));
+  if (!block) leave(codec_of(info), CTD_INTERNAL, "JPEG with more coefficients than were counted");
+  const auto out = static_cast<jvirt_barray_ptr>(info->mem->alloc_small(info, pool, sizeof(jvirt_barray_control)));
+  out->rows = static_cast<JBLOCKARRAY>(info->mem->alloc_small(info, pool, rows * sizeof(JBLOCKROW)));
+  for (JDIMENSION y = 0; y < rows; ++y) out->rows[y] = block + size_t{y} * width;
+  return out;
+}
+
+JBLOCKARRAY on_look(j_common_ptr, jvirt_barray_ptr array, JDIMENSION first, JDIMENSION, boolean) { return array->rows + first; }
+
+// The coefficients' bytes, which are whole MCUs.
+size_t coefficients_of(const jpeg_decompress_struct& info) {
+  size_t blocks = 0;
+  for (int i = 0; i < info.num_components; ++i) {
+    const jpeg_component_info& c = info.comp_info[i];
+    blocks += up(c.width_in_blocks, c.h_samp_factor) * up(c.height_in_blocks, c.v_samp_factor);
+  }
+  return blocks * sizeof(JBLOCK);
+}
+
+// The most that libjpeg has of the rows of a component: up to 16 of blocks, where it is shrunk less than others are, or
+// three MCUs for upsampling, which looks at the rows above and below; and as many as it upsamples at a time.
+size_t rows_of(size_t width, size_t blocks, int v_samp_factor, int max_v_samp_factor) {
+  return (blocks * DCTSIZE + kAligned) * 2 * DCTSIZE * v_samp_factor + (width + MAX_SAMP_FACTOR + kAligned) * max_v_samp_factor;
+}
+
+// The size of the block that libjpeg's memory is cut from.
+size_t block_of(Codec& codec) {
+  jpeg_decompress_struct& info = codec.info;
+  size_t size = kAligned + (jpeg_has_multiple_scans(&info) ? coefficients_of(info) : 0);
+  for (int i = 0; i < info.num_components; ++i) {
+    const jpeg_component_info& c = info.comp_info[i];
+    size += rows_of(info.image_width, c.width_in_blocks, c.v_samp_factor, info.max_v_samp_factor);
+  }
+  return size;
+}
+
 int32_t color_space_of(const jpeg_decompress_struct& info) {
   switch (info.jpeg_color_space) {
     case JCS_GRAYSCALE: return CTD_GREY;
@@ -248,6 +323,36 @@ bool Jpeg::take_over(Huffman& huffman) {
   }
 }
 
+Need Jpeg::need(const Box& whole, int shrink) const {
+  jpeg_decompress_struct& info = codec_->info;
+  const Box box = shrunk(whole, shrink);
+  const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;  // see part_of: two, and what libjpeg moves left
+  const size_t width = std::min((info_.width + shrink - 1) / shrink, box.width + margins);
+  Need need;
+  if (!jpeg_has_multiple_scans(&info)) {
+    const jpeg_component_info& c = info.comp_info[0];
+    const size_t across = up(info_.width, size_t{DCTSIZE} * info.max_h_samp_factor) / (DCTSIZE * info.max_h_samp_factor);
+    const size_t mcus = info.num_components == 1 ? size_t{c.width_in_blocks} * c.height_in_blocks : across * info.total_iMCU_rows;
+    need = Huffman::need(info.src->bytes_in_buffer, coefficients_of(info), mcus, info.restart_interval);
+  }
+  need.pixels = width * (info_.color_space == CTD_GREY ? 1 : 3) * box.height + width * kComponents;
+  need.codec = block_of(*codec_);
+  return need;
+}
+
+Need Jpeg::most(int64_t pixels) {
+  constexpr int64_t kMcu = DCTSIZE * MAX_SAMP_FACTOR;
+  static_assert(kLongestJpegSide >= JPEG_MAX_DIMENSION);
+  const int64_t area = std::min(pixels, kLongestJpegSide * kLongestJpegSide);
+  const int64_t width = std::min(area, kLongestJpegSide), sides = std::min(area + 1, 2 * kLongestJpegSide);
+  const size_t padded = area + kMcu * sides + kMcu * kMcu;  // to whole MCUs
+  Need need = Huffman::need(SIZE_MAX, kComponents * padded * sizeof(JCOEF), padded / DCTSIZE2, 1);
+  need.pixels = 3 * area + kComponents * width;
+  // With several scans libjpeg has the coefficients, which are as much as the data that Huffman takes with one.
+  need.codec = kComponents * rows_of(width, (width + kMcu) / DCTSIZE, MAX_SAMP_FACTOR, MAX_SAMP_FACTOR) + kAligned;
+  return need;
+}
+
 View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
   Codec& codec = *codec_;
   const Box box = shrunk(whole, shrink);
@@ -256,7 +361,14 @@ View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
   const bool ink = info_.color_space == CTD_CMYK || info_.color_space == CTD_YCCK;
   codec.info.out_color_space = info_.color_space == CTD_GREY ? JCS_GRAYSCALE : ink ? JCS_CMYK : JCS_RGB;
   Part part{};
+  const size_t block = block_of(codec);
+  codec.next = jpeg_has_multiple_scans(&codec.info) ? scratch.codec.zeros(block) : scratch.codec.bytes(block);
+  codec.end = codec.next + block;
+  codec.next += -reinterpret_cast<uintptr_t>(codec.next) % kAligned;
   attempt(codec, [&](j_decompress_ptr info) {
+    if (info->data_precision == 8) codec.rows = std::exchange(info->mem->alloc_sarray, on_rows);
+    info->mem->request_virt_barray = on_coefficients;
+    info->mem->access_virt_barray = on_look;
     jpeg_start_decompress(info);
     part = part_of(*info, box, shrink);
     if (part.width < info->output_width) jpeg_crop_scanline(info, &part.left, &part.width);

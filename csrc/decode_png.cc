@@ -1,9 +1,12 @@
 #include "decode_png.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include <png.h>
 #include <zlib.h>
@@ -17,6 +20,9 @@ struct Png::Codec {
   png_structp png = nullptr;
   png_infop info = nullptr;
   Bytes rest;  // not read yet
+  uint8_t* rows = nullptr;  // a block for libpng's rows, and its free part
+  uint8_t* next = nullptr;
+  uint8_t* end = nullptr;
   std::jmp_buf escape;
   int32_t code = 0;
   char reason[200] = "";
@@ -27,6 +33,7 @@ namespace {
 using Codec = Png::Codec;
 
 constexpr size_t kSignature = 8, kFrame = 12;  // a chunk's length, name and checksum
+constexpr int64_t kMostPixel = 8;              // bytes, of 16-bit RGBA
 
 [[noreturn]] void leave(Codec& codec, int32_t code, const char* reason) {
   codec.code = code;
@@ -48,6 +55,22 @@ void on_read(png_structp png, png_bytep to, size_t size) {
   std::memcpy(to, codec.rest.data(), size);
   codec.rest = codec.rest.subspan(size);
 }
+
+// libpng has two rows, and they are counted before they are taken: see Note [libjpeg's memory].
+png_voidp on_allocate(png_structp png, png_alloc_size_t size) {
+  Codec& codec = *static_cast<Codec*>(png_get_mem_ptr(png));
+  if (size < kLarge || size > static_cast<size_t>(codec.end - codec.next)) return std::malloc(size);
+  return std::exchange(codec.next, codec.next + (size + 15) / 16 * 16);
+}
+
+void on_free(png_structp png, png_voidp memory) {
+  const Codec& codec = *static_cast<Codec*>(png_get_mem_ptr(png));
+  const auto at = static_cast<uint8_t*>(memory);
+  if (at < codec.rows || at >= codec.end) std::free(memory);
+}
+
+// Of a row with its filter, as libpng pads it.
+size_t row_of(int64_t width, int64_t pixel) { return (width + 8) * pixel + 128; }
 
 template <class Step>
 void attempt(Codec& codec, Step step) {
@@ -126,12 +149,32 @@ Png::Png(Bytes file) : codec_(std::make_unique<Codec>()) {
 
 Png::~Png() { png_destroy_read_struct(&codec_->png, &codec_->info, nullptr); }
 
-View Png::read(const Box& box, int /*shrink*/, Scratch& scratch) {
+Need Png::need(const Box& /*box*/, int /*shrink*/) const {
+  Need need;
+  need.pixels = static_cast<size_t>(info_.width) * info_.height * (info_.color_space == CTD_GREY ? 1 : 3);
+  // A palette or a transparent colour is made four channels of 8 bits on the way.
+  need.codec = 2 * row_of(info_.width, std::max(info_.channels * info_.bits / 8, 4));
+  return need;
+}
+
+Need Png::most(int64_t pixels) {
+  const int64_t area = std::min(pixels, kLongestImageSide * kLongestImageSide);
+  Need need;
+  need.pixels = 3 * area;
+  need.codec = 2 * row_of(std::min(area, kLongestImageSide), kMostPixel);
+  return need;
+}
+
+View Png::read(const Box& box, int shrink, Scratch& scratch) {
   Codec& codec = *codec_;
+  const size_t rows = need(box, shrink).codec;
+  codec.rows = codec.next = scratch.codec.bytes(rows);
+  codec.end = codec.rows + rows;
   const int channels = info_.color_space == CTD_GREY ? 1 : 3;
   const size_t stride = static_cast<size_t>(info_.width) * channels;
   int passes = 0;
   attempt(codec, [&](png_structp png, png_infop info) {
+    png_set_mem_fn(png, &codec, on_allocate, on_free);
     png_set_strip_16(png);  // keeps the upper 8 bits
     if (info_.color_space == CTD_PALETTE) png_set_palette_to_rgb(png);
     if (info_.color_space == CTD_GREY && info_.bits < 8) png_set_expand_gray_1_2_4_to_8(png);

@@ -1,6 +1,7 @@
 // PNG files, by libpng.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "decode_reader.h"
@@ -12,6 +13,10 @@ class Png : public Reader {
   explicit Png(Bytes file);
   ~Png() override;
   View read(const Box& box, int shrink, Scratch& scratch) override;
+  Need need(const Box& box, int shrink) const override;
+
+  // most returns what the largest need of an image of up to so many pixels does not exceed.
+  static Need most(int64_t pixels);
 
   struct Codec;
 

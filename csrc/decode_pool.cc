@@ -16,6 +16,10 @@
 namespace decode {
 namespace {
 
+// What a thread has beside what is counted: its stack, tables, and libjpeg's or libpng's small things, each with malloc's room
+// around it.
+constexpr size_t kUncounted = 2 << 20;
+
 int cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
@@ -52,7 +56,7 @@ struct Pool::Batch {
   std::condition_variable done{};
 };
 
-Pool::Pool(const ctd_options& checked) : options_(checked) {
+Pool::Pool(const ctd_options& checked) : options_(checked), memory_(checked.memory) {
   try {
     start(options_.workers ? options_.workers : cores());
   } catch (const std::exception& e) {
@@ -87,6 +91,13 @@ size_t Pool::bytes_per_image() const {
   return static_cast<size_t>(options_.height) * options_.width * options_.channels;
 }
 
+// Two images never have more than the limit together, so more than that is one alone.
+size_t Pool::max_memory() const {
+  const size_t image = Transform::most(options_), threads = threads_.size();
+  const size_t limit = options_.memory;
+  return threads * (kOwn + kUncounted) + std::min(std::max(limit, image), threads * image);
+}
+
 void Pool::decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results) {
   if (count == 0) return;
   Batch batch{images, count, dst, results};
@@ -101,7 +112,7 @@ void Pool::decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_resul
 }
 
 void Pool::work() {
-  Transform transform(options_);
+  Transform transform(options_, memory_);
   const size_t each = bytes_per_image();
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "decode_memory.h"
 #include "include/cgotorch_decode.h"
 
 namespace decode {
@@ -29,6 +30,9 @@ class Pool {
   int workers() const { return static_cast<int>(threads_.size()); }
   size_t bytes_per_image() const;
 
+  // max_memory returns what decoding never takes more than, in bytes.
+  size_t max_memory() const;
+
  private:
   struct Batch;
   void start(int workers);
@@ -36,6 +40,7 @@ class Pool {
   void work();
 
   const ctd_options options_;
+  Memory memory_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Batch*> queue_;  // batches with images that nobody has taken

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <cstring>
+
+#include "decode_pages.h"
 
 namespace decode {
 
@@ -33,24 +35,34 @@ struct View {
 // Buffer owns bytes and is used again for the next image. Growing it loses what it held.
 class Buffer {
  public:
+  Buffer() = default;
+  ~Buffer() { free(); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
   uint8_t* bytes(size_t size) {
     if (size > size_) {
-      bytes_.reset();
-      size_ = 0;
-      bytes_ = std::make_unique_for_overwrite<uint8_t[]>(size);
+      free();
+      bytes_ = Pages<uint8_t>().allocate(size);
       size_ = size;
     }
-    return bytes_.get();
+    return bytes_;
   }
-  // trim gives the memory back when it is more than `most` bytes: one huge image must not stay resident for ever.
-  void trim(size_t most) {
-    if (size_ <= most) return;
-    bytes_.reset();
+  uint8_t* zeros(size_t size) {
+    const bool grows = size > size_;
+    bytes(size);
+    if (!grows || size < kLarge) std::memset(bytes_, 0, size);
+    return bytes_;
+  }
+  size_t size() const { return size_; }
+  void free() {
+    if (bytes_) Pages<uint8_t>().deallocate(bytes_, size_);
+    bytes_ = nullptr;
     size_ = 0;
   }
 
  private:
-  std::unique_ptr<uint8_t[]> bytes_;
+  uint8_t* bytes_ = nullptr;
   size_t size_ = 0;
 };
 

@@ -12,8 +12,6 @@
 namespace decode {
 namespace {
 
-constexpr int64_t kLongestSide = 1'000'000;
-
 // The first bytes of a file that is no image, for a reader to recognise what it is instead.
 std::string beginning(Bytes file) {
   constexpr size_t kMost = 16;
@@ -49,8 +47,8 @@ std::unique_ptr<Reader> open(Bytes file) {
 
 void check_size(int64_t width, int64_t height, int64_t max_pixels) {
   const std::string size = std::to_string(width) + "x" + std::to_string(height);
-  if (std::max(width, height) > kLongestSide) {
-    throw Error(CTD_TOO_LARGE, size + " has a side above the limit of " + std::to_string(kLongestSide) + " pixels");
+  if (std::max(width, height) > kLongestImageSide) {
+    throw Error(CTD_TOO_LARGE, size + " has a side above the limit of " + std::to_string(kLongestImageSide) + " pixels");
   }
   if (width * height > max_pixels) {
     throw Error(CTD_TOO_LARGE, size + " is " + mega(static_cast<double>(width) * static_cast<double>(height)) +

@@ -5,6 +5,7 @@
 
 #include "decode_exif.h"
 #include "decode_huffman.h"
+#include "decode_need.h"
 #include "decode_raster.h"
 #include "include/cgotorch_decode.h"
 
@@ -13,11 +14,22 @@ namespace decode {
 // Scratch is what a thread keeps from image to image.
 struct Scratch {
   Buffer pixels;
+  Buffer codec;  // what libjpeg or libpng needs as long as the reader lives
   Huffman huffman;
 
-  void trim(size_t most) {
-    pixels.trim(most);
-    huffman.trim(most);
+  Need held() const {
+    Need out = huffman.held();
+    out.pixels = pixels.size();
+    out.codec = codec.size();
+    return out;
+  }
+  void free_codec() {
+    codec.free();
+    huffman.free();
+  }
+  void free() {
+    pixels.free();
+    free_codec();
   }
 };
 
@@ -37,6 +49,9 @@ class Reader {
   // once.
   virtual View read(const Box& box, int shrink, Scratch& scratch) = 0;
 
+  // need tells from the header the most that read takes.
+  virtual Need need(const Box& box, int shrink) const = 0;
+
   // shrinks says whether read takes a shrink above 1.
   virtual bool shrinks() const { return false; }
 
@@ -44,6 +59,8 @@ class Reader {
   Reader() = default;
   ctd_info info_{};
 };
+
+constexpr int64_t kLongestImageSide = 1'000'000;  // of an image
 
 // open reads the header of a JPEG or PNG. It throws for anything else.
 std::unique_ptr<Reader> open(Bytes file);

@@ -13,20 +13,43 @@ uint8_t clipped(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWe
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 constexpr int32_t kLow = (1 << kLowBits) - 1;
 
+// A smaller result averages more source pixels; a larger one still two.
+double spread_of(double scale) { return std::max(scale, 1.0); }
+int taps_of(double scale) { return (static_cast<int>(std::ceil(spread_of(scale))) * 2 + 5) / 4 * 4; }
+
+// Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical pass where that leaves
+// much less to do; older versions never did.
+bool down_first(const View& from, int height, int width) {
+  return from.height > height && from.height - height > 2 * (from.width - width);
+}
+
 }  // namespace
+
+size_t Axis::need(Span part, int out, int many) {
+  const size_t taps = taps_of(part.length / out);
+  return many * taps * 2 * sizeof(int32_t) + taps * sizeof(double) + many * 2 * sizeof(int);
+}
+
+size_t Axis::size() const {
+  return (weights.capacity() + halves.capacity()) * sizeof(int32_t) + exact_.capacity() * sizeof(double) +
+         (first.capacity() + count.capacity()) * sizeof(int);
+}
+
+void Axis::free() { *this = Axis(); }
 
 void Axis::set(int in, Span part, int out, int from, int many) {
   const double scale = part.length / out;
   const int least = static_cast<int>(part.begin), last = std::min(static_cast<int>(std::ceil(part.begin + part.length)), in);
-  const double spread = std::max(scale, 1.0);  // a smaller result averages more source pixels; a larger one still two
+  const double spread = spread_of(scale);
   source = in;
-  taps = (static_cast<int>(std::ceil(spread)) * 2 + 5) / 4 * 4;
+  taps = taps_of(scale);
   most = 0;
-  first.resize(many);
-  count.resize(many);
+  // All by assign, which grows to no more than it must.
+  first.assign(many, 0);
+  count.assign(many, 0);
   weights.assign(static_cast<size_t>(many) * taps, 0);
-  halves.resize(weights.size());
-  exact_.resize(taps);
+  halves.assign(weights.size(), 0);
+  exact_.assign(taps, 0);
   const double shrink = 1.0 / spread;
   for (int i = 0; i < many; ++i) {
     const double centre = part.begin + (from + i + 0.5) * scale;
@@ -103,9 +126,7 @@ void Resizer::resize(const View& from, const Region& region, int height, int wid
   const auto across = c == 1 ? across_grey_ : from.width < kLeastWidthAvx2 ? decode::across<3> : across_rgb_;
   x_.set(from.width, region.columns, width, window.left, window.width);
   y_.set(from.height, region.rows, height, window.top, window.height);
-  // Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical pass where that leaves
-  // much less to do; older versions never did.
-  if (from.height > height && from.height - height > 2 * (from.width - width)) {
+  if (down_first(from, height, width)) {
     const size_t row = from.width * c;
     uint8_t* const flat = between_.bytes(row * window.height);
     const size_t left = x_.begin() * c, right = x_.end() * c;
@@ -121,6 +142,39 @@ void Resizer::resize(const View& from, const Region& region, int height, int wid
   down_({narrow, row, to, stride}, y_, row);
 }
 
-void Resizer::trim(size_t most) { between_.trim(most); }
+Need Resizer::need(const View& from, const Region& region, int height, int width, const Box& window) {
+  const double scale = region.rows.length / height;
+  const double rows = std::min<double>(window.height * scale + 2 * spread_of(scale) + 1, from.height);  // that are read
+  Need need;
+  need.between = down_first(from, height, width) ? static_cast<size_t>(from.width) * window.height
+                                                 : static_cast<size_t>(rows) * window.width;
+  need.between *= from.channels;
+  need.vectors = Axis::need(region.columns, width, window.width) + Axis::need(region.rows, height, window.height);
+  return need;
+}
+
+// The first pass makes no more pixels than it reads, but where it widens: then the second one lengthens, and of the rows that
+// the window needs there are no more than it has itself, and three. Taps are twice the source pixels, and up to nine for each
+// result pixel.
+Need Resizer::most(int64_t pixels, int64_t sides, int channels, int height, int width) {
+  const int64_t window = int64_t{height} + width, taps = 2 * sides + 9 * window;
+  Need need;
+  need.between = channels * std::max(pixels, int64_t{width} * (height + 3));
+  need.vectors = taps * 2 * sizeof(int32_t) + (2 * sides + 18) * sizeof(double) + window * 2 * sizeof(int);
+  return need;
+}
+
+Need Resizer::held() const {
+  Need held;
+  held.between = between_.size();
+  held.vectors = x_.size() + y_.size();
+  return held;
+}
+
+void Resizer::free() {
+  between_.free();
+  x_.free();
+  y_.free();
+}
 
 }  // namespace decode

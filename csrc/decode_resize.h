@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "decode_need.h"
+#include "decode_pages.h"
 #include "decode_raster.h"
 
 namespace decode {
@@ -29,21 +31,26 @@ struct Axis {
   int source = 0;                // source pixels
   int taps = 0;                  // weights stored for each result pixel, a multiple of 4; those after `count` are 0
   int most = 0;                  // the largest count
-  std::vector<int> first;        // first source pixel
-  std::vector<int> count;        // number of source pixels
-  std::vector<int32_t> weights;  // taps each, in units of 2^-22
+  std::vector<int, Pages<int>> first;            // first source pixel
+  std::vector<int, Pages<int>> count;            // number of source pixels
+  std::vector<int32_t, Pages<int32_t>> weights;  // taps each, in units of 2^-22
 
   // The same weights in halves: of taps 2i and 2i + 1 first a word with both low halves, then one with both high ones.
-  std::vector<int32_t> halves;
+  std::vector<int32_t, Pages<int32_t>> halves;
 
   // set resizes the part of `in` pixels to `out` and keeps `many` of those, from `from` on.
   void set(int in, Span part, int out, int from, int many);
+
+  // need returns the bytes that set takes.
+  static size_t need(Span part, int out, int many);
+  size_t size() const;
+  void free();
 
   int begin() const { return first.front(); }  // of all source pixels that are read
   int end() const { return first.back() + count.back(); }
 
  private:
-  std::vector<double> exact_;
+  std::vector<double, Pages<double>> exact_;
 };
 
 // Pass is where one pass reads and writes; strides are in bytes.
@@ -63,7 +70,14 @@ class Resizer {
   // outside of the pixels that hold the region is read. The result's rows are `stride` bytes apart and have from.channels
   // channels, 1 or 3.
   void resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to, size_t stride);
-  void trim(size_t most);
+
+  // need returns the most that resize takes for a `from` of that shape.
+  static Need need(const View& from, const Region& region, int height, int width, const Box& window);
+  // most returns what the largest need of an image of up to so many pixels, on sides of together no more than `sides`, does
+  // not exceed, for windows of up to height x width.
+  static Need most(int64_t pixels, int64_t sides, int channels, int height, int width);
+  Need held() const;
+  void free();
 
  private:
   void (*across_grey_)(const Pass&, const Axis&, size_t rows);

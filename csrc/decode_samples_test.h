@@ -79,6 +79,14 @@ inline File jpeg_of(const Pixels& pixels, const JpegKind& kind = {}) {
   return out;
 }
 
+// oriented returns the JPEG with an EXIF orientation.
+inline File oriented(File jpeg, int orientation) {
+  const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0,
+                          1,    0,    0x12, 1, 3, 0, 1, 0, 0, 0, static_cast<uint8_t>(orientation), 0, 0, 0, 0, 0, 0, 0};
+  jpeg.insert(jpeg.begin() + 2, exif, exif + sizeof exif);
+  return jpeg;
+}
+
 inline File png_of(const Pixels& pixels, bool interlaced = false) {
   File out;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);

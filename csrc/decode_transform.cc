@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "decode_jpeg.h"
 #include "decode_orient.h"
+#include "decode_png.h"
 #include "decode_reader.h"
 #include "decode_status.h"
 
 namespace decode {
 namespace {
-
-// What a worker keeps of its memory after a large image.
-constexpr size_t kKeep = 16 << 20;
 
 constexpr int kOutside = -1;
 
@@ -54,15 +53,26 @@ int shrink_of(const Plan& p) {
   return 1;
 }
 
-// The region of `upright`, which shows shrunk(box, shrink) of the stored image, that is the box.
-Region region_of(const Box& box, int shrink, int orientation, const View& upright) {
-  if (shrink == 1) return Region::all(upright);
+// The region of an upright image of height x width, which shows shrunk(box, shrink) of the stored one, that is the box.
+Region region_of(const Box& box, int shrink, int orientation, int height, int width) {
+  if (shrink == 1) return {{0, static_cast<double>(height)}, {0, static_cast<double>(width)}};
   const Box grid = shrunk(box, shrink);
-  const int height = grid.height * shrink, width = grid.width * shrink;
   const Box inner = shown({box.top - grid.top * shrink, box.left - grid.left * shrink, box.height, box.width}, orientation,
-                          height, width);
+                          grid.height * shrink, grid.width * shrink);
   const double by = shrink;
   return {{inner.top / by, inner.height / by}, {inner.left / by, inner.width / by}};
+}
+
+bool resizes(const Plan& p) { return p.resized_height != p.box.height || p.resized_width != p.box.width; }
+
+// The plan's window as far as the resized image has pixels.
+Box window_of(const Plan& p, const ctd_options& o) {
+  Box window;
+  window.top = std::max(p.top, 0);
+  window.left = std::max(p.left, 0);
+  window.height = std::min(p.top + o.height, p.resized_height) - window.top;
+  window.width = std::min(p.left + o.width, p.resized_width) - window.left;
+  return window;
 }
 
 }  // namespace
@@ -86,53 +96,120 @@ View Transform::turn(const View& stored, int orientation) {
   return upright(stored, orientation, turned_.bytes(size));
 }
 
+Need Transform::held() const {
+  Need out = resizer_.held(), reading = scratch_.held();
+  out.vectors += reading.vectors;
+  reading.vectors = 0;
+  out = out.with(reading);
+  out.turned = turned_.size();
+  out.grey = grey_.size();
+  out.result = result_.size();
+  return out;
+}
+
+void Transform::free() {
+  for (Buffer* buffer : {&turned_, &grey_, &result_}) buffer->free();
+  scratch_.free();
+  resizer_.free();
+}
+
+// Trim frees what the thread must not keep, when an image is done or refused.
+struct Transform::Trim {
+  Transform& of;
+
+  ~Trim() {
+    if (of.held().sum() > of.own_) of.free();
+  }
+};
+
+Need Transform::need(const Work& work, const Reader* reader) const {
+  const Box grid = shrunk(work.box, work.shrink);
+  const size_t area = static_cast<size_t>(grid.height) * grid.width;
+  View upright{nullptr, grid.height, grid.width, options_.channels == 1 ? 1 : work.channels, 0};
+  if (swaps_sides(work.orientation)) std::swap(upright.height, upright.width);
+  Need need = reader ? reader->need(work.box, work.shrink) : Need{};
+  if (resizes(work.plan)) {
+    const Region region = region_of(work.box, work.shrink, work.orientation, upright.height, upright.width);
+    need = need.with(Resizer::need(upright, region, work.plan.resized_height, work.plan.resized_width, window_of(work.plan, options_)));
+  }
+  if (work.orientation != 1) need.turned = area * work.channels;
+  if (upright.channels != work.channels) need.grey = area;
+  if (upright.channels != options_.channels) need.result = static_cast<size_t>(options_.height) * options_.width;
+  return need;
+}
+
+Memory::Share Transform::share_for(const Need& need) {
+  if (need.sum() > own_) return memory_.take(need.at_a_time());
+  if (held().with(need).sum() > own_) free();
+  return {};
+}
+
+size_t Transform::most(const ctd_options& o) {
+  const auto most = [&](const Need& reading, int64_t side) {
+    const int64_t area = std::min(o.max_pixels, side * side), sides = std::min(area + 1, 2 * side);
+    Need need = reading.with(Resizer::most(area, sides, 3, o.height, o.width));  // of three channels: grey and its copies are less
+    need.turned = 3 * area;
+    need.result = static_cast<size_t>(o.height) * o.width;
+    return need.at_a_time();
+  };
+  return std::max(most(Jpeg::most(o.max_pixels), kLongestJpegSide), most(Png::most(o.max_pixels), kLongestImageSide));
+}
+
 void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
-  const Bytes file(image.data, image.data ? image.size : 0);
+  // In this order: what a reader has of the scratch is free before that is, and all is before its share is given back.
+  Memory::Share share;
+  const Trim trim{*this};
   std::unique_ptr<Reader> reader;
-  int width = image.width, height = image.height, orientation = 1;
+
+  const Bytes file(image.data, image.data ? image.size : 0);
+  Work work;
+  int width = image.width, height = image.height;
   if (image.pixels) {
     if (width < 1 || height < 1 || (image.channels != 1 && image.channels != 3)) {
       throw Error(CTD_INVALID_ARGUMENT, "pixels of " + std::to_string(width) + "x" + std::to_string(height) + "x" +
                                             std::to_string(image.channels));
     }
-    orientation = orientation_of(file);
+    work.orientation = orientation_of(file);
+    work.channels = image.channels;
   } else {
     reader = open(file);
     width = reader->info().width;
     height = reader->info().height;
-    orientation = reader->info().orientation;
+    work.orientation = reader->info().orientation;
+    work.channels = reader->info().color_space == CTD_GREY ? 1 : 3;
   }
-  if (swaps_sides(orientation)) std::swap(width, height);
+  if (swaps_sides(work.orientation)) std::swap(width, height);
   result.width = width;
   result.height = height;
   check_size(width, height, options_.max_pixels);
 
-  const Plan p = plan(options_, height, width, image.key);
-  const Box box = stored(p.box, orientation, height, width);
+  const Plan& p = work.plan = plan(options_, height, width, image.key);
+  work.box = stored(p.box, work.orientation, height, width);
+  if (reader && reader->shrinks() && !options_.no_shrink) work.shrink = shrink_of(p);
+  share = share_for(need(work, reader.get()));
   const View whole{image.pixels, image.height, image.width, image.channels,
                    static_cast<size_t>(image.width) * image.channels};
-  const int shrink = reader && reader->shrinks() && !options_.no_shrink ? shrink_of(p) : 1;
-  View pixels = turn(reader ? reader->read(box, shrink, scratch_) : whole.part(box), orientation);
+  View pixels = reader ? reader->read(work.box, work.shrink, scratch_) : whole.part(work.box);
+  reader.reset();
+  if (share.bytes() > 0) scratch_.free_codec();
+  pixels = turn(pixels, work.orientation);
   if (options_.channels == 1 && pixels.channels == 3) pixels = grey(pixels);
-  place(pixels, region_of(box, shrink, orientation, pixels), p, to);
+  place(pixels, region_of(work.box, work.shrink, work.orientation, pixels.height, pixels.width), p, to);
   result.top = p.cropped.top;
   result.left = p.cropped.left;
   result.crop_height = p.cropped.height;
   result.crop_width = p.cropped.width;
   result.flip = p.flip ? 1 : 0;
-  for (Buffer* buffer : {&turned_, &grey_, &result_}) buffer->trim(kKeep);
-  scratch_.trim(kKeep);
-  resizer_.trim(kKeep);
 }
 
 // place writes the plan's window. Grey becomes RGB last: three equal channels would be resized three times.
 void Transform::place(const View& from, const Region& region, const Plan& plan, uint8_t* to) {
   const size_t pixels = static_cast<size_t>(options_.height) * options_.width;
   uint8_t* out = from.channels == options_.channels ? to : result_.bytes(pixels * from.channels);
-  if (plan.resized_height == plan.box.height && plan.resized_width == plan.box.width) {
-    copy(from, plan, out);
-  } else {
+  if (resizes(plan)) {
     resize(from, region, plan, out);
+  } else {
+    copy(from, plan, out);
   }
   if (out != to) rgb_from_grey(out, to, pixels);
 }
@@ -162,11 +239,7 @@ void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
 
 void Transform::resize(const View& from, const Region& region, const Plan& plan, uint8_t* to) {
   const size_t stride = static_cast<size_t>(options_.width) * from.channels;
-  Box window;  // of the resized image, as far as it has pixels
-  window.top = std::max(plan.top, 0);
-  window.left = std::max(plan.left, 0);
-  window.height = std::min(plan.top + options_.height, plan.resized_height) - window.top;
-  window.width = std::min(plan.left + options_.width, plan.resized_width) - window.left;
+  const Box window = window_of(plan, options_);
   if (window.height < options_.height || window.width < options_.width) std::memset(to, 0, stride * options_.height);
   uint8_t* begin = to + (window.top - plan.top) * stride + static_cast<size_t>(window.left - plan.left) * from.channels;
   resizer_.resize(from, region, plan.resized_height, plan.resized_width, window, begin, stride);

@@ -13,6 +13,8 @@
 namespace decode {
 namespace {
 
+Memory memory(SIZE_MAX);
+
 ctd_options random_crop(int height, int width, int padding, int mode) {
   ctd_options o{};
   o.transform = CTD_RANDOM_CROP;
@@ -34,7 +36,7 @@ TEST(Transform, PaddingModes) {
                {CTD_PAD_REFLECT, 5, "babcbabcbabcb"}, {CTD_PAD_SYMMETRIC, 5, "bccbaabccbaab"}};
   for (const auto& t : tests) {
     const int width = 3 + 2 * t.padding, height = 1 + 2 * t.padding;
-    Transform transform(checked(random_crop(height, width, t.padding, t.mode)));
+    Transform transform(checked(random_crop(height, width, t.padding, t.mode)), memory);
     ctd_image image{};
     image.pixels = reinterpret_cast<const uint8_t*>("abc");
     image.height = 1;
@@ -63,7 +65,7 @@ TEST(Transform, GreyFromRgbAndRgbFromGrey) {
   image.channels = 3;
   ctd_result result{};
   uint8_t grey[4];
-  Transform(checked(o)).run(image, grey, result);
+  Transform(checked(o), memory).run(image, grey, result);
   EXPECT_EQ(grey[0], 76);
   EXPECT_EQ(grey[1], 150);
   EXPECT_EQ(grey[2], 29);
@@ -72,12 +74,12 @@ TEST(Transform, GreyFromRgbAndRgbFromGrey) {
   image.pixels = grey;
   image.channels = 1;
   uint8_t back[12];
-  Transform(checked(o)).run(image, back, result);
+  Transform(checked(o), memory).run(image, back, result);
   for (int i = 0; i < 12; ++i) EXPECT_EQ(back[i], grey[i / 3]);
 }
 
 TEST(Transform, RefusesPixelsWithoutAShape) {
-  Transform transform(checked(random_crop(1, 1, 0, 0)));
+  Transform transform(checked(random_crop(1, 1, 0, 0)), memory);
   const uint8_t pixels[12] = {};
   for (const auto& [height, width, channels] : {std::tuple{0, 2, 3}, {2, -1, 3}, {2, 2, 2}, {2, 2, 0}}) {
     ctd_image image{};
@@ -95,10 +97,7 @@ TEST(Transform, RefusesPixelsWithoutAShape) {
 TEST(Transform, CropOfATurnedImage) {
   const Pixels image = scene(40, 60, 3);
   const File plain = jpeg_of(image);
-  File turned = plain;
-  const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0,
-                          1,    0,    0x12, 1, 3, 0, 1, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0};
-  turned.insert(turned.begin() + 2, exif, exif + sizeof exif);
+  const File turned = oriented(plain, 6);
   ctd_options o{};
   o.transform = CTD_RANDOM_RESIZED_CROP;
   o.height = 12;
@@ -112,13 +111,13 @@ TEST(Transform, CropOfATurnedImage) {
   full.width = 60;
   File stored(40 * 60 * 3), upright(40 * 60 * 3), want(12 * 10 * 3), got(12 * 10 * 3);
   ctd_result result{};
-  Transform(checked(full)).run({plain.data(), plain.size(), 0, nullptr, 0, 0, 0}, stored.data(), result);
+  Transform(checked(full), memory).run({plain.data(), plain.size(), 0, nullptr, 0, 0, 0}, stored.data(), result);
   for (int y = 0; y < 60; ++y) {
     for (int x = 0; x < 40; ++x) {
       for (int c = 0; c < 3; ++c) upright[(y * 40 + x) * 3 + c] = stored[((39 - x) * 60 + y) * 3 + c];
     }
   }
-  Transform transform(o);
+  Transform transform(o, memory);
   for (uint64_t key = 0; key < 20; ++key) {
     ctd_result a{}, b{};
     transform.run({nullptr, 0, key, upright.data(), 40, 60, 3}, want.data(), a);
@@ -148,18 +147,15 @@ TEST(Transform, ShrunkIsNearlyTheSame) {
   const File plain = jpeg_of(waves(403, 605), {2, 2});
   int shrunk_ones = 0;
   for (uint8_t orientation = 1; orientation <= 8; ++orientation) {
-    File file = plain;
-    const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0,
-                            1,    0,    0x12, 1, 3, 0, 1, 0, 0, 0, orientation, 0, 0, 0, 0, 0, 0, 0};
-    file.insert(file.begin() + 2, exif, exif + sizeof exif);
+    const File file = oriented(plain, orientation);
     for (const int size : {10, 20, 40}) {
       ctd_options o{};
       o.transform = CTD_RANDOM_RESIZED_CROP;
       o.height = size;
       o.width = size + 1;
-      Transform shrinking(checked(o));
+      Transform shrinking(checked(o), memory);
       o.no_shrink = 1;
-      Transform exact(checked(o));
+      Transform exact(checked(o), memory);
       for (uint64_t key = 0; key < 20; ++key) {
         const ctd_image image{file.data(), file.size(), key, nullptr, 0, 0, 0};
         File got(static_cast<size_t>(size) * (size + 1) * 3), want(got.size());

@@ -44,7 +44,19 @@
 //
 // # Limits
 //
-// An image with more than Options.MaxPixels pixels, or a side above a million, is refused before its pixels are decoded. For
-// each worker, decoding takes up to 6 bytes a pixel, 10 for a progressive JPEG, and 11 for what Go decodes, and for a baseline
-// JPEG the file's size once more. A JPEG with more than 100 scans is refused; PNG text and profiles are not inflated.
+// An image with more than Options.MaxPixels pixels, or a side above a million, is refused before its pixels are decoded. A
+// JPEG with more than 100 scans is refused; PNG text and profiles are not inflated.
+//
+// # Memory
+//
+// What an image takes follows from its header: a baseline JPEG 3 bytes for each pixel of its box and as much as the file; a
+// progressive one 3 bytes too, and 2 for each sample of the whole image, of which 4:2:0 has one and a half a pixel; a PNG 3 bytes
+// for each pixel; and those that must be turned upright 3 more. A thread takes up to 16 MiB without asking, and most photographs
+// need less. An image that needs more waits until Options.Memory has room for all of it, in the order in which images came to
+// wait; one that alone needs more than Options.Memory is decoded while no other one that had to ask is. So however many threads
+// and large images there are, decoding takes no more than [Pool.MaxMemory].
+//
+// GIF, BMP, TIFF and WebP are decoded on Go's heap. They have as many bytes as Options.Memory for themselves, wait in the same
+// way, and count 5, 7, 16 (29 with 16 bits a channel) and 13 bytes a pixel. What Go's collector has not freed yet is not counted,
+// and neither is [Check], which waits for nobody.
 package decode

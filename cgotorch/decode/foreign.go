@@ -18,9 +18,6 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// foreignBudget is how many bytes of pixels decoded by Go one crossing into C may need. A batch with more crosses twice.
-const foreignBudget = 256 << 20
-
 // longestSide is that of the C side.
 const longestSide = 1_000_000
 
@@ -34,13 +31,31 @@ type picture struct {
 // foreign reports whether Go decodes this format.
 func (f Format) foreign() bool { return f >= GIF }
 
-// decodeForeign decodes the images from begin on that are Go's to decode, and returns them by their index after begin, and
-// the index of the first image that must wait for the next crossing.
-func (p *Pool) decodeForeign(images []Image, begin int) (map[int]picture, int) {
-	var pictures map[int]picture
+// bytesOfPixel returns what a pixel takes: as RGB, and in the format's decoder until it is that. Those are the decoder's image and,
+// of GIF one more for interlaced rows, of WebP one more and the alpha channel, of TIFF a block of rows that may be all of them,
+// in a slice that grows. Files made for the purpose make the decoders of WebP and TIFF take more.
+func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
+	switch format {
+	case GIF:
+		return 3, 2
+	case BMP:
+		return 3, 4
+	case TIFF:
+		if config.ColorModel == color.RGBA64Model || config.ColorModel == color.NRGBA64Model {
+			return 3, 26
+		}
+		return 3, 13
+	}
+	return 3, 10
+}
+
+// decodeForeign decodes the images from begin on that are Go's to decode, and returns them by their index after begin, the
+// index of the first image that must wait for the next crossing, and the share of the memory that they have, which the
+// caller gives back.
+func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]picture, end, taken int) {
 	var mine []int
-	pending, end := 0, begin
-	for ; end < len(images); end++ {
+	var pixels, decoding int // of all, and the most that one takes in its decoder
+	for end = begin; end < len(images); end++ {
 		data := images[end].Data
 		format := Sniff(data)
 		if !format.foreign() {
@@ -54,13 +69,19 @@ func (p *Pool) decodeForeign(images []Image, begin int) (map[int]picture, int) {
 			pictures[end-begin] = picture{err: err}
 			continue
 		}
-		size := config.Width * config.Height * 3
-		if pending > 0 && pending+size > p.budget {
+		rgb, decoder := bytesOfPixel(format, config)
+		size := config.Width * config.Height
+		need := pixels + size*rgb + max(decoding, size*decoder)*min(len(mine)+1, p.workers)
+		if len(mine) > 0 && need > p.memory.limit {
 			break
 		}
-		pending += size
+		pixels, decoding, taken = pixels+size*rgb, max(decoding, size*decoder), need
 		mine = append(mine, end)
 	}
+	if len(mine) == 0 {
+		return pictures, end, 0
+	}
+	p.memory.take(taken)
 	var lock sync.Mutex
 	share(len(mine), p.workers, func(i int) {
 		at := mine[i]
@@ -72,7 +93,7 @@ func (p *Pool) decodeForeign(images []Image, begin int) (map[int]picture, int) {
 		defer lock.Unlock()
 		pictures[at-begin] = got
 	})
-	return pictures, end
+	return pictures, end, taken
 }
 
 // share calls f for 0 .. n-1 on up to workers goroutines and waits for all.

@@ -20,6 +20,7 @@ type Options struct {
 	Channels       int       // 3: RGB; 1: grey; 0 means 3
 	HorizontalFlip float64   // probability, 0 to 1, that a Result says Flip
 	MaxPixels      int       // width x height above which an image is refused; 0 means 100 million
+	Memory         int       // bytes that large images may take at a time, all threads together; 0 means 512 MiB; see Memory
 	NoShrink       bool      // decode a JPEG at full size, also where the box is far larger than the result; see Shrinking
 }
 
@@ -50,7 +51,8 @@ type Pool struct {
 	cleanup                 runtime.Cleanup
 	height, width, channels int
 	workers, maxPixels      int
-	budget                  int // of pixels decoded by Go, for one crossing
+	maxMemory               int
+	memory                  *memory // for the images that Go decodes
 }
 
 // NewPool starts the threads. It fails with ErrInvalidArgument for a value outside its range, and with ErrOutOfMemory
@@ -66,23 +68,27 @@ func NewPool(options Options) (*Pool, error) {
 	in := C.ctd_options{
 		workers: narrow(options.Workers), channels: narrow(options.Channels),
 		horizontal_flip: C.double(options.HorizontalFlip), max_pixels: C.int64_t(options.MaxPixels),
+		memory: C.int64_t(options.Memory),
 	}
 	if options.NoShrink {
 		in.no_shrink = 1
 	}
 	options.Transform.set(&in)
 	p := &Pool{height: int(in.height), width: int(in.width), channels: options.Channels,
-		maxPixels: options.MaxPixels, budget: foreignBudget}
+		maxPixels: options.MaxPixels, memory: newMemory(options.Memory)}
 	if p.channels == 0 {
 		p.channels = 3
 	}
 	if p.maxPixels == 0 {
 		p.maxPixels = defaultMaxPixels
 	}
+	if p.memory.limit == 0 {
+		p.memory.limit = defaultMemory
+	}
 	if err := take(C.ctd_pool_new(&in, &p.handle)); err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
-	p.workers = int(C.ctd_pool_workers(p.handle))
+	p.workers, p.maxMemory = int(C.ctd_pool_workers(p.handle)), int(C.ctd_pool_max_memory(p.handle))
 	p.cleanup = runtime.AddCleanup(p, func(handle *C.ctd_pool) { C.ctd_pool_free(handle) }, p.handle)
 	return p, nil
 }
@@ -93,9 +99,19 @@ func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, 
 // Workers returns the number of threads.
 func (p *Pool) Workers() int { return p.workers }
 
+// MaxMemory returns the bytes that the threads never take more than, all together: 18 MiB for each of them, and beside those
+// Options.Memory or, where that is more, what the largest image that Options.MaxPixels allows takes alone, which is up to 11.2
+// bytes a pixel and 60 MB where a result has no more than a thousand pixels on a side. All of it is known before the first image.
+//
+// In it is all that a thread has: libjpeg's and libpng's memory, the data of a JPEG without its markers, the decoded pixels,
+// copies of them turned upright, grey or resized, what is kept for the next image, stacks and tables. Not in it are the images'
+// bytes and dst, which are the caller's, and what Go's heap holds of GIF, BMP, TIFF and WebP: see the Memory section of the
+// package.
+func (p *Pool) MaxMemory() int { return p.maxMemory }
+
 // Busy returns the time that the threads have spent in images, all threads together, since the pool was made; 0 once the
-// pool is closed. An image counts when it is done, and what Go decodes is not in it. Over the time that passed, times
-// Workers, it is the share of the pool that is used.
+// pool is closed. An image counts when it is done, its wait for memory included, and what Go decodes is not in it. Over the
+// time that passed, times Workers, it is the share of the pool that is used.
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -140,16 +156,25 @@ func (p *Pool) Close() error {
 
 // decode runs the batch in as few crossings as the memory for pixels decoded by Go allows: usually one.
 func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
-	each := p.height * p.width * p.channels
 	for begin := 0; begin < len(images); {
-		foreign, end := p.decodeForeign(images, begin)
-		err := p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
+		end, err := p.decodePart(images, begin, dst, results)
 		if err != nil {
 			return err
 		}
 		begin = end
 	}
 	return nil
+}
+
+// decodePart decodes the images from begin on whose pixels, where Go decodes them, there is memory for at a time. It returns the
+// index of the first one that is left.
+func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Result) (int, error) {
+	each := p.height * p.width * p.channels
+	foreign, end, taken := p.decodeForeign(images, begin)
+	if taken > 0 {
+		defer p.memory.give(taken)
+	}
+	return end, p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
 }
 
 // cross hands one part of the batch to C. foreign has the pixels, or the errors, of the images that Go decoded, by index.

@@ -262,14 +262,15 @@ func TestPool_Decode_ForeignInParts(t *testing.T) {
 	images[4].Data = read(t, "good", "rgb.png")
 	pool := newPool(t, Options{Transform: Resize{Height: 6, Width: 6}})
 	want, _ := decodeAll(t, pool, images)
-	pool.budget = 3 * 25 * 18 * 3
-	if _, end := pool.decodeForeign(images, 0); end != 3 {
-		t.Errorf("the first part has %d images, want 3", end)
+	pool.memory = newMemory(25 * 18 * (3*3 + 2*4)) // three images, of which two workers hold twice
+	_, end, taken := pool.decodeForeign(images, 0)
+	if pool.memory.give(taken); end != 3 || taken != pool.memory.limit {
+		t.Errorf("the first part has %d images in %d bytes, want 3 in %d", end, taken, pool.memory.limit)
 	}
 	if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
 		t.Error("the batch in parts differs")
 	}
-	pool.budget = 1 // less than one image: one at a time
+	pool.memory = newMemory(1) // less than one image: one at a time
 	if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
 		t.Error("the batch one by one differs")
 	}

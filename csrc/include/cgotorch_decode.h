@@ -30,7 +30,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised whenever a declaration below changes. The Go package refuses a library of another number. */
-#define CTD_ABI_VERSION 2
+#define CTD_ABI_VERSION 3
 int32_t ctd_abi_version(void) CTD_NOEXCEPT;
 
 /* ---- Status ---- */
@@ -107,6 +107,9 @@ typedef struct ctd_options {
   double horizontal_flip; /* probability, 0 to 1, that a result says flip */
   int64_t max_pixels;     /* a source with more is CTD_TOO_LARGE; 0 means 100 million */
   int32_t no_shrink;      /* 1: a JPEG is decoded at full size, also where the box is 4 times the result */
+  int64_t memory;         /* bytes that large images may take at a time, all threads together; 0 means 512 MiB. An image for
+                             which a thread needs more than 16 MiB waits for its share of them, after those that wait already;
+                             one that needs more than all of them is decoded while no other that waits for a share has one */
 } ctd_options;
 
 /* ctd_image is one source. With `pixels` NULL, `data` is a JPEG or PNG file. Else `pixels` are the decoded pixels,
@@ -138,12 +141,16 @@ ctd_status* ctd_pool_new(const ctd_options* options /* borrowed */, ctd_pool** o
 ctd_status* ctd_pool_decode(ctd_pool* pool, const ctd_image* images /* borrowed */, size_t count,
                             uint8_t* dst /* borrowed */, size_t dst_size, ctd_result* results /* borrowed */) CTD_NOEXCEPT;
 
+/* ctd_pool_max_memory returns what decoding never takes more than, in bytes: 18 MiB for each thread, and `memory` or, where that
+ * is more, what the largest image that max_pixels allows takes alone. The images and dst, which are borrowed, are not in it. */
+int64_t ctd_pool_max_memory(const ctd_pool* pool) CTD_NOEXCEPT;
+
 /* ctd_pool_workers returns the number of threads. */
 int32_t ctd_pool_workers(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_busy returns the nanoseconds that the threads have spent in images, all threads together, since the pool was
- * made. An image counts when it is done; waiting for work does not. Over the time that passed, times the number of threads,
- * it says how much of the pool is used. */
+ * made. An image counts when it is done, its wait for memory included; waiting for work does not. Over the time that passed,
+ * times the number of threads, it says how much of the pool is used. */
 int64_t ctd_pool_busy(const ctd_pool* pool) CTD_NOEXCEPT;
 
 /* ctd_pool_free joins the threads. No decode may be running. */
