@@ -88,6 +88,7 @@ type Options struct {
 	// See the Shrinking section of package decode.
 	NoShrink bool
 
+	DecodeMemory   int // bytes that large images may take at a time while they are decoded, see decode.Options.Memory; 0 means 512 MiB
 	MaxPixels      int // width x height above which an image is unusable; 0 means 100 million
 	MaxMemberBytes int // compressed size above which an image is unusable; 0 means 256 MiB
 }
@@ -109,7 +110,7 @@ func (o Options) complete() (Options, error) {
 		value int
 	}{
 		{"BatchSize", o.BatchSize}, {"ShuffleBuffer", o.ShuffleBuffer}, {"Workers", o.Workers}, {"Buffers", o.Buffers},
-		{"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes}, {"Ranks", o.Ranks}, {"Rank", o.Rank},
+		{"DecodeMemory", o.DecodeMemory}, {"MaxPixels", o.MaxPixels}, {"MaxMemberBytes", o.MaxMemberBytes}, {"Ranks", o.Ranks}, {"Rank", o.Rank},
 	} {
 		if number.value < 0 {
 			return refuse("%s is %d; it must not be below 0 (0 means the default)", number.name, number.value)
@@ -191,6 +192,6 @@ func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }
 func (o Options) poolOptions() decode.Options {
 	return decode.Options{
 		Workers: o.Workers, Transform: o.Transform, Channels: o.Channels, HorizontalFlip: o.HorizontalFlip, MaxPixels: o.MaxPixels,
-		NoShrink: o.NoShrink,
+		NoShrink: o.NoShrink, Memory: o.DecodeMemory,
 	}
 }

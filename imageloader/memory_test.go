@@ -1,0 +1,60 @@
+package imageloader
+
+import (
+	"context"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+)
+
+// What is taken stays below what Memory says before the first batch, however the archive is read. Decoding, which these images hardly
+// need memory for, is measured in package decode.
+func TestLoader_Memory(t *testing.T) {
+	members := heavy(60, 1<<20)
+	packed := tarOf(members)
+	kept, tgz := write(t, "kept.tgz", stored(packed)), write(t, "a.tgz", stored(packed))
+	for _, test := range []struct {
+		name, path string
+		buffer     int
+		classes    []string
+	}{
+		{"tar", write(t, "a.tar", packed), 8 << 20, nil},
+		{"tgz kept", kept, 0, nil},
+		{"tgz in blocks", tgz, 8 << 20, nil},
+		{"tgz streamed", tgz, 8 << 20, []string{"a", "b", "c"}},
+		{"less than an image", tgz, 1 << 10, nil},
+	} {
+		o := Options{
+			BatchSize: 4, Train: true, Transform: decode.Resize{Height: 64, Width: 64}, ShuffleBuffer: test.buffer, Classes: test.classes, NoIndexFile: true, Workers: 2,
+		}
+		var said Memory
+		most := peak(func() {
+			l := open(t, test.path, o)
+			said = l.Memory()
+			for range 2 {
+				for batch, err := range l.Epoch(context.Background()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					batch.Release()
+				}
+			}
+			if now := l.Memory(); now.Total() > said.Total() {
+				t.Errorf("%s: then %+v, before %+v", test.name, now, said)
+			}
+		})
+		t.Logf("%s: %d MiB, said %+v", test.name, most>>20, said)
+		const rest = 8 << 20 // of Go's heap: tables, and what the test makes
+		bound := said.Compressed + said.Inflate + rest
+		if test.path == kept { // by Open
+			bound += inflate.ReaderMemory(2)
+		}
+		if most > bound {
+			t.Errorf("%s: %d MiB, and Memory said %d: %+v", test.name, most>>20, bound>>20, said)
+		}
+		if height := 4 * 64 * 64 * 3 * 4; said.Batches < height || said.Batches > 2*height {
+			t.Errorf("%s: four batches of 4 images of 64 x 64 take %d bytes", test.name, said.Batches)
+		}
+	}
+}
