@@ -23,7 +23,7 @@ class Huffman {
  public:
   enum class Result {
     kOk,
-    kUnsuited,   // not a sequential Huffman scan of 8 bits, markers stand where such a file has none, or more data than coefficients
+    kUnsuited,   // not a sequential Huffman scan of 8 bits, or one with markers that such a file has not, or very long
     kTruncated,  // the data end before the marker that ends the image
     kBadCode,    // bits that are no code
     kOverfull,   // more coefficients than a block has, which libjpeg overlooks
@@ -71,7 +71,7 @@ class Huffman {
   Buffer buffer_;                            // the scan without stuffing and markers
   std::vector<size_t, Pages<size_t>> ends_;  // of the intervals between restart markers, in the buffer
   size_t interval_ = 0;                      // the next one
-  unsigned togo_ = 0;         // MCUs left of this one
+  unsigned togo_ = 0;                        // MCUs left of this one
 
   const uint8_t* next_ = nullptr;
   const uint8_t* end_ = nullptr;  // of the interval

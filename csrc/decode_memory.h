@@ -43,8 +43,8 @@ class Memory {
   // small ones there are. More than the limit is had when nobody else has any. Who has a share must not ask for another.
   Share take(size_t bytes);
 
-  int waiting() const;    // threads in take
-  size_t peak() const;    // the most that was taken at a time
+  int waiting() const;  // threads in take
+  size_t peak() const;  // the most that was taken at a time
 
  private:
   void give(size_t bytes) noexcept;

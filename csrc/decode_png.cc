@@ -19,7 +19,7 @@ namespace decode {
 struct Png::Codec {
   png_structp png = nullptr;
   png_infop info = nullptr;
-  Bytes rest;  // not read yet
+  Bytes rest;               // not read yet
   uint8_t* rows = nullptr;  // a block for libpng's rows, and its free part
   uint8_t* next = nullptr;
   uint8_t* end = nullptr;

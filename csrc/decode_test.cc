@@ -103,6 +103,9 @@ TEST(Pool, Arguments) {
   EXPECT_EQ(text_of(ctd_pool_new(&o, &pool), CTD_INVALID_ARGUMENT), "width is 0; it must be 1 to 65535");
   EXPECT_EQ(pool, nullptr);
   o.width = 7;
+  o.memory = -1;
+  EXPECT_EQ(text_of(ctd_pool_new(&o, &pool), CTD_INVALID_ARGUMENT), "memory is -1; it must not be less than 0");
+  o.memory = 0;
   ASSERT_EQ(text_of(ctd_pool_new(&o, &pool)), "");
   const File file = png_of(scene(5, 9, 3));
   const ctd_image image{file.data(), file.size(), 0, nullptr, 0, 0, 0};
@@ -123,6 +126,7 @@ TEST(Pool, Arguments) {
   ctd_pool_free(pool);
   ctd_pool_free(nullptr);
   EXPECT_EQ(ctd_pool_workers(nullptr), 0);
+  EXPECT_EQ(ctd_pool_max_memory(nullptr), 0);
 }
 
 TEST(Pool, ThreadsAreNamedMaskedAndJoined) {
@@ -186,6 +190,33 @@ TEST(Pool, BatchesAtTheSameTime) {
   for (int i = 0; i < 6; ++i) callers.emplace_back(run);
   for (auto& caller : callers) caller.join();
   ctd_pool_free(pool);
+}
+
+// Images that count, whole and damaged, where there is memory for one: they come one after another, and all come.
+TEST(Pool, LargeImagesWait) {
+  ctd_options o = resize(4);
+  o.no_shrink = 1;
+  o.max_pixels = 1300 * 1300;
+  const File whole = jpeg_of(scene(1300, 1300, 4), {1, 1, true}), damaged(whole.begin(), whole.end() - 2);
+  std::vector<ctd_image> images;
+  for (const File* file : {&whole, &damaged, &whole, &whole, &damaged}) images.push_back({file->data(), file->size(), 0, nullptr, 0, 0, 0});
+  File dst[2];
+  int64_t most[2];
+  for (const int64_t memory : {0, 1}) {
+    o.memory = memory;
+    ctd_pool* pool = nullptr;
+    ASSERT_EQ(text_of(ctd_pool_new(&o, &pool)), "");
+    most[memory] = ctd_pool_max_memory(pool);
+    dst[memory].resize(images.size() * kEach);
+    std::vector<ctd_result> results(images.size());
+    ASSERT_EQ(text_of(ctd_pool_decode(pool, images.data(), images.size(), dst[memory].data(), dst[memory].size(), results.data())), "");
+    for (size_t i = 0; i < images.size(); ++i) text_of(results[i].error, i == 1 || i == 4 ? CTD_TRUNCATED : 0);
+    ctd_pool_free(pool);
+  }
+  EXPECT_EQ(dst[0], dst[1]);
+  const int64_t each = 18 << 20;
+  EXPECT_EQ(most[0] - 4 * each, 4 * (most[1] - 4 * each)) << "there is memory for four, and for one";
+  EXPECT_GT(most[1] - 4 * each, 1300 * 1300 * 11);
 }
 
 // While one thread is in the last image of a batch, the other one takes the next batch and finishes it. The last image is
