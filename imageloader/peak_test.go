@@ -11,23 +11,26 @@ import (
 )
 
 // peak returns by how much the heap and the arenas grew together, at most, while f ran. What is garbage is collected soon.
-func peak(f func()) int {
+func peak(f func()) int { return peakFrom(arena.Total(), f) }
+
+// peakFrom is peak for arenas that had so many bytes when what is measured began.
+func peakFrom(mapped int, f func()) int {
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	runtime.GC()
 	runtime.GC() // pools give their memory back at the second
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	now := func() int {
+	heap := func() int {
 		metrics.Read(sample)
-		return int(sample[0].Value.Uint64()) + arena.Total()
+		return int(sample[0].Value.Uint64())
 	}
-	before, most := now(), 0
+	before, most := heap()+mapped, 0
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Add(1)
 	go func() {
 		defer watching.Done()
 		for {
-			most = max(most, now()-before)
+			most = max(most, heap()+arena.Total()-before)
 			select {
 			case <-stop:
 				return

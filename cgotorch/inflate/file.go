@@ -76,7 +76,7 @@ const (
 
 // FileMemory returns the most bytes that Inflate and ReadAt take, besides the result, for so many goroutines at a time.
 func FileMemory(goroutines int) int {
-	each := inputBytes + window + skipBytes + 2*room
+	each := inputBytes + more + window + skipBytes + 2*room
 	return goroutines * (each + each/8)
 }
 
@@ -93,7 +93,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	}
 	in := input{file: f.file, size: x.fileSize, begin: int64(p.bit / 8)}
 	n := min(end-in.begin, inputBytes)
-	in.bytes = f.memory.Take(int(n))[:0]
+	in.bytes = f.memory.Take(int(n) + more)[:0] // room to grow once
 	buffer := in.bytes
 	defer func() { f.memory.Give(buffer) }()
 	if err := in.grow(n, in.begin); err != nil {
