@@ -296,6 +296,28 @@ func TestBoundBlocks_StripAboveImage(t *testing.T) {
 	}
 }
 
+// A batch allocates a few slices on Go's heap, which may grow, and nothing for each image.
+func TestPool_Decode_Allocations(t *testing.T) {
+	data := read(t, "good", "420.jpg")
+	pool := newPool(t, Options{Workers: 2, Transform: RandomCrop{Height: 18, Width: 25, Padding: 4}})
+	allocations := func(n int) float64 {
+		images, dst, results := make([]Image, n), make([]byte, n*18*25*3), make([]Result, n)
+		for i := range images {
+			images[i] = Image{Data: data, Key: uint64(i)}
+		}
+		return testing.AllocsPerRun(10, func() {
+			if err := pool.Decode(images, dst, results); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if few, many := allocations(8), allocations(256); many > few+16 {
+		t.Errorf("%v allocations for 8 images, %v for 256", few, many)
+	} else {
+		t.Logf("%v for 8 images, %v for 256", few, many)
+	}
+}
+
 func BenchmarkPool_Decode(b *testing.B) {
 	data := read(b, "good", "420.jpg")
 	images := make([]Image, 128)
