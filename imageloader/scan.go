@@ -21,7 +21,7 @@ type Report struct {
 	Images  int    `json:"images"`  // usable ones
 	Bytes   int64  `json:"bytes"`   // of the usable images, compressed
 
-	Classes []Count `json:"classes"` // by name, with the number of usable images of each
+	Classes []Count `json:"classes"` // by name, or by number where that is one, with the number of usable images of each
 	Splits  []Count `json:"splits"`  // first directories of names SPLIT/CLASS/FILE, likewise
 	Formats []Count `json:"formats"` // "JPEG" and so on, likewise; a file may be of another format than its name says
 
@@ -288,5 +288,18 @@ func sorted(m map[string]int) []Count {
 	for _, name := range sortedKeys(m) {
 		counts = append(counts, Count{name, m[name]})
 	}
+	slices.SortStableFunc(counts, func(a, b Count) int { // numbers first, as such
+		x, xIs := isNumber(a.Name)
+		y, yIs := isNumber(b.Name)
+		switch {
+		case xIs && yIs:
+			return cmp.Compare(x, y)
+		case xIs:
+			return -1
+		case yIs:
+			return 1
+		}
+		return 0
+	})
 	return counts
 }

@@ -177,6 +177,21 @@ func TestWebDataset_BadLabels(t *testing.T) {
 	wantError(t, err, ErrUnknownClass, `class "1" is not one of the 1 in Options.Classes`)
 }
 
+// A report has the labels of a WebDataset for classes, numbers in their order.
+func TestWebDataset_Scan(t *testing.T) {
+	var members []member
+	for i, m := range numbered(12) {
+		members = append(members, member{name: fmt.Sprintf("%d.cls", i), body: []byte(fmt.Sprint(i))}, member{name: fmt.Sprintf("%d.png", i), body: m.body})
+	}
+	report, err := Scan(context.Background(), write(t, "a.tgz", gzipOf(tarOf(members))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(report.Classes); report.Images != 12 || got != "[{0 1} {1 1} {2 1} {3 1} {4 1} {5 1} {6 1} {7 1} {8 1} {9 1} {10 1} {11 1}]" {
+		t.Errorf("%d images, classes %s", report.Images, got)
+	}
+}
+
 // Of a sample with several images the first counts, and the others are counted.
 func TestWebDataset_SeveralImages(t *testing.T) {
 	all := numbered(4)
