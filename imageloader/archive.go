@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 type archive struct {
 	path   string // as it was given
 	shards []*shard
+	small  bool // what is compressed with gzip fits into the shuffle buffer
 }
 
 // openArchive opens what path names: a file, a directory, or a pattern of several. The archive must be closed.
@@ -33,10 +35,16 @@ func openArchive(from files, path string, o Options, workers int, memory *arena.
 		s.number = int32(i)
 		a.shards = append(a.shards, s)
 	}
-	labels := a.findLabels(o)
+	labels, compressed := a.findLabels(o), int64(0)
 	for _, s := range a.shards {
-		s.labels = labels
+		if s.format != directory {
+			s.labels = labels
+		}
+		if s.format == gzipTar {
+			compressed += s.info.Size()
+		}
 	}
+	a.small = compressed <= int64(o.ShuffleBuffer)
 	return a, nil
 }
 
@@ -49,15 +57,9 @@ func (a *archive) Close() error {
 	return errors.Join(errs...)
 }
 
-// isSmall says whether what is compressed with gzip fits into the shuffle buffer.
-func (a *archive) isSmall(o Options) bool {
-	bytes := int64(0)
-	for _, s := range a.shards {
-		if s.format == gzipTar {
-			bytes += s.info.Size()
-		}
-	}
-	return bytes <= int64(o.ShuffleBuffer)
+// ofMembers says whether any shard is of a WebDataset.
+func (a *archive) ofMembers() bool {
+	return slices.ContainsFunc(a.shards, func(s *shard) bool { return s.labels == LabelsFromMembers })
 }
 
 var braces = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)

@@ -66,8 +66,7 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 // epoch to go through, unless it must be done now.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
 	b := newIndexer(a, o, classes)
-	small := a.isSmall(o)
-	b.holding = small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
+	b.holding = a.small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
 	tables := make([]*table, len(a.shards))
 	for i, s := range a.shards {
 		if s.format != directory && !b.holding && !o.NoIndexFile {
@@ -77,7 +76,7 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 				stats.update(func(s *Stats) { s.IndexFiles = append(s.IndexFiles, path) })
 			}
 		}
-		if tables[i] == nil && s.format == gzipTar && !small && classes.fixed && !now {
+		if tables[i] == nil && s.format == gzipTar && !a.small && classes.fixed && !now {
 			return &index{classes: classes, ignored: map[string]int{}}, nil
 		}
 	}
@@ -135,7 +134,7 @@ func (b *indexer) ended(p *pass, stats *statistics) error {
 		b.drop(p.shard, p.good())
 		stats.truncated(p.shard, p.cut)
 	}
-	return p.keep(b.options, b.archive.isSmall(b.options), stats)
+	return p.keep(b.options, b.archive.small, stats)
 }
 
 // drop removes the samples of the latest shard that do not lie in its first so many bytes.
@@ -276,7 +275,7 @@ func (b *indexer) finish() error {
 		return b.noImages()
 	}
 	if !x.classes.fixed {
-		labels, err := x.classes.sorted(b.archive.shards[0].labels == LabelsFromMembers)
+		labels, err := x.classes.sorted(b.archive.ofMembers())
 		if err != nil {
 			return &Error{Path: b.archive.path, Reason: err.Error(), Kind: ErrUnknownClass}
 		}

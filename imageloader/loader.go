@@ -125,7 +125,7 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 	if l.archive, err = openArchive(from, path, o, l.pool.Workers(), l.memory, &l.stats); err != nil {
 		return err
 	}
-	l.streamsFirst = classes.fixed && !l.archive.isSmall(o) && o.Ranks == 1
+	l.streamsFirst = classes.fixed && !l.archive.small && o.Ranks == 1
 	index, err := buildIndex(context.Background(), l.archive, o, classes, o.Ranks > 1, &l.stats)
 	if err != nil {
 		return err

@@ -87,7 +87,7 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 		}
 	}
 	last := len(directories) - 1
-	if s.labels == LabelsFromMembers && s.format != directory {
+	if s.labels == LabelsFromMembers {
 		return s.admitSample(e, directories[:last])
 	}
 	if last > 0 && !utf8.ValidString(directories[last-1]) {

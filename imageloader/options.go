@@ -50,8 +50,9 @@ type Options struct {
 	// fit is kept whole: it is inflated once, and shuffled evenly. Of a larger one blocks of about half a MiB are read in a random
 	// order, and the images of as many of them as fill half of the memory are mixed, while the other half is being filled. The
 	// first time that it is read, without an index, each image is drawn from the ones held, in the archive's order. A .tar and
-	// a directory are always shuffled evenly, and nothing of them is kept. Of each, no more than so many bytes of images are
-	// read ahead of the decoder: where that is less than a batch, a batch is decoded in parts.
+	// a directory are always shuffled evenly, and nothing of them is kept. Of each, no more than so many
+	// bytes of images are read ahead of the decoder (without an index a quarter of that, beside the ones held): where that is
+	// less than a batch, a batch is decoded in parts.
 	ShuffleBuffer int
 
 	// IndexDir is the folder for the index file of an archive that is too large to be kept, by which it is read from many places

@@ -42,7 +42,7 @@ type shard struct {
 	workers   int  // that inflate a .tgz
 	memory    *arena.Arena
 
-	labels     Labels // LabelsFromDirectories or LabelsFromMembers
+	labels     Labels // LabelsFromMembers, or any other for directories
 	labelField string
 	mayBeCut   bool        // a file cut short gives what lies before
 	cut        atomic.Bool // it was, and that has been told

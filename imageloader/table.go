@@ -45,18 +45,14 @@ func (s *shard) identity() ([]byte, error) {
 	const pieces, piece = 16, 16 << 10
 	hash := sha256.New()
 	buf := make([]byte, piece)
+	last := max(s.info.Size()-piece, 0)
 	for i := range int64(pieces + 1) {
-		n, err := s.file.ReadAt(buf, max(s.info.Size()-piece, 0)/pieces*i)
+		n, err := s.file.ReadAt(buf, last*i/pieces)
 		if err != nil && err != io.EOF {
 			return nil, s.unreadable(err, "%v", bare(err))
 		}
 		hash.Write(buf[:n])
 	}
-	n, err := s.file.ReadAt(buf, max(s.info.Size()-piece, 0))
-	if err != nil && err != io.EOF {
-		return nil, s.unreadable(err, "%v", bare(err))
-	}
-	hash.Write(buf[:n])
 	if s.labels == LabelsFromMembers { // of which the table depends
 		io.WriteString(hash, s.labelField)
 		hash.Write([]byte{0})

@@ -2,6 +2,7 @@ package imageloader
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -219,12 +220,19 @@ func fieldOf(text, name string) (value string, found bool) {
 	if json.Unmarshal([]byte(text), &fields) != nil {
 		return "", false
 	}
-	raw := string(fields[name])
-	if json.Unmarshal([]byte(raw), &value) == nil && raw != "null" {
-		return value, true
+	field := json.NewDecoder(bytes.NewReader(fields[name]))
+	field.UseNumber()
+	var content any
+	if field.Decode(&content) != nil {
+		return "", false
 	}
-	var number json.Number
-	return raw, json.Unmarshal([]byte(raw), &number) == nil && raw != "null"
+	switch v := content.(type) {
+	case string:
+		return v, true
+	case json.Number:
+		return v.String(), true
+	}
+	return "", false
 }
 
 // finish gives the image its label.
