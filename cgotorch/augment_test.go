@@ -1,31 +1,20 @@
 package cgotorch
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"image"
-	"image/png"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/filetest"
 )
 
 // What torchvision makes of the same images: tests/fixtures/augment/make.py.
-func readAugmentFixture(t testing.TB, name string, out any) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("../tests/fixtures/augment", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, out); err != nil {
-		t.Fatal(err)
-	}
-}
+const augmentFixtures = "../tests/fixtures/augment/"
 
 // pixelImage is one image, [H, W, C].
 type pixelImage struct {
@@ -46,15 +35,7 @@ func fixtureImage(t testing.TB, name string) pixelImage {
 	case "dull":
 		from = "wide"
 	}
-	f, err := os.Open("../tests/fixtures/transforms/source-" + from + ".png")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := png.Decode(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := filetest.PNG(t, "../tests/fixtures/transforms/source-"+from+".png")
 	size := img.Bounds().Size()
 	if height == 0 {
 		height, width = size.Y, size.X
@@ -135,7 +116,7 @@ func TestAugmentImages_EqualsTorchvision(t *testing.T) {
 		Steps  [][]any
 		CRC    uint32
 	}
-	readAugmentFixture(t, "steps.json", &cases)
+	filetest.JSON(t, augmentFixtures+"steps.json", &cases)
 	if len(cases) < 300 {
 		t.Fatal(len(cases))
 	}

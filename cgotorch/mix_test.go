@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/filetest"
 )
 
 // A batch of make.py.
@@ -32,7 +34,7 @@ func TestMix_EqualsTorchvision(t *testing.T) {
 		CRC    uint32
 		Labels []float32
 	}
-	readAugmentFixture(t, "mix.json", &cases)
+	filetest.JSON(t, augmentFixtures+"mix.json", &cases)
 	if len(cases) < 80 {
 		t.Fatal(len(cases))
 	}

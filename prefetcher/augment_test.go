@@ -3,12 +3,11 @@ package prefetcher
 import (
 	"fmt"
 	"hash/crc32"
-	"image/png"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/filetest"
 )
 
 // Each operation with each magnitude gives torchvision's pixels.
@@ -19,7 +18,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 		Signed       bool
 		CRCs         []uint32
 	}
-	readFixture(t, "trivial.json", &cases)
+	filetest.JSON(t, fixtures+"trivial.json", &cases)
 	if len(cases) != 2*trivialOperations {
 		t.Fatal(len(cases))
 	}
@@ -58,15 +57,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 // source is an image of tests/fixtures/transforms, [H, W, 3].
 func source(t *testing.T, name string) (pixels []uint8, height, width int) {
 	t.Helper()
-	f, err := os.Open("../tests/fixtures/transforms/source-" + name + ".png")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := png.Decode(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := filetest.PNG(t, "../tests/fixtures/transforms/source-"+name+".png")
 	size := img.Bounds().Size()
 	for y := range size.Y {
 		for x := range size.X {

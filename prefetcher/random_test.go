@@ -1,11 +1,10 @@
 package prefetcher
 
 import (
-	"encoding/json"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/filetest"
 )
 
 // The known answers that come with Random123.
@@ -42,7 +41,10 @@ func TestKey_Draw(t *testing.T) {
 	}
 }
 
-// spread is what torchvision draws: tests/fixtures/augment/make.py.
+// What torchvision makes and draws: tests/fixtures/augment/make.py.
+const fixtures = "../tests/fixtures/augment/"
+
+// spread is what torchvision draws.
 type spread struct {
 	Mean   float64
 	Shares [][2]float64
@@ -61,7 +63,7 @@ type distribution struct {
 func distributions(t *testing.T, name string) []distribution {
 	t.Helper()
 	var all, named []distribution
-	readFixture(t, "distributions.json", &all)
+	filetest.JSON(t, fixtures+"distributions.json", &all)
 	for _, d := range all {
 		if d.Name == name {
 			named = append(named, d)
@@ -71,17 +73,6 @@ func distributions(t *testing.T, name string) []distribution {
 		t.Fatal("no distribution of ", name)
 	}
 	return named
-}
-
-func readFixture(t *testing.T, name string, out any) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("../tests/fixtures/augment", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, out); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // check compares the values that were drawn with torchvision's: the share up to each of its quantiles, and the mean.
