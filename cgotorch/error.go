@@ -23,9 +23,11 @@ const (
 	CodeNotFound        Code = C.CT_NOT_FOUND
 	CodeMisuse          Code = C.CT_MISUSE
 	CodeInternal        Code = C.CT_INTERNAL
+	CodeNotCapturable   Code = C.CT_NOT_CAPTURABLE
 	CodeClosed          Code = 100
 	CodeStreamRace      Code = 101
 	CodeWaited          Code = 102
+	CodeStale           Code = 103
 )
 
 // What callers act on; test with [errors.Is].
@@ -37,9 +39,11 @@ var (
 	ErrNoDevice        = errors.New("no such device")
 	ErrNotFound        = errors.New("no such operator")
 	ErrMisuse          = errors.New("misuse of an Exec or a Stream")
+	ErrNotCapturable   = errors.New("cannot be captured") // as part of a [Graph]
 	ErrClosed          = errors.New("closed")
 	ErrStreamRace      = errors.New("stream race")           // see [CheckStreams]
 	ErrWaited          = errors.New("waited for the device") // in a Do that asked for [Exec.NoWaits]
+	ErrStale           = errors.New("out of date")           // of a [Graph], what it was captured with has changed
 )
 
 func (c Code) sentinel() error {
@@ -58,12 +62,16 @@ func (c Code) sentinel() error {
 		return ErrNotFound
 	case CodeMisuse:
 		return ErrMisuse
+	case CodeNotCapturable:
+		return ErrNotCapturable
 	case CodeClosed:
 		return ErrClosed
 	case CodeStreamRace:
 		return ErrStreamRace
 	case CodeWaited:
 		return ErrWaited
+	case CodeStale:
+		return ErrStale
 	}
 	return nil
 }

@@ -17,6 +17,8 @@ type Event struct {
 
 	once sync.Once
 	done <-chan struct{} // set by once
+
+	capture *graphWork // in which it was recorded, so that it is a place in a graph and no time; or nil
 }
 
 func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, error) {
@@ -31,9 +33,19 @@ func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, erro
 func freeEvent(h *C.ct_event) { C.ct_event_free(h) }
 
 // lock returns the handle, which stays until the caller unlocks e.mu for reading.
-func (e *Event) lock(op string) (*C.ct_event, error) {
+func (e *Event) lock(op string) (*C.ct_event, error) { return e.lockIn(op, nil) }
+
+// lockIn is lock for use in a capture, or outside of one where that is nil.
+func (e *Event) lockIn(op string, capture *graphWork) (*C.ct_event, error) {
 	if e == nil {
 		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the event is nil"}
+	}
+	switch {
+	case e.capture == capture:
+	case e.capture == nil:
+		return nil, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch"}
+	default:
+		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the event was recorded in a capture, which makes it a place in that graph: record one behind the launch"}
 	}
 	e.mu.RLock()
 	if e.h == nil {
@@ -43,8 +55,8 @@ func (e *Event) lock(op string) (*C.ct_event, error) {
 	return e.h, nil
 }
 
-func (e *Event) awaitedBy(op string, stream *C.ct_stream) error {
-	h, err := e.lock(op)
+func (e *Event) awaitedBy(op string, stream *C.ct_stream, capture *graphWork) error {
+	h, err := e.lockIn(op, capture)
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ func (x *Exec) check(op string) {
 	if checking.Load() {
 		x.c.site = C.uint64_t(callSite())
 	}
-	if x.s.ended {
-		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "an Exec was used after its Do had returned"})
+	if x.s.barred != "" {
+		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: x.s.barred})
 	}
 	if x.s.err != nil {
 		panic(unwind{x.s})
@@ -122,13 +122,16 @@ func (x *Exec) NoAutocast() *Exec {
 }
 
 // On returns an Exec over the same scope that enqueues on another stream, which stays open until the Do has ended. It is not
-// ordered with x: join them with [Exec.Record] and [Exec.Wait]. It does not wait for a Do of that stream.
+// ordered with x: join them with [Exec.Record] and [Exec.Wait]. It does not wait for a Do of that stream. In a captured function a
+// stream of the graph's own stands in for it.
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
 	y.stream = s
 	var err error
-	if s == x.s.stream || x.s.uses(s) {
+	if x.s.graph != nil {
+		y.c.stream, err = x.s.graph.standIn(s)
+	} else if s == x.s.stream || x.s.uses(s) {
 		y.c.stream, err = s.handle("Exec.On")
 	} else if y.c.stream, err = s.use("Exec.On"); err == nil {
 		x.s.used = append(x.s.used, s)
@@ -154,13 +157,14 @@ func (x *Exec) record(op string, timing C.int32_t) *Event {
 	if err != nil {
 		x.Fail(op, err)
 	}
+	e.capture = x.capture()
 	return e
 }
 
 // Wait makes work enqueued on x's stream from now on run after the event. The host does not wait.
 func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
-	if err := e.awaitedBy("Exec.Wait", x.c.stream); err != nil {
+	if err := e.awaitedBy("Exec.Wait", x.c.stream, x.capture()); err != nil {
 		x.Fail("Exec.Wait", err)
 	}
 }
@@ -192,6 +196,16 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 		t.cleanup = runtime.AddCleanup(t, freeTensor, t.h)
 	}
 	return t
+}
+
+// adopt gives x's Do a tensor that was kept.
+func (x *Exec) adopt(t *Tensor) {
+	if t.owner != nil {
+		return // it is there already
+	}
+	t.cleanup.Stop()
+	t.owner = x.s
+	x.s.tensors = append(x.s.tensors, t)
 }
 
 // Lend returns a second handle of t that is freed when the Do returns. Neither it nor a tensor that shares its memory can be

@@ -21,7 +21,8 @@ type scope struct {
 	watches [2]*C.ct_watch // of NoWaits, for the CPU and for CUDA; nil where there is none
 	waited  *Error         // what was seen of waits in a function given to AtEnd
 	err     *Error         // the first failure
-	ended   bool
+	graph   *graphWork     // what the work becomes part of, or is a rehearsal of; nil for neither
+	barred  string         // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
 }
 
 // unwind is the panic by which a failed operator returns to its Do.
@@ -78,6 +79,58 @@ func (s *scope) fail(e *Error) {
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
+// run executes fn in the scope, ends the scope, and writes how fn ended: by return, by an operator's failure, by a panic of the user's,
+// or by Goexit, during which deferred functions run but recover returns nil.
+func (s *scope) run(x *Exec, fn func(x *Exec) error, out *outcome) {
+	*out = outcome{exited: true}
+	defer func() {
+		of := *out
+		*out = outcome{exited: true} // should a function given to AtEnd call Goexit
+		if p := s.end(); p != nil && of.err == nil && of.panicked == nil && !of.exited {
+			of = outcome{panicked: p}
+		}
+		if s.err != nil && of.err == nil && of.panicked == nil && !of.exited {
+			of.err = s.err
+		}
+		*out = of
+	}()
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case unwind:
+			*out = outcome{err: s.err}
+			if r.scope != s {
+				*out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
+			}
+		case *Panic: // raised again by a scope inside this one
+			*out = outcome{panicked: r}
+		default:
+			*out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
+		}
+	}()
+	err := fn(x)
+	if s.err != nil {
+		err = s.err // recovered by the function, but the work it stands for is missing
+	}
+	*out = outcome{err: err}
+}
+
+// inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
+// owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
+func (x *Exec) inside(stream *C.ct_stream, graph *graphWork, fn func(x *Exec) error) error {
+	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph}
+	y := *x
+	y.s, y.c.stream = s, stream
+	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
+	defer func() { x.s.barred = "" }()
+	var out outcome
+	s.run(&y, fn, &out)
+	if out.panicked != nil {
+		panic(out.panicked)
+	}
+	return out.err
+}
+
 // end runs the functions given to AtEnd and closes the scope, whatever they do. It returns the first panic in one of them.
 func (s *scope) end() (first *Panic) {
 	failure := s.err
@@ -90,7 +143,7 @@ func (s *scope) end() (first *Panic) {
 			stream.unuse()
 		}
 		s.endWatches()
-		s.ended = true
+		s.barred = "an Exec was used after its Do had returned"
 	}()
 	s.runAtEnd(&first)
 	return first

@@ -296,7 +296,7 @@ func (s *Stream) Wait(e *Event) error {
 		return err
 	}
 	defer s.mu.Unlock()
-	return e.awaitedBy("Stream.Wait", h)
+	return e.awaitedBy("Stream.Wait", h, nil)
 }
 
 // Query reports whether all work enqueued so far is done.

@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
+#include "cuda_graph.h"
 #include "cuda_program.h"
 #include "cuda_trace.h"
 #include "cuda_watch.h"
@@ -138,6 +140,24 @@ class Backend final : public CudaBackend {
     const void* function = kernel_of(program, kernel, stream.device_index());
     C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
   }
+
+  std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) override { return ct::new_graph(device); }
+
+  bool is_capturing(c10::Stream stream) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    // The legacy default stream cannot, and is not to be asked while another one does.
+    if (native(stream) == nullptr) return false;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(native(stream), &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) override { return ct::new_graph_pool(device); }
+  void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept override { ct::free_graph_pool(device, pool); }
+  void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void*)> of) override {
+    ct::enter_graph_pool(device, pool, std::move(of));
+  }
+  void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept override { ct::leave_graph_pool(device, pool); }
+  int64_t graph_pool_bytes(c10::DeviceIndex device, c10::MempoolId_t pool) override { return ct::graph_pool_bytes(device, pool); }
 
   void start_trace(size_t limit) override { ct::start_trace(limit); }
   void stop_trace(ct_trace& out) override { ct::stop_trace(out); }

@@ -2,9 +2,12 @@
 // opened when a CUDA driver is there (device.cc), so that the core itself links no CUDA.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
 
 struct ct_trace;
@@ -28,6 +31,25 @@ class CudaCalls {
   virtual void waits(const char* call) noexcept = 0;
   // An asynchronous copy, which waits when host, or other where it is not NULL, is pageable memory.
   virtual void copies(const char* call, const void* host, const void* other) noexcept = 0;
+};
+
+// One CUDA graph. Members work on the thread's current stream, and throw c10::Error on a CUDA error.
+class CudaGraph {
+ public:
+  // What there is is freed when launches of it have ended; begun and not ended, it is abandoned.
+  virtual ~CudaGraph() = default;
+  // From here to end, on the same thread, work of the stream and of those that wait for it becomes part of the graph. Memory
+  // comes from the pool; random numbers from a generator of the graph's own, which stands in for the device's until the end.
+  virtual void begin(c10::MempoolId_t pool) = 0;
+  // Makes the graph ready for launches. When it throws the graph is of no use. What an older graph holds on the device is used again
+  // where CUDA can do so, and then that one is of no use; returns whether.
+  virtual bool end(CudaGraph* older) = 0;
+  // Its random numbers are those that the device's generator would give now, which goes on behind them.
+  virtual void launch() = 0;
+  virtual void count(int64_t* nodes, int64_t* kernels, int64_t* copies, int64_t* fills) = 0;
+  virtual bool random() const = 0;
+  // Writes a file for Graphviz.
+  virtual void write_dot(const char* path) = 0;
 };
 
 // Every member throws c10::Error on a CUDA error.
@@ -70,6 +92,18 @@ class CudaBackend {
   // address of each.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
                       void** arguments) = 0;
+
+  virtual std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) = 0;
+  // Whether work of the stream becomes part of a graph now.
+  virtual bool is_capturing(c10::Stream stream) = 0;
+  // Memory of the device that graphs share; freed when the last graph and tensor in it are gone.
+  virtual c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) = 0;
+  virtual void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept = 0;
+  // From here to leave, memory allocated for the streams that of names comes from the pool.
+  virtual void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void* native)> of) = 0;
+  virtual void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept = 0;
+  // What it holds of the device.
+  virtual int64_t graph_pool_bytes(c10::DeviceIndex device, c10::MempoolId_t pool) = 0;
 
   // The next four rest on CUPTI, which is opened when it is first needed; they throw CT_UNSUPPORTED where it is absent or another tool
   // has it. Records what devices run, until the trace is stopped; at most limit records, the others are counted.

@@ -11,6 +11,7 @@
 #include <optional>
 #include <sstream>
 
+#include "capture.h"
 #include "device.h"
 #include "exec.h"
 #include "tensor.h"
@@ -462,7 +463,8 @@ std::string text_of(const c10::FunctionSchema& schema) {
 }  // namespace
 }  // namespace ct
 
-ct_op::ct_op(c10::OperatorHandle op) : handle(std::move(op)), unboxed(ct::Unboxed::find(handle)) {
+ct_op::ct_op(c10::OperatorHandle op)
+    : handle(std::move(op)), draws(handle.hasTag(at::Tag::nondeterministic_seeded)), unboxed(ct::Unboxed::find(handle)) {
   for (const c10::Argument& argument : this->handle.schema().arguments()) arguments.push_back(ct::describe(argument));
 }
 
@@ -507,6 +509,8 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
                    ct_overflow** overflow) noexcept {
   return ct::executed(x, [&] {
     const ct_op& operation = ct::deref(op, "op");
+    std::optional<ct::RandomUse> drawing;
+    if (operation.draws) drawing.emplace(*x.stream);
     // Without grad mode autograd's kernels would do nothing but pass the call on, for a tenth of a small operator's time. Those
     // that count writes and mark views come behind them and stay.
     std::optional<c10::impl::ExcludeDispatchKeyGuard> past_autograd;

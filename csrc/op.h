@@ -29,6 +29,7 @@ struct Argument {
 struct ct_op {
   explicit ct_op(c10::OperatorHandle handle);
   const c10::OperatorHandle handle;
+  const bool draws;  // random numbers
   std::vector<ct::Argument> arguments;
   const std::unique_ptr<const ct::Unboxed> unboxed;  // or NULL
 };

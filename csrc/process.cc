@@ -7,7 +7,10 @@
 #include <torch/version.h>
 
 #include <cstring>
+#include <memory>
+#include <vector>
 
+#include "capture.h"
 #include "device.h"
 
 namespace {
@@ -21,12 +24,17 @@ extern "C" {
 ct_status* ct_seed(uint64_t seed) noexcept {
   return ct::guarded([&] {
     ct::load_cuda();
+    std::vector<std::unique_ptr<ct::RandomUse>> uses;
+    for (int i = 0, count = ct_cuda_count(nullptr); i < count; ++i) {
+      uses.push_back(std::make_unique<ct::RandomUse>(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(i))));
+    }
     at::manual_seed(seed);
   });
 }
 
 ct_status* ct_generator_state(ct_device device, void* data, int64_t* size) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
+    const ct::RandomUse use(where);
     at::Generator g = at::globalContext().defaultGenerator(where);
     const std::lock_guard lock(g.mutex());
     const at::Tensor state = g.get_state();
@@ -39,6 +47,7 @@ ct_status* ct_generator_state(ct_device device, void* data, int64_t* size) noexc
 ct_status* ct_generator_set_state(ct_device device, const void* data, int64_t size) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
     if (size <= 0 || size > kMaxGeneratorState) throw ct::Failure(CT_INVALID_ARGUMENT, std::to_string(size) + " bytes are no generator's state: give what was read from a generator of that device");
+    const ct::RandomUse use(where);
     at::Generator g = at::globalContext().defaultGenerator(where);
     at::Tensor state = at::empty({size}, at::TensorOptions().dtype(at::kByte));
     std::memcpy(state.mutable_data_ptr(), data, static_cast<size_t>(size));

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "capture.h"
 #include "checker.h"
 #include "device.h"
 #include "live.h"
@@ -40,11 +41,16 @@ ct_slab::ct_slab(int64_t bytes) : bytes(bytes) {
 
 ct_slab::~ct_slab() {
   ct::checker::slab_dies(data);
+  const size_t size = rounded(bytes);
   if (pinned) {
-    ct::cuda().unlock_pages(data);
+    ct::after_captures([data = data, size] {
+      ct::cuda().unlock_pages(data);
+      munmap(data, size);
+    });
     ct::live().pinned_bytes -= bytes;
+  } else {
+    munmap(data, size);
   }
-  munmap(data, rounded(bytes));
   ct::live().slab_bytes -= bytes;
   --ct::live().slabs;
 }

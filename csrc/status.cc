@@ -41,7 +41,9 @@ ct_status* classify() noexcept {
   } catch (const c10::NotImplementedError& e) {
     return make(CT_UNSUPPORTED, e.what_without_backtrace());
   } catch (const c10::AcceleratorError& e) {
-    return make(CT_INTERNAL, e.what_without_backtrace());
+    // cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread
+    const bool capture = e.get_error_code() >= 900 && e.get_error_code() <= 908;
+    return make(capture ? CT_NOT_CAPTURABLE : CT_INTERNAL, e.what_without_backtrace());
   } catch (const c10::Error& e) {
     const std::string text = e.what_without_backtrace();
     // LibTorch's CPU allocator reports exhaustion as a plain Error.

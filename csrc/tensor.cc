@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "capture.h"
 #include "device.h"
 #include "exec.h"
 #include "live.h"
@@ -71,6 +72,8 @@ void check_bytes(const at::Tensor& tensor) {
               "the tensor is a conjugate or negative that has not been computed: aten::resolve_conj or aten::resolve_neg does that");
 }
 
+constexpr char kReadLater[] = "read the tensor behind a launch of the graph";
+
 double item(const at::Tensor& tensor) {
   const at::Scalar value = tensor.item();
   if (value.isComplex()) throw Failure(CT_INVALID_ARGUMENT, "a complex number is not one of double precision");
@@ -127,6 +130,7 @@ extern "C" {
 ct_status* ct_tensor_from_host(ct_exec x, const void* data, int64_t bytes, int32_t dtype, const int64_t* shape, int32_t dims,
                                ct_tensor** out) noexcept {
   return ct::executed(x, [&] {
+    ct::refuse_in_capture(*x.stream, "make the tensor before, or fill it with operators");
     if (dims < 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a shape of " + std::to_string(dims) + " dimensions");
     const at::IntArrayRef sizes(shape, static_cast<size_t>(dims));
     ct::check_host(sizes, ct::to_dtype(dtype), data, bytes);
@@ -148,6 +152,7 @@ ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
     ct::check_host(from.tensor, data, bytes);
+    ct::refuse_in_capture(*x.stream, ct::kReadLater);
     ct::use(from, *x.stream);
     if (bytes == 0) return;
     ct::would_wait(x, "on a CUDA device it would wait for the elements");
@@ -160,6 +165,7 @@ ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int
 ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) noexcept {
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
+    ct::refuse_in_capture(*x.stream, ct::kReadLater);
     ct::use(from, *x.stream);
     *out = ct::item(from.tensor);
   });
@@ -187,6 +193,7 @@ ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* d
       ct::checker::writes("CopyFrom", to.tensor);
     }
     if (to.tensor.is_cuda()) {
+      if (ct::in_capture(*x.stream) && !ct::cuda().page_locked(data)) ct::refuse_in_capture(*x.stream, "copy from a pinned HostSlab");
       ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
     } else {
       std::memcpy(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes));
@@ -216,6 +223,7 @@ ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor**
       } else if (from.is_cuda()) {
         ct::cuda().copy_between(to.mutable_data_ptr(), here.index(), data, from.device().index(), bytes, x.stream->stream);
       } else {
+        ct::refuse_in_capture(*x.stream, "copy the tensor to the device before");
         ct::copy_staged(to, data, x.stream->stream);
       }
     }
@@ -234,6 +242,7 @@ ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int
     const bool waits = ct::checker::is_on() && ct::waits_for(from.tensor, data);
     ct::checker::reads("CopyTo", from.tensor);
     if (from.tensor.is_cuda()) {
+      if (ct::in_capture(*x.stream) && !ct::cuda().page_locked(data)) ct::refuse_in_capture(*x.stream, "copy to a pinned HostSlab");
       ct::cuda().copy_to_host(data, from.tensor.const_data_ptr(), static_cast<size_t>(bytes), x.stream->stream);
     } else {
       std::memcpy(data, from.tensor.const_data_ptr(), static_cast<size_t>(bytes));
@@ -246,6 +255,7 @@ ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int
 ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) noexcept {
   return ct::executed(x, [&] {
     const ct_tensor& from = deref(tensor, "tensor");
+    ct::refuse_in_capture(*x.stream, ct::kReadLater);
     TORCH_CHECK(from.tensor.layout() == at::kStrided, "a tensor of layout ", from.tensor.layout(), " is not dense");
     ct::use(from, *x.stream);
     const c10::AutoGradMode no_grad(false);
@@ -286,6 +296,7 @@ void ct_tensor_describe(const ct_tensor* tensor, ct_tensor_info* out) noexcept {
   if (t.has_storage()) {
     out->storage_bytes = static_cast<int64_t>(t.storage().nbytes());
     out->storage = reinterpret_cast<uint64_t>(t.storage().unsafeGetStorageImpl());
+    out->address = reinterpret_cast<uint64_t>(t.storage().data()) + static_cast<uint64_t>(t.storage_offset()) * t.element_size();
   }
   out->stream = tensor->stream;
   out->version = t.is_inference() ? 0 : static_cast<uint32_t>(t._version());

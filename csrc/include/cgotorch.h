@@ -43,6 +43,8 @@ typedef struct ct_overflow ct_overflow;
 typedef struct ct_slab ct_slab;
 typedef struct ct_watch ct_watch;
 typedef struct ct_trace ct_trace;
+typedef struct ct_graph ct_graph;
+typedef struct ct_graph_pool ct_graph_pool;
 
 /* ---- Status -------------------------------------------------------------------------------------------------------- */
 
@@ -54,7 +56,8 @@ enum {
   CT_NO_DEVICE = 5,        /* CUDA, or that CUDA device, is not there */
   CT_NOT_FOUND = 6,        /* no operator of that name */
   CT_MISUSE = 7,           /* an exec used on another thread than its own */
-  CT_INTERNAL = 8          /* anything else */
+  CT_INTERNAL = 8,         /* anything else */
+  CT_NOT_CAPTURABLE = 9    /* what cannot be part of a graph */
 };
 
 int32_t ct_status_code(const ct_status* status) CT_NOEXCEPT;
@@ -203,6 +206,7 @@ typedef struct ct_tensor_info {
   int64_t elements;
   int64_t storage_bytes;
   uint64_t storage; /* equal for tensors that share memory */
+  uint64_t address; /* of the first element; 0 for a tensor without memory */
   uint64_t stream;  /* ct_stream_id of the stream on which the storage was made, or CT_STREAM_UNKNOWN */
   uint32_t version; /* counts writes in place; 0 for inference tensors */
 } ct_tensor_info;
@@ -301,6 +305,44 @@ void ct_watch_free(ct_watch* watch /* consumed */) CT_NOEXCEPT;
 /* What waited first, and in which operators; NULL while nothing has. Valid until the watch is freed. */
 const char* ct_watch_seen(const ct_watch* watch) CT_NOEXCEPT;
 
+/* ---- Graphs ---------------------------------------------------------------------------------------------------------- */
+
+/* Memory of a CUDA device for the work of graphs. Graphs of one pool use the same memory: their launches are ordered one after another by
+ * the caller. */
+ct_status* ct_graph_pool_new(ct_device device, ct_graph_pool** out) CT_NOEXCEPT;
+/* The memory goes back when the last graph and tensor in it are freed. */
+void ct_graph_pool_free(ct_graph_pool* pool /* consumed */) CT_NOEXCEPT;
+/* What the pool holds of the device. */
+ct_status* ct_graph_pool_bytes(const ct_graph_pool* pool, int64_t* out) CT_NOEXCEPT;
+/* A stream for captures into the pool, and for its work before; to be added once, before the first enter. */
+ct_status* ct_graph_pool_add(ct_graph_pool* pool, const ct_stream* stream) CT_NOEXCEPT;
+/* From here to leave, what is allocated for the pool's streams comes from the pool, so that the work before a capture warms it up. For
+ * one thread at a time; not during a capture. */
+ct_status* ct_graph_pool_enter(ct_graph_pool* pool) CT_NOEXCEPT;
+void ct_graph_pool_leave(ct_graph_pool* pool) CT_NOEXCEPT;
+
+/* Until ct_graph_end, calls with x, and with execs of streams that wait for events of it, become part of a graph and are not run. Waits
+ * for a capture of the device that another thread makes; operators of other streams that draw random numbers of it wait for this one.
+ * x's stream is not a default one. Fails with CT_NOT_CAPTURABLE inside a capture. */
+ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) CT_NOEXCEPT;
+/* Ends the capture, on the thread that began it. Fails with CT_NOT_CAPTURABLE for one that cannot be a graph; *updated is 1 where the
+ * older graph's executable form was updated in its place, after which the older one is only good to be freed. The graph is to be freed
+ * in either case. */
+ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older /* or NULL */, int32_t* updated) CT_NOEXCEPT;
+/* Ends a capture that was begun and not ended. */
+void ct_graph_free(ct_graph* graph /* consumed */) CT_NOEXCEPT;
+/* Enqueues the graph's work. Its random numbers follow those that its device's default generator has given. */
+ct_status* ct_graph_launch(ct_exec x, ct_graph* graph) CT_NOEXCEPT;
+
+typedef struct ct_graph_size {
+  int64_t nodes, kernels, copies, fills;
+  int32_t random; /* 1: it draws random numbers */
+} ct_graph_size;
+
+ct_status* ct_graph_count(const ct_graph* graph, ct_graph_size* out) CT_NOEXCEPT;
+/* Writes the graph to a file, in the DOT language. */
+ct_status* ct_graph_write_dot(const ct_graph* graph, const char* path) CT_NOEXCEPT;
+
 /* ---- Autograd -------------------------------------------------------------------------------------------------------- */
 
 /* Accumulates d(roots)/d(leaf) into the gradient of every leaf that requires one. grads may be NULL, and so may each of
@@ -383,7 +425,7 @@ void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NO
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 
 typedef struct ct_live {
-  int64_t tensors, streams, events, slabs, statuses;
+  int64_t tensors, streams, events, slabs, statuses, graphs; /* graphs: pools too */
   int64_t slab_bytes, pinned_bytes;
 } ct_live;
 

@@ -1,0 +1,177 @@
+"""Training and inference of torchvision's models in PyTorch, eager, captured in a CUDA graph or compiled, on a batch that stays on the device."""
+
+import gc
+import statistics
+import time
+
+import torch
+from torch import nn
+from torchvision import models
+
+from peer import serve, synchronize
+
+CLASSES, SIZE = 1000, 224
+WARM_UP = 5  # runs; a capture needs three, torch.compile's own graphs two
+
+state = {}
+
+
+def prepare_train(*, model, batch, device, mode, dtype):
+    """Replaces what was prepared by a training step of so many images, and warms it up.
+
+    model is resnet18, resnet50 or mobilenet_v2; mode is eager, graph or compile, the last two on CUDA only; dtype is autocast, which
+    has float32 weights and images and calculates in bfloat16, or bfloat16, which has all of them in bfloat16.
+    """
+    clear(device, mode)
+    precision = {"autocast": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+    network = made(model, device, precision)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
+    criterion = nn.CrossEntropyLoss()
+    images = resident(batch, device, precision)
+    labels = torch.randint(CLASSES, (batch,), device=device)
+    autocast = torch.autocast(
+        device.split(":")[0], torch.bfloat16, enabled=dtype == "autocast", cache_enabled=mode != "graph"
+    )
+    forward = in_mode(network, mode)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with autocast:
+            loss = criterion(forward(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    # Gradients that are None when the capture begins become memory of the graph.
+    install(step, mode, before_capture=lambda: optimizer.zero_grad(set_to_none=True))
+
+
+def train_block(*, steps):
+    """Milliseconds per step, of so many between two synchronisations."""
+    return {"milliseconds": seconds(state["run"], steps) * 1e3}
+
+
+def train_memory():
+    """The most bytes allocated and reserved since preparation began, warm-up and capture included; 0 on the CPU."""
+    return {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+
+
+def launch(*, count):
+    """Microseconds until a replay of the graph returns to the host while the device is busy with another: the median of so many."""
+    if "graph" not in state:
+        raise RuntimeError("launch needs mode graph")
+    replay = state["run"]
+    nanoseconds = []
+    for _ in range(count):
+        torch.cuda.synchronize()  # or launches would wait for room in the device's queue
+        replay()
+        began = time.perf_counter_ns()
+        replay()
+        nanoseconds.append(time.perf_counter_ns() - began)
+    torch.cuda.synchronize()
+    return {"microseconds": statistics.median(nanoseconds) / 1e3}
+
+
+def prepare_inference(*, model, batch, device, mode):
+    """Replaces what was prepared by a call of a bfloat16 model in evaluation mode with so many images, and warms it up.
+
+    model is a name of torchvision's; mode is eager, graph or compile, the last two on CUDA only.
+    """
+    clear(device, mode)
+    images = resident(batch, device, torch.bfloat16)
+    state.update(input=images, source=resident(batch, device, torch.bfloat16))
+    forward = in_mode(made(model, device, torch.bfloat16).eval(), mode)
+    with torch.inference_mode():
+        install(lambda: forward(images), mode)
+
+
+@torch.inference_mode()
+def inference_block(*, calls, copy):
+    """Microseconds per call, of so many between two synchronisations.
+
+    With copy, each call first copies another batch on the device into the one that the model reads, which is the graph's static input.
+    """
+    run, static, source = state["run"], state["input"], state["source"]
+
+    def copy_and_run():
+        static.copy_(source)
+        run()
+
+    return {"microseconds": seconds(copy_and_run if copy else run, calls) * 1e6}
+
+
+def clear(device, mode):
+    """Drops what was prepared with the memory that it had, and counts the peaks of memory from here on."""
+    if mode not in ("eager", "graph", "compile"):
+        raise ValueError(f"mode {mode} is none of eager, graph, compile")
+    if mode != "eager" and not device.startswith("cuda"):
+        raise ValueError(f"mode {mode} needs a CUDA device, not {device}")
+    synchronize(device)
+    state.clear()
+    torch.compiler.reset()
+    gc.collect()
+    if device.startswith("cuda"):
+        torch._C._cuda_clearCublasWorkspaces()  # there is one for each stream so far, and empty_cache leaves them
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(1)
+    state["device"] = device
+
+
+def made(model, device, dtype):
+    return models.get_model(model, weights=None, num_classes=CLASSES).to(device, dtype, memory_format=torch.channels_last)
+
+
+def resident(batch, device, dtype):
+    """Random images [batch, 3, SIZE, SIZE], channels last."""
+    return torch.empty(batch, 3, SIZE, SIZE, device=device, dtype=dtype, memory_format=torch.channels_last).normal_()
+
+
+def in_mode(network, mode):
+    """The network as the mode calls it. Where compiled, a call ends the life of what the call before returned."""
+    if mode != "compile":
+        return network
+    compiled = torch.compile(network, mode="reduce-overhead")
+
+    def forward(images):
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(images)
+
+    return forward
+
+
+def install(work, mode, before_capture=lambda: None):
+    """Warms work up and makes it what the blocks run, captured where the mode is graph."""
+    state["work"] = work  # has the tensors that a graph reads and writes
+    if mode != "graph":
+        repeat(work, WARM_UP)
+        state["run"] = work
+        return
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        repeat(work, WARM_UP)
+    torch.cuda.current_stream().wait_stream(stream)
+    before_capture()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        state["output"] = work()
+    state.update(graph=graph, run=graph.replay)
+
+
+def repeat(work, times):
+    for _ in range(times):
+        work()
+
+
+def seconds(work, times):
+    """Seconds that a run of work takes, of so many between two synchronisations."""
+    synchronize(state["device"])
+    began = time.perf_counter()
+    repeat(work, times)
+    synchronize(state["device"])
+    return (time.perf_counter() - began) / times
+
+
+if __name__ == "__main__":
+    serve(prepare_train, train_block, train_memory, launch, prepare_inference, inference_block)

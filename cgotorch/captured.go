@@ -1,0 +1,348 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+)
+
+// Captured is a function of tensors that is run eagerly at first, then captured as a [Graph] for each shape of its inputs, and launched
+// from then on: a training step that costs the host one launch. Use it inside a Do, in place of the function:
+//
+//	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+//		opt.ZeroGrad()
+//		loss := x.CrossEntropy(model.Forward(x, in[0]), in[1])
+//		x.Backward(loss)
+//		opt.Step(x)
+//		return []*cgotorch.Tensor{loss}
+//	}, cgotorch.CapturedOptions{})
+//
+// Each Run does what a call of the function would do, random numbers and the optimizer's schedule included. The function is called no
+// more once it is captured: what it reads of the host then is what it read when it was captured, other than by [Exec.EachLaunch] and
+// [Exec.DependsOn], which the optimizers of cgotorch/optim use. Where it cannot be captured it goes on eagerly, and Stats says why; so it does on the CPU.
+//
+// A Captured may be used from any goroutine; Runs exclude each other, on the host and on the device. It is of the device of its first Run.
+type Captured struct {
+	fn func(x *Exec, in ...*Tensor) []*Tensor
+	o  CapturedOptions
+
+	mu     sync.Mutex
+	pool   *GraphPool
+	shapes map[string]*capturedShape
+	stats  CapturedStats
+	closed bool
+}
+
+// CapturedOptions are the options of [NewCaptured]; the zero value is for a training step over a prefetcher.
+type CapturedOptions struct {
+	Rehearsal int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others
+	MaxGraphs int  // shapes that are captured; others run eagerly; 0 means 8
+	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses; false copies them, on the device, to memory of the graph's
+	Eager     bool // never capture
+
+	Log func(text string) // is told of captures, and of what cannot be captured and why; nil for nobody
+}
+
+// CapturedStats counts since the Captured was made.
+type CapturedStats struct {
+	Graphs   int    // captured, that are there now
+	Captures int    // also of graphs that were captured again
+	Updates  int    // captures for which CUDA updated the graph that was there
+	Launches int    // Runs that launched a graph
+	Eager    int    // Runs that called the function
+	Why      string // the last Run that was eager after its rehearsal was so for this reason; "" for none
+}
+
+// capturedShape is what is known of inputs of one shape.
+type capturedShape struct {
+	runs  int // eager ones
+	graph *Graph
+	in    []*Tensor // that the graph reads; nil with InPlace
+	out   []*Tensor
+	eager string // why it is not captured
+}
+
+// NewCaptured makes a Captured of fn, which is given the inputs of a Run and returns its results. The caller must Close it.
+func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *Captured {
+	if o.Rehearsal <= 0 {
+		o.Rehearsal = 3
+	}
+	if o.MaxGraphs <= 0 {
+		o.MaxGraphs = 8
+	}
+	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
+}
+
+const whoseResults = "a captured function, whose next Run writes there"
+
+// Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's, cannot be kept, and
+// hold their values until the next Run: Clone what must outlive it, or [Exec.ReadAsync] it. Gradients that the function leaves behind are
+// not defined after the next Run of another shape. It waits for the device when it captures, and for captures of other goroutines.
+// It fails like the function, and with [ErrClosed].
+//
+// Inside a captured function it calls the function.
+func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
+	const op = "Captured.Run"
+	x.checkThread(op)
+	for _, t := range in {
+		x.open(op, t)
+	}
+	if x.s.graph != nil {
+		return c.fn(x, in...)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the captured function is closed"})
+	}
+	if !x.Device().IsCUDA() {
+		if c.stats.Eager++; c.stats.Why == "" {
+			c.stats.Why = "the CPU has no graphs"
+			c.log("%s runs eagerly: %s", describeInputs(in), c.stats.Why)
+		}
+		return c.lend(x, c.fn(x, in...))
+	}
+	if c.pool == nil {
+		var err error
+		if c.pool, err = NewGraphPool(x.Device()); err != nil {
+			x.Fail(op, err)
+		}
+	}
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	if err := c.pool.usable(op, x); err != nil {
+		x.Fail(op, err)
+	}
+	return c.run(x, in)
+}
+
+func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
+	s := c.shape(x, in)
+	if s.graph != nil {
+		if what := s.graph.stale(); what != "" {
+			c.log("%s: capturing %s again", what, describeInputs(in))
+			c.capture(x, s, in)
+		}
+	} else if s.eager == "" && s.runs >= c.o.Rehearsal {
+		c.capture(x, s, in)
+	}
+	if s.graph == nil {
+		return c.rehearse(x, s, in)
+	}
+	c.pool.await(x)
+	for i, t := range s.in {
+		x.NoGrad().CopyInPlace(t, in[i]).Close()
+	}
+	s.graph.launch(x)
+	c.stats.Launches++
+	return c.lend(x, s.out)
+}
+
+// rehearse calls the function on the pool's stream.
+func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
+	s.runs++
+	c.stats.Eager++
+	if s.eager != "" {
+		c.stats.Why = s.eager
+	}
+	var out []*Tensor
+	if err := c.pool.rehearse(x, c.keeping(&out, in)); err != nil {
+		x.Fail("Captured.Run", err)
+	}
+	for _, t := range out {
+		x.adopt(t)
+	}
+	return c.lend(x, out)
+}
+
+// keeping is the function for inputs in, whose results it keeps and adds to out.
+func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
+	return func(x *Exec) error {
+		for _, t := range c.fn(x, in...) {
+			x.open("Captured.Run", t)
+			if t.owner != x.s {
+				t = x.Alias(t)
+			}
+			*out = append(*out, x.Keep(t))
+		}
+		return nil
+	}
+}
+
+// capture captures the function for inputs like in, or notes why it cannot be.
+func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
+	if s.eager = c.refusal(s, in); s.eager != "" {
+		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
+		return
+	}
+	from := in
+	if !c.o.InPlace {
+		for i := len(s.in); i < len(in); i++ {
+			s.in = append(s.in, x.Keep(x.EmptyLike(in[i])))
+		}
+		from = s.in
+	}
+	var out []*Tensor
+	try := func() (*Graph, error) {
+		closeAll(out)
+		out = nil
+		return c.pool.capture(x, c.keeping(&out, from), s.graph)
+	}
+	graph, err := try()
+	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps what it has cached while it captures
+		if x.Device().ReleaseCachedMemory() == nil {
+			graph, err = try()
+		}
+	}
+	s.drop(c)
+	if err != nil {
+		closeAll(out)
+		s.eager = err.Error()
+		c.log("%s runs eagerly: %v", describeInputs(in), err)
+		if errors.Is(err, ErrDeviceLost) {
+			x.Fail("Captured.Run", err)
+		}
+		return
+	}
+	s.graph, s.out = graph, out
+	c.stats.Graphs++
+	c.stats.Captures++
+	if graph.updated {
+		c.stats.Updates++
+	}
+	if size, err := graph.size(); err == nil {
+		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
+	}
+}
+
+// refusal is why inputs like in are not even tried to be captured, or "".
+func (c *Captured) refusal(s *capturedShape, in []*Tensor) string {
+	switch {
+	case c.o.Eager:
+		return "Options.Eager asks for it"
+	case s.graph == nil && c.stats.Graphs >= c.o.MaxGraphs:
+		return fmt.Sprintf("%d shapes are captured already, which is all that Options.MaxGraphs allows", c.stats.Graphs)
+	}
+	for i, t := range in {
+		if t.RequiresGrad() {
+			return fmt.Sprintf("input %d requires a gradient, which would go to the graph's copy of it", i)
+		}
+	}
+	return ""
+}
+
+// drop frees the shape's graph, if it has one.
+func (s *capturedShape) drop(c *Captured) {
+	if s.graph == nil {
+		return
+	}
+	s.graph.end()
+	closeAll(s.out)
+	s.graph, s.out = nil, nil
+	c.stats.Graphs--
+}
+
+// shape is what is known of inputs like in.
+func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
+	key := c.key(x, in)
+	s := c.shapes[key]
+	if s == nil {
+		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new ones, none comes often enough
+			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil && s.in == nil })
+		}
+		s = &capturedShape{}
+		c.shapes[key] = s
+	}
+	return s
+}
+
+func closeAll(ts []*Tensor) {
+	for _, t := range ts {
+		t.Close()
+	}
+}
+
+// lend returns handles of ts that belong to x's Do and cannot be kept.
+func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
+	out := make([]*Tensor, len(ts))
+	for i, t := range ts {
+		out[i] = x.Lend(t, whoseResults)
+	}
+	return out
+}
+
+// key is equal for inputs and Execs that one graph serves.
+func (c *Captured) key(x *Exec, in []*Tensor) string {
+	var key []byte
+	key = fmt.Append(key, x.c.grad, x.c.autocast)
+	for _, t := range in {
+		info := t.info()
+		key = fmt.Append(key, "|", int(info.dtype), t.Shape(), t.Strides(), int(info.requires_grad))
+		if c.o.InPlace {
+			key = fmt.Append(key, "@", uint64(info.address))
+		}
+	}
+	return string(key)
+}
+
+func describeInputs(in []*Tensor) string {
+	text := "("
+	for i, t := range in {
+		if i > 0 {
+			text += ", "
+		}
+		text += t.String()
+	}
+	return text + ")"
+}
+
+func (c *Captured) log(format string, args ...any) {
+	if c.o.Log != nil {
+		c.o.Log(fmt.Sprintf(format, args...))
+	}
+}
+
+// Stats returns the counts so far.
+func (c *Captured) Stats() CapturedStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
+}
+
+// Memory is what the graphs hold of the device, in bytes.
+func (c *Captured) Memory() (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pool == nil || c.closed {
+		return 0, nil
+	}
+	return c.pool.Memory()
+}
+
+// Close frees the graphs and their memory; launches under way go on. Closing twice does nothing.
+func (c *Captured) Close() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	if c.pool == nil {
+		return nil
+	}
+	c.pool.mu.Lock()
+	for _, s := range c.shapes {
+		closeAll(s.in)
+		s.drop(c)
+	}
+	c.pool.mu.Unlock()
+	c.shapes = nil
+	return c.pool.Close()
+}

@@ -1,0 +1,532 @@
+package cgotorch
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// captured is a graph that is closed when the test ends.
+func captured(t testing.TB, s *Stream, o CaptureOptions, fn func(x *Exec)) *Graph {
+	t.Helper()
+	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+func launch(t testing.TB, g *Graph, s *Stream) {
+	t.Helper()
+	if err := g.Launch(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kept are tensors made outside of captures, closed when the test ends.
+func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
+	t.Helper()
+	var ts []*Tensor
+	err := s.Do(func(x *Exec) error {
+		for range n {
+			ts = append(ts, x.Keep(fn(x)))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(ts) })
+	return ts
+}
+
+func scalar(x *Exec) *Tensor { return x.Zeros(Float32) }
+
+func itemOf(t testing.TB, s *Stream, of *Tensor) (v float64) {
+	t.Helper()
+	if err := s.Do(func(x *Exec) error { v = x.Item(of); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// A launch does what the function would do, on whatever stream; on the CPU it calls it.
+func TestGraph_Launch(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		n := kept(t, s, 1, scalar)[0]
+		calls := 0
+		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+			calls++
+			x.AddScalarInPlace(n, 1)
+		})
+		if got := itemOf(t, s, n); got != 0 {
+			t.Errorf("after Capture it is %v: the work was run", got)
+		}
+		if g.Eager() == d.IsCUDA() {
+			t.Errorf("Eager is %v", g.Eager())
+		}
+		launch(t, g, s)
+		launch(t, g, s)
+		other := DefaultStream(d)
+		e := record(t, s)
+		other.Wait(e)
+		e.Close()
+		launch(t, g, other)
+		if got := itemOf(t, other, n); got != 3 {
+			t.Errorf("after 3 launches it is %v", got)
+		}
+		if want := map[bool]int{true: 1, false: 3}[d.IsCUDA()]; calls != want {
+			t.Errorf("the function was called %d times, want %d", calls, want)
+		}
+		size, err := g.Size()
+		if want := map[bool]int{true: 1}[d.IsCUDA()]; err != nil || size.Kernels != want || size.Nodes != want {
+			t.Errorf("Size is %+v, %v", size, err)
+		}
+	})
+}
+
+func TestGraph_Rehearsal(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		n := kept(t, s, 1, scalar)[0]
+		g := captured(t, s, CaptureOptions{Rehearsal: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
+		launch(t, g, s)
+		if got := itemOf(t, s, n); got != 3 {
+			t.Errorf("two rehearsals and a launch add %v", got)
+		}
+	})
+}
+
+// Graphs of one pool use the same memory and still have right results, launched on two streams without waits of the program's.
+func TestGraph_SharedPool(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		pool, err := NewGraphPool(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		streams := []*Stream{newStream(t, d), newStream(t, d)}
+		sums := kept(t, streams[0], 2, scalar)
+		synchronize(t, streams[0])
+		const n = 1 << 20
+		var graphs []*Graph
+		for i, sum := range sums {
+			graphs = append(graphs, captured(t, streams[0], CaptureOptions{Pool: pool}, func(x *Exec) {
+				ones := x.Full(Float32, float64(i+1), n)
+				for range 10 {
+					ones = x.MulScalar(x.AddScalar(ones, 1), 0.5)
+					ones = x.SubScalar(x.MulScalar(ones, 2), 1)
+				}
+				x.AddInPlace(sum, x.Mean(ones))
+			}))
+		}
+		one, err := pool.Memory()
+		if err != nil || d.IsCUDA() && (one < 4*n || one > 64<<20) {
+			t.Errorf("the pool holds %d bytes, %v", one, err)
+		}
+		const launches = 20
+		for range launches {
+			launch(t, graphs[0], streams[0])
+			launch(t, graphs[1], streams[1])
+		}
+		for i, sum := range sums {
+			if got := itemOf(t, streams[i], sum); got != float64(launches*(i+1)) {
+				t.Errorf("sum %d is %v", i, got)
+			}
+		}
+	})
+}
+
+func synchronize(t testing.TB, s *Stream) {
+	t.Helper()
+	if err := s.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A captured function forks to another stream and joins it again.
+func TestGraph_ForkAndJoin(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s, side := newStream(t, d), newStream(t, d)
+		out := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Float32, 256, 256) })[0]
+		g := captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
+			a := x.Full(Float32, 0.5, 256, 256)
+			y := x.On(side)
+			forked := x.Record()
+			defer forked.Close()
+			y.Wait(forked)
+			b := y.MatMul(a, a)
+			c := x.MatMul(a, a)
+			joined := y.Record()
+			defer joined.Close()
+			x.Wait(joined)
+			x.AddOut(b, c, out)
+		})
+		// The stream that was forked to is free for other work, which the graph does not touch.
+		if err := side.Do(func(x *Exec) error { x.Sleep(time.Millisecond); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		launch(t, g, s)
+		if err := s.Do(func(x *Exec) error {
+			if got := x.Item(x.Mean(out)); got != 128 {
+				t.Errorf("the mean is %v", got)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Random numbers of launches are those of the same calls without a graph, also with eager draws between, and other graphs' launches.
+func TestGraph_Random(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		outs := kept(t, s, 2, func(x *Exec) *Tensor { return x.Zeros(Float32, 1000) })
+		draw := func(i int) func(x *Exec) {
+			return func(x *Exec) {
+				for range i + 1 {
+					x.CopyInPlace(outs[i], x.Dropout(x.Ones(Float32, 1000), 0.5, true))
+				}
+			}
+		}
+		sequence := func(step func(i int)) (seen [][]float32) {
+			if err := Seed(7); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 6 {
+				step(i % 2)
+				if err := s.Do(func(x *Exec) error {
+					seen = append(seen, ToSlice[float32](x, outs[i%2]), ToSlice[float32](x, x.Rand(Float32, 3)))
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return seen
+		}
+		want := sequence(func(i int) {
+			if err := s.Do(func(x *Exec) error { draw(i)(x); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		})
+		graphs := []*Graph{captured(t, s, CaptureOptions{Rehearsal: 1}, draw(0)), captured(t, s, CaptureOptions{}, draw(1))}
+		got := sequence(func(i int) { launch(t, graphs[i], s) })
+		for i := range want {
+			if !slices.Equal(want[i], got[i]) {
+				t.Fatalf("draw %d is %v, want %v", i, got[i][:3], want[i][:3])
+			}
+		}
+		if size, err := graphs[0].Size(); err != nil || size.Random != d.IsCUDA() {
+			t.Errorf("Size is %+v, %v", size, err)
+		}
+	})
+}
+
+// What the host does at each launch, and what ends the validity of a graph.
+func TestGraph_EachLaunch_DependsOn(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		ts := kept(t, s, 2, scalar)
+		rate, sum := ts[0], ts[1]
+		steps, momentum := 0, 0.5
+		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+			x.EachLaunch(func(x *Exec) {
+				steps++
+				x.FillInPlace(rate, float64(steps))
+			})
+			used := momentum
+			x.DependsOn(func() string {
+				if momentum != used {
+					return "the momentum has changed"
+				}
+				return ""
+			})
+			x.AddInPlace(sum, x.MulScalar(rate, momentum))
+		})
+		if steps != 0 {
+			t.Error("Capture called what is for launches")
+		}
+		for range 3 {
+			launch(t, g, s)
+		}
+		if got := itemOf(t, s, sum); got != 3 || steps != 3 {
+			t.Errorf("the sum is %v after %d steps", got, steps)
+		}
+		momentum = 1
+		err := g.Launch(s)
+		if !d.IsCUDA() {
+			if err != nil { // the function is called, with what it finds
+				t.Error(err)
+			}
+			return
+		}
+		wantError(t, err, ErrStale, "Exec.Launch", "the momentum has changed", "capture again")
+		updated, err := g.Update(s, func(x *Exec) error { x.AddInPlace(sum, x.MulScalar(rate, momentum)); return nil })
+		if err != nil || !updated {
+			t.Errorf("Update is %v, %v", updated, err)
+		}
+		launch(t, g, s)
+		if got := itemOf(t, s, sum); got != 6 {
+			t.Errorf("the sum is %v after the update", got)
+		}
+		if updated, err = g.Update(s, func(x *Exec) error { x.MulInPlace(sum, x.AddScalar(x.Exp(rate), 1)); return nil }); err != nil {
+			t.Errorf("Update to another function is %v, %v", updated, err)
+		}
+	})
+}
+
+// What cannot be captured is named, and the stream goes on.
+func TestGraph_NotCapturable(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s, other := newStream(t, d), newStream(t, d)
+	ts := kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })
+	outside := record(t, s)
+	defer outside.Close()
+	g := captured(t, s, CaptureOptions{}, func(x *Exec) { x.AddScalarInPlace(ts[1], 1) })
+	for name, test := range map[string]struct {
+		fn    func(x *Exec)
+		want  error
+		texts []string
+	}{
+		"Item":            {func(x *Exec) { x.Item(x.Sum(ts[0])) }, ErrNotCapturable, []string{"Exec.Item", "behind a launch"}},
+		"ToSlice":         {func(x *Exec) { ToSlice[float32](x, ts[0]) }, ErrNotCapturable, []string{"ToSlice"}},
+		"FromSlice":       {func(x *Exec) { FromSlice(x, []float32{1}) }, ErrNotCapturable, []string{"FromSlice"}},
+		"ReadAsync":       {func(x *Exec) { x.ReadAsync(ts[0]) }, ErrNotCapturable, []string{"Exec.ReadAsync"}},
+		"CopyFrom":        {func(x *Exec) { CopyFrom(x, ts[0], []float32{1, 2, 3, 4}) }, ErrNotCapturable, []string{"CopyFrom", "pinned"}},
+		"nonzero":         {func(x *Exec) { x.Call("aten::nonzero", ts[0]) }, ErrNotCapturable, []string{"aten::nonzero"}},
+		"an event":        {func(x *Exec) { x.Wait(outside) }, ErrNotCapturable, []string{"Exec.Wait", "outside the capture"}},
+		"a capture":       {func(x *Exec) { _, err := x.Capture(func(*Exec) error { return nil }, CaptureOptions{}); mustNot(x, err) }, ErrNotCapturable, []string{"Exec.Capture", "capture inside a capture"}},
+		"a launch":        {func(x *Exec) { x.Launch(g) }, ErrNotCapturable, []string{"Exec.Launch"}},
+		"no join":         {func(x *Exec) { e := x.Record(); defer e.Close(); y := x.On(other); y.Wait(e); y.AddScalar(ts[0], 1) }, ErrNotCapturable, []string{"Exec.Capture"}},
+		"the generator":   {func(x *Exec) { mustNot(x, Seed(1)) }, ErrNotCapturable, []string{"Seed", "inside a capture"}},
+		"a wrong operand": {func(x *Exec) { x.MatMul(ts[0], x.Ones(Float32, 3, 3)) }, ErrInvalidArgument, []string{"aten::matmul"}},
+		"an own error":    {func(x *Exec) { x.Fail("mine", errOwn) }, errOwn, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.Capture(func(x *Exec) error { test.fn(x); return nil }, CaptureOptions{})
+			wantError(t, err, test.want, append(test.texts, "graph_test.go")...)
+			// The stream, and the graph that is there, go on.
+			launch(t, g, s)
+			if err := s.Do(func(x *Exec) error { x.Item(x.Sum(x.Dropout(ts[0], 0.5, true))); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wantPanic := func(name string, fn func(x *Exec)) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s does not panic", name)
+			}
+			launch(t, g, s)
+		}()
+		_, _ = s.Capture(func(x *Exec) error { fn(x); return nil }, CaptureOptions{})
+	}
+	wantPanic("a panic of the program's", func(x *Exec) { panic("mine") })
+	_ = s.Do(func(outer *Exec) error {
+		defer func() {
+			if recover() == nil {
+				t.Error("the outer Exec can be used inside a capture")
+			}
+		}()
+		_, _ = outer.Capture(func(x *Exec) error { outer.Ones(Float32); return nil }, CaptureOptions{})
+		return nil
+	})
+	launch(t, g, s)
+}
+
+var errOwn = errors.New("an error of the program's")
+
+func mustNot(x *Exec, err error) {
+	if err != nil {
+		x.Fail("mine", err)
+	}
+}
+
+func TestGraph_Close(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		n := kept(t, s, 1, scalar)[0]
+		g, err := s.Capture(func(x *Exec) error { x.AddScalarInPlace(n, 1); return nil }, CaptureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		launch(t, g, s)
+		for range 2 {
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		wantError(t, g.Launch(s), ErrClosed, "Exec.Launch", "the graph is closed")
+		_, err = g.Size()
+		wantError(t, err, ErrClosed, "Graph.Size")
+		pool, err := NewGraphPool(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool.Close()
+		_, err = s.Capture(func(x *Exec) error { return nil }, CaptureOptions{Pool: pool})
+		wantError(t, err, ErrClosed, "the pool of graphs is closed")
+		wantError(t, (&Graph{}).Launch(s), ErrInvalidArgument, "not made by Capture")
+	})
+}
+
+func TestGraph_WriteDOT(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		n := kept(t, s, 1, scalar)[0]
+		g := captured(t, s, CaptureOptions{}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
+		var text bytes.Buffer
+		err := g.WriteDOT(&text)
+		if !d.IsCUDA() {
+			wantError(t, err, ErrUnsupported, "Graph.WriteDOT", "eagerly")
+			return
+		}
+		if err != nil || !strings.Contains(text.String(), "digraph") {
+			t.Errorf("%v, %q", err, text.String())
+		}
+	})
+}
+
+// A tensor that the function keeps has the result of the last launch.
+func TestGraph_Keep(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	n := kept(t, s, 1, scalar)[0]
+	var double *Tensor
+	g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+		x.AddScalarInPlace(n, 1)
+		double = x.Keep(x.MulScalar(n, 2))
+	})
+	defer func() { double.Close() }()
+	for i := range 3 {
+		launch(t, g, s)
+		if got := itemOf(t, s, double); got != float64(2*(i+1)) {
+			t.Errorf("launch %d gives %v", i, got)
+		}
+	}
+}
+
+// A launch returns while the device is busy.
+func TestGraph_Launch_DoesNotWait(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	n := kept(t, s, 1, scalar)[0]
+	g := captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
+	launch(t, g, s)
+	synchronize(t, s)
+	var busy *Event
+	err := s.Do(func(x *Exec) error {
+		x.Sleep(500 * time.Millisecond)
+		busy = x.Record()
+		y := x.NoWaits()
+		for range 10 {
+			y.Launch(g)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	if done, err := busy.Query(); done || err != nil {
+		t.Errorf("the device was done when ten launches had returned: %v, %v", done, err)
+	}
+	synchronize(t, s)
+}
+
+// Captures and launches in many goroutines, with random numbers drawn everywhere meanwhile.
+func TestGraph_Goroutines(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		rounds := 20
+		if testing.Short() {
+			rounds = 4
+		}
+		var done sync.WaitGroup
+		for i := range 6 {
+			done.Add(1)
+			go func() {
+				defer done.Done()
+				s, err := NewStream(d, StreamOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				for range rounds {
+					if err := captureOnce(s, i%2 == 0); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}()
+		}
+		done.Wait()
+	})
+}
+
+// captureOnce adds 1 and random numbers whose sum is 0 or 1 in a graph, launched five times, or does so without one.
+func captureOnce(s *Stream, inGraph bool) error {
+	var n *Tensor
+	if err := s.Do(func(x *Exec) error { n = x.Keep(x.Zeros(Float32)); return nil }); err != nil {
+		return err
+	}
+	defer n.Close()
+	step := func(x *Exec) error {
+		random := x.Dropout(x.Ones(Float32, 64), 0.5, true) // each 0 or 2
+		x.AddInPlace(n, x.Mean(x.Add(random, x.AddScalar(x.Neg(random), 2))))
+		slab, err := NewHostSlab(4096)
+		if err != nil {
+			return err
+		}
+		if s.Device().IsCUDA() {
+			if err := slab.Pin(); err != nil {
+				return err
+			}
+		}
+		return slab.Close()
+	}
+	if inGraph {
+		g, err := s.Capture(step, CaptureOptions{Rehearsal: 1})
+		if err != nil {
+			return err
+		}
+		defer g.Close()
+		for range 4 {
+			if err := g.Launch(s); err != nil {
+				return err
+			}
+		}
+	} else {
+		for range 5 {
+			if err := s.Do(step); err != nil {
+				return err
+			}
+		}
+	}
+	return s.Do(func(x *Exec) error {
+		if got := x.Item(n); got != 10 {
+			return errors.New("the sum is not 10")
+		}
+		return nil
+	})
+}

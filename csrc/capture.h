@@ -1,0 +1,53 @@
+// Who captures, who has to wait meanwhile, and what is put aside.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+
+#include "stream.h"
+
+namespace ct {
+
+// Note [Captures take turns]: LibTorch's generator of a device knows one capture at a time, and refuses to draw for anything else while
+// it is captured. So one thread captures on a device at a time, and operators that draw random numbers there run beside captures' beginnings
+// and ends, never across them.
+
+// The calling thread captures on the device, while it lives: waits for its turn, and for the operators that draw just now. Throws
+// CT_NOT_CAPTURABLE where the thread captures there already.
+class CaptureTurn {
+ public:
+  explicit CaptureTurn(c10::Device device);
+  ~CaptureTurn();
+  CaptureTurn(const CaptureTurn&) = delete;
+  CaptureTurn& operator=(const CaptureTurn&) = delete;
+
+ private:
+  const c10::Device device_;
+};
+
+// Draws random numbers of the device, while it lives: waits for a capture that the stream is no part of.
+class RandomUse {
+ public:
+  explicit RandomUse(const ct_stream& stream);
+  // Of the device's generator itself, by the host; throws CT_NOT_CAPTURABLE where the calling thread captures on the device.
+  explicit RandomUse(c10::Device device);
+  ~RandomUse();
+  RandomUse(const RandomUse&) = delete;
+  RandomUse& operator=(const RandomUse&) = delete;
+
+ private:
+  void wait();
+  c10::Device device_;
+  bool counted_ = false;
+};
+
+// Whether the stream's work becomes part of a graph now.
+bool in_capture(const ct_stream& stream);
+// Throws CT_NOT_CAPTURABLE where it does; instead: what the program can do.
+void refuse_in_capture(const ct_stream& stream, const char* instead);
+
+// Runs f, or keeps it until no device is captured: for calls to CUDA that would end a capture.
+void after_captures(std::function<void()> f);
+
+}  // namespace ct

@@ -1,0 +1,35 @@
+// Graphs: work that is captured once and launched as one.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+
+#include "capture.h"
+#include "cgotorch.h"
+#include "cuda_backend.h"
+
+struct ct_graph_pool {
+  explicit ct_graph_pool(c10::Device device);
+  ~ct_graph_pool();
+  const c10::Device device;
+  const c10::MempoolId_t id;
+  void add(void* stream);             // a cudaStream_t
+  bool has(void* stream) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<void*> streams_;
+};
+
+struct ct_graph {
+  explicit ct_graph(c10::Device device);
+  ~ct_graph();
+  const c10::Device device;
+  std::unique_ptr<ct::CudaGraph> graph;
+  std::optional<ct::CaptureTurn> turn;  // while it is captured
+  bool ready = false;                   // for launches
+};
