@@ -51,6 +51,10 @@ var benchmarks = []benchmark{
 	{name: "loader/cifar", slow: true, run: benchLoaderCIFAR},
 	{name: "loader/memory", slow: true, run: benchLoaderMemory},
 	{name: "loader/train", slow: true, run: benchLoaderTrain},
+	{name: "graph/train/resnet50", slow: true, run: benchGraphTrain("resnet50", 32, 128, 256)},
+	{name: "graph/train/resnet18", slow: true, run: benchGraphTrain("resnet18", 32, 64)},
+	{name: "graph/train/mobilenet_v2", slow: true, run: benchGraphTrain("mobilenet_v2", 32, 64)},
+	{name: "graph/inference", slow: true, run: benchGraphInference},
 }
 
 // config is what the flags say.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 )
 
@@ -44,6 +45,11 @@ type CapturedOptions struct {
 	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses; false copies them, on the device, to memory of the graph's
 	Eager     bool // never capture
 
+	// BatchSizes are what graphs are made for, such as 1, 8 and 32, where the function treats each entry along the first dimension of its
+	// inputs and results by itself, as models do in evaluation: fewer entries are padded to the next of them, and the results cut. Those of more
+	// run eagerly. Empty means that each size has a graph of its own; InPlace knows no padding.
+	BatchSizes []int
+
 	Log func(text string) // is told of captures, and of what cannot be captured and why; nil for nobody
 }
 
@@ -59,7 +65,8 @@ type CapturedStats struct {
 
 // capturedShape is what is known of inputs of one shape.
 type capturedShape struct {
-	runs  int // eager ones
+	batch int64 // along the first dimension, to which inputs are padded; 0 where they are not
+	runs  int   // eager ones
 	graph *Graph
 	in    []*Tensor // that the graph reads; nil with InPlace
 	out   []*Tensor
@@ -74,6 +81,7 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 	if o.MaxGraphs <= 0 {
 		o.MaxGraphs = 8
 	}
+	o.BatchSizes = slices.Sorted(slices.Values(o.BatchSizes))
 	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
 }
 
@@ -134,12 +142,28 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		return c.rehearse(x, s, in)
 	}
 	c.pool.await(x)
+	y := x.NoGrad()
 	for i, t := range s.in {
-		x.NoGrad().CopyInPlace(t, in[i]).Close()
+		x.Tidy(func() *Tensor { y.CopyInPlace(s.cut(y, t, in[i]), in[i]); return nil })
 	}
 	s.graph.launch(x)
 	c.stats.Launches++
-	return c.lend(x, s.out)
+	out := c.lend(x, s.out)
+	for i, t := range out {
+		out[i] = s.cut(y, t, in[0])
+	}
+	return out
+}
+
+// cut is the part of t, which has the shape's batch, that holds as many entries as in.
+func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
+	if s.batch == 0 {
+		return t
+	}
+	if n := in.Shape()[0]; n < s.batch {
+		return x.Narrow(t, 0, 0, int(n))
+	}
+	return t
 }
 
 // rehearse calls the function on the pool's stream.
@@ -182,7 +206,7 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	from := in
 	if !c.o.InPlace {
 		for i := len(s.in); i < len(in); i++ {
-			s.in = append(s.in, x.Keep(x.EmptyLike(in[i])))
+			s.in = append(s.in, x.Keep(s.input(x, in[i])))
 		}
 		from = s.in
 	}
@@ -193,6 +217,11 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 		return c.pool.capture(x, c.keeping(&out, from), s.graph)
 	}
 	graph, err := try()
+	if err == nil {
+		if err = s.check(out); err != nil {
+			graph.end()
+		}
+	}
 	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps what it has cached while it captures
 		if x.Device().ReleaseCachedMemory() == nil {
 			graph, err = try()
@@ -219,11 +248,43 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	}
 }
 
+// input is memory for an input like t.
+func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
+	shape, strides := t.geometry()
+	if s.batch == 0 || s.batch == shape[0] {
+		return x.EmptyLike(t)
+	}
+	rest := int64(1)
+	for _, n := range shape[1:] {
+		rest *= n
+	}
+	shape[0] = s.batch
+	if len(strides) > 0 && strides[0] == rest { // images one behind another, in whatever order their elements are
+		padded := x.Call("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())[0].(*Tensor)
+		return x.ZeroInPlace(padded)
+	}
+	return x.Zeros(t.DType(), shape...)
+}
+
+// check fails unless results can be cut.
+func (s *capturedShape) check(out []*Tensor) error {
+	for i, t := range out {
+		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
+			return fmt.Errorf("result %d is %v: Options.BatchSizes wants results with an entry for each of the inputs'", i, t)
+		}
+	}
+	return nil
+}
+
 // refusal is why inputs like in are not even tried to be captured, or "".
 func (c *Captured) refusal(s *capturedShape, in []*Tensor) string {
 	switch {
 	case c.o.Eager:
 		return "Options.Eager asks for it"
+	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
+		return "Options.BatchSizes pads, which Options.InPlace cannot"
+	case len(c.o.BatchSizes) > 0 && s.batch == 0:
+		return fmt.Sprintf("no size in Options.BatchSizes, which are %v, serves the inputs", c.o.BatchSizes)
 	case s.graph == nil && c.stats.Graphs >= c.o.MaxGraphs:
 		return fmt.Sprintf("%d shapes are captured already, which is all that Options.MaxGraphs allows", c.stats.Graphs)
 	}
@@ -254,10 +315,29 @@ func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new ones, none comes often enough
 			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil && s.in == nil })
 		}
-		s = &capturedShape{}
+		s = &capturedShape{batch: c.batch(in)}
 		c.shapes[key] = s
 	}
 	return s
+}
+
+// batch is the size to which inputs like in are padded, or 0.
+func (c *Captured) batch(in []*Tensor) int64 {
+	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
+		return 0
+	}
+	size := int64(-1)
+	for _, t := range in {
+		shape := t.Shape()
+		if len(shape) == 0 || size >= 0 && shape[0] != size {
+			return 0
+		}
+		size = shape[0]
+	}
+	if i, _ := slices.BinarySearch(c.o.BatchSizes, int(size)); size > 0 && i < len(c.o.BatchSizes) {
+		return int64(c.o.BatchSizes[i])
+	}
+	return 0
 }
 
 func closeAll(ts []*Tensor) {
@@ -279,9 +359,14 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
 	key = fmt.Append(key, x.c.grad, x.c.autocast)
+	batch := c.batch(in)
 	for _, t := range in {
 		info := t.info()
-		key = fmt.Append(key, "|", int(info.dtype), t.Shape(), t.Strides(), int(info.requires_grad))
+		shape, strides := t.geometry()
+		if batch != 0 {
+			shape[0] = batch
+		}
+		key = fmt.Append(key, "|", int(info.dtype), shape, strides, int(info.requires_grad))
 		if c.o.InPlace {
 			key = fmt.Append(key, "@", uint64(info.address))
 		}

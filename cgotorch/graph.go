@@ -5,6 +5,7 @@ package cgotorch
 import "C"
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -55,7 +56,16 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 		g, err = x.Capture(fn, o)
 		return err
 	})
-	return g, err
+	return g, located(err)
+}
+
+// located is err with the place of the caller where the failed call was made by the library for it.
+func located(err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.Caller == "" {
+		e.Caller = caller()
+	}
+	return err
 }
 
 // Capture is [Stream.Capture] inside a Do.
@@ -72,11 +82,14 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 			return nil, err
 		}
 	}
-	g, err := x.captureInto(pool, fn, o)
-	if err != nil {
-		if o.Pool == nil {
+	var g *Graph
+	defer func() {
+		if g == nil && o.Pool == nil { // also when fn panics
 			pool.Close()
 		}
+	}()
+	g, err := x.captureInto(pool, fn, o)
+	if err != nil {
 		return nil, err
 	}
 	g.ownPool = o.Pool == nil
@@ -104,10 +117,10 @@ func (g *Graph) Eager() bool { return g.fn != nil }
 // behind it, launches of the same graph and of graphs in its pool one after another. It fails with [ErrClosed], with
 // [ErrInvalidArgument] on another device, and with [ErrStale] when something that it was captured with has changed since.
 func (g *Graph) Launch(s *Stream) error {
-	return s.Do(func(x *Exec) error {
+	return located(s.Do(func(x *Exec) error {
 		x.Launch(g)
 		return nil
-	})
+	}))
 }
 
 // Launch is [Graph.Launch] inside a Do.
@@ -230,7 +243,7 @@ func (g *Graph) Update(s *Stream, fn func(x *Exec) error) (updated bool, err err
 		updated, err = x.update(g, fn)
 		return err
 	})
-	return updated, err
+	return updated, located(err)
 }
 
 func (x *Exec) update(g *Graph, fn func(x *Exec) error) (updated bool, err error) {

@@ -18,6 +18,7 @@ type scope struct {
 	unused  []Tensor          // what own hands out next
 	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
 	atEnd   []func()
+	counts  []pendingCounts
 	watches [2]*C.ct_watch // of NoWaits, for the CPU and for CUDA; nil where there is none
 	waited  *Error         // what was seen of waits in a function given to AtEnd
 	err     *Error         // the first failure

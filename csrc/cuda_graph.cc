@@ -188,12 +188,17 @@ std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) { return std::make
 c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) {
   const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
   allocator::get()->createOrIncrefPool(device, pool);
+  // A capture also opens a pool of page-locked memory by that number, and LibTorch refuses to open one again that is closed for good.
+  at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
+  host->begin_allocate_to_pool(pool, [](c10::Stream) { return false; });
+  host->end_allocate_to_pool(pool);
   return pool;
 }
 
 void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   try {
     allocator::releasePool(device, pool);
+    at::getHostAllocator(at::kCUDA)->release_pool(pool);
   } catch (...) {  // on a lost device
   }
 }

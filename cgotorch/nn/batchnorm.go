@@ -55,7 +55,7 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, of which there is no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	if !m.Eval && m.NumBatchesTracked != nil {
-		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
+		x.CountLater(m.NumBatchesTracked)
 		if m.CumulativeAverage {
 			o.Momentum = cgotorch.Set(1 / x.Item(m.NumBatchesTracked))
 		}

@@ -1,0 +1,377 @@
+package cgotorch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// newCaptured is closed when the test ends; what it logs is in the test's log.
+func newCaptured(t testing.TB, o CapturedOptions, fn func(x *Exec, in ...*Tensor) []*Tensor) *Captured {
+	t.Helper()
+	o.Log = func(text string) { t.Log(text) }
+	c := NewCaptured(fn, o)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// wantStats fails unless the counts are these; on the CPU every Run is eager.
+func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
+	t.Helper()
+	got := c.Stats()
+	if !d.IsCUDA() {
+		want = CapturedStats{Eager: want.Eager + want.Launches, Why: got.Why}
+		if !strings.Contains(got.Why, "CPU") {
+			t.Errorf("Why is %q", got.Why)
+		}
+	}
+	if want.Why != "" && strings.Contains(got.Why, want.Why) {
+		want.Why = got.Why
+	}
+	if got != want {
+		t.Errorf("Stats are %+v, want %+v", got, want)
+	}
+}
+
+// Each Run does what a call would do, of whatever shape.
+func TestCaptured_Run(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for _, inPlace := range []bool{false, true} {
+			s := newStream(t, d)
+			sum := kept(t, s, 1, scalar)[0]
+			c := newCaptured(t, CapturedOptions{Rehearsal: 2, InPlace: inPlace}, func(x *Exec, in ...*Tensor) []*Tensor {
+				product := x.MatMul(in[0], in[1])
+				x.AddInPlace(sum, x.Sum(product))
+				return []*Tensor{product, x.AddScalar(in[0], 1)}
+			})
+			total := 0.0
+			inputs := map[int64][]*Tensor{}
+			for _, n := range []int64{2, 5} {
+				inputs[n] = kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, n, n) })
+			}
+			for i := range 12 {
+				n := int64(2)
+				if i%4 == 3 {
+					n = 5
+				}
+				var value float64
+				err := s.Do(func(x *Exec) error {
+					a, b := inputs[n][0], inputs[n][1]
+					x.FillInPlace(a, i)
+					out := c.Run(x, a, b)
+					value = float64(i) * float64(n)
+					equalAll(t, x, out[0], float32(value))
+					equalAll(t, x, out[1], float32(i+1))
+					total += value * float64(n*n)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := itemOf(t, s, sum); got != total {
+				t.Errorf("the sum is %v, want %v", got, total)
+			}
+			wantStats(t, d, c, CapturedStats{Graphs: 2, Captures: 2, Launches: 8, Eager: 4})
+			if bytes, err := c.Memory(); err != nil || (bytes > 0) != d.IsCUDA() {
+				t.Errorf("Memory is %d, %v", bytes, err)
+			}
+		}
+	})
+}
+
+func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
+	t.Helper()
+	for _, v := range ToSlice[float32](x, of) {
+		if v != want {
+			t.Errorf("a value is %v, want %v", v, want)
+			return
+		}
+	}
+}
+
+// Results are the Do's and cannot be kept; they can be read asynchronously.
+func TestCaptured_Results(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
+		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+			return []*Tensor{x.Sum(in[0]), in[0]}
+		})
+		for i := range 4 {
+			err := s.Do(func(x *Exec) error { x.Keep(c.Run(x, in)[0]); return nil })
+			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "captured function", "Clone")
+			var read *HostRead
+			if err := s.Do(func(x *Exec) error { read = x.ReadAsync(c.Run(x, in)[0]); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if v, err := read.Item(); v != 3 || err != nil {
+				t.Errorf("run %d: %v, %v", i, v, err)
+			}
+			read.Close()
+		}
+		if in.Closed() {
+			t.Error("the input that was returned is closed")
+		}
+	})
+}
+
+// What cannot be captured runs eagerly and says why; its errors are those of the function.
+func TestCaptured_FallsBack(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		in := kept(t, s, 2, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })
+		run := func(c *Captured, in *Tensor) error {
+			return s.Do(func(x *Exec) error { c.Run(x, in); return nil })
+		}
+		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+			if x.Item(x.Sum(in[0])) != 3 {
+				t.Error("it is not 3")
+			}
+			return nil
+		})
+		for range 3 {
+			if err := run(c, in[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantStats(t, d, c, CapturedStats{Eager: 3, Why: "Exec.Item"})
+
+		bounded := newCaptured(t, CapturedOptions{Rehearsal: 1, MaxGraphs: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
+		for range 3 {
+			for n := range 2 {
+				if err := s.Do(func(x *Exec) error { bounded.Run(x, x.Narrow(in[0], 0, 0, n+1)); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		wantStats(t, d, bounded, CapturedStats{Graphs: 1, Captures: 1, Launches: 2, Eager: 4, Why: "MaxGraphs"})
+
+		never := newCaptured(t, CapturedOptions{Rehearsal: 1, Eager: true}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
+		for range 2 {
+			if err := run(never, in[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantStats(t, d, never, CapturedStats{Eager: 2, Why: "Options.Eager"})
+
+		if err := in[1].SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+		grads := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { x.Backward(x.Sum(in[0])); return nil })
+		for range 2 {
+			if err := run(grads, in[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantStats(t, d, grads, CapturedStats{Eager: 2, Why: "requires a gradient"})
+		if err := s.Do(func(x *Exec) error { equalAll(t, x, in[1].Grad(), 2); return nil }); err != nil {
+			t.Error(err)
+		}
+
+		wrong := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MatMul(in[0], in[0].Grad())} })
+		wantError(t, run(wrong, in[0]), ErrInvalidArgument, "captured_test.go")
+		if err := run(c, in[0]); err != nil {
+			t.Errorf("the stream does not go on: %v", err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		wantError(t, run(c, in[0]), ErrClosed, "the captured function is closed")
+	})
+}
+
+// What a graph depends on changes: it is captured again, once.
+func TestCaptured_CapturesAgain(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		in := kept(t, s, 1, scalar)[0]
+		factor := 2.0
+		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+			used := factor
+			x.DependsOn(func() string {
+				if used != factor {
+					return fmt.Sprintf("the factor has changed from %v to %v", used, factor)
+				}
+				return ""
+			})
+			return []*Tensor{x.MulScalar(in[0], factor)}
+		})
+		for i := range 8 {
+			if i == 4 {
+				factor = 3
+			}
+			if err := s.Do(func(x *Exec) error {
+				x.FillInPlace(in, i)
+				if got := x.Item(c.Run(x, in)[0]); got != factor*float64(i) {
+					t.Errorf("run %d gives %v", i, got)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantStats(t, d, c, CapturedStats{Graphs: 1, Captures: 2, Updates: 1, Launches: 7, Eager: 1})
+	})
+}
+
+// A step of gradient descent with dropout gives the same numbers captured and eager, from several streams in turn.
+func TestCaptured_Training(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		train := func(o CapturedOptions) (losses []float64) {
+			if err := Seed(3); err != nil {
+				t.Fatal(err)
+			}
+			streams := []*Stream{newStream(t, d), newStream(t, d), DefaultStream(d)}
+			var weights, images *Tensor
+			if err := streams[0].Do(func(x *Exec) error {
+				weights, images = x.Keep(x.Randn(Float32, 16, 4)), x.Keep(x.Randn(Float32, 8, 16))
+				return weights.SetRequiresGrad(true)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer weights.Close()
+			defer images.Close()
+			c := newCaptured(t, o, func(x *Exec, in ...*Tensor) []*Tensor {
+				if err := weights.SetGrad(nil); err != nil {
+					x.Fail("test", err)
+				}
+				out := x.MatMul(x.Dropout(in[0], 0.3, true), weights)
+				loss := x.Mean(x.Mul(out, out))
+				x.Backward(loss)
+				y := x.NoGrad()
+				y.AddInPlace(weights, y.MulScalar(weights.Grad(), -0.1))
+				return []*Tensor{loss}
+			})
+			defer c.Close()
+			for i := range 12 {
+				s := streams[i%3]
+				if err := s.Do(func(x *Exec) error { losses = append(losses, x.Item(c.Run(x, images)[0])); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return losses
+		}
+		want := train(CapturedOptions{Eager: true})
+		if got := train(CapturedOptions{}); !slices.Equal(got, want) {
+			t.Errorf("captured %v\neager    %v", got, want)
+		}
+		if want[11] >= want[0] {
+			t.Errorf("the losses do not fall: %v", want)
+		}
+	})
+}
+
+// Captured functions of several goroutines, each with dropout, on streams of their own; Runs of one from several goroutines too.
+func TestCaptured_Goroutines(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		rounds := 500
+		if testing.Short() {
+			rounds = 50
+		}
+		shared := newCaptured(t, CapturedOptions{}, func(x *Exec, in ...*Tensor) []*Tensor {
+			r := x.Dropout(in[0], 0.5, true)
+			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // 2 in, whatever r is
+		})
+		var done sync.WaitGroup
+		for i := range 4 {
+			done.Add(1)
+			go func() {
+				defer done.Done()
+				s, err := NewStream(d, StreamOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				own := NewCaptured(shared.fn, CapturedOptions{})
+				defer own.Close()
+				for k := range rounds {
+					err := s.Do(func(x *Exec) error {
+						in := x.Full(Float32, float64(i+k), 128)
+						for _, c := range []*Captured{own, shared} {
+							if got := x.Item(c.Run(x, in)[0]); got != float64(2*(i+k)) {
+								return fmt.Errorf("goroutine %d, round %d: %v", i, k, got)
+							}
+						}
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}()
+		}
+		done.Wait()
+	})
+}
+
+// A Run of a captured function returns while the device is busy.
+func TestCaptured_Run_DoesNotWait(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 1000) })[0]
+	c := newCaptured(t, CapturedOptions{}, func(x *Exec, in ...*Tensor) []*Tensor {
+		return []*Tensor{x.Mean(x.Dropout(in[0], 0.5, true))}
+	})
+	run := func(x *Exec) { c.Run(x, in) }
+	for range 6 {
+		if err := s.Do(func(x *Exec) error { run(x); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synchronize(t, s)
+	var busy *Event
+	if err := s.Do(func(x *Exec) error {
+		y := x.NoWaits() // opens CUPTI, which takes a while
+		x.Sleep(500 * time.Millisecond)
+		busy = x.Record()
+		for range 10 {
+			run(y)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	if done, err := busy.Query(); done || err != nil {
+		t.Errorf("the device was done: %v, %v", done, err)
+	}
+	synchronize(t, s)
+}
+
+// Memory is short in the capture: it runs eagerly, and goes on.
+func TestCaptured_OutOfMemory(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	in := kept(t, s, 1, scalar)[0]
+	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+		if x.Capturing() {
+			x.Empty(Uint8, 1<<42)
+		}
+		return []*Tensor{x.AddScalar(in[0], 1)}
+	})
+	for range 3 {
+		if err := s.Do(func(x *Exec) error {
+			if got := x.Item(c.Run(x, in)[0]); got != 1 {
+				t.Errorf("it is %v", got)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantStats(t, d, c, CapturedStats{Eager: 3, Why: "out of memory"})
+}

@@ -1,0 +1,112 @@
+package cgotorch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+)
+
+func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, in *Tensor) *Tensor) *Inference {
+	t.Helper()
+	f, err := NewInference(d, fn, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// Many goroutines with batches of many sizes have right answers, padded to few sizes or not, and larger ones too.
+func TestInference_Do(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		rounds := 100
+		if testing.Short() {
+			rounds = 10
+		}
+		weights := kept(t, DefaultStream(d), 1, func(x *Exec) *Tensor { return x.Ones(Float32, 4, 2) })[0]
+		synchronize(t, DefaultStream(d))
+		for _, sizes := range [][]int{nil, {4, 1}} {
+			f := newInference(t, d, InferenceOptions{Streams: 3, BatchSizes: sizes}, func(x *Exec, in *Tensor) *Tensor { return x.MatMul(in, weights) })
+			if err := f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 4, 4) }); err != nil {
+				t.Fatal(err)
+			}
+			var done sync.WaitGroup
+			for i := range 8 {
+				done.Add(1)
+				go func() {
+					defer done.Done()
+					for k := range rounds {
+						n := 1 + (i+k)%6
+						var got []float32
+						var shape []int64
+						err := f.Do(t.Context(), func(x *Exec, forward func(*Tensor) *Tensor) error {
+							in := make([]float32, 4*n)
+							for j := range in {
+								in[j] = float32(100*i + k + j/4)
+							}
+							out := forward(FromSlice(x, in, int64(n), 4))
+							got, shape = ToSlice[float32](x, out), out.Shape()
+							return nil
+						})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if len(shape) != 2 || shape[0] != int64(n) || len(got) != 2*n {
+							t.Errorf("a batch of %d gives %v", n, shape)
+							return
+						}
+						for j, v := range got {
+							if want := float32(4 * (100*i + k + j/2)); v != want {
+								t.Errorf("element %d of a batch of %d is %v, want %v", j, n, v, want)
+								return
+							}
+						}
+					}
+				}()
+			}
+			done.Wait()
+			if s := f.Stats(); d.IsCUDA() && (s.Launches == 0 || sizes != nil && s.Graphs > 6) {
+				t.Errorf("Stats are %+v", s)
+			}
+		}
+	})
+}
+
+func TestInference_Close(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		f := newInference(t, d, InferenceOptions{Streams: 1}, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(in, 1) })
+		call := func(ctx context.Context) error {
+			return f.Do(ctx, func(x *Exec, forward func(*Tensor) *Tensor) error { forward(x.Ones(Float32, 1)); return nil })
+		}
+		began, end := make(chan struct{}), make(chan struct{})
+		running := make(chan error)
+		go func() {
+			running <- f.Do(t.Context(), func(x *Exec, forward func(*Tensor) *Tensor) error {
+				close(began)
+				<-end
+				forward(x.Ones(Float32, 1))
+				return nil
+			})
+		}()
+		<-began
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errOwn)
+		if err := call(ctx); !errors.Is(err, errOwn) {
+			t.Errorf("with no stream free and the context ended it gives %v", err)
+		}
+		for range 2 {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		wantError(t, call(t.Context()), ErrClosed, "Inference.Do")
+		close(end)
+		if err := <-running; err != nil {
+			t.Errorf("the Do that ran when it was closed: %v", err)
+		}
+	})
+}
