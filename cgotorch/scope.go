@@ -4,6 +4,7 @@ package cgotorch
 import "C"
 
 import (
+	"runtime"
 	"runtime/debug"
 	"slices"
 )
@@ -22,6 +23,9 @@ type scope struct {
 	waited  *Error         // what was seen of waits in a function given to AtEnd
 	err     *Error         // the first failure
 	ended   bool
+
+	recomputing bool      // the scope is that of a second call by Recompute
+	from        []uintptr // whose place in the program is then that of what no line of the program calls
 }
 
 // unwind is the panic by which a failed operator returns to its Do.
@@ -72,8 +76,53 @@ func (s *scope) fail(e *Error) {
 	}
 	if s.err == nil {
 		s.err = e
+		if e.Caller == "" && s.from != nil {
+			e.Caller = callerIn(s.from, ownFrame)
+		}
 	}
 	panic(unwind{s})
+}
+
+// callers are the frames that led here.
+func (s *scope) callers() []uintptr {
+	pcs := make([]uintptr, 64)
+	return append(pcs[:runtime.Callers(2, pcs)], s.from...)
+}
+
+// run calls fn, ends the scope, and says how fn ended: by return, by an operator's failure, by a panic of the user's, or by Goexit,
+// during which deferred functions run but recover returns nil.
+func (s *scope) run(out *outcome, fn func() error) {
+	*out = outcome{exited: true}
+	defer func() {
+		of := *out
+		*out = outcome{exited: true} // should a function given to AtEnd call Goexit
+		if p := s.end(); p != nil && of.err == nil && of.panicked == nil && !of.exited {
+			of = outcome{panicked: p}
+		}
+		if s.err != nil && of.err == nil && of.panicked == nil && !of.exited {
+			of.err = s.err
+		}
+		*out = of
+	}()
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case unwind:
+			*out = outcome{err: s.err}
+			if r.scope != s {
+				*out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
+			}
+		case *Panic: // raised again by a backward
+			*out = outcome{panicked: r}
+		default:
+			*out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
+		}
+	}()
+	err := fn()
+	if s.err != nil {
+		err = s.err // recovered by the function, but the work it stands for is missing
+	}
+	*out = outcome{err: err}
 }
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }

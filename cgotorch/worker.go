@@ -6,7 +6,6 @@ import "C"
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"sync"
 )
 
@@ -91,40 +90,12 @@ func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {
 	return <-t.out
 }
 
-// run executes the function and tells how it ended: by return, by an operator's failure, by a panic of the user's, or by
-// Goexit, during which deferred functions run but recover returns nil.
+// run executes the function and tells how it ended.
 func (t *task) run(w *worker, thread uint64) {
 	s := &scope{stream: w.stream, thread: thread}
 	x := newExec(s, w.stream, t.h)
 	w.scope = s
-	out := outcome{exited: true}
+	var out outcome
 	defer func() { t.out <- out }()
-	defer func() {
-		of := out
-		out = outcome{exited: true} // should a function given to AtEnd call Goexit
-		if p := s.end(); p != nil && of.err == nil && of.panicked == nil && !of.exited {
-			of = outcome{panicked: p}
-		}
-		if s.err != nil && of.err == nil && of.panicked == nil && !of.exited {
-			of.err = s.err
-		}
-		out = of
-	}()
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case unwind:
-			out = outcome{err: s.err}
-			if r.scope != s {
-				out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
-			}
-		default:
-			out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
-		}
-	}()
-	err := t.fn(x)
-	if s.err != nil {
-		err = s.err // recovered by the function, but the work it stands for is missing
-	}
-	out = outcome{err: err}
+	s.run(&out, func() error { return t.fn(x) })
 }
