@@ -254,6 +254,11 @@ func TestRecompute_Nested(t *testing.T) {
 				equal(t, x, y, []float32{1 + float32(depth), 4 + float32(depth)})
 				x.Backward(x.Sum(y))
 				equal(t, x, in.Grad(), []float32{2, 4})
+				for thread := range threads {
+					if _, known := workers.Load(thread); known && thread != x.s.thread {
+						t.Error("a thread of LibTorch's is taken for a stream's")
+					}
+				}
 				if depth == 70 && len(threads) < 2 {
 					t.Error("everything ran on one thread")
 				}
@@ -448,7 +453,7 @@ func TestRecompute_OtherShapeTheSecondTime(t *testing.T) {
 		})
 		x.Backward(x.Sum(y))
 	})
-	wantError(t, err, ErrInvalidArgument, "Exec.Backward", "what was computed again is", "[2]")
+	wantError(t, err, ErrInvalidArgument, "Exec.Backward", "what was computed again is Float[]", "Float[2] on cpu the first time")
 }
 
 func TestRecompute_InputWrittenSince(t *testing.T) {

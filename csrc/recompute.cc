@@ -89,7 +89,7 @@ class Recompute final : public torch::autograd::Node {
     const torch::autograd::InputMetadata& first = input_metadata(0);
     TORCH_CHECK(first.is_same_shape(out) && first.options().dtype() == out.dtype() && first.device() == out.device(),
                 "what was computed again is ", out.scalar_type(), out.sizes(), " on ", out.device(), ", where it was ",
-                first.options().dtype(), first.shape_as_dim_vector(), " on ", first.device(), " the first time");
+                first.options().dtype().toScalarType(), first.shape_as_dim_vector(), " on ", first.device(), " the first time");
   }
 
   std::shared_ptr<const Function> function_;
