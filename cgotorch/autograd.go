@@ -23,7 +23,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	grads := x.handles("Exec.Backward", o.Grads, true)
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
-	x.must("Exec.Backward", C.ct_backward(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph)), roots...)
+	x.differentiated("Exec.Backward", C.ct_backward(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph)), roots)
 }
 
 // GradientOptions are the options of [Exec.Gradients].
@@ -43,8 +43,8 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	x.sameLength("Exec.Gradients", len(roots), len(grads))
 	out := make([]*C.ct_tensor, len(ins))
 	defer runtime.KeepAlive([3][]*Tensor{roots, inputs, o.Grads})
-	x.must("Exec.Gradients", C.ct_gradients(x.c, first(rs), first(grads), C.int32_t(len(rs)), first(ins), C.int32_t(len(ins)),
-		cbool(o.RetainGraph || o.CreateGraph), cbool(o.CreateGraph), cbool(o.AllowUnused), first(out)), roots...)
+	x.differentiated("Exec.Gradients", C.ct_gradients(x.c, first(rs), first(grads), C.int32_t(len(rs)), first(ins), C.int32_t(len(ins)),
+		cbool(o.RetainGraph || o.CreateGraph), cbool(o.CreateGraph), cbool(o.AllowUnused), first(out)), roots)
 	tensors := make([]*Tensor, len(out))
 	for i, h := range out {
 		if h != nil {

@@ -222,11 +222,12 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 	})
 }
 
-// A step of gradient descent with dropout gives the same numbers captured and eager, from several streams in turn.
+// A step of gradient descent with dropout gives the same numbers captured and eager, from several streams in turn; also where
+// activations, and the random numbers in them, are computed again.
 func TestCaptured_Training(t *testing.T) {
-	checkLeaks(t)
+	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
-		train := func(o CapturedOptions) (losses []float64) {
+		train := func(o CapturedOptions, again bool) (losses []float64) {
 			if err := Seed(3); err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +245,14 @@ func TestCaptured_Training(t *testing.T) {
 				if err := weights.SetGrad(nil); err != nil {
 					x.Fail("test", err)
 				}
-				out := x.MatMul(x.Dropout(in[0], 0.3, true), weights)
+				layer := func(x *Exec, in *Tensor) *Tensor { return x.MatMul(x.Dropout(in, 0.3, true), weights) }
+				var out *Tensor
+				if again {
+					out = x.Recompute(in[0], layer)
+				} else {
+					out = layer(x, in[0])
+				}
+				out = x.Dropout(out, 0.3, true)
 				loss := x.Mean(x.Mul(out, out))
 				x.Backward(loss)
 				y := x.NoGrad()
@@ -260,9 +268,11 @@ func TestCaptured_Training(t *testing.T) {
 			}
 			return losses
 		}
-		want := train(CapturedOptions{Eager: true})
-		if got := train(CapturedOptions{}); !slices.Equal(got, want) {
-			t.Errorf("captured %v\neager    %v", got, want)
+		want := train(CapturedOptions{Eager: true}, false)
+		for _, again := range []bool{false, true} {
+			if got := train(CapturedOptions{}, again); !slices.Equal(got, want) {
+				t.Errorf("computed again %v, captured %v\neager    %v", again, got, want)
+			}
 		}
 		if want[11] >= want[0] {
 			t.Errorf("the losses do not fall: %v", want)

@@ -239,10 +239,10 @@ var sites struct {
 	stacks  []stack // by number - 1
 }
 
-// callSite is the site of the call of this library that called callSite.
-func callSite() site {
+// callSite is the site of the call of this library that called callSite, behind which from follows.
+func callSite(from ...uintptr) site {
 	var s stack
-	runtime.Callers(2, s[:])
+	copy(s[runtime.Callers(2, s[:]):], from)
 	sites.Lock()
 	defer sites.Unlock()
 	n, ok := sites.numbers[s]
@@ -274,7 +274,8 @@ func (n site) caller() string {
 		return at
 	}
 	return callerIn(s[:depth], func(f runtime.Frame) bool {
-		return strings.HasPrefix(f.Function, modulePath+"cgotorch.") || strings.HasPrefix(f.Function, "runtime.")
+		return strings.HasPrefix(f.Function, modulePath+"cgotorch.") || strings.HasPrefix(f.Function, "runtime.") ||
+			strings.HasPrefix(f.Function, "iter.")
 	})
 }
 

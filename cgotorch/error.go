@@ -156,7 +156,7 @@ func callerIn(pcs []uintptr, passOver func(runtime.Frame) bool) string {
 }
 
 func ownFrame(f runtime.Frame) bool {
-	if strings.HasPrefix(f.Function, "runtime.") {
+	if strings.HasPrefix(f.Function, "runtime.") || strings.HasPrefix(f.Function, "iter.") {
 		return true
 	}
 	rest, own := strings.CutPrefix(f.Function, modulePath)

@@ -26,7 +26,7 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 // check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
 func (x *Exec) check(op string) {
 	if checking.Load() {
-		x.c.site = C.uint64_t(callSite())
+		x.c.site = C.uint64_t(callSite(x.s.from...))
 	}
 	if x.s.barred != "" {
 		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: x.s.barred})
@@ -61,11 +61,7 @@ func (x *Exec) must(op string, status *C.ct_status, ts ...*Tensor) {
 		return
 	}
 	e := statusError(op, status)
-	handles := make([]*C.ct_tensor, len(ts))
-	for i, t := range ts {
-		handles[i] = t.h
-	}
-	e.Shapes = describeAll(handles)
+	e.Shapes = describeTensors(ts)
 	x.report(e)
 }
 
@@ -174,6 +170,10 @@ func (x *Exec) Wait(e *Event) {
 // operator in one is passed over, and a panic is raised in the caller of Do where the Do itself did not fail.
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
+	if x.s.recomputing {
+		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Code: CodeUnsupported, Caller: caller(),
+			Message: "in a function that is computed again, whose tensors backward still reads when it has ended"})
+	}
 	x.s.atEnd = append(x.s.atEnd, fn)
 }
 

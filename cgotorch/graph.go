@@ -351,6 +351,7 @@ func (x *Exec) DependsOn(changed func() string) {
 type graphWork struct {
 	pool      *GraphPool
 	capturing bool
+	h         *C.ct_graph // that is captured; nil before and after
 	hooks     []func(x *Exec)
 	depends   []func() string
 }
@@ -556,7 +557,9 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *G
 			return err
 		}
 		captured := false
+		work.h = h
 		defer func() {
+			work.h = nil
 			if !captured {
 				C.ct_graph_free(h)
 			}

@@ -359,8 +359,6 @@ func TestGraph_NotCapturable(t *testing.T) {
 	launch(t, g, s)
 }
 
-var errOwn = errors.New("an error of the program's")
-
 func mustNot(x *Exec, err error) {
 	if err != nil {
 		x.Fail("mine", err)

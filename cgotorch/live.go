@@ -4,13 +4,13 @@ package cgotorch
 import "C"
 
 // LiveHandles is process-wide: it counts the handles that have been made and not freed, by kind: tensor, stream, event, slab,
-// status, graph. Tests compare it before and after to find leaks.
+// status, graph (and pools of them), function (of [Exec.Recompute], in a graph of autograd). Tests compare it before and after to find leaks.
 func LiveHandles() map[string]int {
 	var live C.ct_live
 	C.ct_live_handles(&live)
 	return map[string]int{
 		"tensor": int(live.tensors), "stream": int(live.streams), "event": int(live.events),
-		"slab": int(live.slabs), "status": int(live.statuses), "graph": int(live.graphs),
+		"slab": int(live.slabs), "status": int(live.statuses), "function": int(live.functions), "graph": int(live.graphs),
 	}
 }
 

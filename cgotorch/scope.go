@@ -4,6 +4,7 @@ package cgotorch
 import "C"
 
 import (
+	"runtime"
 	"runtime/debug"
 	"slices"
 )
@@ -24,6 +25,9 @@ type scope struct {
 	err     *Error         // the first failure
 	graph   *graphWork     // what the work becomes part of, or is a rehearsal of; nil for neither
 	barred  string         // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
+
+	recomputing bool      // the scope is that of a second call by Recompute
+	from        []uintptr // whose place in the program is then that of what no line of the program calls
 }
 
 // unwind is the panic by which a failed operator returns to its Do.
@@ -74,15 +78,22 @@ func (s *scope) fail(e *Error) {
 	}
 	if s.err == nil {
 		s.err = e
+		if e.Caller == "" && s.from != nil {
+			e.Caller = callerIn(s.from, ownFrame)
+		}
 	}
 	panic(unwind{s})
 }
 
-func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
+// callers are the frames that led here.
+func (s *scope) callers() []uintptr {
+	pcs := make([]uintptr, 64)
+	return append(pcs[:runtime.Callers(2, pcs)], s.from...)
+}
 
-// run executes fn in the scope, ends the scope, and writes how fn ended: by return, by an operator's failure, by a panic of the user's,
-// or by Goexit, during which deferred functions run but recover returns nil.
-func (s *scope) run(x *Exec, fn func(x *Exec) error, out *outcome) {
+// run calls fn, ends the scope, and says how fn ended: by return, by an operator's failure, by a panic of the user's, or by Goexit,
+// during which deferred functions run but recover returns nil.
+func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{exited: true}
 	defer func() {
 		of := *out
@@ -103,18 +114,20 @@ func (s *scope) run(x *Exec, fn func(x *Exec) error, out *outcome) {
 			if r.scope != s {
 				*out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
 			}
-		case *Panic: // raised again by a scope inside this one
+		case *Panic: // raised again by a backward, or a scope inside this one
 			*out = outcome{panicked: r}
 		default:
 			*out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
 		}
 	}()
-	err := fn(x)
+	err := fn()
 	if s.err != nil {
 		err = s.err // recovered by the function, but the work it stands for is missing
 	}
 	*out = outcome{err: err}
 }
+
+func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
 // inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
 // owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
@@ -125,7 +138,7 @@ func (x *Exec) inside(stream *C.ct_stream, graph *graphWork, fn func(x *Exec) er
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
 	defer func() { x.s.barred = "" }()
 	var out outcome
-	s.run(&y, fn, &out)
+	s.run(&out, func() error { return fn(&y) })
 	if out.panicked != nil {
 		panic(out.panicked)
 	}

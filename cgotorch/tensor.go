@@ -176,6 +176,14 @@ func (t *Tensor) String() string {
 	return describe(t.h)
 }
 
+func describeTensors(ts []*Tensor) string {
+	handles := make([]*C.ct_tensor, len(ts))
+	for i, t := range ts {
+		handles[i] = t.h
+	}
+	return describeAll(handles)
+}
+
 // describeAll lists dtypes and shapes for an error; a long list is cut short.
 func describeAll(handles []*C.ct_tensor) string {
 	var texts []string

@@ -96,5 +96,5 @@ func (t *task) run(w *worker, thread uint64) {
 	w.scope = s
 	var out outcome
 	defer func() { t.out <- out }()
-	s.run(newExec(s, w.stream, t.h), t.fn, &out)
+	s.run(&out, func() error { return t.fn(newExec(s, w.stream, t.h)) })
 }

@@ -414,6 +414,15 @@ Scope::~Scope() {
   thread.site = site_before_;
 }
 
+struct Apart::Before {
+  Thread thread;
+};
+
+Apart::Apart() : before_(is_on() ? new Before{std::exchange(thread, {})} : nullptr) {}
+Apart::~Apart() {
+  if (before_ != nullptr) thread = std::move(before_->thread);
+}
+
 Backward::Backward() : before_(thread.backward) { thread.backward = true; }
 Backward::~Backward() { thread.backward = before_; }
 

@@ -41,6 +41,19 @@ class Backward {
   bool before_;
 };
 
+// Puts aside what the calling thread is about, while it lives: inside a node of backward something runs that is no part of it.
+class Apart {
+ public:
+  Apart();
+  ~Apart();
+  Apart(const Apart&) = delete;
+  Apart& operator=(const Apart&) = delete;
+
+ private:
+  struct Before;
+  std::unique_ptr<Before> before_;  // NULL while the checker is off
+};
+
 // What an operation of the core's own does, in that scope: its stream or, at_once, the host. They do nothing while the checker is off.
 void reads(const char* op, const at::Tensor& tensor);
 void reads_elsewhere(const char* op, const at::Tensor& tensor);  // which lies on another device than the stream's

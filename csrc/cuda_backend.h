@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,9 @@ class CudaGraph {
   virtual void launch() = 0;
   virtual void count(int64_t* nodes, int64_t* kernels, int64_t* copies, int64_t* fills) = 0;
   virtual bool random() const = 0;
+  // While it is captured: how far its generator is, to go back there and draw the same numbers again.
+  virtual uint64_t drawn() const = 0;
+  virtual void set_drawn(uint64_t drawn) = 0;
   // Writes a file for Graphviz.
   virtual void write_dot(const char* path) = 0;
 };

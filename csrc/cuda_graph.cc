@@ -114,6 +114,9 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
 
   bool random() const override { return random_; }
 
+  uint64_t drawn() const override { return captured_generator_states_.begin()->first->offset_intragraph_; }
+  void set_drawn(uint64_t drawn) override { captured_generator_states_.begin()->first->offset_intragraph_ = drawn; }
+
   void count(int64_t* nodes, int64_t* kernels, int64_t* copies, int64_t* fills) override {
     size_t all = 0;
     C10_CUDA_CHECK(cudaGraphGetNodes(graph_, nullptr, &all));

@@ -43,6 +43,13 @@ G& launchable(G* graph) {
   return g;
 }
 
+template <typename G>
+G& capturing(G* graph) {
+  G& g = ct::deref(graph, "graph");
+  if (!g.turn) throw ct::Failure(CT_INVALID_ARGUMENT, "the graph's capture has ended");
+  return g;
+}
+
 c10::Device device_of(const ct_graph_pool* pool) { return pool == nullptr ? c10::Device(c10::kCPU) : pool->device; }
 c10::Device device_of(const ct_graph* graph) { return graph == nullptr ? c10::Device(c10::kCPU) : graph->device; }
 
@@ -99,8 +106,7 @@ ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) noexce
 
 ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older, int32_t* updated) noexcept {
   return ct::executed(x, [&] {
-    ct_graph& g = ct::deref(graph, "graph");
-    if (!g.turn) throw ct::Failure(CT_INVALID_ARGUMENT, "the graph's capture has ended already");
+    ct_graph& g = capturing(graph);
     struct End {
       ~End() { turn.reset(); }
       std::optional<ct::CaptureTurn>& turn;
@@ -111,6 +117,14 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older, int32_t* up
     g.ready = true;
     *updated = taken;
   });
+}
+
+ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) noexcept {
+  return ct::guarded([&] { *out = capturing(graph).graph->drawn(); });
+}
+
+ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) noexcept {
+  return ct::guarded([&] { capturing(graph).graph->set_drawn(drawn); });
 }
 
 void ct_graph_free(ct_graph* graph) noexcept { delete graph; }

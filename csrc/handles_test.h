@@ -271,6 +271,7 @@ class HandlesTest : public ::testing::Test {
     EXPECT_EQ(after.events, before_.events) << "events left";
     EXPECT_EQ(after.slabs, before_.slabs) << "slabs left";
     EXPECT_EQ(after.statuses, before_.statuses) << "statuses left";
+    EXPECT_EQ(after.functions, before_.functions) << "functions left";
     EXPECT_EQ(after.slab_bytes, before_.slab_bytes) << "slab bytes left";
     EXPECT_EQ(after.pinned_bytes, before_.pinned_bytes) << "pinned bytes left";
   }

@@ -9,7 +9,10 @@
 #include "device.h"
 #include "live.h"
 
-ct_status::ct_status(int32_t code, std::string message) : code(code), message(std::move(message)) { ++ct::live().statuses; }
+ct_status::ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause)
+    : code(code), message(std::move(message)), cause(std::move(cause)) {
+  ++ct::live().statuses;
+}
 ct_status::~ct_status() { --ct::live().statuses; }
 
 namespace ct {
@@ -17,15 +20,15 @@ namespace {
 
 // Returned when there is no memory for a status. Never freed, never counted as freed.
 ct_status* out_of_host_memory() noexcept {
-  static ct_status* const status = new ct_status(CT_OUT_OF_MEMORY, "out of host memory");
+  static ct_status* const status = new ct_status(CT_OUT_OF_MEMORY, "out of host memory", nullptr);
   return status;
 }
 // Made at load time, when there is memory.
 [[maybe_unused]] const ct_status* const made_early = (out_of_host_memory(), --live().statuses, nullptr);
 
-ct_status* make(int32_t code, const std::string& message) noexcept {
+ct_status* make(int32_t code, const std::string& message, const std::shared_ptr<const Token>& cause = nullptr) noexcept {
   try {
-    return new ct_status(code, message);
+    return new ct_status(code, message, cause);
   } catch (...) {
     return out_of_host_memory();
   }
@@ -35,7 +38,7 @@ ct_status* classify() noexcept {
   try {
     throw;
   } catch (const Failure& e) {
-    return make(e.code, e.message);
+    return make(e.code, e.message, e.cause);
   } catch (const c10::OutOfMemoryError& e) {
     return make(CT_OUT_OF_MEMORY, e.what_without_backtrace());
   } catch (const c10::NotImplementedError& e) {
@@ -90,6 +93,9 @@ extern "C" {
 int32_t ct_abi_version(void) noexcept { return CT_ABI_VERSION; }
 int32_t ct_status_code(const ct_status* status) noexcept { return status == nullptr ? 0 : status->code; }
 const char* ct_status_message(const ct_status* status) noexcept { return status == nullptr ? "" : status->message.c_str(); }
+uint64_t ct_status_cause(const ct_status* status) noexcept {
+  return status == nullptr || status->cause == nullptr ? 0 : status->cause->number();
+}
 void ct_status_free(ct_status* status) noexcept {
   if (status != ct::out_of_host_memory()) delete status;
 }

@@ -5,16 +5,19 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "cgotorch.h"
+#include "token.h"
 
 struct ct_status {
-  ct_status(int32_t code, std::string message);
+  ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause);
   ~ct_status();
   const int32_t code;
   const std::string message;
+  const std::shared_ptr<const ct::Token> cause;  // or NULL
 };
 
 namespace ct {
@@ -22,10 +25,12 @@ namespace ct {
 // Thrown inside the core where LibTorch has no exception for the case; guarded() turns it into a status.
 class Failure : public std::exception {
  public:
-  Failure(int32_t code, std::string message) : code(code), message(std::move(message)) {}
+  Failure(int32_t code, std::string message, std::shared_ptr<const Token> cause = nullptr)
+      : code(code), message(std::move(message)), cause(std::move(cause)) {}
   const char* what() const noexcept override { return message.c_str(); }
   const int32_t code;
   const std::string message;
+  const std::shared_ptr<const Token> cause;  // what the caller knows of it, or NULL
 };
 
 // The exception in flight as a status, most derived class first. A failure on a CUDA device is checked for the loss of that

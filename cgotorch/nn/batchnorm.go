@@ -54,11 +54,16 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	if o.Training && in.Numel() == int64(m.Channels) {
 		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, of which there is no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
-	if !m.Eval && m.NumBatchesTracked != nil {
+	mean, variance := m.RunningMean, m.RunningVar
+	switch {
+	case m.Eval:
+	case x.Recomputing(): // of a batch that is in them already
+		mean, variance = nil, nil
+	case m.NumBatchesTracked != nil:
 		x.CountLater(m.NumBatchesTracked)
 		if m.CumulativeAverage {
 			o.Momentum = cgotorch.Set(1 / x.Item(m.NumBatchesTracked))
 		}
 	}
-	return x.BatchNorm(in, m.Weight, m.Bias, m.RunningMean, m.RunningVar, o)
+	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }

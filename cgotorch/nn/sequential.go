@@ -10,6 +10,11 @@ import (
 // a value are passed over.
 type Sequential struct {
 	Modules []Child
+	// Recompute is the number of segments, of equally many modules each, of which backward is to find no more than the input: it computes
+	// the rest again, by [cgotorch.Exec.Recompute]. That saves memory for the time of one more forward. 0 keeps everything; more than
+	// there are modules means a segment for each. A module that works in place must not begin a segment. Unlike in PyTorch's
+	// checkpoint_sequential the last segment is one like the others.
+	Recompute int
 }
 
 // NewSequential names its modules 0, 1, ….
@@ -26,12 +31,34 @@ func (s *Sequential) Children() []Child { return s.Modules }
 
 // Forward gives each module the result of the one before it, and returns that of the last.
 func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := in
+	modules := make([]Module, 0, len(s.Modules))
 	for _, c := range s.Modules {
-		if c.Module == nil {
-			continue
+		if c.Module != nil {
+			modules = append(modules, c.Module)
 		}
-		next := c.Module.Forward(x, out)
+	}
+	if s.Recompute < 0 {
+		refuse(x, "nn.Sequential", "Recompute is %d, want a number of segments, or 0 for none", s.Recompute)
+	}
+	if s.Recompute == 0 || !x.GradEnabled() {
+		return chain(x, in, modules)
+	}
+	segments := min(s.Recompute, len(modules))
+	recomputed := make([]Module, segments)
+	for i := range segments {
+		segment := modules[i*len(modules)/segments : (i+1)*len(modules)/segments]
+		recomputed[i] = Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+			return x.Recompute(in, func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return chain(x, in, segment) })
+		})
+	}
+	return chain(x, in, recomputed)
+}
+
+// chain runs modules one after another. Its result is a handle of its own.
+func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
+	out := in
+	for _, m := range modules {
+		next := m.Forward(x, out)
 		if out != in && out != next {
 			out.Close()
 		}

@@ -19,6 +19,9 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 	if o.Classes < 0 || o.Channels < 0 {
 		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default: %w", o.Classes, o.Channels, cgotorch.ErrInvalidArgument))
 	}
+	if o.Recompute < 0 {
+		x.Fail(where, fmt.Errorf("Recompute is %d, want a number of segments, or 0 for none: %w", o.Recompute, cgotorch.ErrInvalidArgument))
+	}
 	if o.Classes == 0 {
 		o.Classes = classes
 	}

@@ -47,6 +47,7 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 			Features:   nn.NewSequential(features...),
 			Classifier: nn.NewSequential(&nn.Dropout{P: dropout}, head),
 		}
+		m.Features.Recompute = b.Recompute
 		b.redrawConvolutions(m)
 		nn.Normal(x, head.Weight, 0, 0.01)
 		nn.Constant(x, head.Bias, 0)

@@ -14,6 +14,10 @@ type Options struct {
 	Classes  int // 0 means 1000, ResNet-20 and MLP: 10
 	Channels int // of the images; 0 means 3
 
+	// ResNet: each layer, MobileNetV2: the features, are so many segments whose activations backward computes again, as in
+	// [nn.Sequential]; 0 means none
+	Recompute int
+
 	ZeroInitResidual bool // ResNet: each block begins as the identity
 	PadShortcut      bool // ResNet-20: shortcuts without parameters (He et al.'s option A) instead of 1x1 convolutions
 

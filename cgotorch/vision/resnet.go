@@ -75,7 +75,9 @@ func (b *builder) layer(block blockOf, in, width, out, depth, stride int) *nn.Se
 	for len(blocks) < depth {
 		blocks = append(blocks, block(b, out, width, out, 1))
 	}
-	return nn.NewSequential(blocks...)
+	layer := nn.NewSequential(blocks...)
+	layer.Recompute = b.Recompute
+	return layer
 }
 
 // finishResNet draws the weights as torchvision does.

@@ -3,6 +3,7 @@ package vision_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -97,6 +98,49 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 	}
 }
 
+// Two steps of training are the same, to the bit, and leave no graph behind.
+func TestOptions_Recompute(t *testing.T) {
+	for _, name := range []string{"mobilenet_v2", "resnet20", "resnet18"} {
+		var want map[string][]float32
+		for _, segments := range []int{0, 1, 2} {
+			got := map[string][]float32{}
+			if err := cgotorch.Seed(5); err != nil {
+				t.Fatal(err)
+			}
+			do(t, func(x *cgotorch.Exec) {
+				m, err := vision.New(x, name, vision.Options{Classes: 4, Recompute: segments})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer nn.Close(m)
+				images, labels := x.Randn(cgotorch.Float32, 2, 3, 32, 32), cgotorch.FromSlice(x, []int64{0, 3})
+				for range 2 {
+					before := cgotorch.LiveHandles()["function"]
+					loss := nn.CrossEntropy(x, m.Forward(x, images), labels, nn.CrossEntropyOptions{})
+					if recomputed := cgotorch.LiveHandles()["function"] - before; (recomputed > 0) != (segments > 0) {
+						t.Errorf("%s: %d segments are to be computed again", name, recomputed)
+					}
+					x.Backward(loss)
+					got["loss"] = append(got["loss"], cgotorch.ToSlice[float32](x, loss)...)
+				}
+				for _, n := range nn.State(m) {
+					if n.Tensor.DType() == cgotorch.Float32 {
+						got[n.Name] = cgotorch.ToSlice[float32](x, n.Tensor)
+					}
+					if g := n.Tensor.Grad(); g != nil {
+						got[n.Name+".grad"] = cgotorch.ToSlice[float32](x, g)
+					}
+				}
+			})
+			if segments == 0 {
+				want = got
+			} else if !maps.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("%s in %d segments learns otherwise", name, segments)
+			}
+		}
+	}
+}
+
 func TestForward_DTypesAndShapes(t *testing.T) {
 	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20"} { // bfloat16 is slow on a CPU
 		do(t, func(x *cgotorch.Exec) {
@@ -134,6 +178,7 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		want    []string
 	}{
 		{"resnet50", vision.Options{Classes: -1}, []string{"vision.NewResNet50", "-1 classes"}},
+		{"resnet18", vision.Options{Recompute: -1}, []string{"vision.NewResNet18", "Recompute is -1"}},
 		{"resnet20", vision.Options{Channels: -2}, []string{"vision.NewResNet20", "-2 channels"}},
 		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.NewMobileNetV2", "Width is -1"}},
 		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},

@@ -63,6 +63,8 @@ enum {
 int32_t ct_status_code(const ct_status* status) CT_NOEXCEPT;
 /* Valid until the status is freed. */
 const char* ct_status_message(const ct_status* status) CT_NOEXCEPT;
+/* The number that a ct_function returned whose failure this is, until the status is freed; 0 for any other. */
+uint64_t ct_status_cause(const ct_status* status) CT_NOEXCEPT;
 void ct_status_free(ct_status* status /* consumed */) CT_NOEXCEPT;
 
 /* Frees text that a function below returned as new. */
@@ -329,6 +331,9 @@ ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) CT_NOE
  * older graph's executable form was updated in its place, after which the older one is only good to be freed. The graph is to be freed
  * in either case. */
 ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older /* or NULL */, int32_t* updated) CT_NOEXCEPT;
+/* During its capture, how many random numbers have been drawn; set back, the same ones come again. */
+ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) CT_NOEXCEPT;
+ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) CT_NOEXCEPT;
 /* Ends a capture that was begun and not ended. */
 void ct_graph_free(ct_graph* graph /* consumed */) CT_NOEXCEPT;
 /* Enqueues the graph's work. Its random numbers follow those that its device's default generator has given. */
@@ -363,6 +368,25 @@ void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out /* borrowed in, new
 ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad /* or NULL */) CT_NOEXCEPT;
 /* Counts a write from outside LibTorch, so that a later backward that needs the old value fails. */
 void ct_tensor_bump_version(const ct_tensor* tensor) CT_NOEXCEPT;
+
+/* ---- Recomputing ----------------------------------------------------------------------------------------------------- */
+
+/* A function of the caller's that maps a tensor to a tensor, as backward needs it: on the thread that runs it, which may be one of
+ * LibTorch's, and inside another call. It must not unwind. */
+typedef struct ct_function {
+  uint64_t token; /* by which the caller knows it, given to both */
+  /* Computes *out from in, and records what it does for backward. Returns 0, or a number for why it failed: ct_status_cause. */
+  uint64_t (*run)(uint64_t token, ct_tensor* in /* consumed */, ct_tensor** out /* new */);
+  /* Called once with the token, and once with each number that run returned, when nothing refers to it any more; on any thread. */
+  void (*release)(uint64_t number);
+} ct_function;
+
+/* Gives a result that was computed from in, with nothing recorded, a place in the graph: *out is that result, and its backward runs f
+ * on a leaf that is equal to in, differentiates what comes of it, accumulates into the leaves that f reads, and passes on the gradient of
+ * in, if in requires one. Of all that lies between in and result the graph keeps in alone. What f makes must have result's shape and
+ * dtype. ct_gradients through it fails. A result that has no derivative, of an integer dtype, is recorded as such. */
+ct_status* ct_recompute(ct_exec x, ct_function f /* consumed */, const ct_tensor* in, const ct_tensor* result, ct_tensor** out)
+    CT_NOEXCEPT;
 
 /* ---- Host slabs ------------------------------------------------------------------------------------------------------ */
 
@@ -425,7 +449,9 @@ void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NO
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 
 typedef struct ct_live {
-  int64_t tensors, streams, events, slabs, statuses, graphs; /* graphs: pools too */
+  int64_t tensors, streams, events, slabs, statuses;
+  int64_t functions; /* of ct_function, and failures of theirs, that have not been released */
+  int64_t graphs;    /* and pools of them */
   int64_t slab_bytes, pinned_bytes;
 } ct_live;
 

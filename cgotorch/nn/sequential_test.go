@@ -1,0 +1,238 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
+)
+
+// onEachDevice is with deterministic operators on CUDA.
+func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
+	t.Run("cpu", func(t *testing.T) { test(t, cgotorch.CPU) })
+	t.Run("cuda:0", func(t *testing.T) {
+		if n, err := cgotorch.CUDACount(); n == 0 {
+			t.Skip(err)
+		}
+		t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+		if err := cgotorch.SetDeterministic(true); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cgotorch.SetDeterministic(false) })
+		test(t, cgotorch.CUDA(0))
+	})
+}
+
+// recomputing is a network with all that could be done twice: buffers, random numbers, work in place, another Sequential.
+func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
+	const channels = 16
+	conv := func(in int) nn.Module {
+		return nn.NewConv2d(x, in, channels, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1)})
+	}
+	norm := func(o nn.BatchNorm2dOptions) nn.Module { return nn.NewBatchNorm2d(x, channels, o) }
+	body := nn.NewSequential(conv(channels), norm(nn.BatchNorm2dOptions{CumulativeAverage: true}), &nn.ReLU{}, &nn.Dropout{P: 0.3})
+	body.Recompute = inner
+	net := nn.NewSequential(
+		conv(3), norm(nn.BatchNorm2dOptions{}), &nn.ReLU{},
+		&nn.Dropout{P: 0.5}, &nn.Residual{Body: body}, norm(nn.BatchNorm2dOptions{NoStatistics: true}),
+		conv(channels), &nn.Dropout{P: 0.2}, nn.NewSequential(norm(nn.BatchNorm2dOptions{}), &nn.ReLU{InPlace: true}),
+		&nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, nn.NewLinear(x, channels, 10, nn.LinearOptions{}))
+	net.Recompute = segments
+	return net
+}
+
+// train runs three steps, and returns the bits of the losses, and of all gradients and tensors of the state behind each.
+func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
+	t.Helper()
+	if err := cgotorch.Seed(3); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string][]byte{}
+	if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		see := func(name string, v *cgotorch.Tensor) {
+			for _, f := range cgotorch.ToSlice[float32](x, x.To(v, cgotorch.Float32)) {
+				seen[name] = fmt.Appendf(seen[name], "%08x", math.Float32bits(f))
+			}
+		}
+		net := recomputing(x, segments, inner)
+		defer nn.Close(net)
+		sgd, err := optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: nn.Parameters(net)})
+		if err != nil {
+			return err
+		}
+		defer sgd.Close()
+		forward := x
+		if autocast {
+			forward = x.Autocast(cgotorch.BFloat16)
+		}
+		for step := range 3 {
+			images := x.Randn(cgotorch.Float32, 4, 3, 12, 12)
+			labels := cgotorch.FromSlice(x, []int64{1, 2, 3, 4})
+			logits := net.Forward(forward, images)
+			loss := nn.CrossEntropy(forward, logits, labels, nn.CrossEntropyOptions{})
+			nn.ZeroGrad(net)
+			x.Backward(loss)
+			see(fmt.Sprint("loss ", step), loss)
+			for _, n := range nn.State(net) {
+				if g := n.Tensor.Grad(); g != nil {
+					see(fmt.Sprintf("gradient of %s, step %d", n.Name, step), g)
+				}
+			}
+			sgd.Step(x)
+			for _, n := range nn.State(net) {
+				see(fmt.Sprintf("%s, step %d", n.Name, step), n.Tensor)
+			}
+		}
+		see("next random number", x.Randn(cgotorch.Float32, 1))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return seen
+}
+
+// Whatever is computed again, losses, gradients, weights, buffers and random numbers are those of the plain step, to the bit.
+func TestSequential_Recompute(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		for _, autocast := range []bool{false, true} {
+			want := train(t, d, autocast, 0, 0)
+			for name := range want {
+				if len(want[name]) == 0 {
+					t.Errorf("%s is empty", name)
+				}
+			}
+			train(t, d, autocast, 1, 0) // LibTorch's thread for the device counts as a goroutine once it has called Go
+			leaktest.Check(t, cgotorch.LiveHandles)
+			for _, c := range [][2]int{{1, 0}, {2, 0}, {4, 0}, {100, 0}, {0, 1}, {4, 4}} {
+				got := train(t, d, autocast, c[0], c[1])
+				for name := range want {
+					if string(got[name]) != string(want[name]) {
+						t.Errorf("autocast %v, %v segments: %s differs", autocast, c, name)
+					}
+				}
+				if len(got) != len(want) {
+					t.Errorf("got %d values, want %d", len(got), len(want))
+				}
+			}
+		}
+	})
+}
+
+// A stack of layers keeps the memory of one of its segments, and the borders of the others.
+func TestSequential_Recompute_Memory(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		if _, err := d.Memory(); err != nil {
+			t.Fatal(err)
+		}
+		const layers, bytes = 16, 4 * 8 * 64 * 64 * 4
+		peak := func(segments int) (most int64) {
+			if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				var modules []nn.Module
+				for range layers {
+					modules = append(modules, nn.NewSequential(
+						nn.NewConv2d(x, 8, 8, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1)}), nn.NewBatchNorm2d(x, 8, nn.BatchNorm2dOptions{}), &nn.ReLU{}))
+				}
+				net := nn.NewSequential(modules...)
+				net.Recompute = segments
+				defer nn.Close(net)
+				for range 2 { // in the first one libraries make room for themselves
+					in := x.Ones(cgotorch.Float32, 4, 8, 64, 64)
+					if err := d.ResetPeakMemory(); err != nil {
+						return err
+					}
+					before, err := d.Memory()
+					if err != nil {
+						return err
+					}
+					x.Tidy(func() *cgotorch.Tensor {
+						out := net.Forward(x, in)
+						loss := x.Sum(out)
+						out.Close()
+						x.Backward(loss)
+						return nil
+					})
+					after, err := d.Memory()
+					if err != nil {
+						return err
+					}
+					most = after.PeakAllocated - before.Allocated
+					in.Close()
+					nn.ZeroGrad(net)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return most
+		}
+		plain, four := peak(0), peak(4)
+		t.Logf("%d KiB, in 4 segments %d KiB", plain>>10, four>>10)
+		// Of each layer the plain step keeps two results, of its convolution and its ReLU; four segments keep a border each, and those of
+		// the layers of one segment. What is needed meanwhile is the same, and a library's own memory.
+		if plain-four < (2*layers-4-2*layers/4-4)*bytes {
+			t.Errorf("a peak of %d bytes, in 4 segments %d; a layer's image has %d", plain, four, bytes)
+		}
+	})
+}
+
+func TestSequential_Recompute_Refused(t *testing.T) {
+	in := func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Ones(cgotorch.Float32, 2) }
+	err := try(t, func(x *cgotorch.Exec) {
+		(&nn.Sequential{Recompute: -1}).Forward(x, in(x))
+	})
+	wantError(t, err, "nn.Sequential", "-1")
+	err = try(t, func(x *cgotorch.Exec) {
+		net := nn.NewSequential(nn.Func(addOne), &nn.ReLU{InPlace: true})
+		net.Recompute = 2
+		net.Forward(x, in(x))
+	})
+	wantError(t, err, "Exec.Recompute", "in place", "sequential_test.go")
+}
+
+func TestSequential_Recompute_NothingToDo(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		in := x.Ones(cgotorch.Float32, 2)
+		before := cgotorch.LiveHandles()
+		for _, s := range []*nn.Sequential{{Recompute: 2}, {Recompute: 2, Modules: []nn.Child{{Name: "0"}}}} {
+			out := s.Forward(x, in)
+			if out == in {
+				t.Error("the result is the input's handle")
+			}
+			out.Close()
+		}
+		net := nn.NewSequential(nn.Func(addOne))
+		net.Recompute = 1
+		net.Forward(x.NoGrad(), in).Close()
+		if got := cgotorch.LiveHandles(); !maps.Equal(got, before) {
+			t.Errorf("handles %v, want %v", got, before)
+		}
+	})
+}
+
+// What fails in the second call says where in the program the module was called.
+func TestSequential_Recompute_Failure(t *testing.T) {
+	err := try(t, func(x *cgotorch.Exec) {
+		weight := x.Ones(cgotorch.Float32, 2, 2)
+		if err := weight.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+		linear := &nn.Linear{Weight: weight}
+		net := nn.NewSequential(linear)
+		net.Recompute = 1
+		loss := x.Sum(net.Forward(x, x.Ones(cgotorch.Float32, 1, 2)))
+		linear.Weight = x.Ones(cgotorch.Float32, 3, 3)
+		x.Backward(loss)
+	})
+	wantError(t, err, "Exec.Backward(float32[])", "aten::linear(float32[1 2], float32[3 3]")
+	var outer, inner *cgotorch.Error
+	if !errors.As(err, &outer) || !errors.As(outer.Err, &inner) || !strings.Contains(inner.Caller, "sequential_test.go") || inner.Caller == outer.Caller {
+		t.Errorf("got %v, want the line of Forward and that of Backward", err)
+	}
+}

@@ -1,0 +1,273 @@
+package cgotorch
+
+// #include "cgotorch.h"
+//
+// uint64_t recomputeAgain(uint64_t token, ct_tensor* in, ct_tensor** out);
+// void recomputeRelease(uint64_t number);
+import "C"
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+	"runtime"
+	"runtime/cgo"
+	"strconv"
+)
+
+// Recompute returns fn(x, in) and lets the graph keep no more of it than in: [Exec.Backward] calls fn again for the tensors that
+// it needs, and frees them. What is kept, and the memory of a training step, is less; the step takes one more forward of fn.
+// Losses, gradients and buffers are those of the plain call, to the bit, where the operators of fn are deterministic.
+//
+// fn is called twice and must compute the same both times, from in and from leaves such as parameters, whose gradients accumulate;
+// a tensor with a graph of its own must be in. Tensors that fn makes are freed when it returns, but its result. The first call is
+// without gradients. The second has an Exec of its own over the same [Stream], with x's autocast, and the random numbers of the
+// first. There [Exec.Recomputing] is true, so that what fn writes beside its result is written once, and [Exec.AtEnd] fails. fn runs
+// in the Do of the Backward then, on whatever goroutine and thread LibTorch's backward comes from: it must use the Exec that it is given,
+// and not x. It must not write in: a first operator in place is an error.
+//
+// An error, a panic or Goexit in the second call is that of the Backward. Random numbers come from the device's one generator: if
+// another stream draws from it while fn does, so that fn's cannot be told, the Backward fails. [Exec.Gradients] cannot go through
+// a Recompute. Without gradients Recompute only calls fn. fn may call Recompute.
+func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
+	const op = "Exec.Recompute"
+	x.checkThread(op)
+	x.open(op, in)
+	if !x.GradEnabled() {
+		return fn(x, in)
+	}
+	r := &recomputation{fn: fn, stream: x.stream, graph: x.s.graph, native: x.c.stream, autocast: x.c.autocast, from: x.s.callers()}
+	r.lent = x.s.lent[uint64(in.info().storage)]
+	return x.Tidy(func() *Tensor {
+		version, before := in.Version(), r.generators(x, op)
+		y := fn(x.NoGrad(), in)
+		x.open(op, y)
+		x.open(op, in)
+		if in.Version() != version {
+			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+				Message: "the function has written its input, from which it is to be computed again: its first operator must not be in place"})
+		}
+		for i, after := range r.generators(x, op) {
+			if !bytes.Equal(before[i].state, after.state) {
+				r.draws = append(r.draws, draws{before[i], after.state})
+			}
+		}
+		return r.record(x, op, in, y)
+	})
+}
+
+// Recomputing reports whether x is that of a second call, by [Exec.Recompute]. A module that changes something of its own in Forward,
+// such as running statistics, must not do so again then.
+func (x *Exec) Recomputing() bool { return x.s.recomputing }
+
+// A recomputation is what backward needs to call a function again. The graph holds it, by a cgo.Handle.
+type recomputation struct {
+	fn       func(x *Exec, in *Tensor) *Tensor
+	stream   *Stream
+	graph    *graphWork   // that x's work was for, or nil
+	native   *C.ct_stream // the graph's, which stands in for stream
+	autocast C.int32_t
+	draws    []draws
+	lent     string    // whose in is, as of Exec.Lend
+	from     []uintptr // the callers of Recompute
+}
+
+// generator is the default generator of a device.
+type generator struct {
+	device Device
+	state  []byte
+}
+
+// draws are the random numbers of the first call: a generator's state before, and after.
+type draws struct {
+	generator
+	after []byte
+}
+
+// generators returns those that fn can draw from.
+func (r *recomputation) generators(x *Exec, op string) []generator {
+	gs := []generator{{device: CPU}}
+	if x.Device().IsCUDA() {
+		gs = append(gs, generator{device: x.Device()})
+	}
+	for i := range gs {
+		var err error
+		if gs[i].state, err = r.generatorState(gs[i].device); err != nil {
+			x.Fail(op, err)
+		}
+	}
+	return gs
+}
+
+// record gives y its place in the graph.
+func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
+	f := C.ct_function{
+		token: C.uint64_t(cgo.NewHandle(r)), run: (*[0]byte)(C.recomputeAgain), release: (*[0]byte)(C.recomputeRelease),
+	}
+	var out *C.ct_tensor
+	defer runtime.KeepAlive([2]*Tensor{in, y})
+	x.must(op, C.ct_recompute(x.c, f, in.h, y.h, &out), in, y)
+	return x.s.own(out)
+}
+
+//export recomputeAgain
+func recomputeAgain(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint64_t {
+	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
+	if end != (outcome{}) {
+		return C.uint64_t(cgo.NewHandle(end))
+	}
+	*out = y
+	return 0
+}
+
+//export recomputeRelease
+func recomputeRelease(number C.uint64_t) { cgo.Handle(number).Delete() }
+
+// again calls the function, on the calling thread, in a scope of its own. It returns a handle of the result where the outcome is that
+// of a function which has returned.
+func (r *recomputation) again(in *C.ct_tensor) (result *C.ct_tensor, end outcome) {
+	h, done, err := r.on()
+	if err != nil {
+		freeTensor(in)
+		return nil, outcome{err: err}
+	}
+	defer done()
+	s := &scope{stream: r.stream, thread: uint64(C.ct_thread_id()), graph: r.graph, recomputing: true, from: r.from}
+	// On a thread of LibTorch's too a Do inside this one is an error and no deadlock.
+	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
+		defer workers.Delete(s.thread)
+	}
+	x := newExec(s, r.stream, h)
+	x.c.autocast = r.autocast
+	callContained(func() {
+		s.run(&end, func() error {
+			t := s.own(in)
+			if r.lent != "" {
+				s.lent = map[uint64]string{uint64(t.info().storage): r.lent}
+			}
+			return r.drawAgain(func() error {
+				y := r.fn(x, t)
+				x.open("Exec.Recompute", y)
+				result = C.ct_tensor_alias(y.h)
+				return nil
+			})
+		})
+	})
+	if end != (outcome{}) {
+		C.ct_tensor_free(result)
+		result = nil
+	}
+	return result, end
+}
+
+// on is the stream for the second call; done is to be called after it.
+func (r *recomputation) on() (h *C.ct_stream, done func(), err error) {
+	const op = "Exec.Recompute"
+	switch {
+	case r.graph == nil:
+		h, err = r.stream.use(op)
+		return h, r.stream.unuse, err
+	case r.graph.capturing && r.graph.h == nil:
+		return nil, nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the capture that it was called in"}
+	}
+	return r.native, func() {}, nil
+}
+
+// generatorState is that of the device's generator or, in a capture, how far the graph's own is.
+func (r *recomputation) generatorState(d Device) ([]byte, error) {
+	if r.graph == nil || !r.graph.capturing || !d.IsCUDA() {
+		return GeneratorState(d)
+	}
+	var drawn C.uint64_t
+	if err := check("Exec.Recompute", C.ct_graph_drawn(r.graph.h, &drawn)); err != nil {
+		return nil, err
+	}
+	return strconv.AppendUint(nil, uint64(drawn), 10), nil
+}
+
+func (r *recomputation) setGeneratorState(d Device, state []byte) error {
+	if r.graph == nil || !r.graph.capturing || !d.IsCUDA() {
+		return SetGeneratorState(d, state)
+	}
+	drawn, err := strconv.ParseUint(string(state), 10, 64)
+	if err != nil {
+		return err
+	}
+	return check("Exec.Recompute", C.ct_graph_set_drawn(r.graph.h, C.uint64_t(drawn)))
+}
+
+// drawAgain calls fn with the generators as they were before the first call, and puts them back.
+func (r *recomputation) drawAgain(fn func() error) error {
+	for _, d := range r.draws {
+		now, err := r.generatorState(d.device)
+		if err == nil {
+			err = r.setGeneratorState(d.device, d.state)
+		}
+		if err != nil {
+			return err
+		}
+		defer r.setGeneratorState(d.device, now)
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	for _, d := range r.draws {
+		now, err := r.generatorState(d.device)
+		if err != nil {
+			return err
+		}
+		// Where nothing was drawn, another stream alone drew during the first call.
+		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
+			return &Error{Op: "Exec.Recompute", Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame),
+				Message: "the function drew other random numbers than the first time: it decided otherwise, or another stream drew from the generator of " +
+					d.device.String() + " meanwhile"}
+		}
+	}
+	return nil
+}
+
+// callContained calls fn, which must not panic, on the calling thread. A Goexit in it ends there, as it must not go on into C++: it
+// becomes a panic of the coroutine's, which is recovered from.
+func callContained(fn func()) {
+	next, _ := iter.Pull(func(func(struct{}) bool) {
+		returned := false
+		defer func() {
+			if !returned {
+				panic(errExited)
+			}
+		}()
+		fn()
+		returned = true
+	})
+	defer func() {
+		if r := recover(); r != nil && r != error(errExited) {
+			panic(r)
+		}
+	}()
+	next()
+}
+
+var errExited = errors.New("runtime.Goexit in a function that was called again")
+
+// differentiated ends a call that ran a backward from roots: as the function ended, where one that was called again did not return.
+func (x *Exec) differentiated(op string, status *C.ct_status, roots []*Tensor) {
+	cause := C.ct_status_cause(status)
+	if cause == 0 {
+		x.must(op, status, roots...)
+		return
+	}
+	end := cgo.Handle(cause).Value().(outcome)
+	e := statusError(op, status)
+	e.Shapes = describeTensors(roots)
+	switch {
+	case end.exited:
+		runtime.Goexit()
+	case end.panicked != nil:
+		panic(end.panicked)
+	}
+	var of *Error
+	if e.Code, e.Err = 0, end.err; errors.As(end.err, &of) {
+		e.Code = of.Code
+	}
+	x.s.fail(e)
+}

@@ -1,0 +1,644 @@
+package cgotorch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// checkRecomputeLeaks is checkLeaks. A thread of LibTorch's that has called Go once counts as a goroutine for as long as it lives, so
+// those that a deep nest needs do so before.
+func checkRecomputeLeaks(t *testing.T) {
+	t.Helper()
+	for _, d := range devices(t) {
+		do(t, d, func(x *Exec) {
+			in := leaf(t, x, 1, 2)
+			x.Backward(x.Sum(nest(x, in, 70, func(x *Exec, in *Tensor) *Tensor { return x.Neg(in) })))
+		})
+	}
+	checkLeaks(t)
+}
+
+// nest is the function inside of depth calls of Recompute, each of which adds 1.
+func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
+	if depth == 0 {
+		return fn(x, in)
+	}
+	return x.Recompute(in, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(nest(x, in, depth-1, fn), 1) })
+}
+
+// squares is (in*w)^2 in steps whose intermediates backward needs.
+func squares(w *Tensor) func(x *Exec, in *Tensor) *Tensor {
+	return func(x *Exec, in *Tensor) *Tensor {
+		product := x.Mul(in, w)
+		return x.Mul(product, product)
+	}
+}
+
+func TestRecompute(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for _, wanted := range []bool{true, false} {
+			do(t, d, func(x *Exec) {
+				in, w := FromSlice(x, []float32{1, 2}), leaf(t, x, 3, 5)
+				in.SetRequiresGrad(wanted)
+				var calls []bool
+				before := LiveHandles()
+				y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
+					calls = append(calls, x.Recomputing())
+					if x.GradEnabled() != x.Recomputing() || in.RequiresGrad() != wanted && x.Recomputing() {
+						t.Errorf("grad mode %v, an input that requires a gradient %v, in call %d", x.GradEnabled(), in.RequiresGrad(), len(calls))
+					}
+					return squares(w)(x, in)
+				})
+				if got := LiveHandles(); got["tensor"] != before["tensor"]+1 || got["function"] != before["function"]+1 {
+					t.Errorf("after Recompute %v, before %v", got, before)
+				}
+				if !y.RequiresGrad() {
+					t.Error("the result requires no gradient")
+				}
+				equal(t, x, y, []float32{9, 100})
+				loss := x.Sum(y)
+				y.Close()
+				x.Backward(loss)
+				equal(t, x, w.Grad(), []float32{6, 40})
+				if wanted {
+					equal(t, x, in.Grad(), []float32{18, 100})
+				} else if in.Grad() != nil {
+					t.Error("an input that requires no gradient has one")
+				}
+				if !slices.Equal(calls, []bool{false, true}) {
+					t.Errorf("calls with Recomputing %v", calls)
+				}
+				if got := LiveHandles()["function"]; got != before["function"] {
+					t.Errorf("%d functions after Backward, %d before", got, before["function"])
+				}
+			})
+		}
+	})
+}
+
+// Whatever the function returns, the result is a tensor of its own with the plain call's gradients.
+func TestRecompute_Results(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			w := leaf(t, x, 3, 5)
+			for name, fn := range map[string]func(x *Exec, in *Tensor) *Tensor{
+				"in itself":      func(_ *Exec, in *Tensor) *Tensor { return in },
+				"an alias of in": func(x *Exec, in *Tensor) *Tensor { return x.Alias(in) },
+				"a view of in":   func(x *Exec, in *Tensor) *Tensor { return x.Reshape(in, 2, 1) },
+				"a leaf":         func(*Exec, *Tensor) *Tensor { return w },
+				"a constant":     func(x *Exec, in *Tensor) *Tensor { return x.Ones(Float32, 2) },
+				"integers":       func(x *Exec, in *Tensor) *Tensor { return x.Ones(Int64, 2) },
+			} {
+				var got, want [2][]float32
+				for i, call := range []func(in *Tensor) *Tensor{
+					func(in *Tensor) *Tensor { return fn(x, in) },
+					func(in *Tensor) *Tensor { return x.Recompute(in, fn) },
+				} {
+					a := leaf(t, x, 1, 2)
+					in := x.Mul(a, a)
+					y := call(in)
+					if i == 1 && (y == in || y == w) {
+						t.Errorf("%s: the result is the function's own handle", name)
+					}
+					x.Backward(x.Add(x.Sum(y), x.Sum(in)))
+					values := [2][]float32{ToSlice[float32](x, a.Grad())}
+					if w.Grad() != nil {
+						values[1] = ToSlice[float32](x, w.Grad())
+					}
+					w.SetGrad(nil)
+					if i == 0 {
+						want = values
+					} else {
+						got = values
+					}
+					if in.Closed() {
+						t.Errorf("%s: the input is closed", name)
+					}
+				}
+				if !slices.Equal(got[0], want[0]) || !slices.Equal(got[1], want[1]) {
+					t.Errorf("%s: gradients %v, want %v", name, got, want)
+				}
+			}
+		})
+	})
+}
+
+func TestRecompute_WithoutGradients(t *testing.T) {
+	checkLeaks(t)
+	do(t, CPU, func(x *Exec) {
+		w := leaf(t, x, 3, 5)
+		before := LiveHandles()["function"]
+		y := x.NoGrad().Recompute(FromSlice(x, []float32{1, 2}), squares(w))
+		equal(t, x, y, []float32{9, 100})
+		if y.RequiresGrad() || LiveHandles()["function"] != before {
+			t.Error("something was recorded")
+		}
+	})
+}
+
+func TestRecompute_Autocast(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			w := x.Ones(Float32, 2, 2)
+			w.SetRequiresGrad(true)
+			var dtypes []DType
+			y := x.Autocast(BFloat16).Recompute(w, func(x *Exec, in *Tensor) *Tensor {
+				y := x.MM(in, w)
+				dtypes = append(dtypes, y.DType())
+				return y
+			})
+			x.Backward(x.Sum(y))
+			if !slices.Equal(dtypes, []DType{BFloat16, BFloat16}) {
+				t.Errorf("computed in %v", dtypes)
+			}
+			equal(t, x, w.Grad(), []float32{4, 4, 4, 4}, 2, 2)
+		})
+	})
+}
+
+// The second call draws what the first one drew, and what is drawn afterwards is what the plain call would leave.
+func TestRecompute_RandomNumbers(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			fn := func(x *Exec, in *Tensor) *Tensor { return x.Dropout(x.Dropout(in, 0.5, true), 0.25, true) }
+			var grads, next [2][]float32
+			for i, recompute := range []bool{false, true} {
+				if err := Seed(7); err != nil {
+					t.Fatal(err)
+				}
+				in := x.Ones(Float32, 1000)
+				in.SetRequiresGrad(true)
+				var y *Tensor
+				if recompute {
+					y = x.Recompute(in, fn)
+				} else {
+					y = fn(x, in)
+				}
+				x.Dropout(y, 0.5, true)
+				x.Backward(x.Sum(y))
+				grads[i] = ToSlice[float32](x, in.Grad())
+				next[i] = ToSlice[float32](x, x.Dropout(in, 0.5, true))
+			}
+			if !slices.Equal(grads[0], grads[1]) || !slices.Contains(grads[0], 0) {
+				t.Error("other masks than those of the plain call")
+			}
+			if !slices.Equal(next[0], next[1]) {
+				t.Error("the generator is not where the plain call leaves it")
+			}
+		})
+	})
+}
+
+// Draws that the second call cannot repeat make no wrong gradient.
+func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		state := func() []byte {
+			s, err := GeneratorState(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		var before []byte
+		err := tryDo(t, d, func(x *Exec) {
+			in := leaf(t, x, 1, 2)
+			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
+				if x.Recomputing() {
+					x.Dropout(in, 0.5, true)
+				}
+				return x.Dropout(in, 0.5, true)
+			})
+			before = state()
+			x.Backward(x.Sum(y))
+		})
+		wantError(t, err, ErrInvalidArgument, "Exec.Backward", "other random numbers", d.String(), "recompute_test.go")
+		if !bytes.Equal(state(), before) {
+			t.Error("the generator was not put back")
+		}
+		do(t, d, func(x *Exec) { // others drew, fn did not
+			in := leaf(t, x, 1, 2)
+			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
+				if !x.Recomputing() {
+					x.Dropout(in, 0.5, true)
+				}
+				return x.Mul(in, in)
+			})
+			x.Backward(x.Sum(y))
+			equal(t, x, in.Grad(), []float32{2, 4})
+		})
+	})
+}
+
+// A deep nest: LibTorch runs what lies deeper than 60 backwards on threads of its own.
+func TestRecompute_Nested(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for _, depth := range []int{2, 70} {
+			do(t, d, func(x *Exec) {
+				threads := map[uint64]bool{}
+				in := leaf(t, x, 1, 2)
+				y := nest(x, in, depth, func(x *Exec, in *Tensor) *Tensor {
+					threads[x.s.thread] = true
+					return x.Mul(in, in)
+				})
+				equal(t, x, y, []float32{1 + float32(depth), 4 + float32(depth)})
+				x.Backward(x.Sum(y))
+				equal(t, x, in.Grad(), []float32{2, 4})
+				for thread := range threads {
+					if _, known := workers.Load(thread); known && thread != x.s.thread {
+						t.Error("a thread of LibTorch's is taken for a stream's")
+					}
+				}
+				if depth == 70 && len(threads) < 2 {
+					t.Error("everything ran on one thread")
+				}
+			})
+		}
+	})
+}
+
+func TestRecompute_BackwardTwice(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		err := tryDo(t, d, func(x *Exec) {
+			w := leaf(t, x, 3, 5)
+			loss := x.Sum(x.Recompute(x.Ones(Float32, 2), squares(w)))
+			x.BackwardWith(BackwardOptions{RetainGraph: true}, loss)
+			x.Backward(loss)
+			equal(t, x, w.Grad(), []float32{12, 20})
+			x.Backward(loss)
+		})
+		wantError(t, err, ErrInvalidArgument, "Exec.Backward(float32[]", "a second time", "recompute_test.go")
+		err = tryDo(t, d, func(x *Exec) { // the graph above it keeps nothing, so that the node is what refuses
+			w := leaf(t, x, 3, 5)
+			y := x.Recompute(x.Ones(Float32, 2), squares(w))
+			o := BackwardOptions{Grads: []*Tensor{x.Ones(Float32, 2)}}
+			x.BackwardWith(o, y)
+			x.BackwardWith(o, y)
+		})
+		wantError(t, err, ErrInvalidArgument, "Exec.Backward(float32[2]", "a second time")
+	})
+}
+
+// A loss that is kept is differentiated in a later Do, of another stream.
+func TestRecompute_InALaterDo(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		a, b := newStream(t, d), newStream(t, d)
+		var loss, w *Tensor
+		var made *Event
+		if err := a.Do(func(x *Exec) error {
+			w = x.Keep(leaf(t, x, 3, 5))
+			loss = x.Keep(x.Sum(x.Recompute(x.Ones(Float32, 2), squares(w))))
+			made = x.Record()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer made.Close()
+		if err := b.Do(func(x *Exec) error {
+			x.Wait(made)
+			x.Backward(loss)
+			equal(t, x, w.Grad(), []float32{6, 10})
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		loss.Close()
+		w.Close()
+	})
+}
+
+func TestRecompute_AfterItsStreamIsClosed(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s, err := NewStream(d, StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var loss *Tensor
+		if err := s.Do(func(x *Exec) error {
+			w := leaf(t, x, 3, 5)
+			loss = x.Keep(x.Sum(x.Recompute(x.Ones(Float32, 2), squares(w))))
+			x.Keep(w).Close()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		s.Synchronize()
+		s.Close()
+		wantError(t, tryDo(t, d, func(x *Exec) { x.Backward(loss) }), ErrClosed, "Exec.Backward", "the stream is closed")
+		loss.Close()
+	})
+}
+
+func TestRecompute_GraphFreedWithoutBackward(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		before := LiveHandles()["function"]
+		var kept *Tensor
+		do(t, d, func(x *Exec) {
+			w := leaf(t, x, 3, 5)
+			x.Recompute(x.Ones(Float32, 2), squares(w))
+			kept = x.Keep(x.Recompute(x.Ones(Float32, 2), squares(w)))
+		})
+		if got := LiveHandles()["function"]; got != before+1 {
+			t.Errorf("%d functions behind the Do, %d before", got, before)
+		}
+		freed := make(chan struct{})
+		go func() { kept.Close(); close(freed) }()
+		<-freed
+		if got := LiveHandles()["function"]; got != before {
+			t.Errorf("%d functions behind Close, %d before", got, before)
+		}
+	})
+}
+
+// failingAgain has the function end in one way in its second call.
+func failingAgain(fail func(x *Exec, in *Tensor)) func(x *Exec, in *Tensor) *Tensor {
+	return func(x *Exec, in *Tensor) *Tensor {
+		if x.Recomputing() {
+			x.Neg(in)
+			fail(x, in)
+		}
+		return x.Mul(in, in)
+	}
+}
+
+var errOwn = errors.New("an error of the program's own")
+
+func TestRecompute_Failures(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for name, c := range map[string]struct {
+			fail func(x *Exec, in *Tensor)
+			want error
+			text string
+		}{
+			"operator":  {func(x *Exec, in *Tensor) { x.MM(in, in) }, ErrInvalidArgument, "aten::mm(float32[2], float32[2]"},
+			"recovered": {func(x *Exec, in *Tensor) { _ = failureOf(func() { x.MM(in, in) }) }, ErrInvalidArgument, "aten::mm"},
+			"own error": {func(x *Exec, in *Tensor) { x.Fail("own", errOwn) }, errOwn, "own at "},
+			"at end":    {func(x *Exec, in *Tensor) { x.AtEnd(func() {}) }, ErrUnsupported, "Exec.AtEnd"},
+			"a Do": {func(x *Exec, in *Tensor) {
+				if err := x.Stream().Do(func(*Exec) error { return nil }); err != nil {
+					x.Fail("own", err)
+				}
+			}, ErrMisuse, "a Do inside a Do"},
+			"in place": {func(x *Exec, in *Tensor) { x.NegInPlace(in) }, ErrInvalidArgument, "place"},
+			"memory":   {func(x *Exec, in *Tensor) { x.Zeros(Float32, 1<<40) }, ErrOutOfMemory, "aten::zeros"},
+			"nested Backward": {func(x *Exec, in *Tensor) {
+				x.Backward(x.Sum(x.Recompute(in, failingAgain(func(x *Exec, in *Tensor) { x.MM(in, in) }))))
+			}, ErrInvalidArgument, "aten::mm"},
+		} {
+			for _, depth := range []int{1, 2, 65} {
+				t.Run(fmt.Sprintf("%s/depth=%d", name, depth), func(t *testing.T) {
+					before := LiveHandles()["function"]
+					err := tryDo(t, d, func(x *Exec) {
+						in := leaf(t, x, 1, 2)
+						x.Backward(x.Sum(nest(x, in, depth, failingAgain(c.fail))))
+						t.Error("Backward returned")
+					})
+					wantError(t, err, c.want, "cgotorch: Exec.Backward", "recompute_test.go", c.text)
+					if got := LiveHandles()["function"]; got != before {
+						t.Errorf("%d functions behind the failure, %d before", got, before)
+					}
+					// The thread is as it was.
+					do(t, d, func(x *Exec) {
+						in := leaf(t, x, 1, 2)
+						x.Backward(x.Sum(x.Recompute(in, squares(in))))
+						equal(t, x, in.Grad(), []float32{4, 32})
+					})
+				})
+			}
+		}
+	})
+}
+
+func TestRecompute_FirstCallFails(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for text, fn := range map[string]func(x *Exec, in *Tensor) *Tensor{
+			"aten::mm":              func(x *Exec, in *Tensor) *Tensor { return x.MM(in, in) },
+			"the tensor is nil":     func(x *Exec, in *Tensor) *Tensor { return nil },
+			"the tensor is closed":  func(x *Exec, in *Tensor) *Tensor { y := x.Neg(in); y.Close(); return y },
+			"has written its input": func(x *Exec, in *Tensor) *Tensor { return x.NegInPlace(in) },
+		} {
+			err := tryDo(t, d, func(x *Exec) { x.Recompute(x.Ones(Float32, 2), fn) })
+			var e *Error
+			if !errors.As(err, &e) || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "recompute_test.go") {
+				t.Errorf("got error %v, want %q in it", err, text)
+			}
+		}
+	})
+}
+
+func TestRecompute_OtherShapeTheSecondTime(t *testing.T) {
+	checkLeaks(t)
+	err := tryDo(t, CPU, func(x *Exec) {
+		y := x.Recompute(leaf(t, x, 1, 2), func(x *Exec, in *Tensor) *Tensor {
+			if x.Recomputing() {
+				return x.Sum(in)
+			}
+			return x.Neg(in)
+		})
+		x.Backward(x.Sum(y))
+	})
+	wantError(t, err, ErrInvalidArgument, "Exec.Backward", "what was computed again is Float[]", "Float[2] on cpu the first time")
+}
+
+func TestRecompute_InputWrittenSince(t *testing.T) {
+	checkLeaks(t)
+	err := tryDo(t, CPU, func(x *Exec) {
+		in, w := x.Ones(Float32, 2), leaf(t, x, 3, 5)
+		loss := x.Sum(x.Recompute(in, squares(w)))
+		x.FillInPlace(in, 2.0)
+		x.Backward(loss)
+	})
+	wantError(t, err, ErrInvalidArgument, "Exec.Backward", "modified by an inplace operation")
+}
+
+func TestRecompute_Gradients(t *testing.T) {
+	checkLeaks(t)
+	err := tryDo(t, CPU, func(x *Exec) {
+		in := leaf(t, x, 1, 2)
+		x.Gradients([]*Tensor{x.Sum(x.Recompute(in, squares(in)))}, []*Tensor{in}, GradientOptions{})
+	})
+	wantError(t, err, ErrUnsupported, "Exec.Gradients", "computed again")
+}
+
+// A panic is raised in the caller of Do, with its value and its first stack.
+func TestRecompute_Panic(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		p, ok := panicOf(func() {
+			s.Do(func(x *Exec) error {
+				in := leaf(t, x, 1, 2)
+				x.Backward(x.Sum(x.Recompute(in, failingAgain(panics))))
+				return nil
+			})
+		}).(*Panic)
+		if !ok || p.Value != errOwn || !strings.Contains(string(p.Stack), "cgotorch.panics") {
+			t.Errorf("got %v", p)
+		}
+		if err := s.Do(func(x *Exec) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func panics(*Exec, *Tensor) { panic(errOwn) }
+
+// Goexit ends the caller of Do; what C++ has on its stack is left in order.
+func TestRecompute_Goexit(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		var deferred, returned bool
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.Do(func(x *Exec) error {
+				defer func() { deferred = true }()
+				in := leaf(t, x, 1, 2)
+				x.Backward(x.Sum(x.Recompute(in, failingAgain(func(*Exec, *Tensor) { runtime.Goexit() }))))
+				return nil
+			})
+			returned = true
+		}()
+		within(t, func() { <-ended })
+		if !deferred || returned {
+			t.Errorf("the Do's deferred function ran: %v; Do returned: %v", deferred, returned)
+		}
+		do(t, d, func(x *Exec) {
+			in := leaf(t, x, 1, 2)
+			x.Backward(x.Sum(x.Recompute(in, squares(in))))
+			equal(t, x, in.Grad(), []float32{4, 32})
+		})
+	})
+}
+
+// The stream checker sees the second call where the first one was: on its stream, which backward has made wait.
+func TestRecompute_CheckStreams(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		for name, c := range map[string]struct {
+			early bool // what the function reads is written before its first call is done
+			third bool // the second call uses a third stream, without a wait
+			want  bool
+		}{
+			"ordered":         {},
+			"written early":   {early: true, want: true},
+			"on other stream": {third: true, want: true},
+		} {
+			checkRecomputeLeaks(t)
+			var found []*StreamRace
+			stop, err := CheckStreams(func(r *StreamRace) { found = append(found, r) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, third := newStream(t, d), newStream(t, d)
+			do(t, d, func(x *Exec) {
+				w, b := leaf(t, x, 3, 5), x.Ones(Float32, 2)
+				y := x.On(other)
+				made := x.Record()
+				y.Wait(made)
+				out := y.Recompute(w, func(x *Exec, in *Tensor) *Tensor {
+					if x.Stream() != other {
+						t.Error("the function runs on another stream")
+					}
+					square := squares(w)(x, in)
+					if c.third && x.Recomputing() {
+						x.On(third).NoGrad().Neg(square)
+					}
+					return x.Add(square, b)
+				})
+				done := y.Record()
+				if c.early {
+					x.NoGrad().FillInPlace(b, 1).Close()
+				}
+				x.Wait(done)
+				if !c.early {
+					x.NoGrad().FillInPlace(b, 1).Close()
+				}
+				made.Close()
+				done.Close()
+				x.Backward(x.Sum(out))
+			})
+			for _, s := range []*Stream{other, third} {
+				if err := s.Synchronize(); err != nil {
+					t.Error(err)
+				}
+			}
+			stop()
+			if got := len(found) > 0; got != c.want {
+				t.Errorf("%s: races %v", name, found)
+			}
+		}
+	})
+}
+
+// What waits in the second call is what the Backward waits for.
+func TestRecompute_NoWaits(t *testing.T) {
+	checkLeaks(t)
+	for _, waits := range []bool{false, true} {
+		err := tryDo(t, CPU, func(x *Exec) {
+			x = x.NoWaits()
+			in := x.Ones(Float32, 2)
+			in.SetRequiresGrad(true)
+			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
+				if waits && x.Recomputing() {
+					x.Item(x.Sum(in))
+				}
+				return x.Mul(in, in)
+			})
+			x.Backward(x.Sum(y))
+		})
+		if waits {
+			wantError(t, err, ErrWaited, "Exec.Backward", "aten::_local_scalar_dense")
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Lent memory cannot be kept out of the second call either.
+func TestRecompute_Lent(t *testing.T) {
+	checkLeaks(t)
+	err := tryDo(t, CPU, func(x *Exec) {
+		in := x.Lend(x.Ones(Float32, 2), "a batch")
+		w := leaf(t, x, 3, 5)
+		x.Backward(x.Sum(x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
+			if x.Recomputing() {
+				x.Keep(x.Alias(in))
+			}
+			return x.Mul(in, w)
+		})))
+	})
+	wantError(t, err, ErrInvalidArgument, "Exec.Keep", "a batch")
+}
+
+// Streams that run at the same time, each with its own backward.
+func TestRecompute_OnSeveralStreams(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		together(4, func(int) {
+			do(t, d, func(x *Exec) {
+				for range 50 {
+					in := leaf(t, x, 1, 2)
+					x.Backward(x.Sum(x.Recompute(x.Recompute(in, squares(in)), squares(in))))
+					equal(t, x, in.Grad(), []float32{10, 10 * 512})
+				}
+			})
+		})
+	})
+}
