@@ -88,7 +88,7 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 const whoseResults = "a captured function, whose next Run writes there"
 
 // Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's, cannot be kept, and
-// hold their values until the next Run: Clone what must outlive it, or [Exec.ReadAsync] it. Gradients that the function leaves behind are
+// hold their values until the next Run: Clone what must outlive it, or [Exec.ReadAsync] it. They require no gradient. Gradients that the function leaves behind are
 // not defined after the next Run of another shape. It waits for the device when it captures, and for captures of other goroutines.
 // It fails like the function, and with [ErrClosed].
 //
@@ -107,12 +107,19 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	if c.closed {
 		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the captured function is closed"})
 	}
-	if !x.Device().IsCUDA() {
+	if c.o.Eager || !x.Device().IsCUDA() {
 		if c.stats.Eager++; c.stats.Why == "" {
-			c.stats.Why = "the CPU has no graphs"
+			if c.stats.Why = "Options.Eager asks for it"; !c.o.Eager {
+				c.stats.Why = "the CPU has no graphs"
+			}
 			c.log("%s runs eagerly: %s", describeInputs(in), c.stats.Why)
 		}
-		return c.lend(x, c.fn(x, in...))
+		var out []*Tensor
+		for _, t := range c.fn(x, in...) {
+			x.open(op, t)
+			out = append(out, x.Detach(t))
+		}
+		return c.lend(x, out)
 	}
 	if c.pool == nil {
 		var err error
@@ -174,7 +181,7 @@ func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 		c.stats.Why = s.eager
 	}
 	var out []*Tensor
-	if err := c.pool.rehearse(x, c.keeping(&out, in)); err != nil {
+	if err := c.pool.rehearse(x, c.keeping(&out, in), s.eager == ""); err != nil {
 		x.Fail("Captured.Run", err)
 	}
 	for _, t := range out {
@@ -188,8 +195,8 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	return func(x *Exec) error {
 		for _, t := range c.fn(x, in...) {
 			x.open("Captured.Run", t)
-			if t.owner != x.s {
-				t = x.Alias(t)
+			if t.owner != x.s || t.RequiresGrad() {
+				t = x.Detach(t)
 			}
 			*out = append(*out, x.Keep(t))
 		}
@@ -279,8 +286,6 @@ func (s *capturedShape) check(out []*Tensor) error {
 // refusal is why inputs like in are not even tried to be captured, or "".
 func (c *Captured) refusal(s *capturedShape, in []*Tensor) string {
 	switch {
-	case c.o.Eager:
-		return "Options.Eager asks for it"
 	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
 		return "Options.BatchSizes pads, which Options.InPlace cannot"
 	case len(c.o.BatchSizes) > 0 && s.batch == 0:

@@ -103,7 +103,7 @@ func (x *Exec) captureInto(pool *GraphPool, fn func(x *Exec) error, o CaptureOpt
 		return nil, err
 	}
 	for range o.Rehearsal {
-		if err := pool.rehearse(x, fn); err != nil {
+		if err := pool.rehearse(x, fn, true); err != nil {
 			return nil, err
 		}
 	}
@@ -500,13 +500,13 @@ func (p *GraphPool) used(x *Exec) {
 	p.last, p.lastOn = last, C.ct_stream_id(x.c.stream)
 }
 
-// rehearse runs fn on the pool's streams, as one piece of work of x's. It may use the pool's memory while there is no graph in it: what
-// outlives a rehearsal, such as an optimizer's state, would lie where later a graph writes.
-func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error) error {
+// rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
+// once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes.
+func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) error {
 	if !p.device.IsCUDA() {
 		return x.inside(x.c.stream, nil, fn)
 	}
-	if !p.filled {
+	if warm && !p.filled {
 		if err := check("GraphPool", C.ct_graph_pool_enter(p.h)); err != nil {
 			return err
 		}

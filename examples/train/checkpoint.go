@@ -53,7 +53,7 @@ func (t *trainer) readSaved() (*saved, error) {
 	}
 	given := t.Config
 	t.Config = s.Config
-	t.Workers, t.Out, t.Resume, t.StepLog, t.Trace = given.Workers, given.Out, true, given.StepLog, given.Trace
+	t.Workers, t.Out, t.Resume, t.StepLog, t.Trace, t.Graph = given.Workers, given.Out, true, given.StepLog, given.Trace, given.Graph
 	var fixed []string
 	flag.Visit(func(f *flag.Flag) {
 		switch f.Name {
@@ -63,7 +63,7 @@ func (t *trainer) readSaved() (*saved, error) {
 			t.Epochs = given.Epochs
 		case "device":
 			t.Device = given.Device
-		case "resume", "out", "workers", "log-steps", "trace":
+		case "resume", "out", "workers", "log-steps", "trace", "graph":
 		default:
 			fixed = append(fixed, "-"+f.Name)
 		}

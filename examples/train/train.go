@@ -28,6 +28,8 @@ type trainer struct {
 	test     *images // nil for no test
 	model    nn.Module
 	opt      *optim.Optimizer
+	step     *cgotorch.Captured // a training step: images, labels to loss
+	forward  *cgotorch.Captured // a test's: images, labels to loss, logits
 	schedule optim.Schedule
 	progress Progress
 	sums     sums
@@ -157,6 +159,8 @@ func (t *trainer) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.step = cgotorch.NewCaptured(t.trainStep, t.captured())
+	t.forward = cgotorch.NewCaptured(t.testStep, t.captured())
 	if t.tracer, err = newTracer(t.Trace, t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
@@ -233,15 +237,7 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 		var loss *cgotorch.HostRead
 		err = t.stream.Do(func(x *cgotorch.Exec) error {
 			pictures, labels := batch.Use(x)
-			t.opt.ZeroGrad()
-			ax := t.autocast(x)
-			logits := t.model.Forward(ax, pictures)
-			l := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{LabelSmoothing: t.Smoothing})
-			x.Backward(l)
-			if t.ClipNorm > 0 {
-				optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
-			}
-			t.opt.Step(x)
+			l := t.step.Run(x, pictures, labels)[0]
 			t.sums.add(x.NoGrad(), batch.N, l, nil, nil)
 			if t.StepLog {
 				loss = x.ReadAsync(l)
@@ -267,6 +263,38 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 	return nil
 }
 
+// trainStep changes the weights by one batch and returns its mean loss. On a GPU it is captured as a graph, which is launched from then on:
+// what it does on the host is done no more.
+func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	pictures, labels := in[0], in[1]
+	t.opt.ZeroGrad()
+	ax := t.autocast(x)
+	logits := t.model.Forward(ax, pictures)
+	loss := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{LabelSmoothing: t.Smoothing})
+	x.Backward(loss)
+	if t.ClipNorm > 0 {
+		optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
+	}
+	t.opt.Step(x)
+	return []*cgotorch.Tensor{loss}
+}
+
+// testStep returns a batch's mean loss and its logits.
+func (t *trainer) testStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	pictures, labels := in[0], in[1]
+	x = t.autocast(x.NoGrad())
+	logits := t.model.Forward(x, pictures)
+	return []*cgotorch.Tensor{nn.CrossEntropy(x, logits, labels, nn.CrossEntropyOptions{}), logits}
+}
+
+func (t *trainer) captured() cgotorch.CapturedOptions {
+	o := cgotorch.CapturedOptions{Eager: !t.Graph}
+	if t.Graph && t.device.IsCUDA() {
+		o.Log = func(text string) { fmt.Fprintln(os.Stderr, text) }
+	}
+	return o
+}
+
 func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
 	if t.DType == "bfloat16" {
 		return x.Autocast(cgotorch.BFloat16)
@@ -289,11 +317,9 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 			return tally, withFlag(err)
 		}
 		err := t.stream.Do(func(x *cgotorch.Exec) error {
-			x = x.NoGrad()
 			pictures, labels := batch.Use(x)
-			ax := t.autocast(x)
-			logits := t.model.Forward(ax, pictures)
-			t.sums.add(x, batch.N, nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{}), logits, labels)
+			out := t.forward.Run(x, pictures, labels)
+			t.sums.add(x.NoGrad(), batch.N, out[0], out[1], labels)
 			return nil
 		})
 		if err != nil {
@@ -339,6 +365,8 @@ func (t *trainer) close() {
 	if t.test != nil {
 		t.test.close()
 	}
+	t.step.Close()
+	t.forward.Close()
 	if t.opt != nil {
 		t.opt.Close()
 	}
