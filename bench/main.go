@@ -55,6 +55,7 @@ var benchmarks = []benchmark{
 	{name: "graph/train/resnet18", slow: true, run: benchGraphTrain("resnet18", 32, 64)},
 	{name: "graph/train/mobilenet_v2", slow: true, run: benchGraphTrain("mobilenet_v2", 32, 64)},
 	{name: "graph/inference", slow: true, run: benchGraphInference},
+	{name: "graph/fed", slow: true, run: benchGraphFed},
 }
 
 // config is what the flags say.

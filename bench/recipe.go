@@ -103,9 +103,12 @@ func newLearner(c *config, model string, options vision.Options, seed uint64, o 
 	return l, nil
 }
 
-// step trains on one batch and returns the loss, which belongs to x's Do.
+// step trains on one batch and returns the loss, which belongs to x's Do. It can be captured.
 func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgotorch.Tensor {
-	l.opt.SetScale(l.schedule(l.done))
+	x.EachLaunch(func(*cgotorch.Exec) {
+		l.opt.SetScale(l.schedule(l.done))
+		l.done++
+	})
 	l.opt.ZeroGrad()
 	y := x
 	if l.autocast != 0 {
@@ -116,7 +119,6 @@ func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgoto
 	logits.Close()
 	x.Backward(loss)
 	l.opt.Step(x)
-	l.done++
 	return loss
 }
 

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz, and asks what share of the rate is left;
+// with the batch copied to the graph's memory, and with a graph for each slot of the prefetcher.
+func benchGraphFed(c *config, emit func(row)) error {
+	if !c.device.IsCUDA() && !c.brief {
+		return errors.New("a CPU has no graphs; use -device cuda")
+	}
+	r := imagenet
+	if !c.device.IsCUDA() {
+		r = cifar
+	}
+	return c.withPhotographs(r, func(all photographs, folder string) error {
+		archive := filepath.Join(folder, "photographs.tgz")
+		if err := all.writeTgz(archive, c.or(8, 16384)); err != nil {
+			return err
+		}
+		batches := []int{32, 256}
+		if c.brief {
+			batches = []int{2}
+		}
+		for _, batch := range batches {
+			r.batch = batch
+			if err := fedRows(c, r, all, archive, emit); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func fedRows(c *config, r recipe, all photographs, archive string, emit func(row)) error {
+	s := switches{benchmark: c.device.IsCUDA()}
+	if err := s.set(); err != nil {
+		return err
+	}
+	f, err := newFed(c, r, all, archive)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	copied, inPlace := f.captured(false), f.captured(true)
+	defer copied.Close()
+	defer inPlace.Close()
+	values, err := interleave(c.roundsOr(5),
+		func() (float64, error) { return f.resident(inPlace) },
+		func() (float64, error) { return f.epoch(copied) },
+		func() (float64, error) { return f.epoch(inPlace) })
+	if err != nil {
+		return err
+	}
+	for i, way := range []struct{ name, text string }{
+		{"copied", "the batch is copied, on the device, to the graph's memory"},
+		{"slots", "the graphs read the prefetcher's slots"},
+	} {
+		of := []*cgotorch.Captured{copied, inPlace}[i].Stats()
+		share := ratios(values[1+i], values[0])
+		emit(alone(fmt.Sprintf("graph/fed/%s/%d/%s", r.model, r.batch, way.name), share.median(), "share of the resident rate",
+			fmt.Sprintf("%s; %d graphs, %d launches, %d eager steps; captured step, from one .tgz of %d images, %.0f images/s, %v; resident batch %.0f images/s, %v; share %v; autocast to bfloat16, channels last, uint8 to the device and normalised on the copy stream, fused SGD with Nesterov momentum; loader %s; %s; %v",
+				way.text, of.Graphs, of.Launches, of.Eager, f.loader.Len(), values[1+i].median(), values[1+i], values[0].median(), values[0], share, f.loader.Stats().Bottleneck(), c.settings(), s)))
+	}
+	return nil
+}
+
+// fed is a model, and a prefetcher in front of an archive.
+type fed struct {
+	*learner
+	c              *config
+	loader         *imageloader.Loader
+	ahead          *prefetcher.Prefetcher
+	images, labels *cgotorch.Tensor // resident
+}
+
+func newFed(c *config, r recipe, all photographs, archive string) (*fed, error) {
+	f := &fed{c: c}
+	if err := f.open(r, all, archive); err != nil {
+		f.close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *fed) open(r recipe, all photographs, archive string) error {
+	var err error
+	if f.loader, err = imageloader.Open(archive, imageloader.Options{
+		Train: true, DropLast: true, BatchSize: r.batch, Split: r.train, Classes: all.classes(), Transform: r.crop, Workers: f.c.threads,
+	}); err != nil {
+		return err
+	}
+	o := prefetcher.Options{}
+	if f.c.device.IsCUDA() {
+		o.DType = cgotorch.BFloat16
+	}
+	if f.ahead, err = prefetcher.New(f.loader, f.c.device, o); err != nil {
+		return err
+	}
+	if f.learner, err = r.learner(f.c, 1, 1_000_000); err != nil {
+		return err
+	}
+	for batch, err := range f.ahead.Epoch(context.Background()) {
+		if err != nil {
+			return err
+		}
+		return f.stream.Do(func(x *cgotorch.Exec) error {
+			images, labels := batch.Use(x)
+			f.images, f.labels = x.Keep(x.Clone(images)), x.Keep(x.Clone(labels))
+			return nil
+		})
+	}
+	return errors.New("the archive has no batch")
+}
+
+func (f *fed) captured(inPlace bool) *cgotorch.Captured {
+	return cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		return []*cgotorch.Tensor{f.step(x, in[0], in[1])}
+	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: func(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }})
+}
+
+// resident runs as many steps as an epoch has on the resident batch, and returns images per second.
+func (f *fed) resident(captured *cgotorch.Captured) (float64, error) {
+	if err := f.c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for range f.loader.Batches() {
+		if err := f.stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, f.images, f.labels); return nil }); err != nil {
+			return 0, err
+		}
+	}
+	err := f.c.device.Synchronize()
+	return float64(f.loader.Batches()*int(f.images.Shape()[0])) / time.Since(began).Seconds(), err
+}
+
+// epoch trains through the archive once.
+func (f *fed) epoch(captured *cgotorch.Captured) (float64, error) {
+	if err := f.c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	began, images := time.Now(), 0
+	for batch, err := range f.ahead.Epoch(context.Background()) {
+		if err == nil {
+			err = f.stream.Do(func(x *cgotorch.Exec) error {
+				pictures, labels := batch.Use(x)
+				captured.Run(x, pictures, labels)
+				return nil
+			})
+		}
+		if err != nil {
+			return 0, err
+		}
+		images += batch.N
+	}
+	err := f.c.device.Synchronize()
+	return float64(images) / time.Since(began).Seconds(), err
+}
+
+func (f *fed) close() {
+	f.images.Close()
+	f.labels.Close()
+	if f.learner != nil {
+		f.learner.close()
+	}
+	if f.ahead != nil {
+		f.ahead.Close()
+	}
+	if f.loader != nil {
+		f.loader.Close()
+	}
+}

@@ -1,0 +1,277 @@
+// Package captured tests training steps captured over a prefetcher against the same steps run eagerly.
+package captured
+
+import (
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// run trains so many steps from the archive of examples/train: random crops and flips, a schedule, clipping, dropout, and a last batch
+// of each epoch that is smaller.
+type run struct {
+	device   cgotorch.Device
+	steps    int
+	autocast cgotorch.DType
+	options  cgotorch.CapturedOptions
+}
+
+type result struct {
+	losses []float64
+	stats  cgotorch.CapturedStats
+	eager  int // batches whose shape was not captured
+}
+
+func (r run) train(t *testing.T) (out result) {
+	t.Helper()
+	_, source, _, _ := runtime.Caller(0)
+	archive := filepath.Join(filepath.Dir(source), "..", "..", "examples", "train", "data", "cifar10-10k.tgz")
+	if _, err := os.Stat(archive); err != nil {
+		archive = filepath.Join("..", "..", "examples", "train", "data", "cifar10-10k.tgz")
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const size = 128
+	loader, err := imageloader.Open(archive, imageloader.Options{
+		Train: true, BatchSize: size, Split: "train", Seed: 5, Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}, Workers: 2,
+	})
+	must(err)
+	defer loader.Close()
+	ahead, err := prefetcher.New(loader, r.device, prefetcher.Options{})
+	must(err)
+	defer ahead.Close()
+	must(cgotorch.Seed(5))
+	stream := cgotorch.DefaultStream(r.device)
+	var model nn.Module
+	var opt *optim.Optimizer
+	must(stream.Do(func(x *cgotorch.Exec) error {
+		model = newNet(x, len(loader.Classes()))
+		nn.To(x, model, nn.ToOptions{ChannelsLast: true})
+		var err error
+		opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9, WeightDecay: 5e-4, Nesterov: true}, optim.Group{Params: nn.Parameters(model)})
+		return err
+	}))
+	defer nn.Close(model)
+	defer opt.Close()
+	r.options.Log = func(text string) { t.Log(text) }
+	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		opt.ZeroGrad()
+		y := x
+		if r.autocast != 0 {
+			y = x.Autocast(r.autocast)
+		}
+		loss := nn.CrossEntropy(y, model.Forward(y, in[0]), in[1], nn.CrossEntropyOptions{LabelSmoothing: 0.1})
+		x.Backward(loss)
+		optim.ClipGradNorm(x, opt.Params(), 1)
+		opt.Step(x)
+		return []*cgotorch.Tensor{loss}
+	}, r.options)
+	defer step.Close()
+	schedule := optim.OneCycle(r.steps, optim.OneCycleOptions{})
+	var reads []*cgotorch.HostRead
+	for len(reads) < r.steps {
+		for batch, err := range ahead.Epoch(context.Background()) {
+			must(err)
+			opt.SetScale(schedule(len(reads)))
+			must(stream.Do(func(x *cgotorch.Exec) error {
+				images, labels := batch.Use(x)
+				reads = append(reads, x.ReadAsync(step.Run(x, images, labels)[0]))
+				return nil
+			}))
+			if batch.N < size {
+				out.eager++
+			}
+			if len(reads) == r.steps {
+				break
+			}
+		}
+	}
+	for _, read := range reads {
+		loss, err := read.Item()
+		must(err)
+		out.losses = append(out.losses, loss)
+		read.Close()
+	}
+	out.stats = step.Stats()
+	return out
+}
+
+// newNet has operators with deterministic gradients alone.
+func newNet(x *cgotorch.Exec, classes int) nn.Module {
+	conv := func(in, out, stride int) []nn.Module {
+		return []nn.Module{
+			nn.NewConv2d(x, in, out, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), Stride: nn.Square(stride), NoBias: true}),
+			nn.NewBatchNorm2d(x, out, nn.BatchNorm2dOptions{}),
+			&nn.ReLU{InPlace: true},
+		}
+	}
+	mean := nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+		return x.MeanDim(in, []int64{2, 3}, cgotorch.SumOptions{})
+	})
+	return nn.NewSequential(slices.Concat(conv(3, 32, 1), conv(32, 64, 2), conv(64, 128, 2), []nn.Module{
+		mean, &nn.Dropout{P: 0.2}, nn.NewLinear(x, 128, classes, nn.LinearOptions{}),
+	})...)
+}
+
+func device(t *testing.T) cgotorch.Device {
+	if n, _ := cgotorch.CUDACount(); n > 0 {
+		return cgotorch.CUDA(0)
+	}
+	t.Log("no GPU: both runs are eager, on the CPU")
+	return cgotorch.CPU
+}
+
+// Captured steps have the losses of eager ones: to the bit with deterministic algorithms, in float32 and under autocast.
+func TestCaptured_SameLosses(t *testing.T) {
+	leaktest.Check(t, cgotorch.LiveHandles, func() { cgotorch.DefaultStream(device(t)).Close() })
+	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // or cuBLAS is not deterministic, and LibTorch refuses
+	if err := cgotorch.SetDeterministic(true); err != nil {
+		t.Fatal(err)
+	}
+	defer cgotorch.SetDeterministic(false)
+	for _, autocast := range []cgotorch.DType{0, cgotorch.BFloat16} {
+		r := run{device: device(t), steps: 1000, autocast: autocast}
+		if testing.Short() || !r.device.IsCUDA() {
+			r.steps = 100
+		}
+		if !r.device.IsCUDA() {
+			r.steps = 3
+			if autocast != 0 {
+				continue // few CPUs can calculate in bfloat16
+			}
+		}
+		eager := r
+		eager.options.Eager = true
+		want := eager.train(t)
+		for _, inPlace := range []bool{false, true} {
+			r.options.InPlace = inPlace
+			got := r.train(t)
+			for i := range want.losses {
+				if got.losses[i] != want.losses[i] {
+					t.Fatalf("autocast %v, in place %v: step %d has loss %v captured and %v eager", autocast, inPlace, i, got.losses[i], want.losses[i])
+				}
+			}
+			last := want.losses[len(want.losses)-1]
+			if math.IsNaN(last) || r.steps >= 100 && last > 0.9*want.losses[0] {
+				t.Errorf("the loss goes from %v to %v", want.losses[0], last)
+			}
+			if s := got.stats; r.device.IsCUDA() && (s.Launches < r.steps/2 || s.Launches+s.Eager != r.steps) {
+				t.Errorf("%d steps, %d of them of odd shape: %+v", r.steps, got.eager, s)
+			}
+		}
+	}
+}
+
+// Two goroutines launch two graphs with dropout in both on two streams; where each leaves most of the device free they overlap.
+func TestCaptured_TwoGoroutines(t *testing.T) {
+	d := device(t)
+	leaktest.Check(t, cgotorch.LiveHandles)
+	launches := 10_000
+	if testing.Short() || !d.IsCUDA() {
+		launches = 200
+	}
+	type side struct {
+		stream   *cgotorch.Stream
+		weights  *cgotorch.Tensor
+		sum      *cgotorch.Tensor
+		captured *cgotorch.Captured
+	}
+	var sides []*side
+	for range 2 {
+		stream, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Close()
+		s := &side{stream: stream}
+		err = stream.Do(func(x *cgotorch.Exec) error {
+			s.weights = x.Keep(x.MulScalar(x.Ones(cgotorch.Float32, 64, 64), 1.0/64))
+			s.sum = x.Keep(x.Zeros(cgotorch.Float64))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.weights.Close()
+		defer s.sum.Close()
+		s.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+			r := x.Dropout(in[0], 0.5, true)
+			same := x.Add(r, x.Sub(in[0], r)) // in, whatever r is
+			for range 30 {
+				same = x.MatMul(same, s.weights)
+			}
+			x.AddInPlace(s.sum, x.To(x.Mean(same), cgotorch.Float64))
+			return nil
+		}, cgotorch.CapturedOptions{})
+		defer s.captured.Close()
+		sides = append(sides, s)
+	}
+	run := func(s *side, n int) {
+		var in *cgotorch.Tensor
+		err := s.stream.Do(func(x *cgotorch.Exec) error {
+			in = x.Keep(x.Ones(cgotorch.Float32, 64, 64))
+			return nil
+		})
+		for range n {
+			if err == nil {
+				err = s.stream.Do(func(x *cgotorch.Exec) error { s.captured.Run(x, in); return nil })
+			}
+		}
+		if err == nil {
+			err = s.stream.Synchronize()
+		}
+		in.Close()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	check := func(s *side, want float64) {
+		t.Helper()
+		if err := s.stream.Do(func(x *cgotorch.Exec) error {
+			if got := x.Item(s.sum); math.Abs(got-want) > 1e-3*want {
+				t.Errorf("the sum is %v, want %v", got, want)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, s := range sides {
+		run(s, 10) // captures
+	}
+	began := time.Now()
+	for _, s := range sides {
+		run(s, launches)
+	}
+	oneByOne := time.Since(began)
+	began = time.Now()
+	var done sync.WaitGroup
+	for _, s := range sides {
+		done.Add(1)
+		go func() { defer done.Done(); run(s, launches) }()
+	}
+	done.Wait()
+	both := time.Since(began)
+	for _, s := range sides {
+		check(s, float64(2*launches+10))
+	}
+	t.Logf("%d launches each: one after the other %v, together %v: %.2fx", launches, oneByOne, both, float64(oneByOne)/float64(both))
+}
