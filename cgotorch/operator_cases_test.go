@@ -551,6 +551,9 @@ var operatorCases = map[string]operatorCase{
 	"FusedSGDInPlace/nesterov": fused(func(x *Exec, params, grads, first, second, steps []*Tensor) {
 		x.FusedSGDInPlace(params, grads, first, 0.1, FusedSGDOptions{Momentum: 0.9, Nesterov: true, FirstStep: true})
 	}, 1),
+	"FusedSGDTensorLRInPlace": fused(func(x *Exec, params, grads, first, second, steps []*Tensor) {
+		x.FusedSGDTensorLRInPlace(params, grads, first, x.Full(Float32, 0.125), FusedSGDOptions{Momentum: 0.9, Nesterov: true})
+	}, 1),
 	"FusedAdamInPlace": fused(func(x *Exec, params, grads, first, second, steps []*Tensor) {
 		x.FusedAdamInPlace(params, grads, first, second, nil, steps, 0.01, FusedAdamOptions{})
 	}, 2),
@@ -562,8 +565,14 @@ var operatorCases = map[string]operatorCase{
 		x.FusedAdamInPlace(params, grads, first, second, nil, steps, 0.01,
 			FusedAdamOptions{GradScale: x.Full(Float32, 4), FoundInf: x.Zeros(Float32)})
 	}, 2),
+	"FusedAdamTensorLRInPlace": fused(func(x *Exec, params, grads, first, second, steps []*Tensor) {
+		x.FusedAdamTensorLRInPlace(params, grads, first, second, nil, steps, x.Full(Float32, 0.125), FusedAdamOptions{WeightDecay: 0.1})
+	}, 2),
 	"FusedAdamWInPlace": fused(func(x *Exec, params, grads, first, second, steps []*Tensor) {
 		x.FusedAdamWInPlace(params, grads, first, second, nil, steps, 0.01, FusedAdamOptions{WeightDecay: 0.1})
+	}, 3),
+	"FusedAdamWTensorLRInPlace": fused(func(x *Exec, params, grads, first, second, steps []*Tensor) {
+		x.FusedAdamWTensorLRInPlace(params, grads, first, second, nil, steps, x.Full(Float32, 0.125), FusedAdamOptions{WeightDecay: 0.1})
 	}, 3),
 	"AMPForeachNonFiniteCheckAndUnscaleInPlace": func(x *Exec, in inputs) []*Tensor {
 		found := x.Zeros(Float32)

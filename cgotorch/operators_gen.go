@@ -4048,7 +4048,8 @@ func (x *Exec) ForeachNorm(tensors []*Tensor, order Scalar) []*Tensor {
 
 // Fused optimizers and gradient scaling.
 
-// FusedSGDOptions holds the options of [Exec.FusedSGDInPlace]; its zero value is the default.
+// FusedSGDOptions holds the options of [Exec.FusedSGDInPlace] and [Exec.FusedSGDTensorLRInPlace]; its zero value is
+// the default.
 type FusedSGDOptions struct {
 	WeightDecay float64 // factor of the parameter added to its gradient
 	Momentum    float64 // factor of the momentum buffer
@@ -4082,8 +4083,30 @@ func (x *Exec) FusedSGDInPlace(params, grads, momentumBuffers []*Tensor, learnin
 	c.run0()
 }
 
-// FusedAdamOptions holds the options of [Exec.FusedAdamInPlace] and [Exec.FusedAdamWInPlace]; its zero value is the
-// default.
+var opFusedSGDTensorLRInPlace = operator{name: "aten::_fused_sgd_.tensor_lr"}
+
+// FusedSGDTensorLRInPlace is [Exec.FusedSGDInPlace] with a learning rate that the device reads, Float32 [].
+//
+// Source: aten::_fused_sgd_.tensor_lr(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] momentum_buffer_list, *, float weight_decay, float momentum, Tensor lr, float dampening, bool nesterov, bool maximize, bool is_first_step, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
+func (x *Exec) FusedSGDTensorLRInPlace(params, grads, momentumBuffers []*Tensor, learningRate *Tensor, options FusedSGDOptions) {
+	c := x.call(&opFusedSGDTensorLRInPlace)
+	c.tensors(params)
+	c.tensors(grads)
+	c.tensors(momentumBuffers)
+	c.float(options.WeightDecay)
+	c.float(options.Momentum)
+	c.tensor(learningRate)
+	c.float(options.Dampening)
+	c.bool(options.Nesterov)
+	c.bool(options.Maximize)
+	c.bool(options.FirstStep)
+	c.optTensor(options.GradScale)
+	c.optTensor(options.FoundInf)
+	c.run0()
+}
+
+// FusedAdamOptions holds the options of [Exec.FusedAdamInPlace], [Exec.FusedAdamTensorLRInPlace],
+// [Exec.FusedAdamWInPlace] and [Exec.FusedAdamWTensorLRInPlace]; its zero value is the default.
 type FusedAdamOptions struct {
 	Beta1       Opt[float64] // decay of the mean of gradients; unset means 0.9
 	Beta2       Opt[float64] // decay of the mean of squared gradients; unset means 0.999
@@ -4133,6 +4156,43 @@ func (x *Exec) FusedAdamInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs,
 	c.run0()
 }
 
+var opFusedAdamTensorLRInPlace = operator{name: "aten::_fused_adam_.tensor_lr"}
+
+// FusedAdamTensorLRInPlace is [Exec.FusedAdamInPlace] with a learning rate that the device reads, Float32 [].
+//
+// Source: aten::_fused_adam_.tensor_lr(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, Tensor lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
+func (x *Exec) FusedAdamTensorLRInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs, steps []*Tensor, learningRate *Tensor, options FusedAdamOptions) {
+	c := x.call(&opFusedAdamTensorLRInPlace)
+	c.tensors(params)
+	c.tensors(grads)
+	c.tensors(expAvgs)
+	c.tensors(expAvgSqs)
+	c.tensors(maxExpAvgSqs)
+	c.tensors(steps)
+	c.tensor(learningRate)
+	if v, ok := options.Beta1.Get(); ok {
+		c.float(v)
+	} else {
+		c.float(0.9)
+	}
+	if v, ok := options.Beta2.Get(); ok {
+		c.float(v)
+	} else {
+		c.float(0.999)
+	}
+	c.float(options.WeightDecay)
+	if v, ok := options.Eps.Get(); ok {
+		c.float(v)
+	} else {
+		c.float(1e-8)
+	}
+	c.bool(options.AMSGrad)
+	c.bool(options.Maximize)
+	c.optTensor(options.GradScale)
+	c.optTensor(options.FoundInf)
+	c.run0()
+}
+
 var opFusedAdamWInPlace = operator{name: "aten::_fused_adamw_"}
 
 // FusedAdamWInPlace does one step of AdamW, Adam with decoupled weight decay, on all params; see
@@ -4148,6 +4208,43 @@ func (x *Exec) FusedAdamWInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs
 	c.tensors(maxExpAvgSqs)
 	c.tensors(steps)
 	c.float(learningRate)
+	if v, ok := options.Beta1.Get(); ok {
+		c.float(v)
+	} else {
+		c.float(0.9)
+	}
+	if v, ok := options.Beta2.Get(); ok {
+		c.float(v)
+	} else {
+		c.float(0.999)
+	}
+	c.float(options.WeightDecay)
+	if v, ok := options.Eps.Get(); ok {
+		c.float(v)
+	} else {
+		c.float(1e-8)
+	}
+	c.bool(options.AMSGrad)
+	c.bool(options.Maximize)
+	c.optTensor(options.GradScale)
+	c.optTensor(options.FoundInf)
+	c.run0()
+}
+
+var opFusedAdamWTensorLRInPlace = operator{name: "aten::_fused_adamw_.tensor_lr"}
+
+// FusedAdamWTensorLRInPlace is [Exec.FusedAdamWInPlace] with a learning rate that the device reads, Float32 [].
+//
+// Source: aten::_fused_adamw_.tensor_lr(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, Tensor lr, float beta1, float beta2, float weight_decay, float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()
+func (x *Exec) FusedAdamWTensorLRInPlace(params, grads, expAvgs, expAvgSqs, maxExpAvgSqs, steps []*Tensor, learningRate *Tensor, options FusedAdamOptions) {
+	c := x.call(&opFusedAdamWTensorLRInPlace)
+	c.tensors(params)
+	c.tensors(grads)
+	c.tensors(expAvgs)
+	c.tensors(expAvgSqs)
+	c.tensors(maxExpAvgSqs)
+	c.tensors(steps)
+	c.tensor(learningRate)
 	if v, ok := options.Beta1.Get(); ok {
 		c.float(v)
 	} else {

@@ -190,7 +190,7 @@ func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 		if _, err := Load(x, path, b.model, b.opt); err != nil {
 			return err
 		}
-		first, last := a.opt.State().Tensors, b.opt.State().Tensors
+		first, last := a.opt.State(x).Tensors, b.opt.State(x).Tensors
 		for i := range first {
 			if !x.Equal(first[i].Tensor, last[len(last)-1-i].Tensor) {
 				t.Errorf("parameter %d has another buffer", i)

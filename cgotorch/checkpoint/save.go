@@ -73,7 +73,7 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 		return fail("the model, a %T, has no tensors: give a pointer to a module", c.Model)
 	}
 	if c.Optimizer != nil {
-		state := c.Optimizer.State()
+		state := c.Optimizer.State(x)
 		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, Steps: state.Steps}
 		if info.Optimizer.Params, err = paramNames(c.Optimizer, names); err != nil {
 			return nil, info, err

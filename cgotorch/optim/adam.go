@@ -15,6 +15,7 @@ type AdamOptions struct {
 	WeightDecay    float64                  // from 0; 0 means none for Adam and 0.01 for AdamW
 	NoWeightDecay  bool                     // no weight decay, for AdamW too
 	AMSGrad        bool                     // divide by the largest mean of squares so far
+	MasterWeights  bool                     // step float32 copies of float16 and bfloat16 parameters, and round them to those; see [Optimizer.ResetMasters]
 	Implementation Implementation           // fused unless another is chosen
 }
 
@@ -42,14 +43,14 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 		r.eps = o.Eps
 	}
 	switch {
-	case !(r.beta1 >= 0 && r.beta1 < 1), !(r.beta2 >= 0 && r.beta2 < 1):
+	case !legalBeta(r.beta1) || !legalBeta(r.beta2):
 		return nil, fmt.Errorf("optim: %s: betas %v and %v: each must be in [0, 1): %w", name, r.beta1, r.beta2, cgotorch.ErrInvalidArgument)
 	case !legal(r.eps):
 		return nil, fmt.Errorf("optim: %s: an eps of %v is not a number above 0: %w", name, r.eps, cgotorch.ErrInvalidArgument)
 	case o.NoWeightDecay && o.WeightDecay != 0:
 		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
 	}
-	return newOptimizer(r, o.Implementation, o.LR, o.WeightDecay, groups)
+	return newOptimizer(r, settings{o.Implementation, o.LR, o.WeightDecay, o.MasterWeights}, groups)
 }
 
 type adam struct {
@@ -58,6 +59,8 @@ type adam struct {
 	beta1, beta2, eps float64
 	amsgrad           bool
 }
+
+func legalBeta(v float64) bool { return v >= 0 && v < 1 }
 
 func (r *adam) name() string { return r.title }
 
@@ -70,41 +73,63 @@ func (r *adam) remembers() []string {
 
 func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
 
-func (r *adam) begin(x *cgotorch.Exec, b *batch) {
-	if b.step != 1 {
-		return
+func (r *adam) counts() bool { return true }
+
+// together: foreach takes the count of steps from the host, one for all.
+func (r *adam) together(step int64, fused bool) int64 {
+	if fused {
+		return 0
 	}
-	for _, s := range b.slots {
-		for k := range s.state {
-			s.remember(x, k, x.ZerosLike(s.param))
+	return step
+}
+
+func (r *adam) watch() func() string {
+	used1, used2 := r.beta1, r.beta2
+	return func() string {
+		if r.beta1 != used1 || r.beta2 != used2 {
+			return fmt.Sprintf("the betas have changed from %v and %v to %v and %v", used1, used2, r.beta1, r.beta2)
 		}
+		return ""
 	}
 }
 
 func (r *adam) fused(x *cgotorch.Exec, b *batch) {
-	r.begin(x, b)
-	// The operator reads the count from a tensor for each parameter; here they are one.
-	step := x.Full(cgotorch.Float32, float64(b.step))
-	steps := make([]*cgotorch.Tensor, len(b.params))
-	for i := range steps {
-		steps[i] = step
+	steps := make([]*cgotorch.Tensor, len(b.slots))
+	for i, s := range b.slots {
+		steps[i] = s.count
 	}
+	x.ForeachAddScalarInPlace(steps, 1)
 	var largest []*cgotorch.Tensor
 	if r.amsgrad {
 		largest = b.state(2)
 	}
-	run := x.FusedAdamInPlace
-	if r.decoupled {
-		run = x.FusedAdamWInPlace
-	}
-	run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.lr, cgotorch.FusedAdamOptions{
+	o := cgotorch.FusedAdamOptions{
 		Beta1: cgotorch.Set(r.beta1), Beta2: cgotorch.Set(r.beta2), Eps: cgotorch.Set(r.eps),
-		WeightDecay: b.weightDecay, AMSGrad: r.amsgrad,
-	})
+		WeightDecay: b.weightDecay, AMSGrad: r.amsgrad, GradScale: b.gradScale, FoundInf: b.foundInf,
+	}
+	if b.rate != nil {
+		run := x.FusedAdamTensorLRInPlace
+		if r.decoupled {
+			run = x.FusedAdamWTensorLRInPlace
+		}
+		run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.rate, o)
+	} else {
+		run := x.FusedAdamInPlace
+		if r.decoupled {
+			run = x.FusedAdamWInPlace
+		}
+		run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.lr, o)
+	}
+	if b.foundInf != nil { // 1 where the step was skipped
+		skipped := make([]*cgotorch.Tensor, len(steps))
+		for i := range skipped {
+			skipped[i] = b.foundInf
+		}
+		x.ForeachSubInPlace(steps, skipped, nil)
+	}
 }
 
 func (r *adam) foreach(x *cgotorch.Exec, b *batch) {
-	r.begin(x, b)
 	grads, own := b.grads, false
 	switch {
 	case b.weightDecay == 0:
@@ -126,8 +151,9 @@ func (r *adam) foreach(x *cgotorch.Exec, b *batch) {
 		x.ForeachMaximumInPlace(b.state(2), squares)
 		squares = b.state(2)
 	}
-	correction1 := 1 - math.Pow(r.beta1, float64(b.step))
-	correction2 := 1 - math.Pow(r.beta2, float64(b.step))
+	step := float64(b.done + 1)
+	correction1 := 1 - math.Pow(r.beta1, step)
+	correction2 := 1 - math.Pow(r.beta2, step)
 	roots := x.ForeachSqrt(squares)
 	x.ForeachDivScalarInPlace(roots, math.Sqrt(correction2))
 	x.ForeachAddScalarInPlace(roots, r.eps)

@@ -8,21 +8,16 @@ import (
 
 // ClipGradNorm scales the gradients of params in place so that their common 2-norm is at most maxNorm, as
 // torch.nn.utils.clip_grad_norm_ does, and returns the norm before that, shape []. The host does not wait; parameters without
-// a gradient are passed over, and without any the norm is 0. A norm that is not finite makes the gradients so too.
-// It fails with [cgotorch.ErrInvalidArgument] for a maxNorm that is not a number from 0 up.
+// a gradient are passed over, and without any the norm is 0. A norm that is not finite makes the gradients so too. It can
+// be captured. It fails with [cgotorch.ErrInvalidArgument] for a maxNorm that is not a number from 0 up.
 func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) *cgotorch.Tensor {
 	if !(maxNorm >= 0) {
 		x.Fail("optim.ClipGradNorm", errNorm(maxNorm))
 	}
 	x = x.NoGrad().NoAutocast()
 	return x.Tidy(func() *cgotorch.Tensor {
-		var lists [][]*cgotorch.Tensor // one for each device and dtype
 		var norms []*cgotorch.Tensor
-		for _, p := range params {
-			if grad := p.Grad(); grad != nil {
-				lists = insert(lists, grad)
-			}
-		}
+		lists := gradients(params)
 		if len(lists) == 0 {
 			return x.Zeros(cgotorch.Float32)
 		}
@@ -36,6 +31,30 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 		}
 		return total
 	})
+}
+
+// ClipGradValue moves every element of the gradients of params into [-limit, limit] in place, as torch.nn.utils.clip_grad_value_ does.
+// The host does not wait; parameters without a gradient are passed over, and NaN stays. It can be captured. It fails with
+// [cgotorch.ErrInvalidArgument] for a limit that is not a number from 0 up.
+func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
+	if !(limit >= 0) {
+		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))
+	}
+	x = x.NoGrad().NoAutocast()
+	for _, grads := range gradients(params) {
+		x.ForeachClampMinInPlace(grads, -limit)
+		x.ForeachClampMaxInPlace(grads, limit)
+	}
+}
+
+// gradients are those that the parameters have, in a list for each device and dtype.
+func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
+	for _, p := range params {
+		if grad := p.Grad(); grad != nil {
+			lists = insert(lists, grad)
+		}
+	}
+	return lists
 }
 
 // insert adds t to the list of its device and dtype, which is made if there is none.

@@ -3,6 +3,7 @@ package optim
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,30 @@ func TestClipGradNorm_Refuses(t *testing.T) {
 		})
 		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "a largest norm of") {
 			t.Errorf("largest norm %v: %v", limit, err)
+		}
+	}
+}
+
+func TestClipGradValue(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p, half, none := param(x, 1, 1, 1), x.To(param(x, 1), cgotorch.BFloat16), x.Zeros(cgotorch.Float32)
+		if err := p.SetGrad(cgotorch.FromSlice(x, []float32{-3, 0.5, 2})); err != nil {
+			return err
+		}
+		setGrad(x, half, -2)
+		ClipGradValue(x, []*cgotorch.Tensor{p, none, half}, 0.75)
+		if got := append(values(x, p.Grad()), values(x, half.Grad())...); !slices.Equal(got, []float32{-0.75, 0.5, 0.75, -0.75}) {
+			t.Errorf("clipped to %v", got)
+		}
+		return nil
+	})
+	for _, limit := range []float64{-1, math.NaN()} {
+		err := try(t, func(x *cgotorch.Exec) error {
+			ClipGradValue(x, []*cgotorch.Tensor{param(x, 1)}, limit)
+			return nil
+		})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "a limit of") {
+			t.Errorf("limit %v: %v", limit, err)
 		}
 	}
 }

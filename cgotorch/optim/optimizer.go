@@ -39,49 +39,56 @@ type Optimizer struct {
 	groups []group
 	slots  []*slot // of all groups, in order
 	closed bool
+
+	skipped  bool // the device may have skipped steps that the slots have counted
+	restored int  // times
 }
 
 // rule is the arithmetic of one optimizer.
 type rule interface {
 	name() string
-	// remembers names the tensors kept for each parameter, as PyTorch does.
+	// remembers names the tensors kept for each parameter, as PyTorch does. They are 0 before the first step.
 	remembers() []string
+	// counts is true where fused needs a count of steps on the device for each parameter.
+	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
-	// fused and foreach change the parameters of b, all of which have been stepped b.step-1 times before.
+	// together is equal for parameters that one call of fused, or foreach, can change, by the number of steps they have done.
+	together(step int64, fused bool) int64
+	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
+	// watch returns a function that says how the numbers that a step uses have changed since, or "".
+	watch() (changed func() string)
 }
 
 type group struct {
 	lr          float64 // 0: the optimizer's
 	weightDecay float64
 	buckets     []bucket
+
+	rate    *cgotorch.Tensor // the learning rate that captured steps read, nil if there are none
+	written float64          // what rate holds once the work enqueued so far is done
 }
 
 // bucket is the part of a group that one operator can change.
 type bucket struct {
 	device cgotorch.Device
-	dtype  cgotorch.DType
+	dtype  cgotorch.DType // of the parameters
+	wide   bool           // they have masters
 	slots  []*slot
 	now    batch // scratch
 }
 
-// slot is what is remembered of one parameter.
-type slot struct {
-	index          int
-	param          *cgotorch.Tensor
-	shape, strides []int64 // the parameter's
-	step           int64   // number of steps done
-	state          []*cgotorch.Tensor
-}
-
-// batch is the parameters of a bucket that have a gradient and the same number of steps, with those gradients.
+// batch is parameters of a bucket that have a gradient and can be changed together, with those gradients; or, where there are
+// masters, these and float32 copies of the gradients.
 type batch struct {
 	lr, weightDecay float64
-	step            int64 // the number of this step, from 1
-	slots           []*slot
-	params, grads   []*cgotorch.Tensor
-	lists           [3][]*cgotorch.Tensor
+	rate            *cgotorch.Tensor // nil: lr
+	scaling
+	done          int64 // rule.together of its parameters
+	slots         []*slot
+	params, grads []*cgotorch.Tensor
+	lists         [3][]*cgotorch.Tensor
 }
 
 // state returns tensor k of every slot. The slice is valid until the next call with that k.
@@ -99,7 +106,15 @@ func (b *batch) reset() {
 	b.slots, b.params, b.grads = b.slots[:0], b.params[:0], b.grads[:0]
 }
 
-func newOptimizer(r rule, impl Implementation, lr, weightDecay float64, groups []Group) (*Optimizer, error) {
+// settings are the options that all rules have.
+type settings struct {
+	impl            Implementation
+	lr, weightDecay float64
+	masters         bool
+}
+
+func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
+	impl, lr, weightDecay := of.impl, of.lr, of.weightDecay
 	fail := func(format string, args ...any) (*Optimizer, error) {
 		return nil, fmt.Errorf("optim: %s: %s: %w", r.name(), fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
 	}
@@ -142,7 +157,10 @@ func newOptimizer(r rule, impl Implementation, lr, weightDecay float64, groups [
 			if !p.DType().IsFloat() {
 				return fail("group %d: parameter %d is %v: only floating dtypes can be optimized", i, k, p)
 			}
-			s := &slot{index: len(o.slots), param: p, shape: p.Shape(), strides: p.Strides(), state: make([]*cgotorch.Tensor, len(r.remembers()))}
+			s := &slot{
+				index: len(o.slots), param: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,
+				state: make([]*cgotorch.Tensor, len(r.remembers())),
+			}
 			o.slots = append(o.slots, s)
 			g.add(s)
 		}
@@ -164,7 +182,7 @@ func (g *group) add(s *slot) {
 			return
 		}
 	}
-	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, slots: []*slot{s}})
+	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, wide: s.wide, slots: []*slot{s}})
 }
 
 // Params returns the parameters of all groups, in order. They are borrowed.
@@ -190,7 +208,8 @@ func (o *Optimizer) SetLR(lr float64) { o.lr = lr }
 // SetScale sets the factor, 1 at first, by which every group's learning rate is multiplied: the value of a [Schedule].
 func (o *Optimizer) SetScale(factor float64) { o.scale = factor }
 
-// ZeroGrad removes the gradients of all parameters. It enqueues nothing; the memory is free for the next backward.
+// ZeroGrad removes the gradients of all parameters. It enqueues nothing; the memory is free for the next backward. In a captured
+// function it belongs before the backward: where that finds gradients it adds to them, and each launch would go on to do so.
 func (o *Optimizer) ZeroGrad() {
 	for _, s := range o.slots {
 		if !s.param.Closed() {
@@ -199,105 +218,17 @@ func (o *Optimizer) ZeroGrad() {
 	}
 }
 
-// Step changes every parameter that has a gradient; the others, and their counts of steps, stay as they are. It is not
-// recorded for backward and runs without autocast, whatever x says. It fails with [cgotorch.ErrInvalidArgument] for a
-// learning rate that is not a number from 0 up, and with [cgotorch.ErrClosed] for a closed parameter or optimizer.
-func (o *Optimizer) Step(x *cgotorch.Exec) {
-	if o.closed {
-		o.fail(x, "the optimizer: %w", cgotorch.ErrClosed)
-	}
-	x = x.NoGrad().NoAutocast()
-	for i := range o.groups {
-		lr := o.LR(i)
-		if !legal(lr) {
-			o.fail(x, "group %d: a learning rate of %v is not a number from 0 up: %w", i, lr, cgotorch.ErrInvalidArgument)
-		}
-		for k := range o.groups[i].buckets {
-			o.stepBucket(x, &o.groups[i].buckets[k], lr, o.groups[i].weightDecay)
-		}
-	}
-}
-
-func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket, lr, weightDecay float64) {
-	b := &from.now
-	b.lr, b.weightDecay = lr, weightDecay
-	defer b.reset()
-	var later []*slot // with another count of steps than b's; there are none unless a parameter was skipped before
-	slots := from.slots
-	for len(slots) > 0 {
-		b.reset()
-		later = later[:0:0]
-		for _, s := range slots {
-			if s.param.Closed() {
-				o.fail(x, "parameter %d: %w", s.index, cgotorch.ErrClosed)
-			}
-			if len(b.slots) > 0 && s.step+1 != b.step {
-				later = append(later, s)
-				continue
-			}
-			grad := s.param.Grad()
-			if grad == nil {
-				continue
-			}
-			b.step = s.step + 1
-			b.slots = append(b.slots, s)
-			b.params = append(b.params, s.param)
-			b.grads = append(b.grads, grad)
-		}
-		slots = later
-		if len(b.slots) > 0 {
-			o.stepBatch(x, b, o.impl == Fused && o.rule.canFuse(from.device, from.dtype))
-		}
-	}
-}
-
-func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, fused bool) {
-	x.Tidy(func() *cgotorch.Tensor {
-		if fused {
-			alignGrads(x, b)
-			o.rule.fused(x, b)
-		} else {
-			o.rule.foreach(x, b)
-		}
-		return nil
-	})
-	for _, s := range b.slots {
-		s.step = b.step
-	}
-}
-
-// alignGrads gives every gradient its parameter's strides. Backward's have them; one that the program has set may not, and
-// LibTorch's fused CPU kernels walk through both as if they had.
-func alignGrads(x *cgotorch.Exec, b *batch) {
-	for i, grad := range b.grads {
-		if s := b.slots[i]; !s.laidOutLike(grad.Strides()) {
-			b.grads[i] = x.CopyInPlace(x.EmptyLike(s.param), grad)
-		}
-	}
-}
-
-func (s *slot) laidOutLike(strides []int64) bool {
-	for i, n := range strides {
-		if n != s.strides[i] && s.shape[i] != 1 {
-			return false
-		}
-	}
-	return true
-}
-
-func (o *Optimizer) fail(x *cgotorch.Exec, format string, args ...any) {
-	x.Fail("optim.Step", fmt.Errorf(o.rule.name()+": "+format, args...))
-}
-
 // Close frees what the optimizer remembers. The parameters and their gradients stay. Closing twice does nothing.
 func (o *Optimizer) Close() error {
 	o.closed = true
 	var errs []error
 	for _, s := range o.slots {
-		for k, t := range s.state {
-			errs = append(errs, t.Close())
-			s.state[k] = nil
-		}
+		errs = append(errs, s.close())
+	}
+	for i := range o.groups {
+		g := &o.groups[i]
+		errs = append(errs, g.rate.Close())
+		g.rate = nil
 	}
 	return errors.Join(errs...)
 }

@@ -183,7 +183,7 @@ func TestStep_EveryDType(t *testing.T) {
 					for range 3 {
 						opt.Step(x)
 					}
-					for _, s := range opt.State().Tensors {
+					for _, s := range opt.State(x).Tensors {
 						if s.Tensor.DType() != dtype || s.Tensor.Device() != device {
 							t.Errorf("%s keeps %v for a parameter of %v on %v", name, s.Tensor, dtype, device)
 						}
@@ -328,7 +328,7 @@ func TestZeroGrad(t *testing.T) {
 		if got := values(x, p)[0]; got != 1 {
 			t.Errorf("a parameter without a gradient was changed to %v", got)
 		}
-		if s := opt.State(); s.Steps[0] != 0 {
+		if s := opt.State(x); s.Steps[0] != 0 {
 			t.Errorf("its steps are %v", s.Steps)
 		}
 		p.Close()

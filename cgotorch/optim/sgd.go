@@ -13,6 +13,7 @@ type SGDOptions struct {
 	Dampening      float64        // part of the gradient kept out of the momentum buffer, from the second step on
 	Nesterov       bool           // look ahead along the momentum; needs Momentum, and Dampening 0
 	WeightDecay    float64        // factor of the parameter added to its gradient, from 0
+	MasterWeights  bool           // step float32 copies of float16 and bfloat16 parameters, and round them to those; see [Optimizer.ResetMasters]
 	Implementation Implementation // fused unless another is chosen
 }
 
@@ -28,7 +29,7 @@ func NewSGD(options SGDOptions, groups ...Group) (*Optimizer, error) {
 		return nil, fmt.Errorf("optim: sgd: Nesterov needs Momentum above 0 and Dampening 0, not %v and %v: %w",
 			options.Momentum, options.Dampening, cgotorch.ErrInvalidArgument)
 	}
-	return newOptimizer(&sgd{options}, options.Implementation, options.LR, options.WeightDecay, groups)
+	return newOptimizer(&sgd{options}, settings{options.Implementation, options.LR, options.WeightDecay, options.MasterWeights}, groups)
 }
 
 type sgd struct{ SGDOptions }
@@ -47,20 +48,45 @@ func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 	return device.IsCUDA() || dtype.Size() >= 4
 }
 
+func (r *sgd) counts() bool { return false }
+
+// together: with dampening the first step is another than the next ones; without, it is one from a momentum of 0. On the device, which
+// may skip it, only the latter can be told from what the host knows.
+func (r *sgd) together(step int64, fused bool) int64 {
+	if r.Momentum == 0 || fused && r.Dampening == 0 {
+		return 0
+	}
+	return min(step, 1)
+}
+
+func (r *sgd) watch() func() string {
+	used := r.Momentum
+	return func() string {
+		if r.Momentum != used {
+			return fmt.Sprintf("the momentum has changed from %v to %v", used, r.Momentum)
+		}
+		return ""
+	}
+}
+
 func (r *sgd) fused(x *cgotorch.Exec, b *batch) {
 	o := cgotorch.FusedSGDOptions{
 		WeightDecay: b.weightDecay, Momentum: r.Momentum, Dampening: r.Dampening, Nesterov: r.Nesterov,
+		GradScale: b.gradScale, FoundInf: b.foundInf,
 	}
 	var buffers []*cgotorch.Tensor
 	if r.Momentum != 0 {
-		if o.FirstStep = b.step == 1; o.FirstStep {
-			for i, s := range b.slots {
-				s.remember(x, 0, x.EmptyLike(b.grads[i]))
-			}
-		}
+		o.FirstStep = r.Dampening != 0 && b.done == 0
 		buffers = b.state(0)
 	}
-	x.FusedSGDInPlace(b.params, b.grads, buffers, b.lr, o)
+	if o.FirstStep && x.Capturing() {
+		x.Fail("optim.Step", fmt.Errorf("sgd: with Dampening the first step is another than the next ones: do one before: %w", cgotorch.ErrNotCapturable))
+	}
+	if b.rate != nil {
+		x.FusedSGDTensorLRInPlace(b.params, b.grads, buffers, b.rate, o)
+	} else {
+		x.FusedSGDInPlace(b.params, b.grads, buffers, b.lr, o)
+	}
 }
 
 func (r *sgd) foreach(x *cgotorch.Exec, b *batch) {
@@ -69,10 +95,8 @@ func (r *sgd) foreach(x *cgotorch.Exec, b *batch) {
 		grads, own = x.ForeachAdd(grads, b.params, b.weightDecay), true
 	}
 	if r.Momentum != 0 {
-		if b.step == 1 {
-			for i, s := range b.slots {
-				s.remember(x, 0, x.Clone(grads[i]))
-			}
+		if b.done == 0 {
+			x.ForeachCopyInPlace(b.state(0), grads)
 		} else {
 			x.ForeachMulScalarInPlace(b.state(0), r.Momentum)
 			x.ForeachAddInPlace(b.state(0), grads, 1-r.Dampening)
@@ -87,11 +111,4 @@ func (r *sgd) foreach(x *cgotorch.Exec, b *batch) {
 		}
 	}
 	x.ForeachAddInPlace(b.params, grads, -b.lr)
-}
-
-// remember keeps t as tensor k of the slot, and closes what a first step that failed has left there.
-func (s *slot) remember(x *cgotorch.Exec, k int, t *cgotorch.Tensor) {
-	left := s.state[k]
-	s.state[k] = x.Keep(t)
-	left.Close()
 }

@@ -56,7 +56,7 @@ func TestRestore_GoesOn(t *testing.T) {
 				for i := range b {
 					x.CopyInPlace(b[i], a[i])
 				}
-				state := first.State()
+				state := first.State(x)
 				text, err := json.Marshal(state)
 				if err != nil {
 					return err
@@ -75,7 +75,7 @@ func TestRestore_GoesOn(t *testing.T) {
 				if err := second.Restore(x, loaded); err != nil {
 					return err
 				}
-				for _, r := range second.State().Tensors {
+				for _, r := range second.State(x).Tensors {
 					if r.Tensor.RequiresGrad() {
 						t.Errorf("%s: %s is recorded for backward", name, r.Name)
 					}
@@ -91,7 +91,7 @@ func TestRestore_GoesOn(t *testing.T) {
 						t.Errorf("%s: parameter %d differs", name, i)
 					}
 				}
-				if got, want := second.State().Steps, []int64{10, 6, 5}; !slices.Equal(got, want) {
+				if got, want := second.State(x).Steps, []int64{10, 6, 5}; !slices.Equal(got, want) {
 					t.Errorf("%s: steps %v, want %v", name, got, want)
 				}
 				return nil
@@ -130,13 +130,13 @@ func TestRestore_Refuses(t *testing.T) {
 			{func(s *State) { s.Tensors[3].Tensor = nil }, "exp_avg_sq of parameter 1: closed"},
 			{func(s *State) { s.Tensors[3].Tensor = closed }, "exp_avg_sq of parameter 1: closed"},
 		} {
-			s := opt.State()
+			s := opt.State(x)
 			c.spoil(&s)
 			if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.HasPrefix(err.Error(), "optim: adam: ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		s := opt.State()
+		s := opt.State(x)
 		params[0].Close()
 		if err := opt.Restore(x, s); !errors.Is(err, cgotorch.ErrClosed) || !strings.Contains(err.Error(), "parameter 0: closed") {
 			t.Errorf("closed parameter: %v", err)
@@ -147,6 +147,14 @@ func TestRestore_Refuses(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
+	t.Helper()
+	if err := stream.Do(func(x *cgotorch.Exec) error { s = o.State(x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // A first step that fails when it has made its state leaves nothing that is saved, and nothing open after another and Close.
@@ -180,12 +188,12 @@ func TestStep_FirstFails(t *testing.T) {
 			if err := stream.Do(func(x *cgotorch.Exec) error { o.Step(x); return nil }); err == nil || !strings.Contains(err.Error(), "single memory location") {
 				t.Fatalf("%s: got error %v, want one of the step's last operator", name, err)
 			}
-			if s := o.State(); len(s.Tensors) != 0 || !slices.Equal(s.Steps, []int64{0, 0}) {
+			if s := stateOf(t, stream, o); len(s.Tensors) != 0 || !slices.Equal(s.Steps, []int64{0, 0}) {
 				t.Errorf("%s: the state has the steps %v and %d tensors, want none", name, s.Steps, len(s.Tensors))
 			}
 		}
 		if err := stream.Do(func(x *cgotorch.Exec) error {
-			if err := o.Restore(x, o.State()); err != nil {
+			if err := o.Restore(x, o.State(x)); err != nil {
 				return err
 			}
 			bad.SetGrad(nil)
@@ -194,7 +202,7 @@ func TestStep_FirstFails(t *testing.T) {
 		}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if s := o.State(); !slices.Equal(s.Steps, []int64{1, 0}) || len(s.Tensors) != len(o.rule.remembers()) {
+		if s := stateOf(t, stream, o); !slices.Equal(s.Steps, []int64{1, 0}) || len(s.Tensors) != len(o.rule.remembers()) {
 			t.Errorf("%s: after a step of one parameter the state has the steps %v and %d tensors", name, s.Steps, len(s.Tensors))
 		}
 		for _, close := range []func() error{o.Close, good.Close, bad.Close, stream.Close} {

@@ -256,10 +256,13 @@ CASES = {
     "FusedSGDInPlace": fused(sgd(), 1.0),
     "FusedSGDInPlace/options": fused(sgd(weight_decay=0.1, momentum=0.9, dampening=0.2, maximize=True), 1.0),
     "FusedSGDInPlace/nesterov": fused(sgd(momentum=0.9, nesterov=True, is_first_step=True), 1.0),
+    "FusedSGDTensorLRInPlace": fused(sgd(lr=T.full((), 0.125), momentum=0.9, nesterov=True), 1.0),
     "FusedAdamInPlace": fused(adam("_fused_adam_"), 2.0),
     "FusedAdamInPlace/options": fused(adam("_fused_adam_", beta1=0.8, beta2=0.9, weight_decay=0.1, eps=0.1, amsgrad=True, maximize=True), 2.0),
     "FusedAdamInPlace/scaled": fused(adam("_fused_adam_", grad_scale=T.full((), 4.0), found_inf=T.zeros(())), 2.0),
+    "FusedAdamTensorLRInPlace": fused(adam("_fused_adam_", lr=T.full((), 0.125), weight_decay=0.1), 2.0),
     "FusedAdamWInPlace": fused(adam("_fused_adamw_", weight_decay=0.1), 3.0),
+    "FusedAdamWTensorLRInPlace": fused(adam("_fused_adamw_", lr=T.full((), 0.125), weight_decay=0.1), 3.0),
     "AMPForeachNonFiniteCheckAndUnscaleInPlace": unscale, "AMPUpdateScaleInPlace": update_scale,
 }
 

@@ -1,4 +1,4 @@
-"""Writes testdata/steps.json and testdata/schedules.json: what torch.optim gives.
+"""Writes testdata/steps.json, schedules.json, scaler.json and averages.json: what torch.optim and torch.amp give.
 
     python make.py        # needs torch 2.11.0; runs on the CPU with one thread
 """
@@ -52,14 +52,19 @@ CASES = [
 ]
 
 
-def run(case, **implementation):
-    dtype = getattr(torch, case.get("dtype", "float32"))
+def problem(dtype=torch.float32):
+    """Parameters, and the part of the loss that each of them has."""
     params, losses = {}, {}
     for name, start in START.items():
         p = start.to(dtype, memory_format=torch.channels_last) if start.dim() == 4 else start.to(dtype, copy=True)
         params[name] = p.clone().requires_grad_()
         a, t = FACTOR[name].to(dtype), TARGET[name].to(dtype)
         losses[name] = lambda p=params[name], a=a, t=t: torch.square(p * a - t).sum()
+    return params, losses
+
+
+def run(case, **implementation):
+    params, losses = problem(getattr(torch, case.get("dtype", "float32")))
     groups = [{"params": list(params.values())}]
     if case.get("groups"):
         groups = [
@@ -116,6 +121,58 @@ def steps():
     return out
 
 
+# Steps whose gradient of table is infinite. SGD's first one must not be: PyTorch's fused SGD then goes on from memory that was never written.
+SCALERS = [
+    dict(name="sgd", rules=["sgd"], overflows=[3, 4, 11], unscale=False, clip=0.0),
+    dict(name="adam", rules=["adam"], overflows=[0, 5, 6, 13], unscale=False, clip=0.0),
+    dict(name="adamw/clipped", rules=["adamw"], overflows=[0, 1, 9], unscale=True, clip=1.5),
+    dict(name="sgd/clipped", rules=["sgd"], overflows=[3, 4, 11], unscale=True, clip=1.5),
+    dict(name="two", rules=["sgd", "adamw"], overflows=[2, 8], unscale=False, clip=0.0),
+]
+RULES = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.1, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.3, amsgrad=True, fused=True),
+}
+# Not a power of 2, so that dividing by it rounds.
+SCALING = dict(init_scale=1000.0, growth_factor=3.0, backoff_factor=0.3, growth_interval=3)
+
+
+def scaled(case):
+    params, losses = problem()
+    parts = [list(params)] if len(case["rules"]) == 1 else [WEIGHTS, OTHERS]
+    opts = [RULES[rule]([params[n] for n in part]) for rule, part in zip(case["rules"], parts)]
+    scaler = torch.amp.GradScaler("cpu", **SCALING)
+    factors, growth = [], []
+    for step in range(STEPS):
+        for opt in opts:
+            opt.zero_grad()
+        loss = sum(l() * (torch.inf if n == "table" and step in case["overflows"] else 1.0) for n, l in losses.items())
+        scaler.scale(loss).backward()
+        for opt, part in zip(opts, parts):
+            if case["unscale"]:
+                scaler.unscale_(opt)
+                torch.nn.utils.clip_grad_norm_([params[n] for n in part], case["clip"])
+            scaler.step(opt)
+        scaler.update()
+        factors.append(scaler.get_scale())
+        growth.append(scaler._get_growth_tracker())
+    return {**case, **SCALING, "factors": factors, "growth": growth, "params": {n: numbers(p.detach()) for n, p in params.items()}}
+
+
+def averages():
+    params, losses = problem()
+    opt = RULES["sgd"](list(params.values()))
+    means = [p.detach().clone() for p in params.values()]
+    update = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    for step in range(STEPS):
+        opt.zero_grad()
+        sum(l() for l in losses.values()).backward()
+        opt.step()
+        update(means, [p.detach() for p in params.values()], step)
+    return {"decay": 0.9, "averages": {n: numbers(m) for n, m in zip(params, means)}}
+
+
 def schedules():
     sched = torch.optim.lr_scheduler
 
@@ -150,5 +207,5 @@ def schedules():
 
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
-    for name, made in ("steps", steps()), ("schedules", schedules()):
+    for name, made in ("steps", steps()), ("schedules", schedules()), ("scaler", [scaled(c) for c in SCALERS]), ("averages", averages()):
         (HERE / f"{name}.json").write_text(json.dumps(made, separators=(",", ":")) + "\n")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -102,22 +103,7 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl 
 	}
 	bits := 0
 	for name, w := range want {
-		g := got[name]
-		if len(g) != len(w) {
-			t.Fatalf("%s has %d elements, want %d", name, len(g), len(w))
-		}
-		var largest float64
-		for _, v := range w {
-			largest = max(largest, math.Abs(float64(v)))
-		}
-		for i := range w {
-			if math.Float32bits(g[i]) != math.Float32bits(w[i]) {
-				bits++
-			}
-			if d := math.Abs(float64(g[i]-w[i])) / largest; !(d <= limit) {
-				t.Errorf("%s[%d] is %v, want %v: off by %.2g", name, i, g[i], w[i], d)
-			}
-		}
+		bits += compare(t, name, got[name], w, limit)
 	}
 	if bits > 0 {
 		t.Logf("%d elements differ in a bit", bits)
@@ -132,25 +118,68 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl 
 	}
 }
 
+// compare returns in how many elements the bits differ, and fails the test if one is off by more than limit times the largest.
+func compare(t *testing.T, name string, got, want []float32, limit float64) (bits int) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s has %d elements, want %d", name, len(got), len(want))
+	}
+	var largest float64
+	for _, v := range want {
+		largest = max(largest, math.Abs(float64(v)))
+	}
+	for i, w := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(w) {
+			bits++
+		}
+		if d := math.Abs(float64(got[i]-w)) / largest; !(d <= limit) {
+			t.Errorf("%s[%d] is %v, want %v: off by %.2g", name, i, got[i], w, d)
+		}
+	}
+	return bits
+}
+
+func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
+	return cgotorch.ToSlice[float32](x, x.To(t, cgotorch.Float32))
+}
+
+// problem is what the fixture's optimizers solve: the loss pulls each parameter to target/factor.
+type problem struct{ params, factors, targets []*cgotorch.Tensor }
+
+func (f *fixture) problem(x *cgotorch.Exec, dtype cgotorch.DType) (problem, error) {
+	var all problem
+	for _, p := range f.Params {
+		load := func(values []float32) *cgotorch.Tensor {
+			return x.To(x.Reshape(cgotorch.FromSlice(x, values), p.Shape...), dtype)
+		}
+		param := x.Detach(load(p.Start))
+		if len(p.Shape) == 4 {
+			param = x.Contiguous(param, cgotorch.ChannelsLast)
+		}
+		if err := param.SetRequiresGrad(true); err != nil {
+			return all, err
+		}
+		all.params = append(all.params, param)
+		all.factors, all.targets = append(all.factors, load(p.Factor)), append(all.targets, load(p.Target))
+	}
+	return all, nil
+}
+
+// loss is the part of the loss that parameter i has.
+func (p problem) loss(x *cgotorch.Exec, i int) *cgotorch.Tensor {
+	return x.Sum(x.Square(x.Sub(x.Mul(p.params[i], p.factors[i]), p.targets[i])))
+}
+
 func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation) (map[string][]float32, []float64, error) {
 	dtype := cgotorch.Float32
 	if c.DType != "" {
 		dtype, _ = cgotorch.ParseDType(c.DType)
 	}
-	n := len(f.Params)
-	params, factors, targets := make([]*cgotorch.Tensor, n), make([]*cgotorch.Tensor, n), make([]*cgotorch.Tensor, n)
-	for i, p := range f.Params {
-		load := func(values []float32) *cgotorch.Tensor {
-			return x.To(x.Reshape(cgotorch.FromSlice(x, values), p.Shape...), dtype)
-		}
-		params[i], factors[i], targets[i] = x.Detach(load(p.Start)), load(p.Factor), load(p.Target)
-		if len(p.Shape) == 4 {
-			params[i] = x.Contiguous(params[i], cgotorch.ChannelsLast)
-		}
-		if err := params[i].SetRequiresGrad(true); err != nil {
-			return nil, nil, err
-		}
+	p, err := f.problem(x, dtype)
+	if err != nil {
+		return nil, nil, err
 	}
+	params := p.params
 	groups := []optim.Group{{Params: params}}
 	if c.Groups {
 		groups = []optim.Group{
@@ -167,11 +196,11 @@ func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation)
 	for step := range f.Steps {
 		opt.ZeroGrad()
 		loss := x.Zeros(dtype)
-		for i, p := range params {
-			if f.Params[i].Name == "table" && contains(c.Skipped, step) {
+		for i := range params {
+			if f.Params[i].Name == "table" && slices.Contains(c.Skipped, step) {
 				continue
 			}
-			loss = x.Add(loss, x.Sum(x.Square(x.Sub(x.Mul(p, factors[i]), targets[i]))))
+			loss = x.Add(loss, p.loss(x, i))
 		}
 		x.Backward(loss)
 		if c.Clip != 0 {
@@ -184,7 +213,7 @@ func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation)
 	}
 	got := map[string][]float32{}
 	for i, p := range f.Params {
-		got[p.Name] = cgotorch.ToSlice[float32](x, x.To(params[i], cgotorch.Float32))
+		got[p.Name] = values(x, params[i])
 	}
 	return got, norms, nil
 }
@@ -211,15 +240,6 @@ func newOptimizer(c testCase, impl optim.Implementation, groups []optim.Group) (
 		return optim.NewAdamW(options, groups...)
 	}
 	return optim.NewAdam(options, groups...)
-}
-
-func contains(list []int, v int) bool {
-	for _, n := range list {
-		if n == v {
-			return true
-		}
-	}
-	return false
 }
 
 func TestSchedule_EqualsPyTorch(t *testing.T) {

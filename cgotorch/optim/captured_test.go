@@ -1,0 +1,511 @@
+package optim
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
+)
+
+// learner trains two layers on a made-up function; its step can be captured.
+type learner struct {
+	params []*cgotorch.Tensor
+	opt    *Optimizer
+	scaler *Scaler
+	ema    *EMA
+	clip   float64
+}
+
+// capturedCase is a way of training that is to give the same bits eagerly and captured.
+type capturedCase struct {
+	name      string
+	dtype     cgotorch.DType // of the parameters
+	new       func(g ...Group) (*Optimizer, error)
+	scaler    bool
+	ema       bool
+	clip      float64
+	overflows []int
+	between   func(x *cgotorch.Exec, step int, l *learner) error // before the step
+	captures  int
+}
+
+var capturedCases = []capturedCase{
+	{name: "sgd", new: func(g ...Group) (*Optimizer, error) { return NewSGD(SGDOptions{LR: 0.1}, g...) }},
+	{name: "sgd/nesterov,decay,clip", clip: 0.5, new: func(g ...Group) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9, Nesterov: true, WeightDecay: 0.01}, g...)
+	}},
+	{name: "sgd/dampening", new: func(g ...Group) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9, Dampening: 0.3}, g...)
+	}},
+	{name: "adam/clip", clip: 0.5, new: func(g ...Group) (*Optimizer, error) {
+		return NewAdam(AdamOptions{LR: 0.01, WeightDecay: 0.01}, g...)
+	}},
+	{name: "adamw/amsgrad,ema", ema: true, new: func(g ...Group) (*Optimizer, error) { return NewAdamW(AdamOptions{LR: 0.01, AMSGrad: true}, g...) }},
+	{name: "sgd/scaler", scaler: true, overflows: []int{0, 7, 8, 15}, new: func(g ...Group) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9}, g...)
+	}},
+	{name: "adam/scaler,clip,ema", scaler: true, clip: 0.5, ema: true, overflows: []int{0, 7, 8, 15}, new: func(g ...Group) (*Optimizer, error) {
+		return NewAdam(AdamOptions{LR: 0.01}, g...)
+	}},
+	{name: "adamw/scaler", scaler: true, overflows: []int{0, 1, 2, 9}, new: func(g ...Group) (*Optimizer, error) {
+		return NewAdamW(AdamOptions{LR: 0.01}, g...)
+	}},
+	{name: "sgd/masters", dtype: cgotorch.BFloat16, ema: true, new: func(g ...Group) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9, MasterWeights: true}, g...)
+	}},
+	{name: "adamw/masters,scaler", dtype: cgotorch.Float16, scaler: true, overflows: []int{0, 6, 11}, new: func(g ...Group) (*Optimizer, error) {
+		return NewAdamW(AdamOptions{LR: 0.01, MasterWeights: true}, g...)
+	}},
+	{name: "momentum", captures: 2, new: func(g ...Group) (*Optimizer, error) { return NewSGD(SGDOptions{LR: 0.1, Momentum: 0.9}, g...) },
+		between: func(x *cgotorch.Exec, step int, l *learner) error {
+			if step < 10 {
+				return nil
+			}
+			return l.opt.SetMomentum(0.8) // again and again, but it changes once
+		}},
+	{name: "betas, decay", captures: 3, new: func(g ...Group) (*Optimizer, error) { return NewAdamW(AdamOptions{LR: 0.01}, g...) },
+		between: func(x *cgotorch.Exec, step int, l *learner) error {
+			switch step {
+			case 8:
+				return l.opt.SetBetas(0.8, 0.99)
+			case 14:
+				return l.opt.SetWeightDecay(1, 0.5)
+			}
+			return nil
+		}},
+	{name: "restored", scaler: true, ema: true, overflows: []int{9, 12}, new: func(g ...Group) (*Optimizer, error) { return NewAdam(AdamOptions{LR: 0.01}, g...) },
+		between: func(x *cgotorch.Exec, step int, l *learner) error {
+			if step != 10 {
+				return nil
+			}
+			if err := l.opt.Restore(x, l.opt.State(x)); err != nil {
+				return err
+			}
+			if err := l.scaler.Restore(x, l.scaler.State(x)); err != nil {
+				return err
+			}
+			l.ema.Swap(x)
+			l.ema.Swap(x)
+			return l.ema.Restore(x, l.ema.Averages())
+		}},
+	{name: "restored to nothing", new: func(g ...Group) (*Optimizer, error) { return NewAdam(AdamOptions{LR: 0.01}, g...) },
+		between: func(x *cgotorch.Exec, step int, l *learner) error {
+			if step != 10 {
+				return nil
+			}
+			return l.opt.Restore(x, State{Rule: "adam", LR: 0.01, Scale: 1, Steps: make([]int64, len(l.params))})
+		}},
+}
+
+func (c capturedCase) learner(x *cgotorch.Exec) (*learner, error) {
+	dtype := cgotorch.Float32
+	if c.dtype != 0 {
+		dtype = c.dtype
+	}
+	l := &learner{clip: c.clip}
+	for i, shape := range [][]int64{{32, 8}, {32}, {4, 32}, {4}} {
+		n := int64(1)
+		for _, d := range shape {
+			n *= d
+		}
+		values := x.MulScalar(x.Sin(x.Arange(cgotorch.Float32, i, i+int(n), nil)), 0.3)
+		p := x.Keep(x.Clone(x.To(x.Reshape(values, shape...), dtype)))
+		if err := p.SetRequiresGrad(true); err != nil {
+			return nil, err
+		}
+		l.params = append(l.params, p)
+	}
+	var err error
+	if l.opt, err = c.new(Group{Params: l.params[:2]}, Group{Params: l.params[2:], LR: 0.02}); err != nil {
+		return nil, err
+	}
+	if c.scaler {
+		if l.scaler, err = NewScaler(x, ScalerOptions{InitScale: 1000, GrowthInterval: 4}); err != nil {
+			return nil, err
+		}
+	}
+	if c.ema {
+		l.ema, err = NewEMA(x, l.params, 0.9)
+	}
+	return l, err
+}
+
+func (l *learner) close() {
+	for _, p := range l.params {
+		p.Close()
+	}
+	l.opt.Close()
+	if l.scaler != nil {
+		l.scaler.Close()
+	}
+	if l.ema != nil {
+		l.ema.Close()
+	}
+}
+
+// step is a training step on inputs and targets, whose loss is multiplied by a factor.
+func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	l.opt.ZeroGrad()
+	hidden := x.ReLU(x.Linear(x.To(in[0], l.params[0].DType()), l.params[0], l.params[1]))
+	out := x.To(x.Linear(hidden, l.params[2], l.params[3]), cgotorch.Float32)
+	loss := x.Mul(x.MSELoss(out, in[1], cgotorch.LossOptions{}), in[2])
+	switch {
+	case l.scaler == nil:
+		x.Backward(loss)
+		if l.clip != 0 {
+			ClipGradNorm(x, l.params, l.clip)
+			ClipGradValue(x, l.params, l.clip/4)
+		}
+		l.opt.Step(x)
+	default:
+		x.Backward(l.scaler.Scale(x, loss))
+		if l.clip != 0 {
+			l.scaler.Unscale(x, l.opt)
+			ClipGradNorm(x, l.params, l.clip)
+		}
+		l.scaler.Step(x, l.opt)
+		l.scaler.Update(x)
+	}
+	if l.ema != nil {
+		l.ema.Update(x)
+	}
+	return []*cgotorch.Tensor{loss}
+}
+
+// outcome is all that training leaves behind.
+type outcome struct {
+	losses []float32
+	values map[string][]float32
+	steps  []int64
+	scaler ScalerState
+}
+
+func (c capturedCase) train(t *testing.T, stream *cgotorch.Stream, o cgotorch.CapturedOptions) (got outcome, stats cgotorch.CapturedStats) {
+	t.Helper()
+	const steps = 20
+	var l *learner
+	in := func(fn func(x *cgotorch.Exec) error) {
+		t.Helper()
+		if err := stream.Do(fn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in(func(x *cgotorch.Exec) (err error) { l, err = c.learner(x); return err })
+	defer l.close()
+	step := cgotorch.NewCaptured(l.step, o)
+	defer step.Close()
+	schedule := Warmup(5, 0.1, Cosine(10, 0.1)) // which stays the same for the last five steps
+	for i := range steps {
+		in(func(x *cgotorch.Exec) error {
+			if c.between != nil {
+				if err := c.between(x, i, l); err != nil {
+					return err
+				}
+			}
+			l.opt.SetScale(schedule(i))
+			inputs := x.Reshape(x.Cos(x.Arange(cgotorch.Float32, i, i+16*8, nil)), 16, 8)
+			targets := x.Narrow(x.Sin(x.MulScalar(inputs, 2)), 1, 0, 4)
+			factor := x.Ones(cgotorch.Float32)
+			if slices.Contains(c.overflows, i) {
+				x.FillInPlace(factor, math.Inf(1))
+			}
+			loss := step.Run(x, inputs, x.Contiguous(targets, cgotorch.Contiguous), factor)[0]
+			got.losses = append(got.losses, values(x, x.Reshape(loss, 1))...)
+			return nil
+		})
+	}
+	in(func(x *cgotorch.Exec) error {
+		got.values = map[string][]float32{}
+		for i, p := range l.params {
+			got.values["parameter "+string(rune('0'+i))] = values(x, p)
+		}
+		state := l.opt.State(x)
+		got.steps = state.Steps
+		for _, r := range state.Tensors {
+			got.values[r.Name+" "+string(rune('0'+r.Param))] = values(x, r.Tensor)
+		}
+		if l.ema != nil {
+			for i, average := range l.ema.Averages() {
+				got.values["average "+string(rune('0'+i))] = values(x, average)
+			}
+		}
+		if l.scaler != nil {
+			got.scaler = l.scaler.State(x)
+		}
+		return nil
+	})
+	return got, step.Stats()
+}
+
+func (got outcome) compare(t *testing.T, want outcome) {
+	t.Helper()
+	same := func(what string, got, want []float32) {
+		for i := range want {
+			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+				t.Errorf("%s: element %d is %v, eagerly %v", what, i, got[i], want[i])
+				return
+			}
+		}
+	}
+	same("loss", got.losses, want.losses)
+	if len(got.values) != len(want.values) {
+		t.Errorf("%d tensors, eagerly %d", len(got.values), len(want.values))
+	}
+	for name, w := range want.values {
+		if len(got.values[name]) != len(w) {
+			t.Errorf("%s has %d elements, eagerly %d", name, len(got.values[name]), len(w))
+			continue
+		}
+		same(name, got.values[name], w)
+	}
+	if !slices.Equal(got.steps, want.steps) {
+		t.Errorf("steps are %v, eagerly %v", got.steps, want.steps)
+	}
+	if got.scaler != want.scaler {
+		t.Errorf("the scaler is %+v, eagerly %+v", got.scaler, want.scaler)
+	}
+}
+
+// Captured steps give the bits of eager ones, with a schedule, overflows, and settings that change between steps.
+func TestStep_Captured(t *testing.T) {
+	leaktest.Check(t, cgotorch.LiveHandles)
+	for _, device := range devices(t) {
+		stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Close()
+		for _, c := range capturedCases {
+			t.Run(device.String()+"/"+c.name, func(t *testing.T) {
+				const rehearsal = 2
+				want, _ := c.train(t, stream, cgotorch.CapturedOptions{Eager: true})
+				got, stats := c.train(t, stream, cgotorch.CapturedOptions{Rehearsal: rehearsal})
+				got.compare(t, want)
+				if len(c.overflows) > 0 && got.scaler.Skipped != int64(len(c.overflows)) {
+					t.Errorf("%d steps were skipped, want %d", got.scaler.Skipped, len(c.overflows))
+				}
+				if !device.IsCUDA() {
+					return
+				}
+				if stats.Launches != len(got.losses)-rehearsal || stats.Captures != max(c.captures, 1) || stats.Why != "" {
+					t.Errorf("%+v, want %d launches of %d captures", stats, len(got.losses)-rehearsal, max(c.captures, 1))
+				}
+			})
+		}
+	}
+}
+
+func devices(t *testing.T) []cgotorch.Device {
+	if err := cgotorch.CUDA(0).Check(); err != nil {
+		t.Log("on the CPU alone: ", err)
+		return []cgotorch.Device{cgotorch.CPU}
+	}
+	return []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)}
+}
+
+// Where the first step of all is captured, it and what it needs are done by the first launch.
+func TestStep_CapturedFirst(t *testing.T) {
+	leaktest.Check(t, cgotorch.LiveHandles)
+	for _, device := range devices(t) {
+		stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Close()
+		for name, new := range masterRules {
+			for _, scaled := range []bool{false, true} {
+				train := func(captured bool) (got []float32, steps []int64) {
+					var p, target *cgotorch.Tensor
+					var o *Optimizer
+					var s *Scaler
+					must := func(err error) {
+						t.Helper()
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					must(stream.Do(func(x *cgotorch.Exec) (err error) {
+						p = x.Keep(x.Ones(cgotorch.BFloat16, 33))
+						target = x.Keep(x.Linspace(cgotorch.Float32, -1, 1, 33))
+						if s, err = NewScaler(x, ScalerOptions{}); err != nil {
+							return err
+						}
+						o, err = new(Fused, true, Group{Params: []*cgotorch.Tensor{p}})
+						return err
+					}))
+					defer func() { p.Close(); target.Close(); o.Close(); s.Close() }()
+					step := func(x *cgotorch.Exec) error {
+						grad := x.Sub(x.To(p, cgotorch.Float32), target)
+						if scaled {
+							grad = s.Scale(x, grad)
+						}
+						if err := p.SetGrad(x.To(grad, p.DType())); err != nil {
+							return err
+						}
+						if scaled {
+							s.Step(x, o)
+							s.Update(x)
+						} else {
+							o.Step(x)
+						}
+						return nil
+					}
+					launch := func() error { return stream.Do(step) }
+					if captured {
+						g, err := stream.Capture(step, cgotorch.CaptureOptions{})
+						must(err)
+						defer g.Close()
+						must(stream.Do(func(x *cgotorch.Exec) error {
+							if state := o.State(x); state.Steps[0] != 0 || len(state.Tensors) > 0 {
+								t.Errorf("%s: the state is %+v before the first launch", name, state)
+							}
+							return nil
+						}))
+						launch = func() error { return g.Launch(stream) }
+					}
+					for i := range 6 {
+						o.SetScale(1 / float64(1+i/2))
+						must(launch())
+					}
+					must(stream.Do(func(x *cgotorch.Exec) error {
+						state := o.State(x)
+						for _, r := range state.Tensors {
+							got = append(got, values(x, r.Tensor)...)
+						}
+						got, steps = append(got, values(x, p)...), state.Steps
+						return nil
+					}))
+					return got, steps
+				}
+				want, steps := train(false)
+				got, gotSteps := train(true)
+				if !slices.Equal(got, want) || !slices.Equal(gotSteps, steps) || steps[0] != 6 {
+					t.Errorf("%s on %v, scaled: %v: %d steps lead to %v, eagerly %d to %v", name, device, scaled, gotSteps, got, steps, want)
+				}
+			}
+		}
+	}
+}
+
+// What cannot be captured says so, and what to do.
+func TestStep_NotCapturable_CUDA(t *testing.T) {
+	device := cgotorch.CUDA(0)
+	if err := device.Check(); err != nil {
+		t.Skip("no GPU that captures: ", err)
+	}
+	leaktest.Check(t, cgotorch.LiveHandles)
+	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for _, c := range []struct {
+		new  func(g Group) (*Optimizer, error)
+		want string
+	}{
+		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Implementation: Foreach}, g) }, "sgd: a step by Foreach takes its numbers from the host: use Fused"},
+		{func(g Group) (*Optimizer, error) { return NewAdam(AdamOptions{Implementation: Foreach}, g) }, "adam: a step by Foreach"},
+		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Dampening: 0.1}, g) }, "do one before"},
+	} {
+		var p *cgotorch.Tensor
+		var o *Optimizer
+		err := stream.Do(func(x *cgotorch.Exec) (err error) {
+			p = x.Keep(param(x, 1, 2))
+			o, err = c.new(Group{Params: []*cgotorch.Tensor{p}})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := stream.Capture(func(x *cgotorch.Exec) error { o.Step(x); return nil }, cgotorch.CaptureOptions{})
+		if !errors.Is(err, cgotorch.ErrNotCapturable) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "captured_test.go:") {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+		g.Close()
+		if err := stream.Do(func(x *cgotorch.Exec) error { o.Step(x); return nil }); err != nil { // goes on
+			t.Error(err)
+		}
+		o.Close()
+		p.Close()
+	}
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		p := param(x, 1)
+		e, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.9)
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		for _, fn := range []func(x *cgotorch.Exec) error{
+			func(x *cgotorch.Exec) error { e.Swap(x); return nil },
+			func(x *cgotorch.Exec) error { _, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.9); return err },
+			func(x *cgotorch.Exec) error { _, err := NewScaler(x, ScalerOptions{}); return err },
+		} {
+			if _, err := x.Capture(fn, cgotorch.CaptureOptions{}); !errors.Is(err, cgotorch.ErrNotCapturable) {
+				t.Error(err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A graph whose optimizer, scaler or averages are closed is out of date, and so is one whose learning rate is illegal not launched.
+func TestStep_CapturedStale_CUDA(t *testing.T) {
+	device := cgotorch.CUDA(0)
+	if err := device.Check(); err != nil {
+		t.Skip("no GPU that captures: ", err)
+	}
+	leaktest.Check(t, cgotorch.LiveHandles)
+	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for _, c := range []struct {
+		spoil func(x *cgotorch.Exec, l *learner)
+		is    error
+		want  string
+	}{
+		{func(x *cgotorch.Exec, l *learner) { l.opt.Close() }, cgotorch.ErrStale, "the optimizer was closed since the graph was captured"},
+		{func(x *cgotorch.Exec, l *learner) { l.scaler.Close() }, cgotorch.ErrStale, "the scaler was closed"},
+		{func(x *cgotorch.Exec, l *learner) { l.ema.Close() }, cgotorch.ErrStale, "the averages were closed"},
+		{func(x *cgotorch.Exec, l *learner) { l.ema.Swap(x) }, cgotorch.ErrStale, "the averages were put in the parameters' place"},
+		{func(x *cgotorch.Exec, l *learner) { l.params[1].Close() }, cgotorch.ErrStale, "parameter 1 was closed"},
+		{func(x *cgotorch.Exec, l *learner) { l.opt.SetLR(-1) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of -1"},
+	} {
+		var l *learner
+		in := make([]*cgotorch.Tensor, 3)
+		err := stream.Do(func(x *cgotorch.Exec) (err error) {
+			l, err = capturedCase{scaler: true, ema: true, new: func(g ...Group) (*Optimizer, error) { return NewAdam(AdamOptions{}, g...) }}.learner(x)
+			in = []*cgotorch.Tensor{x.Keep(x.Ones(cgotorch.Float32, 16, 8)), x.Keep(x.Ones(cgotorch.Float32, 16, 4)), x.Keep(x.Ones(cgotorch.Float32))}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := stream.Capture(func(x *cgotorch.Exec) error { l.step(x, in...); return nil }, cgotorch.CaptureOptions{Rehearsal: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Launch(stream); err != nil {
+			t.Error(err)
+		}
+		if err := stream.Do(func(x *cgotorch.Exec) error { c.spoil(x, l); return nil }); err != nil {
+			t.Error(err)
+		}
+		if err := g.Launch(stream); !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+		g.Close()
+		l.close()
+		for _, t := range in {
+			t.Close()
+		}
+	}
+}

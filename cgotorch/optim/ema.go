@@ -1,0 +1,192 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// EMA keeps exponential moving averages of parameters, which often do better on the validation data than the parameters. They begin as copies of
+// these, and each Update moves them by the part 1-decay of the way to the parameters: torch.optim.swa_utils' get_ema_multi_avg_fn, whose
+// first update copies. It borrows the parameters, and is used by one goroutine at a time.
+type EMA struct {
+	decay    float64
+	params   []*cgotorch.Tensor
+	averages []*cgotorch.Tensor
+	lists    []emaList
+	aside    []*cgotorch.Tensor // the parameters' own values while the averages are in their place, list by list; nil if they are not
+	closed   bool
+}
+
+// emaList is the part of the parameters that one operator can read.
+type emaList struct {
+	params, averages []*cgotorch.Tensor
+	wide             bool // the parameters are of 16 bits and the averages float32
+}
+
+// NewEMA makes the averages, on the devices of the parameters and of their dtypes, but of float32 for those of float16 and bfloat16, which could not
+// take up a small part. The decay is from 0 to 1, usually 0.999 or more. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument], and
+// in a captured function with [cgotorch.ErrNotCapturable].
+func NewEMA(x *cgotorch.Exec, params []*cgotorch.Tensor, decay float64) (*EMA, error) {
+	fail := func(format string, args ...any) (*EMA, error) {
+		return nil, fmt.Errorf("optim: ema: %s: %w", fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
+	}
+	switch {
+	case x.Capturing():
+		return nil, fmt.Errorf("optim: ema: make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
+	case !(decay >= 0 && decay <= 1):
+		return fail("a decay of %v is not from 0 to 1", decay)
+	case len(params) == 0:
+		return fail("there are no parameters")
+	}
+	for i, p := range params {
+		if p == nil || p.Closed() || !p.DType().IsFloat() {
+			return fail("parameter %d is %v: only open tensors of floating dtypes can be averaged", i, p)
+		}
+	}
+	x = x.NoGrad().NoAutocast()
+	e := &EMA{decay: decay, params: slices.Clone(params)}
+	for _, p := range params {
+		wide := p.DType().Size() < 4
+		var average *cgotorch.Tensor
+		if wide {
+			average = x.Keep(x.To(p, cgotorch.Float32))
+		} else {
+			average = x.Keep(x.Clone(p))
+		}
+		e.averages = append(e.averages, average)
+		e.insert(p, average, wide)
+	}
+	return e, nil
+}
+
+func (e *EMA) insert(p, average *cgotorch.Tensor, wide bool) {
+	for i := range e.lists {
+		if l := &e.lists[i]; l.params[0].Device() == p.Device() && l.params[0].DType() == p.DType() {
+			l.params, l.averages = append(l.params, p), append(l.averages, average)
+			return
+		}
+	}
+	e.lists = append(e.lists, emaList{[]*cgotorch.Tensor{p}, []*cgotorch.Tensor{average}, wide})
+}
+
+// Update moves the averages to the parameters. It belongs behind the optimizer's Step, and can be captured. It fails with
+// [cgotorch.ErrInvalidArgument] while the averages are in the parameters' place, and with [cgotorch.ErrClosed].
+func (e *EMA) Update(x *cgotorch.Exec) {
+	const op = "optim.EMA.Update"
+	e.use(x, op)
+	if e.aside != nil {
+		x.Fail(op, fmt.Errorf("the averages are in the parameters' place: call Swap before: %w", cgotorch.ErrInvalidArgument))
+	}
+	x.DependsOn(func() string {
+		switch {
+		case e.closed:
+			return "the averages were closed"
+		case e.aside != nil:
+			return "the averages were put in the parameters' place"
+		}
+		return ""
+	})
+	x = x.NoGrad().NoAutocast()
+	x.Tidy(func() *cgotorch.Tensor {
+		for _, l := range e.lists {
+			now := l.params
+			if l.wide {
+				now = make([]*cgotorch.Tensor, len(l.params))
+				for i, average := range l.averages {
+					now[i] = x.EmptyLike(average)
+				}
+				x.ForeachCopyInPlace(now, l.params)
+			}
+			x.ForeachLerpInPlace(l.averages, now, 1-e.decay)
+		}
+		return nil
+	})
+}
+
+// Swap puts the averages into the parameters, for an evaluation or to save the model, and the next time the parameters' own values back. In
+// between the parameters must not be trained, and their own values take as much memory again. It cannot be captured.
+func (e *EMA) Swap(x *cgotorch.Exec) {
+	const op = "optim.EMA.Swap"
+	e.use(x, op)
+	if x.Capturing() {
+		x.Fail(op, fmt.Errorf("call it between launches: %w", cgotorch.ErrNotCapturable))
+	}
+	x = x.NoGrad().NoAutocast()
+	if e.aside == nil {
+		var aside []*cgotorch.Tensor
+		for _, l := range e.lists {
+			for _, p := range l.params {
+				aside = append(aside, x.Clone(p))
+			}
+		}
+		for _, t := range aside {
+			x.Keep(t)
+		}
+		e.aside = aside
+		for _, l := range e.lists {
+			x.ForeachCopyInPlace(l.params, l.averages)
+		}
+		return
+	}
+	at := 0
+	for _, l := range e.lists {
+		x.ForeachCopyInPlace(l.params, e.aside[at:at+len(l.params)])
+		at += len(l.params)
+	}
+	for _, t := range e.aside {
+		t.Close()
+	}
+	e.aside = nil
+}
+
+// Swapped reports whether the averages are in the parameters' place.
+func (e *EMA) Swapped() bool { return e.aside != nil }
+
+// Averages returns the averages, in the order of the parameters: what there is to save. They are borrowed, and the next Update changes them.
+func (e *EMA) Averages() []*cgotorch.Tensor { return slices.Clone(e.averages) }
+
+// Restore makes the averages go on from others, in the same order, which are copied; their dtypes are converted. It fails with
+// [cgotorch.ErrInvalidArgument], having changed nothing, where shapes differ, and with [cgotorch.ErrClosed].
+func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
+	if e.closed {
+		return fmt.Errorf("optim: ema: %w", cgotorch.ErrClosed)
+	}
+	if len(averages) != len(e.averages) {
+		return fmt.Errorf("optim: ema: %d averages for %d parameters: %w", len(averages), len(e.averages), cgotorch.ErrInvalidArgument)
+	}
+	for i, t := range averages {
+		if t == nil || t.Closed() || !slices.Equal(t.Shape(), e.averages[i].Shape()) {
+			return fmt.Errorf("optim: ema: average %d is %v, the parameter is %v: %w", i, t, e.params[i], cgotorch.ErrInvalidArgument)
+		}
+	}
+	x = x.NoGrad().NoAutocast()
+	for i, t := range averages {
+		x.CopyInPlace(e.averages[i], t).Close()
+	}
+	return nil
+}
+
+// Close frees the averages. The parameters stay as they are, which is as the averages where Swap has put these there. Closing twice does nothing.
+func (e *EMA) Close() error {
+	e.closed = true
+	var errs []error
+	for _, t := range append(e.averages, e.aside...) {
+		errs = append(errs, t.Close())
+	}
+	e.aside = nil
+	return errors.Join(errs...)
+}
+
+func (e *EMA) use(x *cgotorch.Exec, op string) {
+	if e.closed {
+		x.Fail(op, fmt.Errorf("the averages: %w", cgotorch.ErrClosed))
+	}
+	for i, p := range e.params {
+		if p.Closed() {
+			x.Fail(op, fmt.Errorf("parameter %d: %w", i, cgotorch.ErrClosed))
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package optim
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// The learning rate is set by SetLR and SetScale; what is set here is an option still, no part of [State]: a program that goes on from a
+// checkpoint sets it again. Graphs that a step was captured in are out of date afterwards.
+
+// SetWeightDecay sets the weight decay of a group, counted from 0, from the next step on. It fails with
+// [cgotorch.ErrInvalidArgument] for a group that is not there and for what is not a number from 0 up.
+func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
+	switch {
+	case group < 0 || group >= len(o.groups):
+		return o.refuse("there is no group %d of %d", group, len(o.groups))
+	case !legal(weightDecay):
+		return o.refuse("a weight decay of %v is not a number from 0 up", weightDecay)
+	}
+	o.groups[group].weightDecay = weightDecay
+	return nil
+}
+
+// SetMomentum sets the momentum from the next step on. It fails with [cgotorch.ErrInvalidArgument] for a rule other than SGD, for an
+// optimizer that was made without momentum, and for what is not a number above 0.
+func (o *Optimizer) SetMomentum(momentum float64) error {
+	r, ok := o.rule.(*sgd)
+	switch {
+	case !ok:
+		return o.refuse("it has no momentum: use SetBetas")
+	case r.Momentum == 0:
+		return o.refuse("it was made without momentum and keeps no buffers")
+	case !legal(momentum) || momentum == 0:
+		return o.refuse("a momentum of %v is not a number above 0", momentum)
+	}
+	r.Momentum = momentum
+	return nil
+}
+
+// SetBetas sets the decays of the means of gradients and of their squares from the next step on. It fails with
+// [cgotorch.ErrInvalidArgument] for a rule other than Adam and AdamW, and for what is not in [0, 1).
+func (o *Optimizer) SetBetas(beta1, beta2 float64) error {
+	r, ok := o.rule.(*adam)
+	switch {
+	case !ok:
+		return o.refuse("it has no betas: use SetMomentum")
+	case !legalBeta(beta1) || !legalBeta(beta2):
+		return o.refuse("betas %v and %v: each must be in [0, 1)", beta1, beta2)
+	}
+	r.beta1, r.beta2 = beta1, beta2
+	return nil
+}
+
+func (o *Optimizer) refuse(format string, args ...any) error {
+	return fmt.Errorf("optim: %s: %s: %w", o.rule.name(), fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
+}

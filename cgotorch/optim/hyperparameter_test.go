@@ -1,0 +1,130 @@
+package optim
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+func TestSet_Refuses(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		group := Group{Params: []*cgotorch.Tensor{param(x, 1)}}
+		sgd, _ := NewSGD(SGDOptions{Momentum: 0.9}, group)
+		plain, _ := NewSGD(SGDOptions{}, group)
+		adam, _ := NewAdam(AdamOptions{}, group)
+		for _, c := range []struct {
+			err  error
+			want string
+		}{
+			{sgd.SetMomentum(0), "sgd: a momentum of 0"},
+			{sgd.SetMomentum(-1), "sgd: a momentum of -1"},
+			{sgd.SetMomentum(math.NaN()), "sgd: a momentum of NaN"},
+			{plain.SetMomentum(0.9), "sgd: it was made without momentum"},
+			{adam.SetMomentum(0.9), "adam: it has no momentum: use SetBetas"},
+			{sgd.SetBetas(0.9, 0.9), "sgd: it has no betas: use SetMomentum"},
+			{adam.SetBetas(1, 0.9), "adam: betas 1 and 0.9"},
+			{adam.SetBetas(0.9, math.NaN()), "adam: betas 0.9 and NaN"},
+			{sgd.SetWeightDecay(1, 0.1), "sgd: there is no group 1 of 1"},
+			{sgd.SetWeightDecay(-1, 0.1), "sgd: there is no group -1 of 1"},
+			{adam.SetWeightDecay(0, -1), "adam: a weight decay of -1"},
+		} {
+			if !errors.Is(c.err, cgotorch.ErrInvalidArgument) || !strings.HasPrefix(c.err.Error(), "optim: ") || !strings.Contains(c.err.Error(), c.want) {
+				t.Errorf("got %v, want %q", c.err, c.want)
+			}
+		}
+		return nil
+	})
+}
+
+// What is set holds from the next step on, as if the optimizer had been made with it and restored; and a graph would be told what has changed.
+func TestSet(t *testing.T) {
+	for _, impl := range []Implementation{Fused, Foreach} {
+		for name, c := range map[string]struct {
+			new  func(changed bool, g ...Group) (*Optimizer, error)
+			set  func(o *Optimizer) error
+			want string
+		}{
+			"momentum": {
+				func(changed bool, g ...Group) (*Optimizer, error) {
+					return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Implementation: impl}, g...)
+				},
+				func(o *Optimizer) error { return o.SetMomentum(0.5) }, "the momentum has changed from 0.9 to 0.5",
+			},
+			"betas": {
+				func(changed bool, g ...Group) (*Optimizer, error) {
+					betas := map[bool][2]float64{false: {0.9, 0.999}, true: {0.8, 0.9}}[changed]
+					return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Implementation: impl}, g...)
+				},
+				func(o *Optimizer) error { return o.SetBetas(0.8, 0.9) }, "the betas have changed from 0.9 and 0.999 to 0.8 and 0.9",
+			},
+			"weight decay": {
+				func(changed bool, g ...Group) (*Optimizer, error) {
+					if changed {
+						g[1].WeightDecay = 0.5
+					}
+					return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Implementation: impl}, g...)
+				},
+				func(o *Optimizer) error { return o.SetWeightDecay(1, 0.5) }, "the weight decay of group 1 has changed from 0.25 to 0.5",
+			},
+		} {
+			do(t, func(x *cgotorch.Exec) error {
+				train := func(remade bool) ([]float32, error) {
+					p, q := param(x, 1, 2), param(x, 3)
+					groups := []Group{{Params: []*cgotorch.Tensor{p}}, {Params: []*cgotorch.Tensor{q}}}
+					o, err := c.new(false, groups...)
+					if err != nil {
+						return nil, err
+					}
+					defer func() { o.Close() }()
+					o.Step(x)
+					changed := o.watch()
+					if what := changed(); what != "" {
+						t.Errorf("%s: unchanged, and yet %q", name, what)
+					}
+					if remade {
+						again, err := c.new(true, groups...)
+						if err != nil {
+							return nil, err
+						}
+						defer again.Close()
+						if err := again.Restore(x, o.State(x)); err != nil {
+							return nil, err
+						}
+						again.Step(x)
+					} else {
+						if err := c.set(o); err != nil {
+							return nil, err
+						}
+						if what := changed(); what != c.want {
+							t.Errorf("%s: %q, want %q", name, what, c.want)
+						}
+						o.Step(x)
+						o.Close()
+						if what := changed(); what != "the optimizer was closed" {
+							t.Errorf("%s: closed, and yet %q", name, what)
+						}
+					}
+					return append(values(x, p), values(x, q)...), nil
+				}
+				got, err := train(false)
+				if err != nil {
+					return err
+				}
+				want, err := train(true)
+				if err != nil {
+					return err
+				}
+				for i := range want {
+					if got[i] != want[i] {
+						t.Errorf("%s, implementation %d: %v, want %v", name, impl, got, want)
+						break
+					}
+				}
+				return nil
+			})
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package optim
+
+import (
+	"math"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+var masterRules = map[string]func(i Implementation, masters bool, g Group) (*Optimizer, error){
+	"sgd": func(i Implementation, masters bool, g Group) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, MasterWeights: masters, Implementation: i}, g)
+	},
+	"adam": func(i Implementation, masters bool, g Group) (*Optimizer, error) {
+		return NewAdam(AdamOptions{LR: 0.001, WeightDecay: 0.1, MasterWeights: masters, Implementation: i}, g)
+	},
+	"adamw": func(i Implementation, masters bool, g Group) (*Optimizer, error) {
+		return NewAdamW(AdamOptions{LR: 0.001, AMSGrad: true, MasterWeights: masters, Implementation: i}, g)
+	},
+}
+
+// trainTo does steps of gradient p - target, rounded to p's dtype.
+func trainTo(x *cgotorch.Exec, o *Optimizer, p, target *cgotorch.Tensor, steps int) error {
+	for range steps {
+		if err := p.SetGrad(x.To(x.Sub(x.To(p, cgotorch.Float32), target), p.DType())); err != nil {
+			return err
+		}
+		o.Step(x)
+	}
+	return nil
+}
+
+func largestDifference(x *cgotorch.Exec, a, b *cgotorch.Tensor) float64 {
+	return x.Item(x.Max(x.Abs(x.Sub(x.To(a, cgotorch.Float64), x.To(b, cgotorch.Float64)))))
+}
+
+// With masters, training in 16 bits follows the float32 trajectory to one rounding; without them it stays behind.
+func TestMasterWeights_FollowFloat32(t *testing.T) {
+	for name, new := range masterRules {
+		for _, impl := range []Implementation{Fused, Foreach} {
+			for dtype, epsilon := range map[cgotorch.DType]float64{cgotorch.BFloat16: 1.0 / 256, cgotorch.Float16: 1.0 / 2048} {
+				do(t, func(x *cgotorch.Exec) error {
+					start := x.To(x.To(x.Linspace(cgotorch.Float32, 1, 2, 100), dtype), cgotorch.Float32)
+					target := x.Linspace(cgotorch.Float32, 0.5, 1, 100)
+					train := func(dtype cgotorch.DType, masters bool) (*cgotorch.Tensor, error) {
+						p := x.Clone(x.To(start, dtype))
+						o, err := new(impl, masters, Group{Params: []*cgotorch.Tensor{p}})
+						if err != nil {
+							return nil, err
+						}
+						defer o.Close()
+						if err := trainTo(x, o, p, target, 50); err != nil {
+							return nil, err
+						}
+						for _, r := range o.State(x).Tensors {
+							if want := map[bool]cgotorch.DType{false: dtype, true: cgotorch.Float32}[masters]; r.Tensor.DType() != want {
+								t.Errorf("%s: %s is %v", name, r.Name, r.Tensor)
+							}
+						}
+						return p, nil
+					}
+					want, err := train(cgotorch.Float32, true) // which has no masters
+					if err != nil {
+						return err
+					}
+					with, err := train(dtype, true)
+					if err != nil {
+						return err
+					}
+					without, err := train(dtype, false)
+					if err != nil {
+						return err
+					}
+					near, far := largestDifference(x, with, want), largestDifference(x, without, want)
+					// Values are below 2, so that a rounding is at most epsilon; gradients are rounded too.
+					if !(near <= 2*epsilon) || !(far > near) {
+						t.Errorf("%s, implementation %d, %v: off by %v, and by %v without masters", name, impl, dtype, near, far)
+					}
+					return nil
+				})
+			}
+		}
+	}
+}
+
+// What one bfloat16 cannot take up in a step adds up in the master.
+func TestMasterWeights_SmallSteps(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		p := x.Ones(cgotorch.BFloat16, 3)
+		setGrad(x, p, 1)
+		o, err := NewSGD(SGDOptions{LR: 1.0 / 1024, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		for range 256 {
+			o.Step(x)
+		}
+		if got := values(x, p)[0]; got != 0.75 {
+			t.Errorf("256 steps of 1/1024 from 1 lead to %v", got)
+		}
+		x.FillInPlace(p, 2)
+		o.Step(x)
+		if got := values(x, p)[0]; math.Abs(float64(got)-0.75) > 0.01 {
+			t.Errorf("the step began from the parameter: %v", got)
+		}
+		x.FillInPlace(p, 2)
+		o.ResetMasters()
+		for range 256 {
+			o.Step(x)
+		}
+		if got := values(x, p)[0]; got != 1.75 {
+			t.Errorf("after ResetMasters, 256 steps from 2 lead to %v", got)
+		}
+		return nil
+	})
+}
+
+// An optimizer that goes on from a state with masters does the same steps to the bit; from one without, it begins from the parameters.
+func TestMasterWeights_Restore(t *testing.T) {
+	for name, new := range masterRules {
+		do(t, func(x *cgotorch.Exec) error {
+			target := x.Linspace(cgotorch.Float32, 0.5, 1, 10)
+			p := x.Ones(cgotorch.BFloat16, 10)
+			first, err := new(Fused, true, Group{Params: []*cgotorch.Tensor{p}})
+			if err != nil {
+				return err
+			}
+			defer first.Close()
+			if err := trainTo(x, first, p, target, 7); err != nil {
+				return err
+			}
+			state := first.State(x)
+			if last := state.Tensors[len(state.Tensors)-1]; last.Name != "master" || last.Tensor.DType() != cgotorch.Float32 || last.Param != 0 {
+				t.Errorf("%s: the last tensor is %+v", name, last)
+			}
+			q := x.Clone(p)
+			second, err := new(Fused, true, Group{Params: []*cgotorch.Tensor{q}})
+			if err != nil {
+				return err
+			}
+			defer second.Close()
+			if err := second.Restore(x, state); err != nil {
+				return err
+			}
+			if err := trainTo(x, first, p, target, 5); err != nil {
+				return err
+			}
+			if err := trainTo(x, second, q, target, 5); err != nil {
+				return err
+			}
+			if !x.Equal(p, q) || !x.Equal(first.slots[0].master, second.slots[0].master) {
+				t.Errorf("%s: differs after Restore", name)
+			}
+
+			old := first.State(x)
+			old.Tensors = old.Tensors[:len(old.Tensors)-1]
+			if err := second.Restore(x, old); err != nil {
+				return err
+			}
+			if n := len(second.State(x).Tensors); n != len(old.Tensors) {
+				t.Errorf("%s: %d tensors where the master is still to be made, want %d", name, n, len(old.Tensors))
+			}
+			x.FillInPlace(q, 1.5) // as a checkpoint loads the model behind the optimizer
+			if err := trainTo(x, second, q, target, 1); err != nil {
+				return err
+			}
+			if got := values(x, second.slots[0].master)[0]; math.Abs(float64(got)-1.5) > 0.2 {
+				t.Errorf("%s: the master is %v, want about the parameter's 1.5", name, got)
+			}
+
+			none, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{x.Clone(p)}})
+			if err != nil {
+				return err
+			}
+			defer none.Close()
+			if err := none.Restore(x, state); err == nil {
+				t.Errorf("%s: masters were restored by an optimizer that keeps none", name)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,289 @@
+package optim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ScalerOptions are the options of [NewScaler]; the zero value is PyTorch's default.
+type ScalerOptions struct {
+	InitScale      float64 // factor at first, above 0; 0 means 65536
+	GrowthFactor   float64 // by which the factor grows, above 1; 0 means 2
+	BackoffFactor  float64 // by which it falls when a gradient was not finite, in (0, 1); 0 means 0.5
+	GrowthInterval int     // steps without such a gradient after which it grows; 0 means 2000
+}
+
+// Scaler multiplies losses by a factor, so that float16 can hold their gradients, and skips steps whose gradients were too large for it,
+// as torch.amp.GradScaler does:
+//
+//	x.Backward(scaler.Scale(x, loss))
+//	scaler.Unscale(x, opt) // only for what reads the gradients, such as ClipGradNorm
+//	scaler.Step(x, opt)
+//	scaler.Update(x)
+//
+// Whether a step is skipped the device decides; nothing waits for it, and all four can be captured: what is between two Updates in one
+// function. Several optimizers can share a Scaler; each skips steps by its own gradients. It is of one device, and used by one goroutine
+// at a time.
+type Scaler struct {
+	o          ScalerOptions
+	scale      *cgotorch.Tensor // float32 []
+	growth     *cgotorch.Tensor // int32 [], the steps since the factor has grown or fallen
+	one        *cgotorch.Tensor // float32 []
+	skipped    *cgotorch.Tensor // float64 []
+	optimizers []*scaled
+	closed     bool
+}
+
+// scaled is what a Scaler knows of an optimizer.
+type scaled struct {
+	opt   *Optimizer
+	stage stage
+	found *cgotorch.Tensor // float32 [], 1 if a gradient was not finite
+}
+
+// stage is how far the step of an optimizer has come since the last Update.
+type stage int
+
+const (
+	ready stage = iota
+	unscaled
+	stepped
+)
+
+// NewScaler returns a scaler on x's device. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument], and in a captured
+// function with [cgotorch.ErrNotCapturable].
+func NewScaler(x *cgotorch.Exec, o ScalerOptions) (*Scaler, error) {
+	if o.InitScale == 0 {
+		o.InitScale = 65536
+	}
+	if o.GrowthFactor == 0 {
+		o.GrowthFactor = 2
+	}
+	if o.BackoffFactor == 0 {
+		o.BackoffFactor = 0.5
+	}
+	if o.GrowthInterval == 0 {
+		o.GrowthInterval = 2000
+	}
+	fail := func(format string, args ...any) (*Scaler, error) {
+		return nil, fmt.Errorf("optim: scaler: %s: %w", fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
+	}
+	switch {
+	case x.Capturing():
+		return nil, fmt.Errorf("optim: scaler: make it before the function that is captured: %w", cgotorch.ErrNotCapturable)
+	case !legalScale(o.InitScale):
+		return fail("a factor of %v is not a float32 above 0", o.InitScale)
+	case !(o.GrowthFactor > 1) || math.IsInf(o.GrowthFactor, 1):
+		return fail("a growth factor of %v is not a number above 1", o.GrowthFactor)
+	case !(o.BackoffFactor > 0 && o.BackoffFactor < 1):
+		return fail("a backoff factor of %v is not in (0, 1)", o.BackoffFactor)
+	case o.GrowthInterval < 0 || o.GrowthInterval > math.MaxInt32:
+		return fail("a growth interval of %d steps", o.GrowthInterval)
+	}
+	x = x.NoGrad().NoAutocast()
+	return &Scaler{
+		o:       o,
+		scale:   x.Keep(x.Full(cgotorch.Float32, o.InitScale)),
+		growth:  x.Keep(x.Zeros(cgotorch.Int32)),
+		one:     x.Keep(x.Ones(cgotorch.Float32)),
+		skipped: x.Keep(x.Zeros(cgotorch.Float64)),
+	}, nil
+}
+
+func legalScale(v float64) bool { return v > 0 && v <= math.MaxFloat32 }
+
+// Scale returns loss times the factor, for Backward.
+func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor {
+	s.use(x, "optim.Scaler.Scale")
+	return x.Mul(loss, s.scale)
+}
+
+// Unscale divides the gradients of the optimizer's parameters by the factor, for what reads or changes them before Step, which does it
+// else. It may be called once before a Step. It fails with [cgotorch.ErrUnsupported] for gradients of float16, which would become zeros:
+// keep the parameters float32, under autocast; and with [cgotorch.ErrInvalidArgument] the second time.
+func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
+	const op = "optim.Scaler.Unscale"
+	x = s.use(x, op)
+	of := s.of(x, op, opt)
+	if of.stage != ready {
+		x.Fail(op, fmt.Errorf("the gradients of this %s have been unscaled, or used, since the last Update: %w", opt.rule.name(), cgotorch.ErrInvalidArgument))
+	}
+	lists := gradients(opt.Params())
+	for _, grads := range lists {
+		if grads[0].DType() == cgotorch.Float16 {
+			x.Fail(op, fmt.Errorf("gradients of float16 cannot be unscaled in place: keep parameters float32, under autocast, or leave Unscale out: %w", cgotorch.ErrUnsupported))
+		}
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		inverse := x.To(x.Reciprocal(x.To(s.scale, cgotorch.Float64)), cgotorch.Float32) // as PyTorch does it
+		of.look(x, lists, inverse)
+		return nil
+	})
+	of.stage = unscaled
+}
+
+// Step does opt's Step with the gradients divided by the factor, unless one of them is infinite or NaN: then the device skips it, and
+// parameters and what the optimizer remembers stay as they are. It fails as [Optimizer.Step] does, with [cgotorch.ErrUnsupported] for an
+// optimizer whose step cannot be skipped on the device (by Foreach, SGD with Dampening, SGD of 16 bits on the CPU without MasterWeights),
+// and with [cgotorch.ErrInvalidArgument] for a second Step before Update.
+//
+// The gradients are undefined afterwards.
+func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
+	const op = "optim.Scaler.Step"
+	x = s.use(x, op)
+	of := s.of(x, op, opt)
+	if of.stage == stepped {
+		x.Fail(op, fmt.Errorf("a second step of this %s since the last Update: call Update first: %w", opt.rule.name(), cgotorch.ErrInvalidArgument))
+	}
+	if why := opt.unskippable(); why != "" {
+		x.Fail(op, fmt.Errorf("%s: %s: %w", opt.rule.name(), why, cgotorch.ErrUnsupported))
+	}
+	by := scaling{foundInf: of.found}
+	if of.stage == ready {
+		of.look(x, gradients(opt.Params()), s.one)
+		by = scaling{foundInf: of.found, gradScale: s.scale}
+	}
+	opt.step(x, by)
+	of.stage = stepped
+}
+
+// Update makes the factor fall if a gradient was not finite since the last Update, and grow after so many Updates without one. It belongs
+// behind the Steps of all optimizers, and fails with [cgotorch.ErrInvalidArgument] without any.
+func (s *Scaler) Update(x *cgotorch.Exec) {
+	const op = "optim.Scaler.Update"
+	x = s.use(x, op)
+	var found []*cgotorch.Tensor
+	for _, of := range s.optimizers {
+		if of.stage != ready {
+			found = append(found, of.found)
+			of.stage = ready
+		}
+	}
+	if len(found) == 0 {
+		x.Fail(op, fmt.Errorf("there was no Step since the last Update: %w", cgotorch.ErrInvalidArgument))
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		any := found[0]
+		for _, f := range found[1:] {
+			any = x.Maximum(any, f)
+		}
+		x.AddInPlace(s.skipped, any)
+		x.AMPUpdateScaleInPlace(s.scale, s.growth, any, s.o.GrowthFactor, s.o.BackoffFactor, s.o.GrowthInterval)
+		return nil
+	})
+}
+
+// Factor waits for the device and returns the factor.
+func (s *Scaler) Factor(x *cgotorch.Exec) float64 { return s.State(x).Scale }
+
+// Skipped waits for the device and returns the number of Updates so far that found a gradient not to be finite.
+func (s *Scaler) Skipped(x *cgotorch.Exec) int64 { return s.State(x).Skipped }
+
+// ScalerState is what a Scaler needs beside its options to go on as if it had not been interrupted.
+type ScalerState struct {
+	Scale   float64 `json:"scale"`
+	Growth  int64   `json:"growth_tracker"` // Updates since the factor has changed
+	Skipped int64   `json:"skipped"`        // see [Scaler.Skipped]
+}
+
+// State waits for the device and returns what there is to save.
+func (s *Scaler) State(x *cgotorch.Exec) ScalerState {
+	x = s.use(x, "optim.Scaler.State")
+	var v []float64
+	x.Tidy(func() *cgotorch.Tensor {
+		v = cgotorch.ToSlice[float64](x, x.Stack([]*cgotorch.Tensor{x.To(s.scale, cgotorch.Float64), x.To(s.growth, cgotorch.Float64), s.skipped}, 0))
+		return nil
+	})
+	return ScalerState{Scale: v[0], Growth: int64(v[1]), Skipped: int64(v[2])}
+}
+
+// Restore makes the scaler go on from state. It fails with [cgotorch.ErrInvalidArgument] and changes nothing if that is no state of a
+// scaler's, and with [cgotorch.ErrClosed].
+func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
+	switch {
+	case s.closed:
+		return fmt.Errorf("optim: scaler: %w", cgotorch.ErrClosed)
+	case !legalScale(state.Scale) || state.Growth < 0 || state.Growth > math.MaxInt32 || state.Skipped < 0:
+		return fmt.Errorf("optim: scaler: the state is %+v: %w", state, cgotorch.ErrInvalidArgument)
+	}
+	x = x.NoGrad().NoAutocast()
+	x.FillInPlace(s.scale, state.Scale).Close()
+	x.FillInPlace(s.growth, state.Growth).Close()
+	x.FillInPlace(s.skipped, state.Skipped).Close()
+	return nil
+}
+
+// Close frees the scaler's tensors. The optimizers stay. Closing twice does nothing.
+func (s *Scaler) Close() error {
+	s.closed = true
+	errs := []error{s.scale.Close(), s.growth.Close(), s.one.Close(), s.skipped.Close()}
+	for _, of := range s.optimizers {
+		errs = append(errs, of.found.Close())
+	}
+	s.optimizers = nil
+	return errors.Join(errs...)
+}
+
+// use fails if the scaler is closed, or once it will be for the graph that x's work becomes part of.
+func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
+	if s.closed {
+		x.Fail(op, fmt.Errorf("the scaler: %w", cgotorch.ErrClosed))
+	}
+	x.DependsOn(func() string {
+		if s.closed {
+			return "the scaler was closed"
+		}
+		return ""
+	})
+	if op == "optim.Scaler.Scale" {
+		return x
+	}
+	return x.NoGrad().NoAutocast()
+}
+
+// of is what the scaler knows of opt.
+func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaled {
+	if opt.closed {
+		x.Fail(op, fmt.Errorf("%s: the optimizer: %w", opt.rule.name(), cgotorch.ErrClosed))
+	}
+	i := slices.IndexFunc(s.optimizers, func(of *scaled) bool { return of.opt == opt })
+	if i < 0 {
+		i = len(s.optimizers)
+		s.optimizers = append(s.optimizers, &scaled{opt: opt, found: x.Keep(x.Empty(cgotorch.Float32))})
+	}
+	of := s.optimizers[i]
+	if x.Capturing() {
+		x.AtEnd(func() { of.stage = ready }) // also where the capture fails and the function is run anew
+	}
+	return of
+}
+
+// look multiplies the gradients by factor and finds out whether one is not finite.
+func (of *scaled) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, factor *cgotorch.Tensor) {
+	x.FillInPlace(of.found, 0).Close()
+	for _, grads := range lists {
+		x.AMPForeachNonFiniteCheckAndUnscaleInPlace(grads, of.found, factor)
+	}
+}
+
+// unskippable is why the device cannot skip a step of the optimizer, or "".
+func (o *Optimizer) unskippable() string {
+	if o.impl != Fused {
+		return "a step by Foreach cannot be skipped on the device: use Fused"
+	}
+	if r, ok := o.rule.(*sgd); ok && r.Dampening != 0 && r.Momentum != 0 {
+		return "with Dampening the first step is another than the next ones, and the host does not know whether it was skipped: leave it out"
+	}
+	for i := range o.groups {
+		for k := range o.groups[i].buckets {
+			if b := &o.groups[i].buckets[k]; !o.fuses(b) {
+				return fmt.Sprintf("a step of %v on %v cannot be skipped: set MasterWeights", b.dtype, b.device)
+			}
+		}
+	}
+	return ""
+}

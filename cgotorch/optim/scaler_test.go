@@ -1,0 +1,217 @@
+package optim
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+func newScaler(t *testing.T, x *cgotorch.Exec, o ScalerOptions) *Scaler {
+	t.Helper()
+	s, err := NewScaler(x, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestNewScaler_Refuses(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		for _, c := range []struct {
+			o    ScalerOptions
+			want string
+		}{
+			{ScalerOptions{InitScale: -1}, "a factor of -1"},
+			{ScalerOptions{InitScale: 1e39}, "a factor of 1e+39"},
+			{ScalerOptions{InitScale: math.NaN()}, "a factor of NaN"},
+			{ScalerOptions{GrowthFactor: 1}, "a growth factor of 1"},
+			{ScalerOptions{GrowthFactor: math.Inf(1)}, "a growth factor of +Inf"},
+			{ScalerOptions{BackoffFactor: 1}, "a backoff factor of 1"},
+			{ScalerOptions{BackoffFactor: -0.5}, "a backoff factor of -0.5"},
+			{ScalerOptions{GrowthInterval: -1}, "a growth interval of -1"},
+		} {
+			if _, err := NewScaler(x, c.o); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "optim: scaler: "+c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+		return nil
+	})
+}
+
+// With parameters of float16 and masters a step is that of float32, whatever the factor, where float16 alone would have lost the gradient.
+func TestScaler_Float16(t *testing.T) {
+	for name, new := range masterRules {
+		do(t, func(x *cgotorch.Exec) error {
+			s := newScaler(t, x, ScalerOptions{})
+			defer s.Close()
+			half := x.Ones(cgotorch.Float16, 20)
+			full := x.Ones(cgotorch.Float32, 20)
+			a, err := new(Fused, true, Group{Params: []*cgotorch.Tensor{half}})
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			b, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{full}})
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			const gradient = 1.0 / (1 << 26) // the smallest of float16 is 2^-24
+			for range 3 {
+				setGrad(x, half, gradient*65536)
+				s.Step(x, a)
+				s.Update(x)
+				setGrad(x, full, gradient)
+				b.Step(x)
+			}
+			setGrad(x, half, math.Inf(1))
+			s.Step(x, a)
+			s.Update(x)
+			if !x.Equal(a.slots[0].master, full) || !x.Equal(half, x.To(full, cgotorch.Float16)) {
+				t.Errorf("%s: the masters are %v, want %v", name, values(x, a.slots[0].master)[0], values(x, full)[0])
+			}
+			if got := s.State(x); got != (ScalerState{Scale: 32768, Skipped: 1}) {
+				t.Errorf("%s: %+v", name, got)
+			}
+			return nil
+		})
+	}
+}
+
+// A first step that is skipped leaves nothing: the next one is the first.
+func TestScaler_FirstStepSkipped(t *testing.T) {
+	for name, new := range masterRules {
+		do(t, func(x *cgotorch.Exec) error {
+			s := newScaler(t, x, ScalerOptions{})
+			defer s.Close()
+			p, q, none := param(x, 1, 2), param(x, 1, 2), x.Ones(cgotorch.Float32)
+			a, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{p, none}})
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			b, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{q}})
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			setGrad(x, p, math.NaN())
+			s.Step(x, a)
+			s.Update(x)
+			if state := a.State(x); name != "sgd" && (!slices.Equal(state.Steps, []int64{0, 0}) || len(state.Tensors) > 0) {
+				t.Errorf("%s: the state of a skipped step is %+v", name, state)
+			}
+			for range 3 {
+				setGrad(x, p, 32768)
+				s.Step(x, a)
+				b.Step(x)
+				s.Update(x)
+			}
+			if !x.Equal(p, q) {
+				t.Errorf("%s: %v, want %v", name, values(x, p), values(x, q))
+			}
+			if state := a.State(x); name != "sgd" && !slices.Equal(state.Steps, []int64{3, 0}) {
+				t.Errorf("%s: steps %v", name, state.Steps)
+			}
+			if what := a.skipped; what {
+				t.Errorf("%s: State has not read the counts", name)
+			}
+			return nil
+		})
+	}
+}
+
+func TestScaler_Restore(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		s := newScaler(t, x, ScalerOptions{GrowthInterval: 3})
+		defer s.Close()
+		o, err := NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		for range 2 {
+			s.Step(x, o)
+			s.Update(x)
+		}
+		text, err := json.Marshal(s.State(x))
+		if want := `{"scale":65536,"growth_tracker":2,"skipped":0}`; err != nil || string(text) != want {
+			t.Errorf("the state is %s, %v, want %s", text, err, want)
+		}
+		r := newScaler(t, x, ScalerOptions{GrowthInterval: 3, InitScale: 7})
+		defer r.Close()
+		var state ScalerState
+		if err := json.Unmarshal(text, &state); err != nil {
+			return err
+		}
+		if err := r.Restore(x, state); err != nil {
+			return err
+		}
+		r.Step(x, o)
+		r.Update(x)
+		if got := r.Factor(x); got != 131072 || r.Skipped(x) != 0 {
+			t.Errorf("the factor is %v after the third step, want 131072", got)
+		}
+		for _, state := range []ScalerState{{}, {Scale: math.NaN()}, {Scale: 1, Growth: -1}, {Scale: 1, Skipped: -1}} {
+			if err := r.Restore(x, state); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+				t.Errorf("%+v: %v", state, err)
+			}
+		}
+		r.Close()
+		if err := r.Restore(x, state); !errors.Is(err, cgotorch.ErrClosed) {
+			t.Errorf("closed: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestScaler_Fails(t *testing.T) {
+	type made struct {
+		s *Scaler
+		o *Optimizer
+	}
+	for what, c := range map[string]struct {
+		dtype cgotorch.DType
+		o     SGDOptions
+		spoil func(x *cgotorch.Exec, m made)
+		is    error
+		want  string
+	}{
+		"unscaled twice":     {spoil: func(x *cgotorch.Exec, m made) { m.s.Unscale(x, m.o); m.s.Unscale(x, m.o) }, is: cgotorch.ErrInvalidArgument, want: "have been unscaled"},
+		"unscaled behind":    {spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o); m.s.Unscale(x, m.o) }, is: cgotorch.ErrInvalidArgument, want: "have been unscaled, or used"},
+		"two steps":          {spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o); m.s.Step(x, m.o) }, is: cgotorch.ErrInvalidArgument, want: "call Update first"},
+		"no step":            {spoil: func(x *cgotorch.Exec, m made) { m.s.Update(x) }, is: cgotorch.ErrInvalidArgument, want: "there was no Step"},
+		"two updates":        {spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o); m.s.Update(x); m.s.Update(x) }, is: cgotorch.ErrInvalidArgument, want: "there was no Step"},
+		"float16":            {dtype: cgotorch.Float16, o: SGDOptions{MasterWeights: true}, spoil: func(x *cgotorch.Exec, m made) { m.s.Unscale(x, m.o) }, is: cgotorch.ErrUnsupported, want: "under autocast"},
+		"foreach":            {o: SGDOptions{Implementation: Foreach}, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "use Fused"},
+		"dampening":          {o: SGDOptions{Momentum: 0.9, Dampening: 0.1}, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "Dampening"},
+		"16 bits on the CPU": {dtype: cgotorch.BFloat16, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "set MasterWeights"},
+		"closed":             {spoil: func(x *cgotorch.Exec, m made) { m.s.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "the scaler: closed"},
+		"closed optimizer":   {spoil: func(x *cgotorch.Exec, m made) { m.o.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "sgd: the optimizer: closed"},
+	} {
+		err := try(t, func(x *cgotorch.Exec) error {
+			p := param(x, 1)
+			if c.dtype != 0 {
+				p = x.To(p, c.dtype)
+				setGrad(x, p, 1)
+			}
+			s := newScaler(t, x, ScalerOptions{})
+			defer s.Close()
+			o, err := NewSGD(c.o, Group{Params: []*cgotorch.Tensor{p}})
+			if err != nil {
+				return err
+			}
+			defer o.Close()
+			c.spoil(x, made{s, o})
+			return nil
+		})
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "scaler_test.go:") {
+			t.Errorf("%s: %v, want %v with %q", what, err, c.is, c.want)
+		}
+	}
+}
