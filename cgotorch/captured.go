@@ -198,7 +198,7 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 			if t.owner != x.s || t.RequiresGrad() {
 				t = x.Detach(t)
 			}
-			*out = append(*out, x.Keep(t))
+			*out = append(*out, x.keep(t))
 		}
 		return nil
 	}

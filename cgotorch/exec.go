@@ -178,10 +178,19 @@ func (x *Exec) AtEnd(fn func()) {
 }
 
 // Keep hands the tensor out of the Do: it lives until the caller closes it. A tensor that shares the memory of a lent batch
-// cannot be kept; clone it first.
+// cannot be kept; clone it first. Nor can one that is made in a capture into a [GraphPool] where there are graphs already, which write there.
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
+	if g := x.capture(); g != nil && g.pool.filled && t.owner == x.s {
+		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeNotCapturable, Caller: caller(),
+			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
+	}
+	return x.keep(t)
+}
+
+// keep is Keep for memory that other graphs may write.
+func (x *Exec) keep(t *Tensor) *Tensor {
 	if len(x.s.lent) > 0 {
 		if whose, ok := x.s.lent[uint64(t.info().storage)]; ok {
 			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeInvalidArgument, Caller: caller(),

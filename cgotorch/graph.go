@@ -41,7 +41,8 @@ type CaptureOptions struct {
 //
 // The work is captured on a stream of the library's own, on one thread, from where it may fork to other streams and must be joined
 // again: [Exec.On], [Exec.Record], [Exec.Wait]. What the host does in fn happens once; what it is to do at each launch goes into
-// [Exec.EachLaunch]. Tensors made in fn are memory of the graph: those that fn keeps hold the result of the last launch.
+// [Exec.EachLaunch]. Tensors made in fn are memory of the graph: those that fn keeps hold the result of the last launch. In a pool where there are
+// graphs already nothing can be kept.
 //
 // Work that waits for the device or needs a value on the host cannot be captured, and makes Capture fail with [ErrNotCapturable], naming
 // the operator and its line; so do events from outside, and a capture in a capture. Random numbers can be drawn: those of a launch follow what the
