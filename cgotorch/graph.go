@@ -321,15 +321,29 @@ func (x *Exec) Capturing() bool { return x.capture() != nil }
 
 // capture is the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
-	if g := x.s.graph; g != nil && g.capturing {
+	if g := x.s.graph; g != nil && g.capturing && x.c.stream != g.outside {
 		return g
 	}
 	return nil
 }
 
+// Uncaptured returns an Exec over the same scope whose work is run, in a captured function, and no part of the graph: on the stream that the
+// capture was asked for. It is for memory that is written before launches, by [Exec.EachLaunch], which must not be the graph's: what else
+// the graph does would write there too. It cannot draw random numbers. Outside a capture it returns x.
+func (x *Exec) Uncaptured() *Exec {
+	x.checkThread("Exec.Uncaptured")
+	g := x.capture()
+	if g == nil {
+		return x
+	}
+	y := *x
+	y.c.stream = g.outside
+	return &y
+}
+
 // EachLaunch calls fn with x or, where x's work is captured, before each launch of the graph instead, with an Exec of the stream that it
 // is launched on. It is for what the host does at each step: to count steps, or to write a new learning rate into the tensor that the graph
-// reads. fn must not make tensors that it keeps, or launch graphs.
+// reads, which is to be made with [Exec.Uncaptured]. fn must not make tensors that it keeps, or launch graphs.
 func (x *Exec) EachLaunch(fn func(x *Exec)) {
 	x.checkThread("Exec.EachLaunch")
 	if g := x.capture(); g != nil {
@@ -352,7 +366,8 @@ func (x *Exec) DependsOn(changed func() string) {
 type graphWork struct {
 	pool      *GraphPool
 	capturing bool
-	h         *C.ct_graph // that is captured; nil before and after
+	h         *C.ct_graph  // that is captured; nil before and after
+	outside   *C.ct_stream // for which it is captured
 	hooks     []func(x *Exec)
 	depends   []func() string
 }
@@ -549,7 +564,7 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *G
 		p.graphs++
 		return g, nil
 	}
-	work := &graphWork{pool: p, capturing: true}
+	work := &graphWork{pool: p, capturing: true, outside: x.c.stream}
 	err = p.joined(x, func(on *C.ct_stream) error {
 		y := x.c
 		y.stream = on

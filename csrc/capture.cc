@@ -61,21 +61,16 @@ RandomUse::RandomUse(const ct_stream& stream) : device_(stream.device) {
 }
 
 RandomUse::RandomUse(c10::Device device) : device_(device) {
-  if (!device_.is_cuda()) return;
-  {
-    Turns& all = turns();
-    const std::lock_guard lock(all.mutex);
-    if (all.of(device_).capturer == ct_thread_id()) {
-      throw Failure(CT_NOT_CAPTURABLE, "the generator of " + device_.str() + " is asked, or seeded, inside a capture: do it before");
-    }
-  }
-  wait();
+  if (device_.is_cuda()) wait();
 }
 
 void RandomUse::wait() {
   Turns& all = turns();
   std::unique_lock lock(all.mutex);
   auto& mine = all.of(device_);
+  if (mine.capturer == ct_thread_id()) {
+    throw Failure(CT_NOT_CAPTURABLE, "the generator of " + device_.str() + " is used inside a capture, and not for the graph: do it before");
+  }
   all.changed.wait(lock, [&] { return mine.capturer == 0; });
   ++mine.drawing;
   counted_ = true;

@@ -26,12 +26,12 @@ class CaptureTurn {
   const c10::Device device_;
 };
 
-// Draws random numbers of the device, while it lives: waits for a capture that the stream is no part of.
+// Draws random numbers of the device, while it lives: waits for a capture that the stream is no part of, and throws CT_NOT_CAPTURABLE
+// where the calling thread makes it.
 class RandomUse {
  public:
   explicit RandomUse(const ct_stream& stream);
-  // Of the device's generator itself, by the host; throws CT_NOT_CAPTURABLE where the calling thread captures on the device.
-  explicit RandomUse(c10::Device device);
+  explicit RandomUse(c10::Device device);  // the host asks or sets the generator
   ~RandomUse();
   RandomUse(const RandomUse&) = delete;
   RandomUse& operator=(const RandomUse&) = delete;

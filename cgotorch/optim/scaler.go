@@ -253,7 +253,7 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaled {
 	i := slices.IndexFunc(s.optimizers, func(of *scaled) bool { return of.opt == opt })
 	if i < 0 {
 		i = len(s.optimizers)
-		s.optimizers = append(s.optimizers, &scaled{opt: opt, found: x.Keep(x.Empty(cgotorch.Float32))})
+		s.optimizers = append(s.optimizers, &scaled{opt: opt, found: x.Uncaptured().Keep(x.Uncaptured().Empty(cgotorch.Float32))})
 	}
 	of := s.optimizers[i]
 	if x.Capturing() {

@@ -31,8 +31,9 @@ func (s *slot) empty(x *cgotorch.Exec) *cgotorch.Tensor {
 	return x.EmptyLike(s.param)
 }
 
-// allocate makes those tensors that are not there yet. In a captured function they are memory of its graph, which they keep.
+// allocate makes those tensors that are not there yet.
 func (s *slot) allocate(x *cgotorch.Exec, count bool) {
+	x = x.Uncaptured() // prepare writes them before a launch
 	for k, t := range s.state {
 		if t == nil {
 			s.state[k] = x.Keep(s.empty(x))

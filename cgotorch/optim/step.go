@@ -13,7 +13,7 @@ import (
 // A step that is captured as part of a graph is run at each launch with the memory, and the numbers, that it was captured with. So
 //
 //   - the learning rate is a tensor, written before a launch when it has changed (writeRate); a fused kernel reads it as a float32 and
-//     calculates in float64, for which reason eager steps on CUDA round theirs too: both give the same bits;
+//     calculates in float64, for which reason eager steps on CUDA round theirs too, but for parameters of float64: both give the same bits;
 //   - steps are counted by a hook, on the device as well where the kernel reads the count;
 //   - what a parameter's first step needs, zeros and masters, is written by a hook that does so once (prepare);
 //   - of all other numbers the graph is told, and it is not launched any more when one has changed (watch).
@@ -57,7 +57,7 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scaling) {
 			from := &g.buckets[k]
 			b := &from.now
 			b.lr, b.rate, b.weightDecay, b.scaling = lr, rate, g.weightDecay, by
-			if o.fuses(from) && from.device.IsCUDA() {
+			if o.fuses(from) && from.device.IsCUDA() && from.dtype != cgotorch.Float64 {
 				b.lr = float64(float32(lr)) // see Note [Captured steps]
 			}
 			o.stepBucket(x, from)
@@ -81,7 +81,8 @@ func (o *Optimizer) capturedRate(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	}
 	g := &o.groups[i]
 	if g.rate == nil {
-		g.rate, g.written = x.Keep(x.Empty(cgotorch.Float32)), math.NaN()
+		y := x.Uncaptured()
+		g.rate, g.written = y.Keep(y.Empty(cgotorch.Float32)), math.NaN()
 	}
 	x.EachLaunch(func(x *cgotorch.Exec) { o.writeRate(x, i) })
 	return g.rate

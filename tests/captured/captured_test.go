@@ -166,7 +166,7 @@ func TestCaptured_SameLosses(t *testing.T) {
 			got := r.train(t)
 			for i := range want.losses {
 				if got.losses[i] != want.losses[i] {
-					t.Fatalf("autocast %v, in place %v: step %d has loss %v captured and %v eager", autocast, inPlace, i, got.losses[i], want.losses[i])
+					t.Fatalf("autocast %d, in place %v: step %d has loss %v captured and %v eager", int(autocast), inPlace, i, got.losses[i], want.losses[i])
 				}
 			}
 			last := want.losses[len(want.losses)-1]
