@@ -92,6 +92,142 @@ func (r *run) train(x *cgotorch.Exec, steps int) (losses []float64) {
 
 type place struct{ Epoch, Batch int }
 
+// halfRun trains one matrix of 16 bits with all that an optimizer can have around it.
+type halfRun struct {
+	model  *struct{ W *cgotorch.Tensor }
+	opt    *optim.Optimizer
+	scaler *optim.Scaler
+	ema    *optim.EMA
+}
+
+func newHalfRun(x *cgotorch.Exec, masters bool) (*halfRun, error) {
+	r := &halfRun{model: &struct{ W *cgotorch.Tensor }{x.Ones(cgotorch.BFloat16, 4, 5)}}
+	params := []*cgotorch.Tensor{r.model.W}
+	var err error
+	if r.opt, err = optim.NewAdamW(optim.AdamOptions{MasterWeights: masters}, optim.Group{Params: params}); err != nil {
+		return nil, err
+	}
+	if r.scaler, err = optim.NewScaler(x, optim.ScalerOptions{}); err != nil {
+		return nil, err
+	}
+	r.ema, err = optim.NewEMA(x, params, 0.9)
+	return r, err
+}
+
+func (r *halfRun) close() {
+	r.opt.Close()
+	r.scaler.Close()
+	r.ema.Close()
+}
+
+// train does steps of which the first is skipped.
+func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
+	for i := range steps {
+		grad := x.Sub(x.To(r.model.W, cgotorch.Float32), x.Linspace(cgotorch.Float32, 0, 2, 5))
+		if i == 0 {
+			grad = x.MulScalar(grad, math.Inf(1))
+		}
+		if err := r.model.W.SetGrad(x.To(r.scaler.Scale(x, grad), cgotorch.BFloat16)); err != nil {
+			return err
+		}
+		r.scaler.Step(x, r.opt)
+		r.scaler.Update(x)
+		r.ema.Update(x)
+	}
+	return nil
+}
+
+// Masters, the scaler and averages go on to the bit.
+func TestLoad_MastersScalerAverages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	do(t, func(x *cgotorch.Exec) error {
+		a, err := newHalfRun(x, true)
+		if err != nil {
+			return err
+		}
+		defer a.close()
+		if err := a.train(x, 5); err != nil {
+			return err
+		}
+		saved := Checkpoint{Model: a.model, Optimizer: a.opt, Scaler: a.scaler, EMA: a.ema}
+		if err := Save(x, path, saved); err != nil {
+			return err
+		}
+		b, err := newHalfRun(x, true)
+		if err != nil {
+			return err
+		}
+		defer b.close()
+		info, err := Load(x, path, b.model, b.opt)
+		if err != nil {
+			return err
+		}
+		if want := []int64{4}; !slices.Equal(info.Optimizer.Steps, want) {
+			t.Errorf("steps %v, want %v", info.Optimizer.Steps, want)
+		}
+		if info.Scaler == nil || *info.Scaler != (optim.ScalerState{Scale: 32768, Growth: 4, Skipped: 1}) {
+			t.Errorf("scaler %+v", info.Scaler)
+		}
+		if err := b.scaler.Restore(x, *info.Scaler); err != nil {
+			return err
+		}
+		if err := LoadEMA(x, path, b.model, b.ema); err != nil {
+			return err
+		}
+		for _, r := range []*halfRun{a, b} {
+			if err := r.train(x, 4); err != nil {
+				return err
+			}
+		}
+		if !x.Equal(a.model.W, b.model.W) || !x.Equal(a.ema.Averages()[0], b.ema.Averages()[0]) || a.scaler.State(x) != b.scaler.State(x) {
+			t.Error("the run that was loaded goes on otherwise")
+		}
+		for i, r := range b.opt.State(x).Tensors {
+			if !x.Equal(r.Tensor, a.opt.State(x).Tensors[i].Tensor) {
+				t.Errorf("%s differs", r.Name)
+			}
+		}
+
+		plain, err := newHalfRun(x, false)
+		if err != nil {
+			return err
+		}
+		defer plain.close()
+		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is nothing that it keeps") {
+			t.Errorf("masters into an optimizer without: %v", err)
+		}
+		// From before there were masters: they begin from the parameters that are loaded.
+		if err := plain.train(x, 5); err != nil {
+			return err
+		}
+		if err := Save(x, path, Checkpoint{Model: plain.model, Optimizer: plain.opt}); err != nil {
+			return err
+		}
+		x.FillInPlace(b.model.W, 7)
+		if _, err := Load(x, path, b.model, b.opt); err != nil {
+			return err
+		}
+		if err := b.train(x, 2); err != nil {
+			return err
+		}
+		if d := x.Item(x.Max(x.Abs(x.Sub(x.To(b.model.W, cgotorch.Float32), x.To(plain.model.W, cgotorch.Float32))))); d > 0.05 {
+			t.Errorf("the step did not begin from the parameters that were loaded: they are off by %v", d)
+		}
+		if err := LoadEMA(x, path, b.model, b.ema); err == nil || !strings.Contains(err.Error(), "there is no tensor ema/w") {
+			t.Errorf("averages that are not there: %v", err)
+		}
+		if err := LoadEMA(x, path, plain.model, b.ema); err == nil || !strings.Contains(err.Error(), "parameter 0 of the averages (bfloat16[4 5]) is not in the model") {
+			t.Errorf("averages of another model: %v", err)
+		}
+		a.ema.Swap(x)
+		if err := Save(x, path, saved); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "Swap them before") {
+			t.Errorf("swapped: %v", err)
+		}
+		a.ema.Swap(x)
+		return nil
+	})
+}
+
 func TestLoad_GoesOn(t *testing.T) { testGoesOn(t, cgotorch.CPU, 0) }
 
 // Also that the CUDA generator goes on. Some of cuDNN's kernels add in no fixed order.

@@ -15,6 +15,8 @@
 //
 //	layer1.0.conv1.weight                       of the model
 //	optimizer/exp_avg/layer1.0.conv1.weight     what the optimizer remembers of a parameter, under PyTorch's name
+//	optimizer/master/layer1.0.conv1.weight      its float32 copy of a parameter of 16 bits, if it keeps one
+//	ema/layer1.0.conv1.weight                   the average of a parameter
 //	generator/cpu, generator/cuda               states of LibTorch's default generators, bytes
 //	checkpoint/crc32c                           JSON text: the CRC-32C of each tensor's bytes, in hexadecimal
 //

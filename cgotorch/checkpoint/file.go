@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
@@ -18,6 +19,7 @@ const (
 	cpuGenerator = "generator/cpu"
 	gpuGenerator = "generator/cuda"
 	ofOptimizer  = "optimizer/"
+	ofEMA        = "ema/"
 )
 
 // ErrDamaged is in the error of a file that is no whole safetensors file, or in which something has changed since it was saved.
@@ -31,6 +33,8 @@ type Info struct {
 	Loader    json.RawMessage `json:"loader,omitempty"`    // the place in the data, nil if none was given
 	Config    json.RawMessage `json:"config,omitempty"`    // how the run was set up, nil if that was not given
 	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if none was given
+
+	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if none was given
 }
 
 // OptimizerInfo is the part of an optimizer's state that is not tensors; see [optim.State].

@@ -14,7 +14,7 @@ import (
 )
 
 // Load waits for the device and makes the model, the optimizer unless it is nil, and LibTorch's default generators go on from
-// a checkpoint; what the caller restores itself is in the Info. The CUDA generator is restored when x's device is CUDA and
+// a checkpoint; what the caller restores itself is in the Info, a scaler's state among it, and for averages there is [LoadEMA]. The CUDA generator is restored when x's device is CUDA and
 // was so when it was saved. Dtypes are converted. It fails, having changed nothing, with [ErrDamaged] for a damaged file,
 // with a [*nn.LoadError] for another model, and for another optimizer. A file that this package has not saved is loaded with
 // [LoadModel].
@@ -50,6 +50,37 @@ func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info,
 		}
 	}
 	return f.info, nil
+}
+
+// LoadEMA waits for the device and makes averages of the model's parameters go on from a checkpoint. It fails, having changed nothing, with
+// [ErrDamaged] for a damaged file, and where the checkpoint has not an average of each parameter.
+func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
+	f, err := openWhole(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names, err := paramNames("the averages", ema.Params(), tensorNames(model))
+	if err != nil {
+		return f.fail("%w", err)
+	}
+	var averages []*cgotorch.Tensor
+	defer func() {
+		for _, t := range averages {
+			t.Close()
+		}
+	}()
+	for _, name := range names {
+		t, err := f.tensor(x, ofEMA+name)
+		if err != nil {
+			return err
+		}
+		averages = append(averages, t)
+	}
+	if err := ema.Restore(x, averages); err != nil {
+		return f.fail("%w", err)
+	}
+	return nil
 }
 
 // LoadModel waits for the device and copies the model's part of a checkpoint, or all tensors of another safetensors file such
@@ -111,6 +142,14 @@ func (f *file) copyTo(x *cgotorch.Exec, state []nn.Named) error {
 	return nil
 }
 
+func tensorNames(model any) map[*cgotorch.Tensor]string {
+	names := map[*cgotorch.Tensor]string{}
+	for _, n := range nn.State(model) {
+		names[n.Tensor] = n.Name
+	}
+	return names
+}
+
 // restore finds the optimizer's state by the names of its parameters, so that their order does not matter.
 func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error {
 	saved := f.info.Optimizer
@@ -124,11 +163,7 @@ func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error 
 	for i, name := range saved.Params {
 		steps[name] = saved.Steps[i]
 	}
-	names := map[*cgotorch.Tensor]string{}
-	for _, n := range nn.State(model) {
-		names[n.Tensor] = n.Name
-	}
-	params, err := paramNames(opt, names)
+	params, err := paramNames("the optimizer", opt.Params(), tensorNames(model))
 	if err != nil {
 		return f.fail("%w", err)
 	}

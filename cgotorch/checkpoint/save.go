@@ -15,6 +15,8 @@ import (
 type Checkpoint struct {
 	Model     any              // a pointer to a module of package nn
 	Optimizer *optim.Optimizer // of parameters of the model
+	Scaler    *optim.Scaler    // of the gradients
+	EMA       *optim.EMA       // of parameters of the model; not while they are swapped
 	Epoch     int              // as the program counts them
 	Step      int              // as the program counts them
 	Loader    any              // the place in the data, such as a loader's State; anything that can be JSON
@@ -75,7 +77,7 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 	if c.Optimizer != nil {
 		state := c.Optimizer.State(x)
 		info.Optimizer = &OptimizerInfo{Rule: state.Rule, LR: state.LR, Scale: state.Scale, Steps: state.Steps}
-		if info.Optimizer.Params, err = paramNames(c.Optimizer, names); err != nil {
+		if info.Optimizer.Params, err = paramNames("the optimizer", c.Optimizer.Params(), names); err != nil {
 			return nil, info, err
 		}
 		for _, r := range state.Tensors {
@@ -83,6 +85,26 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 			t, err := entry(x, name, r.Tensor)
 			if err != nil {
 				return fail("tensor %s: %w", name, err)
+			}
+			tensors = append(tensors, t)
+		}
+	}
+	if c.Scaler != nil {
+		state := c.Scaler.State(x)
+		info.Scaler = &state
+	}
+	if c.EMA != nil {
+		if c.EMA.Swapped() {
+			return fail("the averages are in the parameters' place: Swap them before: %w", cgotorch.ErrInvalidArgument)
+		}
+		params, err := paramNames("the averages", c.EMA.Params(), names)
+		if err != nil {
+			return nil, info, err
+		}
+		for i, average := range c.EMA.Averages() {
+			t, err := entry(x, ofEMA+params[i], average)
+			if err != nil {
+				return fail("tensor %s: %w", ofEMA+params[i], err)
 			}
 			tensors = append(tensors, t)
 		}
@@ -108,14 +130,13 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// paramNames are the names in the model of an optimizer's parameters.
-func paramNames(o *optim.Optimizer, names map[*cgotorch.Tensor]string) ([]string, error) {
-	params := o.Params()
+// paramNames are the names in the model of the parameters of an optimizer, or of averages.
+func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor]string) ([]string, error) {
 	list := make([]string, len(params))
 	for i, p := range params {
 		name, ok := names[p]
 		if !ok {
-			return nil, fmt.Errorf("parameter %d of the optimizer (%v) is not in the model: give the model that it was made for", i, p)
+			return nil, fmt.Errorf("parameter %d of %s (%v) is not in the model: give the model that it was made for", i, of, p)
 		}
 		list[i] = name
 	}

@@ -145,6 +145,9 @@ func (e *EMA) Swap(x *cgotorch.Exec) {
 // Swapped reports whether the averages are in the parameters' place.
 func (e *EMA) Swapped() bool { return e.aside != nil }
 
+// Params returns the parameters. They are borrowed.
+func (e *EMA) Params() []*cgotorch.Tensor { return slices.Clone(e.params) }
+
 // Averages returns the averages, in the order of the parameters: what there is to save. They are borrowed, and the next Update changes them.
 func (e *EMA) Averages() []*cgotorch.Tensor { return slices.Clone(e.averages) }
 

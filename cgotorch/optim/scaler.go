@@ -120,7 +120,7 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 	}
 	x.Tidy(func() *cgotorch.Tensor {
 		inverse := x.To(x.Reciprocal(x.To(s.scale, cgotorch.Float64)), cgotorch.Float32) // as PyTorch does it
-		of.look(x, lists, inverse)
+		of.look(x, lists, s.one, inverse)
 		return nil
 	})
 	of.stage = unscaled
@@ -144,7 +144,7 @@ func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	}
 	by := scaling{foundInf: of.found}
 	if of.stage == ready {
-		of.look(x, gradients(opt.Params()), s.one)
+		of.look(x, gradients(opt.Params()), s.one, nil)
 		by = scaling{foundInf: of.found, gradScale: s.scale}
 	}
 	opt.step(x, by)
@@ -262,11 +262,30 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaled {
 	return of
 }
 
-// look multiplies the gradients by factor and finds out whether one is not finite.
-func (of *scaled) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, factor *cgotorch.Tensor) {
+// look multiplies the gradients by factor, unless it is nil, and finds out whether one is not finite.
+func (of *scaled) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor *cgotorch.Tensor) {
 	x.FillInPlace(of.found, 0).Close()
+	by := factor
+	if by == nil {
+		by = one
+	}
 	for _, grads := range lists {
-		x.AMPForeachNonFiniteCheckAndUnscaleInPlace(grads, of.found, factor)
+		if grads[0].DType() != cgotorch.BFloat16 {
+			x.AMPForeachNonFiniteCheckAndUnscaleInPlace(grads, of.found, by)
+			continue
+		}
+		x.Tidy(func() *cgotorch.Tensor { // LibTorch 2.11's CUDA kernel takes no bfloat16
+			wide := make([]*cgotorch.Tensor, len(grads))
+			for i, g := range grads {
+				wide[i] = emptyLike(x, g, cgotorch.Float32)
+			}
+			x.ForeachCopyInPlace(wide, grads)
+			x.AMPForeachNonFiniteCheckAndUnscaleInPlace(wide, of.found, by)
+			if factor != nil {
+				x.ForeachCopyInPlace(grads, wide)
+			}
+			return nil
+		})
 	}
 }
 

@@ -126,6 +126,43 @@ func TestScaler_FirstStepSkipped(t *testing.T) {
 	}
 }
 
+// Gradients of bfloat16 are looked at, and unscaled, as others are.
+func TestScaler_BFloat16(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		s := newScaler(t, x, ScalerOptions{InitScale: 1024})
+		defer s.Close()
+		p := x.Ones(cgotorch.BFloat16, 2, 3)
+		o, err := NewAdam(AdamOptions{LR: 0.5, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}})
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		for _, c := range []struct {
+			grad    float64
+			unscale bool
+			want    float32 // the parameter
+		}{{math.Inf(-1), false, 1}, {512, false, 0.5}, {math.NaN(), true, 0.5}, {128, true, 0}} {
+			setGrad(x, p, c.grad)
+			if c.unscale {
+				scale := s.Factor(x)
+				s.Unscale(x, o)
+				if got := values(x, p.Grad())[5]; float64(got) != c.grad/scale && !math.IsNaN(c.grad) {
+					t.Errorf("a gradient of %v, divided by %v, is %v", c.grad, scale, got)
+				}
+			}
+			s.Step(x, o)
+			s.Update(x)
+			if got := values(x, p)[5]; math.Abs(float64(got-c.want)) > 0.1 {
+				t.Errorf("after a gradient of %v the parameter is %v, want %v", c.grad, got, c.want)
+			}
+		}
+		if got := s.State(x); got != (ScalerState{Scale: 256, Growth: 1, Skipped: 2}) {
+			t.Errorf("%+v", got)
+		}
+		return nil
+	})
+}
+
 func TestScaler_Restore(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		s := newScaler(t, x, ScalerOptions{GrowthInterval: 3})

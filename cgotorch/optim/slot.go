@@ -26,9 +26,13 @@ type slot struct {
 // empty makes a tensor like those that are kept for the parameter, whose values are undefined.
 func (s *slot) empty(x *cgotorch.Exec) *cgotorch.Tensor {
 	if s.wide {
-		return x.Call("aten::empty_like", s.param, cgotorch.Float32)[0].(*cgotorch.Tensor)
+		return emptyLike(x, s.param, cgotorch.Float32)
 	}
 	return x.EmptyLike(s.param)
+}
+
+func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
+	return x.Call("aten::empty_like", t, dtype)[0].(*cgotorch.Tensor)
 }
 
 // allocate makes those tensors that are not there yet.
