@@ -29,7 +29,7 @@ func (t *trainer) checkpointPath() string { return filepath.Join(t.Out, "checkpo
 func (t *trainer) save() error {
 	return t.stream.Do(func(x *cgotorch.Exec) error {
 		return checkpoint.Save(x, t.checkpointPath(), checkpoint.Checkpoint{
-			Model: t.model, Optimizer: t.opt,
+			Model: t.model, Optimizer: t.opt, Scaler: t.scaler,
 			Epoch: t.progress.Epoch, Step: t.progress.Step, Loader: t.progress.Loader,
 			Config: saved{t.Config, t.train.loader.Classes(), t.progress},
 		})
@@ -82,8 +82,14 @@ func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
 	if now := t.train.loader.Classes(); !slices.Equal(s.Classes, now) {
 		return fmt.Errorf("-resume: %s has other classes than the run in %s was trained on: %d, not %d, or other names", t.Data, t.Out, len(now), len(s.Classes))
 	}
-	if _, err := checkpoint.Load(x, t.checkpointPath(), t.model, t.opt); err != nil {
+	info, err := checkpoint.Load(x, t.checkpointPath(), t.model, t.opt)
+	if err != nil {
 		return err
+	}
+	if t.scaler != nil && info.Scaler != nil {
+		if err := t.scaler.Restore(x, *info.Scaler); err != nil {
+			return err
+		}
 	}
 	t.progress = s.Progress
 	return t.train.loader.Restore(s.Progress.Loader)

@@ -45,6 +45,7 @@ type Config struct {
 	ClipNorm  float64 `json:"clip_norm"`
 	Device    string  `json:"device"`
 	DType     string  `json:"dtype"`
+	TF32      bool    `json:"tf32"`
 	Seed      uint64  `json:"seed"`
 	SkipRate  float64 `json:"skip_rate"`
 	Truncated bool    `json:"allow_truncated"`
@@ -88,7 +89,8 @@ func main() {
 	flag.Float64Var(&c.CutMix, "cutmix", 0, "alpha of CutMix, such as 1; 0: none")
 	flag.Float64Var(&c.ClipNorm, "clip-norm", 0, "greatest global norm of the gradients; 0: no limit")
 	flag.StringVar(&c.Device, "device", "auto", "auto, cpu, cuda or cuda:N")
-	flag.StringVar(&c.DType, "dtype", "float32", "float32, or bfloat16 for autocast")
+	flag.StringVar(&c.DType, "dtype", "float32", "float32; bfloat16 or float16 for autocast, float16 with gradient scaling")
+	flag.BoolVar(&c.TF32, "tf32", false, "float32 matrix products may round their inputs to 10 bits of fraction on a GPU, as convolutions do there")
 	flag.Uint64Var(&c.Seed, "seed", 1, "equal seeds give equal weights, order and crops")
 	flag.Float64Var(&c.SkipRate, "skip-rate", 0, "share of unreadable images that is passed over instead of ending the run")
 	flag.BoolVar(&c.Truncated, "allow-truncated", false, "use what there is of an archive that is cut short")
@@ -137,8 +139,8 @@ func (c Config) complete(ctx context.Context) (Config, error) {
 	switch {
 	case c.Crop != "" && c.Crop != "pad" && c.Crop != "resized":
 		return c, fmt.Errorf("-crop %s: use pad or resized", c.Crop)
-	case c.DType != "float32" && c.DType != "bfloat16":
-		return c, fmt.Errorf("-dtype %s: use float32 or bfloat16", c.DType)
+	case c.DType != "float32" && c.DType != "bfloat16" && c.DType != "float16":
+		return c, fmt.Errorf("-dtype %s: use float32, bfloat16 or float16", c.DType)
 	case c.Epochs < 1:
 		return c, fmt.Errorf("-epochs %d: at least 1", c.Epochs)
 	case c.Size < 1:

@@ -28,6 +28,7 @@ type trainer struct {
 	test     *images // nil for no test
 	model    nn.Module
 	opt      *optim.Optimizer
+	scaler   *optim.Scaler      // for float16, else nil
 	step     *cgotorch.Captured // a training step: images, labels to loss
 	forward  *cgotorch.Captured // a test's: images, labels to loss, logits
 	schedule optim.Schedule
@@ -132,6 +133,11 @@ func (t *trainer) open(ctx context.Context) error {
 			return err
 		}
 	}
+	if t.TF32 {
+		if err := cgotorch.SetTF32(true); err != nil {
+			return err
+		}
+	}
 	if err := cgotorch.Seed(t.Seed); err != nil {
 		return err
 	}
@@ -145,6 +151,11 @@ func (t *trainer) open(ctx context.Context) error {
 			optim.Group{Params: nn.Parameters(t.model)})
 		if err != nil {
 			return err
+		}
+		if t.DType == "float16" {
+			if t.scaler, err = optim.NewScaler(x, optim.ScalerOptions{}); err != nil {
+				return err
+			}
 		}
 		t.schedule = optim.OneCycle(t.Epochs*t.stepsPerEpoch(), optim.OneCycleOptions{})
 		t.sums = newSums(x)
@@ -271,6 +282,16 @@ func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorc
 	ax := t.autocast(x)
 	logits := t.model.Forward(ax, pictures)
 	loss := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{LabelSmoothing: t.Smoothing})
+	if t.scaler != nil {
+		x.Backward(t.scaler.Scale(x, loss))
+		if t.ClipNorm > 0 {
+			t.scaler.Unscale(x, t.opt)
+			optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
+		}
+		t.scaler.Step(x, t.opt)
+		t.scaler.Update(x)
+		return []*cgotorch.Tensor{loss}
+	}
 	x.Backward(loss)
 	if t.ClipNorm > 0 {
 		optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
@@ -296,10 +317,21 @@ func (t *trainer) captured() cgotorch.CapturedOptions {
 }
 
 func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
-	if t.DType == "bfloat16" {
-		return x.Autocast(cgotorch.BFloat16)
+	if dtype := t.autocastTo(); dtype != 0 {
+		return x.Autocast(dtype)
 	}
 	return x
+}
+
+// autocastTo is the dtype that operators calculate in where that is safe, or 0.
+func (t *trainer) autocastTo() cgotorch.DType {
+	switch t.DType {
+	case "bfloat16":
+		return cgotorch.BFloat16
+	case "float16":
+		return cgotorch.Float16
+	}
+	return 0
 }
 
 // testEpoch measures the model on the test images.
@@ -367,6 +399,9 @@ func (t *trainer) close() {
 	}
 	t.step.Close()
 	t.forward.Close()
+	if t.scaler != nil {
+		t.scaler.Close()
+	}
 	if t.opt != nil {
 		t.opt.Close()
 	}
@@ -401,10 +436,7 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	if err != nil {
 		return nil, withFlag(err)
 	}
-	onDevice := prefetcher.Options{Contiguous: t.Contiguous}
-	if t.DType == "bfloat16" {
-		onDevice.DType = cgotorch.BFloat16 // what autocast would make of them in the first layer
-	}
+	onDevice := prefetcher.Options{Contiguous: t.Contiguous, DType: t.autocastTo()} // what autocast would make of them in the first layer
 	if training {
 		onDevice.TrivialAugmentWide = t.Trivial
 		onDevice.ColorJitter = prefetcher.ColorJitter{Brightness: t.Jitter, Contrast: t.Jitter, Saturation: t.Jitter}
