@@ -103,8 +103,8 @@ func (o *Optimizer) watch() func() string {
 	for i, g := range o.groups {
 		decays[i] = g.weightDecay
 	}
-	_, dampened := o.rule.(*sgd)
-	dampened = dampened && o.rule.(*sgd).Dampening != 0
+	r, ok := o.rule.(*sgd)
+	dampened := ok && r.Dampening != 0
 	return func() string {
 		if o.closed {
 			return "the optimizer was closed"
