@@ -34,6 +34,10 @@ func (x *Exec) check(op string) {
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
+	if g := x.s.graph; g != nil && g.capturing && !g.forked[x.c.stream] && op != "Exec.Wait" && x.c.stream != g.outside {
+		x.s.fail(&Error{Op: op, Code: CodeNotCapturable, Caller: caller(),
+			Message: "the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"})
+	}
 }
 
 // checkThread is check where no call into the core follows that would compare the thread.
@@ -162,6 +166,9 @@ func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
 	if err := e.awaitedBy("Exec.Wait", x.c.stream, x.capture()); err != nil {
 		x.Fail("Exec.Wait", err)
+	}
+	if g := x.capture(); g != nil {
+		g.forked[x.c.stream] = true
 	}
 }
 

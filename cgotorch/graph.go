@@ -366,8 +366,9 @@ func (x *Exec) DependsOn(changed func() string) {
 type graphWork struct {
 	pool      *GraphPool
 	capturing bool
-	h         *C.ct_graph  // that is captured; nil before and after
-	outside   *C.ct_stream // for which it is captured
+	h         *C.ct_graph           // that is captured; nil before and after
+	outside   *C.ct_stream          // for which it is captured
+	forked    map[*C.ct_stream]bool // those whose work becomes part of the graph
 	hooks     []func(x *Exec)
 	depends   []func() string
 }
@@ -455,11 +456,6 @@ func (p *GraphPool) endIfUnused() {
 		return
 	}
 	p.ended = true
-	if p.last != nil {
-		for _, s := range p.streams {
-			_ = s.Wait(p.last) // whoever has the stream next comes behind; it fails on a lost device alone
-		}
-	}
 	for _, s := range p.streams {
 		s.Close()
 	}
@@ -509,9 +505,16 @@ func (p *GraphPool) await(x *Exec) {
 	}
 }
 
-// used marks the end of a use on x's stream.
+// used marks the end of a use on x's stream. The pool's streams follow it: LibTorch's allocator was told in the capture that they use what
+// the function reads and writes, and does not hand such memory out again before they are done.
 func (p *GraphPool) used(x *Exec) {
 	last := x.Record()
+	for _, s := range p.streams {
+		if err := last.awaitedBy("GraphPool", s.h, nil); err != nil {
+			last.Close()
+			x.Fail("GraphPool", err)
+		}
+	}
 	p.last.Close()
 	p.last, p.lastOn = last, C.ct_stream_id(x.c.stream)
 }
@@ -564,7 +567,7 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *G
 		p.graphs++
 		return g, nil
 	}
-	work := &graphWork{pool: p, capturing: true, outside: x.c.stream}
+	work := &graphWork{pool: p, capturing: true, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
 	err = p.joined(x, func(on *C.ct_stream) error {
 		y := x.c
 		y.stream = on

@@ -322,6 +322,7 @@ func TestGraph_NotCapturable(t *testing.T) {
 		}, ErrNotCapturable, []string{"Exec.Capture", "capture inside a capture"}},
 		"a launch":        {func(x *Exec) { x.Launch(g) }, ErrNotCapturable, []string{"Exec.Launch"}},
 		"no join":         {func(x *Exec) { e := x.Record(); defer e.Close(); y := x.On(other); y.Wait(e); y.AddScalar(ts[0], 1) }, ErrNotCapturable, []string{"Exec.Capture"}},
+		"no fork":         {func(x *Exec) { x.On(other).AddScalar(ts[0], 1) }, ErrNotCapturable, []string{"aten::add", "no part of the capture"}},
 		"the generator":   {func(x *Exec) { mustNot(x, Seed(1)) }, ErrNotCapturable, []string{"Seed", "inside a capture"}},
 		"a wrong operand": {func(x *Exec) { x.MatMul(ts[0], x.Ones(Float32, 3, 3)) }, ErrInvalidArgument, []string{"aten::matmul"}},
 		"an own error":    {func(x *Exec) { x.Fail("mine", errOwn) }, errOwn, nil},

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "checker.h"
@@ -102,6 +104,46 @@ Actor actor(Queue queue, const char* op = nullptr) {
   return by;
 }
 
+// ---- Captures
+
+struct Noted {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  caffe2::TypeMeta dtype;
+  c10::Device device{c10::kCPU};
+  bool write = false;
+  Actor by;
+};
+
+// The captures under way; there is one a device at most.
+struct Captures {
+  std::atomic<int> count{0};
+  std::mutex mutex;
+  std::map<c10::Device, std::vector<Noted>, decltype([](c10::Device a, c10::Device b) { return a.index() < b.index(); })> notes;
+};
+
+Captures& captures() {
+  static auto* const all = new Captures;
+  return *all;
+}
+
+void note(const at::Tensor& tensor, bool write, const Actor& by) {
+  if (!tensor.is_cuda() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
+  if (!cuda().is_capturing(cuda_guard().getStream(tensor.device()))) return;
+  Captures& all = captures();
+  const std::lock_guard lock(all.mutex);
+  const auto notes = all.notes.find(tensor.device());
+  if (notes == all.notes.end()) return;
+  notes->second.push_back({c10::weak_intrusive_ptr<c10::StorageImpl>(tensor.storage().getWeakStorageImpl()), tensor.sizes().vec(),
+                           tensor.strides().vec(), tensor.storage_offset(), tensor.dtype(), tensor.device(), write, by});
+}
+
+void access(const at::Tensor& tensor, bool write, const Actor& by) {
+  Checker::instance().access(tensor, write, by);
+  if (captures().count.load(std::memory_order_relaxed) > 0) note(tensor, write, by);
+}
+
 // An operator reads or writes a tensor, on the queue or, where it lies in the memory of the host and the queue is a device's, there.
 void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
@@ -113,7 +155,7 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   if (queue == Checker::kNone) return;
   // Autograd tells LibTorch's allocator of its uses itself.
   if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue, true);
-  checker.access(tensor, write, actor(queue));
+  access(tensor, write, actor(queue));
 }
 
 // A copy between the host and a device. Where the host may run ahead and the host's side is page-locked, the device's stream does
@@ -123,10 +165,9 @@ void touch_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking)
   const at::Tensor& other = to.is_cpu() ? from : to;
   const bool async = non_blocking && host.has_storage() && at::detail::getCUDAHooks().isPinnedPtr(host.storage().data());
   const Queue queue = current_queue(other.device());
-  Checker& checker = Checker::instance();
   if (async) {
-    checker.access(from, false, actor(queue));
-    checker.access(to, true, actor(queue));
+    access(from, false, actor(queue));
+    access(to, true, actor(queue));
     return;
   }
   touch(from, false, from.device());
@@ -404,6 +445,62 @@ void quietly(F&& f) noexcept {
   }
 }
 
+class Accesses {
+ public:
+  explicit Accesses(std::vector<Noted> notes) : notes(std::move(notes)) {}
+  const std::vector<Noted> notes;
+};
+
+void capture_begins(c10::Device device) noexcept {
+  if (!is_on()) return;
+  quietly([&] {
+    Captures& all = captures();
+    const std::lock_guard lock(all.mutex);
+    all.notes[device].clear();
+    all.count = static_cast<int>(all.notes.size());
+  });
+}
+
+std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept {
+  std::shared_ptr<const Accesses> found;
+  quietly([&] {
+    Captures& all = captures();
+    const std::lock_guard lock(all.mutex);
+    const auto notes = all.notes.find(device);
+    if (notes == all.notes.end()) return;
+    std::vector<Noted> outlive;
+    std::set<std::tuple<const void*, int64_t, std::vector<int64_t>, bool, uint64_t>> seen;
+    for (Noted& n : notes->second) {
+      const auto storage = n.storage.lock();
+      if (storage != nullptr && seen.emplace(storage.get(), n.offset, n.sizes, n.write, n.by.site).second) outlive.push_back(std::move(n));
+    }
+    all.notes.erase(notes);
+    all.count = static_cast<int>(all.notes.size());
+    found = std::make_shared<const Accesses>(std::move(outlive));
+  });
+  return found;
+}
+
+void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept {
+  if (!is_on() || accesses == nullptr) return;
+  quietly([&] {
+    Checker& checker = Checker::instance();
+    const Queue from = checker.queue_of(stream);
+    std::set<Queue> queues;
+    for (const Noted& n : accesses->notes) {
+      if (queues.insert(n.by.queue).second) checker.join(n.by.queue, from);
+    }
+    for (const Noted& n : accesses->notes) {
+      auto storage = n.storage.lock();
+      if (storage == nullptr) continue;
+      at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CUDA), n.dtype);
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(n.sizes, n.strides, n.offset);
+      checker.access(tensor, n.write, n.by);
+    }
+    for (const Queue queue : queues) checker.join(from, queue);
+  });
+}
+
 Scope::Scope(const ct_exec& x) : stream_before_(thread.stream), site_before_(thread.site) {
   thread.stream = x.stream;
   thread.site = x.site;
@@ -427,7 +524,7 @@ Backward::Backward() : before_(thread.backward) { thread.backward = true; }
 Backward::~Backward() { thread.backward = before_; }
 
 void reads(const char* op, const at::Tensor& tensor) {
-  if (is_on()) Checker::instance().access(tensor, false, actor(current_queue(tensor.device()), op));
+  if (is_on()) access(tensor, false, actor(current_queue(tensor.device()), op));
 }
 
 void reads_elsewhere(const char* op, const at::Tensor& tensor) {
@@ -438,7 +535,7 @@ void reads_elsewhere(const char* op, const at::Tensor& tensor) {
 }
 
 void writes(const char* op, const at::Tensor& tensor) {
-  if (is_on()) Checker::instance().access(tensor, true, actor(current_queue(tensor.device()), op));
+  if (is_on()) access(tensor, true, actor(current_queue(tensor.device()), op));
 }
 
 void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_once) {

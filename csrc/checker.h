@@ -74,6 +74,14 @@ void host_waited_for(const ct_stream& stream);
 void host_waited_for(c10::Device device);
 void host_waited_for(c10::DeviceType type);  // every device of it
 
+// What a captured function does with memory that outlives it; each launch of the graph does so again.
+class Accesses;
+// From here to the end of the capture, on the device; the result is NULL while the checker is off.
+void capture_begins(c10::Device device) noexcept;
+std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept;
+// The graph's streams do it behind the stream's work so far, and before what comes.
+void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept;
+
 // Memory.
 void slab_born(const void* data, int64_t bytes);
 void slab_dies(const void* data);

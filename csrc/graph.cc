@@ -28,6 +28,7 @@ ct_graph::ct_graph(c10::Device device) : device(device), graph(ct::cuda().new_gr
 ct_graph::~ct_graph() {
   if (turn) {
     graph.reset();
+    (void)ct::checker::capture_ends(device);
   } else {
     ct::after_captures([graph = std::shared_ptr<ct::CudaGraph>(std::move(graph))] {});
   }
@@ -99,6 +100,7 @@ ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) noexce
     if (memory.device != device) throw ct::Failure(CT_INVALID_ARGUMENT, "the pool is of " + memory.device.str() + ", the exec of " + device.str());
     auto graph = std::make_unique<ct_graph>(device);
     graph->turn.emplace(device);
+    ct::checker::capture_begins(device);
     graph->graph->begin(memory.id);
     *out = graph.release();
   });
@@ -114,6 +116,7 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older, int32_t* up
     const bool has_older = older != nullptr && older->ready && older->device == g.device;
     const bool taken = g.graph->end(has_older ? older->graph.get() : nullptr);
     if (taken) older->ready = false;
+    g.accesses = ct::checker::capture_ends(g.device);
     g.ready = true;
     *updated = taken;
   });
@@ -137,6 +140,7 @@ ct_status* ct_graph_launch(ct_exec x, ct_graph* graph) noexcept {
     }
     if (ct::in_capture(*x.stream)) throw ct::Failure(CT_NOT_CAPTURABLE, "a graph is launched inside a capture");
     g.graph->launch();
+    ct::checker::launched(*x.stream, g.accesses);
   });
 }
 

@@ -10,6 +10,7 @@
 
 #include "capture.h"
 #include "cgotorch.h"
+#include "checker.h"
 #include "cuda_backend.h"
 
 struct ct_graph_pool {
@@ -31,5 +32,6 @@ struct ct_graph {
   const c10::Device device;
   std::unique_ptr<ct::CudaGraph> graph;
   std::optional<ct::CaptureTurn> turn;  // while it is captured
+  std::shared_ptr<const ct::checker::Accesses> accesses;
   bool ready = false;                   // for launches
 };

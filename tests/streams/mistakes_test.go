@@ -106,6 +106,19 @@ func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 	return slab
 }
 
+// graph is captured on a, and closed at the end of the test.
+func (s *scene) graph(fn func(x *cgotorch.Exec)) *cgotorch.Graph {
+	s.Helper()
+	g, err := s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, cgotorch.CaptureOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { g.Close() })
+	s.always(s.a, s.b)
+	s.always(s.a, s.c)
+	return g
+}
+
 func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 	s.Helper()
 	sgd, err := optim.NewSGD(optim.SGDOptions{LR: 0.1}, optim.Group{Params: []*cgotorch.Tensor{p}})
@@ -177,6 +190,21 @@ var mistakes = []struct {
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
 		s.order(s.b, s.c)
 		s.do(s.c, func(x *cgotorch.Exec) { add(x, t) })
+	}},
+	{"launch of a graph behind a write", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		g := s.graph(func(x *cgotorch.Exec) { readOnly(x, t) })
+		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
+		s.order(s.b, s.c)
+		s.must(g.Launch(s.c))
+	}},
+	{"read behind the launch of a graph", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
+		t := s.shared(8)
+		g := s.graph(func(x *cgotorch.Exec) { add(x, t) })
+		s.always(s.a, s.b)
+		s.must(g.Launch(s.b))
+		s.order(s.b, s.c)
+		s.do(s.c, func(x *cgotorch.Exec) { readOnly(x, t) })
 	}},
 	{"fork without a wait", [2]string{"aten::ones", "aten::sum"}, false, func(s *scene) {
 		s.do(s.a, func(x *cgotorch.Exec) {
