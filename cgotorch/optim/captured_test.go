@@ -509,3 +509,63 @@ func TestStep_CapturedStale_CUDA(t *testing.T) {
 		}
 	}
 }
+
+// Steps and averages take a kernel for a list of parameters, not one for each.
+func TestStep_CapturedKernels_CUDA(t *testing.T) {
+	device := cgotorch.CUDA(0)
+	if err := device.Check(); err != nil {
+		t.Skip("no GPU that captures: ", err)
+	}
+	for _, c := range []struct {
+		name  string
+		dtype cgotorch.DType
+		make  func(x *cgotorch.Exec, params []*cgotorch.Tensor) (step func(x *cgotorch.Exec), free func() error, err error)
+		want  int
+	}{
+		{"sgd", cgotorch.Float32, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
+			o, err := NewSGD(SGDOptions{Momentum: 0.9}, Group{Params: params})
+			return o.Step, o.Close, err
+		}, 1},
+		{"adam", cgotorch.Float32, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
+			o, err := NewAdam(AdamOptions{}, Group{Params: params})
+			return o.Step, o.Close, err
+		}, 2}, // with the counts
+		{"adamw with masters", cgotorch.BFloat16, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
+			o, err := NewAdamW(AdamOptions{MasterWeights: true}, Group{Params: params})
+			return o.Step, o.Close, err
+		}, 4}, // with a copy there and back
+		{"ema", cgotorch.Float32, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
+			e, err := NewEMA(x, params, 0.9)
+			return e.Update, e.Close, err
+		}, 1},
+		{"ema of bfloat16", cgotorch.BFloat16, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
+			e, err := NewEMA(x, params, 0.9)
+			return e.Update, e.Close, err
+		}, 2},
+	} {
+		doOn(t, device, func(x *cgotorch.Exec) error {
+			var params []*cgotorch.Tensor
+			for range 20 {
+				p := x.Ones(c.dtype, 3, 5)
+				setGrad(x, p, 1)
+				params = append(params, p)
+			}
+			step, free, err := c.make(x, params)
+			if err != nil {
+				return err
+			}
+			defer free()
+			step(x)
+			g, err := x.Capture(func(x *cgotorch.Exec) error { step(x); return nil }, cgotorch.CaptureOptions{})
+			if err != nil {
+				return err
+			}
+			defer g.Close()
+			size, err := g.Size()
+			if size.Nodes != c.want || size.Kernels != c.want {
+				t.Errorf("%s: %+v, want %d kernels", c.name, size, c.want)
+			}
+			return err
+		})
+	}
+}

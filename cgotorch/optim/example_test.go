@@ -40,3 +40,40 @@ func Example() {
 	// 2.000*x + 1.000
 	// <nil>
 }
+
+// Gradients in float16 need a factor, which the scaler looks for: it begins too high here, and the first steps are skipped.
+func ExampleScaler() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err := stream.Do(func(x *cgotorch.Exec) error {
+		weight := x.Ones(cgotorch.Float16, 4)
+		if err := weight.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.5, MasterWeights: true}, optim.Group{Params: []*cgotorch.Tensor{weight}})
+		if err != nil {
+			return err
+		}
+		defer opt.Close()
+		scaler, err := optim.NewScaler(x, optim.ScalerOptions{InitScale: 1 << 18})
+		if err != nil {
+			return err
+		}
+		defer scaler.Close()
+		for range 5 {
+			opt.ZeroGrad()
+			loss := x.Mean(x.Square(x.To(weight, cgotorch.Float32)))
+			x.Backward(scaler.Scale(x, loss))
+			scaler.Step(x, opt)
+			scaler.Update(x)
+		}
+		fmt.Println("steps skipped:", scaler.Skipped(x), "factor:", scaler.Factor(x))
+		fmt.Println(cgotorch.ToSlice[float32](x, x.To(weight, cgotorch.Float32)))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// steps skipped: 2 factor: 65536
+	// [0.421875 0.421875 0.421875 0.421875]
+	// <nil>
+}
