@@ -176,7 +176,7 @@ func (g *Graph) stale() string {
 
 // GraphSize counts what a graph is made of.
 type GraphSize struct {
-	Nodes, Kernels, Copies, Fills int
+	Nodes, Kernels, Copies, Fills int  // fills are captured as kernels, but for those of several rows
 	Random                        bool // it draws random numbers
 }
 

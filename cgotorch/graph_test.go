@@ -413,6 +413,36 @@ func TestGraph_WriteDOT(t *testing.T) {
 	})
 }
 
+// Fills are captured as kernels, of whatever size and alignment, and write no more than they are to.
+func TestGraph_Fills(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		whole := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Uint8, 70_000) })[0]
+		want := slices.Repeat([]uint8{1}, 70_000)
+		g := captured(t, s, CaptureOptions{}, func(x *Exec) {
+			for i, n := range []int{1, 3, 16, 17, 31, 32, 1000, 4096, 16_384 + 5} {
+				at := 4096*i + i
+				x.ZeroInPlace(x.Narrow(whole, 0, at, n))
+				clear(want[at : at+n])
+			}
+		})
+		launch(t, g, s)
+		size, err := g.Size()
+		if err != nil || size.Fills != 0 || d.IsCUDA() && size.Kernels == 0 {
+			t.Errorf("Size is %+v, %v", size, err)
+		}
+		if err := s.Do(func(x *Exec) error {
+			if got := ToSlice[uint8](x, whole); !slices.Equal(got, want) {
+				t.Error("the fills have written something else")
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A tensor that the function keeps has the result of the last launch.
 func TestGraph_Keep(t *testing.T) {
 	checkLeaks(t)

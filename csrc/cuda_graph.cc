@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda_graph_fills.h"
+
 namespace ct {
 namespace {
 
@@ -97,6 +99,7 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     begun_ = false;
     generator_.give_back(device_);
     for (const auto& [state, increment] : captured_generator_states_) random_ = random_ || increment > 0;
+    replace_fills(graph_, device_);
     const bool updated = older != nullptr && take(static_cast<Graph&>(*older));
     if (!updated) instantiate();
     C10_CUDA_CHECK(cudaGraphUpload(graph_exec_, current()));
