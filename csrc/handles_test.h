@@ -26,6 +26,8 @@ struct Free {
   void operator()(ct_slab* p) const { ct_slab_free(p); }
   void operator()(ct_watch* p) const { ct_watch_free(p); }
   void operator()(ct_trace* p) const { ct_trace_free(p); }
+  void operator()(ct_graph* p) const { ct_graph_free(p); }
+  void operator()(ct_graph_pool* p) const { ct_graph_pool_free(p); }
   void operator()(char* p) const { ct_text_free(p); }
 };
 using Status = std::unique_ptr<ct_status, Free>;
@@ -35,6 +37,8 @@ using Tensor = std::unique_ptr<ct_tensor, Free>;
 using Slab = std::unique_ptr<ct_slab, Free>;
 using Watch = std::unique_ptr<ct_watch, Free>;
 using Trace = std::unique_ptr<ct_trace, Free>;
+using Graph = std::unique_ptr<ct_graph, Free>;
+using GraphPool = std::unique_ptr<ct_graph_pool, Free>;
 using Text = std::unique_ptr<char, Free>;
 
 // Whether a call succeeded; the message of a failure otherwise.
@@ -272,6 +276,7 @@ class HandlesTest : public ::testing::Test {
     EXPECT_EQ(after.slabs, before_.slabs) << "slabs left";
     EXPECT_EQ(after.statuses, before_.statuses) << "statuses left";
     EXPECT_EQ(after.functions, before_.functions) << "functions left";
+    EXPECT_EQ(after.graphs, before_.graphs) << "graphs left";
     EXPECT_EQ(after.slab_bytes, before_.slab_bytes) << "slab bytes left";
     EXPECT_EQ(after.pinned_bytes, before_.pinned_bytes) << "pinned bytes left";
   }
