@@ -27,7 +27,7 @@ func (c *config) startGraphPeers(s switches) (graphPeers, error) {
 	}
 	peers := graphPeers{}
 	for _, mode := range peerModes {
-		if mode != "eager" && !c.device.IsCUDA() {
+		if mode != "eager" && !c.device.IsCUDA() || mode == "compile" && !c.compile {
 			continue
 		}
 		p, err := c.startPeer("graph.py", s)
@@ -63,7 +63,7 @@ func (p graphPeers) close() {
 
 // benchGraphTrain returns a benchmark of a model's training step on a resident batch: eager and captured, ours and PyTorch's, and
 // torch.compile's beside them; how long a launch takes, and memory.
-func benchGraphTrain(model string, batches ...int) func(c *config, emit func(row)) error {
+func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
 		s := switches{benchmark: c.device.IsCUDA()}
 		peers, err := c.startGraphPeers(s)
@@ -71,15 +71,7 @@ func benchGraphTrain(model string, batches ...int) func(c *config, emit func(row
 			return err
 		}
 		defer peers.close()
-		if c.brief {
-			batches = []int{2}
-		}
-		for _, batch := range batches {
-			if err := graphTrainRows(c, s, peers, model, batch, emit); err != nil {
-				return err
-			}
-		}
-		return nil
+		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
 	}
 }
 
@@ -275,28 +267,23 @@ func (g *graphStep) close() {
 	g.learner.close()
 }
 
-// benchGraphInference measures captured calls of models in evaluation mode, back to back on one stream, and by many goroutines.
-func benchGraphInference(c *config, emit func(row)) error {
-	s := switches{benchmark: c.device.IsCUDA()}
-	peers, err := c.startGraphPeers(s)
-	if err != nil {
-		return err
-	}
-	defer peers.close()
-	for _, model := range []string{"resnet18", "resnet50", "mobilenet_v2"} {
+// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to back on one stream, and by many
+// goroutines.
+func benchGraphInference(model string) func(c *config, emit func(row)) error {
+	return func(c *config, emit func(row)) error {
+		s := switches{benchmark: c.device.IsCUDA()}
+		peers, err := c.startGraphPeers(s)
+		if err != nil {
+			return err
+		}
+		defer peers.close()
 		for _, batch := range []int{1, 8} {
 			if err := graphInferenceRows(c, s, peers, model, batch, emit); err != nil {
 				return err
 			}
 		}
-		if err := servingRow(c, s, model, emit); err != nil {
-			return err
-		}
-		if c.brief {
-			break
-		}
+		return servingRow(c, s, model, emit)
 	}
-	return nil
 }
 
 func graphInferenceRows(c *config, s switches, peers graphPeers, model string, batch int, emit func(row)) error {

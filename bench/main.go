@@ -51,10 +51,16 @@ var benchmarks = []benchmark{
 	{name: "loader/cifar", slow: true, run: benchLoaderCIFAR},
 	{name: "loader/memory", slow: true, run: benchLoaderMemory},
 	{name: "loader/train", slow: true, run: benchLoaderTrain},
-	{name: "graph/train/resnet50", slow: true, run: benchGraphTrain("resnet50", 32, 128, 256)},
-	{name: "graph/train/resnet18", slow: true, run: benchGraphTrain("resnet18", 32, 64)},
-	{name: "graph/train/mobilenet_v2", slow: true, run: benchGraphTrain("mobilenet_v2", 32, 64)},
-	{name: "graph/inference", slow: true, run: benchGraphInference},
+	{name: "graph/train/resnet50/32", slow: true, run: benchGraphTrain("resnet50", 32)},
+	{name: "graph/train/resnet50/128", slow: true, run: benchGraphTrain("resnet50", 128)},
+	{name: "graph/train/resnet50/256", slow: true, run: benchGraphTrain("resnet50", 256)},
+	{name: "graph/train/resnet18/32", slow: true, run: benchGraphTrain("resnet18", 32)},
+	{name: "graph/train/resnet18/64", slow: true, run: benchGraphTrain("resnet18", 64)},
+	{name: "graph/train/mobilenet_v2/32", slow: true, run: benchGraphTrain("mobilenet_v2", 32)},
+	{name: "graph/train/mobilenet_v2/64", slow: true, run: benchGraphTrain("mobilenet_v2", 64)},
+	{name: "graph/inference/resnet18", slow: true, run: benchGraphInference("resnet18")},
+	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
+	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
 	{name: "graph/fed", slow: true, run: benchGraphFed},
 }
 
@@ -66,6 +72,7 @@ type config struct {
 	python  string
 	rounds  int
 	brief   bool
+	compile bool // torch.compile among the peers
 }
 
 func main() {
@@ -78,6 +85,7 @@ func main() {
 	flag.StringVar(&c.python, "python", os.Getenv("PEER_PYTHON"), "the Python that has PyTorch; $PEER_PYTHON, else python3")
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
+	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/, which takes a minute a row")
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
 	flag.Parse()
 	if flag.NArg() > 0 {

@@ -170,6 +170,7 @@ class Backend final : public CudaBackend {
   void stop_watching() noexcept override { ct::stop_watching(); }
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
+    const BesideCaptures beside;
     // Back only to a device that has a context: to set another one would make one there.
     c10::DeviceIndex before = device;
     (void)c10::cuda::GetDevice(&before);
