@@ -18,11 +18,12 @@ type BackwardOptions struct {
 // BackwardWith is [Exec.Backward] from several roots.
 func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.check("Exec.Backward")
-	x.s.count()
+	x.s.count(nil)
 	handles := x.handles("Exec.Backward", roots, false)
 	grads := x.handles("Exec.Backward", o.Grads, true)
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
+	defer x.holdCaptures("Exec.Backward")()
 	x.differentiated("Exec.Backward", C.ct_backward(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph)), roots)
 }
 

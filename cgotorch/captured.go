@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Captured is a function of tensors that is run eagerly at first, then captured as a [Graph] for each shape of its inputs, and launched
@@ -24,25 +25,30 @@ import (
 //
 // Each Run does what a call of the function would do, random numbers and the optimizer's schedule included. The function is called no
 // more once it is captured: what it reads of the host then is what it read when it was captured, other than by [Exec.EachLaunch] and
-// [Exec.DependsOn], which the optimizers of cgotorch/optim use. Where it cannot be captured it goes on eagerly, and Stats says why; so it does on the CPU.
+// [Exec.DependsOn], which the optimizers of cgotorch/optim and the modules of cgotorch/nn use. The parameters that it reads must live until
+// Close. Where it cannot be captured it goes on eagerly, and Stats says why; so it does on the CPU.
 //
-// A Captured may be used from any goroutine; Runs exclude each other, on the host and on the device. It is of the device of its first Run.
+// A Captured may be used from any goroutine, with InPlace from one at a time; Runs exclude each other, on the host and on the device. It is of
+// the device of its first Run. A shape is captured on a thread that has rehearsed it: use few streams.
 type Captured struct {
 	fn func(x *Exec, in ...*Tensor) []*Tensor
 	o  CapturedOptions
 
 	mu     sync.Mutex
+	runner atomic.Uint64 // the thread of the Run that holds it, or 0
 	pool   *GraphPool
 	shapes map[string]*capturedShape
-	stats  CapturedStats
 	closed bool
+
+	counting sync.Mutex // guards stats
+	stats    CapturedStats
 }
 
 // CapturedOptions are the options of [NewCaptured]; the zero value is for a training step over a prefetcher.
 type CapturedOptions struct {
 	Rehearsal int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others
 	MaxGraphs int  // shapes that are captured; others run eagerly; 0 means 8
-	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses; false copies them, on the device, to memory of the graph's
+	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses, and their results are not copied; false copies both, on the device
 	Eager     bool // never capture
 
 	// BatchSizes are what graphs are made for, such as 1, 8 and 32, where the function treats each entry along the first dimension of its
@@ -50,8 +56,12 @@ type CapturedOptions struct {
 	// run eagerly. Empty means that each size has a graph of its own; InPlace knows no padding.
 	BatchSizes []int
 
-	Log func(text string) // is told of captures, and of what cannot be captured and why; nil for nobody
+	Log func(text string) // is told of captures, and of what cannot be captured and why; nil for nobody. It must not use the Captured, but for Stats
+
+	lend bool // results are not copied, of a Captured whose Do is alone with it
 }
+
+func (o CapturedOptions) lends() bool { return o.InPlace || o.lend }
 
 // CapturedStats counts since the Captured was made.
 type CapturedStats struct {
@@ -65,12 +75,16 @@ type CapturedStats struct {
 
 // capturedShape is what is known of inputs of one shape.
 type capturedShape struct {
-	batch int64 // along the first dimension, to which inputs are padded; 0 where they are not
-	runs  int   // eager ones
-	graph *Graph
-	in    []*Tensor // that the graph reads; nil with InPlace
-	out   []*Tensor
-	eager string // why it is not captured
+	batch    int64           // along the first dimension, to which inputs are padded; 0 where they are not
+	runs     int             // eager ones
+	threads  map[uint64]bool // on which they were: cuDNN and cuBLAS get ready for each
+	graph    *Graph
+	in       []*Tensor // that the graph reads; nil with InPlace
+	out      []*Tensor
+	launches int    // of the graph
+	again    int    // captures one after another for a launch or none
+	failures int    // of captures, one after another
+	eager    string // why it is not captured
 }
 
 // NewCaptured makes a Captured of fn, which is given the inputs of a Run and returns its results. The caller must Close it.
@@ -81,16 +95,16 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 	if o.MaxGraphs <= 0 {
 		o.MaxGraphs = 8
 	}
-	o.BatchSizes = slices.Sorted(slices.Values(o.BatchSizes))
+	o.BatchSizes = slices.DeleteFunc(slices.Sorted(slices.Values(o.BatchSizes)), func(n int) bool { return n < 1 })
 	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
 }
 
-const whoseResults = "a captured function, whose next Run writes there"
+const whoseResults = "a captured function with Options.InPlace, whose next Run writes there"
 
-// Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's, cannot be kept, and
-// hold their values until the next Run: Clone what must outlive it, or [Exec.ReadAsync] it. They require no gradient. Gradients that the function leaves behind are
-// not defined after the next Run of another shape. It waits for the device when it captures, and for captures of other goroutines.
-// It fails like the function, and with [ErrClosed].
+// Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's and require no gradient.
+// With InPlace they are the graph's, cannot be kept, and hold until the next Run. Gradients that the function leaves behind are
+// not defined after the next Run of another shape. It waits for the device before the first rehearsal and where memory is short in a
+// capture, and for captures of other goroutines. It fails like the function, and with [ErrClosed].
 //
 // Inside a captured function it calls the function.
 func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
@@ -102,24 +116,21 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	if x.s.graph != nil {
 		return c.fn(x, in...)
 	}
+	if x.s.hooks {
+		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
+	}
+	if c.runner.Load() == x.s.thread { // only the CPU gets here: elsewhere x's work is for the pool
+		return c.fn(x, in...)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.runner.Store(x.s.thread)
+	defer c.runner.Store(0)
 	if c.closed {
 		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the captured function is closed"})
 	}
 	if c.o.Eager || !x.Device().IsCUDA() {
-		if c.stats.Eager++; c.stats.Why == "" {
-			if c.stats.Why = "Options.Eager asks for it"; !c.o.Eager {
-				c.stats.Why = "the CPU has no graphs"
-			}
-			c.log("%s runs eagerly: %s", describeInputs(in), c.stats.Why)
-		}
-		var out []*Tensor
-		for _, t := range c.fn(x, in...) {
-			x.open(op, t)
-			out = append(out, x.Detach(t))
-		}
-		return c.lend(x, out)
+		return c.runEagerly(x, in)
 	}
 	if c.pool == nil {
 		var err error
@@ -127,22 +138,45 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 			x.Fail(op, err)
 		}
 	}
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
+	c.pool.lock(x)
+	defer c.pool.unlock()
 	if err := c.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
 	}
 	return c.run(x, in)
 }
 
+// runEagerly calls the function in x's own scope.
+func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
+	why := "the CPU has no graphs"
+	if c.o.Eager {
+		why = "Options.Eager asks for it"
+	}
+	first := false
+	c.count(func(s *CapturedStats) {
+		s.Eager++
+		first = s.Why == ""
+		s.Why = why
+	})
+	if first {
+		c.log("%s runs eagerly: %s", describeInputs(in), why)
+	}
+	var out []*Tensor
+	for _, t := range c.fn(x, in...) {
+		x.open("Captured.Run", t)
+		out = append(out, x.Detach(t))
+	}
+	return c.lend(x, out)
+}
+
 func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	s := c.shape(x, in)
-	if s.graph != nil {
+	switch {
+	case s.graph != nil:
 		if what := s.graph.stale(); what != "" {
-			c.log("%s: capturing %s again", what, describeInputs(in))
-			c.capture(x, s, in)
+			c.captureAgain(x, s, in, what)
 		}
-	} else if s.eager == "" && s.runs >= c.o.Rehearsal {
+	case s.eager == "" && s.runs >= c.o.Rehearsal && s.threads[x.s.thread]:
 		c.capture(x, s, in)
 	}
 	if s.graph == nil {
@@ -154,12 +188,34 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		x.Tidy(func() *Tensor { y.CopyInPlace(s.cut(y, t, in[i]), in[i]); return nil })
 	}
 	s.graph.launch(x)
-	c.stats.Launches++
-	out := c.lend(x, s.out)
-	for i, t := range out {
-		out[i] = s.cut(y, t, in[0])
+	s.launches++
+	c.count(func(s *CapturedStats) { s.Launches++ })
+	out := make([]*Tensor, len(s.out))
+	for i, t := range s.out {
+		if c.o.lends() {
+			out[i] = s.cut(y, x.Lend(t, whoseResults), firstOf(in))
+		} else {
+			out[i] = y.Clone(s.cut(y, t, firstOf(in)))
+		}
+	}
+	c.pool.used(x)
+	if c.o.lends() { // and again when the Do has read them
+		x.AtEnd(func() {
+			c.pool.mu.Lock()
+			defer c.pool.mu.Unlock()
+			if !c.pool.ended {
+				c.pool.used(x)
+			}
+		})
 	}
 	return out
+}
+
+func firstOf(in []*Tensor) *Tensor {
+	if len(in) == 0 {
+		return nil
+	}
+	return in[0]
 }
 
 // cut is the part of t, which has the shape's batch, that holds as many entries as in.
@@ -176,12 +232,16 @@ func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 // rehearse calls the function on the pool's stream.
 func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.runs++
-	c.stats.Eager++
-	if s.eager != "" {
-		c.stats.Why = s.eager
-	}
+	s.threads[x.s.thread] = true
+	c.count(func(stats *CapturedStats) {
+		stats.Eager++
+		if s.eager != "" {
+			stats.Why = s.eager
+		}
+	})
 	var out []*Tensor
 	if err := c.pool.rehearse(x, c.keeping(&out, in), s.eager == ""); err != nil {
+		closeAll(out)
 		x.Fail("Captured.Run", err)
 	}
 	for _, t := range out {
@@ -204,9 +264,27 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	}
 }
 
+// captureAgain captures the function in place of a graph with which something has changed, but not at each Run.
+func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what string) {
+	const often = 4
+	if s.launches <= 1 {
+		s.again++
+	} else {
+		s.again = 0
+	}
+	if s.again >= often {
+		s.drop(c)
+		s.eager = fmt.Sprintf("it was to be captured again at each of %d Runs: %s", often, what)
+		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
+		return
+	}
+	c.log("%s: capturing %s again", what, describeInputs(in))
+	c.capture(x, s, in)
+}
+
 // capture captures the function for inputs like in, or notes why it cannot be.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
-	if s.eager = c.refusal(s, in); s.eager != "" {
+	if s.eager = c.refusal(x, s, in); s.eager != "" {
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
 		return
 	}
@@ -217,42 +295,124 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 		}
 		from = s.in
 	}
-	var out []*Tensor
-	try := func() (*Graph, error) {
-		closeAll(out)
-		out = nil
-		return c.pool.capture(x, c.keeping(&out, from), s.graph)
+	graph, out, err := c.tryCapture(x, s, from)
+	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps what it has cached while it captures
+		if x.Device().ReleaseCachedMemory() == nil {
+			graph, out, err = c.tryCapture(x, s, from)
+		}
 	}
-	graph, err := try()
+	s.drop(c)
+	if err != nil {
+		c.failed(x, s, in, err)
+		return
+	}
+	s.graph, s.out, s.launches, s.failures = graph, out, 0, 0
+	c.count(func(stats *CapturedStats) {
+		stats.Graphs++
+		stats.Captures++
+		if graph.updated {
+			stats.Updates++
+		}
+	})
+	if size, err := graph.size(); err == nil {
+		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
+	}
+}
+
+func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor) (*Graph, []*Tensor, error) {
+	var out []*Tensor
+	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph)
 	if err == nil {
 		if err = s.check(out); err != nil {
 			graph.end()
 		}
 	}
-	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps what it has cached while it captures
-		if x.Device().ReleaseCachedMemory() == nil {
-			graph, err = try()
-		}
-	}
-	s.drop(c)
 	if err != nil {
 		closeAll(out)
+		return nil, nil, err
+	}
+	return graph, out, nil
+}
+
+// failed notes that a capture has failed. What cannot be captured is not tried again. Another failure may be the function's own, which the
+// Run then meets, and pass.
+func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
+	closeAll(s.in)
+	s.in = nil
+	if errors.Is(err, ErrDeviceLost) {
+		x.Fail("Captured.Run", err)
+	}
+	const tries = 3
+	if s.failures++; errors.Is(err, ErrNotCapturable) || errors.Is(err, ErrOutOfMemory) || s.failures >= tries {
 		s.eager = err.Error()
-		c.log("%s runs eagerly: %v", describeInputs(in), err)
-		if errors.Is(err, ErrDeviceLost) {
-			x.Fail("Captured.Run", err)
+	}
+	c.log("%s runs eagerly: %v", describeInputs(in), err)
+}
+
+// refusal is why inputs like in are not even tried to be captured, or "".
+func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
+	graphs := c.Stats().Graphs
+	switch {
+	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
+		return "Options.BatchSizes pads, which Options.InPlace cannot"
+	case len(c.o.BatchSizes) > 0 && s.batch == 0:
+		return fmt.Sprintf("no size in Options.BatchSizes, which are %v, serves the inputs", c.o.BatchSizes)
+	case s.graph == nil && graphs >= c.o.MaxGraphs:
+		return fmt.Sprintf("%d shapes are captured already, which is all that Options.MaxGraphs allows", graphs)
+	}
+	for i, t := range in {
+		switch {
+		case t.Device() != x.Device():
+			return fmt.Sprintf("input %d lies on %v, which a graph would read only once: copy it to the device before", i, t.Device())
+		case t.RequiresGrad():
+			return fmt.Sprintf("input %d requires a gradient, which would go to the graph's copy of it", i)
 		}
+	}
+	return ""
+}
+
+// drop frees the shape's graph, if it has one.
+func (s *capturedShape) drop(c *Captured) {
+	if s.graph == nil {
 		return
 	}
-	s.graph, s.out = graph, out
-	c.stats.Graphs++
-	c.stats.Captures++
-	if graph.updated {
-		c.stats.Updates++
+	s.graph.end()
+	closeAll(s.out)
+	s.graph, s.out = nil, nil
+	c.count(func(s *CapturedStats) { s.Graphs-- })
+}
+
+// shape is what is known of inputs like in.
+func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
+	key := c.key(x, in)
+	s := c.shapes[key]
+	if s == nil {
+		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new ones, none comes often enough
+			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil })
+		}
+		s = &capturedShape{batch: c.batch(in), threads: map[uint64]bool{}}
+		c.shapes[key] = s
 	}
-	if size, err := graph.size(); err == nil {
-		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
+	return s
+}
+
+// batch is the size to which inputs like in are padded, or 0.
+func (c *Captured) batch(in []*Tensor) int64 {
+	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
+		return 0
 	}
+	size := int64(-1)
+	for _, t := range in {
+		shape := t.Shape()
+		if len(shape) == 0 || size >= 0 && shape[0] != size {
+			return 0
+		}
+		size = shape[0]
+	}
+	if i, _ := slices.BinarySearch(c.o.BatchSizes, int(size)); size > 0 && i < len(c.o.BatchSizes) {
+		return int64(c.o.BatchSizes[i])
+	}
+	return 0
 }
 
 // input is memory for an input like t.
@@ -283,76 +443,17 @@ func (s *capturedShape) check(out []*Tensor) error {
 	return nil
 }
 
-// refusal is why inputs like in are not even tried to be captured, or "".
-func (c *Captured) refusal(s *capturedShape, in []*Tensor) string {
-	switch {
-	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
-		return "Options.BatchSizes pads, which Options.InPlace cannot"
-	case len(c.o.BatchSizes) > 0 && s.batch == 0:
-		return fmt.Sprintf("no size in Options.BatchSizes, which are %v, serves the inputs", c.o.BatchSizes)
-	case s.graph == nil && c.stats.Graphs >= c.o.MaxGraphs:
-		return fmt.Sprintf("%d shapes are captured already, which is all that Options.MaxGraphs allows", c.stats.Graphs)
-	}
-	for i, t := range in {
-		if t.RequiresGrad() {
-			return fmt.Sprintf("input %d requires a gradient, which would go to the graph's copy of it", i)
-		}
-	}
-	return ""
-}
-
-// drop frees the shape's graph, if it has one.
-func (s *capturedShape) drop(c *Captured) {
-	if s.graph == nil {
-		return
-	}
-	s.graph.end()
-	closeAll(s.out)
-	s.graph, s.out = nil, nil
-	c.stats.Graphs--
-}
-
-// shape is what is known of inputs like in.
-func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
-	key := c.key(x, in)
-	s := c.shapes[key]
-	if s == nil {
-		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new ones, none comes often enough
-			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil && s.in == nil })
-		}
-		s = &capturedShape{batch: c.batch(in)}
-		c.shapes[key] = s
-	}
-	return s
-}
-
-// batch is the size to which inputs like in are padded, or 0.
-func (c *Captured) batch(in []*Tensor) int64 {
-	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
-		return 0
-	}
-	size := int64(-1)
-	for _, t := range in {
-		shape := t.Shape()
-		if len(shape) == 0 || size >= 0 && shape[0] != size {
-			return 0
-		}
-		size = shape[0]
-	}
-	if i, _ := slices.BinarySearch(c.o.BatchSizes, int(size)); size > 0 && i < len(c.o.BatchSizes) {
-		return int64(c.o.BatchSizes[i])
-	}
-	return 0
-}
-
 func closeAll(ts []*Tensor) {
 	for _, t := range ts {
 		t.Close()
 	}
 }
 
-// lend returns handles of ts that belong to x's Do and cannot be kept.
+// lend returns what Run does of results that belong to x's Do.
 func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
+	if !c.o.lends() {
+		return ts
+	}
 	out := make([]*Tensor, len(ts))
 	for i, t := range ts {
 		out[i] = x.Lend(t, whoseResults)
@@ -371,7 +472,7 @@ func (c *Captured) key(x *Exec, in []*Tensor) string {
 		if batch != 0 {
 			shape[0] = batch
 		}
-		key = fmt.Append(key, "|", int(info.dtype), shape, strides, int(info.requires_grad))
+		key = fmt.Append(key, "|", int(info.dtype), deviceOf(info.device), shape, strides, int(info.requires_grad))
 		if c.o.InPlace {
 			key = fmt.Append(key, "@", uint64(info.address))
 		}
@@ -396,15 +497,24 @@ func (c *Captured) log(format string, args ...any) {
 	}
 }
 
-// Stats returns the counts so far.
+func (c *Captured) count(add func(s *CapturedStats)) {
+	c.counting.Lock()
+	defer c.counting.Unlock()
+	add(&c.stats)
+}
+
+// Stats returns the counts so far. It does not wait for a Run.
 func (c *Captured) Stats() CapturedStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.counting.Lock()
+	defer c.counting.Unlock()
 	return c.stats
 }
 
-// Memory is what the graphs hold of the device, in bytes.
+// Memory is what the graphs hold of the device, in bytes. It waits for a Run.
 func (c *Captured) Memory() (int64, error) {
+	if runsOn(c.runner.Load()) {
+		return 0, insideError("Captured.Memory")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pool == nil || c.closed {
@@ -417,6 +527,9 @@ func (c *Captured) Memory() (int64, error) {
 func (c *Captured) Close() error {
 	if c == nil {
 		return nil
+	}
+	if runsOn(c.runner.Load()) {
+		return insideError("Captured.Close")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

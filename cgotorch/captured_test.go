@@ -94,18 +94,26 @@ func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
 	}
 }
 
-// Results are the Do's and cannot be kept; they can be read asynchronously.
+// Results are the Do's; with InPlace they are the graph's and cannot be kept. They can be read asynchronously.
 func TestCaptured_Results(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
-			return []*Tensor{x.Sum(in[0]), in[0]}
-		})
+		both := func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Sum(in[0]), in[0]} }
+		c := newCaptured(t, CapturedOptions{Rehearsal: 1, InPlace: true}, both)
+		copied := newCaptured(t, CapturedOptions{Rehearsal: 1}, both)
 		for i := range 4 {
 			err := s.Do(func(x *Exec) error { x.Keep(c.Run(x, in)[0]); return nil })
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "captured function", "Clone")
+			var kept *Tensor
+			if err := s.Do(func(x *Exec) error { kept = x.Keep(copied.Run(x, in)[0]); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if got := itemOf(t, s, kept); got != 3 {
+				t.Errorf("what was kept is %v", got)
+			}
+			kept.Close()
 			var read *HostRead
 			if err := s.Do(func(x *Exec) error { read = x.ReadAsync(c.Run(x, in)[0]); return nil }); err != nil {
 				t.Fatal(err)
@@ -117,6 +125,74 @@ func TestCaptured_Results(t *testing.T) {
 		}
 		if in.Closed() {
 			t.Error("the input that was returned is closed")
+		}
+	})
+}
+
+// A function without inputs, whose results are kept over later Runs.
+func TestCaptured_NoInputs(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		n := kept(t, s, 1, scalar)[0]
+		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+			return []*Tensor{x.AddScalarInPlace(n, 1)}
+		})
+		var all []*Tensor
+		for range 5 {
+			if err := s.Do(func(x *Exec) error { all = append(all, x.Keep(x.Clone(c.Run(x)[0]))); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, of := range all {
+			if got := itemOf(t, s, of); got != float64(i+1) {
+				t.Errorf("Run %d gives %v", i, got)
+			}
+		}
+		closeAll(all)
+		wantStats(t, d, c, CapturedStats{Graphs: 1, Captures: 1, Launches: 4, Eager: 1})
+	})
+}
+
+// Gradients are accumulated over parts of a batch in one graph.
+func TestCaptured_Accumulates(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		train := func(o CapturedOptions) (losses []float64) {
+			s := newStream(t, d)
+			var weights *Tensor
+			if err := s.Do(func(x *Exec) error {
+				weights = x.Keep(x.Ones(Float32, 4, 2))
+				return weights.SetRequiresGrad(true)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer weights.Close()
+			in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 6, 4) })[0]
+			c := newCaptured(t, o, func(x *Exec, in ...*Tensor) []*Tensor {
+				mustNot(x, weights.SetGrad(nil))
+				sum := x.Zeros(Float32)
+				for i := range 3 {
+					out := x.MatMul(x.Narrow(in[0], 0, 2*i, 2), weights)
+					loss := x.Mean(x.Mul(out, out))
+					x.Backward(loss)
+					x.NoGrad().AddInPlace(sum, x.Detach(loss))
+				}
+				y := x.NoGrad()
+				y.AddInPlace(weights, y.MulScalar(weights.Grad(), -0.01))
+				return []*Tensor{sum}
+			})
+			defer c.Close()
+			for range 8 {
+				if err := s.Do(func(x *Exec) error { losses = append(losses, x.Item(c.Run(x, in)[0])); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return losses
+		}
+		want, got := train(CapturedOptions{Eager: true}), train(CapturedOptions{})
+		if !slices.Equal(want, got) || want[7] >= want[0] {
+			t.Errorf("captured %v\neager    %v", got, want)
 		}
 	})
 }
@@ -369,7 +445,7 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	d := cuda(t)
 	s := newStream(t, d)
 	in := kept(t, s, 1, scalar)[0]
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+	c := newCaptured(t, CapturedOptions{Rehearsal: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
 		if x.Capturing() {
 			x.Empty(Uint8, 1<<42)
 		}
@@ -386,4 +462,157 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 		}
 	}
 	wantStats(t, d, c, CapturedStats{Eager: 3, Why: "out of memory"})
+}
+
+// Stats may be asked wherever the function or Log is; what would wait for the Run is an error.
+func TestCaptured_Inside(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		var c *Captured
+		var errs []error
+		c = NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
+			c.Stats()
+			_, err := c.Memory()
+			errs = append(errs, err, c.Close())
+			return nil
+		}, CapturedOptions{Rehearsal: 1, Log: func(string) { c.Stats() }})
+		defer c.Close()
+		for range 3 {
+			if err := s.Do(func(x *Exec) error { c.Run(x); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, err := range errs {
+			wantError(t, err, ErrMisuse, "inside the captured function")
+		}
+	})
+}
+
+// A captured function that always depends on something new is captured a few times and then no more; one whose capture fails for another
+// reason than that it is one is tried again.
+func TestCaptured_TriesAgain(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	run := func(c *Captured, times int) {
+		t.Helper()
+		for range times {
+			if err := s.Do(func(x *Exec) error { c.Run(x); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	now := 0
+	restless := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+		used := now
+		x.DependsOn(func() string {
+			if now++; now > used {
+				return "it has changed"
+			}
+			return ""
+		})
+		return []*Tensor{x.Ones(Float32)}
+	})
+	run(restless, 20)
+	if got := restless.Stats(); got.Captures > 5 || got.Graphs != 0 || !strings.Contains(got.Why, "it has changed") {
+		t.Errorf("Stats are %+v", got)
+	}
+	failing := true
+	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+		if x.Capturing() && failing {
+			failing = false
+			x.MatMul(x.Ones(Float32, 2, 2), x.Ones(Float32, 3, 3))
+		}
+		return []*Tensor{x.Ones(Float32)}
+	})
+	run(c, 5)
+	if got := c.Stats(); got.Captures != 1 || got.Launches != 3 || got.Eager != 2 {
+		t.Errorf("Stats are %+v", got)
+	}
+}
+
+// A tensor of another device than the graph's is no input of a graph.
+func TestCaptured_InputOnTheCPU(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s, host := newStream(t, d), newStream(t, CPU)
+	in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })[0]
+	factor := kept(t, host, 1, scalar)[0]
+	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
+	for i := range 4 {
+		if err := host.Do(func(x *Exec) error { x.FillInPlace(factor, i); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Do(func(x *Exec) error { equalAll(t, x, c.Run(x, in, factor)[0], float32(i)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantStats(t, d, c, CapturedStats{Eager: 4, Why: "input 1 lies on cpu"})
+}
+
+// While captures come and go, backwards that call functions again, with dropout, neither wait for ever nor draw other numbers.
+func TestCaptured_BesideRecompute(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		rounds := 30
+		if testing.Short() {
+			rounds = 5
+		}
+		var done sync.WaitGroup
+		for i := range 4 {
+			done.Add(1)
+			go func() {
+				defer done.Done()
+				s, err := NewStream(d, StreamOptions{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer s.Close()
+				if err := backwards(s, rounds, i%2 == 0); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		done.Wait()
+	})
+}
+
+// backwards differentiates through a recomputation, or captures something with a backward, so many times.
+func backwards(s *Stream, rounds int, capture bool) error {
+	var w *Tensor
+	if err := s.Do(func(x *Exec) error { w = x.Keep(x.Ones(Float32, 64, 64)); return w.SetRequiresGrad(true) }); err != nil {
+		return err
+	}
+	defer w.Close()
+	step := func(x *Exec) error {
+		if err := w.SetGrad(nil); err != nil {
+			return err
+		}
+		in := x.Ones(Float32, 64, 64)
+		if capture {
+			x.Backward(x.Sum(x.Dropout(x.MatMul(in, w), 0.5, true)))
+			return nil
+		}
+		x.Backward(x.Sum(x.Recompute(in, func(x *Exec, in *Tensor) *Tensor { return x.Mul(w, x.Dropout(in, 0.5, true)) })))
+		return nil
+	}
+	for range rounds {
+		if !capture {
+			if err := s.Do(step); err != nil && !strings.Contains(err.Error(), "another stream drew") {
+				return err
+			}
+			continue
+		}
+		g, err := s.Capture(step, CaptureOptions{Rehearsal: 1})
+		if err != nil {
+			return err
+		}
+		if err := g.Launch(s); err != nil {
+			return err
+		}
+		g.Close()
+	}
+	return s.Synchronize()
 }

@@ -1,5 +1,8 @@
 package cgotorch
 
+// #include "cgotorch.h"
+import "C"
+
 // pendingCounts are tensors that are to be counted up on one stream.
 type pendingCounts struct {
 	x  *Exec
@@ -7,7 +10,7 @@ type pendingCounts struct {
 }
 
 // CountLater adds 1 to each element of t on x's stream, but not at once: in one kernel with the others of the Do, before its next Backward,
-// before it reads anything back to the host, and when it ends. A model has dozens of counters, and a kernel for each took 1 to 2 % of a
+// before an event is recorded on the stream, before anything is read back to the host, and when the Do ends. A model has dozens of counters, and a kernel for each took 1 to 2 % of a
 // step. t is kept, as a module's buffers are.
 func (x *Exec) CountLater(t *Tensor) {
 	const op = "Exec.CountLater"
@@ -15,7 +18,7 @@ func (x *Exec) CountLater(t *Tensor) {
 	x.open(op, t)
 	s := x.s
 	if len(s.counts) == 0 {
-		x.AtEnd(s.count)
+		x.AtEnd(func() { s.count(nil) })
 	}
 	for i := range s.counts {
 		p := &s.counts[i]
@@ -24,7 +27,7 @@ func (x *Exec) CountLater(t *Tensor) {
 		}
 		for _, other := range p.ts {
 			if other == t { // twice in one kernel would be once
-				s.count()
+				s.count(x.c.stream)
 				x.CountLater(t)
 				return
 			}
@@ -35,11 +38,15 @@ func (x *Exec) CountLater(t *Tensor) {
 	s.counts = append(s.counts, pendingCounts{x.NoGrad().NoAutocast(), []*Tensor{t}})
 }
 
-// count does what CountLater has put off.
-func (s *scope) count() {
+// count does what CountLater has put off for the stream, nil for all.
+func (s *scope) count(stream *C.ct_stream) {
 	pending := s.counts
 	s.counts = nil
 	for _, p := range pending {
+		if stream != nil && p.x.c.stream != stream {
+			s.counts = append(s.counts, p)
+			continue
+		}
 		open := p.ts[:0]
 		for _, t := range p.ts {
 			if !t.Closed() {

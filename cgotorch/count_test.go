@@ -29,9 +29,13 @@ func TestExec_CountLater(t *testing.T) {
 				t.Errorf("it is %v", got)
 			}
 			x.CountLater(ts[1])
+			y.CountLater(ts[2])
 			e := y.Record()
 			defer e.Close()
 			x.Wait(e)
+			if got := ToSlice[int64](x, ts[2]); got[0] != 2 {
+				t.Errorf("behind the record it is %v", got)
+			}
 			return nil
 		})
 		if err != nil {
@@ -39,7 +43,7 @@ func TestExec_CountLater(t *testing.T) {
 		}
 		want(0, 2)
 		want(1, 2)
-		want(2, 1)
+		want(2, 2)
 		err = s.Do(func(x *Exec) error {
 			x.CountLater(ts[0])
 			x.CountLater(ts[1])

@@ -129,8 +129,8 @@ func (x *Exec) On(s *Stream) *Exec {
 	y := *x
 	y.stream = s
 	var err error
-	if x.s.graph != nil {
-		y.c.stream, err = x.s.graph.standIn(s)
+	if g := x.s.graph; g != nil && !g.eager {
+		y.c.stream, err = g.pool.standIn(s)
 	} else if s == x.s.stream || x.s.uses(s) {
 		y.c.stream, err = s.handle("Exec.On")
 	} else if y.c.stream, err = s.use("Exec.On"); err == nil {
@@ -153,6 +153,7 @@ func (x *Exec) RecordTiming() *Event { return x.record("Exec.RecordTiming", 1) }
 
 func (x *Exec) record(op string, timing C.int32_t) *Event {
 	x.checkThread(op)
+	x.s.count(x.c.stream)
 	e, err := recordEvent(op, x.c.stream, timing)
 	if err != nil {
 		x.Fail(op, err)
@@ -189,7 +190,7 @@ func (x *Exec) AtEnd(fn func()) {
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
-	if g := x.capture(); g != nil && g.pool.filled && t.owner == x.s {
+	if g := x.capture(); g != nil && g.pool.filled && !g.alone && t.owner == x.s {
 		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeNotCapturable, Caller: caller(),
 			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
 	}

@@ -5,12 +5,10 @@ package cgotorch
 import "C"
 
 import (
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"unsafe"
 )
 
@@ -20,7 +18,7 @@ import (
 type Graph struct {
 	pool    *GraphPool
 	ownPool bool
-	fn      func(x *Exec) error // of an eager graph
+	eager   bool
 	hooks   []func(x *Exec)
 	depends []func() string
 
@@ -28,94 +26,16 @@ type Graph struct {
 	updated bool        // it has taken over what an older graph had on the device
 	closed  bool        // guarded by pool.mu
 	cleanup runtime.Cleanup
-}
 
-// CaptureOptions are the options of [Stream.Capture]; the zero value is a graph with memory of its own and no rehearsal.
-type CaptureOptions struct {
-	Pool      *GraphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
-	Rehearsal int        // times that the function is run before it is captured, so that algorithms are chosen and libraries ready; what it does is done as often
-}
-
-// Capture runs fn and turns the work that it enqueues into a graph, which is not run before [Graph.Launch]; the caller must Close it.
-// It waits for captures of other goroutines on the device, not for the device.
-//
-// The work is captured on a stream of the library's own, on one thread, from where it may fork to other streams and must be joined
-// again: [Exec.On], [Exec.Record], [Exec.Wait]. What the host does in fn happens once; what it is to do at each launch goes into
-// [Exec.EachLaunch]. Tensors made in fn are memory of the graph: those that fn keeps hold the result of the last launch. In a pool where there are
-// graphs already nothing can be kept.
-//
-// Work that waits for the device or needs a value on the host cannot be captured, and makes Capture fail with [ErrNotCapturable], naming
-// the operator and its line; so do events from outside, and a capture in a capture. Random numbers can be drawn: those of a launch follow what the
-// device's generator gave before it, as if the work were run there. Operators on other streams that draw some wait until the capture has ended.
-//
-// On the CPU there are no graphs: nothing is captured, and each launch runs fn (see [Graph.Eager]). What it keeps is then new at each
-// launch: a function that is to run on both writes its results into tensors made before.
-func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	var g *Graph
-	err := s.Do(func(x *Exec) error {
-		var err error
-		g, err = x.Capture(fn, o)
-		return err
-	})
-	return g, located(err)
-}
-
-// located is err with the place of the caller where the failed call was made by the library for it.
-func located(err error) error {
-	var e *Error
-	if errors.As(err, &e) && e.Caller == "" {
-		e.Caller = caller()
-	}
-	return err
-}
-
-// Capture is [Stream.Capture] inside a Do.
-func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	const op = "Exec.Capture"
-	x.checkThread(op)
-	if x.s.graph != nil {
-		return nil, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a capture"}
-	}
-	pool := o.Pool
-	if pool == nil {
-		var err error
-		if pool, err = NewGraphPool(x.Device()); err != nil {
-			return nil, err
-		}
-	}
-	var g *Graph
-	defer func() {
-		if g == nil && o.Pool == nil { // also when fn panics
-			pool.Close()
-		}
-	}()
-	g, err := x.captureInto(pool, fn, o)
-	if err != nil {
-		return nil, err
-	}
-	g.ownPool = o.Pool == nil
-	return g, nil
-}
-
-func (x *Exec) captureInto(pool *GraphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	pool.mu.Lock()
-	defer pool.mu.Unlock()
-	if err := pool.usable("Exec.Capture", x); err != nil {
-		return nil, err
-	}
-	for range o.Rehearsal {
-		if err := pool.rehearse(x, fn, true); err != nil {
-			return nil, err
-		}
-	}
-	return pool.capture(x, fn, nil)
+	fn             func(x *Exec) error // of an eager graph; guarded by pool.mu
+	grad, autocast C.int32_t           // the modes that it was captured in
 }
 
 // Eager reports whether a launch runs the function anew, as on the CPU, where nothing can be captured.
-func (g *Graph) Eager() bool { return g.fn != nil }
+func (g *Graph) Eager() bool { return g.eager }
 
-// Launch enqueues the graph's work on the stream, on any one of the graph's device, and does not wait: work of the stream runs before and
-// behind it, launches of the same graph and of graphs in its pool one after another. It fails with [ErrClosed], with
+// Launch enqueues the graph's work on the stream, on any one of the graph's device, and does not wait but for a capture into the graph's
+// pool: work of the stream runs before and behind it, launches of the same graph and of graphs in its pool one after another. It fails with [ErrClosed], with
 // [ErrInvalidArgument] on another device, and with [ErrStale] when something that it was captured with has changed since.
 func (g *Graph) Launch(s *Stream) error {
 	return located(s.Do(func(x *Exec) error {
@@ -131,11 +51,11 @@ func (x *Exec) Launch(g *Graph) {
 	if g == nil || g.pool == nil {
 		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
 	}
-	if x.s.graph != nil {
-		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function: call what it was captured from"})
+	if x.s.graph != nil || x.s.hooks {
+		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
 	}
-	g.pool.mu.Lock()
-	defer g.pool.mu.Unlock()
+	g.pool.lock(x)
+	defer g.pool.unlock()
 	if g.closed {
 		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"})
 	}
@@ -143,7 +63,9 @@ func (x *Exec) Launch(g *Graph) {
 		x.Fail(op, err)
 	}
 	if g.Eager() {
-		if err := x.inside(x.c.stream, nil, g.fn); err != nil {
+		y := *x
+		y.c.grad, y.c.autocast = g.grad, g.autocast
+		if err := y.inside(x.c.stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
 			x.Fail(op, err)
 		}
 		return
@@ -151,17 +73,22 @@ func (x *Exec) Launch(g *Graph) {
 	if what := g.stale(); what != "" {
 		x.Fail(op, &Error{Op: op, Code: CodeStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
 	}
+	g.pool.await(x)
 	g.launch(x)
+	g.pool.used(x)
 }
 
-// launch is Launch for a graph that can be launched, with the pool locked.
+// launch enqueues the work of a graph that can be launched, with the pool locked and awaited; used is to follow.
 func (g *Graph) launch(x *Exec) {
-	g.pool.await(x)
-	for _, hook := range g.hooks {
-		hook(x)
-	}
+	func() {
+		x.s.hooks = true
+		defer func() { x.s.hooks = false }()
+		for _, hook := range g.hooks {
+			hook(x)
+		}
+	}()
 	x.must("Exec.Launch", C.ct_graph_launch(x.c, g.h))
-	g.pool.used(x)
+	runtime.KeepAlive(g)
 }
 
 // stale is what has changed since the capture, or "".
@@ -197,6 +124,9 @@ func (g *Graph) size() (GraphSize, error) {
 	return GraphSize{Nodes: int(size.nodes), Kernels: int(size.kernels), Copies: int(size.copies), Fills: int(size.fills), Random: size.random != 0}, err
 }
 
+// Memory is what the graph's pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
+func (g *Graph) Memory() (int64, error) { return g.pool.Memory() }
+
 // WriteDOT writes the graph in the language of Graphviz. It fails for an eager graph, with [ErrUnsupported].
 func (g *Graph) WriteDOT(w io.Writer) error {
 	const op = "Graph.WriteDOT"
@@ -225,7 +155,9 @@ func (g *Graph) WriteDOT(w io.Writer) error {
 
 // ask calls question with the graph open.
 func (g *Graph) ask(op string, question func() error) error {
-	g.pool.mu.Lock()
+	if err := g.pool.enter(op); err != nil {
+		return err
+	}
 	defer g.pool.mu.Unlock()
 	switch {
 	case g.closed:
@@ -233,6 +165,7 @@ func (g *Graph) ask(op string, question func() error) error {
 	case g.Eager():
 		return nil
 	}
+	defer runtime.KeepAlive(g)
 	return question()
 }
 
@@ -249,11 +182,11 @@ func (g *Graph) Update(s *Stream, fn func(x *Exec) error) (updated bool, err err
 
 func (x *Exec) update(g *Graph, fn func(x *Exec) error) (updated bool, err error) {
 	const op = "Graph.Update"
-	if x.s.graph != nil {
-		return false, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a capture"}
+	if err := x.beginsCapture(op, fn); err != nil {
+		return false, err
 	}
-	g.pool.mu.Lock()
-	defer g.pool.mu.Unlock()
+	g.pool.lock(x)
+	defer g.pool.unlock()
 	if g.closed {
 		return false, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"}
 	}
@@ -261,7 +194,7 @@ func (x *Exec) update(g *Graph, fn func(x *Exec) error) (updated bool, err error
 		return false, err
 	}
 	if g.Eager() {
-		g.fn = fn
+		g.fn, g.grad, g.autocast = fn, x.c.grad, x.c.autocast
 		return false, nil
 	}
 	anew, err := g.pool.capture(x, fn, g)
@@ -281,7 +214,9 @@ func (g *Graph) Close() error {
 	if g == nil || g.pool == nil {
 		return nil
 	}
-	g.pool.mu.Lock()
+	if err := g.pool.enter("Graph.Close"); err != nil {
+		return err
+	}
 	if g.closed {
 		g.pool.mu.Unlock()
 		return nil
@@ -299,7 +234,9 @@ func (g *Graph) Close() error {
 func (g *Graph) end() {
 	g.closed = true
 	g.free()
-	g.pool.graphs--
+	if g.pool.graphs--; g.pool.graphs == 0 {
+		g.pool.filled = false
+	}
 }
 
 // guard frees the graph should the program forget to.
@@ -314,296 +251,4 @@ func (g *Graph) free() {
 	g.cleanup.Stop()
 	C.ct_graph_free(g.h)
 	g.h = nil
-}
-
-// Capturing reports whether x's work becomes part of a graph and is not run.
-func (x *Exec) Capturing() bool { return x.capture() != nil }
-
-// capture is the capture that x's work is part of, or nil.
-func (x *Exec) capture() *graphWork {
-	if g := x.s.graph; g != nil && g.capturing && x.c.stream != g.outside {
-		return g
-	}
-	return nil
-}
-
-// Uncaptured returns an Exec over the same scope whose work is run, in a captured function, and no part of the graph: on the stream that the
-// capture was asked for. It is for memory that is written before launches, by [Exec.EachLaunch], which must not be the graph's: what else
-// the graph does would write there too. It cannot draw random numbers. Outside a capture it returns x.
-func (x *Exec) Uncaptured() *Exec {
-	x.checkThread("Exec.Uncaptured")
-	g := x.capture()
-	if g == nil {
-		return x
-	}
-	y := *x
-	y.c.stream = g.outside
-	return &y
-}
-
-// EachLaunch calls fn with x or, where x's work is captured, before each launch of the graph instead, with an Exec of the stream that it
-// is launched on. It is for what the host does at each step: to count steps, or to write a new learning rate into the tensor that the graph
-// reads, which is to be made with [Exec.Uncaptured]. fn must not make tensors that it keeps, or launch graphs.
-func (x *Exec) EachLaunch(fn func(x *Exec)) {
-	x.checkThread("Exec.EachLaunch")
-	if g := x.capture(); g != nil {
-		g.hooks = append(g.hooks, fn)
-		return
-	}
-	fn(x)
-}
-
-// DependsOn says what values of the host a captured function has used: changed is asked before each launch, and returns "" or what has
-// changed since, as in "the momentum has changed", after which the graph cannot be launched any more. Outside a capture it does nothing.
-func (x *Exec) DependsOn(changed func() string) {
-	x.checkThread("Exec.DependsOn")
-	if g := x.capture(); g != nil {
-		g.depends = append(g.depends, changed)
-	}
-}
-
-// graphWork is what a scope's operators are for, whose work is captured, or is the rehearsal of a capture.
-type graphWork struct {
-	pool      *GraphPool
-	capturing bool
-	h         *C.ct_graph           // that is captured; nil before and after
-	outside   *C.ct_stream          // for which it is captured
-	forked    map[*C.ct_stream]bool // those whose work becomes part of the graph
-	hooks     []func(x *Exec)
-	depends   []func() string
-}
-
-// standIn is the pool's stream for work that the function means for s.
-func (w *graphWork) standIn(s *Stream) (*C.ct_stream, error) { return w.pool.standIn(s) }
-
-// GraphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
-// their own would need the sum. The device runs one of them at a time.
-type GraphPool struct {
-	device Device
-
-	mu      sync.Mutex // held by a capture, a rehearsal or a launch
-	h       *C.ct_graph_pool
-	streams []*Stream // the first captures, the others stand for those that it forks to
-	stands  map[*Stream]*Stream
-	graphs  int        // open
-	filled  bool       // a graph uses its memory, so that nobody else may
-	last    *Event     // behind the last launch, rehearsal or capture
-	lastOn  C.uint64_t // the number of its stream
-	closed  bool
-	ended   bool
-}
-
-// NewGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
-func NewGraphPool(d Device) (*GraphPool, error) {
-	p := &GraphPool{device: d}
-	if !d.IsCUDA() {
-		return p, d.Check()
-	}
-	if err := ready(); err != nil {
-		return nil, err
-	}
-	if err := check("NewGraphPool", C.ct_graph_pool_new(d.c(), &p.h)); err != nil {
-		return nil, err
-	}
-	if _, err := p.newStream(); err != nil {
-		C.ct_graph_pool_free(p.h)
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *GraphPool) newStream() (*Stream, error) {
-	s, err := NewStream(p.device, StreamOptions{Name: "capture"})
-	if err != nil {
-		return nil, err
-	}
-	if err := check("GraphPool", C.ct_graph_pool_add(p.h, s.h)); err != nil {
-		s.Close()
-		return nil, err
-	}
-	p.streams = append(p.streams, s)
-	return s, nil
-}
-
-// Memory is what the pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
-func (p *GraphPool) Memory() (int64, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.h == nil {
-		return 0, nil
-	}
-	var bytes C.int64_t
-	err := check("GraphPool.Memory", C.ct_graph_pool_bytes(p.h, &bytes))
-	return int64(bytes), err
-}
-
-// Close lets the memory go back when the last graph of the pool has been closed. Closing twice does nothing.
-func (p *GraphPool) Close() error {
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.endIfUnused()
-	return nil
-}
-
-func (p *GraphPool) endIfUnused() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.closed || p.ended || p.graphs > 0 {
-		return
-	}
-	p.ended = true
-	for _, s := range p.streams {
-		s.Close()
-	}
-	p.last.Close()
-	C.ct_graph_pool_free(p.h)
-	p.h = nil
-}
-
-// usable fails unless the pool is open and of x's device.
-func (p *GraphPool) usable(op string, x *Exec) error {
-	switch {
-	case p.ended || p.closed && p.graphs == 0:
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the pool of graphs is closed"}
-	case p.device != x.Device():
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
-	}
-	return nil
-}
-
-// standIn is the stream of the pool that stands for s in captures.
-func (p *GraphPool) standIn(s *Stream) (*C.ct_stream, error) {
-	if s == nil {
-		return nil, noStream("Exec.On")
-	}
-	if s.device != p.device {
-		return nil, &Error{Op: "Exec.On", Code: CodeNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
-	}
-	stand := p.stands[s]
-	if stand == nil {
-		if next := len(p.stands); next < len(p.streams) {
-			stand = p.streams[next]
-		} else {
-			var err error
-			if stand, err = p.newStream(); err != nil {
-				return nil, err
-			}
-		}
-		p.stands[s] = stand
-	}
-	return stand.h, nil
-}
-
-// await makes x's stream wait, on the device, for the last use of the pool's memory.
-func (p *GraphPool) await(x *Exec) {
-	if p.last != nil && p.lastOn != C.ct_stream_id(x.c.stream) {
-		x.Wait(p.last)
-	}
-}
-
-// used marks the end of a use on x's stream. The pool's streams follow it: LibTorch's allocator was told in the capture that they use what
-// the function reads and writes, and does not hand such memory out again before they are done.
-func (p *GraphPool) used(x *Exec) {
-	last := x.Record()
-	for _, s := range p.streams {
-		if err := last.awaitedBy("GraphPool", s.h, nil); err != nil {
-			last.Close()
-			x.Fail("GraphPool", err)
-		}
-	}
-	p.last.Close()
-	p.last, p.lastOn = last, C.ct_stream_id(x.c.stream)
-}
-
-// rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
-// once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes.
-func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) error {
-	if !p.device.IsCUDA() {
-		return x.inside(x.c.stream, nil, fn)
-	}
-	if warm && !p.filled {
-		if err := check("GraphPool", C.ct_graph_pool_enter(p.h)); err != nil {
-			return err
-		}
-		defer C.ct_graph_pool_leave(p.h)
-	}
-	return p.joined(x, func(on *C.ct_stream) error { return x.inside(on, &graphWork{pool: p}, fn) })
-}
-
-// joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.
-func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
-	const op = "GraphPool"
-	on := p.streams[0].h
-	p.stands = map[*Stream]*Stream{x.stream: p.streams[0]}
-	p.await(x)
-	begin := x.Record()
-	defer begin.Close()
-	if err := begin.awaitedBy(op, on, nil); err != nil {
-		return err
-	}
-	defer func() { // also when fn panics: x's stream is not to run ahead of what fn has enqueued
-		end, err := recordEvent(op, on, 0)
-		if err != nil {
-			return // on a lost device
-		}
-		defer end.Close()
-		if end.awaitedBy(op, x.c.stream, nil) == nil {
-			p.used(x)
-		}
-	}()
-	return fn(on)
-}
-
-// capture captures fn; older is a graph that it takes the place of, or nil.
-func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *Graph, err error) {
-	const op = "Exec.Capture"
-	g = &Graph{pool: p}
-	if !p.device.IsCUDA() {
-		g.fn = fn
-		p.graphs++
-		return g, nil
-	}
-	work := &graphWork{pool: p, capturing: true, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
-	err = p.joined(x, func(on *C.ct_stream) error {
-		y := x.c
-		y.stream = on
-		var h *C.ct_graph
-		if err := check(op, C.ct_graph_begin(y, p.h, &h)); err != nil {
-			return err
-		}
-		captured := false
-		work.h = h
-		defer func() {
-			work.h = nil
-			if !captured {
-				C.ct_graph_free(h)
-			}
-		}()
-		if err := x.inside(on, work, fn); err != nil {
-			return err
-		}
-		var before *C.ct_graph
-		if older != nil {
-			before = older.h
-		}
-		var updated C.int32_t
-		if err := check(op, C.ct_graph_end(y, h, before, &updated)); err != nil {
-			return err
-		}
-		captured = true
-		g.h, g.updated = h, updated != 0
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	g.hooks, g.depends = work.hooks, work.depends
-	g.guard()
-	p.filled = true
-	p.graphs++
-	return g, nil
 }

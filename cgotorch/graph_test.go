@@ -569,3 +569,88 @@ func captureOnce(s *Stream, inGraph bool) error {
 		return nil
 	})
 }
+
+// What would wait for the call that it is made in is an error, also in a function for launches; modes and what is lent go in and on.
+func TestGraph_Inside(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		n := kept(t, s, 1, scalar)[0]
+		var g *Graph
+		var inside []error
+		ask := func() {
+			_, err := g.Size()
+			inside = append(inside, g.Close(), err)
+		}
+		g = captured(t, s, CaptureOptions{}, func(x *Exec) {
+			x.AddScalarInPlace(n, 1)
+			if !d.IsCUDA() {
+				ask()
+			}
+			x.EachLaunch(func(*Exec) { ask() })
+		})
+		launch(t, g, s)
+		if len(inside) == 0 {
+			t.Error("nothing was asked")
+		}
+		for _, err := range inside {
+			wantError(t, err, ErrMisuse, "inside the captured function")
+		}
+
+		second := captured(t, s, CaptureOptions{}, func(x *Exec) { x.EachLaunch(func(x *Exec) { x.Launch(g) }) })
+		wantError(t, second.Launch(s), ErrNotCapturable, "Exec.Launch", "EachLaunch")
+
+		var grad []bool
+		err := s.Do(func(x *Exec) error {
+			modes, err := x.NoGrad().Capture(func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, CaptureOptions{Rehearsal: 1})
+			if err != nil {
+				return err
+			}
+			defer modes.Close()
+			x.Launch(modes)
+			if len(grad) != 2 || grad[0] || grad[1] {
+				t.Errorf("with gradients: %v", grad)
+			}
+			lent := x.Lend(n, "batch 1")
+			_, err = x.Capture(func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, CaptureOptions{Rehearsal: 1})
+			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "batch 1")
+			_, err = x.Capture(nil, CaptureOptions{})
+			wantError(t, err, ErrInvalidArgument, "the function is nil")
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A second graph of a pool keeps nothing, but one that takes another's place does.
+func TestGraph_Keep_SharedPool(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	pool, err := NewGraphPool(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var keeps []*Tensor
+	keep := func(x *Exec) error { keeps = append(keeps, x.Keep(x.Ones(Float32, 8))); return nil }
+	defer func() { closeAll(keeps) }()
+	g, err := s.Capture(keep, CaptureOptions{Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Capture(keep, CaptureOptions{Pool: pool})
+	wantError(t, err, ErrNotCapturable, "Exec.Keep", "other graphs of the pool")
+	if _, err := g.Update(s, keep); err != nil {
+		t.Error(err)
+	}
+	g.Close()
+	again, err := s.Capture(keep, CaptureOptions{Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	launch(t, again, s)
+	again.Close()
+}

@@ -3,6 +3,7 @@ package cgotorch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 )
 
@@ -20,6 +21,8 @@ import (
 type Inference struct {
 	lanes []*lane
 	free  chan *lane // has room for all
+
+	preparing sync.Mutex // held by Prepare, which takes every lane
 
 	mu     sync.Mutex
 	closed bool
@@ -42,14 +45,23 @@ type InferenceOptions struct {
 	Log        func(text string) // as in [CapturedOptions]; may be called from several goroutines
 }
 
-// NewInference makes the streams; graphs are captured when inputs of their shapes come, or by [Inference.Prepare]. The caller must Close it.
-// It fails with [ErrNoDevice] or [ErrDeviceLost].
+// NewInference waits for the device, so that the weights are there, and makes the streams; graphs are captured when inputs of their shapes come,
+// or by [Inference.Prepare]. Whoever changes the weights later synchronizes too. The caller must Close it. It fails with [ErrNoDevice],
+// [ErrDeviceLost], and [ErrInvalidArgument] for batch sizes below 1 or beside InPlace.
 func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOptions) (*Inference, error) {
 	if o.Streams <= 0 {
 		o.Streams = 4
 	}
 	if o.Rehearsal <= 0 {
 		o.Rehearsal = 1
+	}
+	for _, n := range o.BatchSizes {
+		if n < 1 || o.InPlace {
+			return nil, &Error{Op: "NewInference", Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)}
+		}
+	}
+	if err := d.Synchronize(); err != nil {
+		return nil, err
 	}
 	f := &Inference{free: make(chan *lane, o.Streams)}
 	for range o.Streams {
@@ -64,7 +76,7 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 				x = x.Autocast(o.Autocast)
 			}
 			return []*Tensor{fn(x, in[0])}
-		}, CapturedOptions{Rehearsal: o.Rehearsal, MaxGraphs: o.MaxGraphs, BatchSizes: o.BatchSizes, InPlace: o.InPlace, Log: o.Log})}
+		}, CapturedOptions{Rehearsal: o.Rehearsal, MaxGraphs: o.MaxGraphs, BatchSizes: o.BatchSizes, InPlace: o.InPlace, Log: o.Log, lend: true})}
 		f.lanes = append(f.lanes, l)
 		f.free <- l
 	}
@@ -86,6 +98,9 @@ func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Te
 }
 
 func (f *Inference) take(ctx context.Context) (*lane, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	select {
 	case l, ok := <-f.free:
 		if ok {
@@ -108,8 +123,10 @@ func (f *Inference) give(l *lane) {
 }
 
 // Prepare calls the function on every stream with what input makes, so often that it is captured, and waits for that: the first calls of users then
-// take no longer than the later ones. It is not for use beside Do.
+// take no longer than the later ones. It takes the streams one by one from the Dos that run, and fails, on a GPU, where the function is not captured, with the reason.
 func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) error {
+	f.preparing.Lock()
+	defer f.preparing.Unlock()
 	var taken []*lane
 	defer func() {
 		for _, l := range taken {
@@ -122,21 +139,42 @@ func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) er
 			return err
 		}
 		taken = append(taken, l)
-		err = l.stream.Do(func(x *Exec) error {
-			in := input(x)
-			for range l.captured.o.Rehearsal + 2 {
-				l.captured.Run(x, in)
-			}
-			return nil
-		})
-		if err == nil {
-			err = l.stream.Synchronize()
-		}
-		if err != nil {
+		if err := l.prepare(input); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (l *lane) prepare(input func(x *Exec) *Tensor) error {
+	before := l.captured.Stats().Launches
+	err := l.stream.Do(func(x *Exec) error {
+		in := input(x)
+		for range l.captured.o.Rehearsal + 2 {
+			l.captured.Run(x, in)
+		}
+		return nil
+	})
+	if err == nil {
+		err = l.stream.Synchronize()
+	}
+	if s := l.captured.Stats(); err == nil && s.Launches == before && l.stream.Device().IsCUDA() {
+		return &Error{Op: "Inference.Prepare", Code: CodeNotCapturable, Caller: caller(), Message: s.Why}
+	}
+	return err
+}
+
+// Memory is what the graphs hold of the device, in bytes. It waits for the Dos that run.
+func (f *Inference) Memory() (int64, error) {
+	var sum int64
+	for _, l := range f.lanes {
+		bytes, err := l.captured.Memory()
+		if err != nil {
+			return 0, err
+		}
+		sum += bytes
+	}
+	return sum, nil
 }
 
 // Stats returns the counts of all streams together.

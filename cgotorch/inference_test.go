@@ -110,3 +110,41 @@ func TestInference_Close(t *testing.T) {
 		}
 	})
 }
+
+func TestInference_Refused(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		plus := func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(in, 1) }
+		for _, o := range []InferenceOptions{{BatchSizes: []int{0}}, {BatchSizes: []int{8, -3}}, {BatchSizes: []int{8}, InPlace: true}} {
+			_, err := NewInference(d, plus, o)
+			wantError(t, err, ErrInvalidArgument, "NewInference", "BatchSizes")
+		}
+		f := newInference(t, d, InferenceOptions{Streams: 2}, plus)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errOwn)
+		for range 50 {
+			err := f.Do(ctx, func(x *Exec, _ func(*Tensor) *Tensor) error { t.Error("it ran"); return nil })
+			if !errors.Is(err, errOwn) {
+				t.Errorf("with an ended context it gives %v", err)
+			}
+		}
+		var done sync.WaitGroup
+		for range 3 {
+			done.Add(1)
+			go func() {
+				defer done.Done()
+				if err := f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 2) }); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		done.Wait()
+		waits := newInference(t, d, InferenceOptions{Streams: 2}, func(x *Exec, in *Tensor) *Tensor { x.Item(in); return in })
+		err := waits.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32) })
+		if d.IsCUDA() {
+			wantError(t, err, ErrNotCapturable, "Inference.Prepare", "Exec.Item")
+		} else if err != nil {
+			t.Error(err)
+		}
+	})
+}

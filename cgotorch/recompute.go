@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"runtime/cgo"
 	"strconv"
+	"sync/atomic"
 )
 
 // Recompute returns fn(x, in) and lets the graph keep no more of it than in: [Exec.Backward] calls fn again for the tensors that
@@ -106,6 +107,9 @@ func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	}
 	var out *C.ct_tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
+	if r.stream.device.IsCUDA() {
+		onCUDA.Add(1) // until it is released
+	}
 	x.must(op, C.ct_recompute(x.c, f, in.h, y.h, &out), in, y)
 	return x.s.own(out)
 }
@@ -121,7 +125,13 @@ func recomputeAgain(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint
 }
 
 //export recomputeRelease
-func recomputeRelease(number C.uint64_t) { cgo.Handle(number).Delete() }
+func recomputeRelease(number C.uint64_t) {
+	h := cgo.Handle(number)
+	if r, ok := h.Value().(*recomputation); ok && r.stream.device.IsCUDA() {
+		onCUDA.Add(-1)
+	}
+	h.Delete()
+}
 
 // again calls the function, on the calling thread, in a scope of its own. It returns a handle of the result where the outcome is that
 // of a function which has returned.
@@ -164,13 +174,35 @@ func (r *recomputation) again(in *C.ct_tensor) (result *C.ct_tensor, end outcome
 func (r *recomputation) on() (h *C.ct_stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
-	case r.graph == nil:
+	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // no other Backward is under way then
+		return nil, nil, &Error{Op: op, Code: CodeNotCapturable, Caller: callerIn(r.from, ownFrame), Message: "a Backward in a capture of what was called outside of it"}
+	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
 		return h, r.stream.unuse, err
-	case r.graph.capturing && r.graph.h == nil:
-		return nil, nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the capture that it was called in"}
+	case r.graph.ended:
+		return nil, nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the captured function that it was called in"}
 	}
 	return r.native, func() {}, nil
+}
+
+// captureOn is the capture under way on the device, or nil.
+func captureOn(d Device) *graphWork {
+	w, _ := capturesNow.Load(d)
+	work, _ := w.(*graphWork)
+	return work
+}
+
+// onCUDA counts the nodes of autograd's graphs that call functions again on a CUDA device.
+var onCUDA atomic.Int64
+
+// holdCaptures keeps captures off while a backward runs that may call functions again; see Note [Captures take turns] in csrc/capture.h.
+func (x *Exec) holdCaptures(op string) (release func()) {
+	if !x.Device().IsCUDA() || x.Capturing() || x.s.recomputing || onCUDA.Load() == 0 {
+		return func() {}
+	}
+	d := x.Device().c()
+	x.must(op, C.ct_captures_hold(d))
+	return func() { C.ct_captures_release(d) }
 }
 
 // generatorState is that of the device's generator or, in a capture, how far the graph's own is.

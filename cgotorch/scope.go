@@ -4,6 +4,7 @@ package cgotorch
 import "C"
 
 import (
+	"maps"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -24,6 +25,7 @@ type scope struct {
 	waited  *Error         // what was seen of waits in a function given to AtEnd
 	err     *Error         // the first failure
 	graph   *graphWork     // what the work becomes part of, or is a rehearsal of; nil for neither
+	hooks   bool           // functions given to EachLaunch run
 	barred  string         // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
 
 	recomputing bool      // the scope is that of a second call by Recompute
@@ -132,7 +134,7 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 // inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
 // owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
 func (x *Exec) inside(stream *C.ct_stream, graph *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph, lent: maps.Clone(x.s.lent)}
 	y := *x
 	y.s, y.c.stream = s, stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"

@@ -17,7 +17,9 @@ struct Turns {
   std::condition_variable changed;
   struct {
     uint64_t capturer = 0;  // ct_thread_id, or 0
-    int drawing = 0;
+    int waiting = 0;        // to be the capturer
+    int drawing = 0;        // operators
+    int held = 0;           // by backwards
   } devices[256];  // by c10::DeviceIndex
   int captures = 0;
   std::vector<std::function<void()>> put_aside;
@@ -37,9 +39,10 @@ CaptureTurn::CaptureTurn(c10::Device device) : device_(device) {
   std::unique_lock lock(all.mutex);
   auto& mine = all.of(device);
   if (mine.capturer == ct_thread_id()) throw Failure(CT_NOT_CAPTURABLE, "a capture inside a capture");
-  all.changed.wait(lock, [&] { return mine.capturer == 0; });
+  ++mine.waiting;
+  all.changed.wait(lock, [&] { return mine.capturer == 0 && mine.drawing == 0 && mine.held == 0; });
+  --mine.waiting;
   mine.capturer = ct_thread_id();
-  all.changed.wait(lock, [&] { return mine.drawing == 0; });
   ++all.captures;
 }
 
@@ -71,7 +74,7 @@ void RandomUse::wait() {
   if (mine.capturer == ct_thread_id()) {
     throw Failure(CT_NOT_CAPTURABLE, "the generator of " + device_.str() + " is used inside a capture, and not for the graph: do it before");
   }
-  all.changed.wait(lock, [&] { return mine.capturer == 0; });
+  all.changed.wait(lock, [&] { return mine.capturer == 0 && (mine.waiting == 0 || mine.held > 0); });
   ++mine.drawing;
   counted_ = true;
 }
@@ -85,6 +88,23 @@ RandomUse::~RandomUse() {
     last = --all.of(device_).drawing == 0;
   }
   if (last) all.changed.notify_all();
+}
+
+void hold_captures(c10::Device device) {
+  Turns& all = turns();
+  std::unique_lock lock(all.mutex);
+  auto& mine = all.of(device);
+  all.changed.wait(lock, [&] { return mine.capturer == 0 && mine.waiting == 0; });
+  ++mine.held;
+}
+
+void release_captures(c10::Device device) noexcept {
+  Turns& all = turns();
+  {
+    const std::lock_guard lock(all.mutex);
+    --all.of(device).held;
+  }
+  all.changed.notify_all();
 }
 
 bool in_capture(const ct_stream& stream) { return stream.device.is_cuda() && cuda().is_capturing(stream.stream); }

@@ -10,10 +10,11 @@
 namespace ct {
 
 // Note [Captures take turns]: LibTorch's generator of a device knows one capture at a time, and refuses to draw for anything else while
-// it is captured. So one thread captures on a device at a time, and operators that draw random numbers there run beside captures' beginnings
-// and ends, never across them.
+// it is captured. So one thread captures on a device at a time, and while it does no operator of other streams draws random numbers there.
+// Neither does a backward run that may call functions again (csrc/recompute.cc): they would draw on LibTorch's one thread for backwards of the
+// device, which the capture's own backward needs. New ones wait for a capture that waits for its turn; what a backward under way draws does not.
 
-// The calling thread captures on the device, while it lives: waits for its turn, and for the operators that draw just now. Throws
+// The calling thread captures on the device, while it lives: waits for its turn, and for what draws just now. Throws
 // CT_NOT_CAPTURABLE where the thread captures there already.
 class CaptureTurn {
  public:
@@ -41,6 +42,10 @@ class RandomUse {
   c10::Device device_;
   bool counted_ = false;
 };
+
+// The same for a backward as a whole.
+void hold_captures(c10::Device device);
+void release_captures(c10::Device device) noexcept;
 
 // Whether the stream's work becomes part of a graph now.
 bool in_capture(const ct_stream& stream);

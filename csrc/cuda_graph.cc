@@ -8,7 +8,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -35,7 +34,7 @@ class GeneratorState {
     real_ = of_device.graphsafe_get_state();
     own_ = of_device.clone();
     of_device.graphsafe_set_state(own_);
-    reals()[device] = real_;
+    real_of(device) = real_;
   }
 
   void give_back(c10::DeviceIndex device) {
@@ -43,16 +42,15 @@ class GeneratorState {
     at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
     const std::lock_guard lock(of_device.mutex());
     of_device.graphsafe_set_state(real_);
-    reals().erase(device);
-    real_ = at::Generator();
+    real_ = real_of(device) = at::Generator();
   }
 
   template <typename F>
   void launch(c10::DeviceIndex device, F&& replay) {
     at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
     const std::lock_guard lock(of_device.mutex());
-    const auto real = reals().find(device);  // another graph is being captured
-    auto* from = (real == reals().end() ? of_device : real->second).get<at::CUDAGeneratorImpl>();
+    const at::Generator& real = real_of(device);  // where another graph is being captured
+    auto* from = (real.defined() ? real : of_device).get<at::CUDAGeneratorImpl>();
     auto* own = own_.get<at::CUDAGeneratorImpl>();
     own->set_current_seed(from->current_seed());
     own->set_philox_offset_per_thread(from->philox_offset_per_thread());
@@ -61,10 +59,10 @@ class GeneratorState {
   }
 
  private:
-  // The state of each generator that another state stands in for; guarded by the mutex of that generator.
-  static std::map<c10::DeviceIndex, at::Generator>& reals() {
-    static auto* const all = new std::map<c10::DeviceIndex, at::Generator>;
-    return *all;
+  // The state that another one stands in for, if any; guarded by the mutex of the device's generator.
+  static at::Generator& real_of(c10::DeviceIndex device) {
+    static auto* const all = new at::Generator[256];
+    return all[static_cast<uint8_t>(device)];
   }
 
   at::Generator real_, own_;
@@ -102,7 +100,7 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     replace_fills(graph_, device_);
     const bool updated = older != nullptr && take(static_cast<Graph&>(*older));
     if (!updated) instantiate();
-    C10_CUDA_CHECK(cudaGraphUpload(graph_exec_, current()));
+    if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();  // then the first launch does it
     return updated;
   }
 

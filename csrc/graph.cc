@@ -110,9 +110,12 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older, int32_t* up
   return ct::executed(x, [&] {
     ct_graph& g = capturing(graph);
     struct End {
-      ~End() { turn.reset(); }
-      std::optional<ct::CaptureTurn>& turn;
-    } const end{g.turn};
+      ~End() {
+        if (of.accesses == nullptr) (void)ct::checker::capture_ends(of.device);
+        of.turn.reset();
+      }
+      ct_graph& of;
+    } const end{g};
     const bool has_older = older != nullptr && older->ready && older->device == g.device;
     const bool taken = g.graph->end(has_older ? older->graph.get() : nullptr);
     if (taken) older->ready = false;
@@ -128,6 +131,16 @@ ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) noexcept {
 
 ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) noexcept {
   return ct::guarded([&] { capturing(graph).graph->set_drawn(drawn); });
+}
+
+ct_status* ct_captures_hold(ct_device device) noexcept {
+  return ct::on_device(device, [](c10::Device where) {
+    if (where.is_cuda()) ct::hold_captures(where);
+  });
+}
+
+void ct_captures_release(ct_device device) noexcept {
+  if (device.type == CT_CUDA) ct::release_captures(ct::to_device(device));
 }
 
 void ct_graph_free(ct_graph* graph) noexcept { delete graph; }

@@ -1,5 +1,7 @@
 #include "graph.h"
 
+#include <dlfcn.h>
+
 #include "handles_test.h"
 
 namespace {
@@ -84,6 +86,47 @@ TEST_F(GraphTest, CaptureAndLaunch) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "another one has taken it over", ct_graph_launch(x, g.get()));
   ASSERT_OK(ct_graph_launch(x, second.get()));
   EXPECT_EQ(ct_test::values<float>(x, t), (std::vector<float>{13, 14}));
+}
+
+// Fills of one, two and four bytes are captured as kernels that write the same.
+TEST_F(GraphTest, Fills) {
+  SKIP_WITHOUT_CUDA();
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  ASSERT_NE(driver, nullptr);
+  const auto fill8 = reinterpret_cast<int (*)(uint64_t, unsigned char, size_t, void*)>(dlsym(driver, "cuMemsetD8Async"));
+  const auto fill16 = reinterpret_cast<int (*)(uint64_t, unsigned short, size_t, void*)>(dlsym(driver, "cuMemsetD16Async"));
+  const auto fill32 = reinterpret_cast<int (*)(uint64_t, unsigned, size_t, void*)>(dlsym(driver, "cuMemsetD32Async"));
+  ASSERT_TRUE(fill8 != nullptr && fill16 != nullptr && fill32 != nullptr);
+  const Stream s = ct_test::new_stream(kCuda);
+  const ct_exec x = ct_test::exec(s);
+  constexpr size_t kBytes = 1000;
+  std::vector<uint8_t> want(kBytes, 7);
+  const Tensor t = ct_test::tensor(x, ct_test::kUint8, want, {kBytes});
+  const uint64_t at = ct_test::describe(t).address;
+  void* native = ct_stream_native(s.get());
+  const GraphPool memory = pool();
+  Graph g = begin(x, memory);
+  EXPECT_EQ(fill8(at + 1, 0xAB, 33, native), 0);
+  EXPECT_EQ(fill16(at + 64, 0x1234, 9, native), 0);
+  EXPECT_EQ(fill16(at + 102, 0x5678, 20, native), 0);
+  EXPECT_EQ(fill32(at + 256, 0x01020304, 17, native), 0);
+  EXPECT_EQ(fill32(at + 404, 0x0A0B0C0D, 3, native), 0);
+  int32_t updated = 0;
+  ASSERT_OK(ct_graph_end(x, g.get(), nullptr, &updated));
+  ct_graph_size size;
+  ASSERT_OK(ct_graph_count(g.get(), &size));
+  EXPECT_EQ(size.kernels, 5);
+  EXPECT_EQ(size.fills, 0);
+  ASSERT_OK(ct_graph_launch(x, g.get()));
+  const auto put = [&](size_t from, size_t count, uint32_t value, size_t element) {
+    for (size_t i = 0; i < count * element; ++i) want[from + i] = static_cast<uint8_t>(value >> (8 * (i % element)));
+  };
+  put(1, 33, 0xAB, 1);
+  put(64, 9, 0x1234, 2);
+  put(102, 20, 0x5678, 2);
+  put(256, 17, 0x01020304, 4);
+  put(404, 3, 0x0A0B0C0D, 4);
+  EXPECT_EQ(ct_test::values<uint8_t>(x, t), want);
 }
 
 TEST_F(GraphTest, Abandoned) {

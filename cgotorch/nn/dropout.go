@@ -10,5 +10,6 @@ type Dropout struct {
 
 // Forward keeps the shape. It draws from LibTorch's generator.
 func (m *Dropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	dependsOnMode(x, "nn.Dropout", &m.Eval)
 	return x.Dropout(in, m.P, !m.Eval)
 }

@@ -25,6 +25,20 @@ func SetTraining(m any, training bool) {
 	walk(m, func(v reflect.Value, _ []slot) { setEval(v, !training) })
 }
 
+// dependsOnMode says that a captured function has used a module in the mode that it is in.
+func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
+	if !x.Capturing() {
+		return
+	}
+	used := *eval
+	x.DependsOn(func() string {
+		if *eval != used {
+			return what + " has changed between training and evaluation"
+		}
+		return ""
+	})
+}
+
 // setEval sets the field Eval of a struct and of those it embeds.
 func setEval(v reflect.Value, eval bool) {
 	if v.Kind() != reflect.Struct {

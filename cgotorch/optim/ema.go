@@ -176,7 +176,7 @@ func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 func (e *EMA) Close() error {
 	e.closed = true
 	var errs []error
-	for _, t := range append(e.averages, e.aside...) {
+	for _, t := range slices.Concat(e.averages, e.aside) {
 		errs = append(errs, t.Close())
 	}
 	e.aside = nil

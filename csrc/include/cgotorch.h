@@ -316,7 +316,7 @@ ct_status* ct_graph_pool_new(ct_device device, ct_graph_pool** out) CT_NOEXCEPT;
 void ct_graph_pool_free(ct_graph_pool* pool /* consumed */) CT_NOEXCEPT;
 /* What the pool holds of the device. */
 ct_status* ct_graph_pool_bytes(const ct_graph_pool* pool, int64_t* out) CT_NOEXCEPT;
-/* A stream for captures into the pool, and for its work before; to be added once, before the first enter. */
+/* A stream for captures into the pool, and for its work before; to be added once. */
 ct_status* ct_graph_pool_add(ct_graph_pool* pool, const ct_stream* stream) CT_NOEXCEPT;
 /* From here to leave, what is allocated for the pool's streams comes from the pool, so that the work before a capture warms it up. For
  * one thread at a time; not during a capture. */
@@ -334,6 +334,10 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older /* or NULL *
 /* During its capture, how many random numbers have been drawn; set back, the same ones come again. */
 ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) CT_NOEXCEPT;
 ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) CT_NOEXCEPT;
+/* Between these two no capture begins on the device: for a backward, outside of captures, of a graph of autograd with functions that are
+ * called again. The first waits for a capture under way. On the CPU they do nothing. */
+ct_status* ct_captures_hold(ct_device device) CT_NOEXCEPT;
+void ct_captures_release(ct_device device) CT_NOEXCEPT;
 /* Ends a capture that was begun and not ended. */
 void ct_graph_free(ct_graph* graph /* consumed */) CT_NOEXCEPT;
 /* Enqueues the graph's work. Its random numbers follow those that its device's default generator has given. */

@@ -192,6 +192,7 @@ func TestCaptured_TwoGoroutines(t *testing.T) {
 		stream   *cgotorch.Stream
 		weights  *cgotorch.Tensor
 		sum      *cgotorch.Tensor
+		masks    *cgotorch.Tensor // the sum of the means of all masks, each 0 or 2
 		captured *cgotorch.Captured
 	}
 	var sides []*side
@@ -204,7 +205,7 @@ func TestCaptured_TwoGoroutines(t *testing.T) {
 		s := &side{stream: stream}
 		err = stream.Do(func(x *cgotorch.Exec) error {
 			s.weights = x.Keep(x.MulScalar(x.Ones(cgotorch.Float32, 64, 64), 1.0/64))
-			s.sum = x.Keep(x.Zeros(cgotorch.Float64))
+			s.sum, s.masks = x.Keep(x.Zeros(cgotorch.Float64)), x.Keep(x.Zeros(cgotorch.Float64))
 			return nil
 		})
 		if err != nil {
@@ -212,6 +213,7 @@ func TestCaptured_TwoGoroutines(t *testing.T) {
 		}
 		defer s.weights.Close()
 		defer s.sum.Close()
+		defer s.masks.Close()
 		s.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			r := x.Dropout(in[0], 0.5, true)
 			same := x.Add(r, x.Sub(in[0], r)) // in, whatever r is
@@ -219,6 +221,7 @@ func TestCaptured_TwoGoroutines(t *testing.T) {
 				same = x.MatMul(same, s.weights)
 			}
 			x.AddInPlace(s.sum, x.To(x.Mean(same), cgotorch.Float64))
+			x.AddInPlace(s.masks, x.To(x.Mean(r), cgotorch.Float64))
 			return nil
 		}, cgotorch.CapturedOptions{})
 		defer s.captured.Close()
@@ -248,6 +251,11 @@ func TestCaptured_TwoGoroutines(t *testing.T) {
 		if err := s.stream.Do(func(x *cgotorch.Exec) error {
 			if got := x.Item(s.sum); math.Abs(got-want) > 1e-3*want {
 				t.Errorf("the sum is %v, want %v", got, want)
+			}
+			// One mask's mean has a standard deviation of 1/64, the sum of independent ones so many times the root of their number; of equal
+			// ones, so many times their number.
+			if got := x.Item(s.masks); got == want || math.Abs(got-want) > 6*math.Sqrt(want)/64 {
+				t.Errorf("the masks' means add up to %v, of independent ones to %v +- %.2f", got, want, math.Sqrt(want)/64)
 			}
 			return nil
 		}); err != nil {

@@ -1,0 +1,295 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// capturesNow holds the capture under way on each device; there is one at most.
+var capturesNow sync.Map // Device -> *graphWork
+
+// GraphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
+// their own would need the sum. The device runs one of them at a time.
+type GraphPool struct {
+	device Device
+
+	mu      sync.Mutex    // held by a capture, a rehearsal or a launch
+	runner  atomic.Uint64 // the thread that holds it for one of these, or 0
+	h       *C.ct_graph_pool
+	streams []*Stream // the first captures, the others stand for those that it forks to
+	stands  map[*Stream]*Stream
+	graphs  int        // open
+	filled  bool       // graphs use its memory, so that nobody else may
+	warmed  bool       // it has had a rehearsal
+	last    *Event     // behind the last launch, rehearsal or capture
+	lastOn  C.uint64_t // the number of its stream
+	closed  bool       // by the program
+	ended   bool       // and no graph is left
+}
+
+// NewGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
+func NewGraphPool(d Device) (*GraphPool, error) {
+	p := &GraphPool{device: d}
+	if !d.IsCUDA() {
+		return p, d.Check()
+	}
+	if err := ready(); err != nil {
+		return nil, err
+	}
+	if err := check("NewGraphPool", C.ct_graph_pool_new(d.c(), &p.h)); err != nil {
+		return nil, err
+	}
+	if _, err := p.newStream(); err != nil {
+		C.ct_graph_pool_free(p.h)
+		return nil, err
+	}
+	return p, nil
+}
+
+// lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back.
+func (p *GraphPool) lock(x *Exec) {
+	p.mu.Lock()
+	p.runner.Store(x.s.thread)
+}
+
+func (p *GraphPool) unlock() {
+	p.runner.Store(0)
+	p.mu.Unlock()
+}
+
+// enter takes the pool for another call, and fails inside of what holds it; on success the caller unlocks p.mu.
+func (p *GraphPool) enter(op string) error {
+	if runsOn(p.runner.Load()) {
+		return insideError(op)
+	}
+	p.mu.Lock()
+	return nil
+}
+
+// runsOn reports whether the calling goroutine is the worker of this thread.
+func runsOn(thread uint64) bool {
+	if thread == 0 {
+		return false
+	}
+	w := currentWorker()
+	return w != nil && w.scope != nil && w.scope.thread == thread
+}
+
+func insideError(op string) error {
+	return &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
+}
+
+func (p *GraphPool) newStream() (*Stream, error) {
+	s, err := NewStream(p.device, StreamOptions{Name: "capture"})
+	if err != nil {
+		return nil, err
+	}
+	if err := check("GraphPool", C.ct_graph_pool_add(p.h, s.h)); err != nil {
+		s.Close()
+		return nil, err
+	}
+	p.streams = append(p.streams, s)
+	return s, nil
+}
+
+// Memory is what the pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
+func (p *GraphPool) Memory() (int64, error) {
+	if err := p.enter("GraphPool.Memory"); err != nil {
+		return 0, err
+	}
+	defer p.mu.Unlock()
+	if p.h == nil {
+		return 0, nil
+	}
+	var bytes C.int64_t
+	err := check("GraphPool.Memory", C.ct_graph_pool_bytes(p.h, &bytes))
+	return int64(bytes), err
+}
+
+// Close lets the memory go back when the last graph of the pool has been closed. Closing twice does nothing.
+func (p *GraphPool) Close() error {
+	if p == nil {
+		return nil
+	}
+	if err := p.enter("GraphPool.Close"); err != nil {
+		return err
+	}
+	p.closed = true
+	p.mu.Unlock()
+	p.endIfUnused()
+	return nil
+}
+
+func (p *GraphPool) endIfUnused() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed || p.ended || p.graphs > 0 {
+		return
+	}
+	p.ended = true
+	for _, s := range p.streams {
+		s.Close()
+	}
+	p.last.Close()
+	C.ct_graph_pool_free(p.h)
+	p.h = nil
+}
+
+// usable fails unless the pool is open and of x's device.
+func (p *GraphPool) usable(op string, x *Exec) error {
+	switch {
+	case p.ended || p.closed && p.graphs == 0:
+		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the pool of graphs is closed"}
+	case p.device != x.Device():
+		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
+	}
+	return nil
+}
+
+// standIn is the stream of the pool that stands for s in captures.
+func (p *GraphPool) standIn(s *Stream) (*C.ct_stream, error) {
+	if s == nil {
+		return nil, noStream("Exec.On")
+	}
+	if s.device != p.device {
+		return nil, &Error{Op: "Exec.On", Code: CodeNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+	}
+	stand := p.stands[s]
+	if stand == nil {
+		if next := len(p.stands); next < len(p.streams) {
+			stand = p.streams[next]
+		} else {
+			var err error
+			if stand, err = p.newStream(); err != nil {
+				return nil, err
+			}
+		}
+		p.stands[s] = stand
+	}
+	return stand.h, nil
+}
+
+// await makes x's stream wait, on the device, for the last use of the pool's memory.
+func (p *GraphPool) await(x *Exec) {
+	if p.last != nil && p.lastOn != C.ct_stream_id(x.c.stream) {
+		x.Wait(p.last)
+	}
+}
+
+// used marks the end of a use on x's stream. The pool's streams follow it: LibTorch's allocator was told in the capture that they use what
+// the function reads and writes, and does not hand such memory out again before they are done.
+func (p *GraphPool) used(x *Exec) {
+	last := x.Record()
+	for _, s := range p.streams {
+		if err := last.awaitedBy("GraphPool", s.h, nil); err != nil {
+			last.Close()
+			x.Fail("GraphPool", err)
+		}
+	}
+	p.last.Close()
+	p.last, p.lastOn = last, C.ct_stream_id(x.c.stream)
+}
+
+// rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
+// once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes.
+func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) error {
+	if !p.device.IsCUDA() {
+		return x.inside(x.c.stream, &graphWork{pool: p, eager: true}, fn)
+	}
+	work := &graphWork{pool: p}
+	defer func() { work.ended = true }()
+	if warm && !p.filled {
+		if !p.warmed { // LibTorch's allocator does not give up what it has cached while a pool is entered
+			if err := p.device.ReleaseCachedMemory(); err != nil {
+				return err
+			}
+			p.warmed = true
+		}
+		if err := check("GraphPool", C.ct_graph_pool_enter(p.h)); err != nil {
+			return err
+		}
+		defer C.ct_graph_pool_leave(p.h)
+	}
+	return p.joined(x, func(on *C.ct_stream) error { return x.inside(on, work, fn) })
+}
+
+// joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.
+func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
+	const op = "GraphPool"
+	on := p.streams[0].h
+	p.stands = map[*Stream]*Stream{x.stream: p.streams[0]}
+	p.await(x)
+	begin := x.Record()
+	defer begin.Close()
+	if err := begin.awaitedBy(op, on, nil); err != nil {
+		return err
+	}
+	defer func() { // also when fn panics: x's stream is not to run ahead of what fn has enqueued
+		end, err := recordEvent(op, on, 0)
+		if err != nil {
+			return // on a lost device
+		}
+		defer end.Close()
+		if end.awaitedBy(op, x.c.stream, nil) == nil {
+			p.used(x)
+		}
+	}()
+	return fn(on)
+}
+
+// capture captures fn; older is a graph that it takes the place of, or nil.
+func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *Graph, err error) {
+	const op = "Exec.Capture"
+	g = &Graph{pool: p}
+	if !p.device.IsCUDA() {
+		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.grad, x.c.autocast
+		p.graphs++
+		return g, nil
+	}
+	alone := p.graphs == 0 || older != nil && p.graphs == 1
+	work := &graphWork{pool: p, capturing: true, alone: alone, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
+	defer func() { work.ended = true }()
+	err = p.joined(x, func(on *C.ct_stream) error {
+		y := x.c
+		y.stream = on
+		var h *C.ct_graph
+		if err := check(op, C.ct_graph_begin(y, p.h, &h)); err != nil {
+			return err
+		}
+		captured := false
+		work.h = h
+		capturesNow.Store(p.device, work)
+		defer func() {
+			work.h = nil
+			capturesNow.Delete(p.device)
+			if !captured {
+				C.ct_graph_free(h)
+			}
+		}()
+		if err := x.inside(on, work, fn); err != nil {
+			return err
+		}
+		var before *C.ct_graph
+		if older != nil {
+			before = older.h
+		}
+		var updated C.int32_t
+		if err := check(op, C.ct_graph_end(y, h, before, &updated)); err != nil {
+			return err
+		}
+		captured = true
+		g.h, g.updated = h, updated != 0
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.hooks, g.depends = work.hooks, work.depends
+	g.guard()
+	p.filled = true
+	p.graphs++
+	return g, nil
+}
