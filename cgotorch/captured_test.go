@@ -100,6 +100,18 @@ func TestCaptured_Results(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
+		lends := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return in })
+		for range 3 {
+			err := s.Do(func(x *Exec) error {
+				x.Keep(lends.Run(x, x.Lend(in, "batch 1"))[0]).Close()
+				return nil
+			})
+			if s := lends.Stats(); s.Launches == 0 { // the batch itself, and no copy of it
+				wantError(t, err, ErrInvalidArgument, "Exec.Keep", "batch 1")
+			} else if err != nil {
+				t.Error(err)
+			}
+		}
 		both := func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Sum(in[0]), in[0]} }
 		c := newCaptured(t, CapturedOptions{Rehearsal: 1, InPlace: true}, both)
 		copied := newCaptured(t, CapturedOptions{Rehearsal: 1}, both)

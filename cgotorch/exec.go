@@ -194,17 +194,17 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeNotCapturable, Caller: caller(),
 			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
 	}
-	return x.keep(t)
-}
-
-// keep is Keep for memory that other graphs may write.
-func (x *Exec) keep(t *Tensor) *Tensor {
 	if len(x.s.lent) > 0 {
 		if whose, ok := x.s.lent[uint64(t.info().storage)]; ok {
 			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeInvalidArgument, Caller: caller(),
 				Message: "the tensor shares the memory of " + whose + ", which is refilled: Clone it first"})
 		}
 	}
+	return x.keep(t)
+}
+
+// keep is Keep for memory that others may write.
+func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
 			x.s.fail(&Error{Op: "Exec.Keep", Code: CodeMisuse, Caller: caller(), Message: "the tensor belongs to another Do"})
