@@ -99,6 +99,12 @@ func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	options.Memory = 1 << 40
 	enough := newPool(t, options)
 	took, tookAll := peak(t, little, images), peak(t, enough, images)
+	for range 20 { // on a busy machine the three threads may have run one after another
+		if tookAll >= little.MaxMemory() {
+			break
+		}
+		tookAll = max(tookAll, peak(t, enough, images))
+	}
 	t.Logf("one at a time %d MB of %d, all at a time %d MB of %d", took/1e6, little.MaxMemory()/1e6, tookAll/1e6, enough.MaxMemory()/1e6)
 	if took > little.MaxMemory() || took < 10*width*height {
 		t.Errorf("decoding took %d MB, of at most %d", took/1e6, little.MaxMemory()/1e6)
