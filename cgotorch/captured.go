@@ -106,14 +106,14 @@ const whoseResults = "a captured function with Options.InPlace, whose next Run w
 // not defined after the next Run of another shape. It waits for the device before the first rehearsal and where memory is short in a
 // capture, and for captures of other goroutines. It fails like the function, and with [ErrClosed].
 //
-// Inside a captured function it calls the function.
+// Inside a captured function, and in the second call of one given to [Exec.Recompute], it calls the function.
 func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	const op = "Captured.Run"
 	x.checkThread(op)
 	for _, t := range in {
 		x.open(op, t)
 	}
-	if x.s.graph != nil {
+	if x.s.graph != nil || x.s.recomputing { // a backward is under way in the latter, which a capture would wait for
 		return c.fn(x, in...)
 	}
 	if x.s.hooks {

@@ -501,6 +501,36 @@ func TestCaptured_Inside(t *testing.T) {
 	})
 }
 
+// A captured function inside one that is called again by a backward is called, and captured outside.
+func TestCaptured_InRecompute(t *testing.T) {
+	checkRecomputeLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		w := kept(t, s, 1, func(x *Exec) *Tensor { return x.Full(Float32, 3, 4) })[0]
+		if err := w.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+		double := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MulScalar(in[0], 2)} })
+		for range 4 {
+			err := s.Do(func(x *Exec) error {
+				mustNot(x, w.SetGrad(nil))
+				x.Backward(x.Sum(x.Recompute(x.Ones(Float32, 4), func(x *Exec, in *Tensor) *Tensor {
+					if x.Recomputing() {
+						_, err := x.Capture(func(*Exec) error { return nil }, CaptureOptions{})
+						wantError(t, err, ErrNotCapturable, "inside a backward")
+					}
+					return x.Mul(w, double.Run(x, in)[0])
+				})))
+				equalAll(t, x, w.Grad(), 2)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // A captured function that always depends on something new is captured a few times and then no more; one whose capture fails for another
 // reason than that it is one is tried again.
 func TestCaptured_TriesAgain(t *testing.T) {

@@ -6,7 +6,8 @@ import "C"
 import "unsafe"
 
 // Seed is process-wide: it seeds LibTorch's default generator of every device, from which dropout and random
-// initialisation draw.
+// initialisation draw. It waits for captures of graphs, and fails inside one with [ErrNotCapturable]; so do GeneratorState and
+// SetGeneratorState of a CUDA device.
 func Seed(seed uint64) error { return check("Seed", C.ct_seed(C.uint64_t(seed))) }
 
 // GeneratorState is process-wide: it returns the state of a device's default generator, for a checkpoint.

@@ -23,9 +23,13 @@ type Batch struct {
 // normalised and in channels-last memory order unless the options say otherwise, and the labels, int64 [N], or float32 [N, Classes]
 // with MixUp or CutMix: the share of each class. Exec.CrossEntropy takes either. Both are freed
 // with x's Do and cannot be kept; Clone what must outlive it. A batch may be used in several Dos, on several streams: each
-// Exec that reads it calls Use. Outside the loop body that yielded it x's Do fails with [ErrBatchOver].
+// Exec that reads it calls Use. Outside the loop body that yielded it x's Do fails with [ErrBatchOver]; in a
+// captured function with [cgotorch.ErrNotCapturable]: use the batch around it.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose := b.String()
+	if x.Capturing() {
+		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s is used inside a capture, and its copy is no part of the graph: use it in the Do, and give its tensors to Captured.Run: %w", whose, cgotorch.ErrNotCapturable))
+	}
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}

@@ -1,0 +1,106 @@
+package cgotorch_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// A step of gradient descent that is one launch on a GPU. On the CPU, as here, it is called each time.
+func ExampleCaptured() {
+	device, err := cgotorch.ParseDevice("cpu") // "auto" for a GPU
+	if err != nil {
+		panic(err)
+	}
+	stream := cgotorch.DefaultStream(device)
+	defer stream.Close()
+	var weight, batch *cgotorch.Tensor
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		weight, batch = x.Keep(x.Ones(cgotorch.Float32, 2, 1)), x.Keep(x.Ones(cgotorch.Float32, 4, 2))
+		return weight.SetRequiresGrad(true)
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer weight.Close()
+	defer batch.Close()
+
+	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		if err := weight.SetGrad(nil); err != nil {
+			x.Fail("step", err)
+		}
+		out := x.MatMul(in[0], weight)
+		loss := x.Mean(x.Mul(out, out))
+		x.Backward(loss)
+		y := x.NoGrad()
+		y.AddInPlace(weight, y.MulScalar(weight.Grad(), -0.125))
+		return []*cgotorch.Tensor{loss}
+	}, cgotorch.CapturedOptions{})
+	defer step.Close()
+
+	for range 3 {
+		err := stream.Do(func(x *cgotorch.Exec) error {
+			fmt.Println(x.Item(step.Run(x, batch)[0]))
+			return nil
+		})
+		if err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(step.Stats().Why)
+	// Output:
+	// 4
+	// 1
+	// 0.25
+	// the CPU has no graphs
+}
+
+func ExampleInference() {
+	double := func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, 2) }
+	infer, err := cgotorch.NewInference(cgotorch.CPU, double, cgotorch.InferenceOptions{Streams: 2, BatchSizes: []int{1, 8}})
+	if err != nil {
+		panic(err)
+	}
+	defer infer.Close()
+	var answer []float32
+	err = infer.Do(context.Background(), func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
+		answer = cgotorch.ToSlice[float32](x, forward(cgotorch.FromSlice(x, []float32{1, 2, 3}, 3)))
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(answer)
+	// Output: [2 4 6]
+}
+
+// Work that is captured once and launched on any stream. What it reads and writes is made before.
+func ExampleStream_Capture() {
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	var sum *cgotorch.Tensor
+	err := stream.Do(func(x *cgotorch.Exec) error { sum = x.Keep(x.Zeros(cgotorch.Float32)); return nil })
+	if err != nil {
+		panic(err)
+	}
+	defer sum.Close()
+	graph, err := stream.Capture(func(x *cgotorch.Exec) error {
+		x.AddScalarInPlace(sum, 1.5)
+		return nil
+	}, cgotorch.CaptureOptions{})
+	if err != nil {
+		panic(err)
+	}
+	defer graph.Close()
+	for range 4 {
+		if err := graph.Launch(stream); err != nil {
+			panic(err)
+		}
+	}
+	err = stream.Do(func(x *cgotorch.Exec) error { fmt.Println(x.Item(sum)); return nil })
+	if err != nil {
+		panic(err)
+	}
+	// Output: 6
+}
