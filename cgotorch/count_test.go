@@ -55,3 +55,36 @@ func TestExec_CountLater(t *testing.T) {
 		want(0, 3)
 	})
 }
+
+// Who waits for an event behind what was counted finds it counted.
+func TestExec_CountLater_BeforeRecord(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		stop, err := CheckStreams(func(r *StreamRace) { t.Error(r) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		s, side := newStream(t, d), newStream(t, d)
+		n := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Int64) })[0]
+		made := record(t, s)
+		defer made.Close()
+		if err := side.Wait(made); err != nil {
+			t.Fatal(err)
+		}
+		err = s.Do(func(x *Exec) error {
+			y := x.On(side)
+			y.CountLater(n)
+			counted := y.Record()
+			defer counted.Close()
+			x.Wait(counted)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := itemOf(t, s, n); got != 1 {
+			t.Errorf("it is %v", got)
+		}
+	})
+}
