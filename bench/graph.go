@@ -61,9 +61,8 @@ func (p graphPeers) close() {
 	}
 }
 
-// benchGraphTrain returns a benchmark of a model's training step on a resident batch: eager and captured, ours and PyTorch's, and
-// torch.compile's beside them; how long a launch takes, and memory.
-func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
+// withGraphPeers is a benchmark that has those processes, with the switches that both sides share.
+func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(row)) error) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
 		s := switches{benchmark: c.device.IsCUDA()}
 		peers, err := c.startGraphPeers(s)
@@ -71,8 +70,16 @@ func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) er
 			return err
 		}
 		defer peers.close()
-		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
+		return run(c, s, peers, emit)
 	}
+}
+
+// benchGraphTrain returns a benchmark of a model's training step on a resident batch: eager and captured, ours and PyTorch's, and
+// torch.compile's beside them; how long a launch takes, and memory.
+func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
+	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
+		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
+	})
 }
 
 func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch int, emit func(row)) error {
@@ -221,19 +228,8 @@ func (g *graphStep) run(x *cgotorch.Exec) error {
 
 // block runs so many steps and returns milliseconds per step; its last step has ended on the device.
 func (g *graphStep) block(steps int) (float64, error) {
-	if err := g.c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	for range steps {
-		if err := g.stream.Do(g.run); err != nil {
-			return 0, err
-		}
-	}
-	if err := g.c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	return time.Since(began).Seconds() * 1e3 / float64(steps), nil
+	seconds, err := g.c.secondsEach(steps, func() error { return g.stream.Do(g.run) })
+	return seconds * 1e3, err
 }
 
 // launches returns how long Runs, and the Dos around them, take on the host, in microseconds, each behind another one that the device is busy with.
@@ -270,20 +266,14 @@ func (g *graphStep) close() {
 // benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to back on one stream, and by many
 // goroutines.
 func benchGraphInference(model string) func(c *config, emit func(row)) error {
-	return func(c *config, emit func(row)) error {
-		s := switches{benchmark: c.device.IsCUDA()}
-		peers, err := c.startGraphPeers(s)
-		if err != nil {
-			return err
-		}
-		defer peers.close()
+	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {
 			if err := graphInferenceRows(c, s, peers, model, batch, emit); err != nil {
 				return err
 			}
 		}
 		return servingRow(c, s, model, emit)
-	}
+	})
 }
 
 func graphInferenceRows(c *config, s switches, peers graphPeers, model string, batch int, emit func(row)) error {
@@ -349,19 +339,8 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 
 // microseconds is the time of a call, of so many between two synchronisations.
 func microseconds(c *config, calls int, call func() error) (float64, error) {
-	if err := c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	for range calls {
-		if err := call(); err != nil {
-			return 0, err
-		}
-	}
-	if err := c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	return float64(time.Since(began).Nanoseconds()) / 1e3 / float64(calls), nil
+	seconds, err := c.secondsEach(calls, call)
+	return seconds * 1e6, err
 }
 
 // served is a model in evaluation mode, bfloat16 on a GPU, and an input for it.

@@ -131,17 +131,10 @@ func (f *fed) captured(inPlace bool) *cgotorch.Captured {
 
 // resident runs as many steps as an epoch has on the resident batch, and returns images per second.
 func (f *fed) resident(captured *cgotorch.Captured) (float64, error) {
-	if err := f.c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	for range f.loader.Batches() {
-		if err := f.stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, f.images, f.labels); return nil }); err != nil {
-			return 0, err
-		}
-	}
-	err := f.c.device.Synchronize()
-	return float64(f.loader.Batches()*int(f.images.Shape()[0])) / time.Since(began).Seconds(), err
+	seconds, err := f.c.secondsEach(f.loader.Batches(), func() error {
+		return f.stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, f.images, f.labels); return nil })
+	})
+	return float64(f.images.Shape()[0]) / seconds, err
 }
 
 // epoch trains through the archive once.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // side is one of the things compared. It does a block of work, up to a synchronise, and returns what it measured.
@@ -23,6 +24,23 @@ func interleave(rounds int, sides ...side) ([]sample, error) {
 		}
 	}
 	return values, nil
+}
+
+// secondsEach is the time of a call, of so many between two synchronisations of the device.
+func (c *config) secondsEach(times int, call func() error) (float64, error) {
+	if err := c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for range times {
+		if err := call(); err != nil {
+			return 0, err
+		}
+	}
+	if err := c.device.Synchronize(); err != nil {
+		return 0, err
+	}
+	return time.Since(began).Seconds() / float64(times), nil
 }
 
 // sample is a set of measurements of one thing.

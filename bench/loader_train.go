@@ -136,23 +136,13 @@ func column(all []rates, of func(rates) float64) sample {
 
 // resident runs a block of steps on the resident batch.
 func (b *loaderTraining) resident() (float64, error) {
-	if err := b.c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	for range b.steps {
-		err := b.stream.Do(func(x *cgotorch.Exec) error {
+	seconds, err := b.c.secondsEach(b.steps, func() error {
+		return b.stream.Do(func(x *cgotorch.Exec) error {
 			b.step(x, b.images, b.labels)
 			return nil
 		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	if err := b.c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	return float64(b.steps*b.options.BatchSize) / time.Since(began).Seconds(), nil
+	})
+	return float64(b.options.BatchSize) / seconds, err
 }
 
 // ours opens the archive, and trains for an epoch and the ones after it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"time"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -156,29 +155,19 @@ func (f *feed) ways() []way {
 
 // block runs so many steps and returns milliseconds per step; its last step, and the copies ahead, have ended on the device.
 func (f *feed) block(c *config, steps int, w way) (float64, error) {
-	if err := c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	for range steps {
+	seconds, err := c.secondsEach(steps, func() error {
 		if w.wait != nil {
 			if err := w.wait(); err != nil {
-				return 0, err
+				return err
 			}
 		}
-		err := f.stream.Do(func(x *cgotorch.Exec) error {
+		return f.stream.Do(func(x *cgotorch.Exec) error {
 			images, labels := w.take(x)
 			f.step(x, images, labels)
 			return nil
 		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	if err := c.device.Synchronize(); err != nil {
-		return 0, err
-	}
-	return time.Since(began).Seconds() * 1e3 / float64(steps), nil
+	})
+	return seconds * 1e3, err
 }
 
 // advance gives the prefetcher's batch back and takes the next.

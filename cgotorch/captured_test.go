@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -382,37 +381,25 @@ func TestCaptured_Goroutines(t *testing.T) {
 			r := x.Dropout(in[0], 0.5, true)
 			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // 2 in, whatever r is
 		})
-		var done sync.WaitGroup
-		for i := range 4 {
-			done.Add(1)
-			go func() {
-				defer done.Done()
-				s, err := NewStream(d, StreamOptions{})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer s.Close()
-				own := NewCaptured(shared.fn, CapturedOptions{})
-				defer own.Close()
-				for k := range rounds {
-					err := s.Do(func(x *Exec) error {
-						in := x.Full(Float32, float64(i+k), 128)
-						for _, c := range []*Captured{own, shared} {
-							if got := x.Item(c.Run(x, in)[0]); got != float64(2*(i+k)) {
-								return fmt.Errorf("goroutine %d, round %d: %v", i, k, got)
-							}
+		onStreams(t, d, 4, func(i int, s *Stream) error {
+			own := NewCaptured(shared.fn, CapturedOptions{})
+			defer own.Close()
+			for k := range rounds {
+				err := s.Do(func(x *Exec) error {
+					in := x.Full(Float32, float64(i+k), 128)
+					for _, c := range []*Captured{own, shared} {
+						if got := x.Item(c.Run(x, in)[0]); got != float64(2*(i+k)) {
+							return fmt.Errorf("goroutine %d, round %d: %v", i, k, got)
 						}
-						return nil
-					})
-					if err != nil {
-						t.Error(err)
-						return
 					}
+					return nil
+				})
+				if err != nil {
+					return err
 				}
-			}()
-		}
-		done.Wait()
+			}
+			return nil
+		})
 	})
 }
 
@@ -601,23 +588,7 @@ func TestCaptured_BesideRecompute(t *testing.T) {
 		if testing.Short() {
 			rounds = 5
 		}
-		var done sync.WaitGroup
-		for i := range 4 {
-			done.Add(1)
-			go func() {
-				defer done.Done()
-				s, err := NewStream(d, StreamOptions{})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer s.Close()
-				if err := backwards(s, rounds, i%2 == 0); err != nil {
-					t.Error(err)
-				}
-			}()
-		}
-		done.Wait()
+		onStreams(t, d, 4, func(i int, s *Stream) error { return backwards(s, rounds, i%2 == 0) })
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -500,26 +499,14 @@ func TestGraph_Goroutines(t *testing.T) {
 		if testing.Short() {
 			rounds = 4
 		}
-		var done sync.WaitGroup
-		for i := range 6 {
-			done.Add(1)
-			go func() {
-				defer done.Done()
-				s, err := NewStream(d, StreamOptions{})
-				if err != nil {
-					t.Error(err)
-					return
+		onStreams(t, d, 6, func(i int, s *Stream) error {
+			for range rounds {
+				if err := captureOnce(s, i%2 == 0); err != nil {
+					return err
 				}
-				defer s.Close()
-				for range rounds {
-					if err := captureOnce(s, i%2 == 0); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			}()
-		}
-		done.Wait()
+			}
+			return nil
+		})
 	})
 }
 

@@ -82,6 +82,28 @@ func newStream(t testing.TB, d Device) *Stream {
 	return s
 }
 
+// onStreams calls fn in so many goroutines, each with a stream of its own, and waits for them.
+func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream) error) {
+	t.Helper()
+	var done sync.WaitGroup
+	for i := range goroutines {
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			s, err := NewStream(d, StreamOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			if err := fn(i, s); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	done.Wait()
+}
+
 // record is an event behind what is enqueued so far; the caller closes it.
 func record(t testing.TB, s *Stream) *Event {
 	t.Helper()

@@ -391,8 +391,9 @@ func TestStep_CapturedFirst(t *testing.T) {
 	}
 }
 
-// What cannot be captured says so, and what to do.
-func TestStep_NotCapturable_CUDA(t *testing.T) {
+// capturingStream is a stream of a GPU, closed when the test ends, which then has left nothing else behind; without a GPU the test is skipped.
+func capturingStream(t *testing.T) *cgotorch.Stream {
+	t.Helper()
 	device := cgotorch.CUDA(0)
 	if err := device.Check(); err != nil {
 		t.Skip("no GPU that captures: ", err)
@@ -402,7 +403,13 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stream.Close()
+	t.Cleanup(func() { stream.Close() })
+	return stream
+}
+
+// What cannot be captured says so, and what to do.
+func TestStep_NotCapturable_CUDA(t *testing.T) {
+	stream := capturingStream(t)
 	for _, c := range []struct {
 		new  func(g Group) (*Optimizer, error)
 		want string
@@ -432,7 +439,7 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 		o.Close()
 		p.Close()
 	}
-	err = stream.Do(func(x *cgotorch.Exec) error {
+	err := stream.Do(func(x *cgotorch.Exec) error {
 		p := param(x, 1)
 		e, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.9)
 		if err != nil {
@@ -457,16 +464,7 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 
 // A graph whose optimizer, scaler or averages are closed is out of date, and so is one whose learning rate is illegal not launched.
 func TestStep_CapturedStale_CUDA(t *testing.T) {
-	device := cgotorch.CUDA(0)
-	if err := device.Check(); err != nil {
-		t.Skip("no GPU that captures: ", err)
-	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
+	stream := capturingStream(t)
 	for _, c := range []struct {
 		spoil func(x *cgotorch.Exec, l *learner)
 		is    error

@@ -4,9 +4,7 @@ package captured
 import (
 	"context"
 	"math"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -38,11 +36,7 @@ type result struct {
 
 func (r run) train(t *testing.T) (out result) {
 	t.Helper()
-	_, source, _, _ := runtime.Caller(0)
-	archive := filepath.Join(filepath.Dir(source), "..", "..", "examples", "train", "data", "cifar10-10k.tgz")
-	if _, err := os.Stat(archive); err != nil {
-		archive = filepath.Join("..", "..", "examples", "train", "data", "cifar10-10k.tgz")
-	}
+	archive := filepath.Join("..", "..", "examples", "train", "data", "cifar10-10k.tgz")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
