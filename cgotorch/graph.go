@@ -217,15 +217,12 @@ func (g *Graph) Close() error {
 	if err := g.pool.enter("Graph.Close"); err != nil {
 		return err
 	}
+	defer g.pool.mu.Unlock()
 	if g.closed {
-		g.pool.mu.Unlock()
 		return nil
 	}
 	g.end()
-	g.pool.mu.Unlock()
-	if g.ownPool {
-		return g.pool.Close()
-	}
+	g.pool.closed = g.pool.closed || g.ownPool
 	g.pool.endIfUnused()
 	return nil
 }

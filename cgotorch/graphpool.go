@@ -117,15 +117,14 @@ func (p *GraphPool) Close() error {
 	if err := p.enter("GraphPool.Close"); err != nil {
 		return err
 	}
+	defer p.mu.Unlock()
 	p.closed = true
-	p.mu.Unlock()
 	p.endIfUnused()
 	return nil
 }
 
+// endIfUnused frees a closed pool whose last graph is gone; with p.mu held.
 func (p *GraphPool) endIfUnused() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if !p.closed || p.ended || p.graphs > 0 {
 		return
 	}
@@ -141,7 +140,7 @@ func (p *GraphPool) endIfUnused() {
 // usable fails unless the pool is open and of x's device.
 func (p *GraphPool) usable(op string, x *Exec) error {
 	switch {
-	case p.ended || p.closed && p.graphs == 0:
+	case p.ended:
 		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the pool of graphs is closed"}
 	case p.device != x.Device():
 		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}

@@ -111,7 +111,6 @@ struct Noted {
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
   caffe2::TypeMeta dtype;
-  c10::Device device{c10::kCPU};
   bool write = false;
   Actor by;
 };
@@ -120,7 +119,7 @@ struct Noted {
 struct Captures {
   std::atomic<int> count{0};
   std::mutex mutex;
-  std::map<c10::Device, std::vector<Noted>, decltype([](c10::Device a, c10::Device b) { return a.index() < b.index(); })> notes;
+  std::map<c10::DeviceIndex, std::vector<Noted>> notes;
 };
 
 Captures& captures() {
@@ -133,10 +132,10 @@ void note(const at::Tensor& tensor, bool write, const Actor& by) {
   if (!cuda().is_capturing(cuda_guard().getStream(tensor.device()))) return;
   Captures& all = captures();
   const std::lock_guard lock(all.mutex);
-  const auto notes = all.notes.find(tensor.device());
+  const auto notes = all.notes.find(tensor.device().index());
   if (notes == all.notes.end()) return;
   notes->second.push_back({c10::weak_intrusive_ptr<c10::StorageImpl>(tensor.storage().getWeakStorageImpl()), tensor.sizes().vec(),
-                           tensor.strides().vec(), tensor.storage_offset(), tensor.dtype(), tensor.device(), write, by});
+                           tensor.strides().vec(), tensor.storage_offset(), tensor.dtype(), write, by});
 }
 
 void access(const at::Tensor& tensor, bool write, const Actor& by) {
@@ -445,8 +444,7 @@ void quietly(F&& f) noexcept {
   }
 }
 
-class Accesses {
- public:
+struct Accesses {
   explicit Accesses(std::vector<Noted> notes) : notes(std::move(notes)) {}
   const std::vector<Noted> notes;
 };
@@ -456,7 +454,7 @@ void capture_begins(c10::Device device) noexcept {
   quietly([&] {
     Captures& all = captures();
     const std::lock_guard lock(all.mutex);
-    all.notes[device].clear();
+    all.notes[device.index()].clear();
     all.count = static_cast<int>(all.notes.size());
   });
 }
@@ -466,7 +464,7 @@ std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept {
   quietly([&] {
     Captures& all = captures();
     const std::lock_guard lock(all.mutex);
-    const auto notes = all.notes.find(device);
+    const auto notes = all.notes.find(device.index());
     if (notes == all.notes.end()) return;
     std::vector<Noted> outlive;
     std::set<std::tuple<const void*, int64_t, std::vector<int64_t>, bool, uint64_t>> seen;

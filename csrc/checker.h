@@ -75,7 +75,7 @@ void host_waited_for(c10::Device device);
 void host_waited_for(c10::DeviceType type);  // every device of it
 
 // What a captured function does with memory that outlives it; each launch of the graph does so again.
-class Accesses;
+struct Accesses;
 // From here to the end of the capture, on the device; the result is NULL while the checker is off.
 void capture_begins(c10::Device device) noexcept;
 std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept;

@@ -282,21 +282,23 @@ func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorc
 	ax := t.autocast(x)
 	logits := t.model.Forward(ax, pictures)
 	loss := nn.CrossEntropy(ax, logits, labels, nn.CrossEntropyOptions{LabelSmoothing: t.Smoothing})
+	scaled := loss
 	if t.scaler != nil {
-		x.Backward(t.scaler.Scale(x, loss))
-		if t.ClipNorm > 0 {
-			t.scaler.Unscale(x, t.opt)
-			optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
-		}
-		t.scaler.Step(x, t.opt)
-		t.scaler.Update(x)
-		return []*cgotorch.Tensor{loss}
+		scaled = t.scaler.Scale(x, loss)
 	}
-	x.Backward(loss)
+	x.Backward(scaled)
 	if t.ClipNorm > 0 {
+		if t.scaler != nil {
+			t.scaler.Unscale(x, t.opt)
+		}
 		optim.ClipGradNorm(x, t.opt.Params(), t.ClipNorm)
 	}
-	t.opt.Step(x)
+	if t.scaler != nil {
+		t.scaler.Step(x, t.opt)
+		t.scaler.Update(x)
+	} else {
+		t.opt.Step(x)
+	}
 	return []*cgotorch.Tensor{loss}
 }
 
