@@ -446,7 +446,7 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	in := kept(t, s, 1, scalar)[0]
 	c := newCaptured(t, CapturedOptions{Rehearsal: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
 		if x.Capturing() {
-			x.Empty(Uint8, 1<<42)
+			x.Empty(Uint8, 1<<48)
 		}
 		return []*Tensor{x.AddScalar(in[0], 1)}
 	})
