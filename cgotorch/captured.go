@@ -46,7 +46,7 @@ type Captured struct {
 
 // CapturedOptions are the options of [NewCaptured]; the zero value is for a training step over a prefetcher.
 type CapturedOptions struct {
-	Rehearsal int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others
+	Rehearsal int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others. There are more where a Choice in the function is still to be made
 	MaxGraphs int  // shapes that are captured; others run eagerly; 0 means 8
 	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses, and their results are not copied; false copies both, on the device
 	Eager     bool // never capture
@@ -77,6 +77,7 @@ type CapturedStats struct {
 type capturedShape struct {
 	batch    int64           // along the first dimension, to which inputs are padded; 0 where they are not
 	runs     int             // eager ones
+	open     bool            // a Choice needs more of them
 	threads  map[uint64]bool // on which they were: cuDNN and cuBLAS get ready for each
 	graph    *Graph
 	in       []*Tensor // that the graph reads; nil with InPlace
@@ -176,7 +177,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		if what := s.graph.stale(); what != "" {
 			c.captureAgain(x, s, in, what)
 		}
-	case s.eager == "" && s.runs >= c.o.Rehearsal && s.threads[x.s.thread]:
+	case s.eager == "" && s.runs >= c.o.Rehearsal && s.threads[x.s.thread] && !(s.open && s.runs < c.o.Rehearsal+maxTrials):
 		c.capture(x, s, in)
 	}
 	if s.graph == nil {
@@ -240,7 +241,8 @@ func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 		}
 	})
 	var out []*Tensor
-	if err := c.pool.rehearse(x, c.keeping(&out, in), s.eager == ""); err != nil {
+	var err error
+	if s.open, err = c.pool.rehearse(x, c.keeping(&out, in), s.eager == ""); err != nil {
 		closeAll(out)
 		x.Fail("Captured.Run", err)
 	}

@@ -250,12 +250,22 @@ func (x *Exec) Alias(t *Tensor) *Tensor {
 // Tidy runs fn and frees at once all tensors it made, except its result (which may be nil) and those it kept.
 func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	x.checkThread("Exec.Tidy")
+	var t *Tensor
+	x.tidy(func() []*Tensor {
+		t = fn()
+		return []*Tensor{t}
+	})
+	return t
+}
+
+// tidy is Tidy of several results.
+func (x *Exec) tidy(fn func() []*Tensor) []*Tensor {
 	depth := len(x.s.marks)
 	x.s.marks = append(x.s.marks, len(x.s.tensors))
-	t := fn()
-	x.s.freeFrom(x.s.marks[depth], t)
+	ts := fn()
+	x.s.freeFrom(x.s.marks[depth], ts...)
 	x.s.marks = x.s.marks[:depth]
-	return t
+	return ts
 }
 
 // open fails unless t can be used.

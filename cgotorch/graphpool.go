@@ -193,26 +193,28 @@ func (p *GraphPool) used(x *Exec) {
 }
 
 // rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
-// once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes.
-func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) error {
+// once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes. undecided: a Choice
+// in fn needs more of them.
+func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
-		return x.inside(x.c.stream, &graphWork{pool: p, eager: true}, fn)
+		return false, x.inside(x.c.stream, &graphWork{pool: p, eager: true}, fn)
 	}
 	work := &graphWork{pool: p}
 	defer func() { work.ended = true }()
 	if warm && !p.filled {
 		if !p.warmed { // LibTorch's allocator does not give up what it has cached while a pool is entered
 			if err := p.device.ReleaseCachedMemory(); err != nil {
-				return err
+				return false, err
 			}
 			p.warmed = true
 		}
 		if err := check("GraphPool", C.ct_graph_pool_enter(p.h)); err != nil {
-			return err
+			return false, err
 		}
 		defer C.ct_graph_pool_leave(p.h)
 	}
-	return p.joined(x, func(on *C.ct_stream) error { return x.inside(on, work, fn) })
+	err = p.joined(x, func(on *C.ct_stream) error { return x.inside(on, work, fn) })
+	return work.undecided, err
 }
 
 // joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.

@@ -28,6 +28,8 @@ type scope struct {
 	hooks   bool           // functions given to EachLaunch run
 	barred  string         // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
 
+	trial bool // work is under way that a Choice measures
+
 	recomputing bool      // the scope is that of a second call by Recompute
 	from        []uintptr // whose place in the program is then that of what no line of the program calls
 }
@@ -129,6 +131,13 @@ func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{err: err}
 }
 
+// undecided notes that a capture is to come later: a Choice has to measure first.
+func (s *scope) undecided() {
+	if s.graph != nil {
+		s.graph.undecided = true
+	}
+}
+
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
 // inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
@@ -154,7 +163,7 @@ func (s *scope) end() (first *Panic) {
 		if s.err = failure; failure == nil {
 			s.err = s.waited
 		}
-		s.freeFrom(0, nil)
+		s.freeFrom(0)
 		for _, stream := range s.used {
 			stream.unuse()
 		}
@@ -190,14 +199,14 @@ func (s *scope) runAtEnd(first **Panic) {
 	}
 }
 
-// freeFrom frees all tensors made since mark but keep, in one C call.
-func (s *scope) freeFrom(mark int, keep *Tensor) {
+// freeFrom frees all tensors made since mark but those to keep, in one C call.
+func (s *scope) freeFrom(mark int, keep ...*Tensor) {
 	var handles []*C.ct_tensor
 	kept := s.tensors[:mark]
 	for _, t := range s.tensors[mark:] {
 		switch {
 		case t.owner != s:
-		case t == keep:
+		case slices.Contains(keep, t):
 			kept = append(kept, t)
 		default:
 			if handles == nil {

@@ -28,6 +28,7 @@ type Stream struct {
 	state  sync.Mutex // held for moments; guards what follows
 	h      *C.ct_stream
 	users  int // Dos of other streams that use this one
+	sides  []*Stream
 	closed bool
 }
 
@@ -343,6 +344,7 @@ func (s *Stream) Close() error {
 		s.worker.stop()
 		s.worker = nil
 	}
+	s.closeSides()
 	if !s.device.IsCUDA() && !checking.Load() {
 		streamNames.Delete(uint64(C.ct_stream_id(s.h)))
 	}

@@ -558,6 +558,10 @@ void ended(const ct_stream& stream) {
   if (is_on() && !stream.device.is_cuda()) quietly([&] { Checker::instance().ended(stream.id); });
 }
 
+void branches(const ct_stream& side, const ct_stream& parent) {
+  if (is_on()) Checker::instance().branches(Checker::instance().queue_of(side), Checker::instance().queue_of(parent));
+}
+
 void host_waited_for(const Known& event) {
   if (is_on() && event != nullptr) quietly([&] { Checker::instance().host_waits(*event); });
 }

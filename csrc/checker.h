@@ -69,6 +69,7 @@ using Known = std::shared_ptr<const std::vector<uint64_t>>;
 Known recorded(const ct_stream& stream);
 void waited(const ct_stream& stream, const Known& event);
 void ended(const ct_stream& stream);
+void branches(const ct_stream& side, const ct_stream& parent);  // the side stream's work lies between events of the parent's
 void host_waited_for(const Known& event);
 void host_waited_for(const ct_stream& stream);
 void host_waited_for(c10::Device device);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "device.h"
 
@@ -182,6 +183,9 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   enqueue(by.queue);
   // Whose memory this was before may still be using it; that is ordered before what this stream does next.
   streams_[by.queue].last = time(by.queue, by.queue);
+  if (auto freed = std::exchange(streams_[by.queue].freed, nullptr); freed && !knows(by.queue, freed->second.by.queue, freed->second.time)) {
+    report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, "allocated"}, CT_RACE_FREE);
+  }
   block.accesses.push_back({by, time(by.queue, by.queue), ++serial_, Region::bytes(0, bytes > 0 ? bytes : kAllBytes), true, "allocated"});
 }
 
@@ -200,8 +204,16 @@ void Checker::dies(const void* data, const Actor& by) {
   death.by.queue = home;
   for (const Access& use : block.accesses) {
     if (use.by.queue == home || use.by.queue == kHost || block.recorded.count(use.by.queue) != 0) continue;
-    if (!knows(home, use.by.queue, use.time)) report(block, use, death, CT_RACE_FREE);
+    if (knows(home, use.by.queue, use.time)) continue;
+    auto& freed = streams_[home].freed;
+    if (use.by.queue != streams_[home].parent) report(block, use, death, CT_RACE_FREE);
+    else if (!freed || freed->second.time < use.time) freed = std::make_shared<const std::pair<Block, Access>>(block, use);
   }
+}
+
+void Checker::branches(Queue side, Queue parent) {
+  const std::lock_guard lock(mutex_);
+  streams_[side].parent = parent;
 }
 
 // Forgets memory whose death is not told of.

@@ -58,6 +58,8 @@ class Checker {
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
   void join(Queue queue, Queue other);  // as if queue waited for a record of other just now
+  // Memory of side that its parent uses may be freed without a word, if that use is ordered before what side allocates next.
+  void branches(Queue side, Queue parent);
   void host_waits(const Clock& event);
   void host_waits(Queue queue);
   void host_waits_for(c10::Device device);
@@ -109,6 +111,8 @@ class Checker {
     Clock clock;
     uint64_t host_seen = 0;  // host_changes_ at the last enqueue
     uint64_t last = 0;       // its time at the last access
+    Queue parent = kNone;    // of a side stream
+    std::shared_ptr<const std::pair<Block, Access>> freed;  // of its memory, with the parent's last use
   };
 
   Checker();

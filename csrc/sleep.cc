@@ -1,4 +1,4 @@
-// Work that takes a given time and does nothing, for tests of what waits and what overlaps.
+#include "sleep.h"
 
 #include <chrono>
 #include <thread>
@@ -24,13 +24,15 @@ extern "C" __global__ void sleep(long long nanoseconds) {
 
 }  // namespace
 
+void ct::sleep(const ct_stream& stream, int64_t nanoseconds) {
+  if (!stream.device.is_cuda()) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
+    return;
+  }
+  void* arguments[] = {&nanoseconds};
+  cuda().launch(kProgram, "sleep", stream.stream, 1, 1, arguments);
+}
+
 extern "C" ct_status* ct_sleep(ct_exec x, int64_t nanoseconds) noexcept {
-  return ct::executed(x, [&] {
-    if (!x.stream->device.is_cuda()) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
-      return;
-    }
-    void* arguments[] = {&nanoseconds};
-    ct::cuda().launch(kProgram, "sleep", x.stream->stream, 1, 1, arguments);
-  });
+  return ct::executed(x, [&] { ct::sleep(*x.stream, nanoseconds); });
 }

@@ -102,6 +102,10 @@ void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& 
 void use_elsewhere(const ct_tensor& handle, const ct_stream& stream) {
   const at::Tensor& tensor = handle.tensor;
   if (handle.stream == stream.id || handle.stream == kAnyStream || !tensor.has_storage()) return;
+  if (stream.borrowed != nullptr) {
+    stream.borrowed->storages.try_emplace(tensor.storage().unsafeGetStorageImpl(), tensor.storage());
+    return;
+  }
   if (handle.recorded.load(std::memory_order_relaxed) == stream.id) return;
   if (tensor.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.storage().data_ptr(), stream.stream);
   checker::used(tensor, stream);

@@ -31,7 +31,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised with each release in which a declaration below has changed. The Go package refuses libraries of another number. */
-#define CT_ABI_VERSION 4
+#define CT_ABI_VERSION 5
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -449,6 +449,48 @@ int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
 /* Tells the checker that uses of memory of a slab that the event is behind are over, and nothing else. */
 void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NOEXCEPT;
+
+/* ---- Side by side ---------------------------------------------------------------------------------------------------- */
+
+/* From here to ct_branch_end the stream, which only its parent forks to and waits for, keeps alive what it uses of other streams' memory,
+ * instead of telling LibTorch's allocator of each use. It waits already for the parent's work so far. */
+ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) CT_NOEXCEPT;
+/* Ends that, once the parent of exec x waits for the side. out is the result as the parent's: what the branch uses stays alive until a
+ * backward through it has ended, if it has a gradient, and is let go at once if not. transient: the parent reads it by operators that are
+ * enqueued before the next branch begins and do not keep it for backward, so that the allocator need not be told of them. result may be NULL. */
+ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out /* new */) CT_NOEXCEPT;
+
+/* Which of two ways to do a piece of work is faster on the device: found by trying both in turn, in calls that are made anyway. */
+typedef struct ct_choice ct_choice;
+typedef struct ct_trial ct_trial; /* one call that is measured */
+
+enum {
+  CT_FASTER = 0,       /* the second way is faster */
+  CT_FILLS_DEVICE = 1, /* it is not: one piece of the work after the other fills the device */
+  CT_LAUNCH_BOUND = 2, /* it is not: the host takes longer to enqueue the work than the device to do it */
+  CT_HIDDEN_WAIT = 3,  /* it is not: the host waits for the device in the work */
+  CT_SHARED_QUEUE = 4  /* it is not: there are more streams than the device has queues */
+};
+
+typedef struct ct_decision {
+  char key[192];
+  int32_t graph;     /* for work in graphs */
+  int32_t second;    /* the second way */
+  int32_t why;       /* CT_FASTER and on */
+  double first_us, second_us, host_us; /* medians: on the device, and on the host to enqueue the second way */
+} ct_decision;
+
+ct_choice* ct_choice_new(void) CT_NOEXCEPT; /* NULL without memory */
+void ct_choice_free(ct_choice* choice) CT_NOEXCEPT; /* its trials are to be over */
+/* Says which way to go. open: nothing is decided yet. out is NULL where nothing is measured. graph: the work is that of a graph, or its
+ * rehearsal, which may wait for the device. streams: how many the second way uses. */
+ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out /* new */,
+                           int32_t* second, int32_t* open) CT_NOEXCEPT;
+/* open: as above, with this call counted. The last trial for a graph waits for the device. */
+ct_status* ct_trial_end(ct_exec x, ct_trial* trial /* consumed */, int32_t* open) CT_NOEXCEPT;
+void ct_trial_free(ct_trial* trial) CT_NOEXCEPT; /* of work that failed */
+/* Writes a decision not taken yet; 0 when there is none. */
+int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 

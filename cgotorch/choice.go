@@ -1,0 +1,152 @@
+package cgotorch
+
+// #include <stdlib.h>
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// Choice finds out which of two ways to do a piece of work is faster on the device, such as [Exec.Parallel] or one branch after another, and
+// keeps to it. The first dozen calls for inputs of a shape go one way and the other in turn and are timed on the device; nothing is run for
+// the sake of timing, and the host does not wait. Work that is captured is timed in the rehearsals of the capture, without the time that the
+// host takes to enqueue it, which a graph does not have, and has decisions of its own; a [Captured] rehearses until they are made. The CPU
+// does one thing after another. A Choice may be used from any goroutine.
+type Choice struct {
+	o ChoiceOptions
+	h *C.ct_choice
+
+	mu        sync.Mutex
+	decisions []Decision
+}
+
+// ChoiceOptions are the options of [NewChoice].
+type ChoiceOptions struct {
+	Log func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody. It must not enqueue work
+}
+
+// NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
+func NewChoice(o ChoiceOptions) *Choice {
+	c := &Choice{o: o, h: C.ct_choice_new()}
+	runtime.AddCleanup(c, func(h *C.ct_choice) { C.ct_choice_free(h) }, c.h)
+	return c
+}
+
+// Decision is what a [Choice] has found.
+type Decision struct {
+	What     string        // the inputs that it is for
+	Graph    bool          // it is for work in graphs
+	Parallel bool          // the work is done side by side
+	Serial   time.Duration // that one after another takes on the device, median
+	Beside   time.Duration // that side by side takes
+	Host     time.Duration // that the host takes to enqueue it side by side
+	Why      string
+}
+
+// String is one line, such as "(float32[1 64 56 56]@cuda:0), captured: side by side: 61µs against 105µs".
+func (d Decision) String() string {
+	how := "eager"
+	if d.Graph {
+		how = "captured"
+	}
+	way := "one after another: " + d.Why + "; "
+	if d.Parallel {
+		way = "side by side: "
+	}
+	return fmt.Sprintf("%s, %s: %s%v side by side, %v one after another", d.What, how, way, d.Beside, d.Serial)
+}
+
+// Decisions are those made so far, in the order in which they were made.
+func (c *Choice) Decisions() []Decision {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.take()
+	return slices.Clone(c.decisions)
+}
+
+// take takes decisions from the core, with c.mu held, and returns the new ones.
+func (c *Choice) take() []Decision {
+	before := len(c.decisions)
+	var d C.ct_decision
+	for C.ct_choice_take(c.h, &d) != 0 {
+		us := func(v C.double) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
+		n := Decision{What: C.GoString(&d.key[0]), Graph: d.graph != 0, Parallel: d.second != 0, Serial: us(d.first_us), Beside: us(d.second_us), Host: us(d.host_us)}
+		switch d.why {
+		case C.CT_FASTER:
+			n.Why = "the device does both at once"
+		case C.CT_FILLS_DEVICE:
+			n.Why = "the kernels of one fill the device already"
+		case C.CT_LAUNCH_BOUND:
+			n.Why = fmt.Sprintf("launch-bound, the host takes %v to enqueue it", n.Host)
+		case C.CT_HIDDEN_WAIT:
+			n.Why = "a hidden wait, the host waits for the device in it"
+		case C.CT_SHARED_QUEUE:
+			n.Why = "the streams share the device's queues: set CUDA_DEVICE_MAX_CONNECTIONS, of at most 32, before the program starts"
+		}
+		c.decisions = append(c.decisions, n)
+	}
+	runtime.KeepAlive(c)
+	return c.decisions[before:]
+}
+
+func (c *Choice) tell() {
+	c.mu.Lock()
+	anew := slices.Clone(c.take())
+	c.mu.Unlock()
+	if c.o.Log != nil {
+		for _, d := range anew {
+			c.o.Log(d.String())
+		}
+	}
+}
+
+// choose says whether x's work on in is to go the second way, and what to call when it is enqueued, or nil.
+func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) (second bool, done func()) {
+	if x.s.trial { // inside of what is measured
+		x.s.undecided()
+		return false, nil
+	}
+	var key strings.Builder
+	for i, t := range in {
+		if i > 0 {
+			key.WriteByte(' ')
+		}
+		x.open(op, t)
+		fmt.Fprintf(&key, "%v", t)
+	}
+	if x.GradEnabled() {
+		key.WriteString(" with gradients")
+	}
+	text := C.CString(key.String())
+	defer C.free(unsafe.Pointer(text))
+	var trial *C.ct_trial
+	var way, open C.int32_t
+	x.must(op, C.ct_choice_begin(c.h, x.c, text, cbool(x.s.graph != nil), C.int32_t(streams), &trial, &way, &open))
+	runtime.KeepAlive(c)
+	if open != 0 {
+		x.s.undecided()
+	}
+	if trial == nil {
+		return way != 0, nil
+	}
+	x.s.trial = true
+	return way != 0, func() {
+		x.s.trial = false
+		if x.s.err != nil {
+			C.ct_trial_free(trial)
+			return
+		}
+		x.must(op, C.ct_trial_end(x.c, trial, &open))
+		runtime.KeepAlive(c)
+		if open == 0 {
+			c.tell()
+		}
+	}
+}

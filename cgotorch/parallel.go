@@ -1,0 +1,168 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import "fmt"
+
+// ParallelOptions are the options of [Exec.ParallelWith]; the zero value runs the branches side by side, on streams of the library's own.
+type ParallelOptions struct {
+	// Choice decides, for each shape and dtype of Inputs, whether the branches run side by side or one after another on x's stream. nil means
+	// side by side.
+	Choice *Choice
+	Inputs []*Tensor
+
+	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
+	// device. Nothing else may run on them meanwhile.
+	Streams []*Stream
+
+	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed. Then
+	// their memory is handed out again at once where it otherwise would be, in a captured step, at its end.
+	Transient bool
+}
+
+// maxTrials bounds the rehearsals that Choices ask for.
+const maxTrials = 48
+
+// Parallel runs branches side by side on the device and returns their results, each of its own branch. The first branch runs on x's stream,
+// every other one on a side stream, which begins behind x's work so far; x's later work, and what reads a result, comes behind all of them.
+// The host calls the functions one after another and does not wait. Backward runs side by side too, each operator on the stream of its
+// forward. Branches may hold Parallels; in a captured function they become branches of the graph.
+//
+// Branches must be independent: none may write what another one uses. Each is to use the Exec that it is given and hand on nothing
+// but its result; other tensors that it makes are freed, as by [Exec.Tidy]. Where a branch fails, or panics, x's stream waits for those before it first.
+//
+// It pays where the kernels of one branch leave a part of the device empty, and the host, or a graph, enqueues them faster than they run;
+// elsewhere it costs. [ParallelOptions.Choice] finds out.
+func (x *Exec) Parallel(branches ...func(x *Exec) *Tensor) []*Tensor {
+	return x.ParallelWith(ParallelOptions{}, branches...)
+}
+
+// ParallelWith is [Exec.Parallel] with options.
+func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor) []*Tensor {
+	const op = "Exec.Parallel"
+	x.checkThread(op)
+	if o.Streams != nil && len(o.Streams) < len(branches)-1 {
+		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+			Message: fmt.Sprintf("Options.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
+	}
+	beside := len(branches) > 1
+	if beside && o.Choice != nil {
+		var done func()
+		if beside, done = x.choose(op, o.Choice, o.Inputs, len(branches)); done != nil {
+			defer done()
+		}
+	}
+	return x.tidy(func() []*Tensor {
+		if beside {
+			return x.sideBySide(op, o, branches)
+		}
+		results := make([]*Tensor, len(branches))
+		for i, branch := range branches {
+			results[i] = x.Alias(x.branch(op, branch))
+		}
+		return results
+	})
+}
+
+// branch calls fn and frees what it makes but its result.
+func (x *Exec) branch(op string, fn func(x *Exec) *Tensor) *Tensor {
+	return x.Tidy(func() *Tensor {
+		t := fn(x)
+		x.open(op, t)
+		return t
+	})
+}
+
+// A sideBranch is a branch on a side stream that x's stream does not wait for yet.
+type sideBranch struct {
+	x      *Exec // of the side stream
+	result *Tensor
+}
+
+func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec) *Tensor) []*Tensor {
+	var sides []*sideBranch
+	joined := 0
+	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
+		for _, b := range sides[joined:] {
+			_ = x.await(op, b.x)
+			C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil)
+		}
+	}()
+	fork := x.Record()
+	defer fork.Close()
+	results := make([]*Tensor, len(branches))
+	for i, fn := range branches {
+		if i == 0 {
+			results[0] = x.Alias(x.branch(op, fn))
+			continue
+		}
+		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
+		b.x.Wait(fork)
+		x.must(op, C.ct_branch_begin(b.x.c.stream, x.c.stream))
+		sides = append(sides, b)
+		b.result = b.x.branch(op, fn)
+	}
+	for i, b := range sides {
+		if err := x.await(op, b.x); err != nil {
+			x.Fail(op, err)
+		}
+		var out *C.ct_tensor
+		joined++
+		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(o.Transient || !x.GradEnabled()), &out))
+		results[i+1] = x.s.own(out)
+	}
+	return results
+}
+
+// await makes x's stream wait for the work of y's so far; also when x has failed.
+func (x *Exec) await(op string, y *Exec) error {
+	e, err := recordEvent(op, y.c.stream, 0)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return e.awaitedBy(op, x.c.stream, nil)
+}
+
+// side is the stream for the branch of that number among those on side streams.
+func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
+	if o.Streams != nil {
+		return o.Streams[i]
+	}
+	s, err := x.stream.side(i)
+	if err != nil {
+		x.Fail(op, err)
+	}
+	return s
+}
+
+// side returns one of the streams that Parallel forks to from s. They are made once and closed with s.
+func (s *Stream) side(i int) (*Stream, error) {
+	s.state.Lock()
+	defer s.state.Unlock()
+	for len(s.sides) <= i {
+		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, side %d", s.name, len(s.sides)+1)})
+		if err != nil {
+			return nil, err
+		}
+		s.sides = append(s.sides, made)
+	}
+	return s.sides[i], nil
+}
+
+// closeSides closes s's side streams, with s.state held. Who gets them next finds their memory in use by nobody else: they wait for s first.
+func (s *Stream) closeSides() {
+	if len(s.sides) == 0 {
+		return
+	}
+	e, err := recordEvent("Stream.Close", s.h, 0)
+	for _, side := range s.sides {
+		if err == nil {
+			_ = side.Wait(e)
+		}
+		side.Close()
+	}
+	e.Close()
+	s.sides = nil
+}

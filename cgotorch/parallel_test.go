@@ -1,0 +1,406 @@
+package cgotorch
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func seed(t *testing.T) {
+	t.Helper()
+	if err := Seed(1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ones4(x *Exec) *Tensor { return x.Ones(Float32, 4) }
+
+// checked runs fn under the stream checker and returns what it found.
+func checked(t *testing.T, fn func()) (races []string) {
+	t.Helper()
+	stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r.Error()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	fn()
+	return races
+}
+
+// Branches side by side, one after another, nested and in a graph give the same bits, forward and backward, and no race.
+func TestExec_Parallel(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			var ws [3]*Tensor
+			var in *Tensor
+			if err := s.Do(func(x *Exec) error {
+				seed(t)
+				for i := range ws {
+					ws[i] = x.Keep(x.Randn(Float32, 16, 16))
+					if err := ws[i].SetRequiresGrad(true); err != nil {
+						t.Fatal(err)
+					}
+				}
+				in = x.Keep(x.Randn(Float32, 8, 16))
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			// net is a sum of three branches, of which one has branches too.
+			net := func(x *Exec, in *Tensor, parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) *Tensor {
+				h := x.Tanh(in)
+				out := parallel(x,
+					func(x *Exec) *Tensor { return x.Tanh(x.MM(h, ws[0])) },
+					func(x *Exec) *Tensor {
+						inner := x.MM(h, ws[1])
+						both := parallel(x,
+							func(x *Exec) *Tensor { return x.Sigmoid(inner) },
+							func(x *Exec) *Tensor { return x.Mul(inner, h) })
+						return x.Add(both[0], both[1])
+					},
+					func(x *Exec) *Tensor { return x.Dropout(x.MM(h, ws[2]), 0.5, true) },
+				)
+				h.Close()
+				return x.Sum(x.Cat(out, 1))
+			}
+			serial := func(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) {
+				for _, b := range branches {
+					out = append(out, b(x))
+				}
+				return out
+			}
+			step := func(x *Exec, parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) (loss *Tensor) {
+				for _, w := range ws {
+					if err := w.SetGrad(nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				loss = net(x, in, parallel)
+				x.Backward(loss)
+				return x.Detach(loss)
+			}
+			read := func(x *Exec, loss *Tensor) (all [][]float32) {
+				all = append(all, ToSlice[float32](x, loss))
+				for _, w := range ws {
+					all = append(all, ToSlice[float32](x, w.Grad()))
+				}
+				return all
+			}
+			run := func(parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) (all [][]float32) {
+				seed(t)
+				if err := s.Do(func(x *Exec) error {
+					all = read(x, step(x, parallel))
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return all
+			}
+			want := run(serial)
+			for i := range 3 {
+				if got := run((*Exec).Parallel); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("run %d side by side differs from one branch after another", i)
+				}
+			}
+			var without float32
+			if err := s.Do(func(x *Exec) error {
+				seed(t)
+				without = float32(x.Item(net(x.NoGrad(), in, (*Exec).Parallel)))
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if without != want[0][0] {
+				t.Errorf("without gradients %v, with them %v", without, want[0][0])
+			}
+			seed(t)
+			captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
+				return []*Tensor{step(x, (*Exec).Parallel)}
+			}, CapturedOptions{Rehearsal: 1})
+			defer captured.Close()
+			for i := range 3 {
+				seed(t)
+				if err := s.Do(func(x *Exec) error {
+					if got := read(x, captured.Run(x, in)[0]); fmt.Sprint(got) != fmt.Sprint(want) {
+						t.Errorf("captured run %d differs", i)
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d.IsCUDA() {
+				if stats := captured.Stats(); stats.Launches != 2 {
+					t.Errorf("not captured: %+v", stats)
+				}
+			}
+			for _, w := range ws {
+				w.Close()
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}
+
+// What a branch reads may be freed by another one that the host is at already, and what a branch makes is handed out again.
+func TestExec_Parallel_Memory(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			for range 3 {
+				if err := s.Do(func(x *Exec) error {
+					const n = 1 << 16
+					for range 4 {
+						a, b := x.Full(Float32, 3, n), x.Full(Float32, 4, n)
+						out := x.NoGrad().ParallelWith(ParallelOptions{Transient: true},
+							func(x *Exec) *Tensor {
+								c := x.Full(Float32, 5, n)
+								return x.Add(c, c)
+							},
+							func(x *Exec) *Tensor {
+								x.Sleep(time.Millisecond)
+								c := x.Add(a, b)
+								a.Close()
+								return x.Add(c, c)
+							},
+							func(x *Exec) *Tensor {
+								b.Close()
+								return x.Full(Float32, 6, n) // where b was, if nobody keeps it
+							})
+						sum := x.Add(x.Add(out[0], out[1]), out[2])
+						for _, o := range out {
+							o.Close()
+						}
+						if got := x.Item(x.Mean(sum)); got != 10+14+6 {
+							t.Errorf("got %v", got)
+						}
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}
+
+// The checker sees a branch that uses what another one writes.
+func TestExec_Parallel_DependentBranches(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			if err := s.Do(func(x *Exec) error {
+				a := x.Ones(Float32, 4)
+				x.Parallel(
+					func(x *Exec) *Tensor { return x.AddInPlace(a, a) },
+					func(x *Exec) *Tensor { return x.Neg(a) })
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if len(races) != 1 || !strings.Contains(races[0], "aten::neg") {
+			t.Errorf("got %q, want the race of aten::neg", races)
+		}
+	})
+}
+
+// Where a branch fails, what was enqueued before is joined first, and the stream goes on.
+func TestExec_Parallel_Failures(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			errOwn := errors.New("own")
+			for name, fail := range map[string]func(x *Exec) *Tensor{
+				"operator": func(x *Exec) *Tensor { return x.MM(x.Ones(Float32, 2), x.Ones(Float32, 2)) },
+				"own":      func(x *Exec) *Tensor { x.Fail("own", errOwn); return nil },
+				"nil":      func(x *Exec) *Tensor { return nil },
+				"nested": func(x *Exec) *Tensor {
+					return x.Parallel(func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { x.Fail("own", errOwn); return nil })[0]
+				},
+			} {
+				for at := range 3 {
+					shared := kept(t, s, 1, ones4)[0]
+					err := s.Do(func(x *Exec) error {
+						branches := make([]func(x *Exec) *Tensor, 3)
+						for i := range branches {
+							branches[i] = func(x *Exec) *Tensor { return x.Neg(shared) }
+							if i == at {
+								branches[i] = fail
+							}
+						}
+						x.Parallel(branches...)
+						t.Errorf("%s at %d: Parallel returned", name, at)
+						return nil
+					})
+					if err == nil {
+						t.Errorf("%s at %d: no error", name, at)
+					}
+					if err := s.Do(func(x *Exec) error { // ordered behind the branches that read it
+						x.AddInPlace(shared, shared)
+						return nil
+					}); err != nil {
+						t.Errorf("%s at %d: then %v", name, at, err)
+					}
+					shared.Close()
+				}
+			}
+			err := s.Do(func(x *Exec) error {
+				defer func() { _ = recover() }()
+				x.Parallel(func(x *Exec) *Tensor { return x.Ones(Float32, 1) }, func(x *Exec) *Tensor { panic("own") })
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}
+
+func TestExec_Parallel_Streams(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		s := newStream(t, d)
+		urgent, err := NewStream(d, StreamOptions{HighPriority: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer urgent.Close()
+		var ran []string
+		note := func(x *Exec) *Tensor {
+			ran = append(ran, x.Stream().Name())
+			return x.Ones(Float32, 1)
+		}
+		if err := s.Do(func(x *Exec) error {
+			x.ParallelWith(ParallelOptions{Streams: []*Stream{urgent}}, note, note)
+			x.Parallel(note, note, note)
+			x.Parallel(note)
+			if out := x.Parallel(); len(out) != 0 {
+				t.Errorf("no branches gave %v", out)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{s.Name(), urgent.Name(), s.Name(), s.Name() + ", side 1", s.Name() + ", side 2", s.Name()}
+		if !slices.Equal(ran, want) {
+			t.Errorf("ran on %q, want %q", ran, want)
+		}
+		err = s.Do(func(x *Exec) error {
+			x.ParallelWith(ParallelOptions{Streams: []*Stream{urgent}}, note, note, note)
+			return nil
+		})
+		wantError(t, err, ErrInvalidArgument, "Streams has 1 streams for 3 branches")
+	})
+}
+
+// Branches overlap on the device.
+func TestExec_Parallel_Overlaps(t *testing.T) {
+	checkLeaks(t)
+	d := cuda(t)
+	s := newStream(t, d)
+	const each = 5 * time.Millisecond
+	sleep := func(x *Exec) *Tensor {
+		x.Sleep(each)
+		return x.Ones(Float32, 1)
+	}
+	for range 2 {
+		begin, end := &Event{}, &Event{}
+		if err := s.Do(func(x *Exec) error {
+			begin = x.RecordTiming()
+			x.Parallel(sleep, sleep, sleep, sleep)
+			end = x.RecordTiming()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := end.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		ms, err := end.Elapsed(begin)
+		if took := time.Duration(ms * 1e6); err != nil || took < each {
+			t.Errorf("four branches of %v took %v, %v", each, took, err)
+		} else if took > 3*each {
+			t.Logf("four branches of %v took %v: other work was in between", each, took)
+		}
+		begin.Close()
+		end.Close()
+	}
+}
+
+// The choice is made from a dozen calls, for graphs in rehearsals alone; the CPU does one after another.
+func TestExec_Parallel_Choice(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		s := newStream(t, d)
+		var log []string
+		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
+		var beside int // of the last call
+		in := kept(t, s, 1, ones4)[0]
+		defer in.Close()
+		section := func(x *Exec, work func(x *Exec)) []*Tensor {
+			beside = 0
+			branch := func(x *Exec) *Tensor {
+				if x.Stream() != s {
+					beside++
+				}
+				work(x)
+				return x.Neg(in)
+			}
+			return x.ParallelWith(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
+		}
+		sleep := func(x *Exec) { x.Sleep(time.Millisecond) }
+		for range 16 {
+			if err := s.Do(func(x *Exec) error { section(x, sleep); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !d.IsCUDA() {
+			if beside != 0 || len(choice.Decisions()) != 0 {
+				t.Errorf("on the CPU side by side: %v", choice.Decisions())
+			}
+			return
+		}
+		decisions := choice.Decisions()
+		if beside != 1 || len(decisions) != 1 || !decisions[0].Parallel || decisions[0].Graph {
+			t.Fatalf("two sleeps run one after another: %v", decisions)
+		}
+		if len(log) != 1 || !strings.Contains(log[0], "(float32[4]@cuda:0), eager: side by side") && !strings.Contains(log[0], "float32[4]@cuda:0, eager: side by side") {
+			t.Errorf("logged %q", log)
+		}
+		// Of so little work a graph has a decision of its own, whichever that is.
+		captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor { return section(x, func(*Exec) {}) }, CapturedOptions{})
+		defer captured.Close()
+		for range 20 {
+			if err := s.Do(func(x *Exec) error { captured.Run(x, in); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if stats := captured.Stats(); stats.Graphs != 1 || stats.Eager != 12 {
+			t.Errorf("%+v, want a graph after 12 eager runs", stats)
+		}
+		if decisions = choice.Decisions(); len(decisions) != 2 || !decisions[1].Graph {
+			t.Errorf("%v", decisions)
+		}
+	})
+}

@@ -1,0 +1,74 @@
+// Choices: which of two ways to do a piece of work is faster on the device, found by doing it both ways.
+//
+// Note [Trials]: what is measured are calls that the program makes anyway, one way and the other in turn, between two timing events of the
+// stream: nothing is run for the sake of measuring, so what a call does happens as often as it is made. Eagerly that includes the time in
+// which the device waits for the host, as it should. In the rehearsal of a capture it must not: a sleeping kernel ahead lets the host run
+// ahead, and the device then finds all of the work, as in a graph. The two have decisions of their own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cgotorch.h"
+#include "event.h"
+#include "stream.h"
+
+namespace ct {
+
+// One call of the work. The caller does it that way and, where it is measured, calls Choice::end.
+struct Trial {
+  bool second = false;  // the way
+  bool open = false;    // nothing is decided yet
+  bool measured = false;
+  std::pair<bool, std::string> key;
+  std::unique_ptr<const ct_event> begin;
+  std::chrono::steady_clock::time_point host_begin;
+  double slept = 0;  // microseconds of the kernel ahead
+};
+
+class Choice {
+ public:
+  // key: what the decision is for. graph: the work is the rehearsal or the capture of a graph. streams: used by the second way. A capture
+  // and the CPU measure nothing.
+  Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
+  // Of a trial that is measured. Whether nothing is decided yet. Waits for the device where it was the last one for a graph.
+  bool end(Trial& trial, const ct_stream& stream);
+  // The next decision that was not taken yet.
+  bool take(ct_decision* out);
+
+ private:
+  static constexpr size_t kWarm = 2, kTrials = 12;  // both ways in turn; the first ones are not measured by
+  struct Sample {
+    bool second;
+    std::unique_ptr<const ct_event> begin, end;
+    double host, slept;
+  };
+  struct Entry {
+    size_t begun = 0;
+    int streams = 0;
+    std::vector<Sample> pending;
+    std::vector<double> device[2], host[2];  // microseconds
+    bool waited = false;  // the host, for the device
+    bool decided = false, second = false;
+  };
+  using Key = std::pair<bool, std::string>;
+  void decide(const Key& key, Entry& entry, bool wait);
+
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;
+  std::vector<ct_decision> decisions_;
+  size_t taken_ = 0;
+};
+
+}  // namespace ct
+
+struct ct_choice {
+  ct::Choice choice;
+};
