@@ -62,6 +62,7 @@ var benchmarks = []benchmark{
 	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
 	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
 	{name: "graph/fed", slow: true, run: benchGraphFed},
+	{name: "parallel/sections", slow: true, run: benchParallel},
 }
 
 // config is what the flags say.
