@@ -99,7 +99,7 @@ func (x *Exec) captureInto(pool *GraphPool, fn func(x *Exec) error, o CaptureOpt
 			return nil, err
 		}
 	}
-	return pool.capture(x, fn, nil)
+	return pool.capture(x, fn, nil, false)
 }
 
 // Capturing reports whether x's work becomes part of a graph and is not run.
@@ -156,6 +156,8 @@ type graphWork struct {
 	capturing bool
 	alone     bool // there is no other graph in the pool
 	undecided bool // a Choice has not been made
+	beside    bool // one was for the second way
+	plain     bool // none is asked: the first way
 	ended     bool
 	h         *C.ct_graph           // that is captured; nil before and after
 	outside   *C.ct_stream          // for which it is captured

@@ -80,7 +80,8 @@ type capturedShape struct {
 	open     bool            // a Choice needs more of them
 	threads  map[uint64]bool // on which they were: cuDNN and cuBLAS get ready for each
 	graph    *Graph
-	in       []*Tensor // that the graph reads; nil with InPlace
+	plain    *plainGraph // the same without anything side by side, while it is not known which one is faster; or nil
+	in       []*Tensor   // that the graph reads; nil with InPlace
 	out      []*Tensor
 	launches int    // of the graph
 	again    int    // captures one after another for a launch or none
@@ -104,7 +105,7 @@ const whoseResults = "a captured function with Options.InPlace, whose next Run w
 
 // Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's and require no gradient.
 // With InPlace they are the graph's, cannot be kept, and hold until the next Run. Gradients that the function leaves behind are
-// not defined after the next Run of another shape. It waits for the device before the first rehearsal and where memory is short in a
+// not defined after the next Run of another shape, nor where a [Choice] in the function is for two ways, which the first launches compare. It waits for the device before the first rehearsal and where memory is short in a
 // capture, and for captures of other goroutines. It fails like the function, and with [ErrClosed].
 //
 // Inside a captured function, and in the second call of one given to [Exec.Recompute], it calls the function.
@@ -188,11 +189,9 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	for i, t := range s.in {
 		x.Tidy(func() *Tensor { y.CopyInPlace(s.cut(y, t, in[i]), in[i]); return nil })
 	}
-	s.graph.launch(x)
-	s.launches++
-	c.count(func(s *CapturedStats) { s.Launches++ })
-	out := make([]*Tensor, len(s.out))
-	for i, t := range s.out {
+	results := c.launch(x, s, in)
+	out := make([]*Tensor, len(results))
+	for i, t := range results {
 		if c.o.lends() {
 			out[i] = s.cut(y, x.Lend(t, whoseResults), firstOf(in))
 		} else {
@@ -210,6 +209,25 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		})
 	}
 	return out
+}
+
+// launch launches the shape's graph and returns its results.
+func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
+	s.launches++
+	c.count(func(s *CapturedStats) { s.Launches++ })
+	if s.plain != nil {
+		if w := x.choose("Captured.Run", s.plain.choice, in, 1); w.open {
+			defer w.done()
+			if !w.second {
+				s.plain.graph.launch(x)
+				return s.plain.out
+			}
+		} else {
+			s.keepFaster(c, in, w.second)
+		}
+	}
+	s.graph.launch(x)
+	return s.out
 }
 
 func firstOf(in []*Tensor) *Tensor {
@@ -297,10 +315,10 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 		}
 		from = s.in
 	}
-	graph, out, err := c.tryCapture(x, s, from)
+	graph, out, err := c.tryCapture(x, s, from, false)
 	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps what it has cached while it captures
 		if x.Device().ReleaseCachedMemory() == nil {
-			graph, out, err = c.tryCapture(x, s, from)
+			graph, out, err = c.tryCapture(x, s, from, false)
 		}
 	}
 	s.drop(c)
@@ -319,11 +337,53 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if size, err := graph.size(); err == nil {
 		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
 	}
+	if graph.beside {
+		c.capturePlain(x, s, from)
+	}
 }
 
-func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor) (*Graph, []*Tensor, error) {
+// A plainGraph is a graph whose Choices all went the first way.
+type plainGraph struct {
+	graph  *Graph
+	out    []*Tensor
+	choice *Choice // between it and the shape's graph
+}
+
+// capturePlain captures the function once more with nothing side by side. What Choices measure is enqueued piece by piece, between which the
+// device waits longer than in a graph: so the next Runs launch both graphs in turn and find out for all of the function.
+func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
+	graph := s.graph
+	s.graph = nil // it is not to be updated
+	plain, out, err := c.tryCapture(x, s, from, true)
+	s.graph = graph
+	if err != nil { // such as for want of memory
+		c.log("side by side is not compared with the plain way: %v", err)
+		return
+	}
+	s.plain = &plainGraph{graph: plain, out: out, choice: NewChoice(ChoiceOptions{})}
+}
+
+// keepFaster ends the comparison of the shape's two graphs.
+func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, beside bool) {
+	for _, d := range s.plain.choice.Decisions() {
+		c.log("%s: %v a launch with work side by side, %v without", describeInputs(in), d.Beside, d.Serial)
+	}
+	if !beside {
+		s.graph, s.plain.graph = s.plain.graph, s.graph
+		s.out, s.plain.out = s.plain.out, s.out
+	}
+	s.plain.end()
+	s.plain = nil
+}
+
+func (p *plainGraph) end() {
+	p.graph.end()
+	closeAll(p.out)
+}
+
+func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, plain bool) (*Graph, []*Tensor, error) {
 	var out []*Tensor
-	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph)
+	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph, plain)
 	if err == nil {
 		if err = s.check(out); err != nil {
 			graph.end()
@@ -373,7 +433,7 @@ func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	return ""
 }
 
-// drop frees the shape's graph, if it has one.
+// drop frees the shape's graphs, if it has one.
 func (s *capturedShape) drop(c *Captured) {
 	if s.graph == nil {
 		return
@@ -381,6 +441,10 @@ func (s *capturedShape) drop(c *Captured) {
 	s.graph.end()
 	closeAll(s.out)
 	s.graph, s.out = nil, nil
+	if s.plain != nil {
+		s.plain.end()
+		s.plain = nil
+	}
 	c.count(func(s *CapturedStats) { s.Graphs-- })
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -50,7 +49,7 @@ type Decision struct {
 	Why      string
 }
 
-// String is one line, such as "(float32[1 64 56 56]@cuda:0), captured: side by side: 61µs against 105µs".
+// String is one line, such as "(float32[1 64 56 56]@cuda:0), captured: side by side: 61µs side by side, 105µs one after another".
 func (d Decision) String() string {
 	how := "eager"
 	if d.Graph {
@@ -107,46 +106,58 @@ func (c *Choice) tell() {
 	}
 }
 
-// choose says whether x's work on in is to go the second way, and what to call when it is enqueued, or nil.
-func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) (second bool, done func()) {
+// A way is what a [Choice] says of one call.
+type way struct {
+	second bool   // the second one
+	open   bool   // nothing is decided yet
+	done   func() // to be called when the work is enqueued
+}
+
+// choose says which way x's work on in is to go.
+func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
+	if g := x.s.graph; g != nil && g.plain {
+		return way{done: func() {}}
+	}
 	if x.s.trial { // inside of what is measured
 		x.s.undecided()
-		return false, nil
+		return way{open: true, done: func() {}}
 	}
-	var key strings.Builder
-	for i, t := range in {
-		if i > 0 {
-			key.WriteByte(' ')
-		}
-		x.open(op, t)
-		fmt.Fprintf(&key, "%v", t)
-	}
+	key := describeInputs(in)
 	if x.GradEnabled() {
-		key.WriteString(" with gradients")
+		key += " with gradients"
 	}
-	text := C.CString(key.String())
+	text := C.CString(key)
 	defer C.free(unsafe.Pointer(text))
 	var trial *C.ct_trial
-	var way, open C.int32_t
-	x.must(op, C.ct_choice_begin(c.h, x.c, text, cbool(x.s.graph != nil), C.int32_t(streams), &trial, &way, &open))
+	var second, state C.int32_t
+	x.must(op, C.ct_choice_begin(c.h, x.c, text, cbool(x.s.graph != nil), C.int32_t(streams), &trial, &second, &state))
 	runtime.KeepAlive(c)
-	if open != 0 {
-		x.s.undecided()
+	w := way{second: second != 0, open: state == C.CT_OPEN, done: func() {}}
+	if g := x.s.graph; g != nil && w.second {
+		g.beside = true
 	}
 	if trial == nil {
-		return way != 0, nil
+		if w.open {
+			x.s.undecided()
+		} else {
+			c.tell()
+		}
+		return w
 	}
 	x.s.trial = true
-	return way != 0, func() {
+	w.done = func() {
 		x.s.trial = false
 		if x.s.err != nil {
 			C.ct_trial_free(trial)
 			return
 		}
-		x.must(op, C.ct_trial_end(x.c, trial, &open))
+		x.must(op, C.ct_trial_end(x.c, trial, &state))
 		runtime.KeepAlive(c)
-		if open == 0 {
+		if state == C.CT_OPEN {
+			x.s.undecided()
+		} else {
 			c.tell()
 		}
 	}
+	return w
 }

@@ -23,6 +23,7 @@ type Graph struct {
 	depends []func() string
 
 	h       *C.ct_graph // guarded by pool.mu
+	beside  bool        // a Choice was for the second way
 	updated bool        // it has taken over what an older graph had on the device
 	closed  bool        // guarded by pool.mu
 	cleanup runtime.Cleanup
@@ -197,7 +198,7 @@ func (x *Exec) update(g *Graph, fn func(x *Exec) error) (updated bool, err error
 		g.fn, g.grad, g.autocast = fn, x.c.grad, x.c.autocast
 		return false, nil
 	}
-	anew, err := g.pool.capture(x, fn, g)
+	anew, err := g.pool.capture(x, fn, g, false)
 	if err != nil {
 		return false, err
 	}

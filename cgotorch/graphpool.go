@@ -241,8 +241,8 @@ func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
 	return fn(on)
 }
 
-// capture captures fn; older is a graph that it takes the place of, or nil.
-func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *Graph, err error) {
+// capture captures fn; older is a graph that it takes the place of, or nil. plain: whatever Choices in fn say, it goes the first way.
+func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() {
@@ -251,7 +251,7 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *G
 		return g, nil
 	}
 	alone := p.graphs == 0 || older != nil && p.graphs == 1
-	work := &graphWork{pool: p, capturing: true, alone: alone, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
+	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
 	defer func() { work.ended = true }()
 	err = p.joined(x, func(on *C.ct_stream) error {
 		y := x.c
@@ -288,7 +288,7 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph) (g *G
 	if err != nil {
 		return nil, err
 	}
-	g.hooks, g.depends = work.hooks, work.depends
+	g.hooks, g.depends, g.beside = work.hooks, work.depends, work.beside
 	g.guard()
 	p.filled = true
 	p.graphs++

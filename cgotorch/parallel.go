@@ -48,10 +48,12 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	}
 	beside := len(branches) > 1
 	if beside && o.Choice != nil {
-		var done func()
-		if beside, done = x.choose(op, o.Choice, o.Inputs, len(branches)); done != nil {
-			defer done()
+		for _, t := range o.Inputs {
+			x.open(op, t)
 		}
+		w := x.choose(op, o.Choice, o.Inputs, len(branches))
+		defer w.done()
+		beside = w.second
 	}
 	return x.tidy(func() []*Tensor {
 		if beside {

@@ -81,7 +81,7 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
     if (!sample->end->recording->done()) break;
     entry.device[sample->second].push_back(1e3 * cuda().elapsed(sample->begin->native, sample->end->native));
     entry.host[sample->second].push_back(sample->host);
-    if (sample->slept > 0 && sample->host > sample->slept) entry.waited = true;
+    if (sample->slept > 0 && sample->host > sample->slept) ++entry.waited;
   }
   entry.pending.erase(entry.pending.begin(), sample);
   if (entry.begun < kTrials || !entry.pending.empty()) return;
@@ -104,7 +104,7 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   d.second_us = second;
   d.host_us = host;
   if (entry.second) d.why = CT_FASTER;
-  else if (entry.waited) d.why = CT_HIDDEN_WAIT;
+  else if (2 * entry.waited > kTrials) d.why = CT_HIDDEN_WAIT;
   else if (!key.first && host > 0.8 * second) d.why = CT_LAUNCH_BOUND;
   else if (entry.streams > hardware_queues()) d.why = CT_SHARED_QUEUE;
   else d.why = CT_FILLS_DEVICE;
@@ -131,21 +131,21 @@ ct_choice* ct_choice_new(void) noexcept { return new (std::nothrow) ct_choice; }
 void ct_choice_free(ct_choice* choice) noexcept { delete choice; }
 
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out,
-                           int32_t* second, int32_t* open) noexcept {
+                           int32_t* second, int32_t* state) noexcept {
   return ct::executed(x, [&] {
     ct_choice& c = ct::deref(choice, "choice");
     ct::Trial trial = c.choice.begin(*x.stream, &ct::deref(key, "key"), graph != 0, streams);
     *second = trial.second;
-    *open = trial.open;
+    *state = trial.open ? CT_OPEN : CT_DECIDED;
     *out = trial.measured ? new ct_trial{choice, std::move(trial)} : nullptr;
   });
 }
 
-ct_status* ct_trial_end(ct_exec x, ct_trial* trial, int32_t* open) noexcept {
+ct_status* ct_trial_end(ct_exec x, ct_trial* trial, int32_t* state) noexcept {
   const std::unique_ptr<ct_trial> owned(trial);
   return ct::executed(x, [&] {
     ct_trial& t = ct::deref(trial, "trial");
-    *open = t.choice->choice.end(t.trial, *x.stream);
+    *state = t.choice->choice.end(t.trial, *x.stream) ? CT_OPEN : CT_DECIDED;
   });
 }
 

@@ -55,7 +55,7 @@ class Choice {
     int streams = 0;
     std::vector<Sample> pending;
     std::vector<double> device[2], host[2];  // microseconds
-    bool waited = false;  // the host, for the device
+    size_t waited = 0;  // how often the host did, for the device
     bool decided = false, second = false;
   };
   using Key = std::pair<bool, std::string>;

@@ -482,12 +482,13 @@ typedef struct ct_decision {
 
 ct_choice* ct_choice_new(void) CT_NOEXCEPT; /* NULL without memory */
 void ct_choice_free(ct_choice* choice) CT_NOEXCEPT; /* its trials are to be over */
-/* Says which way to go. open: nothing is decided yet. out is NULL where nothing is measured. graph: the work is that of a graph, or its
+enum { CT_DECIDED = 0, CT_OPEN = 1 };
+/* Says which way to go. state: whether that is decided. out is NULL where nothing is measured. graph: the work is that of a graph, or its
  * rehearsal, which may wait for the device. streams: how many the second way uses. */
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out /* new */,
-                           int32_t* second, int32_t* open) CT_NOEXCEPT;
-/* open: as above, with this call counted. The last trial for a graph waits for the device. */
-ct_status* ct_trial_end(ct_exec x, ct_trial* trial /* consumed */, int32_t* open) CT_NOEXCEPT;
+                           int32_t* second, int32_t* state) CT_NOEXCEPT;
+/* state: as above, with this call counted. The last trial for a graph waits for the device. */
+ct_status* ct_trial_end(ct_exec x, ct_trial* trial /* consumed */, int32_t* state) CT_NOEXCEPT;
 void ct_trial_free(ct_trial* trial) CT_NOEXCEPT; /* of work that failed */
 /* Writes a decision not taken yet; 0 when there is none. */
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
