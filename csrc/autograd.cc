@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "exec.h"
+#include "overlap.h"
 #include "tensor.h"
 
 namespace {
@@ -32,16 +33,25 @@ ct_exec without_autocast(ct_exec x) {
   return x;
 }
 
+void backward(ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph, const ct_stream& stream) {
+  const ct::checker::Backward checked;
+  torch::autograd::backward(tensors(roots, count, "root", stream), gradients(grads, count, stream), retain_graph != 0, false);
+}
+
 }  // namespace
 
 extern "C" {
 
 ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count,
                        int32_t retain_graph) noexcept {
+  return ct::executed(without_autocast(x), [&] { backward(roots, grads, count, retain_graph, *x.stream); });
+}
+
+ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
+                                   ct_overlap* overlap, const ct_stream* side, int32_t graph) noexcept {
   return ct::executed(without_autocast(x), [&] {
-    const ct::checker::Backward backward;
-    torch::autograd::backward(tensors(roots, count, "root", *x.stream), gradients(grads, count, *x.stream), retain_graph != 0,
-                              false);
+    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, ct::deref(side, "side"), graph != 0);
+    backward(roots, grads, count, retain_graph, *x.stream);
   });
 }
 

@@ -509,6 +509,22 @@ Scope::~Scope() {
   thread.site = site_before_;
 }
 
+OnStream::OnStream(const ct_stream& stream) : on_(is_on() && !stream.device.is_cuda()) {
+  if (!on_) return;
+  Node node = thread.nodes.empty() ? Node{} : thread.nodes.back();
+  node.queue = Checker::instance().queue_of(stream);
+  thread.nodes.push_back(node);
+}
+
+OnStream::~OnStream() {
+  if (on_ && !thread.nodes.empty()) thread.nodes.pop_back();
+}
+
+bool runs_on(const ct_stream& stream) {
+  if (!is_on() || stream.device.is_cuda()) return true;
+  return current_queue(stream.device) == Checker::instance().queue_of(stream);
+}
+
 struct Apart::Before {
   Thread thread;
 };

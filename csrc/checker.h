@@ -41,6 +41,21 @@ class Backward {
   bool before_;
 };
 
+// What the calling thread runs is another stream's work, while it lives: on the CPU, where LibTorch knows of none.
+class OnStream {
+ public:
+  explicit OnStream(const ct_stream& stream);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  const bool on_;
+};
+
+// Whether the calling thread's work is the stream's, as far as the checker knows of a CPU's; true while it is off.
+bool runs_on(const ct_stream& stream);
+
 // Puts aside what the calling thread is about, while it lives: inside a node of backward something runs that is no part of it.
 class Apart {
  public:

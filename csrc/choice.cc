@@ -111,6 +111,12 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   decisions_.push_back(d);
 }
 
+bool Choice::open(bool graph) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [graph](const auto& e) { return e.first.first == graph && e.second.begun > 0 && !e.second.decided; });
+}
+
 bool Choice::take(ct_decision* out) {
   const std::lock_guard lock(mutex_);
   if (taken_ == decisions_.size()) return false;
@@ -150,6 +156,8 @@ ct_status* ct_trial_end(ct_exec x, ct_trial* trial, int32_t* state) noexcept {
 }
 
 void ct_trial_free(ct_trial* trial) noexcept { delete trial; }
+
+int32_t ct_choice_open(ct_choice* choice, int32_t graph) noexcept { return choice != nullptr && choice->choice.open(graph != 0); }
 
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) noexcept { return choice != nullptr && choice->choice.take(out); }
 

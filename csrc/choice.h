@@ -40,6 +40,8 @@ class Choice {
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Of a trial that is measured. Whether nothing is decided yet. Waits for the device where it was the last one for a graph.
   bool end(Trial& trial, const ct_stream& stream);
+  // Whether trials are under way.
+  bool open(bool graph);
   // The next decision that was not taken yet.
   bool take(ct_decision* out);
 

@@ -490,8 +490,29 @@ ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_
 /* state: as above, with this call counted. The last trial for a graph waits for the device. */
 ct_status* ct_trial_end(ct_exec x, ct_trial* trial /* consumed */, int32_t* state) CT_NOEXCEPT;
 void ct_trial_free(ct_trial* trial) CT_NOEXCEPT; /* of work that failed */
+/* Whether trials are under way for what has not been decided, in graphs or eagerly. */
+int32_t ct_choice_open(ct_choice* choice, int32_t graph) CT_NOEXCEPT;
 /* Writes a decision not taken yet; 0 when there is none. */
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
+
+/* Leave for a backward to run a convolution's gradient of its input and that of its weights on two streams, where that is faster or, with
+ * always, from a layer's second call on. The first one of a process puts a kernel of the core's in the place of LibTorch's. */
+typedef struct ct_overlap ct_overlap;
+
+typedef struct ct_overlap_counts {
+  int64_t layers;          /* unequal ones that ran on two streams */
+  int64_t beside, serial;  /* calls */
+  int64_t short_of_memory; /* layers that went back to one stream for want of memory */
+} ct_overlap_counts;
+
+ct_status* ct_overlap_new(int32_t always, ct_overlap** out) CT_NOEXCEPT;
+void ct_overlap_free(ct_overlap* overlap) CT_NOEXCEPT; /* no backward uses it */
+ct_choice* ct_overlap_choice(ct_overlap* overlap /* borrowed */) CT_NOEXCEPT;
+ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) CT_NOEXCEPT;
+/* ct_backward with that leave. side waits for the exec's stream already, and nothing else runs on it; the exec's stream is to wait for it
+ * afterwards, also where this fails. graph: as in ct_choice_begin. */
+ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
+                                   ct_overlap* overlap, const ct_stream* side, int32_t graph) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 

@@ -1,0 +1,96 @@
+package cgotorch
+
+// #include "cgotorch.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// Overlap has a backward run the two halves of a convolution's, the gradient of its input and that of its weights and bias, side by side on two
+// streams: the first on a side stream, the others on the Exec's, joined by events. One of them often leaves a part of the device empty, most
+// of all with small batches. Gradients are the same to the bit where the operators are deterministic. It is given to
+// [BackwardOptions]:
+//
+//	x.BackwardWith(cgotorch.BackwardOptions{Overlap: overlap}, loss)
+//
+// For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones. A layer
+// for which memory runs out on the way runs on one stream from then on. Convolutions of one to three dimensions, transposed, grouped and dilated ones
+// take part; gradients that are differentiated again, and layers inside branches of [Exec.Parallel], do not. The CPU has no two streams that run at once,
+// so there only Always has an effect, for tests.
+//
+// An Overlap may be used from any goroutine.
+type Overlap struct {
+	h      *C.ct_overlap
+	choice *Choice
+}
+
+// OverlapOptions are the options of [NewOverlap].
+type OverlapOptions struct {
+	Always bool              // side by side from a layer's second call on, whatever is faster
+	Log    func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody
+}
+
+// OverlapStats counts since the Overlap was made.
+type OverlapStats struct {
+	Layers        int // kinds of layers, and shapes, that have run on two streams
+	SideBySide    int // calls on two streams; a captured call counts once
+	Serial        int // calls on one
+	ShortOfMemory int // layers that went back to one stream because memory ran out
+}
+
+// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. The first one of a process puts a function of
+// the library's in the place of LibTorch's aten::convolution_backward; without an Overlap that calls LibTorch's.
+func NewOverlap(o OverlapOptions) (*Overlap, error) {
+	if err := ready(); err != nil {
+		return nil, err
+	}
+	p := &Overlap{}
+	if err := check("NewOverlap", C.ct_overlap_new(cbool(o.Always), &p.h)); err != nil {
+		return nil, err
+	}
+	p.choice = &Choice{o: ChoiceOptions{Log: o.Log}, h: C.ct_overlap_choice(p.h)}
+	runtime.AddCleanup(p, func(h *C.ct_overlap) { C.ct_overlap_free(h) }, p.h)
+	return p, nil
+}
+
+// Decisions are those made so far, in the order in which they were made.
+func (p *Overlap) Decisions() []Decision {
+	defer runtime.KeepAlive(p)
+	return p.choice.Decisions()
+}
+
+// Stats returns the counts so far.
+func (p *Overlap) Stats() OverlapStats {
+	var c C.ct_overlap_counts
+	_ = check("Overlap.Stats", C.ct_overlap_count(p.h, &c))
+	runtime.KeepAlive(p)
+	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
+}
+
+// String is one line with the counts.
+func (s OverlapStats) String() string {
+	return fmt.Sprintf("%d layers on two streams, %d calls, %d calls on one; %d layers short of memory", s.Layers, s.SideBySide, s.Serial, s.ShortOfMemory)
+}
+
+// overlap calls backward with a side stream that begins behind x's work so far, and joins it.
+func (x *Exec) overlap(op string, p *Overlap, backward func(side *C.ct_stream)) {
+	before := p.Stats().SideBySide
+	side := x.On(x.side(op, ParallelOptions{}, 0))
+	fork := x.Record()
+	defer fork.Close()
+	side.Wait(fork)
+	defer func() { // also where the backward fails
+		_ = x.await(op, side)
+		runtime.KeepAlive(p)
+	}()
+	backward(side.c.stream)
+	if g := x.s.graph; g != nil {
+		g.beside = g.beside || p.Stats().SideBySide > before
+		if C.ct_choice_open(p.choice.h, 1) != 0 {
+			x.s.undecided()
+		}
+	}
+	p.choice.tell()
+}

@@ -1,0 +1,315 @@
+package cgotorch
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A layerCase is a convolution of random shape.
+type layerCase struct {
+	dims                                      int
+	input, weight                             []int64
+	bias                                      bool
+	stride, padding, dilation, output_padding []int64
+	transposed                                bool
+	groups                                    int64
+	channelsLast                              bool
+}
+
+func (c layerCase) String() string { return fmt.Sprintf("%+v", struct{ layerCase }{c}) }
+
+// randomLayer draws a convolution, or with few dims left to chance.
+func randomLayer(r *rand.Rand) layerCase {
+	c := layerCase{dims: 1 + r.IntN(3), groups: 1, bias: r.IntN(2) == 0, transposed: r.IntN(4) == 0}
+	in, out := int64(1+r.IntN(6)), int64(1+r.IntN(6))
+	switch r.IntN(4) {
+	case 0: // depthwise
+		c.groups = in
+		out = in * int64(1+r.IntN(2))
+	case 1:
+		c.groups = 2
+		in, out = 2*in, 2*out
+	}
+	c.input = []int64{int64(1 + r.IntN(4)), in}
+	c.weight = []int64{out, in / c.groups}
+	if c.transposed {
+		c.weight = []int64{in, out / c.groups}
+	}
+	for range c.dims {
+		kernel, dilation, stride := int64(1+r.IntN(3)), int64(1+r.IntN(2)), int64(1+r.IntN(2))
+		c.weight = append(c.weight, kernel)
+		c.dilation = append(c.dilation, dilation)
+		c.stride = append(c.stride, stride)
+		c.padding = append(c.padding, int64(r.IntN(int(dilation*(kernel-1)/2)+1)))
+		c.output_padding = append(c.output_padding, 0)
+		c.input = append(c.input, dilation*(kernel-1)+1+int64(r.IntN(8)))
+	}
+	if c.transposed && c.stride[0] == 2 {
+		c.output_padding[0] = 1
+	}
+	c.channelsLast = c.dims == 2 && r.IntN(2) == 0
+	return c
+}
+
+// gradients are those of the sum of the layer's result times a fixed tensor, with respect to its input, weights and bias.
+func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptions, seed int) [][]float64 {
+	t.Helper()
+	draw := func(n int, shape []int64) *Tensor {
+		r := rand.New(rand.NewPCG(uint64(seed), uint64(n)))
+		count := int64(1)
+		for _, s := range shape {
+			count *= s
+		}
+		values := make([]float32, count)
+		for i := range values {
+			values[i] = float32(r.NormFloat64())
+		}
+		y := x.To(FromSlice(x, values, shape...), dtype)
+		if c.channelsLast && len(shape) == 4 {
+			y = x.Contiguous(y, ChannelsLast)
+		}
+		return x.Detach(y)
+	}
+	leaves := []*Tensor{draw(1, c.input), draw(2, c.weight)}
+	var bias any
+	if c.bias {
+		out := c.weight[0]
+		if c.transposed {
+			out = c.weight[1] * c.groups
+		}
+		leaves = append(leaves, draw(3, []int64{out}))
+		bias = leaves[2]
+	}
+	for _, l := range leaves {
+		if err := l.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y := x.Call("aten::convolution", leaves[0], leaves[1], bias, c.stride, c.padding, c.dilation, c.transposed, c.output_padding, c.groups)[0].(*Tensor)
+	o.Grads = []*Tensor{draw(4, y.Shape())}
+	x.BackwardWith(o, y)
+	var all [][]float64
+	for _, l := range leaves {
+		all = append(all, ToSlice[float64](x, x.To(l.Grad(), Float64)))
+	}
+	return all
+}
+
+func newOverlap(t *testing.T, o OverlapOptions) *Overlap {
+	t.Helper()
+	p, err := NewOverlap(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Gradients on two streams are those on one to the bit, and near those in float64, for convolutions of every kind; with no race.
+func TestOverlap_Gradients(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		if d.IsCUDA() {
+			SetDeterministic(true)
+			defer SetDeterministic(false)
+		}
+		layers := 200
+		if testing.Short() {
+			layers = 60
+		}
+		races := checked(t, func() {
+			s := newStream(t, d)
+			overlap := newOverlap(t, OverlapOptions{Always: true})
+			r := rand.New(rand.NewPCG(1, 2))
+			for i := range layers {
+				c := randomLayer(r)
+				if err := s.Do(func(x *Exec) error {
+					want := c.gradients(t, x, Float32, BackwardOptions{}, i)
+					for range 2 { // the first call is serial
+						if got := c.gradients(t, x, Float32, BackwardOptions{Overlap: overlap}, i); !slices.EqualFunc(got, want, slices.Equal) {
+							t.Errorf("%v: the gradients differ", c)
+						}
+					}
+					for k, oracle := range c.gradients(t, x, Float64, BackwardOptions{}, i) {
+						for j, v := range oracle {
+							if math.Abs(want[k][j]-v) > 1e-4*(1+math.Abs(v)) {
+								t.Fatalf("%v: gradient %d has %v at %d, want %v", c, k, want[k][j], j, v)
+							}
+						}
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if stats := overlap.Stats(); stats.SideBySide < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
+				t.Errorf("%v of %d layers", stats, layers)
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}
+
+// What cannot go on two streams goes on one: a backward that is differentiated again, a layer whose input needs no gradient, one in a
+// branch. A backward without the option knows nothing of it.
+func TestOverlap_Serial(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			overlap := newOverlap(t, OverlapOptions{Always: true})
+			with := BackwardOptions{Overlap: overlap}
+			weight := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 3, 3, 3, 3) })[0]
+			if err := weight.SetRequiresGrad(true); err != nil {
+				t.Fatal(err)
+			}
+			conv := func(x *Exec, in *Tensor) *Tensor { return x.Conv2d(in, weight, nil, Conv2dOptions{}) }
+			image := func(x *Exec, grad bool) *Tensor {
+				in := x.Randn(Float32, 1, 3, 6, 6)
+				if err := in.SetRequiresGrad(grad); err != nil {
+					t.Fatal(err)
+				}
+				return in
+			}
+			for name, c := range map[string]struct {
+				work   func(x *Exec)
+				beside bool
+			}{
+				"plain":      {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, image(x, true)))) }, true},
+				"twice":      {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, conv(x, image(x, true))))) }, true},
+				"no option":  {func(x *Exec) { x.Backward(x.Sum(conv(x, image(x, true)))) }, false},
+				"no input's": {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, image(x, false)))) }, false},
+				"in a branch": {func(x *Exec) {
+					in := image(x, true)
+					out := x.Parallel(func(x *Exec) *Tensor { return x.Neg(in) }, func(x *Exec) *Tensor { return conv(x, in) })
+					x.BackwardWith(with, x.Sum(out[1]))
+				}, false},
+				"recomputed": {func(x *Exec) { x.BackwardWith(with, x.Sum(x.Recompute(image(x, true), conv))) }, true},
+				"double": {func(x *Exec) {
+					in := image(x, true)
+					g := x.Gradients([]*Tensor{x.Sum(x.Tanh(conv(x, in)))}, []*Tensor{in}, GradientOptions{CreateGraph: true})
+					x.BackwardWith(with, x.Sum(x.Mul(g[0], g[0])))
+				}, true},
+			} {
+				if name == "recomputed" && d.IsCUDA() {
+					continue // draws the generator of every device
+				}
+				for i := range 2 {
+					before := overlap.Stats().SideBySide
+					if err := s.Do(func(x *Exec) error { c.work(x); return nil }); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					if err := weight.SetGrad(nil); err != nil {
+						t.Error(err)
+					}
+					if got := overlap.Stats().SideBySide > before; i > 0 && got != c.beside {
+						t.Errorf("%s: side by side %v, want %v", name, got, c.beside)
+					}
+				}
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}
+
+// A failing backward leaves the stream usable.
+func TestOverlap_Failure(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		s := newStream(t, d)
+		overlap := newOverlap(t, OverlapOptions{Always: true})
+		err := s.Do(func(x *Exec) error {
+			in := leaf(t, x, 1, 2)
+			loss := x.Sum(x.Mul(in, in))
+			x.Backward(loss)
+			x.BackwardWith(BackwardOptions{Overlap: overlap}, loss)
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "second time") {
+			t.Errorf("a second backward gave %v", err)
+		}
+		if err := s.Do(func(x *Exec) error { x.Ones(Float32, 1); return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A captured step is captured with what was found in its rehearsals, and gives the losses of the plain one.
+func TestOverlap_Captured(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		if d.IsCUDA() {
+			SetDeterministic(true)
+			defer SetDeterministic(false)
+		}
+		s := newStream(t, d)
+		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 2, 16, 14, 14) })[0]
+		first := kept(t, s, 2, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 16, 16, 3, 3), 0.1) })
+		run := func(o *Overlap, always bool) (losses []float64) {
+			var ws []*Tensor
+			if err := s.Do(func(x *Exec) error {
+				for _, w := range first {
+					c := x.Keep(x.Clone(w))
+					if err := c.SetRequiresGrad(true); err != nil {
+						t.Fatal(err)
+					}
+					ws = append(ws, c)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer closeAll(ws)
+			step := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
+				for _, w := range ws {
+					if err := w.SetGrad(nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				h := in[0]
+				for _, w := range ws {
+					h = x.Tanh(x.Conv2d(h, w, nil, Conv2dOptions{Padding: []int64{1, 1}}))
+				}
+				loss := x.Mean(x.Mul(h, h))
+				x.BackwardWith(BackwardOptions{Overlap: o}, loss)
+				for _, w := range ws {
+					x.NoGrad().SubInPlace(w, x.NoGrad().MulScalar(w.Grad(), 0.5))
+				}
+				return []*Tensor{loss}
+			}, CapturedOptions{Rehearsal: 2})
+			defer step.Close()
+			for range 40 {
+				if err := s.Do(func(x *Exec) error {
+					losses = append(losses, x.Item(step.Run(x, in)[0]))
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if stats := step.Stats(); d.IsCUDA() && (stats.Graphs != 1 || always && stats.Eager != 2) {
+				t.Errorf("%+v", stats)
+			}
+			return losses
+		}
+		want := run(nil, true)
+		for _, always := range []bool{true, false} {
+			overlap := newOverlap(t, OverlapOptions{Always: always})
+			if got := run(overlap, always); !slices.Equal(got, want) {
+				t.Errorf("always=%v: losses %v, want %v", always, got, want)
+			}
+			if stats := overlap.Stats(); always && stats.SideBySide == 0 {
+				t.Errorf("%v", stats)
+			}
+			if n := len(overlap.Decisions()); d.IsCUDA() && !always && n == 0 {
+				t.Error("nothing was decided")
+			}
+		}
+	})
+}

@@ -1,0 +1,187 @@
+#include "overlap.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/convolution_backward_native.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <array>
+#include <exception>
+#include <new>
+#include <optional>
+#include <sstream>
+#include <tuple>
+#include <utility>
+
+#include "capture.h"
+#include "checker.h"
+#include "device.h"
+#include "event.h"
+#include "exec.h"
+
+namespace ct {
+namespace {
+
+// Nobody else in the process is to use this kind; LibTorch itself has no use for it.
+constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of the input, the weights and the bias
+using Mask = std::array<bool, 3>;
+
+// Runs data on the side stream and weights on the main one, side by side. The caller keeps alive what both read. data's result is the side
+// stream's memory, and so handed out again behind a fork alone: Note [Memory of branches].
+template <typename Data, typename Weights>
+Gradients beside(const Overlapping& o, Data&& data, Weights&& weights) {
+  const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
+  wait(o.side, *fork);
+  checker::branches(o.side, o.main);
+  struct Join {  // also where one fails
+    ~Join() {
+      try {
+        const std::unique_ptr<const ct_event> end(record(o.side, /*timing=*/false));
+        wait(o.main, *end);
+      } catch (...) {
+        // A lost device.
+      }
+    }
+    const Overlapping& o;
+  } const join{o};
+  at::Tensor of_input;
+  {
+    std::optional<CurrentStream> stream;
+    if (o.side.device.is_cuda()) stream.emplace(o.side.stream);
+    const checker::OnStream checked(o.side);
+    of_input = std::get<0>(data(Mask{true, false, false}));
+  }
+  Gradients rest = weights();
+  return {std::move(of_input), std::move(std::get<1>(rest)), std::move(std::get<2>(rest))};
+}
+
+// Runs a layer's gradients in the way that is faster, or allowed. both takes a mask of those that are wanted.
+template <typename Both>
+Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& mask, Both&& both) {
+  ct_overlap& overlap = o->overlap;
+  bool second = false;
+  std::optional<Trial> trial;
+  bool known_short = false;
+  {
+    const std::lock_guard lock(overlap.mutex);
+    known_short = overlap.short_of_memory.count(key) > 0;
+    if (overlap.always) second = !overlap.seen.insert(key).second;
+  }
+  if (!overlap.always && !known_short) {
+    trial.emplace(overlap.choice.choice.begin(o->main, key, o->graph, 2));
+    second = trial->second;
+  }
+  std::optional<Gradients> found;
+  if (second && !known_short) {
+    try {
+      found = beside(*o, both, [&] { return both(Mask{false, mask[1], mask[2]}); });
+    } catch (const c10::OutOfMemoryError&) {
+      const std::lock_guard lock(overlap.mutex);
+      overlap.short_of_memory.insert(key);
+    }
+  }
+  const bool was_beside = found.has_value();
+  if (!found) found = both(mask);
+  if (trial && trial->measured && second == was_beside) overlap.choice.choice.end(*trial, o->main);
+  const std::lock_guard lock(overlap.mutex);
+  if (was_beside) {
+    overlap.beside.insert(key);
+    ++overlap.calls_beside;
+  } else {
+    ++overlap.calls_serial;
+  }
+  return *std::move(found);
+}
+
+// The leave to use for a layer's gradients, or NULL. Side streams serve one stream alone; and a backward that is recorded for another one
+// goes the plain way.
+const Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
+  const Overlapping* o = Overlapping::current();
+  if (o == nullptr || !mask[0] || !mask[1] || c10::GradMode::is_enabled() || grad.device() != o->main.device) return nullptr;
+  if (!checker::runs_on(o->main)) return nullptr;
+  if (grad.is_cuda() && c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(grad.device()) != o->main.stream) return nullptr;
+  return o;
+}
+
+void describe(std::ostream& out, const at::Tensor& t) { out << t.scalar_type() << t.sizes() << (t.is_contiguous() ? "" : " strided "); }
+
+// Takes the place of LibTorch's kernel, and calls it.
+Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
+                               at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                               at::IntArrayRef output_padding, int64_t groups, Mask mask) {
+  const auto native = [&](const at::Tensor& grad, const Mask& mask) {
+    return at::native::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
+  };
+  const Overlapping* o = leave_for(grad, mask);
+  if (o == nullptr) return native(grad, mask);
+  std::ostringstream key;
+  key << (transposed ? "transposed convolution " : "convolution ");
+  describe(key, input);
+  key << " by ";
+  describe(key, weight);
+  key << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
+  if (transposed) key << " output padding " << output_padding;
+  if (mask[2]) key << " bias";
+  // Once, and not on each of the streams.
+  const at::Tensor dense = grad.contiguous(input.suggest_memory_format());
+  return overlapped(o, key.str(), mask, [&](const Mask& wanted) { return native(dense, wanted); });
+}
+
+class Silence final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// Puts our kernel in the place of LibTorch's. LibTorch warns of that, once in a process.
+void install() {
+  static const bool done = [] {
+    static Silence silence;
+    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
+      library->impl("convolution_backward", TORCH_FN(convolution_backward));
+    }
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace
+
+const Overlapping* Overlapping::current() noexcept { return static_cast<const Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+
+OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, bool graph)
+    : info_(kKind, std::make_shared<Overlapping>(overlap, main, side, graph)) {}
+
+}  // namespace ct
+
+extern "C" {
+
+ct_status* ct_overlap_new(int32_t always, ct_overlap** out) noexcept {
+  return ct::guarded([&] {
+    ct::load_cuda();
+    ct::install();
+    *out = new ct_overlap(always);
+  });
+}
+
+void ct_overlap_free(ct_overlap* overlap) noexcept { delete overlap; }
+
+ct_choice* ct_overlap_choice(ct_overlap* overlap) noexcept { return overlap == nullptr ? nullptr : &overlap->choice; }
+
+ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) noexcept {
+  return ct::guarded([&] {
+    ct_overlap& o = ct::deref(overlap, "overlap");
+    const std::lock_guard lock(o.mutex);
+    out->layers = static_cast<int64_t>(o.beside.size());
+    out->beside = o.calls_beside;
+    out->serial = o.calls_serial;
+    out->short_of_memory = static_cast<int64_t>(o.short_of_memory.size());
+  });
+}
+
+}  // extern "C"

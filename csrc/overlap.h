@@ -1,0 +1,53 @@
+// Overlap: the gradients of a layer's input and of its weights, on two streams at once.
+#pragma once
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "cgotorch.h"
+#include "choice.h"
+#include "stream.h"
+
+namespace ct {
+
+// One backward's leave to use a side stream. LibTorch hands it to the threads that run the backward's nodes, as a Watch.
+class Overlapping final : public c10::DebugInfoBase {
+ public:
+  Overlapping(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, bool graph)
+      : overlap(overlap), main(main), side(side), graph(graph) {}
+
+  // That of the backward that the calling thread runs a node of, or NULL.
+  static const Overlapping* current() noexcept;
+
+  ct_overlap& overlap;
+  const ct_stream& main;
+  const ct_stream& side;  // waits for main already; main waits for it behind the backward
+  const bool graph;       // a graph's work, or its rehearsal
+};
+
+// Leave for the calling thread's backward, while it lives.
+class OverlapScope {
+ public:
+  OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, bool graph);
+
+ private:
+  const c10::DebugInfoGuard info_;
+};
+
+}  // namespace ct
+
+struct ct_overlap {
+  explicit ct_overlap(int32_t always) : always(always != 0) {}
+  const bool always;
+  ct_choice choice;
+  std::mutex mutex;
+  std::set<std::string> seen;    // layers, always: those that have run once, so that libraries have chosen
+  std::set<std::string> beside;  // layers that have run side by side
+  std::set<std::string> short_of_memory;
+  int64_t calls_beside = 0, calls_serial = 0;
+};
