@@ -90,7 +90,7 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 		}
 	}()
 	for _, eager := range []bool{true, false} {
-		g, err := newGraphStep(c, model, batch, eager)
+		g, err := newGraphStep(c, model, batch, eager, nil)
 		if err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ type graphStep struct {
 	peak, reserved float64            // bytes
 }
 
-func newGraphStep(c *config, model string, batch int, eager bool) (*graphStep, error) {
+func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgotorch.Overlap) (*graphStep, error) {
 	if err := c.device.ReleaseCachedMemory(); err != nil {
 		return nil, err
 	}
@@ -190,6 +190,7 @@ func newGraphStep(c *config, model string, batch int, eager bool) (*graphStep, e
 	if c.device.IsCUDA() {
 		l.autocast = cgotorch.BFloat16
 	}
+	l.overlap = overlap
 	g := &graphStep{learner: l, c: c}
 	if !eager {
 		g.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
@@ -203,7 +204,11 @@ func newGraphStep(c *config, model string, batch int, eager bool) (*graphStep, e
 		return nil
 	})
 	if err == nil {
-		_, err = g.block(c.or(1, 6))
+		warm := 6
+		if overlap != nil {
+			warm = 40 // what it finds out takes two dozen
+		}
+		_, err = g.block(c.or(1, warm))
 	}
 	if err == nil {
 		var m cgotorch.Memory

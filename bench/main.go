@@ -62,6 +62,8 @@ var benchmarks = []benchmark{
 	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
 	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
 	{name: "graph/fed", slow: true, run: benchGraphFed},
+	{name: "overlap/convolutions", slow: true, run: benchOverlapConvolutions},
+	{name: "overlap/step", slow: true, run: benchOverlapStep},
 	{name: "parallel/sections", slow: true, run: benchParallel},
 }
 

@@ -92,15 +92,19 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 	defer in.Close()
 	calls := c.or(1, 100)
 	var sides []side
-	var fastest *nn.Parallel
+	found := "nothing is measured on the CPU"
 	for _, schedule := range schedules {
-		m := &nn.Parallel{Branches: p.Branches, Schedule: schedule}
-		fastest = m
+		note := func(text string) {
+			if schedule == nn.Fastest {
+				found = text
+			}
+		}
+		m := &nn.Parallel{Branches: p.Branches, Schedule: schedule, Log: note}
 		captured := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			return []*cgotorch.Tensor{m.Forward(x.NoGrad(), in[0])}
-		}, cgotorch.CapturedOptions{InPlace: true})
+		}, cgotorch.CapturedOptions{InPlace: true, Log: note})
 		defer captured.Close()
-		for range c.or(1, 20) { // rehearsals, and the capture
+		for range c.or(1, 40) { // rehearsals, the capture, and what is compared
 			if err := stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, in); return nil }); err != nil {
 				return err
 			}
@@ -114,10 +118,6 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 	values, err := interleave(c.roundsOr(7), sides...)
 	if err != nil {
 		return err
-	}
-	found := "nothing is measured on the CPU"
-	for _, d := range fastest.Decisions() {
-		found = d.String()
 	}
 	for i, name := range []string{"", "side-by-side", "chosen"} {
 		if i == 0 {

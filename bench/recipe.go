@@ -78,7 +78,8 @@ type learner struct {
 	model    nn.Module
 	opt      *optim.Optimizer
 	schedule optim.Schedule
-	done     int // steps
+	done     int               // steps
+	overlap  *cgotorch.Overlap // of backward; nil for none
 }
 
 // newLearner makes a model by its name with weights drawn from seed, channels last, and an optimizer for it.
@@ -117,7 +118,7 @@ func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgoto
 	logits := l.model.Forward(y, images)
 	loss := nn.CrossEntropy(y, logits, labels, nn.CrossEntropyOptions{})
 	logits.Close()
-	x.Backward(loss)
+	x.BackwardWith(cgotorch.BackwardOptions{Overlap: l.overlap}, loss)
 	l.opt.Step(x)
 	return loss
 }
