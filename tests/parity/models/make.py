@@ -82,10 +82,16 @@ def mlp_names(fixture):
         entry[0] = f"{int(position) - 1}.{name}"
 
 
+def truncated(layer, **bounds):
+    nn.init.trunc_normal_(layer.weight, **bounds)
+    return layer
+
+
 # name: module, shape of its input (a tuple) or the input
 LAYERS = {
     "linear": (lambda: nn.Linear(5, 3), (4, 5)),
     "linear_no_bias": (lambda: nn.Linear(5, 3, bias=False), (2, 4, 5)),
+    "linear_truncated": (lambda: truncated(nn.Linear(5, 3), mean=0.2, std=1.5, a=-1, b=0.75), (4, 5)),
     "conv2d": (lambda: nn.Conv2d(3, 4, 3), (2, 3, 7, 8)),
     "conv2d_rectangular": (lambda: nn.Conv2d(3, 4, (3, 5), stride=(2, 1), padding=(1, 2)), (2, 3, 9, 8)),
     "conv2d_dilated": (lambda: nn.Conv2d(2, 3, 3, dilation=(2, 1), bias=False), (2, 2, 9, 8)),
