@@ -45,13 +45,17 @@ def model_fixture(make, images=None):
         return fixture
     x = ramp(*images)
     logits = model(x)
+    logits, *heads = logits if isinstance(logits, tuple) else [logits]
     labels = torch.arange(images[0]) * 3 % logits.shape[1]
     loss = F.cross_entropy(logits, labels)
+    for head in heads:
+        loss = loss + 0.3 * F.cross_entropy(head, labels)
     loss.backward()
     step = max(1, logits.shape[1] // 20)
     fixture |= {
         "images": list(images),
         "logits": [number(v) for v in logits.detach()[:, ::step].flatten()],
+        **({"heads": [[number(v) for v in head.detach()[:, ::step].flatten()] for head in heads]} if heads else {}),
         "loss": number(loss.detach()),
         "gradients": [number(p.grad.double().norm()) for p in model.parameters()],
         "buffers": [digest(b)[1] for b in model.buffers()],
@@ -71,6 +75,14 @@ MODELS = {
     "resnet20_pad": (lambda: ResNet20(pad_shortcut=True), (8, 3, 32, 32)),
     "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(dropout=0.0), (4, 3, 64, 64)),
     "mobilenet_v2_third": (lambda: torchvision.models.mobilenet_v2(width_mult=0.35, dropout=0.3), None),
+    "googlenet": (lambda: torchvision.models.googlenet(init_weights=True, dropout=0.0, dropout_aux=0.0), (4, 3, 64, 64)),
+    "googlenet_plain": (
+        lambda: torchvision.models.googlenet(init_weights=True, aux_logits=False, transform_input=True, dropout=0.0),
+        (4, 3, 64, 64),
+    ),
+    "inception_v3": (lambda: torchvision.models.inception_v3(init_weights=True, dropout=0.0), (3, 3, 299, 299)),
+    "squeezenet1_0": (lambda: torchvision.models.squeezenet1_0(dropout=0.0), (4, 3, 64, 64)),
+    "squeezenet1_1": (lambda: torchvision.models.squeezenet1_1(dropout=0.0), (4, 3, 64, 64)),
     "mlp": (lambda: nn.Sequential(nn.Flatten(), *torchvision.ops.MLP(3 * 16 * 16, [64, 32, 10])), (8, 3, 16, 16)),
 }
 
