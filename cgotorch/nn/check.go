@@ -210,8 +210,8 @@ func packageOf(t reflect.Type, within string) string {
 }
 
 func join(name, field string) string {
-	if name == "" {
-		return field
+	if name == "" || field == "" {
+		return name + field
 	}
 	return name + "." + field
 }

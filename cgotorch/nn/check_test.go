@@ -44,6 +44,7 @@ func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
 			{&struct{ part struct{ w *cgotorch.Tensor } }{struct{ w *cgotorch.Tensor }{w}}, []string{"part, an unexported"}},
 			{&struct{ drop *nn.Dropout }{&nn.Dropout{}}, []string{"drop, an unexported"}}, // SetTraining does not reach it
 			{&struct{ ring *ring }{around}, []string{"ring, an unexported"}},
+			{nn.NewSequential(&nn.Parallel{Branches: []nn.Child{{Module: blocks{"a": l}}}}), []string{": 0, a map"}},
 			{&struct {
 				Ring *ring
 				_    int

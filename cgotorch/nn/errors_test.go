@@ -44,6 +44,8 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.NewEmbedding(x, 2, 2, nn.EmbeddingOptions{PaddingIndex: cgotorch.Set(-3)}) }, []string{"PaddingIndex is -3"}},
 		{func(x *cgotorch.Exec) { nn.KaimingNormal(x, x.Zeros(cgotorch.Float32, 3), nn.KaimingOptions{}) }, []string{"nn.KaimingNormal", "two dimensions"}},
 		{func(x *cgotorch.Exec) { nn.KaimingUniform(x, x.Zeros(cgotorch.Float32), nn.KaimingOptions{}) }, []string{"nn.KaimingUniform", "two dimensions"}},
+		{func(x *cgotorch.Exec) { nn.TruncatedNormal(x, x.Zeros(cgotorch.Float32, 3), 0, 0, -2, 2) }, []string{"nn.TruncatedNormal", "deviation is 0"}},
+		{func(x *cgotorch.Exec) { nn.TruncatedNormal(x, x.Zeros(cgotorch.Float32, 3), 0, 1, 2, -2) }, []string{"nn.TruncatedNormal", "from 2, to -2"}},
 	} {
 		wantError(t, try(t, c.make), c.want...)
 	}

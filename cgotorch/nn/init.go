@@ -52,6 +52,22 @@ func Normal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation float64) {
 	x.NoGrad().NormalInPlace(t, mean, deviation).Close()
 }
 
+// TruncatedNormal fills t in place with normal numbers of which none is below from or above to. Nothing is recorded for backward. As in
+// torch.nn.init, about one number in 16 million is from itself where that lies many deviations away: a draw of 0, whose quantile is -Inf.
+func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from, to float64) {
+	if !(deviation > 0 && from < to) {
+		refuse(x, "nn.TruncatedNormal", "deviation is %v, from %v, to %v: want a deviation above 0, and from below to", deviation, from, to)
+	}
+	x = x.NoGrad()
+	// Twice the probability of numbers below v, less 1: evenly drawn between those of the bounds, and back.
+	probability := func(v float64) float64 { return 2*((1+math.Erf((v-mean)/deviation/math.Sqrt2))/2) - 1 }
+	Uniform(x, t, probability(from), probability(to))
+	x.Call("aten::erfinv_", t)[0].(*cgotorch.Tensor).Close()
+	x.MulScalarInPlace(t, deviation*math.Sqrt2).Close()
+	x.AddScalarInPlace(t, mean).Close()
+	x.ClampInPlace(t, from, to).Close()
+}
+
 // Constant fills t in place. Nothing is recorded for backward.
 func Constant(x *cgotorch.Exec, t *cgotorch.Tensor, value float64) {
 	x.NoGrad().FillInPlace(t, value).Close()

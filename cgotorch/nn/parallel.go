@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"reflect"
 	"strconv"
 	"sync"
 
@@ -28,6 +29,40 @@ const (
 	SideBySide Schedule = "side by side" // on a stream each
 	InTurn     Schedule = "in turn"      // one after another
 )
+
+// SetSchedule sets the Schedule of every [Parallel] in m, a pointer to a module: of those that [State] sees, and of those in exported fields
+// that the tag `state:"-"` hides. A function that is captured already keeps to the schedule that it was captured with.
+func SetSchedule(m any, s Schedule) {
+	w := &walker{path: map[any]bool{}}
+	w.visit = func(v reflect.Value, _ []slot) { setSchedule(w, v, s) }
+	if v := reflect.ValueOf(m); holdsState(v) {
+		w.module("", v)
+	}
+}
+
+var parallelType = reflect.TypeFor[Parallel]()
+
+// setSchedule sets the schedule of a struct that is a Parallel, and goes on to those that it embeds and to hidden fields.
+func setSchedule(w *walker, v reflect.Value, s Schedule) {
+	if v.Kind() != reflect.Struct {
+		return
+	}
+	if v.Type() == parallelType && v.CanAddr() {
+		v.Addr().Interface().(*Parallel).Schedule = s
+		return
+	}
+	for i := range v.NumField() {
+		f, value := v.Type().Field(i), v.Field(i)
+		switch {
+		case stateTag(f) == "-" && f.IsExported() && holdsState(value):
+			w.module("", value)
+		case f.Anonymous && stateTag(f) == "":
+			if embedded, ok := structUnder(value); ok {
+				setSchedule(w, embedded, s)
+			}
+		}
+	}
+}
 
 // Join makes one tensor of the results of branches, which it does not close.
 type Join interface {

@@ -18,7 +18,7 @@ type Named struct {
 
 // Child is a module under the name that its tensors' names begin with.
 type Child struct {
-	Name   string
+	Name   string // "" means none: the module's tensors and children are named as if they were its parent's
 	Module Module
 }
 
@@ -137,7 +137,11 @@ func (w *walker) module(prefix string, v reflect.Value) {
 	}
 	w.visit(v, append(own, buffers...))
 	for _, c := range children {
-		w.module(prefix+c.name+".", c.value)
+		within := prefix
+		if c.name != "" {
+			within += c.name + "."
+		}
+		w.module(within, c.value)
 	}
 }
 

@@ -130,6 +130,27 @@ func TestState_Embedded(t *testing.T) {
 	})
 }
 
+// The tensors of children without a name are named as if they were the parent's, however deep.
+func TestState_UnnamedChildren(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		a, b, c := newLeaf(x), newLeaf(x), newLeaf(x)
+		nested := &nn.Sequential{Modules: []nn.Child{{Name: "b", Module: b}, {Module: &nn.Parallel{Branches: []nn.Child{{Name: "c", Module: c}}}}}}
+		m := nn.NewSequential(&nn.Sequential{Modules: []nn.Child{{Name: "a", Module: a}, {Module: nested}}})
+		defer nn.Close(m)
+		var got []string
+		for _, n := range nn.State(m) {
+			got = append(got, n.Name)
+		}
+		want := []string{"0.a.weight", "0.a.bias", "0.a.running", "0.b.weight", "0.b.bias", "0.b.running", "0.c.weight", "0.c.bias", "0.c.running"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if err := nn.Check(m); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestState_HoldsItself(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		l := newLeaf(x)

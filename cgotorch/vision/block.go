@@ -25,10 +25,9 @@ func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *BasicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.BN1, m.Conv1.Forward(x, in))
+	out := then(x, m.Conv1.Forward(x, in), m.BN1)
 	rectify(x, out)
-	out = then(x, m.Conv2, out)
-	out = then(x, m.BN2, out)
+	out = then(x, out, m.Conv2, m.BN2)
 	addShortcut(x, out, in, m.Downsample)
 	return out
 }
@@ -56,13 +55,11 @@ func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
 func (m *Bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.BN1, m.Conv1.Forward(x, in))
+	out := then(x, m.Conv1.Forward(x, in), m.BN1)
 	rectify(x, out)
-	out = then(x, m.Conv2, out)
-	out = then(x, m.BN2, out)
+	out = then(x, out, m.Conv2, m.BN2)
 	rectify(x, out)
-	out = then(x, m.Conv3, out)
-	out = then(x, m.BN3, out)
+	out = then(x, out, m.Conv3, m.BN3)
 	addShortcut(x, out, in, m.Downsample)
 	return out
 }

@@ -42,9 +42,13 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 
 // conv is a convolution without bias, padded so that a stride of 1 keeps the size.
 func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
-	m := nn.NewConv2d(b.x, in, out, nn.Square(kernel), nn.Conv2dOptions{
+	return b.convWith(in, out, nn.Square(kernel), nn.Conv2dOptions{
 		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
 	})
+}
+
+func (b *builder) convWith(in, out int, kernel nn.Size, o nn.Conv2dOptions) *nn.Conv2d {
+	m := nn.NewConv2d(b.x, in, out, kernel, o)
 	b.made = append(b.made, m)
 	return m
 }
@@ -70,11 +74,33 @@ func (b *builder) redrawConvolutions(m nn.Module) {
 	}
 }
 
-// then runs m on t, which it closes.
-func then(x *cgotorch.Exec, m nn.Module, t *cgotorch.Tensor) *cgotorch.Tensor {
-	out := m.Forward(x, t)
-	t.Close()
-	return out
+// redrawTruncated draws the weights of all convolutions and linear layers again, in the order of the state dict, as torchvision does where
+// it follows TensorFlow: normal within [-2, 2], with a deviation for each.
+func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.Tensor) float64) {
+	for _, p := range nn.Parameters(m) {
+		if p.Dim() > 1 {
+			nn.TruncatedNormal(b.x, p, 0, deviation(p), -2, 2)
+		}
+	}
+}
+
+// probability is an option's value; unset means standard.
+func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
+	v := p.Or(standard)
+	if !(v >= 0 && v <= 1) {
+		x.Fail(where, fmt.Errorf("%s is %v, want from 0 to 1: %w", option, v, cgotorch.ErrInvalidArgument))
+	}
+	return v
+}
+
+// then runs modules on t, one after another, and closes what each has read.
+func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.Tensor {
+	for _, m := range modules {
+		out := m.Forward(x, t)
+		t.Close()
+		t = out
+	}
+	return t
 }
 
 // rectify sets negative elements of t to 0.

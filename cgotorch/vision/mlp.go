@@ -41,5 +41,5 @@ func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 
 // Forward maps [N, Channels, height, width] to logits [N, Classes].
 func (m *MLP) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
-	return then(x, &m.Sequential, x.Flatten(images, 1, -1))
+	return then(x, x.Flatten(images, 1, -1), &m.Sequential)
 }

@@ -71,9 +71,7 @@ func (b *builder) convNormReLU6(in, out, kernel, stride, groups int) *nn.Sequent
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *MobileNetV2) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
 	out := m.Features.Forward(x, images)
-	out = then(x, &nn.AdaptiveAvgPool2d{}, out)
-	out = then(x, &nn.Flatten{}, out)
-	return then(x, m.Classifier, out)
+	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
 
 // InvertedResidual is a depthwise convolution between two 1x1 convolutions, the first of which widens.

@@ -1,6 +1,10 @@
 package vision
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // The mean and standard deviation of ImageNet's channels, red, green and blue, in units of full intensity. torchvision's models
 // expect images normalised with them.
@@ -24,4 +28,27 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 		x.NormalizeImages(x.Contiguous(pixels, cgotorch.Contiguous), nil, table, images)
 		return images
 	})
+}
+
+// enter returns images in a handle that the caller may close; with transform, images normalised with ImageNet's mean and deviation as if
+// with 0.5 and 0.5, in the way that gives torchvision's bits.
+func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.Tensor {
+	if !transform {
+		return x.Alias(images)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		var channels []*cgotorch.Tensor
+		for c, mean := range ImageNetMean {
+			channel := x.MulScalar(x.Narrow(images, 1, c, 1), ImageNetStd[c]/0.5)
+			channels = append(channels, x.AddScalar(channel, (mean-0.5)/0.5))
+		}
+		return x.Cat(channels, 1)
+	})
+}
+
+// checkTransform refuses a TransformInput of images that are not red, green and blue.
+func checkTransform(x *cgotorch.Exec, where string, o Options) {
+	if o.TransformInput && o.Channels != 0 && o.Channels != 3 {
+		x.Fail(where, fmt.Errorf("TransformInput of images with %d channels, want 3: %w", o.Channels, cgotorch.ErrInvalidArgument))
+	}
 }

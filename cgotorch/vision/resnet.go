@@ -103,17 +103,15 @@ func (b *builder) finishResNet(m *ResNet) {
 
 // Forward maps [N, Channels, H, W] to logits [N, Classes].
 func (m *ResNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
-	out := then(x, m.BN1, m.Conv1.Forward(x, images))
+	out := then(x, m.Conv1.Forward(x, images), m.BN1)
 	rectify(x, out)
 	if m.MaxPool != nil {
-		out = then(x, m.MaxPool, out)
+		out = then(x, out, m.MaxPool)
 	}
 	for _, layer := range []*nn.Sequential{m.Layer1, m.Layer2, m.Layer3, m.Layer4} {
 		if layer != nil {
-			out = then(x, layer, out)
+			out = then(x, out, layer)
 		}
 	}
-	out = then(x, &nn.AdaptiveAvgPool2d{}, out)
-	out = then(x, &nn.Flatten{}, out)
-	return then(x, m.FC, out)
+	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.FC)
 }

@@ -77,7 +77,14 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer nn.Close(m)
-				images := x.Zeros(cgotorch.Float32, 2, 3, 32, 32)
+				if err := nn.Check(m); err != nil {
+					t.Error(err)
+				}
+				size := int64(32)
+				if name == "inception_v3" {
+					size = 75
+				}
+				images := x.Zeros(cgotorch.Float32, 2, 3, size, size)
 				for _, training := range []bool{true, false} {
 					nn.SetTraining(m, training)
 					if name == "resnet101" && training {
@@ -142,9 +149,9 @@ func TestOptions_Recompute(t *testing.T) {
 }
 
 func TestForward_DTypesAndShapes(t *testing.T) {
-	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20"} { // bfloat16 is slow on a CPU
+	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20", "googlenet", "squeezenet1_1"} { // bfloat16 is slow on a CPU
 		do(t, func(x *cgotorch.Exec) {
-			m, err := vision.New(x, name, vision.Options{Classes: 7, Channels: 1})
+			m, err := vision.New(x, name, vision.Options{Classes: 7, Channels: 1, NoAux: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,6 +190,13 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		{"mobilenet_v2", vision.Options{Width: -1}, []string{"vision.NewMobileNetV2", "Width is -1"}},
 		{"mobilenet_v2", vision.Options{Width: math.NaN()}, []string{"Width is NaN"}},
 		{"mobilenet_v2", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewMobileNetV2", "Dropout is 1.5"}},
+		{"googlenet", vision.Options{Dropout: cgotorch.Set(-0.5)}, []string{"vision.NewGoogLeNet", "Dropout is -0.5"}},
+		{"googlenet", vision.Options{AuxDropout: cgotorch.Set(1.5)}, []string{"vision.NewGoogLeNet", "AuxDropout is 1.5"}},
+		{"googlenet", vision.Options{TransformInput: true, Channels: 1}, []string{"vision.NewGoogLeNet", "TransformInput", "1 channels"}},
+		{"inception_v3", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewInceptionV3", "Dropout is 1.5"}},
+		{"inception_v3", vision.Options{TransformInput: true, Channels: 4}, []string{"vision.NewInceptionV3", "TransformInput", "4 channels"}},
+		{"squeezenet1_0", vision.Options{Dropout: cgotorch.Set(1.5)}, []string{"vision.NewSqueezeNet1_0", "Dropout is 1.5"}},
+		{"squeezenet1_1", vision.Options{Recompute: -1}, []string{"vision.NewSqueezeNet1_1", "Recompute is -1"}},
 		{"mlp", vision.Options{Dropout: cgotorch.Set(math.NaN())}, []string{"vision.NewMLP", "Dropout NaN"}},
 		{"mlp", vision.Options{Hidden: []int{8, 0}}, []string{"vision.NewMLP", "Hidden [8 0]"}},
 		{"mlp", vision.Options{ImageSize: nn.Size{0, 8}}, []string{"vision.NewMLP", "ImageSize is 0x8"}},
@@ -200,6 +214,69 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 				t.Errorf("%s %+v: got error %q, want %q in it", c.model, c.options, err, part)
 			}
 		}
+	}
+}
+
+func TestGoogLeNet_ForwardAux(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		images := x.Zeros(cgotorch.Float32, 2, 3, 32, 32)
+		heads := func(m *vision.GoogLeNet) int {
+			before := cgotorch.LiveHandles()["tensor"]
+			logits, aux2, aux1 := m.ForwardAux(x, images)
+			n := 0
+			for _, head := range []*cgotorch.Tensor{logits, aux2, aux1} {
+				if head == nil {
+					continue
+				}
+				n++
+				if got := head.String(); got != "float32[2 6]" {
+					t.Errorf("the logits are %s", got)
+				}
+			}
+			if got := cgotorch.LiveHandles()["tensor"] - before; got != n {
+				t.Errorf("%d handles after ForwardAux, want %d", got, n)
+			}
+			return n - 1
+		}
+		m := vision.NewGoogLeNet(x, vision.Options{Classes: 6})
+		defer nn.Close(m)
+		if got := heads(m); got != 2 {
+			t.Errorf("%d heads in training, want 2", got)
+		}
+		nn.SetTraining(m, false)
+		if got := heads(m); got != 0 {
+			t.Errorf("%d heads in evaluation, want none", got)
+		}
+		plain := vision.NewGoogLeNet(x, vision.Options{Classes: 6, NoAux: true})
+		defer nn.Close(plain)
+		if got := heads(plain); got != 0 {
+			t.Errorf("%d heads with NoAux, want none", got)
+		}
+	})
+}
+
+func TestInceptionV3_NoAux(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		m := vision.NewInceptionV3(x, vision.Options{NoAux: true})
+		defer nn.Close(m)
+		if got := nn.CountParameters(m); got != 23834568 {
+			t.Errorf("%d parameters, want 23834568", got)
+		}
+		if _, aux := m.ForwardAux(x, x.Zeros(cgotorch.Float32, 2, 3, 75, 75)); aux != nil {
+			t.Errorf("the logits of an auxiliary head are %v, want none", aux)
+		}
+	})
+}
+
+func TestInceptionV3_SmallImages(t *testing.T) {
+	err := try(t, func(x *cgotorch.Exec) error {
+		m := vision.NewInceptionV3(x, vision.Options{})
+		defer nn.Close(m)
+		m.ForwardAux(x, x.Zeros(cgotorch.Float32, 2, 3, 75, 75))
+		return nil
+	})
+	if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "299x299") {
+		t.Errorf("the auxiliary head of images of 75x75: %v", err)
 	}
 }
 

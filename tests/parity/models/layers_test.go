@@ -25,6 +25,12 @@ var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 	"linear":         func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 5, 3, nn.LinearOptions{}) },
 	"linear_no_bias": func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 5, 3, nn.LinearOptions{NoBias: true}) },
 
+	"linear_truncated": func(x *cgotorch.Exec) nn.Module {
+		m := nn.NewLinear(x, 5, 3, nn.LinearOptions{})
+		nn.TruncatedNormal(x, m.Weight, 0.2, 1.5, -1, 0.75)
+		return m
+	},
+
 	"conv2d": func(x *cgotorch.Exec) nn.Module { return nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}) },
 	"conv2d_rectangular": func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConv2d(x, 3, 4, nn.Size{3, 5}, nn.Conv2dOptions{Stride: nn.Size{2, 1}, Padding: nn.Size{1, 2}})

@@ -45,13 +45,17 @@ def model_fixture(make, images=None):
         return fixture
     x = ramp(*images)
     logits = model(x)
+    logits, *heads = logits if isinstance(logits, tuple) else [logits]
     labels = torch.arange(images[0]) * 3 % logits.shape[1]
     loss = F.cross_entropy(logits, labels)
+    for head in heads:
+        loss = loss + 0.3 * F.cross_entropy(head, labels)
     loss.backward()
     step = max(1, logits.shape[1] // 20)
     fixture |= {
         "images": list(images),
         "logits": [number(v) for v in logits.detach()[:, ::step].flatten()],
+        **({"heads": [[number(v) for v in head.detach()[:, ::step].flatten()] for head in heads]} if heads else {}),
         "loss": number(loss.detach()),
         "gradients": [number(p.grad.double().norm()) for p in model.parameters()],
         "buffers": [digest(b)[1] for b in model.buffers()],
@@ -71,6 +75,14 @@ MODELS = {
     "resnet20_pad": (lambda: ResNet20(pad_shortcut=True), (8, 3, 32, 32)),
     "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(dropout=0.0), (4, 3, 64, 64)),
     "mobilenet_v2_third": (lambda: torchvision.models.mobilenet_v2(width_mult=0.35, dropout=0.3), None),
+    "googlenet": (lambda: torchvision.models.googlenet(init_weights=True, dropout=0.0, dropout_aux=0.0), (4, 3, 64, 64)),
+    "googlenet_plain": (
+        lambda: torchvision.models.googlenet(init_weights=True, aux_logits=False, transform_input=True, dropout=0.0),
+        (4, 3, 64, 64),
+    ),
+    "inception_v3": (lambda: torchvision.models.inception_v3(init_weights=True, dropout=0.0), (3, 3, 299, 299)),
+    "squeezenet1_0": (lambda: torchvision.models.squeezenet1_0(dropout=0.0), (4, 3, 64, 64)),
+    "squeezenet1_1": (lambda: torchvision.models.squeezenet1_1(dropout=0.0), (4, 3, 64, 64)),
     "mlp": (lambda: nn.Sequential(nn.Flatten(), *torchvision.ops.MLP(3 * 16 * 16, [64, 32, 10])), (8, 3, 16, 16)),
 }
 
@@ -82,10 +94,16 @@ def mlp_names(fixture):
         entry[0] = f"{int(position) - 1}.{name}"
 
 
+def truncated(layer, **bounds):
+    nn.init.trunc_normal_(layer.weight, **bounds)
+    return layer
+
+
 # name: module, shape of its input (a tuple) or the input
 LAYERS = {
     "linear": (lambda: nn.Linear(5, 3), (4, 5)),
     "linear_no_bias": (lambda: nn.Linear(5, 3, bias=False), (2, 4, 5)),
+    "linear_truncated": (lambda: truncated(nn.Linear(5, 3), mean=0.2, std=1.5, a=-1, b=0.75), (4, 5)),
     "conv2d": (lambda: nn.Conv2d(3, 4, 3), (2, 3, 7, 8)),
     "conv2d_rectangular": (lambda: nn.Conv2d(3, 4, (3, 5), stride=(2, 1), padding=(1, 2)), (2, 3, 9, 8)),
     "conv2d_dilated": (lambda: nn.Conv2d(2, 3, 3, dilation=(2, 1), bias=False), (2, 2, 9, 8)),

@@ -16,6 +16,7 @@ type modelFixture struct {
 	State      []stateEntry
 	Images     []int64 // shape; without it the model is not run
 	Logits     []float64
+	Heads      [][]float64 // logits of the auxiliary heads; the loss has 0.3 times theirs
 	Loss       float64
 	Gradients  []float64 // norm of each parameter's
 	Buffers    []float64 // sum of magnitudes of each, after the training step
@@ -35,6 +36,11 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		{"resnet20_pad", "resnet20", vision.Options{PadShortcut: true}},
 		{"mobilenet_v2", "mobilenet_v2", vision.Options{Dropout: cgotorch.Set(0.0)}},
 		{"mobilenet_v2_third", "mobilenet_v2", vision.Options{Width: 0.35, Dropout: cgotorch.Set(0.3)}},
+		{"googlenet", "googlenet", vision.Options{Dropout: cgotorch.Set(0.0), AuxDropout: cgotorch.Set(0.0)}},
+		{"googlenet_plain", "googlenet", vision.Options{NoAux: true, TransformInput: true, Dropout: cgotorch.Set(0.0)}},
+		{"inception_v3", "inception_v3", vision.Options{Dropout: cgotorch.Set(0.0)}},
+		{"squeezenet1_0", "squeezenet1_0", vision.Options{Dropout: cgotorch.Set(0.0)}},
+		{"squeezenet1_1", "squeezenet1_1", vision.Options{Dropout: cgotorch.Set(0.0)}},
 		{"mlp", "mlp", vision.Options{ImageSize: nn.Square(16), Hidden: []int{64, 32}}},
 	} {
 		t.Run(c.fixture, func(t *testing.T) {
@@ -104,21 +110,46 @@ func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 		}
 	}
 	images := ramp(x, f.Images...)
-	logits := m.Forward(x, images)
+	logits, heads := forwardAux(x, m, images)
+	if len(heads) != len(f.Heads) {
+		t.Fatalf("%d auxiliary heads, want %d", len(heads), len(f.Heads))
+	}
 	classes := logits.Shape()[1]
 	labels := make([]int64, f.Images[0])
 	for i := range labels {
 		labels[i] = int64(i) * 3 % classes
 	}
 	loss := nn.CrossEntropy(x, logits, cgotorch.FromSlice(x, labels), nn.CrossEntropyOptions{})
+	for _, head := range heads {
+		loss = x.Add(loss, x.MulScalar(nn.CrossEntropy(x, head, cgotorch.FromSlice(x, labels), nn.CrossEntropyOptions{}), 0.3))
+	}
 	x.Backward(loss)
 	near("logits in training", 5e-4, sample(x, logits), f.Logits)
+	for i, head := range heads {
+		near("logits of an auxiliary head", 5e-4, sample(x, head), f.Heads[i])
+	}
 	near("losses", 1e-4, []float64{x.Item(loss)}, []float64{f.Loss})
 	f.checkGradients(t, x, m)
 	f.checkBuffers(t, x, m)
 	nn.SetTraining(m, false)
 	near("logits in evaluation", 1e-4, sample(x, m.Forward(x.NoGrad(), images)), f.Evaluated)
 	near("logits of channels last images", 1e-4, sample(x, m.Forward(x.NoGrad(), x.Contiguous(images, cgotorch.ChannelsLast))), f.Evaluated)
+}
+
+// forwardAux returns the logits of a model and those of its auxiliary heads, in torchvision's order.
+func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits *cgotorch.Tensor, heads []*cgotorch.Tensor) {
+	switch m := m.(type) {
+	case *vision.GoogLeNet:
+		logits, aux2, aux1 := m.ForwardAux(x, images)
+		if aux1 != nil {
+			heads = []*cgotorch.Tensor{aux2, aux1}
+		}
+		return logits, heads
+	case *vision.InceptionV3:
+		logits, aux := m.ForwardAux(x, images)
+		return logits, []*cgotorch.Tensor{aux}
+	}
+	return m.Forward(x, images), nil
 }
 
 func (f *modelFixture) checkGradients(t *testing.T, x *cgotorch.Exec, m nn.Module) {

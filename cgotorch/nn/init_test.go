@@ -1,0 +1,25 @@
+package nn_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Numbers beyond the bounds, infinite ones too, become the bounds.
+func TestTruncatedNormal_Bounds(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) {
+		weight := x.Empty(cgotorch.Float32, 1000)
+		nn.TruncatedNormal(x, weight, 0, 2, -1, 0.5)
+		got := values(x, weight)
+		if low, high := slices.Min(got), slices.Max(got); !(low >= -1 && low < -0.9 && high <= 0.5 && high > 0.4) {
+			t.Errorf("numbers from %v to %v, want them from -1 to 0.5", low, high)
+		}
+		nn.TruncatedNormal(x, weight, 100, 1, -1, 1) // each draw is one of 0
+		if got := values(x, weight); slices.Min(got) != -1 || slices.Max(got) != -1 {
+			t.Errorf("numbers from %v to %v, want -1", slices.Min(got), slices.Max(got))
+		}
+	})
+}

@@ -1,0 +1,131 @@
+package nn_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+func multiply(by float64) nn.Module {
+	return nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, by) })
+}
+
+// doApart is do on a stream that is closed afterwards, and with it those of branches.
+func doApart(t *testing.T, fn func(x *cgotorch.Exec)) {
+	t.Helper()
+	do(t, func(*cgotorch.Exec) {})
+	s, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParallel_Forward(t *testing.T) {
+	maximum := nn.JoinFunc(func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
+		return x.Maximum(branches[0], branches[1])
+	})
+	for name, c := range map[string]struct {
+		join nn.Join
+		want []float32
+	}{
+		"channels": {nil, []float32{2, -4, 3, -6}},
+		"concat":   {nn.Concat(0), []float32{2, -4, 3, -6}},
+		"sum":      {nn.Sum(), []float32{5, -10}},
+		"function": {maximum, []float32{3, -4}},
+	} {
+		for _, schedule := range []nn.Schedule{nn.Fastest, nn.SideBySide, nn.InTurn} {
+			doApart(t, func(x *cgotorch.Exec) {
+				m := nn.NewParallel(multiply(2), multiply(3))
+				m.Join, m.Schedule = c.join, schedule
+				in := cgotorch.FromSlice(x, []float32{1, -2}, 1, 2)
+				before := cgotorch.LiveHandles()["tensor"]
+				out := m.Forward(x, in)
+				if got := cgotorch.LiveHandles()["tensor"] - before; got != 1 {
+					t.Errorf("%s, %q: %d handles after Forward, want 1", name, schedule, got)
+				}
+				if got := values(x, out); !slices.Equal(got, c.want) {
+					t.Errorf("%s, %q: got %v, want %v", name, schedule, got, c.want)
+				}
+			})
+		}
+	}
+}
+
+// What a branch on another stream leaves to be counted later is counted before the branches are joined.
+func TestParallel_BatchNorm_Counts(t *testing.T) {
+	t.Skip("Exec.Parallel joins a branch before what Exec.CountLater has put off there: the count comes behind the join, unordered")
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	doApart(t, func(x *cgotorch.Exec) {
+		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
+		defer nn.Close(norm)
+		m := nn.NewParallel(&nn.Identity{}, norm)
+		m.Schedule = nn.SideBySide
+		m.Forward(x.NoGrad(), x.Ones(cgotorch.Float32, 2, 2, 3, 3))
+		if got := cgotorch.ToSlice[int64](x, norm.NumBatchesTracked); got[0] != 1 {
+			t.Errorf("%d batches were counted, want 1", got[0])
+		}
+	})
+}
+
+func TestParallel_Forward_Refuses(t *testing.T) {
+	forward := func(m *nn.Parallel) func(x *cgotorch.Exec) {
+		return func(x *cgotorch.Exec) { m.Forward(x, x.Zeros(cgotorch.Float32, 1, 1)) }
+	}
+	wantError(t, try(t, forward(&nn.Parallel{})), "nn.Parallel", "no branches")
+	m := nn.NewParallel(multiply(1), multiply(1))
+	m.Schedule = "sideways"
+	wantError(t, try(t, forward(m)), "nn.Parallel", `"sideways"`, "in turn")
+}
+
+// forked holds Parallels in every way.
+type forked struct {
+	nn.Parallel
+	First  *nn.Parallel
+	Value  nn.Parallel
+	Hidden *nn.Parallel   `state:"-"`
+	List   []*nn.Parallel `state:"-"`
+	Parent *forked        `state:"-"`
+	Other  *forked        `state:"-"`
+	Stage  nn.Module
+}
+
+func TestSetSchedule(t *testing.T) {
+	var all []*nn.Parallel
+	parallel := func(branches ...nn.Module) *nn.Parallel {
+		p := nn.NewParallel(branches...)
+		all = append(all, p)
+		return p
+	}
+	other := &forked{First: parallel()}
+	m := &forked{
+		First:  parallel(parallel(), nn.NewSequential(parallel())),
+		Hidden: parallel(&nn.Residual{Body: parallel()}),
+		List:   []*nn.Parallel{nil, parallel()},
+		Other:  other,
+		Stage:  &nn.Sequential{Modules: []nn.Child{{Module: parallel()}}},
+	}
+	m.Branches = []nn.Child{{Module: parallel()}}
+	m.Parent, other.Parent, other.Other = m, m, other
+	all = append(all, &m.Parallel, &m.Value, &other.Parallel, &other.Value)
+	for _, want := range []nn.Schedule{nn.InTurn, nn.SideBySide, nn.Fastest} {
+		nn.SetSchedule(m, want)
+		for i, p := range all {
+			if p.Schedule != want {
+				t.Errorf("Parallel %d has the schedule %q, want %q", i, p.Schedule, want)
+			}
+		}
+	}
+	for _, nothing := range []any{nil, 7, (*nn.Parallel)(nil), &nn.Linear{}} {
+		nn.SetSchedule(nothing, nn.InTurn)
+	}
+}

@@ -1,0 +1,87 @@
+package vision
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// SqueezeNet is the small network of Iandola et al., 2016 ("SqueezeNet: AlexNet-level accuracy with 50x fewer parameters"), as torchvision
+// has it. Images have at least 21x21 pixels in version 1.0 and 17x17 in 1.1; 224x224 is usual.
+type SqueezeNet struct {
+	Features   *nn.Sequential // [N, Channels, H, W] to [N, 512, about H/16, about W/16]
+	Classifier *nn.Sequential // to [N, Classes, 1, 1]
+}
+
+// NewSqueezeNet1_0 makes torchvision's squeezenet1_0: 1,248,424 parameters.
+func NewSqueezeNet1_0(x *cgotorch.Exec, o Options) *SqueezeNet {
+	return newSqueezeNet(x, "vision.NewSqueezeNet1_0", o, 96, 7, []int{16, 16, 32, 0, 32, 48, 48, 64, 0, 64})
+}
+
+// NewSqueezeNet1_1 makes torchvision's squeezenet1_1, of the same accuracy for less than half of the work: 1,235,496 parameters.
+func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
+	return newSqueezeNet(x, "vision.NewSqueezeNet1_1", o, 64, 3, []int{16, 16, 0, 32, 32, 0, 48, 48, 64, 64})
+}
+
+// newSqueezeNet: width and kernel are the first convolution's; fires lists, behind the first pool, the narrow width of each Fire, and 0
+// for a pool. A Fire widens to eight times that.
+func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
+	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
+	return build(x, where, o, 1000, func(b *builder) *SqueezeNet {
+		pool := &nn.MaxPool2d{Kernel: nn.Square(3), Stride: nn.Square(2), CeilMode: true}
+		features := []nn.Module{b.convWith(b.Channels, width, nn.Square(kernel), nn.Conv2dOptions{Stride: nn.Square(2)}), &nn.ReLU{InPlace: true}, pool}
+		in := width
+		for _, narrow := range fires {
+			if narrow == 0 {
+				features = append(features, pool)
+				continue
+			}
+			features = append(features, b.fire(in, narrow, 4*narrow))
+			in = 8 * narrow
+		}
+		last := b.convWith(in, b.Classes, nn.Square(1), nn.Conv2dOptions{})
+		m := &SqueezeNet{
+			Features:   nn.NewSequential(features...),
+			Classifier: nn.NewSequential(&nn.Dropout{P: dropout}, last, &nn.ReLU{InPlace: true}, &nn.AdaptiveAvgPool2d{}),
+		}
+		for _, p := range nn.Parameters(m) {
+			switch {
+			case p == last.Weight:
+				nn.Normal(x, p, 0, 0.01)
+			case p.Dim() == 4:
+				nn.KaimingUniform(x, p, nn.KaimingOptions{})
+			default:
+				nn.Constant(x, p, 0)
+			}
+		}
+		return m
+	})
+}
+
+// Forward maps [N, Channels, H, W] to logits [N, Classes], none of which is negative.
+func (m *SqueezeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	return then(x, m.Features.Forward(x, images), m.Classifier, &nn.Flatten{})
+}
+
+// Fire is a 1x1 convolution that narrows, then a 1x1 and a 3x3 convolution side by side that widen, whose channels are concatenated.
+type Fire struct {
+	Squeeze     *nn.Conv2d
+	nn.Parallel // expand1x1 and expand3x3
+}
+
+// fire makes a Fire with width channels of each kernel.
+func (b *builder) fire(in, narrow, width int) *Fire {
+	expand := func(name string, kernel int) *nn.Sequential {
+		conv := b.convWith(narrow, width, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})
+		return &nn.Sequential{Modules: []nn.Child{{Name: name, Module: conv}, {Module: &nn.ReLU{InPlace: true}}}}
+	}
+	m := &Fire{Squeeze: b.convWith(in, narrow, nn.Square(1), nn.Conv2dOptions{})}
+	m.Branches = unnamed(expand("expand1x1", 1), expand("expand3x3", 3)).Branches
+	return m
+}
+
+// Forward maps [N, in, H, W] to [N, out, H, W].
+func (m *Fire) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	out := m.Squeeze.Forward(x, in)
+	rectify(x, out)
+	return then(x, out, &m.Parallel)
+}
