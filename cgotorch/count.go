@@ -3,6 +3,8 @@ package cgotorch
 // #include "cgotorch.h"
 import "C"
 
+import "slices"
+
 // pendingCounts are tensors that are to be counted up on one stream.
 type pendingCounts struct {
 	x  *Exec
@@ -36,6 +38,29 @@ func (x *Exec) CountLater(t *Tensor) {
 		return
 	}
 	s.counts = append(s.counts, pendingCounts{x.NoGrad().NoAutocast(), []*Tensor{t}})
+}
+
+// handCounts leaves to x what CountLater has put off for a stream that x's stream waits for.
+func (s *scope) handCounts(from *C.ct_stream, x *Exec) {
+	var mine *pendingCounts
+	for i := range s.counts {
+		if s.counts[i].x.c.stream == x.c.stream {
+			mine = &s.counts[i]
+		}
+	}
+	kept := s.counts[:0]
+	for _, p := range s.counts {
+		switch {
+		case p.x.c.stream != from:
+		case mine != nil && !slices.ContainsFunc(p.ts, func(t *Tensor) bool { return slices.Contains(mine.ts, t) }):
+			mine.ts = append(mine.ts, p.ts...)
+			continue
+		default:
+			p.x = x.NoGrad().NoAutocast()
+		}
+		kept = append(kept, p)
+	}
+	s.counts = kept
 }
 
 // count does what CountLater has put off for the stream, nil for all.

@@ -278,6 +278,7 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 			before = older.h
 		}
 		var updated C.int32_t
+		capturesNow.Delete(p.device) // what waits for the end of the capture looks there
 		if err := check(op, C.ct_graph_end(y, h, before, &updated)); err != nil {
 			return err
 		}

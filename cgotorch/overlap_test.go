@@ -20,7 +20,10 @@ type layerCase struct {
 	channelsLast                              bool
 }
 
-func (c layerCase) String() string { return fmt.Sprintf("%+v", struct{ layerCase }{c}) }
+func (c layerCase) String() string {
+	type plain layerCase
+	return fmt.Sprintf("%+v", plain(c))
+}
 
 // randomLayer draws a convolution, or with few dims left to chance.
 func randomLayer(r *rand.Rand) layerCase {
@@ -116,6 +119,11 @@ func TestOverlap_Gradients(t *testing.T) {
 			SetDeterministic(true)
 			defer SetDeterministic(false)
 		}
+		before := TF32()
+		if err := SetTF32(false); err != nil {
+			t.Fatal(err)
+		}
+		defer SetTF32(before)
 		layers := 200
 		if testing.Short() {
 			layers = 60

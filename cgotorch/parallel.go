@@ -89,6 +89,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x)
 			C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil)
+			x.s.handCounts(b.x.c.stream, x)
 		}
 	}()
 	fork := x.Record()
@@ -113,6 +114,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		joined++
 		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(o.Transient || !x.GradEnabled()), &out))
 		results[i+1] = x.s.own(out)
+		x.s.handCounts(b.x.c.stream, x)
 	}
 	return results
 }
