@@ -90,7 +90,7 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 	}
 	defer nn.Close(p)
 	defer in.Close()
-	calls := c.or(1, 100)
+	calls := c.or(1, 20)
 	var sides []side
 	found := "nothing is measured on the CPU"
 	for _, schedule := range schedules {
@@ -115,7 +115,14 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 			})
 		})
 	}
-	values, err := interleave(c.roundsOr(7), sides...)
+	if !c.brief { // blocks of some 5 ms: a GPU at its limit of power runs at one clock after one kind of work and at another after another
+		us, err := sides[0]()
+		if err != nil {
+			return err
+		}
+		calls = max(1, int(5000/us))
+	}
+	values, err := interleave(c.roundsOr(41), sides...)
 	if err != nil {
 		return err
 	}

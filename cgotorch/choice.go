@@ -32,8 +32,11 @@ type ChoiceOptions struct {
 }
 
 // NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
-func NewChoice(o ChoiceOptions) *Choice {
-	c := &Choice{o: o, h: C.ct_choice_new()}
+func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 12) }
+
+// newChoice is NewChoice with so many trials.
+func newChoice(o ChoiceOptions, trials int) *Choice {
+	c := &Choice{o: o, h: C.ct_choice_new(C.int32_t(trials))}
 	runtime.AddCleanup(c, func(h *C.ct_choice) { C.ct_choice_free(h) }, c.h)
 	return c
 }

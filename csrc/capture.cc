@@ -34,19 +34,23 @@ Turns& turns() {
 
 }  // namespace
 
-CaptureTurn::CaptureTurn(c10::Device device) : device_(device) {
+CaptureTurn::CaptureTurn(c10::Device device, bool wait) : device_(device) {
   Turns& all = turns();
   std::unique_lock lock(all.mutex);
   auto& mine = all.of(device);
   if (mine.capturer == ct_thread_id()) throw Failure(CT_NOT_CAPTURABLE, "a capture inside a capture");
+  const auto free = [&] { return mine.capturer == 0 && mine.drawing == 0 && mine.held == 0; };
+  if (!wait && !free()) return;
   ++mine.waiting;
-  all.changed.wait(lock, [&] { return mine.capturer == 0 && mine.drawing == 0 && mine.held == 0; });
+  all.changed.wait(lock, free);
   --mine.waiting;
+  held_ = true;
   mine.capturer = ct_thread_id();
   ++all.captures;
 }
 
 CaptureTurn::~CaptureTurn() {
+  if (!held_) return;
   Turns& all = turns();
   std::vector<std::function<void()>> now;
   {

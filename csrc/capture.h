@@ -14,17 +14,20 @@ namespace ct {
 // Neither does a backward run that may call functions again (csrc/recompute.cc): they would draw on LibTorch's one thread for backwards of the
 // device, which the capture's own backward needs. New ones wait for a capture that waits for its turn; what a backward under way draws does not.
 
-// The calling thread captures on the device, while it lives: waits for its turn, and for what draws just now. Throws
-// CT_NOT_CAPTURABLE where the thread captures there already.
+// The calling thread captures on the device, while it lives: waits for its turn, and for what draws just now; without wait it does not, and
+// may not have it. Throws CT_NOT_CAPTURABLE where the thread captures there already.
 class CaptureTurn {
  public:
-  explicit CaptureTurn(c10::Device device);
+  explicit CaptureTurn(c10::Device device, bool wait = true);
   ~CaptureTurn();
   CaptureTurn(const CaptureTurn&) = delete;
   CaptureTurn& operator=(const CaptureTurn&) = delete;
 
+  bool held() const { return held_; }
+
  private:
   const c10::Device device_;
+  bool held_ = false;
 };
 
 // Draws random numbers of the device, while it lives: waits for a capture that the stream is no part of, and throws CT_NOT_CAPTURABLE

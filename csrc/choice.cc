@@ -18,12 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // How many streams of a process run without sharing one of the device's queues.
 int hardware_queues() {
   const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -32,6 +26,12 @@ int hardware_queues() {
 }
 
 }  // namespace
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 Trial Choice::begin(const ct_stream& stream, const std::string& key, bool graph, int streams) {
   Trial trial;
@@ -43,7 +43,7 @@ Trial Choice::begin(const ct_stream& stream, const std::string& key, bool graph,
   if (!entry.decided && !capturing) decide(of, entry, /*wait=*/false);
   trial.second = entry.second;
   trial.open = !entry.decided;
-  if (entry.decided || capturing || entry.begun == kTrials) return trial;
+  if (entry.decided || capturing || entry.begun == trials_) return trial;
   trial.second = entry.begun % 2 == 1;
   trial.measured = true;
   trial.key = of;
@@ -74,7 +74,7 @@ bool Choice::end(Trial& trial, const ct_stream& stream) {
 
 void Choice::decide(const Key& key, Entry& entry, bool wait) {
   if (entry.decided) return;  // by another goroutine
-  wait = wait && entry.begun == kTrials;
+  wait = wait && entry.begun == trials_;
   auto sample = entry.pending.begin();
   for (; sample != entry.pending.end(); ++sample) {
     if (wait) cuda().synchronize_event(sample->end->native);
@@ -84,15 +84,17 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
     if (sample->slept > 0 && sample->host > sample->slept) ++entry.waited;
   }
   entry.pending.erase(entry.pending.begin(), sample);
-  if (entry.begun < kTrials || !entry.pending.empty()) return;
+  if (entry.begun < trials_ || !entry.pending.empty()) return;
   if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // the work has failed meanwhile
     entry = Entry{};
     return;
   }
   // In the first call of each way libraries choose and load.
   const auto warmed = [](const std::vector<double>& all) { return std::vector<double>(all.begin() + kWarm / 2, all.end()); };
-  const double first = median(warmed(entry.device[0])), second = median(warmed(entry.device[1]));
-  const double host = median(warmed(entry.host[1]));
+  settle(key, entry, median(warmed(entry.device[0])), median(warmed(entry.device[1])), median(warmed(entry.host[1])));
+}
+
+void Choice::settle(const Key& key, Entry& entry, double first, double second, double host) {
   // Where they are about equal, the plain way needs fewer streams and less memory.
   entry.second = second < 0.99 * first;
   entry.decided = true;
@@ -104,11 +106,24 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   d.second_us = second;
   d.host_us = host;
   if (entry.second) d.why = CT_FASTER;
-  else if (2 * entry.waited > kTrials) d.why = CT_HIDDEN_WAIT;
+  else if (2 * entry.waited > trials_) d.why = CT_HIDDEN_WAIT;
   else if (!key.first && host > 0.8 * second) d.why = CT_LAUNCH_BOUND;
   else if (entry.streams > hardware_queues()) d.why = CT_SHARED_QUEUE;
   else d.why = CT_FILLS_DEVICE;
   decisions_.push_back(d);
+}
+
+bool Choice::decided(const std::string& key, bool graph) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find({graph, key});
+  return entry != entries_.end() && entry->second.decided;
+}
+
+void Choice::settle(const std::string& key, bool graph, double first, double second) {
+  const std::lock_guard lock(mutex_);
+  const Key of{graph, key};
+  Entry& entry = entries_[of];
+  if (!entry.decided) settle(of, entry, first, second, 0);
 }
 
 bool Choice::open(bool graph) {
@@ -133,7 +148,7 @@ struct ct_trial {
 
 extern "C" {
 
-ct_choice* ct_choice_new(void) noexcept { return new (std::nothrow) ct_choice; }
+ct_choice* ct_choice_new(int32_t trials) noexcept { return new (std::nothrow) ct_choice(static_cast<size_t>(std::max(4, trials))); }
 void ct_choice_free(ct_choice* choice) noexcept { delete choice; }
 
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out,

@@ -22,6 +22,9 @@
 
 namespace ct {
 
+// The middle one of some values.
+double median(std::vector<double> values);
+
 // One call of the work. The caller does it that way and, where it is measured, calls Choice::end.
 struct Trial {
   bool second = false;  // the way
@@ -35,18 +38,22 @@ struct Trial {
 
 class Choice {
  public:
+  explicit Choice(size_t trials) : trials_(trials) {}
   // key: what the decision is for. graph: the work is the rehearsal or the capture of a graph. streams: used by the second way. A capture
   // and the CPU measure nothing.
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Of a trial that is measured. Whether nothing is decided yet. Waits for the device where it was the last one for a graph.
   bool end(Trial& trial, const ct_stream& stream);
+  // Whether that is decided; and to decide it, by times in microseconds that the caller has measured in its own way.
+  bool decided(const std::string& key, bool graph);
+  void settle(const std::string& key, bool graph, double first, double second);
   // Whether trials are under way.
   bool open(bool graph);
   // The next decision that was not taken yet.
   bool take(ct_decision* out);
 
  private:
-  static constexpr size_t kWarm = 2, kTrials = 12;  // both ways in turn; the first ones are not measured by
+  static constexpr size_t kWarm = 2;  // of the trials, the first ones, which go both ways like the others but are not measured by
   struct Sample {
     bool second;
     std::unique_ptr<const ct_event> begin, end;
@@ -62,7 +69,9 @@ class Choice {
   };
   using Key = std::pair<bool, std::string>;
   void decide(const Key& key, Entry& entry, bool wait);
+  void settle(const Key& key, Entry& entry, double first, double second, double host);
 
+  const size_t trials_;
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
   std::vector<ct_decision> decisions_;
@@ -72,5 +81,6 @@ class Choice {
 }  // namespace ct
 
 struct ct_choice {
+  explicit ct_choice(size_t trials) : choice(trials) {}
   ct::Choice choice;
 };
