@@ -195,7 +195,7 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 	if !eager {
 		g.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			return []*cgotorch.Tensor{l.step(x, in[0], in[1])}
-		}, cgotorch.CapturedOptions{InPlace: true})
+		}, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
 	}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
 		images := x.Randn(cgotorch.Float32, int64(batch), 3, 224, 224)

@@ -165,6 +165,9 @@ func fail(code int, err error) {
 	os.Exit(code)
 }
 
+// tell prints what a Captured, a Choice or an Overlap has to say.
+func (c *config) tell(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
+
 // or is the number a benchmark takes, or the one for a brief run.
 func (c *config) or(brief, number int) int {
 	if c.brief {

@@ -94,7 +94,7 @@ func overlapRow(c *config, s switches, batch int64, emit func(row)) error {
 			v.grad.Close()
 		}
 	}()
-	overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{})
+	overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{Log: c.tell})
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func overlapRow(c *config, s switches, batch int64, emit func(row)) error {
 	}
 	var sides []side
 	for _, fn := range []func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor{work(false, nil), work(true, nil), work(true, overlap)} {
-		captured := cgotorch.NewCaptured(fn, cgotorch.CapturedOptions{InPlace: true})
+		captured := cgotorch.NewCaptured(fn, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
 		defer captured.Close()
 		run := func() error {
 			return stream.Do(func(x *cgotorch.Exec) error { captured.Run(x); return nil })
@@ -149,7 +149,7 @@ func benchOverlapStep(c *config, emit func(row)) error {
 		return err
 	}
 	batch := c.or(2, 32)
-	overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{})
+	overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{Log: c.tell})
 	if err != nil {
 		return err
 	}

@@ -57,14 +57,14 @@ Trial Choice::begin(const ct_stream& stream, const std::string& key, bool graph,
     sleep(stream, static_cast<int64_t>(trial.slept * 1e3));
   }
   ++entry.begun;
-  trial.begin.reset(record(stream, /*timing=*/true));
+  trial.begin = std::make_shared<const Recording>(stream, /*timing=*/true);
   trial.host_begin = Clock::now();
   return trial;
 }
 
 bool Choice::end(Trial& trial, const ct_stream& stream) {
   const double host = microseconds(Clock::now() - trial.host_begin);
-  std::unique_ptr<const ct_event> end(record(stream, /*timing=*/true));
+  auto end = std::make_shared<const Recording>(stream, /*timing=*/true);
   const std::lock_guard lock(mutex_);
   Entry& entry = entries_[trial.key];
   entry.pending.push_back({trial.second, std::move(trial.begin), std::move(end), host, trial.slept});
@@ -78,7 +78,7 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   auto sample = entry.pending.begin();
   for (; sample != entry.pending.end(); ++sample) {
     if (wait) cuda().synchronize_event(sample->end->native);
-    if (!sample->end->recording->done()) break;
+    if (!sample->end->done()) break;
     entry.device[sample->second].push_back(1e3 * cuda().elapsed(sample->begin->native, sample->end->native));
     entry.host[sample->second].push_back(sample->host);
     if (sample->slept > 0 && sample->host > sample->slept) ++entry.waited;

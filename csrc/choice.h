@@ -31,7 +31,7 @@ struct Trial {
   bool open = false;    // nothing is decided yet
   bool measured = false;
   std::pair<bool, std::string> key;
-  std::unique_ptr<const ct_event> begin;
+  std::shared_ptr<const Recording> begin;
   std::chrono::steady_clock::time_point host_begin;
   double slept = 0;  // microseconds of the kernel ahead
 };
@@ -56,7 +56,7 @@ class Choice {
   static constexpr size_t kWarm = 2;  // of the trials, the first ones, which go both ways like the others but are not measured by
   struct Sample {
     bool second;
-    std::unique_ptr<const ct_event> begin, end;
+    std::shared_ptr<const Recording> begin, end;
     double host, slept;
   };
   struct Entry {

@@ -84,15 +84,15 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
       }
       graphs[way]->end(nullptr);
     }
-    std::vector<std::unique_ptr<const ct_event>> marks;
+    std::vector<std::unique_ptr<const Recording>> marks;
     sleep(o.main, 500'000);
     for (int i = 0; i < kLaunches; ++i) {
       for (const auto& graph : graphs) {
-        marks.emplace_back(record(o.main, /*timing=*/true));
+        marks.push_back(std::make_unique<const Recording>(o.main, /*timing=*/true));
         graph->launch();
       }
     }
-    marks.emplace_back(record(o.main, /*timing=*/true));
+    marks.push_back(std::make_unique<const Recording>(o.main, /*timing=*/true));
     cuda().synchronize_event(marks.back()->native);
     for (size_t i = 2; i + 1 < marks.size(); ++i) {  // but the first launches
       times[i % 2].push_back(1e3 * cuda().elapsed(marks[i]->native, marks[i + 1]->native) / kRepeats);
@@ -101,6 +101,7 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
     times[0].clear();  // such as for want of memory
   }
   cuda().free_graph_pool(device.index(), pool);
+  cuda().empty_graph_pool(pool);  // each layer has one, and nobody else would ask for its memory before memory is short
   if (!times[0].empty()) o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
 }
 
@@ -172,9 +173,7 @@ Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, 
   key << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
   if (transposed) key << " output padding " << output_padding;
   if (mask[2]) key << " bias";
-  // Once, and not on each of the streams.
-  const at::Tensor dense = grad.contiguous(input.suggest_memory_format());
-  return overlapped(o, key.str(), mask, [&](const Mask& wanted) { return native(dense, wanted); });
+  return overlapped(o, key.str(), mask, [&](const Mask& wanted) { return native(grad, wanted); });
 }
 
 class Silence final : public c10::WarningHandler {
