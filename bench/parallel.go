@@ -51,17 +51,14 @@ func sections(c *config) []section {
 
 // benchParallel compares branches side by side, and as a Choice has them, with one after another, in one process, captured.
 func benchParallel(c *config, emit func(row)) error {
-	for _, s := range []switches{{}, {benchmark: true}} { // by itself cuDNN takes other kernels than those that it finds the fastest alone
-		if err := s.set(); err != nil {
-			return err
-		}
-		for _, of := range sections(c) {
-			if s.benchmark && (len(of.shape) != 4 || !c.device.IsCUDA()) {
-				continue // it is about convolutions
-			}
-			if err := sectionRows(c, s, of, emit); err != nil {
-				return fmt.Errorf("%s: %w", of.name, err)
-			}
+	// With its benchmark cuDNN takes other kernels, and other ones in each process.
+	var s switches
+	if err := s.set(); err != nil {
+		return err
+	}
+	for _, of := range sections(c) {
+		if err := sectionRows(c, s, of, emit); err != nil {
+			return fmt.Errorf("%s: %w", of.name, err)
 		}
 	}
 	return nil
@@ -134,11 +131,7 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 		if i == 0 {
 			continue
 		}
-		benchmark := ""
-		if s.benchmark {
-			benchmark = "/cudnn-benchmark"
-		}
-		r := against(fmt.Sprintf("parallel/%s/branches=%d%s/%s", of.name, of.branches, benchmark, name), values[i].median(), "us", "one after another", values[0].median(), lower,
+		r := against(fmt.Sprintf("parallel/%s/branches=%d/%s", of.name, of.branches, name), values[i].median(), "us", "one after another", values[0].median(), lower,
 			fmt.Sprintf("captured, %v, ours %v; one after another %v; %s; %v; found: %s", dtype, values[i], values[0], c.settings(), s, found))
 		r.Ratio = ratioOf(ratios(values[0], values[i]).median(), 1)
 		emit(r)

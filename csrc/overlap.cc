@@ -61,6 +61,8 @@ Gradients beside(const Overlapping& o, Data&& data, Weights&& weights) {
   return {std::move(of_input), std::move(std::get<1>(rest)), std::move(std::get<2>(rest))};
 }
 
+bool may_compare_graphs(const Overlapping& o) { return o.main.device.is_cuda() && !in_capture(o.main) && !checker::is_on(); }
+
 // Finds out which way a layer's gradients are faster in a graph, in the rehearsal of one, from two small graphs: what is enqueued piece by
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
 // that they can be run as often as it takes.) Waits for the device. Where it cannot, nothing is decided.
@@ -68,7 +70,6 @@ template <typename Both>
 void compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, Both&& both) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
-  if (in_capture(o.main) || checker::is_on()) return;
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return;
   const auto pool = cuda().new_graph_pool(device.index());
@@ -118,7 +119,11 @@ Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& m
     if (overlap.always) second = !overlap.seen.insert(key).second;
   }
   if (!overlap.always && !known_short) {
-    if (o->graph && o->main.device.is_cuda() && !overlap.choice.choice.decided(key, true)) compare_graphs(*o, key, mask, both);
+    if (o->graph && may_compare_graphs(*o) && !overlap.choice.choice.decided(key, true)) {
+      Gradients found = both(mask);  // libraries choose in it, which a capture forbids
+      compare_graphs(*o, key, mask, both);
+      return found;
+    }
     trial.emplace(overlap.choice.choice.begin(o->main, key, o->graph, 2));
     second = trial->second;
   }
