@@ -360,7 +360,7 @@ func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
 		c.log("side by side is not compared with the plain way: %v", err)
 		return
 	}
-	s.plain = &plainGraph{graph: plain, out: out, choice: newChoice(ChoiceOptions{}, 42)}
+	s.plain = &plainGraph{graph: plain, out: out, choice: newChoice(ChoiceOptions{}, 42, 0.003)}
 }
 
 // keepFaster ends the comparison of the shape's two graphs.

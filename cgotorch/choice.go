@@ -32,11 +32,11 @@ type ChoiceOptions struct {
 }
 
 // NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
-func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 12) }
+func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 12, 0.01) }
 
-// newChoice is NewChoice with so many trials.
-func newChoice(o ChoiceOptions, trials int) *Choice {
-	c := &Choice{o: o, h: C.ct_choice_new(C.int32_t(trials))}
+// newChoice is NewChoice with so many trials, and a share of the time that the second way has to save.
+func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
+	c := &Choice{o: o, h: C.ct_choice_new(C.int32_t(trials), C.double(gain))}
 	runtime.AddCleanup(c, func(h *C.ct_choice) { C.ct_choice_free(h) }, c.h)
 	return c
 }

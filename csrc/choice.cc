@@ -96,7 +96,7 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
 
 void Choice::settle(const Key& key, Entry& entry, double first, double second, double host) {
   // Where they are about equal, the plain way needs fewer streams and less memory.
-  entry.second = second < 0.99 * first;
+  entry.second = second < (1 - gain_) * first;
   entry.decided = true;
   ct_decision d{};
   std::strncpy(d.key, key.second.c_str(), sizeof(d.key) - 1);
@@ -148,7 +148,7 @@ struct ct_trial {
 
 extern "C" {
 
-ct_choice* ct_choice_new(int32_t trials) noexcept { return new (std::nothrow) ct_choice(static_cast<size_t>(std::max(4, trials))); }
+ct_choice* ct_choice_new(int32_t trials, double gain) noexcept { return new (std::nothrow) ct_choice(static_cast<size_t>(std::max(4, trials)), gain); }
 void ct_choice_free(ct_choice* choice) noexcept { delete choice; }
 
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out,

@@ -38,7 +38,7 @@ struct Trial {
 
 class Choice {
  public:
-  explicit Choice(size_t trials) : trials_(trials) {}
+  Choice(size_t trials, double gain) : trials_(trials), gain_(gain) {}
   // key: what the decision is for. graph: the work is the rehearsal or the capture of a graph. streams: used by the second way. A capture
   // and the CPU measure nothing.
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
@@ -72,6 +72,7 @@ class Choice {
   void settle(const Key& key, Entry& entry, double first, double second, double host);
 
   const size_t trials_;
+  const double gain_;  // share of the first way's time
   std::mutex mutex_;
   std::map<Key, Entry> entries_;
   std::vector<ct_decision> decisions_;
@@ -81,6 +82,6 @@ class Choice {
 }  // namespace ct
 
 struct ct_choice {
-  explicit ct_choice(size_t trials) : choice(trials) {}
+  ct_choice(size_t trials, double gain) : choice(trials, gain) {}
   ct::Choice choice;
 };

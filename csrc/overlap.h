@@ -44,7 +44,7 @@ class OverlapScope {
 struct ct_overlap {
   explicit ct_overlap(int32_t always) : always(always != 0) {}
   const bool always;
-  ct_choice choice{12};
+  ct_choice choice{12, 0.01};
   std::mutex mutex;
   std::set<std::string> seen;    // layers, always: those that have run once, so that libraries have chosen
   std::set<std::string> beside;  // layers that have run side by side
