@@ -139,6 +139,24 @@ func overlapRow(c *config, s switches, batch int64, emit func(row)) error {
 			len(convs), dtype, beside, serial, overlap.Stats(), c.settings(), s))
 	r.Ratio = ratioOf(ratios(serial, beside).median(), 1)
 	emit(r)
+	var alone, chosen float64
+	kinds := 0
+	for _, d := range overlap.Decisions() {
+		if !d.Graph {
+			continue
+		}
+		kinds++
+		alone += d.Serial.Seconds() * 1e6
+		if d.Parallel {
+			chosen += d.Beside.Seconds() * 1e6
+		} else {
+			chosen += d.Serial.Seconds() * 1e6
+		}
+	}
+	if kinds > 0 {
+		emit(against(fmt.Sprintf("overlap/layers/resnet50/batch=%d", batch), chosen, "us", "on one stream", alone, lower,
+			fmt.Sprintf("sum over %d kinds of layers, each by itself, four times in a graph, as the Overlap has measured them; %s; %v", kinds, c.settings(), s)))
+	}
 	return nil
 }
 

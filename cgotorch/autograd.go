@@ -28,7 +28,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	if o.Overlap != nil && !(x.s.graph != nil && x.s.graph.plain) {
 		x.overlap("Exec.Backward", o.Overlap, func(side *C.ct_stream) {
 			x.differentiated("Exec.Backward", C.ct_backward_overlapping(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph),
-				o.Overlap.h, side, cbool(x.s.graph != nil)), roots)
+				o.Overlap.h, side, x.s.graph.poolHandle()), roots)
 		})
 		return
 	}

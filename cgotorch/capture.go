@@ -149,6 +149,14 @@ func (x *Exec) DependsOn(changed func() string) {
 	}
 }
 
+// poolHandle is where its memory comes from; NULL for none.
+func (g *graphWork) poolHandle() *C.ct_graph_pool {
+	if g == nil {
+		return nil
+	}
+	return g.pool.h
+}
+
 // graphWork is what a scope's operators are for, whose work is captured, is the rehearsal of a capture, or what a graph does without one.
 type graphWork struct {
 	pool      *GraphPool

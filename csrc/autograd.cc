@@ -48,9 +48,9 @@ ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gra
 }
 
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
-                                   ct_overlap* overlap, const ct_stream* side, int32_t graph) noexcept {
+                                   ct_overlap* overlap, const ct_stream* side, ct_graph_pool* pool) noexcept {
   return ct::executed(without_autocast(x), [&] {
-    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, ct::deref(side, "side"), graph != 0);
+    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, ct::deref(side, "side"), pool);
     backward(roots, grads, count, retain_graph, *x.stream);
   });
 }

@@ -153,7 +153,6 @@ class Backend final : public CudaBackend {
 
   c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) override { return ct::new_graph_pool(device); }
   void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept override { ct::free_graph_pool(device, pool); }
-  void empty_graph_pool(c10::MempoolId_t pool) noexcept override { ct::empty_graph_pool(pool); }
   void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void*)> of) override {
     ct::enter_graph_pool(device, pool, std::move(of));
   }

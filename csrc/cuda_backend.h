@@ -103,8 +103,6 @@ class CudaBackend {
   // Memory of the device that graphs share; freed when the last graph and tensor in it are gone.
   virtual c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) = 0;
   virtual void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept = 0;
-  // Gives what is cached of a pool that was freed back to the device at once, and waits for that.
-  virtual void empty_graph_pool(c10::MempoolId_t pool) noexcept = 0;
   // From here to leave, memory allocated for the streams that of names comes from the pool.
   virtual void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void* native)> of) = 0;
   virtual void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept = 0;

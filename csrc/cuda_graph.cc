@@ -207,13 +207,6 @@ void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   }
 }
 
-void empty_graph_pool(c10::MempoolId_t pool) noexcept {
-  try {
-    allocator::emptyCache(pool);
-  } catch (...) {  // on a lost device
-  }
-}
-
 void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void*)> of) {
   allocator::beginAllocateToPool(device, pool, [of = std::move(of)](cudaStream_t stream) { return of(stream); });
 }

@@ -23,6 +23,28 @@ bool ct_graph_pool::has(void* stream) const {
   return streams_.count(stream) > 0;
 }
 
+void ct_graph_pool::enter() {
+  ct::cuda().enter_graph_pool(device.index(), id, [this](void* stream) { return has(stream); });
+  entered_ = true;
+}
+
+void ct_graph_pool::leave() noexcept {
+  ct::cuda().leave_graph_pool(device.index(), id);
+  entered_ = false;
+}
+
+ct_graph_pool::Outside::Outside(ct_graph_pool& pool) : pool_(pool), was_inside_(pool.entered_) {
+  if (was_inside_) pool_.leave();
+}
+
+ct_graph_pool::Outside::~Outside() {
+  if (!was_inside_) return;
+  try {
+    pool_.enter();
+  } catch (...) {  // without memory: what follows is LibTorch's own pool's
+  }
+}
+
 ct_graph::ct_graph(c10::Device device) : device(device), graph(ct::cuda().new_graph(device.index())) { ++ct::live().graphs; }
 
 ct_graph::~ct_graph() {
@@ -83,14 +105,14 @@ ct_status* ct_graph_pool_add(ct_graph_pool* pool, const ct_stream* stream) noexc
 
 ct_status* ct_graph_pool_enter(ct_graph_pool* pool) noexcept {
   return ct::guarded(device_of(pool), [&] {
-    const ct_graph_pool& p = ct::deref(pool, "pool");
+    ct_graph_pool& p = ct::deref(pool, "pool");
     ct::require(p.device);
-    ct::cuda().enter_graph_pool(p.device.index(), p.id, [&p](void* stream) { return p.has(stream); });
+    p.enter();
   });
 }
 
 void ct_graph_pool_leave(ct_graph_pool* pool) noexcept {
-  if (pool != nullptr) ct::cuda().leave_graph_pool(pool->device.index(), pool->id);
+  if (pool != nullptr) pool->leave();
 }
 
 ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) noexcept {

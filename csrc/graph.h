@@ -20,8 +20,25 @@ struct ct_graph_pool {
   const c10::MempoolId_t id;
   void add(void* stream);             // a cudaStream_t
   bool has(void* stream) const;
+  // From here to leave, memory for its streams comes from the pool.
+  void enter();
+  void leave() noexcept;
+
+  // Left, if it had been entered, while it lives.
+  class Outside {
+   public:
+    explicit Outside(ct_graph_pool& pool);
+    ~Outside();
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+   private:
+    ct_graph_pool& pool_;
+    const bool was_inside_;
+  };
 
  private:
+  bool entered_ = false;
   mutable std::mutex mutex_;
   std::unordered_set<void*> streams_;
 };

@@ -21,6 +21,7 @@
 #include "device.h"
 #include "event.h"
 #include "exec.h"
+#include "graph.h"
 #include "sleep.h"
 
 namespace ct {
@@ -61,7 +62,7 @@ Gradients beside(const Overlapping& o, Data&& data, Weights&& weights) {
   return {std::move(of_input), std::move(std::get<1>(rest)), std::move(std::get<2>(rest))};
 }
 
-bool may_compare_graphs(const Overlapping& o) { return o.main.device.is_cuda() && !in_capture(o.main) && !checker::is_on(); }
+bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
 
 // Finds out which way a layer's gradients are faster in a graph, in the rehearsal of one, from two small graphs: what is enqueued piece by
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
@@ -72,13 +73,13 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return;
-  const auto pool = cuda().new_graph_pool(device.index());
+  const ct_graph_pool::Outside outside(*o.pool);  // a rehearsal is inside, and a capture into it would be refused
   std::vector<double> times[2];
   try {
     std::unique_ptr<CudaGraph> graphs[2];
     for (const int way : {0, 1}) {
       graphs[way] = cuda().new_graph(device.index());
-      graphs[way]->begin(pool);
+      graphs[way]->begin(o.pool->id);
       for (int i = 0; i < kRepeats; ++i) {
         if (way == 0) (void)both(mask);
         else (void)beside(o, both, [&] { return both(Mask{false, mask[1], mask[2]}); });
@@ -101,8 +102,6 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
   } catch (const std::exception&) {
     times[0].clear();  // such as for want of memory
   }
-  cuda().free_graph_pool(device.index(), pool);
-  cuda().empty_graph_pool(pool);  // each layer has one, and nobody else would ask for its memory before memory is short
   if (!times[0].empty()) o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
 }
 
@@ -119,12 +118,14 @@ Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& m
     if (overlap.always) second = !overlap.seen.insert(key).second;
   }
   if (!overlap.always && !known_short) {
-    if (o->graph && may_compare_graphs(*o) && !overlap.choice.choice.decided(key, true)) {
+    if (may_compare_graphs(*o) && !overlap.choice.choice.decided(key, true)) {
       Gradients found = both(mask);  // libraries choose in it, which a capture forbids
       compare_graphs(*o, key, mask, both);
+      const std::lock_guard lock(overlap.mutex);
+      ++overlap.calls_serial;
       return found;
     }
-    trial.emplace(overlap.choice.choice.begin(o->main, key, o->graph, 2));
+    trial.emplace(overlap.choice.choice.begin(o->main, key, o->pool != nullptr, 2));
     second = trial->second;
   }
   std::optional<Gradients> found;
@@ -204,8 +205,8 @@ void install() {
 
 const Overlapping* Overlapping::current() noexcept { return static_cast<const Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
 
-OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, bool graph)
-    : info_(kKind, std::make_shared<Overlapping>(overlap, main, side, graph)) {}
+OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool)
+    : info_(kKind, std::make_shared<Overlapping>(overlap, main, side, pool)) {}
 
 }  // namespace ct
 

@@ -18,8 +18,8 @@ namespace ct {
 // One backward's leave to use a side stream. LibTorch hands it to the threads that run the backward's nodes, as a Watch.
 class Overlapping final : public c10::DebugInfoBase {
  public:
-  Overlapping(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, bool graph)
-      : overlap(overlap), main(main), side(side), graph(graph) {}
+  Overlapping(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool)
+      : overlap(overlap), main(main), side(side), pool(pool) {}
 
   // That of the backward that the calling thread runs a node of, or NULL.
   static const Overlapping* current() noexcept;
@@ -27,13 +27,13 @@ class Overlapping final : public c10::DebugInfoBase {
   ct_overlap& overlap;
   const ct_stream& main;
   const ct_stream& side;  // waits for main already; main waits for it behind the backward
-  const bool graph;       // a graph's work, or its rehearsal
+  ct_graph_pool* const pool;  // of the graph whose capture, or rehearsal, this is; NULL for none
 };
 
 // Leave for the calling thread's backward, while it lives.
 class OverlapScope {
  public:
-  OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, bool graph);
+  OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool);
 
  private:
   const c10::DebugInfoGuard info_;

@@ -512,9 +512,9 @@ void ct_overlap_free(ct_overlap* overlap) CT_NOEXCEPT; /* no backward uses it */
 ct_choice* ct_overlap_choice(ct_overlap* overlap /* borrowed */) CT_NOEXCEPT;
 ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) CT_NOEXCEPT;
 /* ct_backward with that leave. side waits for the exec's stream already, and nothing else runs on it; the exec's stream is to wait for it
- * afterwards, also where this fails. graph: as in ct_choice_begin. */
+ * afterwards, also where this fails. pool: of the graph whose capture, or rehearsal, this is, which may wait for the device; or NULL. */
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
-                                   ct_overlap* overlap, const ct_stream* side, int32_t graph) CT_NOEXCEPT;
+                                   ct_overlap* overlap, const ct_stream* side, ct_graph_pool* pool) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 
