@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// Overlap has a backward run the two halves of a convolution's, the gradient of its input and that of its weights and bias, side by side on two
+// Overlap has a backward run the two halves of a convolution's, or a linear layer's, the gradient of its input and that of its weights and bias, side by side on two
 // streams: the first on a side stream, the others on the Exec's, joined by events. One of them often leaves a part of the device empty, most
 // of all with small batches. Gradients are the same to the bit where the operators are deterministic. It is given to
 // [BackwardOptions]:
@@ -17,7 +17,7 @@ import (
 //
 // For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones. A layer
 // for which memory runs out on the way runs on one stream from then on. Convolutions of one to three dimensions, transposed, grouped and dilated ones
-// take part; gradients that are differentiated again, and layers inside branches of [Exec.Parallel], do not. The CPU has no two streams that run at once,
+// take part, and linear layers of at least one row; gradients that are differentiated again, and layers inside branches of [Exec.Parallel], do not. The CPU has no two streams that run at once,
 // so there only Always has an effect, for tests.
 //
 // An Overlap may be used from any goroutine.
@@ -40,8 +40,9 @@ type OverlapStats struct {
 	ShortOfMemory int // layers that went back to one stream because memory ran out
 }
 
-// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. The first one of a process puts a function of
-// the library's in the place of LibTorch's aten::convolution_backward; without an Overlap that calls LibTorch's.
+// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. The first one of a process puts functions of
+// the library's in the place of LibTorch's for aten::convolution_backward and for the gradients of aten::linear; without an Overlap they do
+// what LibTorch's do. A linear layer takes part whose forward ran after that.
 func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := ready(); err != nil {
 		return nil, err

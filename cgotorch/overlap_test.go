@@ -321,3 +321,89 @@ func TestOverlap_Captured(t *testing.T) {
 		}
 	})
 }
+
+// Linear layers: on two streams, on one, and LibTorch's own products give the same bits; under autocast too.
+func TestOverlap_Linear(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			overlap := newOverlap(t, OverlapOptions{Always: true})
+			r := rand.New(rand.NewPCG(3, 4))
+			const layers = 40
+			for i := range layers {
+				in, out := int64(1+r.IntN(9)), int64(1+r.IntN(9))
+				shape := []int64{int64(1 + r.IntN(5)), in}
+				if r.IntN(2) == 0 {
+					shape = append([]int64{int64(1 + r.IntN(3))}, shape...)
+				}
+				withBias, autocast := r.IntN(2) == 0, r.IntN(3) == 0
+				gradients := func(x *Exec, o BackwardOptions, plain bool) (all [][]float32) {
+					seed(t)
+					leaves := []*Tensor{x.Randn(Float32, shape...), x.Randn(Float32, out, in), x.Randn(Float32, out)}
+					for _, l := range leaves {
+						if err := l.SetRequiresGrad(true); err != nil {
+							t.Fatal(err)
+						}
+					}
+					y := x
+					if autocast {
+						y = x.Autocast(BFloat16)
+					}
+					bias := leaves[2]
+					if !withBias {
+						bias = nil
+						leaves = leaves[:2]
+					}
+					var result *Tensor
+					if plain {
+						rows := x.Reshape(leaves[0], -1, in)
+						if result = y.MatMul(rows, x.Transpose(leaves[1], 0, 1)); bias != nil {
+							result = y.Call("aten::addmm", bias, rows, x.Transpose(leaves[1], 0, 1), 1, 1)[0].(*Tensor)
+						}
+						result = x.Reshape(result, append(slices.Clone(shape[:len(shape)-1]), out)...)
+					} else {
+						result = y.Linear(leaves[0], leaves[1], bias)
+					}
+					o.Grads = []*Tensor{x.To(x.Randn(Float32, result.Shape()...), result.DType())}
+					x.BackwardWith(o, result)
+					for _, l := range leaves {
+						all = append(all, ToSlice[float32](x, l.Grad()))
+					}
+					return all
+				}
+				if err := s.Do(func(x *Exec) error {
+					want := gradients(x, BackwardOptions{}, true)
+					for k, o := range []BackwardOptions{{}, {Overlap: overlap}, {Overlap: overlap}} {
+						if got := gradients(x, o, false); !slices.EqualFunc(got, want, slices.Equal) {
+							t.Errorf("layer %d, %v by %d, bias %v, autocast %v, form %d: %v, want %v", i, shape, out, withBias, autocast, k, got, want)
+						}
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if stats := overlap.Stats(); stats.SideBySide < layers {
+				t.Errorf("%v of %d layers", stats, layers)
+			}
+			// The second derivative goes through too.
+			if err := s.Do(func(x *Exec) error {
+				in, w := leaf(t, x, 3), leaf(t, x, 2)
+				in2, w2 := x.Reshape(in, 1, 1), x.Reshape(w, 1, 1)
+				y := x.Linear(in2, w2, nil)
+				g := x.Gradients([]*Tensor{x.Sum(x.Mul(y, y))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0] // 2 in w^2
+				x.BackwardWith(BackwardOptions{Overlap: overlap}, x.Sum(g))
+				if got := ToSlice[float32](x, w.Grad()); got[0] != 4*3*2 {
+					t.Errorf("the second derivative is %v, want 24", got)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}

@@ -27,16 +27,14 @@
 namespace ct {
 namespace {
 
+using Mask = GradientMask;
+
 // Nobody else in the process is to use this kind; LibTorch itself has no use for it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
-using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of the input, the weights and the bias
-using Mask = std::array<bool, 3>;
-
-// Runs data on the side stream and weights on the main one, side by side. The caller keeps alive what both read. data's result is the side
-// stream's memory, and so handed out again behind a fork alone: Note [Memory of branches].
-template <typename Data, typename Weights>
-Gradients beside(const Overlapping& o, Data&& data, Weights&& weights) {
+// Runs the gradient of the input on the side stream and the others on the main one. Who calls keeps alive what they read. The first one's
+// result is the side stream's memory, and so handed out again behind a fork alone: Note [Memory of branches].
+Gradients beside(const Overlapping& o, const Mask& mask, const LayerBackward& both) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(o.side, *fork);
   checker::branches(o.side, o.main);
@@ -56,9 +54,9 @@ Gradients beside(const Overlapping& o, Data&& data, Weights&& weights) {
     std::optional<CurrentStream> stream;
     if (o.side.device.is_cuda()) stream.emplace(o.side.stream);
     const checker::OnStream checked(o.side);
-    of_input = std::get<0>(data(Mask{true, false, false}));
+    of_input = std::get<0>(both(Mask{true, false, false}));
   }
-  Gradients rest = weights();
+  Gradients rest = both(Mask{false, mask[1], mask[2]});
   return {std::move(of_input), std::move(std::get<1>(rest)), std::move(std::get<2>(rest))};
 }
 
@@ -67,8 +65,7 @@ bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_
 // Finds out which way a layer's gradients are faster in a graph, in the rehearsal of one, from two small graphs: what is enqueued piece by
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
 // that they can be run as often as it takes.) Waits for the device. Where it cannot, nothing is decided.
-template <typename Both>
-void compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, Both&& both) {
+void compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, const LayerBackward& both) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
@@ -82,7 +79,7 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
       graphs[way]->begin(o.pool->id);
       for (int i = 0; i < kRepeats; ++i) {
         if (way == 0) (void)both(mask);
-        else (void)beside(o, both, [&] { return both(Mask{false, mask[1], mask[2]}); });
+        else (void)beside(o, mask, both);
       }
       graphs[way]->end(nullptr);
     }
@@ -105,9 +102,46 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
   if (!times[0].empty()) o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
 }
 
-// Runs a layer's gradients in the way that is faster, or allowed. both takes a mask of those that are wanted.
-template <typename Both>
-Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& mask, Both&& both) {
+// Takes the place of LibTorch's kernel, and calls it.
+Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
+                               at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                               at::IntArrayRef output_padding, int64_t groups, Mask mask) {
+  const auto native = [&](const at::Tensor& grad, const Mask& mask) {
+    return at::native::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
+  };
+  const Overlapping* o = leave_for(grad, mask);
+  if (o == nullptr) return native(grad, mask);
+  std::ostringstream key;
+  key << (transposed ? "transposed convolution " : "convolution ");
+  key << Described{input} << " by " << Described{weight} << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
+  if (transposed) key << " output padding " << output_padding;
+  if (mask[2]) key << " bias";
+  return overlapped(o, key.str(), mask, [&](const Mask& wanted) { return native(grad, wanted); });
+}
+
+class Silence final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// Puts our kernel in the place of LibTorch's. LibTorch warns of that, once in a process.
+void install() {
+  static const bool done = [] {
+    static Silence silence;
+    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
+      library->impl("convolution_backward", TORCH_FN(convolution_backward));
+    }
+    install_linear();
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace
+
+Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& mask, const LayerBackward& both) {
   ct_overlap& overlap = o->overlap;
   bool second = false;
   std::optional<Trial> trial;
@@ -131,7 +165,7 @@ Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& m
   std::optional<Gradients> found;
   if (second && !known_short) {
     try {
-      found = beside(*o, both, [&] { return both(Mask{false, mask[1], mask[2]}); });
+      found = beside(*o, mask, both);
     } catch (const c10::OutOfMemoryError&) {
       const std::lock_guard lock(overlap.mutex);
       overlap.short_of_memory.insert(key);
@@ -150,8 +184,6 @@ Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& m
   return *std::move(found);
 }
 
-// The leave to use for a layer's gradients, or NULL. Side streams serve one stream alone; and a backward that is recorded for another one
-// goes the plain way.
 const Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
   const Overlapping* o = Overlapping::current();
   if (o == nullptr || !mask[0] || !mask[1] || c10::GradMode::is_enabled() || grad.device() != o->main.device) return nullptr;
@@ -160,50 +192,11 @@ const Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
   return o;
 }
 
-void describe(std::ostream& out, const at::Tensor& t) { out << t.scalar_type() << t.sizes() << (t.is_contiguous() ? "" : " strided "); }
-
-// Takes the place of LibTorch's kernel, and calls it.
-Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
-                               at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                               at::IntArrayRef output_padding, int64_t groups, Mask mask) {
-  const auto native = [&](const at::Tensor& grad, const Mask& mask) {
-    return at::native::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
-  };
-  const Overlapping* o = leave_for(grad, mask);
-  if (o == nullptr) return native(grad, mask);
-  std::ostringstream key;
-  key << (transposed ? "transposed convolution " : "convolution ");
-  describe(key, input);
-  key << " by ";
-  describe(key, weight);
-  key << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
-  if (transposed) key << " output padding " << output_padding;
-  if (mask[2]) key << " bias";
-  return overlapped(o, key.str(), mask, [&](const Mask& wanted) { return native(grad, wanted); });
-}
-
-class Silence final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-// Puts our kernel in the place of LibTorch's. LibTorch warns of that, once in a process.
-void install() {
-  static const bool done = [] {
-    static Silence silence;
-    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
-      library->impl("convolution_backward", TORCH_FN(convolution_backward));
-    }
-    return true;
-  }();
-  (void)done;
-}
-
-}  // namespace
-
 const Overlapping* Overlapping::current() noexcept { return static_cast<const Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+
+std::ostream& operator<<(std::ostream& out, const Described& of) {
+  return out << of.tensor.scalar_type() << of.tensor.sizes() << (of.tensor.is_contiguous() ? "" : " strided ");
+}
 
 OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool)
     : info_(kKind, std::make_shared<Overlapping>(overlap, main, side, pool)) {}

@@ -1,13 +1,17 @@
 // Overlap: the gradients of a layer's input and of its weights, on two streams at once.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <atomic>
+#include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "cgotorch.h"
 #include "choice.h"
@@ -38,6 +42,25 @@ class OverlapScope {
  private:
   const c10::DebugInfoGuard info_;
 };
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of a layer's input, its weights and its bias
+using GradientMask = std::array<bool, 3>;                           // which of them are wanted
+using LayerBackward = std::function<Gradients(const GradientMask& wanted)>;
+
+// The leave to use for a layer's gradients, or NULL. Side streams serve one stream alone; and a backward that is recorded for another one
+// goes the plain way. grad: of the layer's result.
+const Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
+// Runs them in the way that is faster, or asked for. key: the kind of layer.
+Gradients overlapped(const Overlapping* o, const std::string& key, const GradientMask& wanted, const LayerBackward& both);
+
+// A tensor in a key.
+struct Described {
+  const at::Tensor& tensor;
+};
+std::ostream& operator<<(std::ostream& out, const Described& of);
+
+// Makes linear layers one node each in autograd's graph, whose two matrix products can be told apart from others (overlap_linear.cc).
+void install_linear();
 
 }  // namespace ct
 

@@ -497,8 +497,8 @@ int32_t ct_choice_open(ct_choice* choice, int32_t graph) CT_NOEXCEPT;
 /* Writes a decision not taken yet; 0 when there is none. */
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
 
-/* Leave for a backward to run a convolution's gradient of its input and that of its weights on two streams, where that is faster or, with
- * always, from a layer's second call on. The first one of a process puts a kernel of the core's in the place of LibTorch's. */
+/* Leave for a backward to run the gradient of a convolution's or linear layer's input and that of its weights on two streams, where that is
+ * faster or, with always, from a layer's second call on. The first one of a process puts kernels of the core's in the place of LibTorch's. */
 typedef struct ct_overlap ct_overlap;
 
 typedef struct ct_overlap_counts {
