@@ -14,6 +14,7 @@ import (
 type Exec struct {
 	s      *scope
 	stream *Stream
+	sides  int // of the stream's side streams that branches around this one have
 	c      C.ct_exec
 }
 
@@ -127,7 +128,9 @@ func (x *Exec) NoAutocast() *Exec {
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
-	y.stream = s
+	if s != x.stream {
+		y.stream, y.sides = s, 0
+	}
 	var err error
 	if g := x.s.graph; g != nil && !g.eager {
 		y.c.stream, err = g.pool.standIn(s)
