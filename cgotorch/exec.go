@@ -122,6 +122,9 @@ func (x *Exec) NoAutocast() *Exec {
 	return &y
 }
 
+// AutocastDType is the dtype of [Exec.Autocast]; 0 means none.
+func (x *Exec) AutocastDType() DType { return DType(max(x.c.autocast, 0)) }
+
 // On returns an Exec over the same scope that enqueues on another stream, which stays open until the Do has ended. It is not
 // ordered with x: join them with [Exec.Record] and [Exec.Wait]. It does not wait for a Do of that stream. In a captured function a
 // stream of the graph's own stands in for it.
