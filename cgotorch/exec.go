@@ -14,6 +14,7 @@ import (
 type Exec struct {
 	s      *scope
 	stream *Stream
+	sides  int // of the stream's side streams that branches around this one have
 	c      C.ct_exec
 }
 
@@ -121,13 +122,18 @@ func (x *Exec) NoAutocast() *Exec {
 	return &y
 }
 
+// AutocastDType is the dtype of [Exec.Autocast]; 0 means none.
+func (x *Exec) AutocastDType() DType { return DType(max(x.c.autocast, 0)) }
+
 // On returns an Exec over the same scope that enqueues on another stream, which stays open until the Do has ended. It is not
 // ordered with x: join them with [Exec.Record] and [Exec.Wait]. It does not wait for a Do of that stream. In a captured function a
 // stream of the graph's own stands in for it.
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
-	y.stream = s
+	if s != x.stream {
+		y.stream, y.sides = s, 0
+	}
 	var err error
 	if g := x.s.graph; g != nil && !g.eager {
 		y.c.stream, err = g.pool.standIn(s)

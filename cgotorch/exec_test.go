@@ -1,6 +1,9 @@
 package cgotorch
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestExec_NoGrad(t *testing.T) {
 	checkLeaks(t)
@@ -55,6 +58,9 @@ func TestExec_Autocast(t *testing.T) {
 				}
 				if got := y.NoAutocast().MM(a, a).DType(); got != Float32 {
 					t.Errorf("NoAutocast gives %v", got)
+				}
+				if got := []DType{x.AutocastDType(), y.AutocastDType(), y.NoAutocast().AutocastDType()}; !slices.Equal(got, []DType{0, dtype, 0}) {
+					t.Errorf("AutocastDType is %v without, with and without again", got)
 				}
 			}
 		})

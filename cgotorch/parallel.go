@@ -97,7 +97,11 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	results := make([]*Tensor, len(branches))
 	for i, fn := range branches {
 		if i == 0 {
-			results[0] = x.Alias(x.branch(op, fn))
+			// What the other branches run on began, to LibTorch's allocator, at this fork: a Parallel in here that used it would leave memory
+			// there that they take while x's stream still reads it (Note [Memory of branches]).
+			first := *x
+			first.sides += len(branches) - 1
+			results[0] = x.Alias(first.branch(op, fn))
 			continue
 		}
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
@@ -134,7 +138,7 @@ func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]
 	}
-	s, err := x.stream.side(i)
+	s, err := x.stream.side(x.sides + i)
 	if err != nil {
 		x.Fail(op, err)
 	}

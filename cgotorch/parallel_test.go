@@ -196,6 +196,46 @@ func TestExec_Parallel_Memory(t *testing.T) {
 	})
 }
 
+// A Parallel in the first branch, which runs on the same stream as the one around it, has side streams of its own: what it leaves there is
+// not for branches that do not wait for it.
+func TestExec_Parallel_InFirstBranch(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		races := checked(t, func() {
+			s := newStream(t, d)
+			if err := s.Do(func(x *Exec) error {
+				const n = 1 << 16
+				full := func(v float64) func(x *Exec) *Tensor {
+					return func(x *Exec) *Tensor { return x.Full(Float32, v, n) }
+				}
+				sum := func(x *Exec, branches ...func(x *Exec) *Tensor) *Tensor {
+					both := x.ParallelWith(ParallelOptions{Transient: true}, branches...)
+					x.Sleep(time.Millisecond)
+					out := x.Add(both[0], both[1])
+					both[0].Close()
+					both[1].Close()
+					return out
+				}
+				x = x.NoGrad()
+				for range 3 {
+					got := sum(x, func(x *Exec) *Tensor {
+						return sum(x, func(x *Exec) *Tensor { return sum(x, full(1), full(2)) }, full(3))
+					}, full(10))
+					if low, high := x.Item(x.Min(got)), x.Item(x.Max(got)); low != 16 || high != 16 {
+						t.Errorf("got %v to %v, want 16", low, high)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if len(races) > 0 {
+			t.Errorf("%d races, the first: %s", len(races), races[0])
+		}
+	})
+}
+
 // The checker sees a branch that uses what another one writes.
 func TestExec_Parallel_DependentBranches(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -63,14 +63,19 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 
 // Forward maps [N, in, H, W] to [N, out, H', W'], H' = (H + 2*padding - dilation*(height-1) - 1)/stride + 1.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	padding := m.Padding
-	if m.PaddingMode != PadZeros && padding != (Size{}) {
-		in = x.Pad(in, []int64{int64(padding[1]), int64(padding[1]), int64(padding[0]), int64(padding[0])},
-			cgotorch.PadOptions{Mode: string(m.PaddingMode)})
-		defer in.Close()
-		padding = Size{}
-	}
-	return x.Conv2d(in, m.Weight, m.Bias, cgotorch.Conv2dOptions{
+	padded, padding := m.pad(x, in)
+	out := x.Conv2d(padded, m.Weight, m.Bias, cgotorch.Conv2dOptions{
 		Stride: m.Stride.or(Size{1, 1}).ints(), Padding: padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), Groups: m.Groups,
 	})
+	closeUnless(in, padded)
+	return out
+}
+
+// pad returns in with its border, where that is not of zeros, and the zeros that the operator is to add.
+func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
+	if m.PaddingMode == PadZeros || m.Padding == (Size{}) {
+		return in, m.Padding
+	}
+	return x.Pad(in, []int64{int64(m.Padding[1]), int64(m.Padding[1]), int64(m.Padding[0]), int64(m.Padding[0])},
+		cgotorch.PadOptions{Mode: string(m.PaddingMode)}), Size{}
 }

@@ -21,4 +21,8 @@
 // Forward returns a handle of its own, never its argument. A container closes each intermediate as soon as its last reader
 // has been enqueued and never closes its own input: that is how peak memory equals PyTorch's. A Forward that you write should
 // do the same; what it leaves open is freed when the Do returns.
+//
+// # Inference
+//
+// [Fuse] makes of a model in evaluation mode one of fewer operators; a model of yours takes part by implementing [Fusible].
 package nn

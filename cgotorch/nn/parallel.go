@@ -127,25 +127,33 @@ func (m *Parallel) measure() *cgotorch.Choice {
 
 // Forward returns what Join makes of the branches' results.
 func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
-	const where = "nn.Parallel"
 	if len(m.Branches) == 0 {
-		refuse(x, where, "there are no branches")
+		refuse(x, "nn.Parallel", "there are no branches")
 	}
 	branches := make([]func(x *cgotorch.Exec) *cgotorch.Tensor, len(m.Branches))
 	for i, b := range m.Branches {
 		branches[i] = func(x *cgotorch.Exec) *cgotorch.Tensor { return b.Module.Forward(x, in) }
 	}
-	join := m.Join
-	if join == nil {
-		join = Concat(1)
+	return m.joined(x, m.run(x, []*cgotorch.Tensor{in}, branches))
+}
+
+func (m *Parallel) join() Join {
+	if m.Join == nil {
+		return Concat(1)
 	}
-	results := m.run(x, where, cgotorch.ParallelOptions{Inputs: []*cgotorch.Tensor{in}, Transient: join.transient()}, branches)
-	out := join.join(x, results)
+	return m.Join
+}
+
+// joined joins results and closes them.
+func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor {
+	out := m.join().join(x, results)
 	closeUnless(out, results...)
 	return out
 }
 
-func (m *Parallel) run(x *cgotorch.Exec, where string, o cgotorch.ParallelOptions, branches []func(x *cgotorch.Exec) *cgotorch.Tensor) []*cgotorch.Tensor {
+// run returns the results of branches that read inputs.
+func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []func(x *cgotorch.Exec) *cgotorch.Tensor) []*cgotorch.Tensor {
+	o := cgotorch.ParallelOptions{Inputs: inputs, Transient: m.join().transient()}
 	switch m.Schedule {
 	case Fastest:
 		o.Choice = m.measure()
@@ -157,7 +165,7 @@ func (m *Parallel) run(x *cgotorch.Exec, where string, o cgotorch.ParallelOption
 		}
 		return results
 	default:
-		refuse(x, where, "Schedule is %q, want side by side, in turn, or nothing for the faster one", m.Schedule)
+		refuse(x, "nn.Parallel", "Schedule is %q, want side by side, in turn, or nothing for the faster one", m.Schedule)
 	}
 	return x.ParallelWith(o, branches...)
 }

@@ -19,6 +19,11 @@ func (m *BasicConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return out
 }
 
+// Fuse implements [nn.Fusible].
+func (m *BasicConv2d) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, m.Conv, m.BN, &nn.ReLU{})
+}
+
 func (b *builder) basicConv(in, out int, kernel nn.Size, o nn.Conv2dOptions) *BasicConv2d {
 	o.NoBias = true
 	m := &BasicConv2d{Conv: b.convWith(in, out, kernel, o)}

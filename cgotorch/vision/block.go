@@ -32,6 +32,11 @@ func (m *BasicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	return out
 }
 
+// Fuse implements [nn.Fusible].
+func (m *BasicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
+}
+
 // Bottleneck is a 3x3 convolution between two 1x1 convolutions, the stride in the 3x3 one, and a shortcut.
 type Bottleneck struct {
 	Conv1      *nn.Conv2d
@@ -62,6 +67,15 @@ func (m *Bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	out = then(x, out, m.Conv3, m.BN3)
 	addShortcut(x, out, in, m.Downsample)
 	return out
+}
+
+// Fuse implements [nn.Fusible].
+func (m *Bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2, &nn.ReLU{}, m.Conv3, m.BN3)
+}
+
+func fuseBlock(x *cgotorch.Exec, f *nn.Fusion, downsample nn.Module, body ...nn.Module) nn.Module {
+	return f.Fuse(x, &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}})
 }
 
 // addShortcut sets out to max(out + shortcut, 0), in place.
@@ -99,3 +113,6 @@ func (m *padShortcut) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	pixels.Close()
 	return out
 }
+
+// Fuse implements [nn.Fusible].
+func (m *padShortcut) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module { return m }

@@ -102,6 +102,13 @@ func (m *GoogLeNet) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logit
 	return m.forward(x, images, runsHeads(x, "vision.GoogLeNet", &m.Eval))
 }
 
+// Fuse implements [nn.Fusible].
+func (m *GoogLeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, entrance{m.TransformInput}, m.Conv1, m.MaxPool1, m.Conv2, m.Conv3, m.MaxPool2, m.Inception3a, m.Inception3b, m.MaxPool3,
+		m.Inception4a, m.Inception4b, m.Inception4c, m.Inception4d, m.Inception4e, m.MaxPool4, m.Inception5a, m.Inception5b,
+		&nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.FC)
+}
+
 func (m *GoogLeNet) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads bool) (logits, aux2, aux1 *cgotorch.Tensor) {
 	out := enter(x, images, m.TransformInput)
 	out = then(x, out, m.Conv1, m.MaxPool1, m.Conv2, m.Conv3, m.MaxPool2, m.Inception3a, m.Inception3b, m.MaxPool3, m.Inception4a)

@@ -153,6 +153,12 @@ func (m *InceptionV3) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (log
 	return m.forward(x, images, runsHeads(x, "vision.InceptionV3", &m.Eval))
 }
 
+// Fuse implements [nn.Fusible].
+func (m *InceptionV3) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, entrance{m.TransformInput}, m.Conv1a, m.Conv2a, m.Conv2b, m.MaxPool1, m.Conv3b, m.Conv4a, m.MaxPool2, m.Mixed5b, m.Mixed5c,
+		m.Mixed5d, m.Mixed6a, m.Mixed6b, m.Mixed6c, m.Mixed6d, m.Mixed6e, m.Mixed7a, m.Mixed7b, m.Mixed7c, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.FC)
+}
+
 func (m *InceptionV3) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads bool) (logits, aux *cgotorch.Tensor) {
 	out := enter(x, images, m.TransformInput)
 	out = then(x, out, m.Conv1a, m.Conv2a, m.Conv2b, m.MaxPool1, m.Conv3b, m.Conv4a, m.MaxPool2)

@@ -43,3 +43,8 @@ func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 func (m *MLP) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
 	return then(x, x.Flatten(images, 1, -1), &m.Sequential)
 }
+
+// Fuse implements [nn.Fusible].
+func (m *MLP) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, &nn.Flatten{}, &m.Sequential)
+}

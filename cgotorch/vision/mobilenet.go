@@ -74,6 +74,11 @@ func (m *MobileNetV2) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotor
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
 
+// Fuse implements [nn.Fusible].
+func (m *MobileNetV2) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, m.Features, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
+}
+
 // InvertedResidual is a depthwise convolution between two 1x1 convolutions, the first of which widens.
 type InvertedResidual struct {
 	Conv     *nn.Sequential
@@ -99,4 +104,12 @@ func (m *InvertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgoto
 	sum := x.Add(in, out)
 	out.Close()
 	return sum
+}
+
+// Fuse implements [nn.Fusible].
+func (m *InvertedResidual) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	if !m.Shortcut {
+		return f.Fuse(x, m.Conv)
+	}
+	return f.Fuse(x, &nn.Residual{Body: m.Conv})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
 // The mean and standard deviation of ImageNet's channels, red, green and blue, in units of full intensity. torchvision's models
@@ -44,6 +45,21 @@ func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.
 		}
 		return x.Cat(channels, 1)
 	})
+}
+
+// entrance is enter as a module.
+type entrance struct{ transform bool }
+
+func (m entrance) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
+	return enter(x, images, m.transform)
+}
+
+// Fuse implements [nn.Fusible].
+func (m entrance) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
+	if !m.transform {
+		return &nn.Identity{}
+	}
+	return m
 }
 
 // checkTransform refuses a TransformInput of images that are not red, green and blue.

@@ -115,3 +115,8 @@ func (m *ResNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Te
 	}
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.FC)
 }
+
+// Fuse implements [nn.Fusible].
+func (m *ResNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, m.Conv1, m.BN1, &nn.ReLU{}, m.MaxPool, m.Layer1, m.Layer2, m.Layer3, m.Layer4, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.FC)
+}

@@ -62,6 +62,11 @@ func (m *SqueezeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorc
 	return then(x, m.Features.Forward(x, images), m.Classifier, &nn.Flatten{})
 }
 
+// Fuse implements [nn.Fusible].
+func (m *SqueezeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, m.Features, m.Classifier, &nn.Flatten{})
+}
+
 // Fire is a 1x1 convolution that narrows, then a 1x1 and a 3x3 convolution side by side that widen, whose channels are concatenated.
 type Fire struct {
 	Squeeze     *nn.Conv2d
@@ -84,4 +89,9 @@ func (m *Fire) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := m.Squeeze.Forward(x, in)
 	rectify(x, out)
 	return then(x, out, &m.Parallel)
+}
+
+// Fuse implements [nn.Fusible].
+func (m *Fire) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+	return f.Fuse(x, m.Squeeze, &nn.ReLU{}, &m.Parallel)
 }

@@ -1,0 +1,106 @@
+package nn
+
+import (
+	"math"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Activation is what a [FusedConv2d] does to each value of its result.
+type Activation string
+
+// The activations.
+const (
+	NoActivation  Activation = ""
+	ActivateReLU  Activation = "relu"  // as [ReLU]
+	ActivateReLU6 Activation = "relu6" // as [ReLU6]
+)
+
+// FusedConv2d is a convolution and an activation, for inference: what [Fuse] makes of a convolution, the batch norms behind it and a ReLU.
+// On CUDA a convolution with ReLU is one operator of cuDNN's in float32, float16 and bfloat16; elsewhere, under autocast and in groups, for
+// which LibTorch has kernels of its own, the activation follows in place.
+type FusedConv2d struct {
+	Conv2d
+	Activation Activation
+}
+
+// Forward maps [N, in, H, W] to [N, out, H', W'] as [Conv2d] does. It records nothing for backward.
+func (m *FusedConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.forward(x.NoGrad(), in, nil)
+}
+
+// ForwardAdd adds z, which it does not change, to the convolution's result before the activation. It records nothing for backward.
+func (m *FusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.forward(x.NoGrad(), in, z)
+}
+
+// forward: z is nil where nothing is added.
+func (m *FusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
+	if out := m.atOnce(x, in, z); out != nil {
+		return out
+	}
+	out := m.Conv2d.Forward(x, in)
+	if z != nil {
+		out = addTo(x, out, z)
+	}
+	switch m.Activation {
+	case NoActivation:
+	case ActivateReLU:
+		x.ReLUInPlace(out).Close()
+	case ActivateReLU6:
+		x.ReLU6InPlace(out).Close()
+	default:
+		refuse(x, "nn.FusedConv2d", "Activation is %q, want relu, relu6 or nothing", m.Activation)
+	}
+	return out
+}
+
+// addTo returns t + z, in t's memory if the sum fits there, and closes t.
+func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
+	defer t.Close()
+	if t.DType() == z.DType() && slices.Equal(t.Shape(), z.Shape()) {
+		return x.AddInPlace(t, z)
+	}
+	return x.Add(t, z)
+}
+
+// atOnce is forward as one operator of cuDNN's, or nil where there is none for it. That operator knows no autocast, does not broadcast z, and
+// is not split where it has more elements than 32 bits count, as LibTorch splits others.
+func (m *FusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
+	dtype := in.DType()
+	switch {
+	case m.Activation != ActivateReLU, !in.Device().IsCUDA(), x.AutocastDType() != 0, m.Groups > 1, in.Dim() != 4, dtype != m.Weight.DType(),
+		dtype != cgotorch.Float32 && dtype != cgotorch.Float16 && dtype != cgotorch.BFloat16:
+		return nil
+	}
+	padded, zeros := m.pad(x, in)
+	defer closeUnless(in, padded)
+	shape := m.resultShape(padded.Shape(), zeros)
+	elements := int64(1)
+	for _, n := range shape {
+		elements *= n
+	}
+	if max(elements, padded.Numel()) > math.MaxInt32 {
+		return nil
+	}
+	stride, dilation := m.Stride.or(Size{1, 1}).ints(), m.Dilation.or(Size{1, 1}).ints()
+	if z == nil {
+		return x.Call("aten::cudnn_convolution_relu", padded, m.Weight, m.Bias, stride, zeros.ints(), dilation, 1)[0].(*cgotorch.Tensor)
+	}
+	if z.DType() != dtype || !slices.Equal(z.Shape(), shape) {
+		return nil
+	}
+	return x.Call("aten::cudnn_convolution_add_relu", padded, m.Weight, z, 1, m.Bias, stride, zeros.ints(), dilation, 1)[0].(*cgotorch.Tensor)
+}
+
+// resultShape is the shape of the result for an input of that shape, padded with zeros.
+func (m *Conv2d) resultShape(in []int64, zeros Size) []int64 {
+	weight := m.Weight.Shape()
+	stride, dilation := m.Stride.or(Size{1, 1}), m.Dilation.or(Size{1, 1})
+	shape := []int64{in[0], weight[0], 0, 0}
+	for i := range 2 {
+		shape[2+i] = (in[2+i]+2*int64(zeros[i])-int64(dilation[i])*(weight[2+i]-1)-1)/int64(stride[i]) + 1
+	}
+	return shape
+}

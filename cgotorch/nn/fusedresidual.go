@@ -1,0 +1,51 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// fusedResidual is a Residual whose body ends in a convolution, which adds the shortcut and activates the sum.
+type fusedResidual struct {
+	Body     Module // nil where the convolution is all
+	Last     *FusedConv2d
+	Shortcut Module // nil means the input itself
+}
+
+// Forward keeps the shape that Last returns.
+func (m *fusedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	body, shortcut := in, in
+	if m.Body != nil {
+		body = m.Body.Forward(x, in)
+	}
+	if m.Shortcut != nil {
+		shortcut = m.Shortcut.Forward(x, in)
+	}
+	out := m.Last.ForwardAdd(x, body, shortcut)
+	closeUnless(in, body, shortcut)
+	return out
+}
+
+func (f *Fusion) residual(x *cgotorch.Exec, m *Residual) Module {
+	body, activation := f.chain(x, m.Body), f.chain(x, m.Activation)
+	var shortcut Module
+	if list := f.chain(x, m.Shortcut); len(list) > 0 {
+		shortcut = sequence(list)
+	}
+	if len(body) > 0 {
+		front := body[:len(body)-1]
+		if last, ok := body[len(body)-1].(*FusedConv2d); ok && last.Activation == NoActivation {
+			out := &fusedResidual{Last: last, Shortcut: shortcut}
+			if len(front) > 0 {
+				out.Body = sequence(front)
+			}
+			if len(activation) > 0 && activationOf(activation[0]) != NoActivation {
+				out.Last = last.with(x, activationOf(activation[0]))
+				activation = activation[1:]
+			}
+			return sequence(append([]Module{out}, activation...))
+		}
+	}
+	out := &Residual{Body: sequence(body), Shortcut: shortcut, InPlace: m.InPlace}
+	if len(activation) > 0 {
+		out.Activation = sequence(activation)
+	}
+	return out
+}

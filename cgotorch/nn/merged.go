@@ -1,0 +1,138 @@
+package nn
+
+import "github.com/streamtorch/streamtorch/cgotorch"
+
+// merged is a Parallel in which branches that began with 1x1 convolutions of a kind have one between them, and get their channels of its
+// result. What the convolution was all of is an [Identity], which takes no turn and no stream.
+//
+// A cut of a channels-last tensor, or of a batch of more than one image, is strided: a convolution that follows copies it first.
+type merged struct {
+	Heads []*FusedConv2d
+	Cuts  []cut `state:"-"` // of each branch
+	Parallel
+}
+
+// cut is a range of the channels of a head's result; one of no length stands for the input itself.
+type cut struct{ Head, Start, Length int }
+
+// Forward returns what Join makes of the branches' results.
+func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	heads := make([]*cgotorch.Tensor, len(m.Heads))
+	for i, h := range m.Heads {
+		heads[i] = h.Forward(x, in)
+	}
+	results := make([]*cgotorch.Tensor, len(m.Branches))
+	inputs := []*cgotorch.Tensor{in}
+	var branches []func(x *cgotorch.Exec) *cgotorch.Tensor
+	var places []int // of their results
+	for i, b := range m.Branches {
+		input := in
+		if c := m.Cuts[i]; c.Length > 0 {
+			input = x.Narrow(heads[c.Head], 1, c.Start, c.Length)
+			if _, whole := b.Module.(*Identity); whole {
+				results[i] = input
+				continue
+			}
+			inputs = append(inputs, input)
+		}
+		branches = append(branches, func(x *cgotorch.Exec) *cgotorch.Tensor { return b.Module.Forward(x, input) })
+		places = append(places, i)
+	}
+	for i, r := range m.run(x, inputs, branches) {
+		results[places[i]] = r
+	}
+	closeUnless(in, append(heads, inputs...)...)
+	return m.joined(x, results)
+}
+
+// parallel fuses the branches, and merges them unless the options say not to.
+func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
+	chains := make([][]Module, len(m.Branches))
+	for i, b := range m.Branches {
+		chains[i] = f.chain(x, b.Module)
+	}
+	out := &merged{Parallel: Parallel{Join: m.Join, Schedule: m.Schedule, Log: m.Log}}
+	if !f.o.NoMerge {
+		out.merge(x, chains)
+	}
+	for i, b := range m.Branches {
+		out.Branches = append(out.Branches, Child{b.Name, sequence(chains[i])})
+	}
+	if len(out.Heads) == 0 {
+		return &Parallel{Branches: out.Branches, Join: m.Join, Schedule: m.Schedule, Log: m.Log}
+	}
+	return out
+}
+
+// A headKind is what convolutions that are merged have in common.
+type headKind struct {
+	channels   int64 // of the input
+	dtype      cgotorch.DType
+	activation Activation
+}
+
+// merge takes the convolutions with which chains begin off them.
+func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
+	m.Cuts = make([]cut, len(chains))
+	begin := map[headKind][]int{} // the chains that do
+	var kinds []headKind
+	for i, c := range chains {
+		if len(c) == 0 {
+			continue
+		}
+		if head, ok := c[0].(*FusedConv2d); ok && head.pointwise() {
+			k := headKind{head.Weight.Shape()[1], head.Weight.DType(), head.Activation}
+			if begin[k] == nil {
+				kinds = append(kinds, k)
+			}
+			begin[k] = append(begin[k], i)
+		}
+	}
+	for _, k := range kinds {
+		if len(begin[k]) < 2 {
+			continue
+		}
+		var heads []*FusedConv2d
+		start := 0
+		for _, i := range begin[k] {
+			head := chains[i][0].(*FusedConv2d)
+			length := int(head.Weight.Shape()[0])
+			m.Cuts[i] = cut{len(m.Heads), start, length}
+			start += length
+			heads = append(heads, head)
+			chains[i] = chains[i][1:]
+		}
+		m.Heads = append(m.Heads, stacked(x, heads))
+	}
+}
+
+// pointwise reports whether each pixel of the result is of one pixel of the input, at the same place, and of all its channels.
+func (m *Conv2d) pointwise() bool {
+	shape := m.Weight.Shape()
+	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
+}
+
+// stacked is one convolution with the channels of several, one behind another.
+func stacked(x *cgotorch.Exec, convs []*FusedConv2d) *FusedConv2d {
+	var weights, biases []*cgotorch.Tensor
+	biased := false
+	for _, c := range convs {
+		weights = append(weights, c.Weight)
+		biased = biased || c.Bias != nil
+	}
+	out := &FusedConv2d{Conv2d: Conv2d{Weight: x.Cat(weights, 0), Conv2dOptions: Conv2dOptions{NoBias: !biased}}, Activation: convs[0].Activation}
+	if !biased {
+		return out
+	}
+	out.Bias = x.Tidy(func() *cgotorch.Tensor {
+		for _, c := range convs {
+			bias := c.Bias
+			if bias == nil {
+				bias = x.To(x.Zeros(cgotorch.Float32, c.Weight.Shape()[0]), c.Weight.DType())
+			}
+			biases = append(biases, bias)
+		}
+		return x.Cat(biases, 0)
+	})
+	return out
+}
