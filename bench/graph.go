@@ -370,7 +370,11 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 		}
 		nn.SetTraining(m.model, false)
 		nn.To(x, m.model, nn.ToOptions{DType: dtype, ChannelsLast: true})
-		m.input = x.Keep(x.Contiguous(x.To(x.Randn(cgotorch.Float32, batch, 3, 224, 224), dtype), cgotorch.ChannelsLast))
+		size := int64(224)
+		if model == "inception_v3" {
+			size = 299
+		}
+		m.input = x.Keep(x.Contiguous(x.To(x.Randn(cgotorch.Float32, batch, 3, size, size), dtype), cgotorch.ChannelsLast))
 		return nil
 	})
 	if err != nil {

@@ -10,7 +10,8 @@ from torchvision import models
 
 from peer import serve, synchronize
 
-CLASSES, SIZE = 1000, 224
+CLASSES = 1000
+SIZES = {"inception_v3": 299}  # of other models 224
 WARM_UP = 5  # runs; a capture needs three, torch.compile's own graphs two
 
 state = {}
@@ -27,7 +28,7 @@ def prepare_train(*, model, batch, device, mode, dtype):
     network = made(model, device, precision)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
     criterion = nn.CrossEntropyLoss()
-    images = resident(batch, device, precision)
+    images = resident(model, batch, device, precision)
     labels = torch.randint(CLASSES, (batch,), device=device)
     autocast = torch.autocast(
         device.split(":")[0], torch.bfloat16, enabled=dtype == "autocast", cache_enabled=mode != "graph"
@@ -78,8 +79,8 @@ def prepare_inference(*, model, batch, device, mode):
     model is a name of torchvision's; mode is eager, graph or compile, the last two on CUDA only.
     """
     clear(device, mode)
-    images = resident(batch, device, torch.bfloat16)
-    state.update(input=images, source=resident(batch, device, torch.bfloat16))
+    images = resident(model, batch, device, torch.bfloat16)
+    state.update(input=images, source=resident(model, batch, device, torch.bfloat16))
     forward = in_mode(made(model, device, torch.bfloat16).eval(), mode)
     with torch.inference_mode():
         install(lambda: forward(images), mode)
@@ -122,9 +123,10 @@ def made(model, device, dtype):
     return models.get_model(model, weights=None, num_classes=CLASSES).to(device, dtype, memory_format=torch.channels_last)
 
 
-def resident(batch, device, dtype):
-    """Random images [batch, 3, SIZE, SIZE], channels last."""
-    return torch.empty(batch, 3, SIZE, SIZE, device=device, dtype=dtype, memory_format=torch.channels_last).normal_()
+def resident(model, batch, device, dtype):
+    """Random images [batch, 3, size, size] of the model's size, channels last."""
+    size = SIZES.get(model, 224)
+    return torch.empty(batch, 3, size, size, device=device, dtype=dtype, memory_format=torch.channels_last).normal_()
 
 
 def in_mode(network, mode):

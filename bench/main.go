@@ -64,6 +64,9 @@ var benchmarks = []benchmark{
 	{name: "graph/fed", slow: true, run: benchGraphFed},
 	{name: "overlap/convolutions", slow: true, run: benchOverlapConvolutions},
 	{name: "overlap/step", slow: true, run: benchOverlapStep},
+	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
+	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
+	{name: "parallel/models/squeezenet1_1", slow: true, run: benchParallelModel("squeezenet1_1")},
 	{name: "parallel/sections", slow: true, run: benchParallel},
 }
 
