@@ -33,11 +33,14 @@ struct Linear final : public torch::autograd::Function<Linear> {
     const bool bias = context->saved_data["bias"].toBool();
     const GradientMask wanted{context->needs_input_grad(0), context->needs_input_grad(1), bias && context->needs_input_grad(2)};
     const auto rows = [](const at::Tensor& t) { return t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}); };
+    const auto columns = [](const at::Tensor& t) { return t.stride(0) == 1 && t.stride(1) == t.size(0); };
     const auto both = [&](const GradientMask& mask) -> Gradients {
       Gradients found;
       const at::Tensor flat = rows(grad);
-      if (mask[0]) std::get<0>(found) = flat.mm(weight).reshape(input.sizes());
-      if (mask[1]) std::get<1>(found) = flat.t().mm(rows(input));
+      const at::Tensor in = rows(input);
+      // The order of the factors is LibTorch's: what lies in columns gets a gradient in columns. It decides on the last bit.
+      if (mask[0]) std::get<0>(found) = (columns(in) ? weight.t().mm(flat.t()).t() : flat.mm(weight)).reshape(input.sizes());
+      if (mask[1]) std::get<1>(found) = columns(weight.t()) ? flat.t().mm(in) : in.t().mm(flat).t();
       if (mask[2]) std::get<2>(found) = flat.sum(0);
       return found;
     };
