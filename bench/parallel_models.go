@@ -10,14 +10,14 @@ import (
 // A form is a way in which a model of branches is run.
 type form struct {
 	name     string
-	fused    int // index into the models: as it is, fused, fused with siblings apart
+	fused    int // index into the models: as it is, fused, fused with siblings merged
 	schedule nn.Schedule
 }
 
 var forms = []form{
 	{"in-turn", 0, nn.InTurn}, {"side-by-side", 0, nn.SideBySide}, {"chosen", 0, nn.Fastest},
 	{"fused/in-turn", 1, nn.InTurn}, {"fused/side-by-side", 1, nn.SideBySide}, {"fused/chosen", 1, nn.Fastest},
-	{"fused-unmerged/in-turn", 2, nn.InTurn}, {"fused-unmerged/side-by-side", 2, nn.SideBySide},
+	{"merged/in-turn", 2, nn.InTurn}, {"merged/side-by-side", 2, nn.SideBySide},
 }
 
 // benchParallelModel returns a benchmark of captured calls of a model of branches: on one stream, side by side, and as Choices have it; as it is
@@ -46,7 +46,7 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 	stream := cgotorch.DefaultStream(c.device)
 	if err := stream.Do(func(x *cgotorch.Exec) error {
 		models[1] = nn.Fuse(x, m.model, nn.FuseOptions{})
-		models[2] = nn.Fuse(x, m.model, nn.FuseOptions{NoMerge: true})
+		models[2] = nn.Fuse(x, m.model, nn.FuseOptions{Merge: true})
 		return nil
 	}); err != nil {
 		return err

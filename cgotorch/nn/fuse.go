@@ -9,13 +9,15 @@ import (
 
 // FuseOptions are the options of [Fuse].
 type FuseOptions struct {
-	NoMerge bool              // leaves 1x1 convolutions over the same input apart, as a Parallel's branches have them
-	Log     func(text string) // is told of modules that Fuse does not look into; nil for nobody
+	// Merge makes one of the 1x1 convolutions with which several branches of a [Parallel] begin. That saves reading their input again, and
+	// costs a copy for each branch that goes on with a convolution, which its part of the result lies scattered for: GoogLeNet and Inception-v3 lost
+	// by it on an H200, at batch 1 and 8, on one stream and side by side.
+	Merge bool
+	Log   func(text string) // is told of modules that Fuse does not look into; nil for nobody
 }
 
 // Fuse returns a model for inference that computes what m, in evaluation mode, does, but for rounding, in fewer operators: batch norms are
-// part of the convolution before them, ReLUs and the sum of a [Residual] of the one operator (see [FusedConv2d]), and 1x1 convolutions with
-// which several branches of a [Parallel] begin are one. Identities and dropouts are left out, and so is what only training runs, such as
+// part of the convolution before them, ReLUs and the sum of a [Residual] of the one operator (see [FusedConv2d]). Identities and dropouts are left out, and so is what only training runs, such as
 // auxiliary heads. Weights are folded in float64 and rounded once, to the convolution's dtype; device and memory format stay.
 //
 // The result has tensors of its own, which [Close] frees, under other names in [State] than m's; m stays as it is, and may be closed or

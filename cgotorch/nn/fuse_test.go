@@ -250,13 +250,13 @@ func TestFuse_Parallel(t *testing.T) {
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
 		m := branches(l)
 		for _, m.Schedule = range []nn.Schedule{nn.SideBySide, nn.InTurn, nn.Fastest} {
-			names, _ := fuses(t, x, "merged", m, nn.FuseOptions{}, in)
+			names, _ := fuses(t, x, "merged", m, nn.FuseOptions{Merge: true}, in)
 			want := "heads.0.weight heads.0.bias heads.1.weight heads.1.bias pool.1.weight pool.1.bias one_three.weight one_three.bias" +
 				" three.weight three.bias groups.weight groups.bias groups_too.weight groups_too.bias six.weight six.bias cropped.0.weight cropped.0.bias padded.0.weight padded.0.bias"
 			if names != want {
 				t.Errorf("merged: the state is %s, want %s", names, want)
 			}
-			names, _ = fuses(t, x, "apart", m, nn.FuseOptions{NoMerge: true}, in)
+			names, _ = fuses(t, x, "apart", m, nn.FuseOptions{}, in)
 			want = "one.weight one.bias pool.1.weight pool.1.bias one_three.0.weight one_three.0.bias one_three.1.weight one_three.1.bias three.weight three.bias" +
 				" linear.weight linear.bias groups.weight groups.bias groups_too.weight groups_too.bias one_pool.0.weight one_pool.0.bias" +
 				" one_linear.0.weight six.weight six.bias cropped.0.weight cropped.0.bias padded.0.weight padded.0.bias"
@@ -270,15 +270,15 @@ func TestFuse_Parallel(t *testing.T) {
 		})} {
 			m := nn.NewParallel(equal(nn.Conv2dOptions{}), equal(nn.Conv2dOptions{NoBias: true}))
 			m.Join = join
-			if names, _ := fuses(t, x, name, m, nn.FuseOptions{}, in); names != "heads.0.weight heads.0.bias" {
+			if names, _ := fuses(t, x, name, m, nn.FuseOptions{Merge: true}, in); names != "heads.0.weight heads.0.bias" {
 				t.Errorf("%s: the state is %s", name, names)
 			}
 		}
 		strided := nn.Conv2dOptions{Stride: nn.Square(2)}
-		if names, _ := fuses(t, x, "strides", nn.NewParallel(equal(strided), equal(strided)), nn.FuseOptions{}, in); strings.Contains(names, "heads") {
+		if names, _ := fuses(t, x, "strides", nn.NewParallel(equal(strided), equal(strided)), nn.FuseOptions{Merge: true}, in); strings.Contains(names, "heads") {
 			t.Errorf("strides: the state is %s", names)
 		}
-		if names, _ := fuses(t, x, "no bias", nn.NewParallel(equal(nn.Conv2dOptions{NoBias: true}), equal(nn.Conv2dOptions{NoBias: true})), nn.FuseOptions{}, in); names != "heads.0.weight" {
+		if names, _ := fuses(t, x, "no bias", nn.NewParallel(equal(nn.Conv2dOptions{NoBias: true}), equal(nn.Conv2dOptions{NoBias: true})), nn.FuseOptions{Merge: true}, in); names != "heads.0.weight" {
 			t.Errorf("no bias: the state is %s", names)
 		}
 	})
@@ -286,7 +286,7 @@ func TestFuse_Parallel(t *testing.T) {
 
 // The original's Schedule stays, SetSchedule reaches what is merged, and branches keep their names.
 func TestFuse_Parallel_Schedule(t *testing.T) {
-	for _, o := range []nn.FuseOptions{{}, {NoMerge: true}} {
+	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
 		for _, reset := range []bool{false, true} {
 			err := try(t, func(x *cgotorch.Exec) {
 				l := &layers{x: x}
@@ -319,7 +319,7 @@ func TestFuse_Parallel_Cuts(t *testing.T) {
 		defer l.close()
 		m := nn.NewParallel(l.conv(4, 4, 1, nn.Conv2dOptions{}), l.conv(4, 4, 1, nn.Conv2dOptions{}), &nn.Identity{})
 		m.Schedule = nn.SideBySide
-		fused := nn.Fuse(x, m, nn.FuseOptions{})
+		fused := nn.Fuse(x, m, nn.FuseOptions{Merge: true})
 		defer nn.Close(fused)
 		in := x.Ones(cgotorch.Float32, 1, 4, 6, 6)
 		streams := func(m nn.Module) int {

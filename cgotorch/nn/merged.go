@@ -45,14 +45,14 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return m.joined(x, results)
 }
 
-// parallel fuses the branches, and merges them unless the options say not to.
+// parallel fuses the branches, and merges them where the options say so.
 func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	chains := make([][]Module, len(m.Branches))
 	for i, b := range m.Branches {
 		chains[i] = f.chain(x, b.Module)
 	}
 	out := &merged{Parallel: Parallel{Join: m.Join, Schedule: m.Schedule, Log: m.Log}}
-	if !f.o.NoMerge {
+	if f.o.Merge {
 		out.merge(x, chains)
 	}
 	for i, b := range m.Branches {

@@ -104,7 +104,7 @@ func TestFuse_EqualsUnfused(t *testing.T) {
 							format = cgotorch.ChannelsLast
 						}
 						nn.To(x, m, to.ToOptions)
-						compareFused(t, x, m, forked[name], x.ToFormat(images, to.DType, format), to.ToOptions, to.tolerance)
+						compareFused(t, x, m, i == 0, forked[name], x.ToFormat(images, to.DType, format), to.ToOptions, to.tolerance)
 					}
 					return nil
 				}); err != nil {
@@ -115,8 +115,8 @@ func TestFuse_EqualsUnfused(t *testing.T) {
 	})
 }
 
-func compareFused(t *testing.T, x *cgotorch.Exec, m nn.Module, forks bool, images *cgotorch.Tensor, to nn.ToOptions, tolerance float64) {
-	fused := nn.Fuse(x, m, nn.FuseOptions{Log: func(text string) { t.Error(text) }})
+func compareFused(t *testing.T, x *cgotorch.Exec, m nn.Module, merge, forks bool, images *cgotorch.Tensor, to nn.ToOptions, tolerance float64) {
+	fused := nn.Fuse(x, m, nn.FuseOptions{Merge: merge, Log: func(text string) { t.Error(text) }})
 	defer nn.Close(fused)
 	for _, n := range nn.State(fused) {
 		shape := n.Tensor.Shape()
@@ -206,17 +206,17 @@ func TestFuse_Merges(t *testing.T) {
 			}
 			defer nn.Close(m)
 			nn.SetTraining(m, false)
-			fused, apart := nn.Fuse(x, m, nn.FuseOptions{}), nn.Fuse(x, m, nn.FuseOptions{NoMerge: true})
+			fused, apart := nn.Fuse(x, m, nn.FuseOptions{Merge: true}), nn.Fuse(x, m, nn.FuseOptions{})
 			defer nn.Close(fused)
 			defer nn.Close(apart)
 			if got := convolutions(fused); got != want.fused {
 				t.Errorf("%s has %d convolutions, want %d", name, got, want.fused)
 			}
 			if got := convolutions(apart); got != want.unmerged {
-				t.Errorf("%s has %d convolutions with NoMerge, want %d", name, got, want.unmerged)
+				t.Errorf("%s has %d convolutions apart, want %d", name, got, want.unmerged)
 			}
 			if f, a := nn.CountParameters(fused), nn.CountParameters(apart); f != a {
-				t.Errorf("%s has %d parameters, and %d with NoMerge", name, f, a)
+				t.Errorf("%s has %d parameters, and %d apart", name, f, a)
 			}
 		})
 	}
