@@ -128,7 +128,7 @@ func TestOverlap_Gradients(t *testing.T) {
 		if testing.Short() {
 			layers = 60
 		}
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			r := rand.New(rand.NewPCG(1, 2))
@@ -157,9 +157,6 @@ func TestOverlap_Gradients(t *testing.T) {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }
 
@@ -168,7 +165,7 @@ func TestOverlap_Gradients(t *testing.T) {
 func TestOverlap_Serial(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			with := BackwardOptions{Overlap: overlap}
@@ -221,9 +218,6 @@ func TestOverlap_Serial(t *testing.T) {
 				}
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }
 
@@ -326,7 +320,7 @@ func TestOverlap_Captured(t *testing.T) {
 func TestOverlap_Linear(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			overlap := newOverlap(t, OverlapOptions{Always: true})
 			r := rand.New(rand.NewPCG(3, 4))
@@ -402,8 +396,5 @@ func TestOverlap_Linear(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }

@@ -30,11 +30,19 @@ func checked(t *testing.T, fn func()) (races []string) {
 	return races
 }
 
+// withoutRaces is checked where there are to be none.
+func withoutRaces(t *testing.T, fn func()) {
+	t.Helper()
+	if races := checked(t, fn); len(races) > 0 {
+		t.Errorf("%d races, the first: %s", len(races), races[0])
+	}
+}
+
 // Branches side by side, one after another, nested and in a graph give the same bits, forward and backward, and no race.
 func TestExec_Parallel(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			var ws [3]*Tensor
 			var in *Tensor
@@ -144,9 +152,6 @@ func TestExec_Parallel(t *testing.T) {
 				w.Close()
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }
 
@@ -154,7 +159,7 @@ func TestExec_Parallel(t *testing.T) {
 func TestExec_Parallel_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			for range 3 {
 				if err := s.Do(func(x *Exec) error {
@@ -190,9 +195,6 @@ func TestExec_Parallel_Memory(t *testing.T) {
 				}
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }
 
@@ -201,7 +203,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			if err := s.Do(func(x *Exec) error {
 				const n = 1 << 16
@@ -230,9 +232,6 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }
 
@@ -262,7 +261,7 @@ func TestExec_Parallel_DependentBranches(t *testing.T) {
 func TestExec_Parallel_Failures(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
-		races := checked(t, func() {
+		withoutRaces(t, func() {
 			s := newStream(t, d)
 			errOwn := errors.New("own")
 			for name, fail := range map[string]func(x *Exec) *Tensor{
@@ -308,9 +307,6 @@ func TestExec_Parallel_Failures(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if len(races) > 0 {
-			t.Errorf("%d races, the first: %s", len(races), races[0])
-		}
 	})
 }
 
