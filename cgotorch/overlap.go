@@ -58,6 +58,9 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 
 // Decisions are those made so far, in the order in which they were made.
 func (p *Overlap) Decisions() []Decision {
+	if p.choice == nil {
+		return nil
+	}
 	defer runtime.KeepAlive(p)
 	return p.choice.Decisions()
 }
@@ -77,6 +80,9 @@ func (s OverlapStats) String() string {
 
 // overlap calls backward with a side stream that begins behind x's work so far, and joins it.
 func (x *Exec) overlap(op string, p *Overlap, backward func(side *C.ct_stream)) {
+	if p.h == nil {
+		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the Overlap was not made by NewOverlap"})
+	}
 	before := p.Stats().SideBySide
 	side := x.On(x.side(op, ParallelOptions{}, 0))
 	fork := x.Record()
