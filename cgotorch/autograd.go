@@ -13,7 +13,7 @@ func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) 
 type BackwardOptions struct {
 	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, where the root has one element
 	RetainGraph bool      // a later backward through the same graph is possible
-	Overlap     *Overlap  // runs gradients of convolutions side by side; nil for none
+	Overlap     *Overlap  // runs gradients of convolutions and linear layers side by side; nil for none
 }
 
 // BackwardWith is [Exec.Backward] from several roots.
@@ -25,7 +25,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
 	defer x.holdCaptures("Exec.Backward")()
-	if o.Overlap != nil && !(x.s.graph != nil && x.s.graph.plain) {
+	if o.Overlap != nil && (o.Overlap.always || x.s.graph == nil || !x.s.graph.plain) {
 		x.overlap("Exec.Backward", o.Overlap, func(side *C.ct_stream) {
 			x.differentiated("Exec.Backward", C.ct_backward_overlapping(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph),
 				o.Overlap.h, side, x.s.graph.poolHandle()), roots)

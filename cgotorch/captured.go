@@ -216,14 +216,19 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
 	if s.plain != nil {
-		if w := x.choose("Captured.Run", s.plain.choice, in, 1); w.open {
-			defer w.done()
-			if !w.second {
-				s.plain.graph.launch(x)
-				return s.plain.out
-			}
-		} else {
+		w := x.choose("Captured.Run", s.plain.choice, in, 1)
+		if !w.open {
 			s.keepFaster(c, in, w.second)
+		} else {
+			graph, out := s.graph, s.out
+			if !w.second {
+				graph, out = s.plain.graph, s.plain.out
+			}
+			completed := false
+			defer func() { w.done(completed) }()
+			graph.launch(x)
+			completed = true
+			return out
 		}
 	}
 	s.graph.launch(x)
@@ -352,10 +357,12 @@ type plainGraph struct {
 // capturePlain captures the function once more with nothing side by side. What Choices measure is enqueued piece by piece, between which the
 // device waits longer than in a graph: so the next Runs launch both graphs in turn and find out for all of the function.
 func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
-	graph := s.graph
-	s.graph = nil // it is not to be updated
-	plain, out, err := c.tryCapture(x, s, from, true)
-	s.graph = graph
+	plain, out, err := func() (*Graph, []*Tensor, error) {
+		graph := s.graph
+		s.graph = nil // it is not to be updated
+		defer func() { s.graph = graph }()
+		return c.tryCapture(x, s, from, true)
+	}()
 	if err != nil { // such as for want of memory
 		c.log("side by side is not compared with the plain way: %v", err)
 		return

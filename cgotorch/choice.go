@@ -24,6 +24,7 @@ type Choice struct {
 
 	mu        sync.Mutex
 	decisions []Decision
+	told      int // of them, Log
 }
 
 // ChoiceOptions are the options of [NewChoice].
@@ -73,9 +74,8 @@ func (c *Choice) Decisions() []Decision {
 	return slices.Clone(c.decisions)
 }
 
-// take takes decisions from the core, with c.mu held, and returns the new ones.
-func (c *Choice) take() []Decision {
-	before := len(c.decisions)
+// take takes decisions from the core, with c.mu held.
+func (c *Choice) take() {
 	var d C.ct_decision
 	for C.ct_choice_take(c.h, &d) != 0 {
 		us := func(v C.double) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
@@ -95,12 +95,13 @@ func (c *Choice) take() []Decision {
 		c.decisions = append(c.decisions, n)
 	}
 	runtime.KeepAlive(c)
-	return c.decisions[before:]
 }
 
 func (c *Choice) tell() {
 	c.mu.Lock()
-	anew := slices.Clone(c.take())
+	c.take()
+	anew := slices.Clone(c.decisions[c.told:])
+	c.told = len(c.decisions)
 	c.mu.Unlock()
 	if c.o.Log != nil {
 		for _, d := range anew {
@@ -111,23 +112,34 @@ func (c *Choice) tell() {
 
 // A way is what a [Choice] says of one call.
 type way struct {
-	second bool   // the second one
-	open   bool   // nothing is decided yet
-	done   func() // to be called when the work is enqueued
+	second bool                 // the second one
+	open   bool                 // nothing is decided yet
+	done   func(completed bool) // to be called behind the work, whether it was enqueued to its end or not
 }
 
 // choose says which way x's work on in is to go.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if g := x.s.graph; g != nil && g.plain {
-		return way{done: func() {}}
+		return way{done: func(bool) {}}
 	}
 	if x.s.trial { // inside of what is measured
 		x.s.undecided()
-		return way{open: true, done: func() {}}
+		return way{open: true, done: func(bool) {}}
 	}
 	key := describeInputs(in)
+	for i, t := range in {
+		if shape, strides := t.geometry(); !inOrder(shape, strides) {
+			key += fmt.Sprintf(", strides %v of input %d", strides, i)
+		}
+	}
+	if dtype := x.AutocastDType(); dtype != 0 {
+		key += fmt.Sprintf(", autocast to %v", dtype)
+	}
 	if x.GradEnabled() {
 		key += " with gradients"
+	}
+	if len(in) == 0 {
+		key += " on " + x.Device().String()
 	}
 	text := C.CString(key)
 	defer C.free(unsafe.Pointer(text))
@@ -135,7 +147,7 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	var second, state C.int32_t
 	x.must(op, C.ct_choice_begin(c.h, x.c, text, cbool(x.s.graph != nil), C.int32_t(streams), &trial, &second, &state))
 	runtime.KeepAlive(c)
-	w := way{second: second != 0, open: state == C.CT_OPEN, done: func() {}}
+	w := way{second: second != 0, open: state == C.CT_OPEN, done: func(bool) {}}
 	if g := x.s.graph; g != nil && w.second {
 		g.beside = true
 	}
@@ -148,9 +160,9 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 		return w
 	}
 	x.s.trial = true
-	w.done = func() {
+	w.done = func(completed bool) {
 		x.s.trial = false
-		if x.s.err != nil {
+		if !completed || x.s.err != nil {
 			C.ct_trial_free(trial)
 			return
 		}
@@ -163,4 +175,16 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 		}
 	}
 	return w
+}
+
+// inOrder reports whether elements lie one behind another, the last dimension innermost.
+func inOrder(shape, strides []int64) bool {
+	next := int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] != 1 && strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
 }

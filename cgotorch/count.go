@@ -42,23 +42,26 @@ func (x *Exec) CountLater(t *Tensor) {
 
 // handCounts leaves to x what CountLater has put off for a stream that x's stream waits for.
 func (s *scope) handCounts(from *C.ct_stream, x *Exec) {
-	var mine *pendingCounts
-	for i := range s.counts {
-		if s.counts[i].x.c.stream == x.c.stream {
-			mine = &s.counts[i]
-		}
-	}
-	kept := s.counts[:0]
+	var kept []pendingCounts
+	var handed []*Tensor
+	mine := -1
 	for _, p := range s.counts {
-		switch {
-		case p.x.c.stream != from:
-		case mine != nil && !slices.ContainsFunc(p.ts, func(t *Tensor) bool { return slices.Contains(mine.ts, t) }):
-			mine.ts = append(mine.ts, p.ts...)
+		if p.x.c.stream == from {
+			handed = append(handed, p.ts...)
 			continue
-		default:
-			p.x = x.NoGrad().NoAutocast()
+		}
+		if p.x.c.stream == x.c.stream {
+			mine = len(kept)
 		}
 		kept = append(kept, p)
+	}
+	switch {
+	case len(handed) == 0:
+		return
+	case mine >= 0 && !slices.ContainsFunc(handed, func(t *Tensor) bool { return slices.Contains(kept[mine].ts, t) }):
+		kept[mine].ts = append(kept[mine].ts, handed...)
+	default: // of two for one tensor, each has a kernel
+		kept = append(kept, pendingCounts{x.NoGrad().NoAutocast(), handed})
 	}
 	s.counts = kept
 }

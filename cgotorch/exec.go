@@ -14,7 +14,7 @@ import (
 type Exec struct {
 	s      *scope
 	stream *Stream
-	sides  int // of the stream's side streams that branches around this one have
+	parent *Exec // of a side branch's
 	c      C.ct_exec
 }
 
@@ -131,9 +131,7 @@ func (x *Exec) AutocastDType() DType { return DType(max(x.c.autocast, 0)) }
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
-	if s != x.stream {
-		y.stream, y.sides = s, 0
-	}
+	y.stream = s
 	var err error
 	if g := x.s.graph; g != nil && !g.eager {
 		y.c.stream, err = g.pool.standIn(s)
@@ -188,7 +186,23 @@ func (x *Exec) AtEnd(fn func()) {
 		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Code: CodeUnsupported, Caller: caller(),
 			Message: "in a function that is computed again, whose tensors backward still reads when it has ended"})
 	}
+	if p := x.parent; p != nil { // the branch is joined by then, and p goes on
+		branch := fn
+		p.AtEnd(func() {
+			x.follow(p)
+			defer p.follow(x)
+			branch()
+		})
+		return
+	}
 	x.s.atEnd = append(x.s.atEnd, fn)
+}
+
+// follow makes x's stream wait for y's work so far.
+func (x *Exec) follow(y *Exec) {
+	e := y.Record()
+	defer e.Close()
+	x.Wait(e)
 }
 
 // Keep hands the tensor out of the Do: it lives until the caller closes it. A tensor that shares the memory of a lent batch

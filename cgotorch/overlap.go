@@ -24,6 +24,7 @@ import (
 type Overlap struct {
 	h      *C.ct_overlap
 	choice *Choice
+	always bool
 }
 
 // OverlapOptions are the options of [NewOverlap].
@@ -47,7 +48,7 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	p := &Overlap{}
+	p := &Overlap{always: o.Always}
 	if err := check("NewOverlap", C.ct_overlap_new(cbool(o.Always), &p.h)); err != nil {
 		return nil, err
 	}
@@ -90,14 +91,14 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(side *C.ct_stream)) 
 	side.Wait(fork)
 	defer func() { // also where the backward fails
 		_ = x.await(op, side)
+		if g := x.s.graph; g != nil && !p.always {
+			g.beside = g.beside || p.Stats().SideBySide > before
+			if C.ct_choice_open(p.choice.h, 1) != 0 {
+				x.s.undecided()
+			}
+		}
+		p.choice.tell()
 		runtime.KeepAlive(p)
 	}()
 	backward(side.c.stream)
-	if g := x.s.graph; g != nil {
-		g.beside = g.beside || p.Stats().SideBySide > before
-		if C.ct_choice_open(p.choice.h, 1) != 0 {
-			x.s.undecided()
-		}
-	}
-	p.choice.tell()
 }

@@ -3,7 +3,10 @@ package cgotorch
 // #include "cgotorch.h"
 import "C"
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // ParallelOptions are the options of [Exec.ParallelWith]; the zero value runs the branches side by side, on streams of the library's own.
 type ParallelOptions struct {
@@ -13,7 +16,7 @@ type ParallelOptions struct {
 	Inputs []*Tensor
 
 	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
-	// device. Nothing else may run on them meanwhile.
+	// device. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
 	Streams []*Stream
 
 	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed. Then
@@ -46,15 +49,28 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
 			Message: fmt.Sprintf("Options.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
 	}
+	for i, s := range o.Streams {
+		if s == x.stream || slices.Contains(o.Streams[:i], s) {
+			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("Options.Streams has %v twice, or it is what the branches fork from", s)})
+		}
+	}
 	beside := len(branches) > 1
 	if beside && o.Choice != nil {
 		for _, t := range o.Inputs {
 			x.open(op, t)
 		}
 		w := x.choose(op, o.Choice, o.Inputs, len(branches))
-		defer w.done()
 		beside = w.second
+		completed := false
+		defer func() { w.done(completed) }()
+		results := x.branches(op, o, beside, branches)
+		completed = true
+		return results
 	}
+	return x.branches(op, o, beside, branches)
+}
+
+func (x *Exec) branches(op string, o ParallelOptions, beside bool, branches []func(x *Exec) *Tensor) []*Tensor {
 	return x.tidy(func() []*Tensor {
 		if beside {
 			return x.sideBySide(op, o, branches)
@@ -88,7 +104,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x)
-			C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil)
+			_ = check(op, C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil))
 			x.s.handCounts(b.x.c.stream, x)
 		}
 	}()
@@ -99,24 +115,27 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		if i == 0 {
 			// What the other branches run on began, to LibTorch's allocator, at this fork: a Parallel in here that used it would leave memory
 			// there that they take while x's stream still reads it (Note [Memory of branches]).
-			first := *x
-			first.sides += len(branches) - 1
-			results[0] = x.Alias(first.branch(op, fn))
+			reserved := x.s.reserve(x.stream, len(branches)-1)
+			results[0] = x.Alias(x.branch(op, fn))
+			reserved()
 			continue
 		}
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
+		b.x.parent = x
 		b.x.Wait(fork)
 		x.must(op, C.ct_branch_begin(b.x.c.stream, x.c.stream))
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
 	}
+	// Streams that were given are used by others too, between whose work there is no fork.
+	transient := (o.Transient || !x.GradEnabled()) && o.Streams == nil && x.ours()
 	for i, b := range sides {
 		if err := x.await(op, b.x); err != nil {
 			x.Fail(op, err)
 		}
 		var out *C.ct_tensor
 		joined++
-		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(o.Transient || !x.GradEnabled()), &out))
+		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(transient), &out))
 		results[i+1] = x.s.own(out)
 		x.s.handCounts(b.x.c.stream, x)
 	}
@@ -133,30 +152,69 @@ func (x *Exec) await(op string, y *Exec) error {
 	return e.awaitedBy(op, x.c.stream, nil)
 }
 
+// joinUsed makes x's stream wait for every other one that the Do has used, behind a backward that has failed: LibTorch, which runs it on the
+// streams of its forward, joins them only at its end.
+func (x *Exec) joinUsed(op string) {
+	if x.s.graph != nil {
+		return // nobody will launch it
+	}
+	for _, s := range x.s.used {
+		h, err := s.handle(op)
+		if err != nil {
+			continue
+		}
+		if e, err := recordEvent(op, h, 0); err == nil {
+			_ = e.awaitedBy(op, x.c.stream, nil)
+			e.Close()
+		}
+	}
+}
+
 // side is the stream for the branch of that number among those on side streams.
 func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]
 	}
-	s, err := x.stream.side(x.sides + i)
+	s, err := x.s.stream.side(x.stream, x.s.reserved[x.stream]+i)
 	if err != nil {
 		x.Fail(op, err)
 	}
 	return s
 }
 
-// side returns one of the streams that Parallel forks to from s. They are made once and closed with s.
-func (s *Stream) side(i int) (*Stream, error) {
+// side returns one of the streams that Dos of s fork to from a stream. They are made once and closed with s: nobody else uses them, since Dos of
+// one stream exclude each other.
+func (s *Stream) side(from *Stream, i int) (*Stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
-	for len(s.sides) <= i {
-		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, side %d", s.name, len(s.sides)+1)})
+	if s.sides == nil {
+		s.sides = map[*Stream][]*Stream{}
+	}
+	for len(s.sides[from]) <= i {
+		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, side %d", from.name, len(s.sides[from])+1)})
 		if err != nil {
 			return nil, err
 		}
-		s.sides = append(s.sides, made)
+		s.sides[from] = append(s.sides[from], made)
 	}
-	return s.sides[i], nil
+	return s.sides[from][i], nil
+}
+
+// ours reports whether x's stream is its Do's, or a side stream of the Do's: all that is done with memory of its own side streams then comes
+// before what s.closeSides records.
+func (x *Exec) ours() bool {
+	s := x.s.stream
+	if x.stream == s {
+		return true
+	}
+	s.state.Lock()
+	defer s.state.Unlock()
+	for _, sides := range s.sides {
+		if slices.Contains(sides, x.stream) {
+			return true
+		}
+	}
+	return false
 }
 
 // closeSides closes s's side streams, with s.state held. Who gets them next finds their memory in use by nobody else: they wait for s first.
@@ -165,11 +223,13 @@ func (s *Stream) closeSides() {
 		return
 	}
 	e, err := recordEvent("Stream.Close", s.h, 0)
-	for _, side := range s.sides {
-		if err == nil {
-			_ = side.Wait(e)
+	for _, sides := range s.sides {
+		for _, side := range sides {
+			if err == nil {
+				_ = side.Wait(e)
+			}
+			side.Close()
 		}
-		side.Close()
 	}
 	e.Close()
 	s.sides = nil

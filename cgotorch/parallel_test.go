@@ -440,3 +440,103 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		}
 	})
 }
+
+// Memory of a stream that is no part of the section is handed out again behind its uses in a branch; a stream's sides serve its own Dos alone.
+func TestExec_Parallel_OtherStreams(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		withoutRaces(t, func() {
+			a, c := newStream(t, d), newStream(t, d)
+			for range 3 {
+				if err := a.Do(func(x *Exec) error {
+					y := x.On(c)
+					k := y.Randn(Float32, 1<<10)
+					e := y.Record()
+					x.Wait(e)
+					e.Close()
+					x.NoGrad().Parallel(ones4, func(x *Exec) *Tensor { return x.Tanh(k) })
+					k.Close()
+					y.Randn(Float32, 1<<10)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				// With streams that were given, results are others' to hand out.
+				if err := a.Do(func(x *Exec) error {
+					out := x.NoGrad().ParallelWith(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) })
+					x.Tanh(out[1])
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Do(func(x *Exec) error { x.Randn(Float32, 1<<10); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// On a way back, a Parallel in the first branch still has side streams of its own.
+			if err := a.Do(func(x *Exec) error {
+				b := func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) }
+				x.NoGrad().Parallel(func(x *Exec) *Tensor {
+					y := x.On(c).On(a)
+					out := y.Parallel(b, b)
+					return y.Add(out[0], out[1])
+				}, b)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		b := newStream(t, d)
+		onStreams(t, d, 3, func(i int, s *Stream) error {
+			for range 50 {
+				if err := s.Do(func(x *Exec) error { x.On(b).Parallel(ones4, ones4, ones4); return nil }); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		err := b.Do(func(x *Exec) error { x.ParallelWith(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4); return nil })
+		wantError(t, err, ErrInvalidArgument, "Streams")
+		c := newStream(t, d)
+		err = b.Do(func(x *Exec) error {
+			x.ParallelWith(ParallelOptions{Streams: []*Stream{c, c}}, ones4, ones4, ones4)
+			return nil
+		})
+		wantError(t, err, ErrInvalidArgument, "Streams")
+		err = b.Do(func(x *Exec) error {
+			x.ParallelWith(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor {
+				return x.ParallelWith(ParallelOptions{Streams: []*Stream{b}}, ones4, ones4)[0]
+			})
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A function given to AtEnd in a branch comes behind the join, and what x does before the end.
+func TestExec_Parallel_AtEnd(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		withoutRaces(t, func() {
+			s := newStream(t, d)
+			if err := s.Do(func(x *Exec) error {
+				sum := x.Zeros(Float32, 4)
+				x.NoGrad().Parallel(ones4, func(x *Exec) *Tensor {
+					x.AtEnd(func() { x.AddInPlace(sum, x.Ones(Float32, 4)) })
+					return x.Ones(Float32, 4)
+				})
+				x.AddInPlace(sum, x.Ones(Float32, 4))
+				x.AtEnd(func() {
+					if got := x.Item(x.Mean(sum)); got != 2 {
+						t.Errorf("got %v, want 2", got)
+					}
+				})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}

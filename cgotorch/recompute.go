@@ -283,6 +283,9 @@ var errExited = errors.New("runtime.Goexit in a function that was called again")
 
 // differentiated ends a call that ran a backward from roots: as the function ended, where one that was called again did not return.
 func (x *Exec) differentiated(op string, status *C.ct_status, roots []*Tensor) {
+	if status != nil {
+		x.joinUsed(op)
+	}
 	cause := C.ct_status_cause(status)
 	if cause == 0 {
 		x.must(op, status, roots...)

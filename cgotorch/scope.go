@@ -28,6 +28,8 @@ type scope struct {
 	hooks   bool           // functions given to EachLaunch run
 	barred  string         // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
 
+	reserved map[*Stream]int // how many of its side streams branches that are open have, by the stream forked from
+
 	trial bool // work is under way that a Choice measures
 
 	recomputing bool      // the scope is that of a second call by Recompute
@@ -136,6 +138,15 @@ func (s *scope) undecided() {
 	if s.graph != nil {
 		s.graph.undecided = true
 	}
+}
+
+// reserve keeps the next side streams of one from Parallels inside, until the function that it returns is called.
+func (s *scope) reserve(stream *Stream, n int) (release func()) {
+	if s.reserved == nil {
+		s.reserved = map[*Stream]int{}
+	}
+	s.reserved[stream] += n
+	return func() { s.reserved[stream] -= n }
 }
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }

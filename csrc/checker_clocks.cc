@@ -53,6 +53,8 @@ Checker::Queue Checker::add(c10::Device device, uint64_t id, bool is_default) {
     streams_[queue].id = id;
     streams_[queue].device = device;
     streams_[queue].is_default = is_default;
+    streams_[queue].parent = kNone;
+    streams_[queue].freed.reset();
     return queue;
   }
   const auto queue = static_cast<Queue>(streams_.size());

@@ -64,12 +64,14 @@ bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_
 
 // Finds out which way a layer's gradients are faster in a graph, in the rehearsal of one, from two small graphs: what is enqueued piece by
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
-// that they can be run as often as it takes.) Waits for the device. Where it cannot, nothing is decided.
-void compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, const LayerBackward& both) {
+// that they can be run as often as it takes.) Waits for the device. Returns the gradients, or nothing where it cannot be done now: somebody
+// else captures, or what draws random numbers forbids it.
+std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, const LayerBackward& both) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
-  if (!turn.held()) return;
+  if (!turn.held()) return std::nullopt;
+  Gradients found = both(mask);  // libraries choose in it, which a capture forbids
   const ct_graph_pool::Outside outside(*o.pool);  // a rehearsal is inside, and a capture into it would be refused
   std::vector<double> times[2];
   try {
@@ -99,7 +101,10 @@ void compare_graphs(const Overlapping& o, const std::string& key, const Mask& ma
   } catch (const std::exception&) {
     times[0].clear();  // such as for want of memory
   }
-  if (!times[0].empty()) o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
+  // What could not be compared stays on one stream.
+  if (times[0].empty()) times[0] = times[1] = {0};
+  o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
+  return found;
 }
 
 // Takes the place of LibTorch's kernel, and calls it.
@@ -141,7 +146,8 @@ void install() {
 
 }  // namespace
 
-Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& mask, const LayerBackward& both) {
+Gradients overlapped(const Overlapping* o, const std::string& kind, const Mask& mask, const LayerBackward& both) {
+  const std::string key = o->main.device.str() + ": " + kind;
   ct_overlap& overlap = o->overlap;
   bool second = false;
   std::optional<Trial> trial;
@@ -153,11 +159,11 @@ Gradients overlapped(const Overlapping* o, const std::string& key, const Mask& m
   }
   if (!overlap.always && !known_short) {
     if (may_compare_graphs(*o) && !overlap.choice.choice.decided(key, true)) {
-      Gradients found = both(mask);  // libraries choose in it, which a capture forbids
-      compare_graphs(*o, key, mask, both);
-      const std::lock_guard lock(overlap.mutex);
-      ++overlap.calls_serial;
-      return found;
+      if (auto found = compare_graphs(*o, key, mask, both)) {
+        const std::lock_guard lock(overlap.mutex);
+        ++overlap.calls_serial;
+        return *std::move(found);
+      }
     }
     trial.emplace(overlap.choice.choice.begin(o->main, key, o->pool != nullptr, 2));
     second = trial->second;
@@ -195,7 +201,9 @@ const Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
 const Overlapping* Overlapping::current() noexcept { return static_cast<const Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
 
 std::ostream& operator<<(std::ostream& out, const Described& of) {
-  return out << of.tensor.scalar_type() << of.tensor.sizes() << (of.tensor.is_contiguous() ? "" : " strided ");
+  out << of.tensor.scalar_type() << of.tensor.sizes();
+  if (!of.tensor.is_contiguous()) out << " of strides " << of.tensor.strides();
+  return out;
 }
 
 OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool)

@@ -50,8 +50,8 @@ using LayerBackward = std::function<Gradients(const GradientMask& wanted)>;
 // The leave to use for a layer's gradients, or NULL. Side streams serve one stream alone; and a backward that is recorded for another one
 // goes the plain way. grad: of the layer's result.
 const Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
-// Runs them in the way that is faster, or asked for. key: the kind of layer.
-Gradients overlapped(const Overlapping* o, const std::string& key, const GradientMask& wanted, const LayerBackward& both);
+// Runs them in the way that is faster, or asked for. kind: of layer, with its shapes.
+Gradients overlapped(const Overlapping* o, const std::string& kind, const GradientMask& wanted, const LayerBackward& both);
 
 // A tensor in a key.
 struct Described {

@@ -3,7 +3,8 @@
 // Note [Memory of branches]: a side stream's work lies between two events of its parent's stream: the fork, and the join. LibTorch's
 // allocator hands memory out again in the order of the stream that it was made for, so it would have to be told of each use by another
 // stream: it then records an event when the memory is freed, asks about it at later allocations, and in a capture gives the memory back
-// only when that ends. Three rules do without. What a branch uses of others' memory is kept alive until its parent waits for it. The
+// only when that ends. Three rules do without. What a branch uses of its parent's memory, and of that parent's parent's, is kept alive until its
+// parent waits for it. (Memory of other streams is recorded as anywhere else.) The
 // side stream's own memory, once freed, is handed out again in the next branch, behind a fork, and so behind what the parent did with it. And
 // since backward runs the nodes of a branch on the side stream again, and frees there what they kept of the parent's memory as soon as they
 // are enqueued, all of that is kept alive until the backward has ended: the engine makes the calling stream wait for all others then.
@@ -46,15 +47,26 @@ extern "C" {
 
 ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) noexcept {
   return ct::guarded([&] {
-    const ct_stream& of = ct::deref(side, "side");
-    of.borrowed = std::make_shared<ct::Borrowed>();
-    ct::checker::branches(of, ct::deref(parent, "parent"));
+    const ct_stream& branch = ct::deref(side, "side");
+    const ct_stream& from = ct::deref(parent, "parent");
+    if (branch.device != from.device) throw ct::Failure(CT_INVALID_ARGUMENT, "a branch's stream is of another device than its parent's");
+    if (branch.id == from.id || branch.borrowed != nullptr) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "the stream of a branch is in use already, by another branch or by what forks");
+    }
+    auto borrowed = std::make_shared<ct::Borrowed>();
+    if (from.borrowed != nullptr) borrowed->family = from.borrowed->family;
+    borrowed->family.insert(from.id);
+    branch.borrowed = std::move(borrowed);
+    ct::checker::branches(branch, from);
   });
 }
 
 ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) noexcept {
   const std::shared_ptr<const ct::Borrowed> borrowed = side == nullptr ? nullptr : std::exchange(side->borrowed, nullptr);
   return ct::executed(x, [&] {
+    if (borrowed != nullptr && x.stream->borrowed != nullptr) {  // the parent's own parent does not wait for the side yet
+      x.stream->borrowed->storages.insert(borrowed->storages.begin(), borrowed->storages.end());
+    }
     if (result == nullptr) return;
     at::Tensor tensor = result->tensor;
     if (tensor.requires_grad() && c10::GradMode::is_enabled()) {

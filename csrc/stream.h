@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "cgotorch.h"
 
@@ -14,6 +15,7 @@ namespace ct {
 
 // Memory of other streams that the branch on a stream uses, kept alive. See Note [Memory of branches].
 struct Borrowed {
+  std::unordered_set<uint64_t> family;  // whose: the parent's, and what the parent may borrow
   std::unordered_map<const c10::StorageImpl*, c10::Storage> storages;
 };
 

@@ -102,7 +102,7 @@ void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& 
 void use_elsewhere(const ct_tensor& handle, const ct_stream& stream) {
   const at::Tensor& tensor = handle.tensor;
   if (handle.stream == stream.id || handle.stream == kAnyStream || !tensor.has_storage()) return;
-  if (stream.borrowed != nullptr) {
+  if (stream.borrowed != nullptr && stream.borrowed->family.count(handle.stream) > 0) {
     stream.borrowed->storages.try_emplace(tensor.storage().unsafeGetStorageImpl(), tensor.storage());
     return;
   }

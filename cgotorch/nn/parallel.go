@@ -2,6 +2,7 @@ package nn
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -161,7 +162,13 @@ func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []f
 	case InTurn:
 		results := make([]*cgotorch.Tensor, len(branches))
 		for i, b := range branches {
-			results[i] = b(x)
+			results[i] = x.Tidy(func() *cgotorch.Tensor {
+				t := b(x)
+				if slices.Contains(inputs, t) { // which is not ours to close
+					return x.Alias(t)
+				}
+				return t
+			})
 		}
 		return results
 	default:

@@ -128,3 +128,18 @@ func TestSetSchedule(t *testing.T) {
 		nn.SetSchedule(nothing, nn.InTurn)
 	}
 }
+
+// A branch may return its input, which stays open.
+func TestParallel_BranchIsItsInput(t *testing.T) {
+	doApart(t, func(x *cgotorch.Exec) {
+		for _, schedule := range []nn.Schedule{nn.Fastest, nn.SideBySide, nn.InTurn} {
+			m := nn.NewParallel(nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }), &nn.ReLU{})
+			m.Schedule = schedule
+			in := x.Ones(cgotorch.Float32, 1, 2, 3, 3)
+			m.Forward(x, in)
+			if in.Closed() {
+				t.Errorf("%q: the input is closed", schedule)
+			}
+		}
+	})
+}
