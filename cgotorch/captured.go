@@ -224,10 +224,9 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 			if !w.second {
 				graph, out = s.plain.graph, s.plain.out
 			}
-			completed := false
-			defer func() { w.done(completed) }()
+			defer w.end()
 			graph.launch(x)
-			completed = true
+			w.completed = true
 			return out
 		}
 	}

@@ -112,19 +112,27 @@ func (c *Choice) tell() {
 
 // A way is what a [Choice] says of one call.
 type way struct {
-	second bool                 // the second one
-	open   bool                 // nothing is decided yet
-	done   func(completed bool) // to be called behind the work, whether it was enqueued to its end or not
+	second    bool                 // the second one
+	open      bool                 // nothing is decided yet
+	completed bool                 // to be set when the work is enqueued to its end
+	done      func(completed bool) // of what is measured; or nil
+}
+
+// end is to be called behind the work, also where it has failed.
+func (w *way) end() {
+	if w.done != nil {
+		w.done(w.completed)
+	}
 }
 
 // choose says which way x's work on in is to go.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if g := x.s.graph; g != nil && g.plain {
-		return way{done: func(bool) {}}
+		return way{}
 	}
 	if x.s.trial { // inside of what is measured
 		x.s.undecided()
-		return way{open: true, done: func(bool) {}}
+		return way{open: true}
 	}
 	key := describeInputs(in)
 	for i, t := range in {
@@ -147,7 +155,7 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	var second, state C.int32_t
 	x.must(op, C.ct_choice_begin(c.h, x.c, text, cbool(x.s.graph != nil), C.int32_t(streams), &trial, &second, &state))
 	runtime.KeepAlive(c)
-	w := way{second: second != 0, open: state == C.CT_OPEN, done: func(bool) {}}
+	w := way{second: second != 0, open: state == C.CT_OPEN}
 	if g := x.s.graph; g != nil && w.second {
 		g.beside = true
 	}

@@ -14,6 +14,7 @@ type ParallelOptions struct {
 	// side by side.
 	Choice *Choice
 	Inputs []*Tensor
+	InTurn bool // one after another, whatever Choice would find
 
 	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
 	// device. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
@@ -54,31 +55,24 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("Options.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}
-	beside := len(branches) > 1
-	if beside && o.Choice != nil {
+	w := way{second: len(branches) > 1 && !o.InTurn}
+	if w.second && o.Choice != nil {
 		for _, t := range o.Inputs {
 			x.open(op, t)
 		}
-		w := x.choose(op, o.Choice, o.Inputs, len(branches))
-		beside = w.second
-		completed := false
-		defer func() { w.done(completed) }()
-		results := x.branches(op, o, beside, branches)
-		completed = true
-		return results
+		w = x.choose(op, o.Choice, o.Inputs, len(branches))
 	}
-	return x.branches(op, o, beside, branches)
-}
-
-func (x *Exec) branches(op string, o ParallelOptions, beside bool, branches []func(x *Exec) *Tensor) []*Tensor {
+	defer w.end()
 	return x.tidy(func() []*Tensor {
-		if beside {
-			return x.sideBySide(op, o, branches)
-		}
 		results := make([]*Tensor, len(branches))
-		for i, branch := range branches {
-			results[i] = x.Alias(x.branch(op, branch))
+		if w.second {
+			x.sideBySide(op, o, branches, results)
+		} else {
+			for i, branch := range branches {
+				results[i] = x.Alias(x.branch(op, branch))
+			}
 		}
+		w.completed = true
 		return results
 	})
 }
@@ -98,7 +92,7 @@ type sideBranch struct {
 	result *Tensor
 }
 
-func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec) *Tensor) []*Tensor {
+func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec) *Tensor, results []*Tensor) {
 	var sides []*sideBranch
 	joined := 0
 	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
@@ -110,7 +104,6 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	}()
 	fork := x.Record()
 	defer fork.Close()
-	results := make([]*Tensor, len(branches))
 	for i, fn := range branches {
 		if i == 0 {
 			// What the other branches run on began, to LibTorch's allocator, at this fork: a Parallel in here that used it would leave memory
@@ -139,7 +132,6 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		results[i+1] = x.s.own(out)
 		x.s.handCounts(b.x.c.stream, x)
 	}
-	return results
 }
 
 // await makes x's stream wait for the work of y's so far; also when x has failed.

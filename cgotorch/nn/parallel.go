@@ -2,7 +2,6 @@ package nn
 
 import (
 	"reflect"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -160,17 +159,7 @@ func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []f
 		o.Choice = m.measure()
 	case SideBySide:
 	case InTurn:
-		results := make([]*cgotorch.Tensor, len(branches))
-		for i, b := range branches {
-			results[i] = x.Tidy(func() *cgotorch.Tensor {
-				t := b(x)
-				if slices.Contains(inputs, t) { // which is not ours to close
-					return x.Alias(t)
-				}
-				return t
-			})
-		}
-		return results
+		o.InTurn = true
 	default:
 		refuse(x, "nn.Parallel", "Schedule is %q, want side by side, in turn, or nothing for the faster one", m.Schedule)
 	}
