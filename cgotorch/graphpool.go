@@ -229,12 +229,7 @@ func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
 		return err
 	}
 	defer func() { // also when fn panics: x's stream is not to run ahead of what fn has enqueued
-		end, err := recordEvent(op, on, 0)
-		if err != nil {
-			return // on a lost device
-		}
-		defer end.Close()
-		if end.awaitedBy(op, x.c.stream, nil) == nil {
+		if awaitStream(op, x.c.stream, on) == nil { // but on a lost device
 			p.used(x)
 		}
 	}()

@@ -135,13 +135,16 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 }
 
 // await makes x's stream wait for the work of y's so far; also when x has failed.
-func (x *Exec) await(op string, y *Exec) error {
-	e, err := recordEvent(op, y.c.stream, 0)
+func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.stream, y.c.stream) }
+
+// awaitStream makes one stream wait for another one's work so far.
+func awaitStream(op string, waiting, first *C.ct_stream) error {
+	e, err := recordEvent(op, first, 0)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	return e.awaitedBy(op, x.c.stream, nil)
+	return e.awaitedBy(op, waiting, nil)
 }
 
 // joinUsed makes x's stream wait for every other one that the Do has used, behind a backward that has failed: LibTorch, which runs it on the
@@ -151,13 +154,8 @@ func (x *Exec) joinUsed(op string) {
 		return // nobody will launch it
 	}
 	for _, s := range x.s.used {
-		h, err := s.handle(op)
-		if err != nil {
-			continue
-		}
-		if e, err := recordEvent(op, h, 0); err == nil {
-			_ = e.awaitedBy(op, x.c.stream, nil)
-			e.Close()
+		if h, err := s.handle(op); err == nil {
+			_ = awaitStream(op, x.c.stream, h)
 		}
 	}
 }
