@@ -126,6 +126,11 @@ void Choice::settle(const std::string& key, bool graph, double first, double sec
   if (!entry.decided) settle(of, entry, first, second, 0);
 }
 
+void Choice::keep_first(const std::string& key, bool graph) {
+  const std::lock_guard lock(mutex_);
+  entries_[{graph, key}].decided = true;
+}
+
 bool Choice::open(bool graph) {
   const std::lock_guard lock(mutex_);
   return std::any_of(entries_.begin(), entries_.end(),

@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,16 +43,18 @@ class Choice {
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Of a trial that is measured. Whether nothing is decided yet. Waits for the device where it was the last one for a graph.
   bool end(Trial& trial, const ct_stream& stream);
-  // Whether that is decided; and to decide it, by times in microseconds that the caller has measured in its own way.
+  // Whether that is decided; and to decide it, by times in microseconds that the caller has measured in its own way, or for the first way
+  // because nothing can be measured, which is no decision to be taken.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second);
+  void keep_first(const std::string& key, bool graph);
   // Whether trials are under way.
   bool open(bool graph);
   // The next decision that was not taken yet.
   bool take(ct_decision* out);
 
  private:
-  static constexpr size_t kWarm = 2;  // of the trials, the first ones, which go both ways like the others but are not measured by
+  static constexpr size_t kWarm = 2;  // of the trials, the first one each way, which no time is taken from
   struct Sample {
     bool second;
     std::shared_ptr<const Recording> begin, end;

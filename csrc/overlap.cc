@@ -98,12 +98,10 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
     for (size_t i = 2; i + 1 < marks.size(); ++i) {  // but the first launches
       times[i % 2].push_back(1e3 * cuda().elapsed(marks[i]->native, marks[i + 1]->native) / kRepeats);
     }
-  } catch (const std::exception&) {
-    times[0].clear();  // such as for want of memory
+    o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
+  } catch (const std::exception&) {  // such as for want of memory
+    o.overlap.choice.choice.keep_first(key, /*graph=*/true);
   }
-  // What could not be compared stays on one stream.
-  if (times[0].empty()) times[0] = times[1] = {0};
-  o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
   return found;
 }
 
@@ -111,17 +109,17 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
 Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
                                at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                at::IntArrayRef output_padding, int64_t groups, Mask mask) {
-  const auto native = [&](const at::Tensor& grad, const Mask& mask) {
+  const auto native = [&](const Mask& mask) {
     return at::native::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
   };
   const Overlapping* o = leave_for(grad, mask);
-  if (o == nullptr) return native(grad, mask);
+  if (o == nullptr) return native(mask);
   std::ostringstream key;
   key << (transposed ? "transposed convolution " : "convolution ");
   key << Described{input} << " by " << Described{weight} << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
   if (transposed) key << " output padding " << output_padding;
   if (mask[2]) key << " bias";
-  return overlapped(o, key.str(), mask, [&](const Mask& wanted) { return native(grad, wanted); });
+  return overlapped(o, key.str(), mask, native);
 }
 
 class Silence final : public c10::WarningHandler {
@@ -149,45 +147,38 @@ void install() {
 Gradients overlapped(const Overlapping* o, const std::string& kind, const Mask& mask, const LayerBackward& both) {
   const std::string key = o->main.device.str() + ": " + kind;
   ct_overlap& overlap = o->overlap;
-  bool second = false;
-  std::optional<Trial> trial;
-  bool known_short = false;
+  Choice& choice = overlap.choice.choice;
+  const auto counted = [&](Gradients found, bool side_by_side) {
+    const std::lock_guard lock(overlap.mutex);
+    if (side_by_side) overlap.beside.insert(key);
+    ++(side_by_side ? overlap.calls_beside : overlap.calls_serial);
+    return found;
+  };
+  Trial trial;
   {
     const std::lock_guard lock(overlap.mutex);
-    known_short = overlap.short_of_memory.count(key) > 0;
-    if (overlap.always) second = !overlap.seen.insert(key).second;
+    if (overlap.always) trial.second = !overlap.seen.insert(key).second;
   }
-  if (!overlap.always && !known_short) {
-    if (may_compare_graphs(*o) && !overlap.choice.choice.decided(key, true)) {
-      if (auto found = compare_graphs(*o, key, mask, both)) {
-        const std::lock_guard lock(overlap.mutex);
-        ++overlap.calls_serial;
-        return *std::move(found);
-      }
+  if (!overlap.always) {
+    if (may_compare_graphs(*o) && !choice.decided(key, true)) {
+      if (auto found = compare_graphs(*o, key, mask, both)) return counted(*std::move(found), false);
     }
-    trial.emplace(overlap.choice.choice.begin(o->main, key, o->pool != nullptr, 2));
-    second = trial->second;
+    trial = choice.begin(o->main, key, o->pool != nullptr, 2);
   }
-  std::optional<Gradients> found;
-  if (second && !known_short) {
+  if (trial.second && !overlap.is_short(key)) {
     try {
-      found = beside(*o, mask, both);
+      Gradients found = beside(*o, mask, both);
+      if (trial.measured) choice.end(trial, o->main);
+      return counted(std::move(found), true);
     } catch (const c10::OutOfMemoryError&) {
+      trial.measured = false;  // of what comes now, which is the other way
       const std::lock_guard lock(overlap.mutex);
       overlap.short_of_memory.insert(key);
     }
   }
-  const bool was_beside = found.has_value();
-  if (!found) found = both(mask);
-  if (trial && trial->measured && second == was_beside) overlap.choice.choice.end(*trial, o->main);
-  const std::lock_guard lock(overlap.mutex);
-  if (was_beside) {
-    overlap.beside.insert(key);
-    ++overlap.calls_beside;
-  } else {
-    ++overlap.calls_serial;
-  }
-  return *std::move(found);
+  Gradients found = both(mask);
+  if (trial.measured && !trial.second) choice.end(trial, o->main);
+  return counted(std::move(found), false);
 }
 
 const Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {

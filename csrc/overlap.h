@@ -66,6 +66,11 @@ void install_linear();
 
 struct ct_overlap {
   explicit ct_overlap(int32_t always) : always(always != 0) {}
+  // Whether memory has run out for this layer on two streams.
+  bool is_short(const std::string& key) {
+    const std::lock_guard lock(mutex);
+    return short_of_memory.count(key) > 0;
+  }
   const bool always;
   ct_choice choice{12, 0.01};
   std::mutex mutex;

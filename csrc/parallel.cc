@@ -3,11 +3,11 @@
 // Note [Memory of branches]: a side stream's work lies between two events of its parent's stream: the fork, and the join. LibTorch's
 // allocator hands memory out again in the order of the stream that it was made for, so it would have to be told of each use by another
 // stream: it then records an event when the memory is freed, asks about it at later allocations, and in a capture gives the memory back
-// only when that ends. Three rules do without. What a branch uses of its parent's memory, and of that parent's parent's, is kept alive until its
-// parent waits for it. (Memory of other streams is recorded as anywhere else.) The
-// side stream's own memory, once freed, is handed out again in the next branch, behind a fork, and so behind what the parent did with it. And
-// since backward runs the nodes of a branch on the side stream again, and frees there what they kept of the parent's memory as soon as they
-// are enqueued, all of that is kept alive until the backward has ended: the engine makes the calling stream wait for all others then.
+// only when that ends. Three rules do without. What a branch uses of its parent's memory, and of that parent's parent's, is kept alive until
+// its parent waits for it; memory of other streams is recorded as anywhere else. The side stream's own memory, once freed, is handed out
+// again in the next branch, behind a fork, and so behind what the parent did with it. And since backward runs the nodes of a branch on the
+// side stream again, and frees there what they kept of the parent's memory as soon as they are enqueued, all of that is kept alive until
+// the backward has ended: the engine makes the calling stream wait for all others then.
 #include <ATen/ops/detach.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>

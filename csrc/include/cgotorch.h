@@ -452,8 +452,9 @@ void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NO
 
 /* ---- Side by side ---------------------------------------------------------------------------------------------------- */
 
-/* From here to ct_branch_end the stream, which only its parent forks to and waits for, keeps alive what it uses of other streams' memory,
- * instead of telling LibTorch's allocator of each use. It waits already for the parent's work so far. */
+/* From here to ct_branch_end the stream, which only its parent forks to and waits for, keeps alive what it uses of the parent's memory, and
+ * of that of the parent's own parents, instead of telling LibTorch's allocator of each use. It waits already for the parent's work so far.
+ * It fails for a stream of another device, for the parent, and for one that is in a branch already. */
 ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) CT_NOEXCEPT;
 /* Ends that, once the parent of exec x waits for the side. out is the result as the parent's: what the branch uses stays alive until a
  * backward through it has ended, if it has a gradient, and is let go at once if not. transient: the parent reads it by operators that are
