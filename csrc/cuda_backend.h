@@ -15,7 +15,7 @@ struct ct_trace;
 
 namespace ct {
 
-// CUDA C++ without includes. Kernels are extern "C".
+// CUDA C++ without includes; the dtypes of floats.h stand before it. Kernels are extern "C".
 struct CudaProgram {
   const char* name;    // for errors
   const char* shared;  // what stands before the source: text of CT_ON_BOTH_DEVICES, or ""

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "floats.h"
 #include "status.h"
 
 namespace ct {
@@ -64,7 +65,7 @@ std::string compile(const CudaProgram& program, const std::string& architecture)
     (void)nvrtc.destroy(&handle);
     throw Failure(CT_INTERNAL, std::string("compiling the kernel ") + program.name + " for " + architecture + ": " + nvrtc.error(code) + "\n" + log);
   };
-  const std::string source = std::string("#define CT_FUNCTION __device__ __forceinline__\n") + program.shared + program.source;
+  const std::string source = std::string("#define CT_FUNCTION __device__ __forceinline__\n") + kFloats + program.shared + program.source;
   check(nvrtc.create(&handle, source.c_str(), program.name, 0, nullptr, nullptr));
   const std::string option = "--gpu-architecture=" + architecture;
   // A float operation rounds as it stands in the source, as on the CPU.

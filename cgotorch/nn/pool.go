@@ -2,7 +2,8 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// MaxPool2d takes the largest value of each window.
+// MaxPool2d takes the largest value of each window. Without a gradient, images in channels last on CUDA are pooled by a kernel of the
+// library's own, several times faster than LibTorch's and with the same results.
 type MaxPool2d struct {
 	Kernel   Size
 	Stride   Size // step of the window; 0x0 means Kernel
@@ -14,12 +15,12 @@ type MaxPool2d struct {
 // Forward maps [N, C, H, W] to [N, C, H', W'].
 func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	atLeast(x, "nn.MaxPool2d", 1, argument{"Kernel", m.Kernel.least()})
-	return x.MaxPool2d(in, m.Kernel.ints(), cgotorch.MaxPool2dOptions{
-		Stride: m.Stride.or(m.Kernel).ints(), Padding: m.Padding.ints(), Dilation: m.Dilation.or(Size{1, 1}).ints(), CeilMode: m.CeilMode,
-	})
+	return x.Call("streamtorch::max_pool2d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(),
+		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)[0].(*cgotorch.Tensor)
 }
 
-// AvgPool2d takes the mean of each window.
+// AvgPool2d takes the mean of each window. Without a gradient, images in channels last on CUDA are pooled by a kernel of the
+// library's own, several times faster than LibTorch's and with the same results.
 type AvgPool2d struct {
 	Kernel         Size
 	Stride         Size // step of the window; 0x0 means Kernel
@@ -32,10 +33,12 @@ type AvgPool2d struct {
 // Forward maps [N, C, H, W] to [N, C, H', W'].
 func (m *AvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	atLeast(x, "nn.AvgPool2d", 1, argument{"Kernel", m.Kernel.least()})
-	return x.AvgPool2d(in, m.Kernel.ints(), cgotorch.AvgPool2dOptions{
-		Stride: m.Stride.or(m.Kernel).ints(), Padding: m.Padding.ints(), CeilMode: m.CeilMode,
-		ExcludePadding: m.ExcludePadding, Divisor: m.Divisor,
-	})
+	var divisor any
+	if m.Divisor != 0 {
+		divisor = m.Divisor
+	}
+	return x.Call("streamtorch::avg_pool2d", in, m.Kernel.ints(), m.Stride.or(m.Kernel).ints(), m.Padding.ints(), m.CeilMode,
+		!m.ExcludePadding, divisor)[0].(*cgotorch.Tensor)
 }
 
 // AdaptiveAvgPool2d takes means of windows chosen so that the result has the size Output.

@@ -1,0 +1,141 @@
+package cgotorch
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// A pooling is a random one of either kind.
+type pooling struct {
+	shape                             []int64
+	dtype                             DType
+	kernel, stride, padding, dilation []int64
+	ceil, excludePadding              bool
+	divisor                           any
+}
+
+func (p pooling) String() string {
+	type plain pooling
+	return fmt.Sprintf("%+v", plain(p))
+}
+
+func randomPooling(r *rand.Rand) pooling {
+	dtypes := []DType{Float32, Float16, BFloat16, Float64}
+	p := pooling{shape: []int64{int64(1 + r.IntN(3)), int64([]int{1, 3, 8, 16, 20}[r.IntN(5)])}, dtype: dtypes[r.IntN(len(dtypes))],
+		ceil: r.IntN(2) == 0, excludePadding: r.IntN(2) == 0}
+	if r.IntN(4) == 0 {
+		p.divisor = 1 + r.IntN(5)
+	}
+	three := r.IntN(2) == 0
+	for range 2 {
+		kernel := 1 + r.IntN(4)
+		dilation := 1 + r.IntN(2)
+		if three {
+			kernel, dilation = 3, 1
+		}
+		p.kernel = append(p.kernel, int64(kernel))
+		p.stride = append(p.stride, int64(1+r.IntN(3)))
+		p.padding = append(p.padding, int64(r.IntN(kernel/2+1)))
+		p.dilation = append(p.dilation, int64(dilation))
+		p.shape = append(p.shape, int64(1+dilation*(kernel-1)+r.IntN(12)))
+	}
+	return p
+}
+
+// Pooling without a gradient gives what LibTorch's operators give to the bit, infinities and NaN among it, in every layout.
+func TestPool2d(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		s := newStream(t, d)
+		r := rand.New(rand.NewPCG(5, 6))
+		for range 300 {
+			p := randomPooling(r)
+			channelsLast, offset := r.IntN(4) > 0, r.IntN(8) == 0
+			if err := s.Do(func(x *Exec) error {
+				count := int64(1)
+				for _, n := range p.shape {
+					count *= n
+				}
+				values := make([]float32, count)
+				for i := range values {
+					switch v := r.IntN(60); v {
+					case 0:
+						values[i] = float32(math.Inf(1))
+					case 1:
+						values[i] = float32(math.Inf(-1))
+					case 2:
+						values[i] = float32(math.NaN())
+					default:
+						values[i] = float32(r.NormFloat64())
+					}
+				}
+				in := x.To(FromSlice(x, values, p.shape...), p.dtype)
+				if channelsLast {
+					in = x.Contiguous(in, ChannelsLast)
+				}
+				if offset { // its memory begins between two vectors
+					all := x.Cat([]*Tensor{x.Zeros(p.dtype, 1), x.Reshape(x.Permute(in, 0, 2, 3, 1), -1)}, 0)
+					in = x.Permute(x.View(x.Narrow(all, 0, 1, int(count)), p.shape[0], p.shape[2], p.shape[3], p.shape[1]), 0, 3, 1, 2)
+				}
+				for _, op := range []string{"max_pool2d", "avg_pool2d"} {
+					arguments := []any{in, p.kernel, p.stride, p.padding, p.dilation, p.ceil}
+					if op == "avg_pool2d" {
+						arguments = []any{in, p.kernel, p.stride, p.padding, p.ceil, !p.excludePadding, p.divisor}
+					}
+					// The reference is in NCHW: LibTorch's kernels for it are others.
+					want := x.Call("aten::"+op, append([]any{x.Contiguous(in, Contiguous)}, arguments[1:]...)...)[0].(*Tensor)
+					got := x.Call("streamtorch::"+op, arguments...)[0].(*Tensor)
+					theirs := x.Call("aten::"+op, arguments...)[0].(*Tensor)
+					if !slices.Equal(got.Shape(), theirs.Shape()) || !slices.Equal(got.Strides(), theirs.Strides()) || got.DType() != theirs.DType() {
+						t.Errorf("%s, %v: %v %v %v, want %v %v %v", op, p, got.DType(), got.Shape(), got.Strides(), theirs.DType(), theirs.Shape(), theirs.Strides())
+						continue
+					}
+					a, b := ToSlice[float64](x, x.To(got, Float64)), ToSlice[float64](x, x.To(want, Float64))
+					for i := range a {
+						if math.Float64bits(a[i]) != math.Float64bits(b[i]) && !(math.IsNaN(a[i]) && math.IsNaN(b[i])) {
+							t.Errorf("%s, %v, channels last %v, offset %v: %v at %d, want %v", op, p, channelsLast, offset, a[i], i, b[i])
+							break
+						}
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatalf("%v: %v", p, err)
+			}
+		}
+	})
+}
+
+// With a gradient it is LibTorch's operator; and so is its error.
+func TestPool2d_Gradient(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		s := newStream(t, d)
+		if err := s.Do(func(x *Exec) error {
+			in := x.Detach(x.Contiguous(x.Randn(Float32, 2, 8, 6, 6), ChannelsLast))
+			if err := in.SetRequiresGrad(true); err != nil {
+				t.Fatal(err)
+			}
+			y := x.Call("streamtorch::max_pool2d", in, []int64{2, 2}, []int64{2, 2}, []int64{0, 0}, []int64{1, 1}, false)[0].(*Tensor)
+			x.Backward(x.Sum(y))
+			if got := x.Item(x.Sum(in.Grad())); got != 2*8*3*3 {
+				t.Errorf("the gradients' sum is %v, want %v", got, 2*8*3*3)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		for _, padding := range []int64{2, -1} {
+			if err := s.Do(func(x *Exec) error {
+				in := x.Contiguous(x.Randn(Float32, 2, 8, 6, 6), ChannelsLast)
+				x.Call("streamtorch::max_pool2d", in, []int64{2, 2}, []int64{2, 2}, []int64{padding, padding}, []int64{1, 1}, false)
+				return nil
+			}); err == nil {
+				t.Errorf("padding %d of a kernel of 2 is no error", padding)
+			}
+		}
+	})
+}
