@@ -37,6 +37,7 @@ type OverlapOptions struct {
 type OverlapStats struct {
 	Layers        int // kinds of layers, and shapes, that have run on two streams
 	SideBySide    int // calls on two streams; a captured call counts once
+	Late          int // of them, those whose weights' gradients nothing waits for before the backward has ended
 	Serial        int // calls on one
 	ShortOfMemory int // layers that went back to one stream because memory ran out
 }
@@ -71,12 +72,12 @@ func (p *Overlap) Stats() OverlapStats {
 	var c C.ct_overlap_counts
 	_ = check("Overlap.Stats", C.ct_overlap_count(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
+	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Late: int(c.late), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
 }
 
 // String is one line with the counts.
 func (s OverlapStats) String() string {
-	return fmt.Sprintf("%d layers on two streams, %d calls, %d calls on one; %d layers short of memory", s.Layers, s.SideBySide, s.Serial, s.ShortOfMemory)
+	return fmt.Sprintf("%d layers on two streams, %d calls, %d of them late, %d calls on one; %d layers short of memory", s.Layers, s.SideBySide, s.Late, s.Serial, s.ShortOfMemory)
 }
 
 // overlap calls backward with a side stream that begins behind x's work so far, and joins it.

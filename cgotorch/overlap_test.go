@@ -398,3 +398,69 @@ func TestOverlap_Linear(t *testing.T) {
 		})
 	})
 }
+
+// Gradients of weights that nothing waits for before the backward has ended are those of one stream to the bit: through casts and without, added to
+// what is there, of weights that are used twice, and of a graph that is kept and run again without the Overlap; with no race.
+func TestOverlap_Late(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		if d.IsCUDA() {
+			SetDeterministic(true)
+			defer SetDeterministic(false)
+		}
+		withoutRaces(t, func() {
+			s := newStream(t, d)
+			in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 4, 16, 20, 20) })[0]
+			weights := kept(t, s, 5, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 16, 16, 3, 3), 0.1) })
+			weights = append(weights, kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 10, 16) })...)
+			for _, w := range append(weights, in) {
+				if err := w.SetRequiresGrad(true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			forward := func(x *Exec) *Tensor {
+				h := in
+				for i := range 8 { // the first three weights twice
+					h = x.ReLU(x.Conv2d(h, weights[i%5], nil, Conv2dOptions{Padding: []int64{1, 1}}))
+				}
+				return x.Mean(x.To(x.Linear(x.MeanDim(h, []int64{2, 3}, SumOptions{}), weights[5], nil), Float32))
+			}
+			run := func(autocast bool, o *Overlap) (all [][]float32) {
+				for _, w := range append(weights, in) {
+					if err := w.SetGrad(nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := s.Do(func(x *Exec) error {
+					y := x
+					if autocast {
+						y = x.Autocast(BFloat16)
+					}
+					x.BackwardWith(BackwardOptions{Overlap: o}, forward(y))
+					loss := forward(y)
+					x.BackwardWith(BackwardOptions{Overlap: o, RetainGraph: true}, loss)
+					x.Backward(loss)
+					for _, w := range append(weights, in) {
+						all = append(all, ToSlice[float32](x, w.Grad()))
+					}
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				return all
+			}
+			for _, autocast := range []bool{false, true} {
+				overlap := newOverlap(t, OverlapOptions{Always: true}) // before the forward of the linear layer
+				want := run(autocast, nil)
+				for range 3 {
+					if got := run(autocast, overlap); !slices.EqualFunc(got, want, slices.Equal) {
+						t.Errorf("autocast %v: the gradients differ", autocast)
+					}
+				}
+				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.SideBySide) || !d.IsCUDA() && stats.Late != 0 {
+					t.Errorf("autocast %v: %v", autocast, stats)
+				}
+			}
+		})
+	})
+}

@@ -33,9 +33,9 @@ ct_exec without_autocast(ct_exec x) {
   return x;
 }
 
-void backward(ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph, const ct_stream& stream) {
+void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& grads, int32_t retain_graph) {
   const ct::checker::Backward checked;
-  torch::autograd::backward(tensors(roots, count, "root", stream), gradients(grads, count, stream), retain_graph != 0, false);
+  torch::autograd::backward(roots, grads, retain_graph != 0, false);
 }
 
 }  // namespace
@@ -44,14 +44,15 @@ extern "C" {
 
 ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count,
                        int32_t retain_graph) noexcept {
-  return ct::executed(without_autocast(x), [&] { backward(roots, grads, count, retain_graph, *x.stream); });
+  return ct::executed(without_autocast(x), [&] { backward(tensors(roots, count, "root", *x.stream), gradients(grads, count, *x.stream), retain_graph); });
 }
 
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
                                    ct_overlap* overlap, const ct_stream* side, ct_graph_pool* pool) noexcept {
   return ct::executed(without_autocast(x), [&] {
-    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, ct::deref(side, "side"), pool);
-    backward(roots, grads, count, retain_graph, *x.stream);
+    const auto from = tensors(roots, count, "root", *x.stream);
+    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, ct::deref(side, "side"), pool, from);
+    backward(from, gradients(grads, count, *x.stream), retain_graph);
   });
 }
 

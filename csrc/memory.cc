@@ -66,6 +66,11 @@ void ct::count_cpu_allocations() {
   std::call_once(once, [] { c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), 255); });
 }
 
+int64_t ct::allocated_bytes(c10::Device device) {
+  constexpr size_t all = 0;  // StatType::AGGREGATE
+  return allocator(device).getDeviceStats(device.index()).allocated_bytes[all].current;
+}
+
 extern "C" {
 
 ct_status* ct_memory_stats(ct_device device, ct_memory* out) noexcept {

@@ -1,5 +1,6 @@
 #include "overlap.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/convolution_backward_native.h>
 #include <c10/core/GradMode.h>
@@ -32,32 +33,41 @@ using Mask = GradientMask;
 // Nobody else in the process is to use this kind; LibTorch itself has no use for it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
-// Runs the gradient of the input on the side stream and the others on the main one. Who calls keeps alive what they read. The first one's
-// result is the side stream's memory, and so handed out again behind a fork alone: Note [Memory of branches].
-Gradients beside(const Overlapping& o, const Mask& mask, const LayerBackward& both) {
+// Makes the main stream wait for the side stream.
+void join(const Overlapping& o) {
+  const std::unique_ptr<const ct_event> end(record(o.side, /*timing=*/false));
+  wait(o.main, *end);
+}
+
+// Runs the gradients of the weights and bias on the side stream, and that of the input on the main one, which joined has wait for the others.
+// Who calls keeps alive what they read: until the main stream waits, if it does not. The first ones are the side stream's memory, and so handed
+// out again behind a fork alone: Note [Memory of branches].
+Gradients beside(const Overlapping& o, const Mask& mask, const LayerBackward& both, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(o.side, *fork);
   checker::branches(o.side, o.main);
-  struct Join {  // also where one fails
+  struct Join {  // always where one fails
     ~Join() {
+      if (!wanted) return;
       try {
-        const std::unique_ptr<const ct_event> end(record(o.side, /*timing=*/false));
-        wait(o.main, *end);
+        join(o);
       } catch (...) {
         // A lost device.
       }
     }
     const Overlapping& o;
-  } const join{o};
-  at::Tensor of_input;
+    bool wanted = true;
+  } end{o};
+  Gradients weights;
   {
     std::optional<CurrentStream> stream;
     if (o.side.device.is_cuda()) stream.emplace(o.side.stream);
     const checker::OnStream checked(o.side);
-    of_input = std::get<0>(both(Mask{true, false, false}));
+    weights = both(Mask{false, mask[1], mask[2]});
   }
-  Gradients rest = both(Mask{false, mask[1], mask[2]});
-  return {std::move(of_input), std::move(std::get<1>(rest)), std::move(std::get<2>(rest))};
+  at::Tensor of_input = std::get<0>(both(Mask{true, false, false}));
+  end.wanted = joined;
+  return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
 
 bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
@@ -66,7 +76,7 @@ bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
 // that they can be run as often as it takes.) Waits for the device. Returns the gradients, or nothing where it cannot be done now: somebody
 // else captures, or what draws random numbers forbids it.
-std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, const LayerBackward& both) {
+std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, const LayerBackward& both, bool late) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
@@ -81,8 +91,9 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
       graphs[way]->begin(o.pool->id);
       for (int i = 0; i < kRepeats; ++i) {
         if (way == 0) (void)both(mask);
-        else (void)beside(o, mask, both);
+        else (void)beside(o, mask, both, /*joined=*/!late);
       }
+      if (way == 1 && late) join(o);
       graphs[way]->end(nullptr);
     }
     std::vector<std::unique_ptr<const Recording>> marks;
@@ -112,14 +123,14 @@ Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, 
   const auto native = [&](const Mask& mask) {
     return at::native::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask);
   };
-  const Overlapping* o = leave_for(grad, mask);
+  Overlapping* o = leave_for(grad, mask);
   if (o == nullptr) return native(mask);
   std::ostringstream key;
   key << (transposed ? "transposed convolution " : "convolution ");
   key << Described{input} << " by " << Described{weight} << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
   if (transposed) key << " output padding " << output_padding;
   if (mask[2]) key << " bias";
-  return overlapped(o, key.str(), mask, native);
+  return overlapped(*o, key.str(), mask, grad, input, native);
 }
 
 class Silence final : public c10::WarningHandler {
@@ -137,6 +148,7 @@ void install() {
       library->impl("convolution_backward", TORCH_FN(convolution_backward));
     }
     install_linear();
+    at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);  // Note [Late gradients]
     return true;
   }();
   (void)done;
@@ -144,14 +156,16 @@ void install() {
 
 }  // namespace
 
-Gradients overlapped(const Overlapping* o, const std::string& kind, const Mask& mask, const LayerBackward& both) {
-  const std::string key = o->main.device.str() + ": " + kind;
-  ct_overlap& overlap = o->overlap;
+Gradients overlapped(Overlapping& o, const std::string& kind, const Mask& mask, const at::Tensor& grad, const at::Tensor& input,
+                     const LayerBackward& both) {
+  const bool late = o.late.here();
+  const std::string key = o.main.device.str() + ": " + kind + (late ? ", late" : "");
+  ct_overlap& overlap = o.overlap;
   Choice& choice = overlap.choice.choice;
-  const auto counted = [&](Gradients found, bool side_by_side) {
+  const auto counted = [&](Gradients found, int64_t& calls) {
     const std::lock_guard lock(overlap.mutex);
-    if (side_by_side) overlap.beside.insert(key);
-    ++(side_by_side ? overlap.calls_beside : overlap.calls_serial);
+    if (&calls != &overlap.calls_serial) overlap.beside.insert(key);
+    ++calls;
     return found;
   };
   Trial trial;
@@ -160,16 +174,21 @@ Gradients overlapped(const Overlapping* o, const std::string& kind, const Mask& 
     if (overlap.always) trial.second = !overlap.seen.insert(key).second;
   }
   if (!overlap.always) {
-    if (may_compare_graphs(*o) && !choice.decided(key, true)) {
-      if (auto found = compare_graphs(*o, key, mask, both)) return counted(*std::move(found), false);
+    if (may_compare_graphs(o) && !choice.decided(key, true)) {
+      if (auto found = compare_graphs(o, key, mask, both, late)) return counted(*std::move(found), overlap.calls_serial);
     }
-    trial = choice.begin(o->main, key, o->pool != nullptr, 2);
+    trial = choice.begin(o.main, key, o.pool != nullptr, 2);
   }
   if (trial.second && !overlap.is_short(key)) {
     try {
-      Gradients found = beside(*o, mask, both);
-      if (trial.measured) choice.end(trial, o->main);
-      return counted(std::move(found), true);
+      if (late && !trial.measured) {  // to be measured it must end
+        Gradients found = beside(o, mask, both, /*joined=*/false);
+        o.late.keep(grad, input);
+        return counted(std::move(found), overlap.calls_late);
+      }
+      Gradients found = beside(o, mask, both, /*joined=*/true);
+      if (trial.measured) choice.end(trial, o.main);
+      return counted(std::move(found), overlap.calls_beside);
     } catch (const c10::OutOfMemoryError&) {
       trial.measured = false;  // of what comes now, which is the other way
       const std::lock_guard lock(overlap.mutex);
@@ -177,19 +196,19 @@ Gradients overlapped(const Overlapping* o, const std::string& kind, const Mask& 
     }
   }
   Gradients found = both(mask);
-  if (trial.measured && !trial.second) choice.end(trial, o->main);
-  return counted(std::move(found), false);
+  if (trial.measured && !trial.second) choice.end(trial, o.main);
+  return counted(std::move(found), overlap.calls_serial);
 }
 
-const Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
-  const Overlapping* o = Overlapping::current();
+Overlapping* leave_for(const at::Tensor& grad, const Mask& mask) {
+  Overlapping* o = Overlapping::current();
   if (o == nullptr || !mask[0] || !mask[1] || c10::GradMode::is_enabled() || grad.device() != o->main.device) return nullptr;
   if (!checker::runs_on(o->main)) return nullptr;
   if (grad.is_cuda() && c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(grad.device()) != o->main.stream) return nullptr;
   return o;
 }
 
-const Overlapping* Overlapping::current() noexcept { return static_cast<const Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
+Overlapping* Overlapping::current() noexcept { return static_cast<Overlapping*>(c10::ThreadLocalDebugInfo::get(kKind)); }
 
 std::ostream& operator<<(std::ostream& out, const Described& of) {
   out << of.tensor.scalar_type() << of.tensor.sizes();
@@ -197,8 +216,9 @@ std::ostream& operator<<(std::ostream& out, const Described& of) {
   return out;
 }
 
-OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool)
-    : info_(kKind, std::make_shared<Overlapping>(overlap, main, side, pool)) {}
+OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool,
+                           const torch::autograd::variable_list& roots)
+    : late_(roots, main, side), info_(kKind, std::make_shared<Overlapping>(overlap, main, side, pool, late_)) {}
 
 }  // namespace ct
 
@@ -221,7 +241,8 @@ ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) noexcep
     ct_overlap& o = ct::deref(overlap, "overlap");
     const std::lock_guard lock(o.mutex);
     out->layers = static_cast<int64_t>(o.beside.size());
-    out->beside = o.calls_beside;
+    out->beside = o.calls_beside + o.calls_late;
+    out->late = o.calls_late;
     out->serial = o.calls_serial;
     out->short_of_memory = static_cast<int64_t>(o.short_of_memory.size());
   });

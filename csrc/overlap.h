@@ -15,6 +15,7 @@
 
 #include "cgotorch.h"
 #include "choice.h"
+#include "overlap_late.h"
 #include "stream.h"
 
 namespace ct {
@@ -22,25 +23,27 @@ namespace ct {
 // One backward's leave to use a side stream. LibTorch hands it to the threads that run the backward's nodes, as a Watch.
 class Overlapping final : public c10::DebugInfoBase {
  public:
-  Overlapping(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool)
-      : overlap(overlap), main(main), side(side), pool(pool) {}
+  Overlapping(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool, LateGradients& late)
+      : overlap(overlap), main(main), side(side), pool(pool), late(late) {}
 
   // That of the backward that the calling thread runs a node of, or NULL.
-  static const Overlapping* current() noexcept;
+  static Overlapping* current() noexcept;
 
   ct_overlap& overlap;
   const ct_stream& main;
   const ct_stream& side;  // waits for main already; main waits for it behind the backward
   ct_graph_pool* const pool;  // of the graph whose capture, or rehearsal, this is; NULL for none
+  LateGradients& late;        // autograd runs the nodes of one device one after another, so one thread at a time uses it
 };
 
-// Leave for the calling thread's backward, while it lives.
+// Leave for the calling thread's backward from the roots, while it lives.
 class OverlapScope {
  public:
-  OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool);
+  OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool, const torch::autograd::variable_list& roots);
 
  private:
-  const c10::DebugInfoGuard info_;
+  LateGradients late_;
+  const c10::DebugInfoGuard info_;  // LibTorch's threads may hold what it holds for longer, and use it no more
 };
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of a layer's input, its weights and its bias
@@ -49,9 +52,11 @@ using LayerBackward = std::function<Gradients(const GradientMask& wanted)>;
 
 // The leave to use for a layer's gradients, or NULL. Side streams serve one stream alone; and a backward that is recorded for another one
 // goes the plain way. grad: of the layer's result.
-const Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
-// Runs them in the way that is faster, or asked for. kind: of layer, with its shapes.
-Gradients overlapped(const Overlapping* o, const std::string& kind, const GradientMask& wanted, const LayerBackward& both);
+Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
+// Runs them in the way that is faster, or asked for. kind: of layer, with its shapes. grad and input: what the gradients of its weights and bias
+// are made of.
+Gradients overlapped(Overlapping& o, const std::string& kind, const GradientMask& wanted, const at::Tensor& grad, const at::Tensor& input,
+                     const LayerBackward& both);
 
 // A tensor in a key.
 struct Described {
@@ -61,6 +66,8 @@ std::ostream& operator<<(std::ostream& out, const Described& of);
 
 // Makes linear layers one node each in autograd's graph, whose two matrix products can be told apart from others (overlap_linear.cc).
 void install_linear();
+// Whether this is such a node.
+bool is_linear(const torch::autograd::Node& node);
 
 }  // namespace ct
 
@@ -77,5 +84,5 @@ struct ct_overlap {
   std::set<std::string> seen;    // layers, always: those that have run once, so that libraries have chosen
   std::set<std::string> beside;  // layers that have run side by side
   std::set<std::string> short_of_memory;
-  int64_t calls_beside = 0, calls_serial = 0;
+  int64_t calls_beside = 0, calls_late = 0, calls_serial = 0;
 };

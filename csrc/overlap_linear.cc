@@ -44,14 +44,14 @@ struct Linear final : public torch::autograd::Function<Linear> {
       if (mask[2]) std::get<2>(found) = flat.sum(0);
       return found;
     };
-    const Overlapping* o = leave_for(grad, wanted);
+    Overlapping* o = leave_for(grad, wanted);
     Gradients found;
     if (o == nullptr) {
       found = both(wanted);
     } else {
       std::ostringstream key;
       key << "linear " << Described{input} << " by " << Described{weight} << (wanted[2] ? " bias" : "");
-      found = overlapped(o, key.str(), wanted, both);
+      found = overlapped(*o, key.str(), wanted, grad, input, both);
     }
     return {std::move(std::get<0>(found)), std::move(std::get<1>(found)), std::move(std::get<2>(found))};
   }
@@ -68,6 +68,8 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::
 }
 
 }  // namespace
+
+bool is_linear(const torch::autograd::Node& node) { return dynamic_cast<const torch::autograd::CppNode<Linear>*>(&node) != nullptr; }
 
 void install_linear() {
   for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {

@@ -505,6 +505,7 @@ typedef struct ct_overlap ct_overlap;
 typedef struct ct_overlap_counts {
   int64_t layers;          /* unequal ones that ran on two streams */
   int64_t beside, serial;  /* calls */
+  int64_t late;            /* of beside, those that nothing waits for before the backward has ended */
   int64_t short_of_memory; /* layers that went back to one stream for want of memory */
 } ct_overlap_counts;
 

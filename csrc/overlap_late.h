@@ -1,0 +1,62 @@
+// Late gradients: those of weights, which nothing waits for before the backward has ended.
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "event.h"
+#include "stream.h"
+
+namespace ct {
+
+// Note [Late gradients]: the layer before needs the gradient of a layer's input at once. The gradients of its weights and its bias go to the
+// nodes that add them to the parameters', perhaps through a cast, and nowhere else. So where autograd runs these nodes on the side stream too,
+// the main one need not wait for that stream layer by layer, and the side stream may fall behind. Autograd runs a node on the stream that is in the metadata
+// of its input, which forward put there; this puts the side stream in its place for one backward. It makes one stream wait for another between
+// nodes, and the calling stream for all of them at the end. What the side stream reads is the main one's memory: it is kept alive until the
+// main stream waits for that layer, at the end or, where more is kept than a share of all allocated memory, before.
+class LateGradients {
+ public:
+  // For the backward from the roots, which has not begun. On the CPU, whose streams autograd does not know, no gradient is late.
+  LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const ct_stream& side);
+  ~LateGradients();  // that backward has ended
+  LateGradients(const LateGradients&) = delete;
+  LateGradients& operator=(const LateGradients&) = delete;
+
+  // Whether the layer that the calling thread runs the backward of is one.
+  bool here() const;
+  // The side stream reads these up to here.
+  void keep(const at::Tensor& grad, const at::Tensor& input);
+
+ private:
+  using Node = torch::autograd::Node;
+  struct Reading {
+    at::Tensor grad, input;
+    std::unique_ptr<const ct_event> end;
+  };
+  int64_t kept_bytes() const;
+  bool simple(const torch::autograd::Edge& edge, std::vector<Node*>& path) const;
+  static void move(Node& node, c10::Stream stream);
+
+  const ct_stream& main_;
+  const ct_stream& side_;
+  std::unordered_map<const Node*, int> edges_to_;
+  std::unordered_set<const Node*> layers_;
+  struct Moved {
+    std::shared_ptr<Node> node;
+    c10::Stream before;
+  };
+  std::vector<Moved> moved_;
+  std::deque<Reading> kept_;
+  int64_t most_ = 0;  // of kept_bytes()
+};
+
+}  // namespace ct
