@@ -540,3 +540,116 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 		})
 	})
 }
+
+// A captured training step of two branches gives the losses of an eager one that runs them in turn, launch for launch; and its backward runs on
+// two streams at once.
+func TestExec_Parallel_TrainingStep(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		steps := 20
+		if d.IsCUDA() {
+			SetDeterministic(true)
+			defer SetDeterministic(false)
+			steps = 1000
+		}
+		s := newStream(t, d)
+		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 1, 32, 14, 14) })[0]
+		first := kept(t, s, 8, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 32, 32, 3, 3), 0.05) })
+		// train returns the losses, and lets traced see launches of the step.
+		train := func(o ParallelOptions, captured bool, traced func(run func(x *Exec) *Tensor)) (losses []float64) {
+			var ws []*Tensor
+			if err := s.Do(func(x *Exec) error {
+				for _, w := range first {
+					c := x.Keep(x.Clone(w))
+					if err := c.SetRequiresGrad(true); err != nil {
+						t.Fatal(err)
+					}
+					ws = append(ws, c)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer closeAll(ws)
+			step := func(x *Exec, in ...*Tensor) []*Tensor {
+				branch := func(ws []*Tensor) func(x *Exec) *Tensor {
+					return func(x *Exec) *Tensor {
+						h := in[0]
+						for _, w := range ws {
+							h = x.Tanh(x.Conv2d(h, w, nil, Conv2dOptions{Padding: []int64{1, 1}}))
+						}
+						return h
+					}
+				}
+				for _, w := range ws {
+					if err := w.SetGrad(nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				out := x.ParallelWith(o, branch(ws[:4]), branch(ws[4:]))
+				sum := x.Add(out[0], out[1])
+				loss := x.Mean(x.Mul(sum, sum))
+				x.Backward(loss)
+				for _, w := range ws {
+					x.NoGrad().SubInPlace(w, x.NoGrad().MulScalar(w.Grad(), 0.01))
+				}
+				return []*Tensor{x.Detach(loss)}
+			}
+			run := func(x *Exec) *Tensor { return step(x, in)[0] }
+			if captured {
+				c := NewCaptured(step, CapturedOptions{Rehearsal: 1})
+				defer c.Close()
+				run = func(x *Exec) *Tensor { return c.Run(x, in)[0] }
+			}
+			for range steps {
+				if err := s.Do(func(x *Exec) error { losses = append(losses, x.Item(run(x))); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if traced != nil {
+				traced(run)
+			}
+			return losses
+		}
+		want := train(ParallelOptions{InTurn: true}, false, nil)
+		if want[0] <= want[steps-1] {
+			t.Errorf("the loss went from %v to %v", want[0], want[steps-1])
+		}
+		got := train(ParallelOptions{}, true, func(run func(x *Exec) *Tensor) {
+			if !d.IsCUDA() {
+				return
+			}
+			trace, err := StartTrace()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Do(func(x *Exec) error { x.Item(run(x)); return nil }); err != nil {
+				t.Error(err)
+			}
+			r, err := trace.Stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams := map[uint64]bool{}
+			var from, to time.Duration
+			for _, w := range r.Work {
+				if strings.Contains(w.Name, "tanh_backward") {
+					if len(streams) == 0 || w.Start < from {
+						from = w.Start
+					}
+					to = max(to, w.End)
+					streams[w.Stream] = true
+				}
+			}
+			r.Work = slices.DeleteFunc(r.Work, func(w TraceRecord) bool { return w.Start < from || w.End > to })
+			if share, together, busy := r.SideBySide(); len(streams) < 2 || share < 0.3 {
+				t.Errorf("backward ran on %d streams, %v of %v on several at once", len(streams), together, busy)
+			} else {
+				t.Logf("backward on %d streams: %v of %v on several at once", len(streams), together, busy)
+			}
+		})
+		if !slices.Equal(got, want) {
+			t.Error("the losses of the captured step differ from the eager one's")
+		}
+	})
+}

@@ -38,7 +38,41 @@ func (r *TraceRecords) CopyHidden() (share float64, hidden, total time.Duration)
 	return float64(hidden) / float64(total), hidden, total
 }
 
+// SideBySide says how much of the devices' computing was done by several streams at once: busy is the time in which at least one kernel
+// ran, and together that part of it in which kernels of two or more streams of the same device did. share is together/busy, and 0 where
+// nothing ran.
+func (r *TraceRecords) SideBySide() (share float64, together, busy time.Duration) {
+	for _, d := range r.devices() {
+		var all, several []interval // where one stream at least runs, and two
+		for _, stream := range r.streams(d) {
+			var kernels []interval
+			for _, w := range r.Work {
+				if w.Device == d && w.Stream == stream && w.Kind == TraceKernel {
+					kernels = append(kernels, interval{w.Start, w.End})
+				}
+			}
+			for _, k := range union(kernels) {
+				several = append(several, common(k, all)...)
+			}
+			all = union(append(all, kernels...))
+		}
+		busy += length(all)
+		together += length(union(several))
+	}
+	if busy == 0 {
+		return 0, 0, 0
+	}
+	return float64(together) / float64(busy), together, busy
+}
+
 type interval struct{ start, end time.Duration }
+
+func length(all []interval) (sum time.Duration) {
+	for _, i := range all {
+		sum += i.end - i.start
+	}
+	return sum
+}
 
 // union joins intervals that overlap or touch; the result is sorted.
 func union(all []interval) []interval {
@@ -55,21 +89,23 @@ func union(all []interval) []interval {
 }
 
 // covered is how much of i lies in the intervals, which are a union.
-func covered(i interval, by []interval) time.Duration {
+func covered(i interval, by []interval) time.Duration { return length(common(i, by)) }
+
+// common is what of i lies in the intervals, which are a union.
+func common(i interval, by []interval) (parts []interval) {
 	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
 		if b.end <= start {
 			return -1
 		}
 		return 1
 	})
-	var sum time.Duration
 	for _, b := range by[first:] {
 		if b.start >= i.end {
 			break
 		}
-		sum += min(b.end, i.end) - max(b.start, i.start)
+		parts = append(parts, interval{max(b.start, i.start), min(b.end, i.end)})
 	}
-	return sum
+	return parts
 }
 
 // span is the part of a mark that a stream saw.

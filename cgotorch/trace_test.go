@@ -67,6 +67,33 @@ func TestTraceRecords_CopyHidden(t *testing.T) {
 	}
 }
 
+func TestTraceRecords_SideBySide(t *testing.T) {
+	elsewhere := kernel(2, 0, 10)
+	elsewhere.Device = CUDA(1)
+	for name, c := range map[string]struct {
+		work           []TraceRecord
+		together, busy time.Duration
+	}{
+		"nothing":                    {nil, 0, 0},
+		"a copy is no computing":     {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 0, 10)}, 0, 10},
+		"one after another":          {[]TraceRecord{kernel(1, 0, 10), kernel(2, 10, 20)}, 0, 20},
+		"half":                       {[]TraceRecord{kernel(1, 0, 10), kernel(2, 5, 15)}, 5, 15},
+		"one stream alone":           {[]TraceRecord{kernel(1, 0, 10), kernel(1, 5, 15)}, 0, 15},
+		"three":                      {[]TraceRecord{kernel(1, 0, 10), kernel(2, 2, 8), kernel(9, 4, 12)}, 8, 12},
+		"one over several of others": {[]TraceRecord{kernel(1, 0, 20), kernel(2, 2, 4), kernel(2, 6, 8), kernel(9, 7, 9)}, 5, 20},
+		"another device":             {[]TraceRecord{kernel(1, 0, 10), elsewhere}, 0, 20},
+	} {
+		share, together, busy := handMade(c.work).SideBySide()
+		want := 0.0
+		if c.busy > 0 {
+			want = float64(c.together) / float64(c.busy)
+		}
+		if together != c.together*time.Microsecond || busy != c.busy*time.Microsecond || math.Abs(share-want) > 1e-12 {
+			t.Errorf("%s: %v of %v, share %v, want %d and %d us", name, together, busy, share, c.together, c.busy)
+		}
+	}
+}
+
 // A step's part on a stream is from its first kernel's start to its last one's end, by when they were enqueued.
 func TestTraceRecords_Spans(t *testing.T) {
 	late := kernel(1, 50, 60)
