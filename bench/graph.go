@@ -292,24 +292,29 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	defer m.close()
 	calls := c.or(1, 300)
 	stream := cgotorch.DefaultStream(c.device)
+	var fused nn.Module
+	if err := stream.Do(func(x *cgotorch.Exec) error { fused = nn.Fuse(x, m.model, nn.FuseOptions{}); return nil }); err != nil {
+		return err
+	}
+	defer nn.Close(fused)
 	var sides []side
-	for _, inPlace := range []bool{true, false} {
-		captured := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			return []*cgotorch.Tensor{m.model.Forward(x.NoGrad(), in[0])}
-		}, cgotorch.CapturedOptions{InPlace: inPlace})
-		defer captured.Close()
-		sides = append(sides, func() (float64, error) {
-			return microseconds(c, calls, func() error {
-				return stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, m.input); return nil })
-			})
-		})
+	for _, of := range []struct {
+		model   nn.Module
+		inPlace bool
+	}{{m.model, true}, {m.model, false}, {fused, true}} {
+		w, err := newCapturedWork(c, inference(of.model), cgotorch.CapturedOptions{InPlace: of.inPlace}, 5, m.input)
+		defer w.close()
+		if err != nil {
+			return err
+		}
+		sides = append(sides, w.side(calls))
 	}
 	sides = append(sides, func() (float64, error) {
 		return microseconds(c, calls, func() error {
 			return stream.Do(func(x *cgotorch.Exec) error { m.model.Forward(x.NoGrad(), m.input); return nil })
 		})
 	})
-	names := []string{"ours", "ours, copying", "ours, eager"}
+	names := []string{"ours", "ours, copying", "ours, fused", "ours, eager"}
 	for _, mode := range peerModes {
 		if peers[mode] != nil {
 			names = append(names, mode)
@@ -339,13 +344,8 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	report("captured-and-copy", "ours, copying", "graph, copying")
 	report("eager", "ours, eager", "eager")
 	report("captured-against-compile", "ours", "compile")
+	report("fused-against-compile", "ours, fused", "compile")
 	return nil
-}
-
-// microseconds is the time of a call, of so many between two synchronisations.
-func microseconds(c *config, calls int, call func() error) (float64, error) {
-	seconds, err := c.secondsEach(calls, call)
-	return seconds * 1e6, err
 }
 
 // served is a model in evaluation mode, bfloat16 on a GPU, and an input for it.

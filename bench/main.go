@@ -68,6 +68,7 @@ var benchmarks = []benchmark{
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
 	{name: "parallel/models/squeezenet1_1", slow: true, run: benchParallelModel("squeezenet1_1")},
 	{name: "parallel/sections", slow: true, run: benchParallel},
+	{name: "parallel/waves", slow: true, run: benchWaves},
 }
 
 // config is what the flags say.
@@ -93,7 +94,14 @@ func main() {
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/, which takes a minute a row")
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
+	picture := flag.String("picture", "", "draw the rows of parallel/waves in this file of results, as SVG, and leave")
 	flag.Parse()
+	if *picture != "" {
+		if err := drawFile(*picture); err != nil {
+			fail(1, err)
+		}
+		return
+	}
 	if flag.NArg() > 0 {
 		fail(2, fmt.Errorf("%q is no flag; the benchmarks are chosen by -run", flag.Arg(0)))
 	}

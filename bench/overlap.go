@@ -98,7 +98,7 @@ func overlapRow(c *config, s switches, batch int64, emit func(row)) error {
 	if err != nil {
 		return err
 	}
-	work := func(backward bool, overlap *cgotorch.Overlap) func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+	gradients := func(backward bool, overlap *cgotorch.Overlap) work {
 		return func(x *cgotorch.Exec, _ ...*cgotorch.Tensor) []*cgotorch.Tensor {
 			var roots, grads []*cgotorch.Tensor
 			for _, v := range convs {
@@ -113,18 +113,13 @@ func overlapRow(c *config, s switches, batch int64, emit func(row)) error {
 		}
 	}
 	var sides []side
-	for _, fn := range []func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor{work(false, nil), work(true, nil), work(true, overlap)} {
-		captured := cgotorch.NewCaptured(fn, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
-		defer captured.Close()
-		run := func() error {
-			return stream.Do(func(x *cgotorch.Exec) error { captured.Run(x); return nil })
+	for _, fn := range []work{gradients(false, nil), gradients(true, nil), gradients(true, overlap)} {
+		w, err := newCapturedWork(c, fn, cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, 30)
+		defer w.close()
+		if err != nil {
+			return err
 		}
-		for range c.or(1, 30) { // rehearsals, and what is compared
-			if err := run(); err != nil {
-				return err
-			}
-		}
-		sides = append(sides, func() (float64, error) { return microseconds(c, c.or(1, 20), run) })
+		sides = append(sides, w.side(c.or(1, 20)))
 	}
 	values, err := interleave(c.roundsOr(5), sides...)
 	if err != nil {

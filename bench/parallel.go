@@ -15,31 +15,38 @@ type section struct {
 	branch   func(x *cgotorch.Exec) nn.Module
 }
 
-// sections are those of which a GPU has room for more than one branch, and those of which it has not.
-func sections(c *config) []section {
-	depth := c.or(2, 20)
-	conv := func(branches, channels, size, batch int) section {
-		return section{fmt.Sprintf("conv/%dx%dx%d/batch=%d", channels, size, size, batch), branches,
-			[]int64{int64(batch), int64(channels), int64(size), int64(size)}, func(x *cgotorch.Exec) nn.Module {
-				chain := nn.NewSequential()
-				for range depth {
-					chain.Modules = append(chain.Modules, nn.Child{Name: fmt.Sprint(len(chain.Modules)),
-						Module: nn.NewConv2d(x, channels, channels, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true})})
-				}
-				return chain
-			}}
-	}
-	gemm := func(branches, m, n, k int) section {
-		return section{fmt.Sprintf("gemm/%dx%dx%d", m, n, k), branches, []int64{int64(m), int64(n)}, func(x *cgotorch.Exec) nn.Module {
+// convSection is of chains of 3x3 convolutions.
+func convSection(c *config, branches, channels, size, batch int) section {
+	return section{fmt.Sprintf("conv/%dx%dx%d/batch=%d", channels, size, size, batch), branches,
+		[]int64{int64(batch), int64(channels), int64(size), int64(size)}, func(x *cgotorch.Exec) nn.Module {
 			chain := nn.NewSequential()
-			for range depth / 2 {
-				chain.Modules = append(chain.Modules,
-					nn.Child{Module: nn.NewLinear(x, n, k, nn.LinearOptions{NoBias: true})},
-					nn.Child{Module: nn.NewLinear(x, k, n, nn.LinearOptions{NoBias: true})})
+			for range c.or(2, 20) {
+				chain.Modules = append(chain.Modules, nn.Child{Name: fmt.Sprint(len(chain.Modules)),
+					Module: nn.NewConv2d(x, channels, channels, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true})})
 			}
 			return chain
 		}}
+}
+
+// gemmSection is of chains of products of m x n by n x k, and of m x k by k x n.
+func gemmSection(c *config, branches, m, n, k int) section {
+	return section{fmt.Sprintf("gemm/%dx%dx%d", m, n, k), branches, []int64{int64(m), int64(n)}, func(x *cgotorch.Exec) nn.Module {
+		chain := nn.NewSequential()
+		for range c.or(1, 10) {
+			chain.Modules = append(chain.Modules,
+				nn.Child{Module: nn.NewLinear(x, n, k, nn.LinearOptions{NoBias: true})},
+				nn.Child{Module: nn.NewLinear(x, k, n, nn.LinearOptions{NoBias: true})})
+		}
+		return chain
+	}}
+}
+
+// sections are those of which a GPU has room for more than one branch, and those of which it has not.
+func sections(c *config) []section {
+	conv := func(branches, channels, size, batch int) section {
+		return convSection(c, branches, channels, size, batch)
 	}
+	gemm := func(branches, m, n, k int) section { return gemmSection(c, branches, m, n, k) }
 	if c.brief {
 		return []section{conv(2, 8, 6, 1), gemm(2, 8, 8, 16)}
 	}
@@ -91,8 +98,7 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 	}
 	defer nn.Close(p)
 	defer in.Close()
-	calls := c.or(1, 20)
-	var sides []side
+	var works []*capturedWork
 	found := "nothing is measured on the CPU"
 	for _, schedule := range schedules {
 		note := func(text string) {
@@ -101,31 +107,38 @@ func sectionRows(c *config, s switches, of section, emit func(row)) error {
 			}
 		}
 		m := &nn.Parallel{Branches: p.Branches, Schedule: schedule, Log: note}
-		captured := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			return []*cgotorch.Tensor{m.Forward(x.NoGrad(), in[0])}
-		}, cgotorch.CapturedOptions{InPlace: true, Log: note})
-		defer captured.Close()
-		for range c.or(1, 40) { // rehearsals, the capture, and what is compared
-			if err := stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, in); return nil }); err != nil {
-				return err
-			}
-		}
-		sides = append(sides, func() (float64, error) {
-			return microseconds(c, calls, func() error {
-				return stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, in); return nil })
-			})
-		})
-	}
-	if !c.brief { // blocks of some 5 ms: a GPU at its limit of power runs at one clock after one kind of work and at another after another
-		us, err := sides[0]()
+		w, err := newCapturedWork(c, inference(m), cgotorch.CapturedOptions{InPlace: true, Log: note}, 40, in)
+		defer w.close()
 		if err != nil {
 			return err
 		}
-		calls = max(1, int(5000/us))
+		works = append(works, w)
+	}
+	calls := c.or(1, 20)
+	// Blocks of some 20 ms: shorter ones are of their end, when the host has waited, and in longer ones a GPU at its limit of power has time to
+	// change its clock, which differs from one kind of work to another.
+	if !c.brief {
+		us, err := works[0].side(calls)()
+		if err != nil {
+			return err
+		}
+		calls = max(1, int(20000/us))
+	}
+	var sides []side
+	for _, w := range works {
+		sides = append(sides, w.side(calls))
 	}
 	values, err := interleave(c.roundsOr(41), sides...)
 	if err != nil {
 		return err
+	}
+	if c.device.IsCUDA() {
+		kernels, err := works[0].traced()
+		if err != nil {
+			return err
+		}
+		emit(alone(fmt.Sprintf("parallel/%s/branches=%d/blocks", of.name, of.branches), blocks(kernels), "blocks a kernel",
+			"mean over the kernels' time, one after another"))
 	}
 	for i, name := range []string{"", "side-by-side", "chosen"} {
 		if i == 0 {

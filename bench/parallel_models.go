@@ -58,25 +58,18 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 	var sides []side
 	for _, f := range forms {
 		net := models[f.fused]
-		captured := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			return []*cgotorch.Tensor{net.Forward(x.NoGrad(), in[0])}
-		}, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
-		defer captured.Close()
-		run := func() error {
-			return stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, m.input); return nil })
-		}
 		nn.SetSchedule(net, f.schedule)
 		warm := 5 // rehearsals, and the capture
 		if f.schedule == nn.Fastest {
 			warm = 100 // and trials, and what is compared
 		}
-		for range c.or(1, warm) {
-			if err := run(); err != nil {
-				return err
-			}
+		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)
+		defer w.close()
+		if err != nil {
+			return err
 		}
 		names = append(names, f.name)
-		sides = append(sides, func() (float64, error) { return microseconds(c, calls, run) })
+		sides = append(sides, w.side(calls))
 	}
 	for _, mode := range peerModes {
 		if peers[mode] != nil && (mode != "eager" || c.brief) {

@@ -8,17 +8,21 @@ import (
 	"runtime"
 )
 
-// Overlap has a backward run the two halves of a convolution's, or a linear layer's, the gradient of its input and that of its weights and bias, side by side on two
-// streams: the first on a side stream, the others on the Exec's, joined by events. One of them often leaves a part of the device empty, most
-// of all with small batches. Gradients are the same to the bit where the operators are deterministic. It is given to
-// [BackwardOptions]:
+// Overlap has a backward run the gradients of a convolution's, or a linear layer's, weights and bias on a side stream, while that of its input,
+// which the layer before needs, runs on the Exec's. One of them often leaves a part of the device empty, most of all with small batches. Gradients
+// are the same to the bit where the operators are deterministic. It is given to [BackwardOptions]:
 //
 //	x.BackwardWith(cgotorch.BackwardOptions{Overlap: overlap}, loss)
 //
+// Where these gradients go into parameters, at most through a cast, and each weight is used once, they are late: on CUDA the Exec's stream
+// waits for them when the backward ends, not layer by layer. What they are made of is kept alive for as long, up to a fortieth of the memory
+// allocated; the side stream has an arena of its own besides. Other backwards into the same parameters are not to run at the same time.
+//
 // For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones. A layer
-// for which memory runs out on the way runs on one stream from then on. Convolutions of one to three dimensions, transposed, grouped and dilated ones
-// take part, and linear layers of at least one row; gradients that are differentiated again, and layers inside branches of [Exec.Parallel], do not. The CPU has no two streams that run at once,
-// so there only Always has an effect, for tests.
+// for which memory runs out on the way runs on one stream from then on. Convolutions of one to three dimensions, transposed, grouped and
+// dilated ones take part, and linear layers of at least one row, where both the input and the weights need gradients; gradients that are
+// differentiated again, and layers inside branches of [Exec.Parallel], do not. The CPU has no two streams that run at once, so there only
+// Always has an effect, for tests.
 //
 // An Overlap may be used from any goroutine.
 type Overlap struct {

@@ -42,7 +42,7 @@ void join(const Overlapping& o) {
 // Runs the gradients of the weights and bias on the side stream, and that of the input on the main one, which joined has wait for the others.
 // Who calls keeps alive what they read: until the main stream waits, if it does not. The first ones are the side stream's memory, and so handed
 // out again behind a fork alone: Note [Memory of branches].
-Gradients beside(const Overlapping& o, const Mask& mask, const LayerBackward& both, bool joined) {
+Gradients beside(const Overlapping& o, const LayerBackward& layer, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(o.side, *fork);
   checker::branches(o.side, o.main);
@@ -63,9 +63,14 @@ Gradients beside(const Overlapping& o, const Mask& mask, const LayerBackward& bo
     std::optional<CurrentStream> stream;
     if (o.side.device.is_cuda()) stream.emplace(o.side.stream);
     const checker::OnStream checked(o.side);
-    weights = both(Mask{false, mask[1], mask[2]});
+    weights = layer.run(Mask{false, layer.wanted[1], layer.wanted[2]});
+    // Which the checker does not see on CUDA, where no operator is called for it.
+    for (const at::Tensor* in : {&layer.grad, &layer.input}) checker::reads(layer.op, *in);
+    for (const at::Tensor* out : {&std::get<1>(weights), &std::get<2>(weights)}) {
+      if (out->defined()) checker::writes(layer.op, *out);
+    }
   }
-  at::Tensor of_input = std::get<0>(both(Mask{true, false, false}));
+  at::Tensor of_input = std::get<0>(layer.run(Mask{true, false, false}));
   end.wanted = joined;
   return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
@@ -76,12 +81,12 @@ bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
 // that they can be run as often as it takes.) Waits for the device. Returns the gradients, or nothing where it cannot be done now: somebody
 // else captures, or what draws random numbers forbids it.
-std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const Mask& mask, const LayerBackward& both, bool late) {
+std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const LayerBackward& layer, bool late) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return std::nullopt;
-  Gradients found = both(mask);  // libraries choose in it, which a capture forbids
+  Gradients found = layer.run(layer.wanted);  // libraries choose in it, which a capture forbids
   const ct_graph_pool::Outside outside(*o.pool);  // a rehearsal is inside, and a capture into it would be refused
   std::vector<double> times[2];
   try {
@@ -90,8 +95,8 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
       graphs[way] = cuda().new_graph(device.index());
       graphs[way]->begin(o.pool->id);
       for (int i = 0; i < kRepeats; ++i) {
-        if (way == 0) (void)both(mask);
-        else (void)beside(o, mask, both, /*joined=*/!late);
+        if (way == 0) (void)layer.run(layer.wanted);
+        else (void)beside(o, layer, /*joined=*/!late);
       }
       if (way == 1 && late) join(o);
       graphs[way]->end(nullptr);
@@ -130,7 +135,7 @@ Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, 
   key << Described{input} << " by " << Described{weight} << " stride " << stride << " padding " << padding << " dilation " << dilation << " groups " << groups;
   if (transposed) key << " output padding " << output_padding;
   if (mask[2]) key << " bias";
-  return overlapped(*o, key.str(), mask, grad, input, native);
+  return overlapped(*o, {"aten::convolution_backward", key.str(), mask, grad, input, native});
 }
 
 class Silence final : public c10::WarningHandler {
@@ -156,10 +161,9 @@ void install() {
 
 }  // namespace
 
-Gradients overlapped(Overlapping& o, const std::string& kind, const Mask& mask, const at::Tensor& grad, const at::Tensor& input,
-                     const LayerBackward& both) {
+Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   const bool late = o.late.here();
-  const std::string key = o.main.device.str() + ": " + kind + (late ? ", late" : "");
+  const std::string key = o.main.device.str() + ": " + layer.kind + (late ? ", late" : "");
   ct_overlap& overlap = o.overlap;
   Choice& choice = overlap.choice.choice;
   const auto counted = [&](Gradients found, int64_t& calls) {
@@ -175,18 +179,18 @@ Gradients overlapped(Overlapping& o, const std::string& kind, const Mask& mask, 
   }
   if (!overlap.always) {
     if (may_compare_graphs(o) && !choice.decided(key, true)) {
-      if (auto found = compare_graphs(o, key, mask, both, late)) return counted(*std::move(found), overlap.calls_serial);
+      if (auto found = compare_graphs(o, key, layer, late)) return counted(*std::move(found), overlap.calls_serial);
     }
     trial = choice.begin(o.main, key, o.pool != nullptr, 2);
   }
   if (trial.second && !overlap.is_short(key)) {
     try {
       if (late && !trial.measured) {  // to be measured it must end
-        Gradients found = beside(o, mask, both, /*joined=*/false);
-        o.late.keep(grad, input);
+        Gradients found = beside(o, layer, /*joined=*/false);
+        o.late.keep(layer.grad, layer.input);
         return counted(std::move(found), overlap.calls_late);
       }
-      Gradients found = beside(o, mask, both, /*joined=*/true);
+      Gradients found = beside(o, layer, /*joined=*/true);
       if (trial.measured) choice.end(trial, o.main);
       return counted(std::move(found), overlap.calls_beside);
     } catch (const c10::OutOfMemoryError&) {
@@ -195,7 +199,7 @@ Gradients overlapped(Overlapping& o, const std::string& kind, const Mask& mask, 
       overlap.short_of_memory.insert(key);
     }
   }
-  Gradients found = both(mask);
+  Gradients found = layer.run(layer.wanted);
   if (trial.measured && !trial.second) choice.end(trial, o.main);
   return counted(std::move(found), overlap.calls_serial);
 }

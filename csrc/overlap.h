@@ -48,15 +48,22 @@ class OverlapScope {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of a layer's input, its weights and its bias
 using GradientMask = std::array<bool, 3>;                           // which of them are wanted
-using LayerBackward = std::function<Gradients(const GradientMask& wanted)>;
+
+// A layer's part of a backward.
+struct LayerBackward {
+  const char* op;  // for reports
+  std::string kind;  // of layer, with its shapes
+  const GradientMask& wanted;
+  const at::Tensor& grad;   // of its result: with it
+  const at::Tensor& input;  // and its input the gradients of weights and bias are made
+  const std::function<Gradients(const GradientMask& wanted)> run;
+};
 
 // The leave to use for a layer's gradients, or NULL. Side streams serve one stream alone; and a backward that is recorded for another one
 // goes the plain way. grad: of the layer's result.
 Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
-// Runs them in the way that is faster, or asked for. kind: of layer, with its shapes. grad and input: what the gradients of its weights and bias
-// are made of.
-Gradients overlapped(Overlapping& o, const std::string& kind, const GradientMask& wanted, const at::Tensor& grad, const at::Tensor& input,
-                     const LayerBackward& both);
+// Runs it in the way that is faster, or asked for.
+Gradients overlapped(Overlapping& o, const LayerBackward& layer);
 
 // A tensor in a key.
 struct Described {

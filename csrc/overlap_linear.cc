@@ -51,7 +51,7 @@ struct Linear final : public torch::autograd::Function<Linear> {
     } else {
       std::ostringstream key;
       key << "linear " << Described{input} << " by " << Described{weight} << (wanted[2] ? " bias" : "");
-      found = overlapped(*o, key.str(), wanted, grad, input, both);
+      found = overlapped(*o, {"aten::linear", key.str(), wanted, grad, input, both});
     }
     return {std::move(std::get<0>(found)), std::move(std::get<1>(found)), std::move(std::get<2>(found))};
   }

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// capturedWork is a function that captures itself, run on the default stream again and again on the same inputs.
+type capturedWork struct {
+	c        *config
+	stream   *cgotorch.Stream
+	captured *cgotorch.Captured
+	in       []*cgotorch.Tensor
+}
+
+// work is what can capture itself.
+type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
+
+// newCapturedWork has run fn warm times: rehearsals, the capture, and what is compared. Close it also where that failed.
+func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
+	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}
+	for range c.or(1, warm) {
+		if err := w.run(); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+func (w *capturedWork) run() error {
+	return w.stream.Do(func(x *cgotorch.Exec) error { w.captured.Run(x, w.in...); return nil })
+}
+
+// side is microseconds of a run, of so many back to back.
+func (w *capturedWork) side(runs int) side {
+	return func() (float64, error) { return microseconds(w.c, runs, w.run) }
+}
+
+// inference is m's Forward without gradients.
+func inference(m nn.Module) work {
+	return func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		return []*cgotorch.Tensor{m.Forward(x.NoGrad(), in[0])}
+	}
+}
+
+func (w *capturedWork) close() { w.captured.Close() }
+
+// microseconds is the time of a call, of so many between two synchronisations.
+func microseconds(c *config, calls int, call func() error) (float64, error) {
+	seconds, err := c.secondsEach(calls, call)
+	return seconds * 1e6, err
+}

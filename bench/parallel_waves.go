@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// benchWaves compares branches side by side with one after another over a range of batches, each with the blocks of its kernels: how much of the
+// device one of them fills. And it draws up the kernels of one block of GoogLeNet, as they ran.
+func benchWaves(c *config, emit func(row)) error {
+	var s switches
+	if err := s.set(); err != nil {
+		return err
+	}
+	batches := []int{1, 2, 4, 8, 16, 32, 64, 128}
+	if c.brief {
+		batches = batches[:1]
+	}
+	for _, branches := range []int{2, 4} {
+		for _, batch := range batches {
+			channels, size := c.or(8, 128), c.or(6, 14)
+			for _, of := range []section{
+				convSection(c, branches, channels, size, batch),
+				gemmSection(c, branches, c.or(8, 128)*batch, c.or(8, 1024), c.or(8, 1024)),
+			} {
+				of.name = "waves/" + of.name
+				if err := sectionRows(c, s, of, emit); err != nil {
+					return fmt.Errorf("%s: %w", of.name, err)
+				}
+			}
+		}
+	}
+	if !c.device.IsCUDA() {
+		return nil
+	}
+	for _, schedule := range []nn.Schedule{nn.InTurn, nn.SideBySide} {
+		if err := blockRows(c, schedule, emit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// traced returns the kernels of one run, in order of start.
+func (w *capturedWork) traced() ([]cgotorch.TraceRecord, error) {
+	trace, err := cgotorch.StartTrace()
+	if err != nil {
+		return nil, err
+	}
+	failed := w.run()
+	r, err := trace.Stop()
+	if err := errors.Join(failed, err); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(r.Work, func(w cgotorch.TraceRecord) bool { return w.Kind != cgotorch.TraceKernel }), nil
+}
+
+// blocks is how many the kernels have, in the mean over their time.
+func blocks(kernels []cgotorch.TraceRecord) float64 {
+	var sum, all float64
+	for _, k := range kernels {
+		t := (k.End - k.Start).Seconds()
+		sum += t * float64(k.Blocks)
+		all += t
+	}
+	return sum / max(all, 1e-12)
+}
+
+// blockRows are the kernels of GoogLeNet's block 4b, fused, with one image, each with its stream and its time within the block.
+func blockRows(c *config, schedule nn.Schedule, emit func(row)) error {
+	m, err := newServed(c, "googlenet", 1)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	var fused nn.Module
+	if err := cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
+		fused = nn.Fuse(x, m.model, nn.FuseOptions{})
+		return nil
+	}); err != nil {
+		return err
+	}
+	defer nn.Close(fused)
+	nn.SetSchedule(fused, schedule)
+	w, err := newCapturedWork(c, inference(fused), cgotorch.CapturedOptions{InPlace: true}, 10, m.input)
+	defer w.close()
+	if err != nil {
+		return err
+	}
+	kernels, err := w.traced()
+	if err != nil {
+		return err
+	}
+	isCat := func(k cgotorch.TraceRecord) bool { return strings.Contains(k.Name, "CatArray") }
+	for range 3 { // 3a, 3b and 4a end with one
+		kernels = kernels[slices.IndexFunc(kernels, isCat)+1:]
+	}
+	kernels = kernels[:slices.IndexFunc(kernels, isCat)+1]
+	streams := map[uint64]int{}
+	for i, k := range kernels {
+		if _, ok := streams[k.Stream]; !ok {
+			streams[k.Stream] = len(streams)
+		}
+		us := func(t time.Duration) float64 { return float64(t.Nanoseconds()) / 1e3 }
+		way := strings.ReplaceAll(fmt.Sprint(schedule), " ", "-")
+		emit(alone(fmt.Sprintf("parallel/block/%s/kernel=%d", way, i), us(k.End-k.Start), "us",
+			fmt.Sprintf("stream %d from %.1f us, %d blocks: %s", streams[k.Stream], us(k.Start-kernels[0].Start), k.Blocks, k.Name)))
+	}
+	return nil
+}
