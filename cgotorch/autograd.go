@@ -26,9 +26,9 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
 	defer x.holdCaptures("Exec.Backward")()
 	if o.Overlap != nil && (o.Overlap.always || x.s.graph == nil || !x.s.graph.plain) {
-		x.overlap("Exec.Backward", o.Overlap, func(side *C.ct_stream) {
+		x.overlap("Exec.Backward", o.Overlap, func(sides []*C.ct_stream) {
 			x.differentiated("Exec.Backward", C.ct_backward_overlapping(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph),
-				o.Overlap.h, side, x.s.graph.poolHandle()), roots)
+				o.Overlap.h, &sides[0], C.int32_t(len(sides)), x.s.graph.poolHandle()), roots)
 		})
 		return
 	}

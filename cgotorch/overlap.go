@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // Overlap has a backward run the gradients of a convolution's, or a linear layer's, weights and bias on a side stream, while that of its input,
@@ -29,22 +30,28 @@ type Overlap struct {
 	h      *C.ct_overlap
 	choice *Choice
 	always bool
+	sides  int // streams beside the Exec's
 }
 
 // OverlapOptions are the options of [NewOverlap].
 type OverlapOptions struct {
-	Always bool              // side by side from a layer's second call on, whatever is faster
-	Log    func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody
+	Always  bool              // side by side from a layer's second call on, whatever is faster
+	Streams int               // that a backward runs on, the Exec's among them; 0 means 2. Late gradients of layers take the others in turn
+	Log     func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody
 }
 
 // OverlapStats counts since the Overlap was made.
 type OverlapStats struct {
-	Layers        int // kinds of layers, and shapes, that have run on two streams
-	SideBySide    int // calls on two streams; a captured call counts once
-	Late          int // of them, those whose weights' gradients nothing waits for before the backward has ended
-	Serial        int // calls on one
-	ShortOfMemory int // layers that went back to one stream because memory ran out
+	Layers        int           // kinds of layers, and shapes, that have run on two streams
+	SideBySide    int           // calls on two streams; a captured call counts once
+	Late          int           // of them, those whose weights' gradients nothing waits for before the backward has ended
+	Saved         time.Duration // by SideBySide, as measured when that was chosen; not with Always
+	Kept          int64         // bytes, the most that a backward kept alive longer for late gradients; the side streams' arenas come on top
+	Serial        int           // calls on one
+	ShortOfMemory int           // layers that went back to one stream because memory ran out
 }
+
+const maxOverlapStreams = 16
 
 // NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. The first one of a process puts functions of
 // the library's in the place of LibTorch's for aten::convolution_backward and for the gradients of aten::linear; without an Overlap they do
@@ -53,8 +60,16 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	p := &Overlap{always: o.Always}
-	if err := check("NewOverlap", C.ct_overlap_new(cbool(o.Always), &p.h)); err != nil {
+	const op = "NewOverlap"
+	if o.Streams == 0 {
+		o.Streams = 2
+	}
+	if o.Streams < 2 || o.Streams > maxOverlapStreams {
+		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+			Message: fmt.Sprintf("Options.Streams is %d, want 2 to %d, or 0 for 2", o.Streams, maxOverlapStreams)}
+	}
+	p := &Overlap{always: o.Always, sides: o.Streams - 1}
+	if err := check(op, C.ct_overlap_new(cbool(o.Always), &p.h)); err != nil {
 		return nil, err
 	}
 	p.choice = &Choice{o: ChoiceOptions{Log: o.Log}, h: C.ct_overlap_choice(p.h)}
@@ -76,26 +91,34 @@ func (p *Overlap) Stats() OverlapStats {
 	var c C.ct_overlap_counts
 	_ = check("Overlap.Stats", C.ct_overlap_count(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Late: int(c.late), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
+	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Late: int(c.late), Saved: time.Duration(float64(c.saved_us) * 1e3), Kept: int64(c.kept_bytes), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
 }
 
 // String is one line with the counts.
 func (s OverlapStats) String() string {
-	return fmt.Sprintf("%d layers on two streams, %d calls, %d of them late, %d calls on one; %d layers short of memory", s.Layers, s.SideBySide, s.Late, s.Serial, s.ShortOfMemory)
+	return fmt.Sprintf("%d layers on two streams, %d calls, %d of them late, %v saved, %d bytes kept longer, %d calls on one; %d layers short of memory",
+		s.Layers, s.SideBySide, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
 }
 
-// overlap calls backward with a side stream that begins behind x's work so far, and joins it.
-func (x *Exec) overlap(op string, p *Overlap, backward func(side *C.ct_stream)) {
+// overlap calls backward with side streams that begin behind x's work so far, and joins them.
+func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*C.ct_stream)) {
 	if p.h == nil {
 		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the Overlap was not made by NewOverlap"})
 	}
 	before := p.Stats().SideBySide
-	side := x.On(x.side(op, ParallelOptions{}, 0))
 	fork := x.Record()
 	defer fork.Close()
-	side.Wait(fork)
+	var sides []*Exec
+	var handles []*C.ct_stream
+	for i := range p.sides {
+		side := x.On(x.side(op, ParallelOptions{}, i))
+		side.Wait(fork)
+		sides, handles = append(sides, side), append(handles, side.c.stream)
+	}
 	defer func() { // also where the backward fails
-		_ = x.await(op, side)
+		for _, side := range sides {
+			_ = x.await(op, side)
+		}
 		if g := x.s.graph; g != nil && !p.always {
 			g.beside = g.beside || p.Stats().SideBySide > before
 			if C.ct_choice_open(p.choice.h, 1) != 0 {
@@ -105,5 +128,5 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(side *C.ct_stream)) 
 		p.choice.tell()
 		runtime.KeepAlive(p)
 	}()
-	backward(side.c.stream)
+	backward(handles)
 }

@@ -449,18 +449,26 @@ func TestOverlap_Late(t *testing.T) {
 				}
 				return all
 			}
-			for _, autocast := range []bool{false, true} {
-				overlap := newOverlap(t, OverlapOptions{Always: true}) // before the forward of the linear layer
+			for streams, autocast := range map[int]bool{0: false, 3: false, 2: true} {
+				overlap := newOverlap(t, OverlapOptions{Always: true, Streams: streams}) // before the forward of the linear layer
 				want := run(autocast, nil)
 				for range 3 {
 					if got := run(autocast, overlap); !slices.EqualFunc(got, want, slices.Equal) {
 						t.Errorf("autocast %v: the gradients differ", autocast)
 					}
 				}
-				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.SideBySide) || !d.IsCUDA() && stats.Late != 0 {
+				if stats := overlap.Stats(); stats.Kept < 0 || d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.SideBySide) || !d.IsCUDA() && stats.Late != 0 {
 					t.Errorf("autocast %v: %v", autocast, stats)
 				}
 			}
 		})
 	})
+}
+
+func TestNewOverlap_Streams(t *testing.T) {
+	for _, n := range []int{-1, 1, 17} {
+		if _, err := NewOverlap(OverlapOptions{Streams: n}); err == nil || !strings.Contains(err.Error(), fmt.Sprint(n)) {
+			t.Errorf("%d streams gave %v", n, err)
+		}
+	}
 }

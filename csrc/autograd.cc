@@ -1,5 +1,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
+#include <vector>
+
 #include "exec.h"
 #include "overlap.h"
 #include "tensor.h"
@@ -48,10 +50,13 @@ ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gra
 }
 
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
-                                   ct_overlap* overlap, const ct_stream* side, ct_graph_pool* pool) noexcept {
+                                   ct_overlap* overlap, const ct_stream* const* sides, int32_t side_count, ct_graph_pool* pool) noexcept {
   return ct::executed(without_autocast(x), [&] {
+    if (side_count < 1) throw ct::Failure(CT_INVALID_ARGUMENT, "a backward on several streams without a side stream");
+    std::vector<const ct_stream*> beside;
+    for (int32_t i = 0; i < side_count; ++i) beside.push_back(&ct::deref(sides[i], "side"));
     const auto from = tensors(roots, count, "root", *x.stream);
-    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, ct::deref(side, "side"), pool, from);
+    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, beside, pool, from);
     backward(from, gradients(grads, count, *x.stream), retain_graph);
   });
 }

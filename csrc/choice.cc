@@ -98,6 +98,7 @@ void Choice::settle(const Key& key, Entry& entry, double first, double second, d
   // Where they are about equal, the plain way needs fewer streams and less memory.
   entry.second = second < (1 - gain_) * first;
   entry.decided = true;
+  if (entry.second) entry.gain = first - second;
   ct_decision d{};
   std::strncpy(d.key, key.second.c_str(), sizeof(d.key) - 1);
   d.graph = key.first;
@@ -129,6 +130,12 @@ void Choice::settle(const std::string& key, bool graph, double first, double sec
 void Choice::keep_first(const std::string& key, bool graph) {
   const std::lock_guard lock(mutex_);
   entries_[{graph, key}].decided = true;
+}
+
+double Choice::gain(const std::string& key, bool graph) {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find({graph, key});
+  return entry == entries_.end() ? 0 : entry->second.gain;
 }
 
 bool Choice::open(bool graph) {

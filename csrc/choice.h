@@ -48,6 +48,8 @@ class Choice {
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second);
   void keep_first(const std::string& key, bool graph);
+  // How many microseconds the second way takes less; 0 where that is not decided, or for the first.
+  double gain(const std::string& key, bool graph);
   // Whether trials are under way.
   bool open(bool graph);
   // The next decision that was not taken yet.
@@ -67,6 +69,7 @@ class Choice {
     std::vector<double> device[2], host[2];  // microseconds
     size_t waited = 0;  // how often the host did, for the device
     bool decided = false, second = false;
+    double gain = 0;
   };
   using Key = std::pair<bool, std::string>;
   void decide(const Key& key, Entry& entry, bool wait);

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <new>
@@ -33,36 +34,37 @@ using Mask = GradientMask;
 // Nobody else in the process is to use this kind; LibTorch itself has no use for it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
-// Makes the main stream wait for the side stream.
-void join(const Overlapping& o) {
-  const std::unique_ptr<const ct_event> end(record(o.side, /*timing=*/false));
+// Makes the main stream wait for a side stream.
+void join(const Overlapping& o, const ct_stream& side) {
+  const std::unique_ptr<const ct_event> end(record(side, /*timing=*/false));
   wait(o.main, *end);
 }
 
 // Runs the gradients of the weights and bias on the side stream, and that of the input on the main one, which joined has wait for the others.
 // Who calls keeps alive what they read: until the main stream waits, if it does not. The first ones are the side stream's memory, and so handed
 // out again behind a fork alone: Note [Memory of branches].
-Gradients beside(const Overlapping& o, const LayerBackward& layer, bool joined) {
+Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
-  wait(o.side, *fork);
-  checker::branches(o.side, o.main);
+  wait(side, *fork);
+  checker::branches(side, o.main);
   struct Join {  // always where one fails
     ~Join() {
       if (!wanted) return;
       try {
-        join(o);
+        join(o, side);
       } catch (...) {
         // A lost device.
       }
     }
     const Overlapping& o;
+    const ct_stream& side;
     bool wanted = true;
-  } end{o};
+  } end{o, side};
   Gradients weights;
   {
     std::optional<CurrentStream> stream;
-    if (o.side.device.is_cuda()) stream.emplace(o.side.stream);
-    const checker::OnStream checked(o.side);
+    if (side.device.is_cuda()) stream.emplace(side.stream);
+    const checker::OnStream checked(side);
     weights = layer.run(Mask{false, layer.wanted[1], layer.wanted[2]});
     // Which the checker does not see on CUDA, where no operator is called for it.
     for (const at::Tensor* in : {&layer.grad, &layer.input}) checker::reads(layer.op, *in);
@@ -81,7 +83,7 @@ bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_
 // piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
 // that they can be run as often as it takes.) Waits for the device. Returns the gradients, or nothing where it cannot be done now: somebody
 // else captures, or what draws random numbers forbids it.
-std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const LayerBackward& layer, bool late) {
+std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const LayerBackward& layer, const ct_stream& side, bool late) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
@@ -96,9 +98,9 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
       graphs[way]->begin(o.pool->id);
       for (int i = 0; i < kRepeats; ++i) {
         if (way == 0) (void)layer.run(layer.wanted);
-        else (void)beside(o, layer, /*joined=*/!late);
+        else (void)beside(o, layer, side, /*joined=*/!late);
       }
-      if (way == 1 && late) join(o);
+      if (way == 1 && late) join(o, side);
       graphs[way]->end(nullptr);
     }
     std::vector<std::unique_ptr<const Recording>> marks;
@@ -162,13 +164,18 @@ void install() {
 }  // namespace
 
 Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
-  const bool late = o.late.here();
+  const ct_stream* const own = o.late.side();
+  const bool late = own != nullptr;
+  const ct_stream& side = late ? *own : o.side;
   const std::string key = o.main.device.str() + ": " + layer.kind + (late ? ", late" : "");
   ct_overlap& overlap = o.overlap;
   Choice& choice = overlap.choice.choice;
   const auto counted = [&](Gradients found, int64_t& calls) {
     const std::lock_guard lock(overlap.mutex);
-    if (&calls != &overlap.calls_serial) overlap.beside.insert(key);
+    if (&calls != &overlap.calls_serial) {
+      overlap.beside.insert(key);
+      overlap.saved += choice.gain(key, o.pool != nullptr);
+    }
     ++calls;
     return found;
   };
@@ -179,22 +186,23 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   }
   if (!overlap.always) {
     if (may_compare_graphs(o) && !choice.decided(key, true)) {
-      if (auto found = compare_graphs(o, key, layer, late)) return counted(*std::move(found), overlap.calls_serial);
+      if (auto found = compare_graphs(o, key, layer, side, late)) return counted(*std::move(found), overlap.calls_serial);
     }
     trial = choice.begin(o.main, key, o.pool != nullptr, 2);
   }
   if (trial.second && !overlap.is_short(key)) {
     try {
       if (late && !trial.measured) {  // to be measured it must end
-        Gradients found = beside(o, layer, /*joined=*/false);
-        o.late.keep(layer.grad, layer.input);
+        Gradients found = beside(o, layer, side, /*joined=*/false);
+        o.late.keep(layer.grad, layer.input, side);
         return counted(std::move(found), overlap.calls_late);
       }
-      Gradients found = beside(o, layer, /*joined=*/true);
+      Gradients found = beside(o, layer, side, /*joined=*/true);
       if (trial.measured) choice.end(trial, o.main);
       return counted(std::move(found), overlap.calls_beside);
     } catch (const c10::OutOfMemoryError&) {
       trial.measured = false;  // of what comes now, which is the other way
+      o.late.release();
       const std::lock_guard lock(overlap.mutex);
       overlap.short_of_memory.insert(key);
     }
@@ -220,9 +228,14 @@ std::ostream& operator<<(std::ostream& out, const Described& of) {
   return out;
 }
 
-OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool,
+OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
                            const torch::autograd::variable_list& roots)
-    : late_(roots, main, side), info_(kKind, std::make_shared<Overlapping>(overlap, main, side, pool, late_)) {}
+    : overlap_(overlap), late_(roots, main, sides), info_(kKind, std::make_shared<Overlapping>(overlap, main, *sides.front(), pool, late_)) {}
+
+OverlapScope::~OverlapScope() {
+  const std::lock_guard lock(overlap_.mutex);
+  overlap_.kept = std::max(overlap_.kept, late_.peak());
+}
 
 }  // namespace ct
 
@@ -247,6 +260,8 @@ ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) noexcep
     out->layers = static_cast<int64_t>(o.beside.size());
     out->beside = o.calls_beside + o.calls_late;
     out->late = o.calls_late;
+    out->saved_us = o.saved;
+    out->kept_bytes = o.kept;
     out->serial = o.calls_serial;
     out->short_of_memory = static_cast<int64_t>(o.short_of_memory.size());
   });

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "cgotorch.h"
 #include "choice.h"
@@ -31,17 +32,23 @@ class Overlapping final : public c10::DebugInfoBase {
 
   ct_overlap& overlap;
   const ct_stream& main;
-  const ct_stream& side;  // waits for main already; main waits for it behind the backward
+  const ct_stream& side;  // of layers that main waits for at once
   ct_graph_pool* const pool;  // of the graph whose capture, or rehearsal, this is; NULL for none
   LateGradients& late;        // autograd runs the nodes of one device one after another, so one thread at a time uses it
 };
 
-// Leave for the calling thread's backward from the roots, while it lives.
+// Leave for the calling thread's backward from the roots, while it lives. The side streams, one at least, wait for main already, and main waits for them
+// behind the backward.
 class OverlapScope {
  public:
-  OverlapScope(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool, const torch::autograd::variable_list& roots);
+  OverlapScope(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
+               const torch::autograd::variable_list& roots);
+  ~OverlapScope();
+  OverlapScope(const OverlapScope&) = delete;
+  OverlapScope& operator=(const OverlapScope&) = delete;
 
  private:
+  ct_overlap& overlap_;
   LateGradients late_;
   const c10::DebugInfoGuard info_;  // LibTorch's threads may hold what it holds for longer, and use it no more
 };
@@ -92,4 +99,6 @@ struct ct_overlap {
   std::set<std::string> beside;  // layers that have run side by side
   std::set<std::string> short_of_memory;
   int64_t calls_beside = 0, calls_late = 0, calls_serial = 0;
+  int64_t kept = 0;  // the most bytes that a backward kept alive for late gradients
+  double saved = 0;  // microseconds, as measured when it was chosen
 };

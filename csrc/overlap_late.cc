@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_metadata.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -28,7 +29,7 @@ bool has_hooks(Node& node) {
 
 }  // namespace
 
-LateGradients::LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const ct_stream& side) : main_(main), side_(side) {
+LateGradients::LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const std::vector<const ct_stream*>& sides) : main_(main) {
   if (!main.device.is_cuda()) return;
   std::vector<Node*> found;  // also those whose edges have not been counted yet, at its end
   const auto reach = [&](const std::shared_ptr<Node>& node) {
@@ -44,10 +45,11 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
     bool late = node->num_outputs() > kWeight;
     for (const size_t of : {kWeight, kBias}) late = late && (of >= node->num_outputs() || simple(node->next_edge(of), path));
     if (!late) continue;
-    layers_.insert(node);
+    const ct_stream& side = *sides[layers_.size() % sides.size()];
+    layers_.emplace(node, &side);
     for (Node* n : path) {
       moved_.push_back({n->getptr(), n->input_metadata(0).stream()});
-      move(*n, side_.stream);
+      move(*n, side.stream);
     }
   }
   most_ = allocated_bytes(main.device) / 40;
@@ -55,25 +57,32 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
 
 LateGradients::~LateGradients() {
   for (const Moved& m : moved_) move(*m.node, m.before);
-  if (kept_.empty()) return;
   try {
-    wait(main_, *kept_.back().end);
+    release();
   } catch (...) {
     // A lost device.
   }
 }
 
-bool LateGradients::here() const {
-  return !layers_.empty() && layers_.count(torch::autograd::get_current_node().get()) > 0;
+const ct_stream* LateGradients::side() const {
+  if (layers_.empty()) return nullptr;
+  const auto layer = layers_.find(torch::autograd::get_current_node().get());
+  return layer == layers_.end() ? nullptr : layer->second;
 }
 
-void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input) {
+void LateGradients::release() {
+  for (; !kept_.empty(); kept_.pop_front()) wait(main_, *kept_.front().end);
+}
+
+void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side) {
   // What came before is let go as far as it must be; of this one the engine still holds something.
-  while (kept_bytes() > most_) {
+  for (int64_t bytes = kept_bytes(); bytes > 0; bytes = kept_bytes()) {
+    peak_ = std::max(peak_, bytes);
+    if (bytes <= most_) break;
     wait(main_, *kept_.front().end);
     kept_.pop_front();
   }
-  kept_.push_back({grad, input, std::unique_ptr<const ct_event>(record(side_, /*timing=*/false))});
+  kept_.push_back({grad, input, std::unique_ptr<const ct_event>(record(side, /*timing=*/false))});
 }
 
 // Of what nobody else keeps alive any more.

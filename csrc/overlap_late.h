@@ -9,7 +9,6 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "event.h"
@@ -25,16 +24,21 @@ namespace ct {
 // main stream waits for that layer, at the end or, where more is kept than a share of all allocated memory, before.
 class LateGradients {
  public:
-  // For the backward from the roots, which has not begun. On the CPU, whose streams autograd does not know, no gradient is late.
-  LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const ct_stream& side);
+  // For the backward from the roots, which has not begun. Layers take the side streams in turn. On the CPU, whose streams autograd does not
+  // know, no gradient is late.
+  LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const std::vector<const ct_stream*>& sides);
   ~LateGradients();  // that backward has ended
   LateGradients(const LateGradients&) = delete;
   LateGradients& operator=(const LateGradients&) = delete;
 
-  // Whether the layer that the calling thread runs the backward of is one.
-  bool here() const;
+  // The side stream of the layer that the calling thread runs the backward of; NULL where its gradients are not late.
+  const ct_stream* side() const;
   // The side stream reads these up to here.
-  void keep(const at::Tensor& grad, const at::Tensor& input);
+  void keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side);
+  // Has the main stream wait for all that was kept, and lets it go.
+  void release();
+  // The most that was kept alive at once.
+  int64_t peak() const { return peak_; }
 
  private:
   using Node = torch::autograd::Node;
@@ -47,16 +51,15 @@ class LateGradients {
   static void move(Node& node, c10::Stream stream);
 
   const ct_stream& main_;
-  const ct_stream& side_;
   std::unordered_map<const Node*, int> edges_to_;
-  std::unordered_set<const Node*> layers_;
+  std::unordered_map<const Node*, const ct_stream*> layers_;
   struct Moved {
     std::shared_ptr<Node> node;
     c10::Stream before;
   };
   std::vector<Moved> moved_;
   std::deque<Reading> kept_;
-  int64_t most_ = 0;  // of kept_bytes()
+  int64_t most_ = 0, peak_ = 0;  // of kept_bytes(): what it may be, and what it was
 };
 
 }  // namespace ct

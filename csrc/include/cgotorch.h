@@ -506,6 +506,8 @@ typedef struct ct_overlap_counts {
   int64_t layers;          /* unequal ones that ran on two streams */
   int64_t beside, serial;  /* calls */
   int64_t late;            /* of beside, those that nothing waits for before the backward has ended */
+  double saved_us;         /* by calls on two streams, as measured when that was chosen */
+  int64_t kept_bytes;      /* the most that a backward kept alive for late gradients */
   int64_t short_of_memory; /* layers that went back to one stream for want of memory */
 } ct_overlap_counts;
 
@@ -513,10 +515,10 @@ ct_status* ct_overlap_new(int32_t always, ct_overlap** out) CT_NOEXCEPT;
 void ct_overlap_free(ct_overlap* overlap) CT_NOEXCEPT; /* no backward uses it */
 ct_choice* ct_overlap_choice(ct_overlap* overlap /* borrowed */) CT_NOEXCEPT;
 ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) CT_NOEXCEPT;
-/* ct_backward with that leave. side waits for the exec's stream already, and nothing else runs on it; the exec's stream is to wait for it
- * afterwards, also where this fails. pool: of the graph whose capture, or rehearsal, this is, which may wait for the device; or NULL. */
+/* ct_backward with that leave. The sides, one at least, wait for the exec's stream already, and nothing else runs on them; the exec's stream is to
+ * wait for them afterwards, also where this fails. pool: of the graph whose capture, or rehearsal, this is, which may wait for the device; or NULL. */
 ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, int32_t retain_graph,
-                                   ct_overlap* overlap, const ct_stream* side, ct_graph_pool* pool) CT_NOEXCEPT;
+                                   ct_overlap* overlap, const ct_stream* const* sides, int32_t side_count, ct_graph_pool* pool) CT_NOEXCEPT;
 
 /* ---- Counting handles ------------------------------------------------------------------------------------------------ */
 
