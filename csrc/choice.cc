@@ -91,12 +91,12 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   }
   // In the first call of each way libraries choose and load.
   const auto warmed = [](const std::vector<double>& all) { return std::vector<double>(all.begin() + kWarm / 2, all.end()); };
-  settle(key, entry, median(warmed(entry.device[0])), median(warmed(entry.device[1])), median(warmed(entry.host[1])));
+  settle(key, entry, median(warmed(entry.device[0])), median(warmed(entry.device[1])), median(warmed(entry.host[1])), gain_);
 }
 
-void Choice::settle(const Key& key, Entry& entry, double first, double second, double host) {
+void Choice::settle(const Key& key, Entry& entry, double first, double second, double host, double gain) {
   // Where they are about equal, the plain way needs fewer streams and less memory.
-  entry.second = second < (1 - gain_) * first;
+  entry.second = second < (1 - gain) * first;
   entry.decided = true;
   if (entry.second) entry.gain = first - second;
   ct_decision d{};
@@ -120,11 +120,11 @@ bool Choice::decided(const std::string& key, bool graph) {
   return entry != entries_.end() && entry->second.decided;
 }
 
-void Choice::settle(const std::string& key, bool graph, double first, double second) {
+void Choice::settle(const std::string& key, bool graph, double first, double second, double gain) {
   const std::lock_guard lock(mutex_);
   const Key of{graph, key};
   Entry& entry = entries_[of];
-  if (!entry.decided) settle(of, entry, first, second, 0);
+  if (!entry.decided) settle(of, entry, first, second, 0, gain);
 }
 
 void Choice::keep_first(const std::string& key, bool graph) {

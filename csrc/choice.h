@@ -43,10 +43,10 @@ class Choice {
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Of a trial that is measured. Whether nothing is decided yet. Waits for the device where it was the last one for a graph.
   bool end(Trial& trial, const ct_stream& stream);
-  // Whether that is decided; and to decide it, by times in microseconds that the caller has measured in its own way, or for the first way
-  // because nothing can be measured, which is no decision to be taken.
+  // Whether that is decided; and to decide it, by times in microseconds that the caller has measured in its own way, and the share of
+  // the first that the second way is to take less, or for the first way because nothing can be measured, which is no decision to be taken.
   bool decided(const std::string& key, bool graph);
-  void settle(const std::string& key, bool graph, double first, double second);
+  void settle(const std::string& key, bool graph, double first, double second, double gain);
   void keep_first(const std::string& key, bool graph);
   // How many microseconds the second way takes less; 0 where that is not decided, or for the first.
   double gain(const std::string& key, bool graph);
@@ -73,7 +73,7 @@ class Choice {
   };
   using Key = std::pair<bool, std::string>;
   void decide(const Key& key, Entry& entry, bool wait);
-  void settle(const Key& key, Entry& entry, double first, double second, double host);
+  void settle(const Key& key, Entry& entry, double first, double second, double host, double gain);
 
   const size_t trials_;
   const double gain_;  // share of the first way's time

@@ -77,6 +77,9 @@ Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stre
   return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
 
+// A late layer may lose a little by itself: the others' main stream gains all that it no longer does.
+constexpr double kLateGain = -0.02;
+
 bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
 
 // Finds out which way a layer's gradients are faster in a graph, in the rehearsal of one, from two small graphs: what is enqueued piece by
@@ -116,7 +119,7 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
     for (size_t i = 2; i + 1 < marks.size(); ++i) {  // but the first launches
       times[i % 2].push_back(1e3 * cuda().elapsed(marks[i]->native, marks[i + 1]->native) / kRepeats);
     }
-    o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]));
+    o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]), late ? kLateGain : kGain);
   } catch (const std::exception&) {  // such as for want of memory
     o.overlap.choice.choice.keep_first(key, /*graph=*/true);
   }
