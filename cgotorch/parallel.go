@@ -17,7 +17,7 @@ type ParallelOptions struct {
 	InTurn bool // one after another, whatever Choice would find
 
 	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
-	// device. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
+	// device ([NewPartStreams]). They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
 	Streams []*Stream
 
 	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed. Then

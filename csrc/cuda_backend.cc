@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cuda_graph.h"
+#include "cuda_parts.h"
 #include "cuda_program.h"
 #include "cuda_trace.h"
 #include "cuda_watch.h"
@@ -47,6 +48,17 @@ class Backend final : public CudaBackend {
     cudaStream_t stream = nullptr;
     C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
     return c10::cuda::getStreamFromExternal(stream, device).unwrap();
+  }
+
+  int parts(c10::DeviceIndex device, int multiprocessors) override {
+    const BesideCaptures beside;
+    return parts_of(device, multiprocessors);
+  }
+
+  c10::Stream new_part_stream(c10::DeviceIndex device, int multiprocessors, int part, int priority) override {
+    const BesideCaptures beside;
+    const c10::cuda::CUDAGuard guard(device);
+    return c10::cuda::getStreamFromExternal(ct::new_part_stream(device, multiprocessors, part, priority), device).unwrap();
   }
 
   c10::Stream external_stream(void* external, c10::DeviceIndex device) override {

@@ -4,6 +4,7 @@
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -21,14 +22,22 @@ struct Borrowed {
 
 }  // namespace ct
 
+// What makes two streams serve the same purpose.
+struct ct_stream_kind {
+  c10::DeviceIndex device = 0;
+  int32_t priority = 0;
+  int32_t multiprocessors = 0, part = 0;  // of which part of the device; 0 for all of it
+  auto operator<=>(const ct_stream_kind&) const = default;
+};
+
 struct ct_stream {
-  ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool own, int32_t priority);
+  ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool own, const ct_stream_kind& kind = {});
   ~ct_stream();
   const c10::Device device;
   const c10::Stream stream;
   const uint64_t id;
   const bool own;  // goes back to the free list
-  const int32_t priority;
+  const ct_stream_kind kind;
   mutable std::shared_ptr<ct::Borrowed> borrowed;  // while a branch runs on it
 };
 

@@ -108,6 +108,12 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
 /* A stream of the library's own that does not wait for the default stream. A lower number is a higher priority, 0 the
  * default, -1 high. Freeing it returns it to a list for later use; the CUDA stream itself is never destroyed. */
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT_NOEXCEPT;
+/* How many equal parts of at least so many multiprocessors the device is split in, by CUDA's green contexts; 0 on the CPU, which has any number.
+ * Fails with CT_UNSUPPORTED where the driver or the device has none. They stay for the life of the process. */
+ct_status* ct_stream_parts(ct_device device, int32_t multiprocessors, int32_t* parts) CT_NOEXCEPT;
+/* As ct_stream_new, but its kernels run on that part alone, counted from 0; others', such as the default stream's, may run there too. In a graph it is a
+ * stream like any other. */
+ct_status* ct_stream_new_part(ct_device device, int32_t multiprocessors, int32_t part, ct_stream** out) CT_NOEXCEPT;
 /* A cudaStream_t that the caller made; NULL, or cudaStreamLegacy, is the default stream. cudaStreamPerThread, which is another stream on
  * each thread, is refused, and so is a stream of another device and a device that is not CUDA. The caller keeps it alive while
  * memory that was allocated or used on it may be handed out again: until ct_memory_release_cached after the last tensor is
