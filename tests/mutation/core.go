@@ -387,7 +387,7 @@ func coreEdges() []edge {
 			folder: "cgotorch", test: "TestStream_HostWaits", device: onGPU},
 		{name: "streams-are-kept", orders: "a CUDA stream that is closed is the next one made",
 			file: "csrc/stream.cc", in: "ct_stream::~ct_stream",
-			text:   "  if (own && device.is_cuda()) free_streams().give({device.index(), priority}, stream);\n",
+			text:   "  if (own && device.is_cuda()) free_streams().give(kind, stream);\n",
 			folder: "cgotorch", test: "TestStream_CloseGivesItToTheNext", device: onGPU},
 		{name: "exec-sets-stream", orders: "an operator runs on its Exec's stream",
 			file: "csrc/exec.cc", in: "ExecGuard::ExecGuard",
