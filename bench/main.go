@@ -67,6 +67,7 @@ var benchmarks = []benchmark{
 	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
 	{name: "parallel/models/squeezenet1_1", slow: true, run: benchParallelModel("squeezenet1_1")},
+	{name: "pool", slow: true, run: benchPool},
 	{name: "parallel/sections", slow: true, run: benchParallel},
 	{name: "parallel/waves", slow: true, run: benchWaves},
 }

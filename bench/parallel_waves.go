@@ -98,10 +98,17 @@ func blockRows(c *config, schedule nn.Schedule, emit func(row)) error {
 		return err
 	}
 	isCat := func(k cgotorch.TraceRecord) bool { return strings.Contains(k.Name, "CatArray") }
-	for range 3 { // 3a, 3b and 4a end with one
-		kernels = kernels[slices.IndexFunc(kernels, isCat)+1:]
+	for block := range 4 { // each ends with one: 3a, 3b, 4a and 4b
+		end := slices.IndexFunc(kernels, isCat) + 1
+		if end == 0 {
+			return errors.New("GoogLeNet's blocks end with no kernel of that name any more")
+		}
+		if block == 3 {
+			kernels = kernels[:end]
+			break
+		}
+		kernels = kernels[end:]
 	}
-	kernels = kernels[:slices.IndexFunc(kernels, isCat)+1]
 	streams := map[uint64]int{}
 	for i, k := range kernels {
 		if _, ok := streams[k.Stream]; !ok {

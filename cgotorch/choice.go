@@ -83,6 +83,8 @@ func (c *Choice) take() {
 		switch d.why {
 		case C.CT_FASTER:
 			n.Why = "the device does both at once"
+		case C.CT_NOT_WAITED_FOR:
+			n.Why = "about as fast, and nothing waits for the weights' gradients"
 		case C.CT_FILLS_DEVICE:
 			n.Why = "the kernels of one fill the device already"
 		case C.CT_LAUNCH_BOUND:

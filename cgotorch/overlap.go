@@ -17,13 +17,14 @@ import (
 //
 // Where these gradients go into parameters, at most through a cast, and each weight is used once, they are late: on CUDA the Exec's stream
 // waits for them when the backward ends, not layer by layer. What they are made of is kept alive for as long, up to a fortieth of the memory
-// allocated; the side stream has an arena of its own besides. Other backwards into the same parameters are not to run at the same time.
+// allocated and one layer's; above that the Exec's stream waits for the oldest. Each side stream has an arena of its own besides. Other backwards into the same
+// parameters are not to run at the same time.
 //
-// For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones. A layer
-// for which memory runs out on the way runs on one stream from then on. Convolutions of one to three dimensions, transposed, grouped and
-// dilated ones take part, and linear layers of at least one row, where both the input and the weights need gradients; gradients that are
-// differentiated again, and layers inside branches of [Exec.Parallel], do not. The CPU has no two streams that run at once, so there only
-// Always has an effect, for tests.
+// For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones: for eager steps as
+// if each layer were waited for, which is less than late ones give. A layer for which memory runs out on the way runs on one stream from then
+// on. Convolutions of one to three dimensions, transposed, grouped and dilated ones take part, and linear layers of at least one row, where
+// both the input and the weights need gradients; gradients that are differentiated again, and layers inside branches of [Exec.Parallel], do
+// not. The CPU has no two streams that run at once, so there only Always has an effect, for tests.
 //
 // An Overlap may be used from any goroutine.
 type Overlap struct {
@@ -36,7 +37,7 @@ type Overlap struct {
 // OverlapOptions are the options of [NewOverlap].
 type OverlapOptions struct {
 	Always  bool              // side by side from a layer's second call on, whatever is faster
-	Streams int               // that a backward runs on, the Exec's among them; 0 means 2. Late gradients of layers take the others in turn
+	Streams int               // that a backward runs on, the Exec's among them; 2 to 16; 0 means 2. Late gradients of layers take the others in turn
 	Log     func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody
 }
 
@@ -44,9 +45,9 @@ type OverlapOptions struct {
 type OverlapStats struct {
 	Layers        int           // kinds of layers, and shapes, that have run on two streams
 	SideBySide    int           // calls on two streams; a captured call counts once
-	Late          int           // of them, those whose weights' gradients nothing waits for before the backward has ended
-	Saved         time.Duration // by SideBySide, as measured when that was chosen; not with Always
-	Kept          int64         // bytes, the most that a backward kept alive longer for late gradients; the side streams' arenas come on top
+	Late          int           // of them, those whose weights' gradients are late
+	Saved         time.Duration // on the device by SideBySide, as measured when that was chosen; 0 with Always
+	Kept          int64         // bytes that late gradients kept alive and nobody else did, at most; the side streams' arenas come on top
 	Serial        int           // calls on one
 	ShortOfMemory int           // layers that went back to one stream because memory ran out
 }
@@ -55,7 +56,8 @@ const maxOverlapStreams = 16
 
 // NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. The first one of a process puts functions of
 // the library's in the place of LibTorch's for aten::convolution_backward and for the gradients of aten::linear; without an Overlap they do
-// what LibTorch's do. A linear layer takes part whose forward ran after that.
+// what LibTorch's do. A linear layer takes part whose forward ran after that. It also turns off LibTorch's warning, for the process, of
+// gradients that are accumulated on another stream than they are made on.
 func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -91,7 +93,8 @@ func (p *Overlap) Stats() OverlapStats {
 	var c C.ct_overlap_counts
 	_ = check("Overlap.Stats", C.ct_overlap_count(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Late: int(c.late), Saved: time.Duration(float64(c.saved_us) * 1e3), Kept: int64(c.kept_bytes), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
+	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Late: int(c.late), Saved: time.Duration(float64(c.saved_us) * 1e3),
+		Kept: int64(c.kept_bytes), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
 }
 
 // String is one line with the counts.
@@ -111,7 +114,11 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*C.ct_stream
 	var sides []*Exec
 	var handles []*C.ct_stream
 	for i := range p.sides {
-		side := x.On(x.side(op, ParallelOptions{}, i))
+		s, err := x.s.stream.side(purpose{x.stream, true}, i)
+		if err != nil {
+			x.Fail(op, err)
+		}
+		side := x.On(s)
 		side.Wait(fork)
 		sides, handles = append(sides, side), append(handles, side.c.stream)
 	}

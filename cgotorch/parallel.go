@@ -165,29 +165,39 @@ func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]
 	}
-	s, err := x.s.stream.side(x.stream, x.s.reserved[x.stream]+i)
+	s, err := x.s.stream.side(purpose{x.stream, false}, x.s.reserved[x.stream]+i)
 	if err != nil {
 		x.Fail(op, err)
 	}
 	return s
 }
 
-// side returns one of the streams that Dos of s fork to from a stream. They are made once and closed with s: nobody else uses them, since Dos of
+// A purpose is what side streams are for: those of branches are others than those of an Overlap, since backward runs branches' nodes again there.
+type purpose struct {
+	from    *Stream
+	overlap bool
+}
+
+// side returns one of the streams that Dos of s fork to. They are made once and closed with s: nobody else uses them, since Dos of
 // one stream exclude each other.
-func (s *Stream) side(from *Stream, i int) (*Stream, error) {
+func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.sides == nil {
-		s.sides = map[*Stream][]*Stream{}
+		s.sides = map[purpose][]*Stream{}
 	}
-	for len(s.sides[from]) <= i {
-		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, side %d", from.name, len(s.sides[from])+1)})
+	what := "side"
+	if of.overlap {
+		what = "late gradients"
+	}
+	for len(s.sides[of]) <= i {
+		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, %s %d", of.from.name, what, len(s.sides[of])+1)})
 		if err != nil {
 			return nil, err
 		}
-		s.sides[from] = append(s.sides[from], made)
+		s.sides[of] = append(s.sides[of], made)
 	}
-	return s.sides[from][i], nil
+	return s.sides[of][i], nil
 }
 
 // ours reports whether x's stream is its Do's, or a side stream of the Do's: all that is done with memory of its own side streams then comes

@@ -109,6 +109,53 @@ func TestPool2d(t *testing.T) {
 	})
 }
 
+// It is one kernel of the library's own, on CUDA; and LibTorch's where that does not apply.
+func TestPool2d_Kernel(t *testing.T) {
+	d := cuda(t)
+	checkLeaks(t)
+	s := newStream(t, d)
+	for _, c := range []struct {
+		op, want string
+		dtype    DType
+		format   MemoryFormat
+		channels int64
+	}{
+		{"max_pool2d", "max_bfloat16_8_3", BFloat16, ChannelsLast, 16},
+		{"max_pool2d", "max_half_1_0", Float16, ChannelsLast, 3},
+		{"avg_pool2d", "avg_float_4_3", Float32, ChannelsLast, 16},
+		{"max_pool2d", "", Float64, ChannelsLast, 16},
+		{"avg_pool2d", "", Float32, Contiguous, 16},
+	} {
+		if err := s.Do(func(x *Exec) error {
+			in := x.Contiguous(x.To(x.Randn(Float32, 2, c.channels, 9, 9), c.dtype), c.format)
+			arguments := []any{in, []int64{3, 3}, []int64{2, 2}, []int64{1, 1}}
+			if c.op == "max_pool2d" {
+				arguments = append(arguments, []int64{1, 1})
+			}
+			x.Call("streamtorch::"+c.op, append(arguments, false)...) // compiles
+			trace, err := StartTrace()
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.Call("streamtorch::"+c.op, append(arguments, false)...)
+			r, err := trace.Stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, w := range r.Work {
+				names = append(names, w.Name)
+			}
+			if ours := len(names) == 1 && names[0] == c.want; ours != (c.want != "") {
+				t.Errorf("%+v ran %v", c, names)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // With a gradient it is LibTorch's operator; and so is its error.
 func TestPool2d_Gradient(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {

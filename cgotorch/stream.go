@@ -28,7 +28,7 @@ type Stream struct {
 	state  sync.Mutex // held for moments; guards what follows
 	h      *C.ct_stream
 	users  int                   // Dos of other streams that use this one
-	sides  map[*Stream][]*Stream // for Dos of this stream, by the stream that they fork from
+	sides  map[purpose][]*Stream // for Dos of this stream
 	closed bool
 }
 

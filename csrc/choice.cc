@@ -98,7 +98,7 @@ void Choice::settle(const Key& key, Entry& entry, double first, double second, d
   // Where they are about equal, the plain way needs fewer streams and less memory.
   entry.second = second < (1 - gain) * first;
   entry.decided = true;
-  if (entry.second) entry.gain = first - second;
+  if (entry.second) entry.gain = std::max(0.0, first - second);
   ct_decision d{};
   std::strncpy(d.key, key.second.c_str(), sizeof(d.key) - 1);
   d.graph = key.first;
@@ -106,7 +106,7 @@ void Choice::settle(const Key& key, Entry& entry, double first, double second, d
   d.first_us = first;
   d.second_us = second;
   d.host_us = host;
-  if (entry.second) d.why = CT_FASTER;
+  if (entry.second) d.why = second < first ? CT_FASTER : CT_NOT_WAITED_FOR;
   else if (2 * entry.waited > trials_) d.why = CT_HIDDEN_WAIT;
   else if (!key.first && host > 0.8 * second) d.why = CT_LAUNCH_BOUND;
   else if (entry.streams > hardware_queues()) d.why = CT_SHARED_QUEUE;

@@ -48,7 +48,7 @@ class Choice {
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);
   void keep_first(const std::string& key, bool graph);
-  // How many microseconds the second way takes less; 0 where that is not decided, or for the first.
+  // How many microseconds the second way takes less; 0 where that is not decided, for the first, and where it takes no less.
   double gain(const std::string& key, bool graph);
   // Whether trials are under way.
   bool open(bool graph);

@@ -63,7 +63,8 @@ std::vector<CUgreenCtx> split(c10::DeviceIndex index, int multiprocessors) {
   CUdevResource all{};
   check(driver().resource(device, &all, CU_DEV_RESOURCE_TYPE_SM), "cuDeviceGetDevResource");
   if (multiprocessors < 1 || static_cast<unsigned>(multiprocessors) > all.sm.smCount) {
-    throw Failure(CT_INVALID_ARGUMENT, "a part of " + std::to_string(multiprocessors) + " multiprocessors of a device that has " + std::to_string(all.sm.smCount));
+    throw Failure(CT_INVALID_ARGUMENT, "a part of " + std::to_string(multiprocessors) + " multiprocessors of a device that has " +
+                                           std::to_string(all.sm.smCount));
   }
   unsigned count = 0;
   check(driver().split(nullptr, &count, &all, nullptr, 0, static_cast<unsigned>(multiprocessors)), "cuDevSmResourceSplitByCount");
@@ -93,7 +94,8 @@ int parts_of(c10::DeviceIndex device, int multiprocessors) { return static_cast<
 
 cudaStream_t new_part_stream(c10::DeviceIndex device, int multiprocessors, int part, int priority) {
   CUstream stream = nullptr;
-  check(driver().stream(&stream, parts(device, multiprocessors).at(static_cast<size_t>(part)), CU_STREAM_NON_BLOCKING, priority), "cuGreenCtxStreamCreate");
+  const CUgreenCtx context = parts(device, multiprocessors).at(static_cast<size_t>(part));
+  check(driver().stream(&stream, context, CU_STREAM_NON_BLOCKING, priority), "cuGreenCtxStreamCreate");
   return stream;
 }
 

@@ -191,7 +191,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
     if (may_compare_graphs(o) && !choice.decided(key, true)) {
       if (auto found = compare_graphs(o, key, layer, side, late)) return counted(*std::move(found), overlap.calls_serial);
     }
-    trial = choice.begin(o.main, key, o.pool != nullptr, 2);
+    trial = choice.begin(o.main, key, o.pool != nullptr, o.streams);
   }
   if (trial.second && !overlap.is_short(key)) {
     try {
@@ -233,11 +233,17 @@ std::ostream& operator<<(std::ostream& out, const Described& of) {
 
 OverlapScope::OverlapScope(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
                            const torch::autograd::variable_list& roots)
-    : overlap_(overlap), late_(roots, main, sides), info_(kKind, std::make_shared<Overlapping>(overlap, main, *sides.front(), pool, late_)) {}
+    : failures_(std::uncaught_exceptions()), leave_(std::make_shared<Overlapping>(overlap, main, sides, pool, roots)), info_(kKind, leave_) {}
 
 OverlapScope::~OverlapScope() {
-  const std::lock_guard lock(overlap_.mutex);
-  overlap_.kept = std::max(overlap_.kept, late_.peak());
+  try {
+    leave_->late.end(/*failed=*/std::uncaught_exceptions() > failures_);
+  } catch (...) {
+    // A lost device.
+  }
+  ct_overlap& overlap = leave_->overlap;
+  const std::lock_guard lock(overlap.mutex);
+  overlap.kept = std::max(overlap.kept, leave_->late.peak());
 }
 
 }  // namespace ct

@@ -24,8 +24,9 @@ namespace ct {
 // One backward's leave to use a side stream. LibTorch hands it to the threads that run the backward's nodes, as a Watch.
 class Overlapping final : public c10::DebugInfoBase {
  public:
-  Overlapping(ct_overlap& overlap, const ct_stream& main, const ct_stream& side, ct_graph_pool* pool, LateGradients& late)
-      : overlap(overlap), main(main), side(side), pool(pool), late(late) {}
+  Overlapping(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
+              const torch::autograd::variable_list& roots)
+      : overlap(overlap), main(main), side(*sides.front()), streams(static_cast<int>(sides.size()) + 1), pool(pool), late(roots, main, sides) {}
 
   // That of the backward that the calling thread runs a node of, or NULL.
   static Overlapping* current() noexcept;
@@ -33,8 +34,9 @@ class Overlapping final : public c10::DebugInfoBase {
   ct_overlap& overlap;
   const ct_stream& main;
   const ct_stream& side;  // of layers that main waits for at once
+  const int streams;
   ct_graph_pool* const pool;  // of the graph whose capture, or rehearsal, this is; NULL for none
-  LateGradients& late;        // autograd runs the nodes of one device one after another, so one thread at a time uses it
+  LateGradients late;
 };
 
 // Leave for the calling thread's backward from the roots, while it lives. The side streams, one at least, wait for main already, and main waits for them
@@ -48,9 +50,9 @@ class OverlapScope {
   OverlapScope& operator=(const OverlapScope&) = delete;
 
  private:
-  ct_overlap& overlap_;
-  LateGradients late_;
-  const c10::DebugInfoGuard info_;  // LibTorch's threads may hold what it holds for longer, and use it no more
+  const int failures_;                          // that were under way before
+  const std::shared_ptr<Overlapping> leave_;    // LibTorch's threads may hold it for longer
+  const c10::DebugInfoGuard info_;
 };
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of a layer's input, its weights and its bias

@@ -1,5 +1,6 @@
 #include "overlap.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
@@ -51,6 +52,26 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
   EXPECT_EQ(counts.layers, 1);
   EXPECT_EQ(counts.beside, 3);
   EXPECT_EQ(counts.serial, 1 + 4);
+}
+
+// What late gradients keep alive is counted where nobody else keeps it: a tensor that two layers have read once, and what others hold not at all.
+TEST_F(OverlapTest, LateGradients_CountWhatTheyKeep) {
+  const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
+  ct::LateGradients late({}, *main, {side.get()});
+  EXPECT_EQ(late.side(), nullptr) << "no gradient is late on the CPU";
+  const at::Tensor held = at::ones({1000});
+  {
+    const at::Tensor input = at::ones({8}), alias = at::empty({0}).set_(input.storage(), 0, {2, 4}, {4, 1});
+    late.keep(at::ones({4}), input, *side);
+    late.keep(at::ones({2}), input, *side);
+    late.keep(held, alias, *side);
+  }
+  EXPECT_EQ(late.peak(), (4 + 2) * sizeof(float)) << "the input was held by the caller";
+  late.release();
+  EXPECT_EQ(late.peak(), (4 + 2 + 8) * sizeof(float));
+  late.end(/*failed=*/false);
+  late.keep(held, held, *side);
+  EXPECT_EQ(held.use_count(), 1U) << "behind the end it is let go at once";
 }
 
 // Another failure is the backward's, and the main stream waits for the side stream all the same.

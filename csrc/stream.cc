@@ -88,7 +88,8 @@ ct_status* ct_stream_parts(ct_device device, int32_t multiprocessors, int32_t* p
 ct_status* ct_stream_new_part(ct_device device, int32_t multiprocessors, int32_t part, ct_stream** out) noexcept {
   return ct::on_device(device, [&](c10::Device where) {
     if (where.is_cuda() && (part < 0 || part >= ct::cuda().parts(where.index(), multiprocessors))) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "the device has no part " + std::to_string(part) + " of " + std::to_string(multiprocessors) + " multiprocessors");
+      throw ct::Failure(CT_INVALID_ARGUMENT, "the device has no part " + std::to_string(part) + " of " + std::to_string(multiprocessors) +
+                                                 " multiprocessors");
     }
     *out = new_stream(where, {where.index(), 0, multiprocessors, part});
   });

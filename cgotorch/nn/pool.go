@@ -2,8 +2,9 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// MaxPool2d takes the largest value of each window. Without a gradient, images in channels last on CUDA are pooled by a kernel of the
-// library's own, several times faster than LibTorch's and with the same results.
+// MaxPool2d takes the largest value of each window. Without a gradient, images of float32, float16 or bfloat16 in channels last on CUDA are
+// pooled by a kernel of the library's own with the same results, in a ninth to three quarters of the time of LibTorch's; the first such call of
+// a process compiles it, which takes some 0.1 s.
 type MaxPool2d struct {
 	Kernel   Size
 	Stride   Size // step of the window; 0x0 means Kernel
@@ -19,8 +20,7 @@ func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)[0].(*cgotorch.Tensor)
 }
 
-// AvgPool2d takes the mean of each window. Without a gradient, images in channels last on CUDA are pooled by a kernel of the
-// library's own, several times faster than LibTorch's and with the same results.
+// AvgPool2d takes the mean of each window. Without a gradient it is pooled as by [MaxPool2d], with the same results.
 type AvgPool2d struct {
 	Kernel         Size
 	Stride         Size // step of the window; 0x0 means Kernel

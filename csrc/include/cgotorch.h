@@ -476,7 +476,8 @@ enum {
   CT_FILLS_DEVICE = 1, /* it is not: one piece of the work after the other fills the device */
   CT_LAUNCH_BOUND = 2, /* it is not: the host takes longer to enqueue the work than the device to do it */
   CT_HIDDEN_WAIT = 3,  /* it is not: the host waits for the device in the work */
-  CT_SHARED_QUEUE = 4  /* it is not: there are more streams than the device has queues */
+  CT_SHARED_QUEUE = 4, /* it is not: there are more streams than the device has queues */
+  CT_NOT_WAITED_FOR = 5 /* it is about as fast, and nothing waits for a part of it */
 };
 
 typedef struct ct_decision {
