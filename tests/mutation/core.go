@@ -179,6 +179,7 @@ func coreEdges() []edge {
 		{name: "overlap-join", orders: "what reads the gradients of a layer's weights comes behind them",
 			file: "csrc/overlap.cc", in: "ct::join",
 			text:   "  wait(o.main, *end);\n",
+			with:   "  (void)o;\n",
 			folder: "cgotorch", test: "TestOverlap_Serial", device: checked},
 		{name: "late-moves", orders: "what adds a late gradient to a parameter's runs behind it, on its stream",
 			file: "csrc/overlap_late.cc", in: "ct::LateGradients::LateGradients",
