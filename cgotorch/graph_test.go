@@ -44,6 +44,22 @@ func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	return ts
 }
 
+// trainable are copies that require gradients, closed when the test ends.
+func trainable(t testing.TB, s *Stream, of []*Tensor) []*Tensor {
+	t.Helper()
+	next := 0
+	ts := kept(t, s, len(of), func(x *Exec) *Tensor {
+		next++
+		return x.Clone(of[next-1])
+	})
+	for _, w := range ts {
+		if err := w.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ts
+}
+
 func scalar(x *Exec) *Tensor { return x.Zeros(Float32) }
 
 func itemOf(t testing.TB, s *Stream, of *Tensor) (v float64) {

@@ -255,20 +255,7 @@ func TestOverlap_Captured(t *testing.T) {
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 2, 16, 14, 14) })[0]
 		first := kept(t, s, 2, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 16, 16, 3, 3), 0.1) })
 		run := func(o *Overlap, always bool) (losses []float64) {
-			var ws []*Tensor
-			if err := s.Do(func(x *Exec) error {
-				for _, w := range first {
-					c := x.Keep(x.Clone(w))
-					if err := c.SetRequiresGrad(true); err != nil {
-						t.Fatal(err)
-					}
-					ws = append(ws, c)
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			defer closeAll(ws)
+			ws := trainable(t, s, first)
 			step := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
 				for _, w := range ws {
 					if err := w.SetGrad(nil); err != nil {

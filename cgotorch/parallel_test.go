@@ -557,20 +557,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 		first := kept(t, s, 8, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 32, 32, 3, 3), 0.05) })
 		// train returns the losses, and lets traced see launches of the step.
 		train := func(o ParallelOptions, captured bool, traced func(run func(x *Exec) *Tensor)) (losses []float64) {
-			var ws []*Tensor
-			if err := s.Do(func(x *Exec) error {
-				for _, w := range first {
-					c := x.Keep(x.Clone(w))
-					if err := c.SetRequiresGrad(true); err != nil {
-						t.Fatal(err)
-					}
-					ws = append(ws, c)
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			defer closeAll(ws)
+			ws := trainable(t, s, first)
 			step := func(x *Exec, in ...*Tensor) []*Tensor {
 				branch := func(ws []*Tensor) func(x *Exec) *Tensor {
 					return func(x *Exec) *Tensor {
