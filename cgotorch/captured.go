@@ -105,8 +105,10 @@ const whoseResults = "a captured function with Options.InPlace, whose next Run w
 
 // Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's and require no gradient.
 // With InPlace they are the graph's, cannot be kept, and hold until the next Run. Gradients that the function leaves behind are
-// not defined after the next Run of another shape, nor where a [Choice] in the function is for two ways, which the first launches compare. It waits for the device before the first rehearsal and where memory is short in a
-// capture, and for captures of other goroutines. It fails like the function, and with [ErrClosed].
+// not defined after the next Run of another shape, nor in the first 42 launches where anything in the function runs side by side: these
+// alternate between two graphs, one with it and one without, of which the faster one stays. It waits for the device before the first
+// rehearsal, at the end of what Choices and Overlaps measure in rehearsals and where memory is short in a capture, and for captures of other
+// goroutines. It fails like the function, and with [ErrClosed].
 //
 // Inside a captured function, and in the second call of one given to [Exec.Recompute], it calls the function.
 func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
@@ -169,6 +171,12 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 		out = append(out, x.Detach(t))
 	}
 	return c.lend(x, out)
+}
+
+// settled reports whether nothing more is to be found out for inputs of that shape: Runs launch a graph, or it is known why not.
+func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
+	s := c.shape(x, in)
+	return s.eager != "" || s.graph != nil && s.plain == nil && s.launches > 0
 }
 
 func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {

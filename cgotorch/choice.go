@@ -15,9 +15,9 @@ import (
 
 // Choice finds out which of two ways to do a piece of work is faster on the device, such as [Exec.Parallel] or one branch after another, and
 // keeps to it. The first dozen calls for inputs of a shape go one way and the other in turn and are timed on the device; nothing is run for
-// the sake of timing, and the host does not wait. Work that is captured is timed in the rehearsals of the capture, without the time that the
-// host takes to enqueue it, which a graph does not have, and has decisions of its own; a [Captured] rehearses until they are made. The CPU
-// does one thing after another. A Choice may be used from any goroutine.
+// the sake of timing. Eagerly the host does not wait; the last call in the rehearsals of a capture waits for the device. Work that is captured
+// is timed in those rehearsals, without the time that the host takes to enqueue it, which a graph does not have, and has decisions of its own;
+// a [Captured] rehearses until they are made. The CPU does one thing after another. A Choice may be used from any goroutine.
 type Choice struct {
 	o ChoiceOptions
 	h *C.ct_choice
@@ -31,6 +31,9 @@ type Choice struct {
 type ChoiceOptions struct {
 	Log func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody. It must not enqueue work
 }
+
+// maxTrials bounds the rehearsals that Choices ask for.
+const maxTrials = 48
 
 // NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
 func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 12, 0.01) }

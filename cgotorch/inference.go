@@ -150,8 +150,12 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	before := l.captured.Stats().Launches
 	err := l.stream.Do(func(x *Exec) error {
 		in := input(x)
-		for range l.captured.o.Rehearsal + 2 {
-			l.captured.Run(x, in)
+		const compared = 64 // more Runs than graphs are compared in
+		for range l.captured.o.Rehearsal + maxTrials + compared {
+			x.Tidy(func() *Tensor { l.captured.Run(x, in); return nil })
+			if l.captured.settled(x, in) {
+				break
+			}
 		}
 		return nil
 	})

@@ -148,3 +148,22 @@ func TestInference_Refused(t *testing.T) {
 		}
 	})
 }
+
+// Prepare goes on until what the function finds out by trials is found out.
+func TestInference_Prepare_Choice(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		choice := NewChoice(ChoiceOptions{})
+		f := newInference(t, d, InferenceOptions{Streams: 2}, func(x *Exec, in *Tensor) *Tensor {
+			branch := func(x *Exec) *Tensor { return x.Tanh(x.MM(in, in)) }
+			out := x.ParallelWith(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
+			return x.Add(out[0], out[1])
+		})
+		if err := f.Prepare(t.Context(), func(x *Exec) *Tensor { return x.Ones(Float32, 16, 16) }); err != nil {
+			t.Fatal(err)
+		}
+		if s := f.Stats(); d.IsCUDA() && (s.Launches == 0 || len(choice.Decisions()) == 0) {
+			t.Errorf("%+v, decisions %v", s, choice.Decisions())
+		}
+	})
+}

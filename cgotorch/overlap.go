@@ -20,8 +20,9 @@ import (
 // allocated and one layer's; above that the Exec's stream waits for the oldest. Each side stream has an arena of its own besides. Other backwards into the same
 // parameters are not to run at the same time.
 //
-// For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones: for eager steps as
-// if each layer were waited for, which is less than late ones give. A layer for which memory runs out on the way runs on one stream from then
+// For each kind of layer, and each shape, the faster way is found out as a [Choice] does, for eager steps and for captured ones. Eager trials
+// wait for each layer, so they underrate late gradients; in the rehearsal of a graph each kind is captured both ways, launched some times, and
+// waited for. A layer for which memory runs out on the way runs on one stream from then
 // on. Convolutions of one to three dimensions, transposed, grouped and dilated ones take part, and linear layers of at least one row, where
 // both the input and the weights need gradients; gradients that are differentiated again, and layers inside branches of [Exec.Parallel], do
 // not. The CPU has no two streams that run at once, so there only Always has an effect, for tests.
@@ -43,8 +44,8 @@ type OverlapOptions struct {
 
 // OverlapStats counts since the Overlap was made.
 type OverlapStats struct {
-	Layers        int           // kinds of layers, and shapes, that have run on two streams
-	SideBySide    int           // calls on two streams; a captured call counts once
+	Layers        int           // kinds of layers, and shapes, that have run on more than one stream
+	SideBySide    int           // calls on more than one stream; a captured call counts once
 	Late          int           // of them, those whose weights' gradients are late
 	Saved         time.Duration // on the device by SideBySide, as measured when that was chosen; 0 with Always
 	Kept          int64         // bytes that late gradients kept alive and nobody else did, at most; the side streams' arenas come on top

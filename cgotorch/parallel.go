@@ -13,20 +13,18 @@ type ParallelOptions struct {
 	// Choice decides, for each shape and dtype of Inputs, whether the branches run side by side or one after another on x's stream. nil means
 	// side by side.
 	Choice *Choice
-	Inputs []*Tensor
-	InTurn bool // one after another, whatever Choice would find
+	Inputs []*Tensor // what the branches read; only Choice looks at them
+	InTurn bool      // one after another, whatever Choice would find
 
 	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
 	// device ([NewPartStreams]). They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
 	Streams []*Stream
 
-	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed. Then
-	// their memory is handed out again at once where it otherwise would be, in a captured step, at its end.
+	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed: their
+	// memory is then reused at once, where a captured step otherwise gives it back at its end. Said wrongly, a later branch may overwrite
+	// values that are still to be read.
 	Transient bool
 }
-
-// maxTrials bounds the rehearsals that Choices ask for.
-const maxTrials = 48
 
 // Parallel runs branches side by side on the device and returns their results, each of its own branch. The first branch runs on x's stream,
 // every other one on a side stream, which begins behind x's work so far; x's later work, and what reads a result, comes behind all of them.
@@ -34,7 +32,7 @@ const maxTrials = 48
 // forward. Branches may hold Parallels; in a captured function they become branches of the graph.
 //
 // Branches must be independent: none may write what another one uses. Each is to use the Exec that it is given and hand on nothing
-// but its result; other tensors that it makes are freed, as by [Exec.Tidy]. Where a branch fails, or panics, x's stream waits for those before it first.
+// but its result; other tensors that it makes are freed, as by [Exec.Tidy]. It fails with [ErrInvalidArgument] for too few or repeated Streams. Where a branch fails, or panics, x's stream waits for those before it first.
 //
 // It pays where the kernels of one branch leave a part of the device empty, and the host, or a graph, enqueues them faster than they run;
 // elsewhere it costs. [ParallelOptions.Choice] finds out.
@@ -48,11 +46,11 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	x.checkThread(op)
 	if o.Streams != nil && len(o.Streams) < len(branches)-1 {
 		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
-			Message: fmt.Sprintf("Options.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
+			Message: fmt.Sprintf("ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
 	}
 	for i, s := range o.Streams {
 		if s == x.stream || slices.Contains(o.Streams[:i], s) {
-			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("Options.Streams has %v twice, or it is what the branches fork from", s)})
+			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}
 	w := way{second: len(branches) > 1 && !o.InTurn}
@@ -170,67 +168,4 @@ func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 		x.Fail(op, err)
 	}
 	return s
-}
-
-// A purpose is what side streams are for: those of branches are others than those of an Overlap, since backward runs branches' nodes again there.
-type purpose struct {
-	from    *Stream
-	overlap bool
-}
-
-// side returns one of the streams that Dos of s fork to. They are made once and closed with s: nobody else uses them, since Dos of
-// one stream exclude each other.
-func (s *Stream) side(of purpose, i int) (*Stream, error) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	if s.sides == nil {
-		s.sides = map[purpose][]*Stream{}
-	}
-	what := "side"
-	if of.overlap {
-		what = "late gradients"
-	}
-	for len(s.sides[of]) <= i {
-		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, %s %d", of.from.name, what, len(s.sides[of])+1)})
-		if err != nil {
-			return nil, err
-		}
-		s.sides[of] = append(s.sides[of], made)
-	}
-	return s.sides[of][i], nil
-}
-
-// ours reports whether x's stream is its Do's, or a side stream of the Do's: all that is done with memory of its own side streams then comes
-// before what s.closeSides records.
-func (x *Exec) ours() bool {
-	s := x.s.stream
-	if x.stream == s {
-		return true
-	}
-	s.state.Lock()
-	defer s.state.Unlock()
-	for _, sides := range s.sides {
-		if slices.Contains(sides, x.stream) {
-			return true
-		}
-	}
-	return false
-}
-
-// closeSides closes s's side streams, with s.state held. Who gets them next finds their memory in use by nobody else: they wait for s first.
-func (s *Stream) closeSides() {
-	if len(s.sides) == 0 {
-		return
-	}
-	e, err := recordEvent("Stream.Close", s.h, 0)
-	for _, sides := range s.sides {
-		for _, side := range sides {
-			if err == nil {
-				_ = side.Wait(e)
-			}
-			side.Close()
-		}
-	}
-	e.Close()
-	s.sides = nil
 }

@@ -10,6 +10,9 @@ import "fmt"
 // [ParallelOptions.Streams]. Other streams use all of the device, those parts too. In a captured function they are streams like any: a graph
 // does not keep to parts. On the CPU they are streams like any.
 //
+// Calls do not know of each other: a second one for the same number gives streams on the same parts, and parts of another number overlap them.
+// Make all that are to be apart in one call.
+//
 // The parts are made once for each number of multiprocessors, and stay for the life of the process. It fails with [ErrInvalidArgument] where
 // the device has no room for as many, with [ErrUnsupported] where the driver or the device knows of no parts, and with [ErrNoDevice]. The
 // caller must Close the streams.

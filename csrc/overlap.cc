@@ -183,17 +183,18 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
     return found;
   };
   Trial trial;
+  const bool is_short = overlap.is_short(key);
   {
     const std::lock_guard lock(overlap.mutex);
     if (overlap.always) trial.second = !overlap.seen.insert(key).second;
   }
-  if (!overlap.always) {
+  if (!overlap.always && !is_short) {
     if (may_compare_graphs(o) && !choice.decided(key, true)) {
       if (auto found = compare_graphs(o, key, layer, side, late)) return counted(*std::move(found), overlap.calls_serial);
     }
     trial = choice.begin(o.main, key, o.pool != nullptr, o.streams);
   }
-  if (trial.second && !overlap.is_short(key)) {
+  if (trial.second && !is_short) {
     try {
       if (late && !trial.measured) {  // to be measured it must end
         Gradients found = beside(o, layer, side, /*joined=*/false);
@@ -206,6 +207,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
     } catch (const c10::OutOfMemoryError&) {
       trial.measured = false;  // of what comes now, which is the other way
       o.late.release();
+      choice.keep_first(key, o.pool != nullptr);
       const std::lock_guard lock(overlap.mutex);
       overlap.short_of_memory.insert(key);
     }

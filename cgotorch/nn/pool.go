@@ -3,7 +3,7 @@ package nn
 import "github.com/streamtorch/streamtorch/cgotorch"
 
 // MaxPool2d takes the largest value of each window. Without a gradient, images of float32, float16 or bfloat16 in channels last on CUDA are
-// pooled by a kernel of the library's own with the same results, in a ninth to three quarters of the time of LibTorch's; the first such call of
+// pooled by a kernel of the library's own with the same results (which x.MaxPool2d, LibTorch's, is not), in a ninth to three quarters of the time of LibTorch's; the first such call of
 // a process compiles it, which takes some 0.1 s.
 type MaxPool2d struct {
 	Kernel   Size

@@ -26,10 +26,10 @@ func benchPool(c *config, emit func(row)) error {
 		{"avg_pool2d", 288, 35, 3, 1, 1, []int64{1, 8, 128}},
 		{"avg_pool2d", 2048, 8, 3, 1, 1, []int64{1, 8, 128}},
 	} {
+		if c.brief {
+			p.batches = []int64{1}
+		}
 		for _, batch := range p.batches {
-			if c.brief {
-				batch = 1
-			}
 			dtype := cgotorch.Float32
 			if c.device.IsCUDA() {
 				dtype = cgotorch.BFloat16
