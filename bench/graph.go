@@ -282,18 +282,15 @@ func benchGraphInference(model string) func(c *config, emit func(row)) error {
 }
 
 func graphInferenceRows(c *config, s switches, peers graphPeers, model string, batch int, emit func(row)) error {
-	if err := peers.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
-		return err
-	}
-	m, err := newServed(c, model, int64(batch))
+	m, err := peers.served(c, model, batch)
 	if err != nil {
 		return err
 	}
 	defer m.close()
 	calls := c.or(1, 300)
 	stream := cgotorch.DefaultStream(c.device)
-	var fused nn.Module
-	if err := stream.Do(func(x *cgotorch.Exec) error { fused = nn.Fuse(x, m.model, nn.FuseOptions{}); return nil }); err != nil {
+	fused, err := m.fuse(nn.FuseOptions{})
+	if err != nil {
 		return err
 	}
 	defer nn.Close(fused)
@@ -359,10 +356,7 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 	if err := cgotorch.Seed(1); err != nil {
 		return nil, err
 	}
-	dtype := cgotorch.Float32
-	if c.device.IsCUDA() {
-		dtype = cgotorch.BFloat16
-	}
+	dtype := c.dtype()
 	err := cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
 		var err error
 		if m.model, err = vision.New(x, model, vision.Options{}); err != nil {
@@ -381,6 +375,23 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 		return nil, err
 	}
 	return m, c.device.Synchronize()
+}
+
+// served is newServed beside the peers' inference of the same model.
+func (p graphPeers) served(c *config, model string, batch int) (*served, error) {
+	if err := p.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
+		return nil, err
+	}
+	return newServed(c, model, int64(batch))
+}
+
+// fuse returns the model fused, which the caller closes.
+func (m *served) fuse(o nn.FuseOptions) (fused nn.Module, err error) {
+	err = cgotorch.DefaultStream(m.input.Device()).Do(func(x *cgotorch.Exec) error {
+		fused = nn.Fuse(x, m.model, o)
+		return nil
+	})
+	return fused, err
 }
 
 func (m *served) close() {

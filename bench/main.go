@@ -180,6 +180,14 @@ func fail(code int, err error) {
 // tell prints what a Captured, a Choice or an Overlap has to say.
 func (c *config) tell(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
 
+// dtype is what models are served in: bfloat16 on a GPU.
+func (c *config) dtype() cgotorch.DType {
+	if c.device.IsCUDA() {
+		return cgotorch.BFloat16
+	}
+	return cgotorch.Float32
+}
+
 // or is the number a benchmark takes, or the one for a brief run.
 func (c *config) or(brief, number int) int {
 	if c.brief {

@@ -15,7 +15,7 @@ type convolution struct {
 }
 
 // convolutionsOf are ResNet-50's, for images of 224x224, each with random inputs and gradients of its own.
-func convolutionsOf(x *cgotorch.Exec, batch int64, dtype cgotorch.DType) ([]convolution, error) {
+func convolutionsOf(x *cgotorch.Exec, batch int64, dtype cgotorch.DType) []convolution {
 	model := vision.NewResNet50(x, vision.Options{})
 	nn.To(x, model, nn.ToOptions{DType: dtype, ChannelsLast: true})
 	var all []convolution
@@ -51,7 +51,7 @@ func convolutionsOf(x *cgotorch.Exec, batch int64, dtype cgotorch.DType) ([]conv
 			norm.Tensor.Close()
 		}
 	}
-	return all, nil
+	return all
 }
 
 // benchOverlapConvolutions compares the backward of ResNet-50's convolutions on two streams with that on one, captured: forward and backward
@@ -74,16 +74,12 @@ func benchOverlapConvolutions(c *config, emit func(row)) error {
 }
 
 func overlapRow(c *config, s switches, batch int64, emit func(row)) error {
-	dtype := cgotorch.Float32
-	if c.device.IsCUDA() {
-		dtype = cgotorch.BFloat16
-	}
+	dtype := c.dtype()
 	stream := cgotorch.DefaultStream(c.device)
 	var convs []convolution
 	if err := stream.Do(func(x *cgotorch.Exec) error {
-		var err error
-		convs, err = convolutionsOf(x, batch, dtype)
-		return err
+		convs = convolutionsOf(x, batch, dtype)
+		return nil
 	}); err != nil {
 		return err
 	}

@@ -74,10 +74,7 @@ func benchParallel(c *config, emit func(row)) error {
 var schedules = []nn.Schedule{nn.InTurn, nn.SideBySide, nn.Fastest}
 
 func sectionRows(c *config, s switches, of section, emit func(row)) error {
-	dtype := cgotorch.Float32
-	if c.device.IsCUDA() {
-		dtype = cgotorch.BFloat16
-	}
+	dtype := c.dtype()
 	p := &nn.Parallel{}
 	var in *cgotorch.Tensor
 	stream := cgotorch.DefaultStream(c.device)

@@ -34,25 +34,20 @@ func benchParallelModel(model string) func(c *config, emit func(row)) error {
 }
 
 func modelRows(c *config, s switches, peers graphPeers, model string, batch int, emit func(row)) error {
-	if err := peers.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
-		return err
-	}
-	m, err := newServed(c, model, int64(batch))
+	m, err := peers.served(c, model, batch)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	models := []nn.Module{m.model, nil, nil}
-	stream := cgotorch.DefaultStream(c.device)
-	if err := stream.Do(func(x *cgotorch.Exec) error {
-		models[1] = nn.Fuse(x, m.model, nn.FuseOptions{})
-		models[2] = nn.Fuse(x, m.model, nn.FuseOptions{Merge: true})
-		return nil
-	}); err != nil {
-		return err
+	models := []nn.Module{m.model}
+	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
+		fused, err := m.fuse(o)
+		if err != nil {
+			return err
+		}
+		defer nn.Close(fused)
+		models = append(models, fused)
 	}
-	defer nn.Close(models[1])
-	defer nn.Close(models[2])
 	calls := c.or(1, 50)
 	var names []string
 	var sides []side

@@ -47,31 +47,6 @@ func benchWaves(c *config, emit func(row)) error {
 	return nil
 }
 
-// traced returns the kernels of one run, in order of start.
-func (w *capturedWork) traced() ([]cgotorch.TraceRecord, error) {
-	trace, err := cgotorch.StartTrace()
-	if err != nil {
-		return nil, err
-	}
-	failed := w.run()
-	r, err := trace.Stop()
-	if err := errors.Join(failed, err); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(r.Work, func(w cgotorch.TraceRecord) bool { return w.Kind != cgotorch.TraceKernel }), nil
-}
-
-// blocks is how many the kernels have, in the mean over their time.
-func blocks(kernels []cgotorch.TraceRecord) float64 {
-	var sum, all float64
-	for _, k := range kernels {
-		t := (k.End - k.Start).Seconds()
-		sum += t * float64(k.Blocks)
-		all += t
-	}
-	return sum / max(all, 1e-12)
-}
-
 // blockRows are the kernels of GoogLeNet's block 4b, fused, with one image, each with its stream and its time within the block.
 func blockRows(c *config, schedule nn.Schedule, emit func(row)) error {
 	m, err := newServed(c, "googlenet", 1)
@@ -79,11 +54,8 @@ func blockRows(c *config, schedule nn.Schedule, emit func(row)) error {
 		return err
 	}
 	defer m.close()
-	var fused nn.Module
-	if err := cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
-		fused = nn.Fuse(x, m.model, nn.FuseOptions{})
-		return nil
-	}); err != nil {
+	fused, err := m.fuse(nn.FuseOptions{})
+	if err != nil {
 		return err
 	}
 	defer nn.Close(fused)

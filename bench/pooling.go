@@ -30,10 +30,7 @@ func benchPool(c *config, emit func(row)) error {
 			p.batches = []int64{1}
 		}
 		for _, batch := range p.batches {
-			dtype := cgotorch.Float32
-			if c.device.IsCUDA() {
-				dtype = cgotorch.BFloat16
-			}
+			dtype := c.dtype()
 			var in *cgotorch.Tensor
 			if err := cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
 				in = x.Keep(x.Contiguous(x.To(x.Randn(cgotorch.Float32, batch, p.channels, p.size, p.size), dtype), cgotorch.ChannelsLast))

@@ -101,6 +101,9 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
 }
 
+// comparedLaunches are those in which a graph and the plain form of it take turns.
+const comparedLaunches = 42
+
 const whoseResults = "a captured function with Options.InPlace, whose next Run writes there"
 
 // Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's and require no gradient.
@@ -374,7 +377,7 @@ func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
 		c.log("side by side is not compared with the plain way: %v", err)
 		return
 	}
-	s.plain = &plainGraph{graph: plain, out: out, choice: newChoice(ChoiceOptions{}, 42, 0.003)}
+	s.plain = &plainGraph{graph: plain, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
 }
 
 // keepFaster ends the comparison of the shape's two graphs.

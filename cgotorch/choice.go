@@ -36,9 +36,9 @@ type ChoiceOptions struct {
 const maxTrials = 48
 
 // NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
-func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 12, 0.01) }
+func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
 
-// newChoice is NewChoice with so many trials, and a share of the time that the second way has to save.
+// newChoice is NewChoice with so many trials, and a share of the time that the second way has to save; 0 for the core's own numbers.
 func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 	c := &Choice{o: o, h: C.ct_choice_new(C.int32_t(trials), C.double(gain))}
 	runtime.AddCleanup(c, func(h *C.ct_choice) { C.ct_choice_free(h) }, c.h)

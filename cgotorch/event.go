@@ -178,3 +178,16 @@ func (e *Event) Close() error {
 	}
 	return nil
 }
+
+// await makes x's stream wait for the work of y's so far; also when x has failed.
+func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.stream, y.c.stream) }
+
+// awaitStream makes one stream wait for another one's work so far.
+func awaitStream(op string, waiting, first *C.ct_stream) error {
+	e, err := recordEvent(op, first, 0)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return e.awaitedBy(op, waiting, nil)
+}

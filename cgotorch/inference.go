@@ -150,8 +150,8 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	before := l.captured.Stats().Launches
 	err := l.stream.Do(func(x *Exec) error {
 		in := input(x)
-		const compared = 64 // more Runs than graphs are compared in
-		for range l.captured.o.Rehearsal + maxTrials + compared {
+		const more = 2 // the Run that captures, and the one after those that are compared
+		for range l.captured.o.Rehearsal + maxTrials + comparedLaunches + more {
 			x.Tidy(func() *Tensor { l.captured.Run(x, in); return nil })
 			if l.captured.settled(x, in) {
 				break

@@ -32,7 +32,8 @@ type ParallelOptions struct {
 // forward. Branches may hold Parallels; in a captured function they become branches of the graph.
 //
 // Branches must be independent: none may write what another one uses. Each is to use the Exec that it is given and hand on nothing
-// but its result; other tensors that it makes are freed, as by [Exec.Tidy]. It fails with [ErrInvalidArgument] for too few or repeated Streams. Where a branch fails, or panics, x's stream waits for those before it first.
+// but its result; other tensors that it makes are freed, as by [Exec.Tidy]. Where a branch fails, or panics, x's stream waits for those
+// before it first. It fails with [ErrInvalidArgument] for too few or repeated Streams.
 //
 // It pays where the kernels of one branch leave a part of the device empty, and the host, or a graph, enqueues them faster than they run;
 // elsewhere it costs. [ParallelOptions.Choice] finds out.
@@ -50,7 +51,8 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	}
 	for i, s := range o.Streams {
 		if s == x.stream || slices.Contains(o.Streams[:i], s) {
-			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
+			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}
 	w := way{second: len(branches) > 1 && !o.InTurn}
@@ -130,19 +132,6 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		results[i+1] = x.s.own(out)
 		x.s.handCounts(b.x.c.stream, x)
 	}
-}
-
-// await makes x's stream wait for the work of y's so far; also when x has failed.
-func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.stream, y.c.stream) }
-
-// awaitStream makes one stream wait for another one's work so far.
-func awaitStream(op string, waiting, first *C.ct_stream) error {
-	e, err := recordEvent(op, first, 0)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	return e.awaitedBy(op, waiting, nil)
 }
 
 // joinUsed makes x's stream wait for every other one that the Do has used, behind a backward that has failed: LibTorch, which runs it on the

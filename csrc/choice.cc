@@ -160,7 +160,9 @@ struct ct_trial {
 
 extern "C" {
 
-ct_choice* ct_choice_new(int32_t trials, double gain) noexcept { return new (std::nothrow) ct_choice(static_cast<size_t>(std::max(4, trials)), gain); }
+ct_choice* ct_choice_new(int32_t trials, double gain) noexcept {
+  return new (std::nothrow) ct_choice(trials == 0 ? ct::Choice::kTrials : static_cast<size_t>(std::max(4, trials)), gain == 0 ? ct::Choice::kGain : gain);
+}
 void ct_choice_free(ct_choice* choice) noexcept { delete choice; }
 
 ct_status* ct_choice_begin(ct_choice* choice, ct_exec x, const char* key, int32_t graph, int32_t streams, ct_trial** out,

@@ -37,6 +37,8 @@ struct Trial {
 
 class Choice {
  public:
+  static constexpr size_t kTrials = 12;
+  static constexpr double kGain = 0.01;
   Choice(size_t trials, double gain) : trials_(trials), gain_(gain) {}
   // key: what the decision is for. graph: the work is the rehearsal or the capture of a graph. streams: used by the second way. A capture
   // and the CPU measure nothing.

@@ -119,7 +119,7 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
     for (size_t i = 2; i + 1 < marks.size(); ++i) {  // but the first launches
       times[i % 2].push_back(1e3 * cuda().elapsed(marks[i]->native, marks[i + 1]->native) / kRepeats);
     }
-    o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]), late ? kLateGain : kGain);
+    o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]), late ? kLateGain : Choice::kGain);
   } catch (const std::exception&) {  // such as for want of memory
     o.overlap.choice.choice.keep_first(key, /*graph=*/true);
   }

@@ -80,8 +80,6 @@ struct Described {
 };
 std::ostream& operator<<(std::ostream& out, const Described& of);
 
-constexpr double kGain = 0.01;  // share of a layer's time on one stream that two are to save
-
 // Makes linear layers one node each in autograd's graph, whose two matrix products can be told apart from others (overlap_linear.cc).
 void install_linear();
 // Whether this is such a node.
@@ -97,7 +95,7 @@ struct ct_overlap {
     return short_of_memory.count(key) > 0;
   }
   const bool always;
-  ct_choice choice{12, ct::kGain};
+  ct_choice choice{ct::Choice::kTrials, ct::Choice::kGain};
   std::mutex mutex;
   std::set<std::string> seen;    // layers, always: those that have run once, so that libraries have chosen
   std::set<std::string> beside;  // layers that have run side by side

@@ -16,21 +16,16 @@
 #include <cstdint>
 #include <optional>
 
+#include "both_devices.h"
 #include "device.h"
 
 namespace ct {
 namespace {
 
-// A pooling of [N, H, W, C] as the kernel takes it.
-struct Pooling {
-  int height, width, channels, out_height, out_width;
-  int kernel_height, kernel_width, stride_height, stride_width, padding_height, padding_width, dilation_height, dilation_width;
-  int divisor;         // of a mean; 0 for the size of the window
-  int count_padding;   // in that size
-  unsigned threads;    // each makes one vector of channels of one result pixel
-};
+// A pooling of [N, H, W, C]. divisor: of a mean, 0 for the size of the window, in which padding counts or not. threads: each makes one vector of
+// channels of one result pixel.
+CT_ON_BOTH_DEVICES(kText,
 
-constexpr CudaProgram kProgram{"pool", "", R"cuda(
 struct Pooling {
   int height, width, channels, out_height, out_width;
   int kernel_height, kernel_width, stride_height, stride_width, padding_height, padding_width, dilation_height, dilation_width;
@@ -39,6 +34,9 @@ struct Pooling {
   unsigned threads;
 };
 
+)  // CT_ON_BOTH_DEVICES
+
+constexpr CudaProgram kProgram{"pool", kText, R"cuda(
 template <typename Raw, int kSize>
 struct alignas(sizeof(Raw) * kSize) Vector {
   Raw at[kSize];

@@ -488,8 +488,8 @@ typedef struct ct_decision {
   double first_us, second_us, host_us; /* medians: on the device, and on the host to enqueue the second way */
 } ct_decision;
 
-/* trials: calls that are measured, both ways together. gain: share of the first way's time that the second one has to save. NULL without
- * memory. */
+/* trials: calls that are measured, both ways together. gain: share of the first way's time that the second one has to save. 0 for the core's own
+ * numbers. NULL without memory. */
 ct_choice* ct_choice_new(int32_t trials, double gain) CT_NOEXCEPT;
 void ct_choice_free(ct_choice* choice) CT_NOEXCEPT; /* its trials are to be over */
 enum { CT_DECIDED = 0, CT_OPEN = 1 };
