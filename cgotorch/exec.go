@@ -83,6 +83,9 @@ func (x *Exec) Fail(op string, err error) {
 // Stream is where x enqueues.
 func (x *Exec) Stream() *Stream { return x.stream }
 
+// DoStream is the stream whose Do x lives in; where x is of [Exec.On] or a branch, Stream is another.
+func (x *Exec) DoStream() *Stream { return x.s.stream }
+
 // Device is where the Exec's work runs.
 func (x *Exec) Device() Device { return x.stream.device }
 

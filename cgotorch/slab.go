@@ -4,6 +4,7 @@ package cgotorch
 import "C"
 
 import (
+	"os"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -20,11 +21,34 @@ type HostSlab struct {
 // NewHostSlab allocates size bytes, all zero. It fails with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size
 // below 1. The caller must Close it.
 func NewHostSlab(size int) (*HostSlab, error) {
+	return newHostSlab("NewHostSlab", size, func(h **C.ct_slab) *C.ct_status { return C.ct_slab_new(C.int64_t(size), h) })
+}
+
+// MapHostSlab is the first size bytes of a file, which may be closed afterwards, as a slab. Its Bytes are the file's and must not be written:
+// that ends the process; and so does a read after the file has become shorter. Where the device or the file system cannot page-lock a file's
+// pages Pin fails with [ErrOutOfMemory]. It fails with [ErrInvalidArgument] for a file that has fewer bytes, and with [ErrOutOfMemory].
+func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
+	const op = "MapHostSlab"
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Err: err}
+	}
+	var s *HostSlab
+	closed := raw.Control(func(fd uintptr) {
+		s, err = newHostSlab(op, size, func(h **C.ct_slab) *C.ct_status { return C.ct_slab_map(C.int32_t(fd), C.int64_t(size), h) })
+	})
+	if closed != nil {
+		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Err: closed}
+	}
+	return s, err
+}
+
+func newHostSlab(op string, size int, make func(h **C.ct_slab) *C.ct_status) (*HostSlab, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
 	s := &HostSlab{}
-	if err := check("NewHostSlab", C.ct_slab_new(C.int64_t(size), &s.h)); err != nil {
+	if err := check(op, make(&s.h)); err != nil {
 		return nil, err
 	}
 	s.bytes = unsafe.Slice((*byte)(C.ct_slab_data(s.h)), size)

@@ -160,6 +160,46 @@ func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 	x.must("CopyTo", C.copy_to(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
+// CopyFrom is the function of that name for bytes, the elements of t, outside any Do; t must have been made and used so far in work that this
+// stream has been made to wait for.
+func (s *Stream) CopyFrom(t *Tensor, data []byte) error {
+	return s.copy("Stream.CopyFrom", t, data, func(x C.ct_exec, data *C.uint8_t, bytes C.int64_t) *C.ct_status {
+		return C.copy_from(x, t.h, data, bytes)
+	})
+}
+
+// CopyTo is the function of that name for bytes, the elements of t, outside any Do.
+func (s *Stream) CopyTo(t *Tensor, data []byte) error {
+	return s.copy("Stream.CopyTo", t, data, func(x C.ct_exec, data *C.uint8_t, bytes C.int64_t) *C.ct_status {
+		return C.copy_to(x, t.h, data, bytes)
+	})
+}
+
+func (s *Stream) copy(op string, t *Tensor, data []byte, enqueue func(x C.ct_exec, data *C.uint8_t, bytes C.int64_t) *C.ct_status) error {
+	if t == nil || t.h == nil {
+		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the tensor is nil or closed"}
+	}
+	h, err := s.lock(op)
+	if err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	defer runtime.KeepAlive(t)
+	runtime.LockOSThread() // between the two calls
+	defer runtime.UnlockOSThread()
+	x := C.ct_exec{stream: h, thread: C.ct_thread_id(), autocast: -1}
+	if checking.Load() {
+		x.site = C.uint64_t(callSite())
+	}
+	status := enqueue(x, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)))
+	if status == nil {
+		return nil
+	}
+	e := statusError(op, status)
+	e.Shapes = describeTensors([]*Tensor{t})
+	return e
+}
+
 // FromDevice enqueues, on x's stream, a copy of t in new memory of x's device, in t's memory order, and waits only where t lies on the
 // CPU and x runs on a CUDA device: until the elements have been staged. t may lie on another device, where an operator's arguments may
 // not. The copy is ordered by x's stream alone, which must have been made to wait for what t holds: events cross devices. t may be

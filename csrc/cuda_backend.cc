@@ -113,9 +113,9 @@ class Backend final : public CudaBackend {
     return milliseconds;
   }
 
-  void lock_pages(void* data, size_t bytes) override {
+  void lock_pages(void* data, size_t bytes, bool read_only) override {
     const BesideCaptures beside;
-    C10_CUDA_CHECK(cudaHostRegister(data, bytes, cudaHostRegisterPortable));
+    C10_CUDA_CHECK(cudaHostRegister(data, bytes, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0U)));
   }
 
   void unlock_pages(void* data) noexcept override {

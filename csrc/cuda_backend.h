@@ -82,7 +82,7 @@ class CudaBackend {
   virtual void synchronize_event(void* event) = 0;
   virtual float elapsed(void* start, void* end) = 0;
 
-  virtual void lock_pages(void* data, size_t bytes) = 0;
+  virtual void lock_pages(void* data, size_t bytes, bool read_only) = 0;
   virtual void unlock_pages(void* data) noexcept = 0;
   // Whether CUDA knows the host memory, so that a copy from it returns before it has been read.
   virtual bool page_locked(const void* data) = 0;

@@ -8,8 +8,11 @@
 
 struct ct_slab {
   explicit ct_slab(int64_t bytes);
+  // The first bytes of a file, to be read.
+  ct_slab(int file, int64_t bytes);
   ~ct_slab();
   const int64_t bytes;
-  void* data = nullptr;
+  const bool read_only;
+  void* const data;
   bool pinned = false;
 };

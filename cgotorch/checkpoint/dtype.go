@@ -9,6 +9,12 @@ var dtypes = map[string]cgotorch.DType{
 	"F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "F32": cgotorch.Float32, "F64": cgotorch.Float64, "C64": cgotorch.Complex64,
 }
 
+// DType is LibTorch's for a dtype of the file format, such as "F32"; false where it has none.
+func DType(name string) (cgotorch.DType, bool) {
+	d, ok := dtypes[name]
+	return d, ok
+}
+
 func dtypeName(d cgotorch.DType) (string, bool) {
 	for name, dtype := range dtypes {
 		if dtype == d {

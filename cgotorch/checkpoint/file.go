@@ -97,7 +97,7 @@ func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
 	if !ok {
 		return nil, f.fail("there is no tensor %s", name)
 	}
-	dtype, ok := dtypes[t.DType]
+	dtype, ok := DType(t.DType)
 	if !ok {
 		return nil, f.unsupported(t)
 	}

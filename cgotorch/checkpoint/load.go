@@ -119,7 +119,7 @@ func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
 	}
 	for _, n := range matched {
 		t, _ := f.Lookup(n.Name)
-		if _, ok := dtypes[t.DType]; !ok {
+		if _, ok := DType(t.DType); !ok {
 			return nil, f.unsupported(t)
 		}
 	}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"reflect"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -24,23 +25,42 @@ func To(x *cgotorch.Exec, m any, o ToOptions) {
 		refuse(x, "nn.To", "DType is %v; it must be a floating-point dtype", o.DType)
 	}
 	moved := map[*cgotorch.Tensor]*cgotorch.Tensor{}
+	err := Replace(m, func(n Named) *cgotorch.Tensor {
+		t, ok := moved[n.Tensor]
+		if !ok {
+			t = o.move(x, n.Tensor)
+			moved[n.Tensor] = t
+		}
+		if t == n.Tensor {
+			return nil
+		}
+		return x.Keep(t)
+	})
+	if err != nil {
+		refuse(x, "nn.To", "%v", err)
+	}
+}
+
+// Replace gives m other tensors: those that with returns in place of m's, which are closed, unless with returns nil. It fails, having replaced
+// those before, at a tensor that m does not hold in a field of a struct that is held by pointer.
+func Replace(m any, with func(Named) *cgotorch.Tensor) error {
+	var failed error
 	walk(m, func(_ reflect.Value, own []slot) {
 		for _, s := range own {
-			t, ok := moved[s.Tensor]
-			if !ok {
-				t = o.move(x, s.Tensor)
-				moved[s.Tensor] = t
-			}
-			if t == s.Tensor {
-				continue
+			if failed != nil {
+				return
 			}
 			if !s.field.CanSet() {
-				refuse(x, "nn.To", "%s cannot be replaced: hold it in a field of type *cgotorch.Tensor of a struct that is held by pointer", s.Name)
+				failed = fmt.Errorf("%s cannot be replaced: hold it in a field of type *cgotorch.Tensor of a struct that is held by pointer", s.Name)
+				return
 			}
-			s.field.Set(reflect.ValueOf(x.Keep(t)))
-			s.Tensor.Close()
+			if t := with(s.Named); t != nil {
+				s.field.Set(reflect.ValueOf(t))
+				s.Tensor.Close()
+			}
 		}
 	})
+	return failed
 }
 
 // move returns t itself where there is nothing to do.

@@ -129,11 +129,29 @@ func (f *File) Read(name string) ([]byte, error) {
 		return nil, fmt.Errorf("safetensors: %s: there is no tensor %s", f.name, name)
 	}
 	data := make([]byte, t.Bytes)
-	if err := f.read(data, f.base+t.begin); err != nil {
-		return nil, fmt.Errorf("safetensors: %s: tensor %s: %w", f.name, name, err)
+	if err := f.ReadInto(name, data); err != nil {
+		return nil, err
 	}
 	return data, nil
 }
+
+// ReadInto is [File.Read] into data, which has as many bytes as the tensor.
+func (f *File) ReadInto(name string, data []byte) error {
+	t, ok := f.Lookup(name)
+	switch {
+	case !ok:
+		return fmt.Errorf("safetensors: %s: there is no tensor %s", f.name, name)
+	case int64(len(data)) != t.Bytes:
+		return fmt.Errorf("safetensors: %s: tensor %s has %d bytes, to be read into %d", f.name, name, t.Bytes, len(data))
+	}
+	if err := f.read(data, f.base+t.begin); err != nil {
+		return fmt.Errorf("safetensors: %s: tensor %s: %w", f.name, name, err)
+	}
+	return nil
+}
+
+// Offset is where the elements of a tensor begin in the file.
+func (f *File) Offset(t Info) int64 { return f.base + t.begin }
 
 // Close closes the file.
 func (f *File) Close() error {

@@ -402,6 +402,9 @@ ct_status* ct_recompute(ct_exec x, ct_function f /* consumed */, const ct_tensor
 
 /* Page-aligned host memory, zero at first, that copies to a device start from. */
 ct_status* ct_slab_new(int64_t bytes, ct_slab** out) CT_NOEXCEPT;
+/* Memory that is the first bytes of a file, which is open for reading and may be closed afterwards. It must not be written, and the file must
+ * not become shorter while the slab is there. */
+ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Unlocks and unmaps it; copies that read from it must be done. */
 void ct_slab_free(ct_slab* slab /* consumed */) CT_NOEXCEPT;
 void* ct_slab_data(const ct_slab* slab) CT_NOEXCEPT;

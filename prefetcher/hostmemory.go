@@ -1,0 +1,123 @@
+package prefetcher
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// availableMemory is how many bytes of host memory a program can still take without swapping, as the system and the process's control group
+// see it; false where neither says. Asking for more does not fail when it is asked for, but when it is written to, and then it ends
+// the process.
+func availableMemory() (int64, bool) {
+	free, known := meminfo("MemAvailable:")
+	if left, ok := cgroupLeft(); ok && (!known || left < free) {
+		free, known = left, true
+	}
+	return free, known
+}
+
+// takePages has the system give memory that is fresh, and so zero, its pages.
+func takePages(memory []byte) {
+	inParallel(len(memory), os.Getpagesize(), func(begin, end int) error {
+		for i := begin; i < end; i += os.Getpagesize() {
+			memory[i] = 0
+		}
+		return nil
+	})
+}
+
+// inParallel calls fn for pieces of n units on all cores, the pieces beginning at multiples of step, and returns the errors of all.
+func inParallel(n, step int, fn func(begin, end int) error) error {
+	workers := runtime.GOMAXPROCS(0)
+	piece := max(1, (n/step+workers)/workers) * step
+	var all sync.WaitGroup
+	errs := make([]error, 0, workers)
+	var mu sync.Mutex
+	for begin := 0; begin < n; begin += piece {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if err := fn(begin, min(begin+piece, n)); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		}()
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// meminfo reads a line of /proc/meminfo, in bytes.
+func meminfo(field string) (int64, bool) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, false
+	}
+	return fieldOf(text, field, 1024)
+}
+
+// fieldOf is the number behind a name at the beginning of a line.
+func fieldOf(text []byte, name string, unit int64) (int64, bool) {
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if words := strings.Fields(lines.Text()); len(words) > 1 && words[0] == name {
+			n, err := strconv.ParseInt(words[1], 10, 64)
+			return n * unit, err == nil
+		}
+	}
+	return 0, false
+}
+
+// cgroupLeft is what the memory limits of the process's control groups leave: the limit less what is used and cannot be dropped.
+func cgroupLeft() (least int64, known bool) {
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return 0, false
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		parts := strings.SplitN(lines.Text(), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		root, limit, used, cached := "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+		switch {
+		case parts[1] == "":
+		case strings.Contains(","+parts[1]+",", ",memory,"):
+			root, limit, used, cached = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+		default:
+			continue
+		}
+		for group := filepath.Clean("/" + parts[2]); ; group = filepath.Dir(group) {
+			folder := filepath.Join(root, group)
+			if most, ok := number(filepath.Join(folder, limit)); ok {
+				now, _ := number(filepath.Join(folder, used))
+				stat, _ := os.ReadFile(filepath.Join(folder, "memory.stat"))
+				drop, _ := fieldOf(stat, cached, 1)
+				if left := max(0, most-now+drop); !known || left < least {
+					least, known = left, true
+				}
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return least, known
+}
+
+// number reads a file that holds one; "max" is none.
+func number(path string) (int64, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n, err == nil
+}

@@ -1,0 +1,419 @@
+package prefetcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ModulesOptions are the options of [NewModules]. The zero value has two slots, and gives up the module that was used longest ago.
+type ModulesOptions struct {
+	Policy Policy
+
+	// Slots is the number of modules that the device has room for, those of Pinned not counted; 0 means 2, with Resident one for each module.
+	Slots int
+
+	// SlotBytes is the size of a slot; 0 means that of the store's largest module.
+	SlotBytes int64
+
+	// Pinned names modules that are copied when the Modules are made and stay on the device, each in a slot of its own.
+	Pinned []string
+
+	// InFlight bounds the prefetches that are not done; more of them make [Modules.Prefetch] wait. 0 means 8, or Slots if those are more.
+	InFlight int
+}
+
+// Errors of modules, to test for with [errors.Is].
+var (
+	ErrUnknownModule = errors.New("unknown module")
+	ErrNoSlot        = errors.New("no slot")
+)
+
+// Modules has the modules of a [Store] on a device when they are used, in fewer slots than there are modules: device memory of fixed address
+// through which weights pass, copied on a stream of its own while other streams compute. M is what the program makes of the weights, such as
+// *nn.Linear or a layer of its own. See Note [Life of a module's slot]. It is safe for use by several goroutines.
+type Modules[M any] struct {
+	store  *Store
+	device cgotorch.Device
+	build  func(x *cgotorch.Exec, name string) (M, error)
+	o      ModulesOptions
+	copies *cgotorch.Stream
+	slots  []*moduleSlot[M]
+	kinds  map[*layout]*kind
+
+	mu      sync.Mutex
+	at      map[*stored]*moduleSlot[M] // where modules are, or will be when their copy is done
+	order   map[*stored]int            // in the store
+	uses    map[*stored]*use
+	clock   int64
+	queue   []*stored                 // prefetches that wait for a slot
+	waiting map[*cgotorch.Stream]bool // whose Do waits in Use for a slot
+	changed chan struct{}             // closed, and made anew, when a slot or the queue has become shorter
+	stats   moduleStats
+	closed  bool
+}
+
+// kind is what is common to the modules of one layout.
+type kind struct {
+	err error // why they cannot be used
+}
+
+// NewModules makes slots for the modules of a store on a device and, with Resident or Pinned, has these copied, without waiting for the copies.
+// For a CUDA device it page-locks the store.
+//
+// build makes a module on x's device whose state, as [nn.State] lists it, has the names, dtypes and shapes of the module of that name in the
+// store; what the tensors hold is of no account ([cgotorch.Exec.Empty] will do), since the slot's memory takes their place. It is called for each slot and for each
+// kind of module, by the name of the first of its kind; modules whose tensors are equal in name, dtype and shape are of one kind. An M that
+// is not fit for a kind is an error of the modules of that kind alone, which Prefetch and Use return, and [Modules.Check].
+//
+// The caller must Close it, before the store. It fails with [ErrInvalidOptions], [ErrUnknownModule] (in Pinned), [cgotorch.ErrNoDevice] and, with the numbers, with
+// [cgotorch.ErrOutOfMemory].
+func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgotorch.Exec, name string) (M, error), o ModulesOptions) (*Modules[M], error) {
+	o, err := o.complete(store)
+	if err != nil {
+		return nil, err
+	}
+	m := &Modules[M]{store: store, device: device, build: build, o: o, kinds: map[*layout]*kind{}, at: map[*stored]*moduleSlot[M]{},
+		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]bool{}, changed: make(chan struct{})}
+	for i, name := range store.names {
+		s := store.modules[name]
+		m.order[s], m.uses[s] = i, &use{}
+		if m.kinds[s.layout] == nil {
+			m.kinds[s.layout] = &kind{}
+		}
+	}
+	if err := store.use(device.IsCUDA()); err != nil {
+		return nil, err
+	}
+	if m.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "module copies"}); err != nil {
+		store.unuse()
+		return nil, fmt.Errorf("prefetcher: %w", err)
+	}
+	if err = m.allocate(); err == nil {
+		err = m.copyStaying()
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func (o ModulesOptions) complete(store *Store) (ModulesOptions, error) {
+	refuse := func(format string, args ...any) (ModulesOptions, error) {
+		return o, fmt.Errorf("prefetcher: ModulesOptions."+format+": %w", append(args, ErrInvalidOptions)...)
+	}
+	switch {
+	case !o.Policy.valid():
+		return refuse("Policy is %d; it must be one of %v", int(o.Policy), policyNames)
+	case o.Slots < 0:
+		return refuse("Slots is %d; it must not be negative", o.Slots)
+	case o.SlotBytes < 0:
+		return refuse("SlotBytes is %d; it must not be negative", o.SlotBytes)
+	case o.InFlight < 0:
+		return refuse("InFlight is %d; it must not be negative", o.InFlight)
+	case o.Policy == Resident && o.Slots != 0 && o.Slots != len(store.names):
+		return refuse("Slots is %d, and the store has %d modules: leave it 0 with Resident", o.Slots, len(store.names))
+	}
+	for i, name := range o.Pinned {
+		if _, err := store.lookup(name); err != nil {
+			return o, err
+		}
+		if slices.Contains(o.Pinned[:i], name) {
+			return refuse("Pinned has %s twice", name)
+		}
+	}
+	if o.Policy == Resident {
+		o.Slots, o.Pinned = 0, store.names // each in a slot of its own
+	} else if o.Slots == 0 {
+		o.Slots = 2
+	}
+	if o.SlotBytes == 0 {
+		for _, s := range store.modules {
+			o.SlotBytes = max(o.SlotBytes, s.layout.bytes)
+		}
+	}
+	if o.InFlight == 0 {
+		o.InFlight = max(8, o.Slots)
+	}
+	return o, nil
+}
+
+// allocate makes the slots and what lies in them. A kind of modules that they cannot hold is noted.
+func (m *Modules[M]) allocate() error {
+	firsts := map[*layout]string{}
+	for _, name := range slices.Backward(m.store.names) {
+		firsts[m.store.modules[name].layout] = name
+	}
+	n := m.o.Slots + len(m.o.Pinned)
+	err := m.copies.Do(func(x *cgotorch.Exec) error {
+		for i := range n {
+			s := &moduleSlot[M]{index: i, bound: map[*layout]*binding[M]{}}
+			m.slots = append(m.slots, s)
+			s.memory = x.Keep(x.Empty(cgotorch.Uint8, m.o.SlotBytes))
+			for l, k := range m.kinds {
+				if k.err != nil || i >= m.o.Slots && m.store.modules[m.o.Pinned[i-m.o.Slots]].layout != l {
+					continue
+				}
+				if l.bytes > m.o.SlotBytes {
+					k.err = fmt.Errorf("prefetcher: module %s has %d bytes, and a slot %d: let ModulesOptions.SlotBytes be as many: %w", firsts[l], l.bytes, m.o.SlotBytes, ErrInvalidOptions)
+					continue
+				}
+				if s.bound[l], k.err = bind(x, s, l, firsts[l], m.build); k.err != nil {
+					delete(s.bound, l)
+				}
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, cgotorch.ErrOutOfMemory) {
+		return fmt.Errorf("prefetcher: %d slots of %d bytes, of which %d are there: take fewer: %w", n, m.o.SlotBytes, max(0, len(m.slots)-1), err)
+	} else if err != nil {
+		return fmt.Errorf("prefetcher: %w", err)
+	}
+	return nil
+}
+
+// copyStaying starts the copies of the modules that are to stay.
+func (m *Modules[M]) copyStaying() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, name := range m.o.Pinned {
+		s, err := m.lookup(name)
+		if err != nil {
+			return err
+		}
+		slot := m.slots[m.o.Slots+i]
+		slot.stays = true
+		if err := m.fill(slot, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookup finds a module that can be used. m.mu is held.
+func (m *Modules[M]) lookup(name string) (*stored, error) {
+	if m.closed {
+		return nil, fmt.Errorf("prefetcher: %w", ErrClosed)
+	}
+	s, err := m.store.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.kinds[s.layout].err; err != nil {
+		return nil, fmt.Errorf("prefetcher: module %s cannot be used: %w", name, err)
+	}
+	return s, nil
+}
+
+// Check returns, in one error, what keeps kinds of modules from being used; nil where all can be.
+func (m *Modules[M]) Check() error {
+	var errs []error
+	seen := map[*layout]bool{}
+	for _, name := range m.store.names {
+		if l := m.store.modules[name].layout; !seen[l] {
+			seen[l] = true
+			errs = append(errs, m.kinds[l].err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Prefetch has the module copied to a slot, unless it is there or on its way, and returns at once: where every slot is in use, or holds what was
+// prefetched and not used yet, the copy begins when one is released. Only where InFlight prefetches are not done does it wait for one, or for the end of ctx, whose
+// cause it returns. It may be called inside a Do or outside. It fails with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit
+// its slot or M.
+func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
+	for {
+		slotFree, copied, err := m.tryPrefetch(name)
+		if slotFree == nil {
+			return err
+		}
+		began := time.Now()
+		select {
+		case <-slotFree:
+		case <-copied:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		m.mu.Lock()
+		m.stats.HostWait += time.Since(began)
+		m.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("prefetcher: module %s: %w", name, err)
+		}
+	}
+}
+
+// tryPrefetch is Prefetch up to the wait, for one of two channels.
+func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{}, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := m.lookup(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if slot := m.at[s]; slot != nil {
+		slot.wanted = slot.uses == 0
+		return nil, nil, nil
+	}
+	if slices.Contains(m.queue, s) {
+		return nil, nil, nil
+	}
+	if m.inFlight() >= m.o.InFlight {
+		m.stats.harvest()
+	}
+	if m.inFlight() >= m.o.InFlight {
+		if copies := m.stats.copies; len(copies) > 0 {
+			copied = copies[0].to.Done()
+		}
+		return m.changed, copied, nil
+	}
+	if slot := m.victim(false); slot != nil {
+		return nil, nil, m.prefetchInto(slot, s)
+	}
+	m.queue = append(m.queue, s)
+	return nil, nil, nil
+}
+
+// inFlight counts the prefetches that are not known to be done.
+func (m *Modules[M]) inFlight() int { return len(m.queue) + len(m.stats.copies) }
+
+// prefetchInto copies a module before its use. m.mu is held.
+func (m *Modules[M]) prefetchInto(slot *moduleSlot[M], s *stored) error {
+	if err := m.fill(slot, s); err != nil {
+		return err
+	}
+	slot.wanted = true
+	m.stats.Prefetched++
+	return nil
+}
+
+// Drop says that modules that were prefetched will not be used: their slots may be had by others at once, as if they had been used.
+func (m *Modules[M]) Drop(names ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range names {
+		s := m.store.modules[name]
+		if slot := m.at[s]; slot != nil {
+			slot.wanted = false
+		}
+		if i := slices.Index(m.queue, s); i >= 0 {
+			m.queue = slices.Delete(m.queue, i, i+1)
+		}
+	}
+	m.slotFree()
+}
+
+// victim is the slot that is to hold another module, or nil: an empty one, or else the one that the policy gives up. Slots in use are not
+// to be had, and those that hold what was prefetched and is not used yet only for a Use, the oldest first. m.mu is held.
+func (m *Modules[M]) victim(forUse bool) *moduleSlot[M] {
+	var best *moduleSlot[M]
+	for _, s := range m.slots[:m.o.Slots] {
+		switch {
+		case s.uses > 0 || s.wanted && !forUse:
+		case s.holds == nil:
+			return s
+		case best == nil || best.wanted && !s.wanted:
+			best = s
+		case best.wanted == s.wanted && m.o.Policy.before(m.uses[s.holds], m.uses[best.holds]):
+			best = s
+		}
+	}
+	return best
+}
+
+// fill enqueues the copy of a module into a slot behind the uses of what it held. m.mu is held.
+func (m *Modules[M]) fill(slot *moduleSlot[M], s *stored) error {
+	if slot.holds != nil {
+		delete(m.at, slot.holds)
+		if slot.fresh {
+			m.stats.Unused++
+		}
+	}
+	copied, err := slot.fill(m.copies, s)
+	if err != nil {
+		m.slotFree()
+		return fmt.Errorf("prefetcher: copying module %s to the device: %w", s.name, err)
+	}
+	m.at[s] = slot
+	m.clock++
+	m.uses[s].last = m.clock
+	m.stats.Bytes += s.layout.bytes
+	m.stats.copies = append(m.stats.copies, copied)
+	return nil
+}
+
+// slotFree lets queued prefetches have the slots that there are now, and wakes who waits for one. m.mu is held.
+func (m *Modules[M]) slotFree() {
+	for len(m.queue) > 0 && !m.closed {
+		slot := m.victim(false)
+		if slot == nil {
+			break
+		}
+		s := m.queue[0]
+		m.queue = m.queue[1:]
+		if err := m.prefetchInto(slot, s); err != nil {
+			break // the device is lost, which the next call for it says
+		}
+	}
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Stats returns the counts since the Modules were made; of work that the device has not finished, Copy and Stall are not known yet.
+func (m *Modules[M]) Stats() ModulesStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.harvest()
+	return m.stats.ModulesStats
+}
+
+// Close waits for copies that are under way, and frees the slots and the stream. While modules are in use it does so when the last of them is
+// released, and returns at once; whoever waits in Prefetch or Use gets [ErrClosed]. Closing twice does nothing.
+func (m *Modules[M]) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	m.queue = nil
+	close(m.changed)
+	m.changed = make(chan struct{})
+	if m.inUse() {
+		return nil // the last release ends it
+	}
+	return m.free()
+}
+
+func (m *Modules[M]) inUse() bool {
+	return slices.ContainsFunc(m.slots, func(s *moduleSlot[M]) bool { return s.uses > 0 })
+}
+
+// freeLater is free where the lock is held by what must not wait: the end of a Do.
+func (m *Modules[M]) freeLater() {
+	go func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		_ = m.free()
+	}()
+}
+
+// free orders the end of every use before the memory goes back to the copy stream's pool, and waits for the copies, which read the store.
+func (m *Modules[M]) free() error {
+	var errs []error
+	for _, s := range m.slots {
+		errs = append(errs, s.close(m.copies))
+	}
+	m.slots = nil
+	m.stats.close()
+	errs = append(errs, m.copies.Close())
+	m.store.unuse()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,151 @@
+package prefetcher
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// moduleSlot is device memory for one module; see Note [Life of a module's slot]. The lock is that of its Modules.
+type moduleSlot[M any] struct {
+	index  int
+	memory *cgotorch.Tensor // uint8
+	bound  map[*layout]*binding[M]
+
+	holds  *stored // whose copy was enqueued last, or nil
+	stays  bool    // it is never given up
+	wanted bool    // it was prefetched, and is not to be given up before its use
+	fresh  bool    // it has not been used since it was filled
+
+	ready    *cgotorch.Event                      // behind the copy
+	awaited  map[*cgotorch.Stream]bool            // streams that wait for it
+	uses     int                                  // not released
+	users    map[*cgotorch.Stream]int             // of these, by the stream of their Do
+	released map[*cgotorch.Stream]*cgotorch.Event // behind the last use on each stream
+}
+
+// binding is a module whose tensors lie in a slot.
+type binding[M any] struct {
+	module M
+	state  []*cgotorch.Tensor // in the layout's order
+	whole  *cgotorch.Tensor   // uint8: all of it
+}
+
+// bind makes a module and gives it the slot's memory.
+func bind[M any](x *cgotorch.Exec, s *moduleSlot[M], l *layout, name string, build func(x *cgotorch.Exec, name string) (M, error)) (*binding[M], error) {
+	module, err := build(x, name)
+	if err != nil {
+		return nil, err
+	}
+	keep := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(t) }
+	b := &binding[M]{module: module, whole: keep(x.Narrow(s.memory, 0, 0, int(l.bytes)))}
+	if err = fits(module, l); err != nil {
+		return nil, errors.Join(err, nn.Close(module), b.whole.Close())
+	}
+	index := map[string]int{}
+	for i, t := range l.tensors {
+		index[t.Name] = i
+		bytes := x.Narrow(s.memory, 0, int(l.begin[i]), int(l.size[i]))
+		typed := x.Call("aten::view.dtype", bytes, t.DType)[0].(*cgotorch.Tensor)
+		b.state = append(b.state, keep(x.View(typed, t.Shape...)))
+	}
+	if err = nn.Replace(module, func(n nn.Named) *cgotorch.Tensor { return b.state[index[n.Name]] }); err != nil {
+		return nil, errors.Join(err, nn.Close(module), b.close())
+	}
+	return b, nil
+}
+
+// fits compares a module with what the store has for it.
+func fits(module any, l *layout) error {
+	dtypes := map[string]cgotorch.DType{}
+	var entries []nn.Entry
+	for _, t := range l.tensors {
+		dtypes[t.Name] = t.DType
+		entries = append(entries, nn.Entry{Name: t.Name, Shape: t.Shape, Text: t.String()})
+	}
+	matched, err := nn.Match(module, entries, nn.LoadOptions{})
+	if err != nil {
+		return fmt.Errorf("its tensors in the store are not those of the %T that was built for it: %w", module, err)
+	}
+	for _, n := range matched {
+		if of := n.Tensor.DType(); of != dtypes[n.Name] {
+			return fmt.Errorf("tensor %s is %v in the store and %v in the %T that was built for it: %w", n.Name, dtypes[n.Name], of, module, ErrInvalidOptions)
+		}
+	}
+	return nil
+}
+
+func (b *binding[M]) close() error {
+	errs := []error{b.whole.Close()}
+	for _, t := range b.state {
+		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// fill enqueues the copy of a module on the stream, behind every use of what the slot held, and returns the events around the copy. Where it
+// fails the slot is empty.
+func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored) (copied span, err error) {
+	s.holds, s.wanted = nil, false
+	if err := s.awaitUses(copies); err != nil {
+		return span{}, err
+	}
+	if copied.from, err = copies.RecordTiming(); err != nil {
+		return span{}, err
+	}
+	b := s.bound[m.layout]
+	if m.whole != nil {
+		err = copies.CopyFrom(b.whole, m.whole)
+	} else {
+		for i, part := range m.parts {
+			if err = copies.CopyFrom(b.state[i], part); err != nil {
+				break
+			}
+		}
+	}
+	if err == nil {
+		copied.to, err = copies.RecordTiming()
+	}
+	if err == nil {
+		s.ready, err = copies.Record()
+	}
+	if err != nil {
+		// What was enqueued before the failure may still read the store.
+		return span{}, errors.Join(err, copies.Synchronize(), copied.close())
+	}
+	s.holds, s.fresh = m, true
+	s.awaited = map[*cgotorch.Stream]bool{}
+	return copied, nil
+}
+
+// awaitUses makes the stream wait, on the device, for every use of what the slot held.
+func (s *moduleSlot[M]) awaitUses(copies *cgotorch.Stream) error {
+	var errs []error
+	for stream, e := range s.released {
+		errs = append(errs, copies.Wait(e), e.Close())
+		delete(s.released, stream)
+	}
+	if s.ready != nil {
+		errs = append(errs, s.ready.Close())
+		s.ready = nil
+	}
+	return errors.Join(errs...)
+}
+
+// close frees the slot behind its uses, and waits for the copy into it.
+func (s *moduleSlot[M]) close(copies *cgotorch.Stream) error {
+	var errs []error
+	if s.ready != nil {
+		errs = append(errs, s.ready.Synchronize())
+	}
+	_ = s.awaitUses(copies) // it fails on a lost device, whose memory is gone already
+	for _, b := range s.bound {
+		errs = append(errs, nn.Close(b.module), b.close())
+	}
+	if s.memory != nil {
+		errs = append(errs, s.memory.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,78 @@
+package prefetcher
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// ModulesStats counts since the [Modules] were made.
+type ModulesStats struct {
+	Hits, Misses int           // Uses that found the module there or on its way, and those that had to begin the copy
+	Prefetched   int           // copies begun by Prefetch or a policy
+	Unused       int           // copies whose module was not used before it was given up
+	Bytes        int64         // copied to the device
+	Copy         time.Duration // the copying of these bytes took, on the device
+	Stall        time.Duration // streams stood for copies, on the device
+	HostWait     time.Duration // goroutines waited in Prefetch and Use
+}
+
+// HitRate is the share of Uses that found their module there or on its way; 0 where there were none.
+func (s ModulesStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Hits+s.Misses)) }
+
+// Hidden is the share of the copying during which no stream stood for it, from 0 to 1; 0 where there was none.
+func (s ModulesStats) Hidden() float64 {
+	if s.Copy <= 0 {
+		return 0
+	}
+	return max(0, 1-share(float64(s.Stall), float64(s.Copy)))
+}
+
+func share(part, whole float64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return part / whole
+}
+
+// span is a time on the device.
+type span struct{ from, to *cgotorch.Event }
+
+func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
+
+// someSpans are enough to look which of them are over; to ask about one that is not costs microseconds.
+const someSpans = 32
+
+// moduleStats are counts with the spans that are not known to be over, each list in the order of its events.
+type moduleStats struct {
+	ModulesStats
+	copies, stalls []span
+}
+
+// harvest adds the spans that are over. It does not wait.
+func (s *moduleStats) harvest() {
+	s.copies, s.stalls = harvest(s.copies, &s.Copy), harvest(s.stalls, &s.Stall)
+}
+
+// harvest adds spans to total, up to the first one that is not over, and returns the rest.
+func harvest(spans []span, total *time.Duration) []span {
+	for i, p := range spans {
+		// Not Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
+		ms, err := p.to.Elapsed(p.from)
+		if err != nil {
+			return slices.Delete(spans, 0, i)
+		}
+		*total += time.Duration(max(0, ms) * float64(time.Millisecond))
+		p.close()
+	}
+	return nil
+}
+
+func (s *moduleStats) close() {
+	for _, p := range slices.Concat(s.copies, s.stalls) {
+		p.close()
+	}
+	s.copies, s.stalls = nil, nil
+}

@@ -1,0 +1,242 @@
+package prefetcher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// floats is a tensor of a store as numbers.
+func floats(t testing.TB, s *Store, module, tensor string) []float32 {
+	t.Helper()
+	data, err := s.Bytes(module, tensor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/4)
+}
+
+func TestNewStore(t *testing.T) {
+	checkLeaks(t)
+	s := scalesStore(t, 3)
+	if got, want := s.Modules(), []string{moduleName(0), moduleName(1), moduleName(2)}; !slices.Equal(got, want) {
+		t.Errorf("modules %v, want %v", got, want)
+	}
+	st := s.Stats()
+	if want := int64(3 * 4 * (width*width + width)); st.Modules != 3 || st.Bytes != want || st.Memory < want || st.Memory > want+3*alignment || st.Pinned || st.Mapped {
+		t.Errorf("%+v, want %d bytes", st, want)
+	}
+	if _, err := s.Bytes(moduleName(1), "wait"); !errors.Is(err, ErrUnknownModule) {
+		t.Error(err)
+	}
+	if spec, err := s.Spec(moduleName(1)); err != nil || layoutKey(spec.Tensors) != layoutKey(linearSpec("").Tensors) {
+		t.Errorf("%v %v", spec, err)
+	}
+}
+
+// A store of large modules takes the bytes of its tensors and a page for each slab; modules do not lie across slabs.
+func TestNewStore_Accounting(t *testing.T) {
+	checkLeaks(t)
+	if free, ok := availableMemory(); ok && free < 4<<30 {
+		t.Skip("less than 4 GB of memory are available")
+	}
+	expert := []TensorSpec{{"wi.weight", cgotorch.Float32, []int64{3072, 768}}, {"wo.weight", cgotorch.Float32, []int64{768, 3072}}}
+	var specs []ModuleSpec
+	for i := range 120 {
+		specs = append(specs, ModuleSpec{Name: fmt.Sprint(i), Tensors: expert})
+	}
+	before, _ := cgotorch.HostMemory()
+	s, err := NewStore(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	after, _ := cgotorch.HostMemory()
+	st := s.Stats()
+	if want := int64(120 * 18874368); st.Bytes != want || st.Memory > want+want/100 || after-before != st.Memory {
+		t.Errorf("%+v and %d bytes of slabs for %d bytes", st, after-before, want)
+	}
+}
+
+func TestNewStore_Refused(t *testing.T) {
+	checkLeaks(t)
+	for text, specs := range map[string][]ModuleSpec{
+		"no modules":     nil,
+		"no name":        {linearSpec("")},
+		"another":        {linearSpec("a"), linearSpec("a")},
+		"there twice":    {{Name: "a", Tensors: []TensorSpec{{Name: "w", Shape: []int64{1}}, {Name: "w", Shape: []int64{1}}}}},
+		"no elements":    {{Name: "a", Tensors: []TensorSpec{{Name: "w", Shape: []int64{0}}}}},
+		"cannot have":    {{Name: "a", Tensors: []TensorSpec{{Name: "w", Shape: []int64{-1}}}}},
+		"the shape [922": {{Name: "a", Tensors: []TensorSpec{{Name: "w", DType: cgotorch.Float32, Shape: []int64{1 << 62, 4}}}}},
+	} {
+		if text == "the shape [922" {
+			text = "the shape [4611686018427387904 4]"
+		}
+		if _, err := NewStore(specs); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want %q in it", err, text)
+		}
+	}
+	huge := ModuleSpec{Name: "huge", Tensors: []TensorSpec{{Name: "w", DType: cgotorch.Float32, Shape: []int64{1 << 45}}}}
+	if _, err := NewStore([]ModuleSpec{linearSpec("small"), huge}); !errors.Is(err, cgotorch.ErrOutOfMemory) || !strings.Contains(err.Error(), "140737488") {
+		t.Errorf("got %v, want ErrOutOfMemory with the numbers", err)
+	}
+}
+
+// writeModules writes n linear layers, tensors of module i scaled as in scalesStore, and a tensor of none; edit may change it.
+func writeModules(t testing.TB, path string, from, to int) {
+	t.Helper()
+	var tensors []safetensors.Tensor
+	add := func(name string, shape []int64, values []float32) {
+		data := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), 4*len(values))
+		tensors = append(tensors, safetensors.Tensor{Name: name, DType: "F32", Shape: shape, Data: data})
+	}
+	add("shared.weight", []int64{3}, make([]float32, 3))
+	for i := from; i < to; i++ {
+		weight, bias := make([]float32, width*width), make([]float32, width)
+		for k := range width {
+			weight[k*width+k], bias[k] = float32(i+1), float32(i)
+		}
+		add(moduleName(i)+".bias", []int64{width}, bias)
+		add(moduleName(i)+".weight", []int64{width, width}, weight)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(safetensors.Write(file, tensors, nil), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var blocks = regexp.MustCompile(`^block\.\d+\.mlp`)
+
+func TestOpenStore(t *testing.T) {
+	for _, mapped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("mapped=%v", mapped), func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				checkStreams(t)
+				folder := t.TempDir()
+				a, b, index := filepath.Join(folder, "a.safetensors"), filepath.Join(folder, "b.safetensors"), filepath.Join(folder, "model.safetensors.index.json")
+				writeModules(t, a, 0, 3)
+				writeModules(t, b, 3, 12)
+				text := `{"weight_map": {"block.0.mlp.weight": "a.safetensors", "block.5.mlp.weight": "b.safetensors", "block.6.mlp.weight": "b.safetensors"}}`
+				if err := os.WriteFile(index, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				for _, paths := range [][]string{{a, b}, {index}} {
+					s, err := OpenStore(paths, StoreOptions{Modules: blocks, Map: mapped})
+					if err != nil {
+						t.Fatal(err)
+					}
+					var want []string
+					for i := range 12 {
+						want = append(want, moduleName(i))
+					}
+					if got := s.Modules(); !slices.Equal(got, want) {
+						t.Errorf("modules %v, want %v", got, want)
+					}
+					m, err := NewModules(s, d, newLinear, ModulesOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					do(t, newStream(t, d), func(x *cgotorch.Exec) {
+						for i := range 12 {
+							apply(t, x, m, i)
+						}
+					})
+					if st := s.Stats(); st.Mapped != mapped || st.Bytes != 12*4*(width*width+width) {
+						t.Errorf("%+v", st)
+					}
+					if err := errors.Join(m.Close(), s.Close(), s.Close()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestOpenStore_Refused(t *testing.T) {
+	checkLeaks(t)
+	folder := t.TempDir()
+	good, cut, text, index := filepath.Join(folder, "good"), filepath.Join(folder, "cut"), filepath.Join(folder, "text"), filepath.Join(folder, "index.json")
+	writeModules(t, good, 0, 2)
+	data, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(cut, data[:len(data)-5], 0o644)
+	os.WriteFile(text, []byte("no tensors are in this file"), 0o644)
+	os.WriteFile(index, []byte(`{"weight_map": {}}`), 0o644)
+	for _, test := range []struct {
+		paths []string
+		o     StoreOptions
+		want  error
+		text  string
+	}{
+		{[]string{good}, StoreOptions{}, ErrInvalidOptions, "Modules is nil"},
+		{nil, StoreOptions{Modules: blocks}, ErrInvalidOptions, "no file"},
+		{[]string{cut}, StoreOptions{Modules: blocks}, safetensors.ErrFormat, cut},
+		{[]string{text}, StoreOptions{Modules: blocks}, safetensors.ErrFormat, text},
+		{[]string{index}, StoreOptions{Modules: blocks}, safetensors.ErrFormat, index},
+		{[]string{good + "none"}, StoreOptions{Modules: blocks}, os.ErrNotExist, "none"},
+		{[]string{good, good}, StoreOptions{Modules: blocks}, ErrInvalidOptions, "block.0.mlp.bias is in"},
+		{[]string{good}, StoreOptions{Modules: regexp.MustCompile(`^layer\.\d+`)}, ErrInvalidOptions, `^layer\.\d+`},
+		{[]string{good}, StoreOptions{Modules: regexp.MustCompile(`^block\.\d`), Map: true}, nil, ""},
+	} {
+		s, err := OpenStore(test.paths, test.o)
+		if !errors.Is(err, test.want) || err != nil && !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%v: got %v, want %v with %q", test.paths, err, test.want, test.text)
+		}
+		if s != nil {
+			s.Close()
+		}
+	}
+}
+
+// An expert that lacks a tensor is named; the others can be used.
+func TestOpenStore_MissingTensor(t *testing.T) {
+	checkLeaks(t)
+	path := filepath.Join(t.TempDir(), "a.safetensors")
+	writeModules(t, path, 0, 3)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = bytes.Replace(data, []byte("block.1.mlp.bias"), []byte("block.1.mlq.bias"), 1)
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := OpenStore([]string{path}, StoreOptions{Modules: blocks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	m := newModules(t, s, cgotorch.CPU, ModulesOptions{})
+	err = m.Prefetch(context.Background(), moduleName(1))
+	if mismatch := (*nn.LoadError)(nil); !errors.As(err, &mismatch) || !slices.Equal(mismatch.Missing, []string{"bias"}) || !strings.Contains(err.Error(), moduleName(1)) {
+		t.Errorf("got %v, want a bias missing in %s", err, moduleName(1))
+	}
+	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) { apply(t, x, m, 0); apply(t, x, m, 2) })
+}
+
+func TestCompareNames(t *testing.T) {
+	names := []string{"a.10.b", "a.2.b", "a", "a.02.b", "b.1", "a.2", "a.2.a10", "a.2.a9", "a.99999999999999999999999.b"}
+	slices.SortFunc(names, compareNames)
+	want := []string{"a", "a.02.b", "a.2", "a.2.a9", "a.2.a10", "a.2.b", "a.10.b", "a.99999999999999999999999.b", "b.1"}
+	if !slices.Equal(names, want) {
+		t.Errorf("got %q, want %q", names, want)
+	}
+}

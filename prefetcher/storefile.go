@@ -1,0 +1,257 @@
+package prefetcher
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// StoreOptions are the options of [OpenStore].
+type StoreOptions struct {
+	// Modules matches the beginning of a tensor's name up to the point behind the module's name: `^.*\.experts\.expert_\d+` makes a module
+	// of each expert of a Switch Transformer, `^(encoder|decoder)\.block\.\d+` one of each block. The rest is the tensor's name in the module.
+	// Tensors that do not match are left out.
+	Modules *regexp.Regexp
+
+	// Map has the store use the files' own pages, which the system keeps once for all processes, in place of memory of its own. A module is
+	// then as many copies as it has tensors. The files must not be changed, nor become shorter, while the store is open. Where the system
+	// cannot page-lock them, [Store.Pin] fails and says so.
+	Map bool
+}
+
+// OpenStore reads modules from safetensors files: one, several shards, or the .index.json that lists them. The modules are in the order of
+// their names, in which numbers count by value, and the tensors of a module by name. It waits until all is read, by as many threads as
+// there are cores. The caller must Close it. It fails with [safetensors.ErrFormat] for a file that is damaged or cut short, with
+// [ErrInvalidOptions] where no tensor matches or one is in two files, and with [cgotorch.ErrOutOfMemory] and the numbers.
+func OpenStore(paths []string, o StoreOptions) (*Store, error) {
+	if o.Modules == nil {
+		return nil, fmt.Errorf("prefetcher: StoreOptions.Modules is nil: say which tensors make a module: %w", ErrInvalidOptions)
+	}
+	shards, err := shardsOf(paths)
+	if err != nil {
+		return nil, err
+	}
+	r := storeReader{o: o, from: map[string]map[string]*member{}}
+	defer r.close()
+	for _, path := range shards {
+		if err := r.open(path); err != nil {
+			return nil, err
+		}
+	}
+	specs := r.specs()
+	if len(specs) == 0 {
+		return nil, fmt.Errorf("prefetcher: %s: no tensor's name is matched by %v and followed by a point: %w", strings.Join(shards, ", "), o.Modules, ErrInvalidOptions)
+	}
+	s := &Store{mapped: o.Map}
+	if err = s.lay(specs); err == nil {
+		if o.Map {
+			err = r.mapInto(s)
+		} else if err = s.allocate(); err == nil {
+			err = r.readInto(s)
+		}
+	}
+	if err != nil {
+		s.free()
+		return nil, err
+	}
+	return s, nil
+}
+
+// shardsOf replaces each index file by the files that it lists.
+func shardsOf(paths []string) ([]string, error) {
+	var shards []string
+	for _, path := range paths {
+		if !strings.HasSuffix(path, ".json") {
+			shards = append(shards, path)
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("prefetcher: %w", err)
+		}
+		var index struct {
+			Files map[string]string `json:"weight_map"`
+		}
+		if err := json.Unmarshal(text, &index); err != nil || len(index.Files) == 0 {
+			return nil, fmt.Errorf("prefetcher: %s: no index of safetensors files, which has a weight_map of tensors to files: %w", path, errors.Join(err, safetensors.ErrFormat))
+		}
+		var listed []string
+		for _, file := range index.Files {
+			listed = append(listed, filepath.Join(filepath.Dir(path), file))
+		}
+		slices.Sort(listed)
+		shards = append(shards, slices.Compact(listed)...)
+	}
+	if len(shards) == 0 {
+		return nil, fmt.Errorf("prefetcher: no file to read modules from: %w", ErrInvalidOptions)
+	}
+	return shards, nil
+}
+
+// storeReader finds the tensors of modules in files.
+type storeReader struct {
+	o     StoreOptions
+	files []*safetensors.File
+	from  map[string]map[string]*member // by module and tensor
+}
+
+// member is a tensor in a file.
+type member struct {
+	file *safetensors.File
+	info safetensors.Info
+	spec TensorSpec
+}
+
+func (r *storeReader) close() {
+	for _, f := range r.files {
+		f.Close()
+	}
+}
+
+func (r *storeReader) open(path string) error {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return fmt.Errorf("prefetcher: %w", err)
+	}
+	r.files = append(r.files, f)
+	for _, t := range f.Tensors() {
+		module, name, ok := r.split(t.Name)
+		if !ok {
+			continue
+		}
+		dtype, ok := checkpoint.DType(t.DType)
+		if !ok {
+			return fmt.Errorf("prefetcher: %s: tensor %s: LibTorch has no %s: convert it first: %w", path, t.Name, t.DType, ErrInvalidOptions)
+		}
+		tensors := r.from[module]
+		if tensors == nil {
+			tensors = map[string]*member{}
+			r.from[module] = tensors
+		}
+		if other, twice := tensors[name]; twice {
+			return fmt.Errorf("prefetcher: tensor %s is in %s and in %s: %w", t.Name, other.file.Name(), path, ErrInvalidOptions)
+		}
+		tensors[name] = &member{file: f, info: t, spec: TensorSpec{Name: name, DType: dtype, Shape: t.Shape}}
+	}
+	return nil
+}
+
+// split cuts a tensor's name behind its module's.
+func (r *storeReader) split(tensor string) (module, name string, ok bool) {
+	at := r.o.Modules.FindStringIndex(tensor)
+	if at == nil || at[0] != 0 || at[1] == 0 || !strings.HasPrefix(tensor[at[1]:], ".") || at[1]+1 == len(tensor) {
+		return "", "", false
+	}
+	return tensor[:at[1]], tensor[at[1]+1:], true
+}
+
+func (r *storeReader) specs() []ModuleSpec {
+	var specs []ModuleSpec
+	for module, tensors := range r.from {
+		m := ModuleSpec{Name: module}
+		for _, t := range tensors {
+			m.Tensors = append(m.Tensors, t.spec)
+		}
+		slices.SortFunc(m.Tensors, func(a, b TensorSpec) int { return compareNames(a.Name, b.Name) })
+		specs = append(specs, m)
+	}
+	slices.SortFunc(specs, func(a, b ModuleSpec) int { return compareNames(a.Name, b.Name) })
+	return specs
+}
+
+// compareNames orders names in which numbers count by value: block.2 comes before block.10.
+func compareNames(a, b string) int {
+	for a != "" && b != "" {
+		numberA, numberB := leadingNumber(a), leadingNumber(b)
+		if numberA == "" || numberB == "" {
+			if a[0] != b[0] {
+				return int(a[0]) - int(b[0])
+			}
+			a, b = a[1:], b[1:]
+			continue
+		}
+		m, errA := strconv.ParseUint(numberA, 10, 64)
+		n, errB := strconv.ParseUint(numberB, 10, 64)
+		if errA != nil || errB != nil || m == n {
+			if c := strings.Compare(numberA, numberB); c != 0 {
+				return c
+			}
+		} else if m < n {
+			return -1
+		} else {
+			return 1
+		}
+		a, b = a[len(numberA):], b[len(numberB):]
+	}
+	return len(a) - len(b)
+}
+
+func leadingNumber(s string) string {
+	return s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
+}
+
+// readInto fills the store's memory.
+func (r *storeReader) readInto(s *Store) error {
+	return inParallel(len(s.names), 1, func(begin, end int) error {
+		for _, name := range s.names[begin:end] {
+			m := s.modules[name]
+			for i, t := range m.layout.tensors {
+				from := r.from[name][t.Name]
+				if err := from.file.ReadInto(from.info.Name, m.parts[i]); err != nil {
+					return fmt.Errorf("prefetcher: module %s: %w", name, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// mapInto makes the files the store's memory.
+func (r *storeReader) mapInto(s *Store) error {
+	slabs := map[*safetensors.File]*cgotorch.HostSlab{}
+	for _, f := range r.files {
+		slab, err := mapFile(f.Name())
+		if err != nil {
+			return fmt.Errorf("prefetcher: %s: %w", f.Name(), err)
+		}
+		s.slabs = append(s.slabs, slab)
+		slabs[f] = slab
+	}
+	for _, name := range s.names {
+		m := s.modules[name]
+		for i, t := range m.layout.tensors {
+			from := r.from[name][t.Name]
+			begin := from.file.Offset(from.info)
+			end := begin + m.layout.size[i]
+			memory := slabs[from.file].Bytes()
+			if end > int64(len(memory)) {
+				return fmt.Errorf("prefetcher: %s: tensor %s: the file has become shorter: %w", from.file.Name(), from.info.Name, safetensors.ErrFormat)
+			}
+			m.parts = append(m.parts, memory[begin:end:end])
+		}
+	}
+	return nil
+}
+
+func mapFile(path string) (*cgotorch.HostSlab, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return cgotorch.MapHostSlab(file, int(info.Size()))
+}
