@@ -148,7 +148,7 @@ class Decoder(nn.Module):
                 layer.mlp.wo.weight.sub_(layer.mlp.wo.weight.mean(1, keepdim=True))
 
     def positions(self, generator):
-        """What is added to the scores [heads, query, key]: a bias of the distance, and the mask. It is random for each distance, which T5 puts into buckets."""
+        """What is added to the scores [heads, query, key]: a bias for each distance, where T5 has one for a bucket of them, and the mask."""
         length = self.shape.length
         of_distance = torch.randn(self.shape.heads, length, generator=generator, device=self.device)
         position = torch.arange(length, device=self.device)
