@@ -85,6 +85,26 @@ func apply(t testing.TB, x *cgotorch.Exec, m *Modules[*nn.Linear], i int) {
 	}
 }
 
+// mean runs module i on ones behind a sleep.
+func mean(x *cgotorch.Exec, m *Modules[*nn.Linear], i int) *cgotorch.HostRead {
+	u := m.Use(x, moduleName(i))
+	defer u.Release(x)
+	x.Sleep(10 * time.Millisecond)
+	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
+}
+
+// checkMeans is the check of apply for what was read of modules 0, 1, …
+func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
+	t.Helper()
+	for i, r := range means {
+		got, err := r.Item()
+		if want := float64(2*i + 1); err != nil || got != want {
+			t.Errorf("module %d gave %v, want %v (%v)", i, got, want, err)
+		}
+		r.Close()
+	}
+}
+
 func do(t testing.TB, s *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
 	t.Helper()
 	if err := s.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
@@ -199,13 +219,7 @@ func TestModules_Reuse_InOrder(t *testing.T) {
 				t.Errorf("enqueueing took %v, with 400 ms of work pending", took)
 			}
 		})
-		for i, r := range means {
-			got, err := r.Item()
-			if want := float64(2*i + 1); err != nil || got != want {
-				t.Errorf("module %d gave %v, want %v (%v)", i, got, want, err)
-			}
-			r.Close()
-		}
+		checkMeans(t, means)
 	})
 }
 
@@ -215,11 +229,13 @@ func TestModules_Reuse_SeveralStreams(t *testing.T) {
 		checkStreams(t)
 		m := newModules(t, scalesStore(t, 3), d, ModulesOptions{Slots: 1})
 		a, b := newStream(t, d), newStream(t, d)
+		var onA, onB []*cgotorch.HostRead
 		for i := range 3 {
-			for _, s := range []*cgotorch.Stream{a, b} {
-				do(t, s, func(x *cgotorch.Exec) { apply(t, x, m, i) })
-			}
+			do(t, a, func(x *cgotorch.Exec) { onA = append(onA, mean(x, m, i)) })
+			do(t, b, func(x *cgotorch.Exec) { onB = append(onB, mean(x, m, i)) })
 		}
+		checkMeans(t, onA)
+		checkMeans(t, onB)
 		if s := m.Stats(); s.Hits != 3 || s.Misses != 3 {
 			t.Errorf("%+v; want 3 hits and 3 misses", s)
 		}
@@ -233,21 +249,22 @@ func TestModules_EndOfDoReleases(t *testing.T) {
 		m := newModules(t, scalesStore(t, 3), d, ModulesOptions{Slots: 1})
 		s := newStream(t, d)
 		failure := errors.New("of the program")
+		var means []*cgotorch.HostRead
 		for i := range 3 {
 			err := s.Do(func(x *cgotorch.Exec) error {
 				u := m.Use(x, moduleName(i))
 				v := m.Use(x, moduleName(i))
 				v.Release(x)
 				v.Release(x)
-				if got, want := x.Item(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width)))), float64(2*i+1); got != want {
-					t.Errorf("module %d gives %v, want %v", i, got, want)
-				}
+				x.Sleep(10 * time.Millisecond)
+				means = append(means, x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width)))))
 				return failure
 			})
 			if !errors.Is(err, failure) {
 				t.Error(err)
 			}
 		}
+		checkMeans(t, means)
 	})
 }
 
@@ -373,6 +390,19 @@ func TestModules_Close(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatal("the store is still in use")
 			}
+		}
+	})
+}
+
+// The copies read the store: Close waits for them.
+func TestModules_Close_WaitsForCopies(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		store := scalesStore(t, 2)
+		m := newModules(t, store, d, ModulesOptions{})
+		prefetch(t, m, 0, 1)
+		if err := errors.Join(m.Close(), store.Close()); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -30,7 +31,7 @@ const (
 )
 
 func edges() []edge {
-	return append(append(prefetcherEdges(), imageloaderEdges()...), coreEdges()...)
+	return slices.Concat(prefetcherEdges(), modulesEdges(), imageloaderEdges(), coreEdges())
 }
 
 func (e edge) isGo() bool         { return strings.HasSuffix(e.file, ".go") }
