@@ -250,6 +250,9 @@ func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
 	}
 }
 
+// prefetchNow is Prefetch where that need not wait, and nothing elsewhere: the Use will copy, and return the error.
+func (m *Modules[M]) prefetchNow(name string) { _, _, _ = m.tryPrefetch(name) }
+
 // tryPrefetch is Prefetch up to the wait, for one of two channels.
 func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{}, err error) {
 	m.mu.Lock()

@@ -1,0 +1,250 @@
+package prefetcher
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Experts runs the layers of a mixture of experts whose experts come to the device when tokens are routed to them. The choice of a layer goes
+// to the host by [Routes], and what it names is prefetched as soon as it is there; the stream does not stand for it before the experts run.
+//
+// How early the copies begin is up to when Route is called: just before Run (on demand), or a block earlier, where block i's router chooses for
+// block i+1 (a pre-gated model), or, for a model that is not, as a guess by Predict. It is safe for use by several goroutines, each in a Do of its own.
+type Experts[M nn.Module] struct {
+	modules *Modules[M]
+	names   [][]string
+
+	routes, guesses *Routes
+	ended           sync.WaitGroup
+
+	mu      sync.Mutex
+	sent    []*Routed // not arrived
+	guessed map[int][]string
+	stats   ExpertsStats
+}
+
+// ExpertsStats counts since the [Experts] were made.
+type ExpertsStats struct {
+	Routes  int           // choices of layers
+	Guesses int           // experts that were guessed
+	Right   int           // of these, those that were then chosen
+	Wait    time.Duration // goroutines waited in Run for a choice to arrive
+}
+
+// Routed is a layer's choice on its way to the host; see [Experts.Route].
+type Routed struct {
+	layer int
+	order *cgotorch.Tensor // of the tokens by expert; nil for one token
+	done  chan struct{}    // closed when ids, or err, are there
+
+	ids []int64
+	err error
+
+	mu        sync.Mutex
+	abandoned bool // the Do has ended without a Run
+	ran       bool
+}
+
+// NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with [ErrUnknownModule].
+func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], error) {
+	for _, layer := range names {
+		for _, name := range layer {
+			if _, err := m.store.lookup(name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	e := &Experts[M]{modules: m, names: names, routes: NewRoutes(), guesses: NewRoutes(), guessed: map[int][]string{}}
+	e.ended.Add(2)
+	go e.arrive()
+	go e.guess()
+	return e, nil
+}
+
+// Route begins to bring a layer's choice to the host, ids Int64 [tokens] on x's stream, and has the experts prefetched when it is there. It returns at
+// once; Run, in the same Do, is to follow. It fails with [cgotorch.ErrInvalidArgument] and [ErrClosed].
+func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) *Routed {
+	e.check(x, "Experts.Route", layer, ids)
+	r := &Routed{layer: layer, done: make(chan struct{})}
+	if ids.Numel() > 1 {
+		r.order = nn.ExpertOrder(x, ids)
+	}
+	x.AtEnd(func() { e.abandon(r) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.routes.Send(x, layer, ids)
+	e.sent = append(e.sent, r)
+	e.stats.Routes++
+	return r
+}
+
+// Predict has the experts prefetched that a layer will probably choose, and returns at once. What is guessed wrongly costs its copy and changes no
+// result: the layer's next Route gives its slot up.
+func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	e.check(x, "Experts.Predict", layer, ids)
+	e.guesses.Send(x, layer, ids)
+}
+
+func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
+	if layer < 0 || layer >= len(e.names) || ids.Dim() != 1 || ids.Numel() == 0 {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument,
+			Message: fmt.Sprintf("layer %d of %d, ids %v: want one id for each token of a layer that is there", layer, len(e.names), ids)})
+	}
+}
+
+// Run runs tokens [tokens, width] through the experts of a choice and returns the results in their order. It waits until the choice has arrived on
+// the host, not for the copies of the experts, for which x's stream stands. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
+// fails with the errors of [Modules.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's.
+func (e *Experts[M]) Run(x *cgotorch.Exec, r *Routed, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	const op = "Experts.Run"
+	began := time.Now()
+	<-r.done
+	waited := time.Since(began)
+	e.mu.Lock()
+	e.stats.Wait += waited
+	e.mu.Unlock()
+	r.mu.Lock()
+	r.ran = true
+	r.mu.Unlock()
+	if r.err != nil {
+		x.Fail(op, r.err)
+	}
+	names := e.chosen(r.layer, r.ids)
+	next := 0
+	return nn.Dispatch(x, tokens, r.ids, r.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+		next++
+		for _, name := range names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))] {
+			e.modules.prefetchNow(name)
+		}
+		u := e.modules.Use(x, e.names[r.layer][expert])
+		defer u.Release(x)
+		return u.Module.Forward(x, rows)
+	})
+}
+
+// Layer is one layer as a function of tokens and ids: Route and then Run.
+func (e *Experts[M]) Layer(layer int) ExpertLayer[M] { return ExpertLayer[M]{e, layer} }
+
+// ExpertLayer is a layer of [Experts]; it is a text.Experts.
+type ExpertLayer[M nn.Module] struct {
+	experts *Experts[M]
+	layer   int
+}
+
+// Forward maps tokens [tokens, width] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens]. It waits for the ids to arrive on the host.
+func (l ExpertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	return l.experts.Run(x, l.experts.Route(x, l.layer, ids), tokens)
+}
+
+// chosen are the names of a choice's experts, each once, in ascending order of their numbers.
+func (e *Experts[M]) chosen(layer int, ids []int64) []string {
+	var names []string
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+		if id >= 0 && id < int64(len(e.names[layer])) {
+			names = append(names, e.names[layer][id])
+		}
+	}
+	return names
+}
+
+// arrive receives choices: it prefetches as many experts as there are slots for, and gives up what was guessed and not chosen.
+func (e *Experts[M]) arrive() {
+	defer e.ended.Done()
+	for route := range e.routes.C() {
+		e.mu.Lock()
+		r := e.sent[0]
+		e.sent = e.sent[1:]
+		guessed := e.guessed[route.Layer]
+		delete(e.guessed, route.Layer)
+		e.mu.Unlock()
+		r.ids, r.err = route.Experts, route.Err
+		names := e.chosen(route.Layer, route.Experts)
+		for _, id := range route.Experts {
+			if id < 0 || id >= int64(len(e.names[route.Layer])) {
+				r.err = fmt.Errorf("prefetcher: layer %d has %d experts, and a token is routed to number %d: %w", route.Layer, len(e.names[route.Layer]), id, cgotorch.ErrInvalidArgument)
+			}
+		}
+		right := 0
+		for _, name := range guessed {
+			if slices.Contains(names, name) {
+				right++
+			} else {
+				e.modules.Drop(name)
+			}
+		}
+		e.mu.Lock()
+		e.stats.Right += right
+		e.mu.Unlock()
+		r.mu.Lock()
+		if !r.abandoned {
+			e.prefetch(names)
+		}
+		r.mu.Unlock()
+		close(r.done)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.sent { // closed before they arrived
+		r.err = fmt.Errorf("prefetcher: Experts: %w", ErrClosed)
+		close(r.done)
+	}
+	e.sent = nil
+}
+
+func (e *Experts[M]) guess() {
+	defer e.ended.Done()
+	for route := range e.guesses.C() {
+		if route.Err != nil {
+			continue // Route will say so
+		}
+		names := e.chosen(route.Layer, route.Experts)
+		names = names[:min(len(names), max(1, e.modules.o.Slots))]
+		e.mu.Lock()
+		e.guessed[route.Layer] = append(e.guessed[route.Layer], names...)
+		e.stats.Guesses += len(names)
+		e.mu.Unlock()
+		e.prefetch(names)
+	}
+}
+
+// prefetch begins the copies of as many of the modules as there are slots.
+func (e *Experts[M]) prefetch(names []string) {
+	for _, name := range names[:min(len(names), max(1, e.modules.o.Slots))] {
+		e.modules.prefetchNow(name)
+	}
+}
+
+// abandon gives up what was prefetched for a Do that has ended before its Run.
+func (e *Experts[M]) abandon(r *Routed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ran {
+		return
+	}
+	r.abandoned = true
+	select {
+	case <-r.done:
+		e.modules.Drop(e.chosen(r.layer, r.ids)...)
+	default:
+	}
+}
+
+// Stats returns the counts since the Experts were made; those of copies are the Modules'.
+func (e *Experts[M]) Stats() ExpertsStats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stats
+}
+
+// Close ends the goroutines. A Run that waits fails with [ErrClosed]. The Modules stay open. Closing twice does nothing.
+func (e *Experts[M]) Close() error {
+	err := errors.Join(e.routes.Close(), e.guesses.Close())
+	e.ended.Wait()
+	return err
+}
