@@ -1,0 +1,92 @@
+package text
+
+import (
+	"strconv"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Experts run each token through the expert it wants.
+type Experts interface {
+	// Forward maps tokens [tokens, d_model] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens], on x's device.
+	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
+}
+
+// ResidentExperts are a layer's experts in the memory of the device. The weights of all lie one behind another, and the experts hold views of them.
+type ResidentExperts struct {
+	Expert []*Dense `state:"-"` // named expert_0, expert_1, … in the state
+
+	// NoGrouped keeps to products that wait for nothing on any device: see [ResidentExperts.Forward].
+	NoGrouped bool
+}
+
+// Children implements [nn.Container].
+func (m *ResidentExperts) Children() []nn.Child {
+	children := make([]nn.Child, len(m.Expert))
+	for i, e := range m.Expert {
+		children[i] = nn.Child{Name: "expert_" + strconv.Itoa(i), Module: e}
+	}
+	return children
+}
+
+// Forward implements [Experts]. Tokens are sorted by expert on the device, and all experts run as two products of groups:
+//
+//   - On the CPU it is LibTorch's grouped product, one product for each expert that has tokens: the results are those of [Dense.Forward] on an
+//     expert's tokens to the bit, and so those of [Dispatch].
+//   - On CUDA in bfloat16 it is LibTorch's grouped product in one kernel, which may differ from Dense's in the last bits. LibTorch 2.11 has
+//     that kernel for compute capability 9.0 and for data center devices of 10.0; on others it would wait for the device and could not be
+//     captured: there set NoGrouped.
+//   - Elsewhere on CUDA, for a single token, and with NoGrouped, the weights of experts are copied beside each other, an expert's once for each
+//     block of its tokens, at most 256 MiB at a time or one expert's: again the last bits may differ.
+//
+// After [nn.To] the weights do not lie one behind another any more, and each Forward copies them all: choose the dtype by [SwitchOptions] instead.
+func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	x = plain(x)
+	return x.Tidy(func() *cgotorch.Tensor {
+		wi, wo := m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WI.Weight }), m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WO.Weight })
+		cuda := x.Device().IsCUDA()
+		if m.NoGrouped || cuda && (tokens.DType() != cgotorch.BFloat16 || tokens.Shape()[0] == 1) {
+			return inBlocks(x, wi, wo, tokens, ids, gatheredBytes)
+		}
+		return grouped(x, wi, wo, tokens, ids)
+	})
+}
+
+// stacked is the weights of all experts, [experts, …].
+func (m *ResidentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
+	first, last := of(m.Expert[0]), of(m.Expert[len(m.Expert)-1])
+	n := int64(len(m.Expert))
+	if !first.SharesMemory(last) || first.StorageBytes() != n*first.Numel()*int64(first.DType().Size()) {
+		all := make([]*cgotorch.Tensor, n)
+		for i, e := range m.Expert {
+			all[i] = of(e)
+		}
+		return x.Stack(all, 0)
+	}
+	shape := first.Shape()
+	return call(x, "aten::as_strided", first, []int64{n, shape[0], shape[1]}, []int64{shape[0] * shape[1], shape[1], 1}, 0)
+}
+
+// grouped sorts the tokens by expert and has LibTorch multiply each group by its expert's weights.
+func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	order := Order(x, ids)
+	ends := searchSorted(x, x.IndexSelect(ids, 0, order), x.Arange(cgotorch.Int64, 0, wi.Shape()[0], nil), true)
+	product := func(in, weights *cgotorch.Tensor) *cgotorch.Tensor {
+		return call(x, "aten::_grouped_mm", in, x.Transpose(weights, 1, 2), ends)
+	}
+	inner := x.ReLUInPlace(product(x.IndexSelect(tokens, 0, order), wi))
+	return unsort(x, product(inner, wo), order)
+}
+
+// Order returns the stable order of tokens by expert, Int64 [tokens]: which token comes first, second, ….
+func Order(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	return plain(x).ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
+}
+
+// unsort puts the rows of sorted back where order took them from.
+func unsort(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
+	out := x.EmptyLike(sorted)
+	indexCopy(x, out, 0, order, sorted)
+	return out
+}
