@@ -11,7 +11,7 @@ import (
 // that has tokens, in ascending order, with these tokens [n, d_model], in the order they had, and returns what the expert makes of them, in
 // the same shape. The result has the tokens' order. It does not wait for the device, unless fn does.
 //
-// With [Dense.Forward] as fn the results are on the CPU those of [ResidentExperts] to the bit.
+// With [Dense.Forward] as fn the results are those of resident experts, to the bit where [ResidentExperts.Forward] says so.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "text.Dispatch"
 	x = plain(x)

@@ -30,23 +30,28 @@ func (m *ResidentExperts) Children() []nn.Child {
 	return children
 }
 
-// Forward implements [Experts]. Tokens are sorted by expert on the device, and all experts run as two products of groups:
+// Forward implements [Experts]. Which way it goes depends on the device, the dtype and the number of tokens:
 //
-//   - On the CPU it is LibTorch's grouped product, one product for each expert that has tokens: the results are those of [Dense.Forward] on an
-//     expert's tokens to the bit, and so those of [Dispatch].
-//   - On CUDA in bfloat16 it is LibTorch's grouped product in one kernel, which may differ from Dense's in the last bits. LibTorch 2.11 has
-//     that kernel for compute capability 9.0 and for data center devices of 10.0; on others it would wait for the device and could not be
-//     captured: there set NoGrouped.
-//   - Elsewhere on CUDA, for a single token, and with NoGrouped, the weights of experts are copied beside each other, an expert's once for each
-//     block of its tokens, at most 256 MiB at a time or one expert's: again the last bits may differ.
+//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights: the results are those of [Dispatch] to the bit. On the
+//     CPU so do up to 8 tokens, each by itself, which may differ in the last bits from what is made of several at once.
+//   - More tokens on the CPU run by LibTorch's grouped product, one product for each expert that has some: the results are again Dispatch's to the
+//     bit. [cgotorch.Exec.NoWaits] counts it, since in float32 on CUDA it would wait.
+//   - On CUDA in bfloat16 they run by LibTorch's grouped product, which is one kernel and may differ from Dense's product in the last bits. LibTorch 2.11 has
+//     that kernel for compute capability 9.0, and for 10.0; elsewhere it would wait for the device and could not be captured: there
+//     set NoGrouped.
+//   - On CUDA in float32, and with NoGrouped, the weights of experts are copied beside each other, an expert's once for each block of its
+//     tokens, at most 256 MiB at a time or one expert's. The last bits may differ.
 //
 // After [nn.To] the weights do not lie one behind another any more, and each Forward copies them all: choose the dtype by [SwitchOptions] instead.
 func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		wi, wo := m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WI.Weight }), m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WO.Weight })
-		cuda := x.Device().IsCUDA()
-		if m.NoGrouped || cuda && (tokens.DType() != cgotorch.BFloat16 || tokens.Shape()[0] == 1) {
+		n, cuda := tokens.Shape()[0], x.Device().IsCUDA()
+		switch {
+		case n == 1 || !cuda && n <= 8:
+			return oneByOne(x, wi, wo, tokens, ids)
+		case m.NoGrouped || cuda && tokens.DType() != cgotorch.BFloat16:
 			return inBlocks(x, wi, wo, tokens, ids, gatheredBytes)
 		}
 		return grouped(x, wi, wo, tokens, ids)
@@ -66,6 +71,24 @@ func (m *ResidentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.
 	}
 	shape := first.Shape()
 	return call(x, "aten::as_strided", first, []int64{n, shape[0], shape[1]}, []int64{shape[0] * shape[1], shape[1], 1}, 0)
+}
+
+// oneByOne copies each token's expert.
+func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	var rows []*cgotorch.Tensor
+	for i := range int(tokens.Shape()[0]) {
+		rows = append(rows, x.Tidy(func() *cgotorch.Tensor {
+			id := x.Narrow(ids, 0, i, 1)
+			one := func(weights *cgotorch.Tensor) *nn.Linear {
+				return &nn.Linear{Weight: x.Squeeze(x.IndexSelect(weights, 0, id), 0)}
+			}
+			return (&Dense{WI: one(wi), WO: one(wo)}).Forward(x, x.Narrow(tokens, 0, i, 1))
+		}))
+	}
+	if len(rows) == 1 {
+		return rows[0]
+	}
+	return x.Cat(rows, 0)
 }
 
 // grouped sorts the tokens by expert and has LibTorch multiply each group by its expert's weights.

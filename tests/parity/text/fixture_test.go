@@ -3,10 +3,12 @@ package text_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -101,7 +103,7 @@ func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, 
 // tensor is what make.py has set the parameter to.
 func (e stateEntry) tensor(x *cgotorch.Exec) *cgotorch.Tensor {
 	var shift float32
-	if len(e.Name) > 17 && e.Name[len(e.Name)-17:] == "layer_norm.weight" {
+	if strings.HasSuffix(e.Name, "layer_norm.weight") {
 		shift = 1
 	}
 	n := int64(1)
@@ -164,6 +166,22 @@ func try(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec) error) error
 	leaktest.Check(t, cgotorch.LiveHandles)
 	return cgotorch.DefaultStream(d).Do(fn)
 }
+
+// wantError fails the test unless err is an ErrInvalidArgument that holds every part.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("got error %v, want ErrInvalidArgument", err)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("got error %q, want %q in it", err, part)
+		}
+	}
+}
+
+func isExpert(name string) bool { return strings.Contains(name, ".experts.") }
 
 // wantNear fails the test unless got is want within a part of want's largest magnitude.
 func wantNear(t *testing.T, what string, got []float32, want []float64, tolerance float64) {
