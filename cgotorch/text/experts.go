@@ -39,8 +39,8 @@ func (m *ResidentExperts) Children() []nn.Child {
 //   - On CUDA in bfloat16 they run by LibTorch's grouped product, which is one kernel and may differ from Dense's product in the last bits. LibTorch 2.11 has
 //     that kernel for compute capability 9.0, and for 10.0; elsewhere it would wait for the device and could not be captured: there
 //     set NoGrouped.
-//   - On CUDA in float32, and with NoGrouped, the weights of experts are copied beside each other, an expert's once for each block of its
-//     tokens, at most 256 MiB at a time or one expert's. The last bits may differ.
+//   - On CUDA in float32, with NoGrouped, and where a row of weights is no multiple of 16 bytes, the weights of experts are copied beside each
+//     other, an expert's once for each block of its tokens, at most 256 MiB at a time or one expert's. The last bits may differ.
 //
 // After [nn.To] the weights do not lie one behind another any more, and each Forward copies them all: choose the dtype by [SwitchOptions] instead.
 func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
@@ -51,7 +51,7 @@ func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 		switch {
 		case n == 1 || !cuda && n <= 8:
 			return oneByOne(x, wi, wo, tokens, ids)
-		case m.NoGrouped || cuda && tokens.DType() != cgotorch.BFloat16:
+		case m.NoGrouped || cuda && tokens.DType() != cgotorch.BFloat16 || !groupable(wi):
 			return inBlocks(x, wi, wo, tokens, ids, gatheredBytes)
 		}
 		return grouped(x, wi, wo, tokens, ids)
@@ -89,6 +89,12 @@ func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.
 		return rows[0]
 	}
 	return x.Cat(rows, 0)
+}
+
+// groupable reports whether LibTorch's grouped product takes weights [experts, d_ff, d_model], and their counterparts.
+func groupable(wi *cgotorch.Tensor) bool {
+	shape, size := wi.Shape(), int64(wi.DType().Size())
+	return shape[1]*size%16 == 0 && shape[2]*size%16 == 0
 }
 
 // grouped sorts the tokens by expert and has LibTorch multiply each group by its expert's weights.
