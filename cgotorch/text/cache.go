@@ -31,8 +31,8 @@ type Cache struct {
 	next    int              // the host's copy of Position
 }
 
-// NewCache makes a cache on x's device: of the model's dtype, 4*Batch*d_model bytes, or so, for each block and token of both kinds. [Decoder.Start]
-// makes it ready. The caller must Close it.
+// NewCache makes a cache on x's device: for each block and sequence keys and values, of heads*d_kv elements of the model's dtype, for each token of
+// Capacity and of Source. [Decoder.Start] makes it ready. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument] for options below 0.
 func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	const where = "Switch.NewCache"
 	for _, n := range []struct {

@@ -22,7 +22,7 @@ type Switch struct {
 type SwitchOptions struct {
 	DType     cgotorch.DType // of all weights, Float32 or BFloat16; 0 means Float32. Routers compute in float32 all the same
 	NoExperts bool           // sparse layers have no experts: the state leaves their names out, and files' are passed over. Somebody else runs them, see [Sparse]
-	NoGrouped bool           // see [ResidentExperts]
+	NoGrouped bool           // experts run without LibTorch's grouped product, which waits on some devices: see [ResidentExperts.Forward]
 }
 
 // NewSwitch makes a model on x's device with new weights, drawn from transformers' distributions but not in its order. [nn.Close] frees it.
