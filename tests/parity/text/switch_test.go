@@ -107,3 +107,25 @@ func TestSwitchConfig_Sparse(t *testing.T) {
 		}
 	}
 }
+
+// In bfloat16 transformers itself is off by 3 %, and chooses the same experts.
+func TestSwitch_Logits_BFloat16(t *testing.T) {
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			devices(t, func(t *testing.T, d cgotorch.Device) {
+				f, config := readCase(t, name)
+				do(t, d, func(x *cgotorch.Exec) error {
+					for _, grouped := range []bool{true, false} {
+						m := model(t, x, f, config, text.SwitchOptions{DType: cgotorch.BFloat16, NoGrouped: !grouped})
+						for _, r := range f.Runs {
+							ids, mask, decoderIDs := r.inputs(x)
+							logits := x.To(m.Logits(x, ids, mask, decoderIDs), cgotorch.Float32)
+							wantNear(t, "logits", cgotorch.ToSlice[float32](x, logits), r.Logits, 0.06)
+						}
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
