@@ -36,9 +36,9 @@ func (m *ResidentExperts) Children() []nn.Child {
 //     CPU so do up to 8 tokens, each by itself, which may differ in the last bits from what is made of several at once.
 //   - More tokens on the CPU run by LibTorch's grouped product, one product for each expert that has some: the results are again Dispatch's to the
 //     bit. [cgotorch.Exec.NoWaits] counts it, since in float32 on CUDA it would wait.
-//   - On CUDA in bfloat16 they run by LibTorch's grouped product, which is one kernel and may differ from Dense's product in the last bits. LibTorch 2.11 has
-//     that kernel for compute capability 9.0, and for 10.0; elsewhere it would wait for the device and could not be captured: there
-//     set NoGrouped.
+//   - On CUDA in bfloat16 they run by LibTorch's grouped product, which is one kernel and may differ from Dense's product in the last bits. LibTorch 2.11
+//     waits for nothing there on compute capability 9.0, where it was tried; where a device lacks that kernel, it waits and cannot be
+//     captured, as it does in float32: there set NoGrouped.
 //   - On CUDA in float32, with NoGrouped, and where a row of weights is no multiple of 16 bytes, the weights of experts are copied beside each
 //     other, an expert's once for each block of its tokens, at most 256 MiB at a time or one expert's. The last bits may differ.
 //
