@@ -1,0 +1,66 @@
+package text
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Attention is T5's: without biases, its scores not scaled.
+type Attention struct {
+	Q, K, V, O *nn.Linear // [heads*d_kv, d_model], O [d_model, heads*d_kv]
+
+	RelativeAttentionBias *nn.Embedding // [buckets, heads], in a stack's first block, for all of its blocks; nil elsewhere
+
+	heads, width int
+}
+
+// split cuts [batch, n, heads*width] into heads, [batch, heads, n, width].
+func (m *Attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	shape := t.Shape()
+	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
+}
+
+// attend maps queries' hidden states [batch, n, d_model], and keys and values [batch, heads, keys, width], to [batch, n, d_model]. bias is added to
+// the scores [batch, heads, n, keys]; nil for none.
+func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	shape := hidden.Shape()
+	scores := x.Tidy(func() *cgotorch.Tensor {
+		scores := x.MatMul(m.split(x, m.Q.Forward(x, hidden)), x.Transpose(keys, 2, 3))
+		if bias != nil {
+			x.AddInPlace(scores, bias)
+		}
+		return x.Softmax(scores, -1)
+	})
+	defer scores.Close()
+	return x.Tidy(func() *cgotorch.Tensor {
+		return m.O.Forward(x, x.Reshape(x.Transpose(x.MatMul(scores, values), 1, 2), shape[0], shape[1], int64(m.heads*m.width)))
+	})
+}
+
+// SelfAttention is a block's first layer.
+type SelfAttention struct {
+	SelfAttention *Attention `state:"SelfAttention"`
+	LayerNorm     *RMSNorm
+}
+
+// forward adds to hidden [batch, n, d_model] what it finds in itself; in and out are new handles.
+func (m *SelfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		a, normed := m.SelfAttention, m.LayerNorm.Forward(x, hidden)
+		keys, values := a.split(x, a.K.Forward(x, normed)), a.split(x, a.V.Forward(x, normed))
+		return x.Add(hidden, a.attend(x, normed, keys, values, bias))
+	})
+}
+
+// CrossAttention is the second layer of a decoder's block, over the encoder's result.
+type CrossAttention struct {
+	EncDecAttention *Attention `state:"EncDecAttention"`
+	LayerNorm       *RMSNorm
+}
+
+// forward adds to hidden [batch, n, d_model] what it finds in keys and values [batch, heads, source, width].
+func (m *CrossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		return x.Add(hidden, m.EncDecAttention.attend(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))
+	})
+}

@@ -1,0 +1,126 @@
+package text
+
+import (
+	"math"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// A builder makes the weights of one model. They belong to the Do until all are made.
+type builder struct {
+	x      *cgotorch.Exec
+	config *SwitchConfig
+	SwitchOptions
+	draw bool // else the weights are undefined, to be loaded
+}
+
+func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {
+	if err := config.Check(); err != nil {
+		x.Fail(where, err)
+	}
+	switch o.DType {
+	case 0:
+		o.DType = cgotorch.Float32
+	case cgotorch.Float32, cgotorch.BFloat16:
+	default:
+		refuse(x, where, "DType is %v, want float32 or bfloat16", o.DType)
+	}
+	x = plain(x)
+	m := &Switch{Config: config}
+	c := &m.Config
+	b := &builder{x, c, o, draw}
+	m.Shared = b.embedding()
+	embed := func() *nn.Embedding {
+		if c.TieWordEmbeddings {
+			return &nn.Embedding{Weight: m.Shared.Weight}
+		}
+		return b.embedding()
+	}
+	m.Encoder = &Encoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
+	for i := range c.NumLayers {
+		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.SparseEncoder(i))})
+	}
+	m.Decoder = &Decoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
+	for i := range c.NumDecoderLayers {
+		m.Decoder.Block = append(m.Decoder.Block, &DecoderBlock{
+			Attention: b.selfAttention(i == 0),
+			Cross:     &CrossAttention{EncDecAttention: b.attention(false), LayerNorm: b.norm()},
+			FF:        b.feedForward(c.SparseDecoder(i)),
+		})
+	}
+	m.LMHead = &nn.Linear{Weight: m.Shared.Weight}
+	if !c.TieWordEmbeddings {
+		m.LMHead.Weight = b.weight(1, c.VocabSize, c.DModel)
+	}
+	for _, n := range nn.State(m) {
+		x.Keep(n.Tensor)
+	}
+	return m
+}
+
+// weight is drawn from the normal distribution.
+func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
+	shape := make([]int64, len(size))
+	for i, n := range size {
+		shape[i] = int64(n)
+	}
+	t := b.x.Empty(b.DType, shape...)
+	if b.draw {
+		nn.Normal(b.x, t, 0, deviation*b.config.InitializerFactor)
+	}
+	return t
+}
+
+func (b *builder) embedding() *nn.Embedding {
+	return &nn.Embedding{Weight: b.weight(1, b.config.VocabSize, b.config.DModel)}
+}
+
+func (b *builder) norm() *RMSNorm {
+	return &RMSNorm{Weight: b.x.Full(b.DType, b.config.InitializerFactor, int64(b.config.DModel)), Eps: b.config.LayerNormEpsilon}
+}
+
+func (b *builder) linear(deviation float64, out, in int) *nn.Linear {
+	return &nn.Linear{Weight: b.weight(deviation, out, in)}
+}
+
+func (b *builder) selfAttention(biased bool) *SelfAttention {
+	return &SelfAttention{SelfAttention: b.attention(biased), LayerNorm: b.norm()}
+}
+
+func (b *builder) attention(biased bool) *Attention {
+	c := b.config
+	inner, narrow := c.NumHeads*c.DKV, root(c.DModel)
+	a := &Attention{
+		Q: b.linear(root(c.DModel*c.DKV), inner, c.DModel), K: b.linear(narrow, inner, c.DModel), V: b.linear(narrow, inner, c.DModel),
+		O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV,
+	}
+	if biased {
+		a.RelativeAttentionBias = &nn.Embedding{Weight: b.weight(narrow, c.RelativeAttentionNumBuckets, c.NumHeads)}
+	}
+	return a
+}
+
+func root(n int) float64 { return 1 / math.Sqrt(float64(n)) }
+
+func (b *builder) feedForward(sparse bool) *FeedForward {
+	c, m := b.config, &FeedForward{LayerNorm: b.norm()}
+	if !sparse {
+		m.Dense = &Dense{WI: b.linear(root(c.DModel), c.DFF, c.DModel), WO: b.linear(root(c.DFF), c.DModel, c.DFF)}
+		return m
+	}
+	m.Sparse = &Sparse{Router: &Router{b.linear(1, c.NumExperts, c.DModel)}}
+	if c.RouterBias {
+		m.Sparse.Router.Classifier.Bias = b.x.Zeros(b.DType, int64(c.NumExperts))
+	}
+	if b.NoExperts {
+		return m
+	}
+	experts := &ResidentExperts{NoGrouped: b.NoGrouped}
+	wi, wo := b.weight(root(c.DModel), c.NumExperts, c.DFF, c.DModel), b.weight(root(c.DModel), c.NumExperts, c.DModel, c.DFF)
+	for i := range c.NumExperts {
+		experts.Expert = append(experts.Expert, &Dense{WI: &nn.Linear{Weight: b.x.Select(wi, 0, i)}, WO: &nn.Linear{Weight: b.x.Select(wo, 0, i)}})
+	}
+	m.Sparse.Experts = experts
+	return m
+}

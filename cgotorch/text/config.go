@@ -1,0 +1,199 @@
+package text
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// SwitchConfig is what Hugging Face's config.json says of a Switch Transformer. [DefaultSwitchConfig] has transformers' defaults;
+// fields of the file that are not here do not change a forward pass in inference.
+type SwitchConfig struct {
+	ModelType string `json:"model_type"` // "switch_transformers"
+
+	VocabSize int `json:"vocab_size"` // tokens
+	DModel    int `json:"d_model"`    // width of the hidden states
+	DKV       int `json:"d_kv"`       // width of a head's queries, keys and values
+	DFF       int `json:"d_ff"`       // width inside a feed-forward layer, dense or expert
+	NumHeads  int `json:"num_heads"`
+
+	NumLayers              int `json:"num_layers"`                // blocks of the encoder
+	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"` // see [SwitchConfig.SparseEncoder]
+	NumDecoderLayers       int `json:"num_decoder_layers"`        // null means NumLayers
+	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // see [SwitchConfig.SparseDecoder]
+
+	NumExperts     int    `json:"num_experts"`     // of each sparse layer
+	ExpertCapacity int    `json:"expert_capacity"` // at least 1; more is never reached, see [FeedForward.Route]
+	RouterBias     bool   `json:"router_bias"`     // routers add a bias
+	RouterDType    string `json:"router_dtype"`    // in which routers compute; "float32"
+
+	RelativeAttentionNumBuckets  int `json:"relative_attention_num_buckets"`  // of distances
+	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // from where on distances share a bucket
+
+	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"`  // added to the mean square
+	InitializerFactor float64 `json:"initializer_factor"`  // of the deviations of new weights
+	DenseActFn        string  `json:"dense_act_fn"`        // "relu"
+	TieWordEmbeddings bool    `json:"tie_word_embeddings"` // encoder, decoder and head share one embedding; the head's input is scaled by 1/sqrt(DModel)
+
+	PadTokenID          int      `json:"pad_token_id"`
+	EOSTokenID          TokenIDs `json:"eos_token_id"`           // any of them ends a sequence; none where null
+	DecoderStartTokenID int      `json:"decoder_start_token_id"` // missing or null means PadTokenID
+}
+
+// TokenIDs are tokens: in JSON a number, a list of numbers, or null for none.
+type TokenIDs []int
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (ids *TokenIDs) UnmarshalJSON(data []byte) error {
+	*ids = nil
+	var one int
+	if err := json.Unmarshal(data, &one); err == nil {
+		if string(data) != "null" {
+			*ids = TokenIDs{one}
+		}
+		return nil
+	}
+	var list []int
+	if err := json.Unmarshal(data, &list); err != nil {
+		return fmt.Errorf("%s is no token, list of tokens or null", data)
+	}
+	*ids = list
+	return nil
+}
+
+// DefaultSwitchConfig returns transformers' defaults: google/switch-base-8, but for a smaller DFF and fewer sparse layers.
+func DefaultSwitchConfig() SwitchConfig {
+	return SwitchConfig{
+		ModelType: "switch_transformers",
+		VocabSize: 32128, DModel: 768, DKV: 64, DFF: 2048, NumHeads: 12,
+		NumLayers: 12, NumSparseEncoderLayers: 3, NumDecoderLayers: 12, NumSparseDecoderLayers: 3,
+		NumExperts: 8, ExpertCapacity: 64, RouterDType: "float32",
+		RelativeAttentionNumBuckets: 32, RelativeAttentionMaxDistance: 128,
+		LayerNormEpsilon: 1e-6, InitializerFactor: 1, DenseActFn: "relu", TieWordEmbeddings: true,
+		EOSTokenID: TokenIDs{1},
+	}
+}
+
+// SwitchBase128 returns the config of google/switch-base-128: 12 blocks each way, every second one with 128 experts, 7.4 billion parameters.
+func SwitchBase128() SwitchConfig {
+	c := DefaultSwitchConfig()
+	c.DFF, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers, c.NumExperts = 3072, 6, 6, 128
+	return c
+}
+
+// ReadSwitchConfig reads a config.json. Missing fields have transformers' defaults. Its errors name the file and the field; those of the
+// values are [cgotorch.ErrInvalidArgument].
+func ReadSwitchConfig(path string) (SwitchConfig, error) {
+	fail := func(err error) (SwitchConfig, error) {
+		return SwitchConfig{}, fmt.Errorf("text: %s: %w", path, err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return SwitchConfig{}, fmt.Errorf("text: %w", err)
+	}
+	c := DefaultSwitchConfig()
+	c.NumDecoderLayers, c.DecoderStartTokenID = -1, -1
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(data, &given); err != nil {
+		return fail(fmt.Errorf("it is no JSON object: %w", err))
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		var field *json.UnmarshalTypeError
+		if errors.As(err, &field) {
+			return fail(fmt.Errorf("%s is a %s, want %v: %w", field.Field, field.Value, field.Type, cgotorch.ErrInvalidArgument))
+		}
+		return fail(fmt.Errorf("eos_token_id: %w: %w", err, cgotorch.ErrInvalidArgument))
+	}
+	switch value := string(given["num_decoder_layers"]); value {
+	case "": // transformers' default
+		c.NumDecoderLayers = 12
+	case "null":
+		c.NumDecoderLayers = c.NumLayers
+	}
+	if value := string(given["decoder_start_token_id"]); value == "" || value == "null" {
+		c.DecoderStartTokenID = c.PadTokenID
+	}
+	if err := c.Check(); err != nil {
+		return fail(err)
+	}
+	return c, nil
+}
+
+// Check fails with [cgotorch.ErrInvalidArgument], naming the field as the file does, for values of which no model can be made.
+func (c SwitchConfig) Check() error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...)
+	}
+	for _, n := range []struct {
+		field        string
+		value, least int
+	}{
+		{"vocab_size", c.VocabSize, 1}, {"d_model", c.DModel, 1}, {"d_kv", c.DKV, 1}, {"d_ff", c.DFF, 1}, {"num_heads", c.NumHeads, 1},
+		{"num_layers", c.NumLayers, 1}, {"num_decoder_layers", c.NumDecoderLayers, 1},
+		{"num_sparse_encoder_layers", c.NumSparseEncoderLayers, 0}, {"num_sparse_decoder_layers", c.NumSparseDecoderLayers, 0},
+		{"num_experts", c.NumExperts, 1}, {"expert_capacity", c.ExpertCapacity, 1},
+		{"relative_attention_num_buckets", c.RelativeAttentionNumBuckets, 4},
+	} {
+		if n.value < n.least {
+			return refuse("%s is %d, want at least %d", n.field, n.value, n.least)
+		}
+	}
+	switch {
+	case c.ModelType != "switch_transformers":
+		return refuse("model_type is %q, want switch_transformers", c.ModelType)
+	case c.DenseActFn != "relu":
+		return refuse("dense_act_fn is %q, and only relu is known", c.DenseActFn)
+	case c.RouterDType != "float32":
+		return refuse("router_dtype is %q, and routers compute in float32", c.RouterDType)
+	case c.RelativeAttentionMaxDistance <= c.RelativeAttentionNumBuckets/2:
+		return refuse("relative_attention_max_distance is %d, want more than half of relative_attention_num_buckets, %d",
+			c.RelativeAttentionMaxDistance, c.RelativeAttentionNumBuckets)
+	case !(c.LayerNormEpsilon >= 0) || c.LayerNormEpsilon > 1:
+		return refuse("layer_norm_epsilon is %v, want a number from 0 to 1", c.LayerNormEpsilon)
+	case !(c.InitializerFactor > 0):
+		return refuse("initializer_factor is %v, want a number above 0", c.InitializerFactor)
+	}
+	for _, t := range []struct {
+		field string
+		ids   []int
+	}{{"pad_token_id", []int{c.PadTokenID}}, {"decoder_start_token_id", []int{c.DecoderStartTokenID}}, {"eos_token_id", c.EOSTokenID}} {
+		for _, id := range t.ids {
+			if id < 0 || id >= c.VocabSize {
+				return refuse("%s is %d, outside of vocab_size, %d", t.field, id, c.VocabSize)
+			}
+		}
+	}
+	return nil
+}
+
+// SparseEncoder reports whether a block of the encoder, counted from 0, has experts. As in transformers, with step the whole quotient of
+// NumLayers and NumSparseEncoderLayers these are blocks 1, 1+step, …, and every block where step is 1: there may be more than were asked for,
+// and where 0 were, step is NumLayers, so that block 1 is sparse all the same.
+func (c SwitchConfig) SparseEncoder(block int) bool {
+	return sparse(c.NumLayers, c.NumSparseEncoderLayers, block)
+}
+
+// SparseDecoder is [SwitchConfig.SparseEncoder] for the decoder.
+func (c SwitchConfig) SparseDecoder(block int) bool {
+	return sparse(c.NumDecoderLayers, c.NumSparseDecoderLayers, block)
+}
+
+func sparse(layers, wanted, block int) bool {
+	step := layers
+	if wanted > 0 {
+		step = layers / wanted
+	}
+	return step == 1 || step > 1 && block%step == 1
+}
+
+// configOf is the config.json that lies beside a file, or in a folder.
+func configOf(path string) (SwitchConfig, error) {
+	if info, err := os.Stat(path); err == nil && !info.IsDir() {
+		path = filepath.Dir(path)
+	}
+	return ReadSwitchConfig(filepath.Join(path, "config.json"))
+}

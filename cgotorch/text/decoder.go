@@ -1,0 +1,76 @@
+package text
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Decoder turns the tokens so far, and the encoder's result, into hidden states of the tokens to come.
+type Decoder struct {
+	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
+	Block          []*DecoderBlock
+	FinalLayerNorm *RMSNorm
+
+	config *SwitchConfig
+}
+
+// DecoderBlock is three layers: see [Decoder.Attend] for the first two.
+type DecoderBlock struct {
+	Attention *SelfAttention  `state:"layer.0"`
+	Cross     *CrossAttention `state:"layer.1"`
+	FF        *FeedForward    `state:"layer.2"`
+}
+
+// Forward maps all decoder ids at once, Int64 [batch, n], of which none sees those behind it, to [batch, n, d_model]. encoded
+// [batch, source, d_model] is [Encoder.Forward]'s result, mask [batch, source] is 0 at its padding; nil means that there is none.
+func (m *Decoder) Forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
+	const where = "Decoder.Forward"
+	x = plain(x)
+	wantIDs(x, where, ids, nil)
+	wantEncoded(x, where, encoded, mask, ids.Shape()[0])
+	return x.Tidy(func() *cgotorch.Tensor {
+		dtype := m.EmbedTokens.Weight.DType()
+		pairs := relative(x, ids.Shape()[1])
+		bias := positionBias(x, m.biases(), m.config.buckets(x, pairs, false))
+		bias = then(bias, x.MaskedFill(bias, x.GtScalar(pairs, 0), lowest(dtype)))
+		cross := padding(x, mask, dtype)
+		hidden := m.EmbedTokens.Forward(x, ids)
+		for _, block := range m.Block {
+			hidden = then(hidden, block.Attention.forward(x, hidden, bias))
+			keys, values := block.remember(x, encoded)
+			hidden = then(hidden, block.Cross.forward(x, hidden, keys, values, cross))
+			keys.Close()
+			values.Close()
+			hidden = then(hidden, block.FF.Forward(x, hidden))
+		}
+		return m.End(x, hidden)
+	})
+}
+
+// End norms what the last block has made.
+func (m *Decoder) End(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.FinalLayerNorm.Forward(x, hidden)
+}
+
+func (m *Decoder) biases() *nn.Embedding {
+	return m.Block[0].Attention.SelfAttention.RelativeAttentionBias
+}
+
+// remember returns the keys and values of the encoder's result, [batch, heads, source, d_kv].
+func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
+	a := b.Cross.EncDecAttention
+	return a.split(x, a.K.Forward(x, encoded)), a.split(x, a.V.Forward(x, encoded))
+}
+
+func wantEncoded(x *cgotorch.Exec, where string, encoded, mask *cgotorch.Tensor, batch int64) {
+	shape := encoded.Shape()
+	if len(shape) != 3 || shape[0] != batch {
+		refuse(x, where, "the encoder's result is %v, want [%d, source, d_model]", encoded, batch)
+	}
+	if mask == nil {
+		return
+	}
+	if m := mask.Shape(); len(m) != 2 || m[0] != batch || m[1] != shape[1] {
+		refuse(x, where, "the mask is %v for the encoder's result %v, want [%d, %d]", mask, encoded, batch, shape[1])
+	}
+}

@@ -1,0 +1,21 @@
+package text
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Dense is ReLU(in @ WI.T) @ WO.T: a dense feed-forward layer, or one expert. It is the one definition of an expert's arithmetic: who runs experts
+// from memory of its own makes a Dense of it.
+type Dense struct {
+	WI *nn.Linear // [d_ff, d_model]
+	WO *nn.Linear // [d_model, d_ff]
+}
+
+// Forward maps [..., d_model] to the same shape.
+func (m *Dense) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+	x = plain(x)
+	return x.Tidy(func() *cgotorch.Tensor {
+		return m.WO.Forward(x, x.ReLUInPlace(m.WI.Forward(x, in)))
+	})
+}

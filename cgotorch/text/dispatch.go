@@ -1,0 +1,52 @@
+package text
+
+import (
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids are the tokens' experts as the host has read them, and order, from
+// [Order], the order of the tokens by expert on the device; nil where there is one token, or one expert for all. fn is called once for each expert
+// that has tokens, in ascending order, with these tokens [n, d_model], in the order they had, and returns what the expert makes of them, in
+// the same shape. The result has the tokens' order. It does not wait for the device, unless fn does.
+//
+// With [Dense.Forward] as fn the results are those of resident experts, to the bit where [ResidentExperts.Forward] says so.
+func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
+	const where = "text.Dispatch"
+	x = plain(x)
+	shape := tokens.Shape()
+	if len(shape) != 2 || shape[0] != int64(len(ids)) || len(ids) == 0 {
+		refuse(x, where, "the tokens are %v, and there are %d ids: want [tokens, d_model] with one for each, and at least one", tokens, len(ids))
+	}
+	sortedIDs := slices.Sorted(slices.Values(ids))
+	if sortedIDs[0] == sortedIDs[len(ids)-1] {
+		out := fn(ids[0], tokens)
+		sameShape(x, where, ids[0], out, shape)
+		return x.Alias(out)
+	}
+	if order == nil {
+		refuse(x, where, "there is no order, and the tokens want experts from %d to %d", sortedIDs[0], sortedIDs[len(ids)-1])
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		sorted := x.IndexSelect(tokens, 0, order)
+		var parts []*cgotorch.Tensor
+		for at := 0; at < len(ids); {
+			n, expert := 1, sortedIDs[at]
+			for at+n < len(ids) && sortedIDs[at+n] == expert {
+				n++
+			}
+			part := fn(expert, x.Narrow(sorted, 0, at, n))
+			sameShape(x, where, expert, part, []int64{int64(n), shape[1]})
+			parts = append(parts, part)
+			at += n
+		}
+		return unsort(x, x.Cat(parts, 0), order)
+	})
+}
+
+func sameShape(x *cgotorch.Exec, where string, expert int64, out *cgotorch.Tensor, want []int64) {
+	if !slices.Equal(out.Shape(), want) {
+		refuse(x, where, "expert %d made %v of rows %v, which want the same shape", expert, out, want)
+	}
+}

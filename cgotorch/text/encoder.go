@@ -1,0 +1,80 @@
+package text
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// Encoder turns tokens into hidden states.
+type Encoder struct {
+	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
+	Block          []*EncoderBlock
+	FinalLayerNorm *RMSNorm
+
+	config *SwitchConfig
+}
+
+// EncoderBlock is two layers: see [Encoder.Attend] for the first.
+type EncoderBlock struct {
+	Attention *SelfAttention `state:"layer.0"`
+	FF        *FeedForward   `state:"layer.1"`
+}
+
+// Forward maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0 at padding; nil means that there is none.
+func (m *Encoder) Forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		hidden, bias := m.Begin(x, ids, mask)
+		for i, block := range m.Block {
+			hidden = then(hidden, m.Attend(x, i, hidden, bias))
+			hidden = then(hidden, block.FF.Forward(x, hidden))
+		}
+		return m.End(x, hidden)
+	})
+}
+
+// then closes what has had its last reader.
+func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
+	read.Close()
+	return next
+}
+
+// Begin returns the embedded ids [batch, n, d_model] and what Attend adds to the scores, [1 or batch, heads, n, n]. See [Encoder.Forward].
+func (m *Encoder) Begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
+	const where = "Encoder.Begin"
+	x = plain(x)
+	wantIDs(x, where, ids, mask)
+	n := ids.Shape()[1]
+	bias = x.Tidy(func() *cgotorch.Tensor {
+		biases := m.Block[0].Attention.SelfAttention.RelativeAttentionBias
+		bias := positionBias(x, biases, m.config.buckets(x, relative(x, n), true))
+		if p := padding(x, mask, m.EmbedTokens.Weight.DType()); p != nil {
+			bias = x.Add(bias, p)
+		}
+		return bias
+	})
+	return m.EmbedTokens.Forward(x, ids), bias
+}
+
+// Attend runs the attention of a block, counted from 0, on hidden [batch, n, d_model]; the block's FF comes next.
+func (m *Encoder) Attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.Block[block].Attention.forward(plain(x), hidden, bias)
+}
+
+// End norms what the last block has made.
+func (m *Encoder) End(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+	return m.FinalLayerNorm.Forward(x, hidden)
+}
+
+// wantIDs fails unless ids is Int64 [batch, n], and mask nil or of that shape.
+func wantIDs(x *cgotorch.Exec, where string, ids, mask *cgotorch.Tensor) {
+	shape := ids.Shape()
+	if len(shape) != 2 || ids.Numel() == 0 || ids.DType() != cgotorch.Int64 {
+		refuse(x, where, "the ids are %v, want int64 [batch, tokens], at least one", ids)
+	}
+	if mask == nil {
+		return
+	}
+	if m := mask.Shape(); len(m) != 2 || m[0] != shape[0] || m[1] != shape[1] {
+		refuse(x, where, "the mask is %v for ids %v, want the same shape", mask, ids)
+	}
+}

@@ -1,0 +1,60 @@
+package text
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
+)
+
+// Blocks hold every token however they fall, and there are no more than needed in the worst case.
+func TestBlocks(t *testing.T) {
+	for tokens := int64(1); tokens < 300; tokens++ {
+		for _, experts := range []int64{1, 2, 7, 128} {
+			size, count := blocks(tokens, experts)
+			// The most blocks come of as many experts as there are that have one token more than whole blocks.
+			var most int64
+			for used := int64(1); used <= min(tokens, experts); used++ {
+				most = max(most, used+(tokens-used)/size)
+			}
+			if size < 1 || count < most || count > tokens {
+				t.Errorf("%d tokens of %d experts: %d blocks of %d, want from %d to %d", tokens, experts, count, size, most, tokens)
+			}
+		}
+	}
+}
+
+// However little memory there is for copies of weights, and under NoWaits.
+func TestInBlocks_Limit(t *testing.T) {
+	const width, inner = 8, 12
+	for _, size := range []struct{ tokens, experts int64 }{{1, 4}, {5, 4}, {60, 4}, {100, 9}} {
+		t.Run(fmt.Sprintf("tokens=%d/experts=%d", size.tokens, size.experts), func(t *testing.T) {
+			stream := cgotorch.DefaultStream(cgotorch.CPU)
+			if err := stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil { // makes its handle
+				t.Fatal(err)
+			}
+			leaktest.Check(t, cgotorch.LiveHandles)
+			err := stream.Do(func(x *cgotorch.Exec) error {
+				wi, wo := x.Randn(cgotorch.Float32, size.experts, inner, width), x.Randn(cgotorch.Float32, size.experts, width, inner)
+				tokens := x.Randn(cgotorch.Float32, size.tokens, width)
+				for _, ids := range []*cgotorch.Tensor{
+					x.RandInt(cgotorch.Int64, 0, int(size.experts), size.tokens), x.Full(cgotorch.Int64, size.experts-1, size.tokens), x.Zeros(cgotorch.Int64, size.tokens),
+					x.Remainder(x.Arange(cgotorch.Int64, 0, size.tokens, nil), x.Full(cgotorch.Int64, size.experts)),
+				} {
+					want := grouped(x, wi, wo, tokens, ids)
+					for _, limit := range []int64{1, 3 * 4 * width * inner, gatheredBytes} {
+						got := inBlocks(x.NoWaits(), wi, wo, tokens, ids, limit)
+						if apart := x.Item(x.Max(x.Abs(x.Sub(got, want)))); !(apart < 1e-5) {
+							t.Errorf("limit %d: off by %v", limit, apart)
+						}
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

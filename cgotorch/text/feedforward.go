@@ -1,0 +1,109 @@
+package text
+
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// FeedForward is a block's last layer: hidden states plus what a dense layer, or each token's expert, makes of them.
+type FeedForward struct {
+	Dense     *Dense  `state:"mlp"` // nil in a sparse layer
+	Sparse    *Sparse `state:"mlp"` // nil in a dense one
+	LayerNorm *RMSNorm
+}
+
+// Sparse routes tokens to experts.
+type Sparse struct {
+	Router  *Router
+	Experts *ResidentExperts // nil with [SwitchOptions].NoExperts
+
+	Override Experts `state:"-"` // run in place of Experts where it is not nil; it is no part of the model's state
+}
+
+// Router says how well each expert suits a token.
+type Router struct {
+	Classifier *nn.Linear // [experts, d_model]
+}
+
+// Routed is what a sparse layer wants of its experts: for each of the tokens, which are a batch's one row after another, one expert.
+type Routed struct {
+	States        *cgotorch.Tensor // [tokens, d_model], normed: the experts' input
+	IDs           *cgotorch.Tensor // Int64 [tokens]
+	Probabilities *cgotorch.Tensor // [tokens, 1], of the chosen experts
+}
+
+// Close closes all three.
+func (r Routed) Close() {
+	r.States.Close()
+	r.IDs.Close()
+	r.Probabilities.Close()
+}
+
+// IsSparse reports whether the layer has experts.
+func (m *FeedForward) IsSparse() bool { return m.Sparse != nil }
+
+// Forward maps hidden [batch, n, d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument] for a sparse layer that has neither
+// Experts nor an Override.
+func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+	x = plain(x)
+	if !m.IsSparse() {
+		return x.Tidy(func() *cgotorch.Tensor {
+			return x.Add(hidden, m.Dense.Forward(x, m.LayerNorm.Forward(x, hidden)))
+		})
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		routed := m.Route(x, hidden)
+		return m.Combine(x, hidden, routed, m.Sparse.experts(x).Forward(x, routed.States, routed.IDs))
+	})
+}
+
+func (m *Sparse) experts(x *cgotorch.Exec) Experts {
+	if m.Override != nil {
+		return m.Override
+	}
+	if m.Experts == nil {
+		refuse(x, "FeedForward.Forward", "the model was made without experts: set Sparse.Override, or call Route and Combine")
+	}
+	return m.Experts
+}
+
+// Route chooses an expert for each token of hidden [batch, n, d_model] in a sparse layer. The router computes in float32; the probabilities are
+// rounded to the model's dtype before the largest is chosen, the first of equal ones, as in transformers.
+//
+// No expert is ever too full: transformers 5.17 counts the tokens of an expert along a dimension of size 1, so that none comes to more
+// than one, and its expert_capacity drops no token. The same holds here.
+func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
+	const where = "FeedForward.Route"
+	if !m.IsSparse() {
+		refuse(x, where, "the layer is dense")
+	}
+	x = plain(x)
+	shape := hidden.Shape()
+	width := shape[len(shape)-1]
+	r := Routed{States: x.Tidy(func() *cgotorch.Tensor {
+		return x.Reshape(m.LayerNorm.Forward(x, hidden), -1, width)
+	})}
+	best := x.Tidy(func() *cgotorch.Tensor { return m.Sparse.Router.probabilities(x, r.States) })
+	defer best.Close()
+	values, ids := x.MaxDim(best, -1, cgotorch.ReduceOptions{KeepDim: true})
+	defer ids.Close()
+	r.Probabilities, r.IDs = values, x.Squeeze(ids, 1)
+	return r
+}
+
+// probabilities maps tokens [tokens, d_model] to [tokens, experts] of the same dtype.
+func (m *Router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	in, weight, bias := x.To(tokens, cgotorch.Float32), x.To(m.Classifier.Weight, cgotorch.Float32), m.Classifier.Bias
+	if bias != nil {
+		bias = x.To(bias, cgotorch.Float32)
+	}
+	return x.To(x.Softmax(x.Linear(in, weight, bias), -1), tokens.DType())
+}
+
+// Combine returns hidden [batch, n, d_model] plus the experts' results out [tokens, d_model], each times its expert's probability.
+func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed Routed, out *cgotorch.Tensor) *cgotorch.Tensor {
+	x = plain(x)
+	return x.Tidy(func() *cgotorch.Tensor {
+		return x.Add(hidden, x.View(x.Mul(out, routed.Probabilities), hidden.Shape()...))
+	})
+}

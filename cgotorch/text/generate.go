@@ -1,0 +1,103 @@
+package text
+
+import (
+	"context"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// GenerateOptions are the options of [Switch.Generate].
+type GenerateOptions struct {
+	MaxNewTokens int    // of each sequence, the end among them; 0 means 128
+	Cache        *Cache // whose memory is used, of ids' batch and with room for them and MaxNewTokens; nil means one of Generate's own
+
+	// Step returns the logits [batch, vocab_size] of what follows the cache's Tokens, as [Switch.Step] does, which nil means: for experts that run
+	// elsewhere, or to launch a captured step.
+	Step func(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor
+}
+
+// Generate waits for the device, one token behind it, and returns what the model answers to ids, Int64 [batch, n], taking the likeliest token each time: for each
+// sequence its tokens up to and with the first of the config's eos_token_id, without the decoder_start_token_id. mask [batch, n] is 0 at padding; nil
+// means that there is none. The steps go on until all sequences have ended, so one is enqueued more than is needed. It fails with ctx's cause,
+// and with [cgotorch.ErrInvalidArgument] for a cache that is too small.
+func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgotorch.Tensor, o GenerateOptions) ([][]int64, error) {
+	const where = "Switch.Generate"
+	x = plain(x)
+	wantIDs(x, where, ids, mask)
+	shape := ids.Shape()
+	if o.MaxNewTokens == 0 {
+		o.MaxNewTokens = 128
+	}
+	if o.MaxNewTokens < 1 {
+		refuse(x, where, "MaxNewTokens is %d, want at least 1, or 0 for the default", o.MaxNewTokens)
+	}
+	if o.Step == nil {
+		o.Step = m.Step
+	}
+	c := o.Cache
+	if c == nil {
+		c = m.NewCache(x, CacheOptions{Batch: int(shape[0]), Capacity: o.MaxNewTokens, Source: int(shape[1])})
+		defer c.Close()
+	}
+	if c.o.Capacity < o.MaxNewTokens {
+		refuse(x, where, "the cache was made for %d tokens, and MaxNewTokens is %d", c.o.Capacity, o.MaxNewTokens)
+	}
+	encoded := m.Encode(x, ids, mask)
+	m.Decoder.Start(x, c, encoded, mask)
+	encoded.Close()
+
+	answers := &answers{rows: make([][]int64, shape[0]), ended: make([]bool, shape[0]), eos: m.Config.EOSTokenID}
+	var late *cgotorch.HostRead
+	defer func() { late.Close() }()
+	for range o.MaxNewTokens {
+		x.Tidy(func() *cgotorch.Tensor {
+			c.Next(x, o.Step(x, c))
+			return nil
+		})
+		read := late
+		late = x.ReadAsync(c.Tokens)
+		if read != nil {
+			if err := answers.add(ctx, read); err != nil {
+				return nil, err
+			}
+			if answers.complete() {
+				return answers.rows, nil
+			}
+		}
+	}
+	if err := answers.add(ctx, late); err != nil {
+		return nil, err
+	}
+	return answers.rows, nil
+}
+
+// answers are the tokens of each sequence so far.
+type answers struct {
+	rows  [][]int64
+	ended []bool
+	eos   TokenIDs
+}
+
+// add waits for the next token of each sequence, and closes the read.
+func (a *answers) add(ctx context.Context, read *cgotorch.HostRead) error {
+	defer read.Close()
+	select {
+	case <-read.Done():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	tokens, err := cgotorch.Elements[int64](read)
+	if err != nil {
+		return err
+	}
+	for i, token := range tokens {
+		if !a.ended[i] {
+			a.rows[i] = append(a.rows[i], token)
+			a.ended[i] = slices.Contains(a.eos, int(token))
+		}
+	}
+	return nil
+}
+
+func (a *answers) complete() bool { return !slices.Contains(a.ended, false) }

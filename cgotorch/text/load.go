@@ -1,0 +1,227 @@
+package text
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+)
+
+// LoadOptions are the options of [LoadSwitch].
+type LoadOptions struct {
+	SwitchOptions
+	Config *SwitchConfig // nil means that of config.json, in the folder given or beside the first file
+}
+
+// LoadSwitch waits for the device and makes a model from one or more safetensors files, or from a folder with model.safetensors, or with shards and
+// their model.safetensors.index.json. Dtypes are converted. [nn.Close] frees it. It fails as [ReadSwitchConfig], [WeightFiles] and [Switch.Load] do.
+func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, error) {
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
+	}
+	var config SwitchConfig
+	if o.Config != nil {
+		config = *o.Config
+	} else {
+		var err error
+		if config, err = configOf(paths[0]); err != nil {
+			return nil, err
+		}
+	}
+	if info, err := os.Stat(paths[0]); len(paths) == 1 && err == nil && info.IsDir() {
+		if paths, err = WeightFiles(paths[0]); err != nil {
+			return nil, err
+		}
+	}
+	m := newSwitch(x, "text.LoadSwitch", config, o.SwitchOptions, false)
+	loaded := false
+	defer func() {
+		if !loaded {
+			nn.Close(m)
+		}
+	}()
+	if err := m.Load(x, paths...); err != nil {
+		return nil, err
+	}
+	loaded = true
+	return m, nil
+}
+
+// Load waits for the device and copies the tensors of safetensors files, which together are a model's, into m. Dtypes are converted. Embeddings
+// that are tied, or that a file of older transformers leaves out, may be missing, or be there under any of their names; the experts' names are
+// passed over where m has none. It changes nothing and fails, naming file and tensor, for a file that is no whole safetensors file, and with
+// [cgotorch.ErrInvalidArgument] for a tensor that is missing, of another shape or dtype, not m's, or in two files.
+func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
+	w, err := openWeights(paths)
+	defer w.close()
+	if err != nil {
+		return err
+	}
+	sources, err := w.match(m)
+	if err != nil {
+		return err
+	}
+	x = plain(x)
+	for _, s := range sources {
+		data, err := s.file.Read(s.name)
+		if err != nil {
+			return fmt.Errorf("text: %w", err)
+		}
+		x.Tidy(func() *cgotorch.Tensor {
+			nn.Copy(x, s.to, cgotorch.FromBytes(x, data, dtypes[s.info.DType], s.info.Shape))
+			return nil
+		})
+	}
+	return nil
+}
+
+var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
+
+// weights are the tensors of several files.
+type weights struct {
+	files []*safetensors.File
+	of    map[string]*safetensors.File
+}
+
+// source is where one of a model's tensors is loaded from.
+type source struct {
+	to   *cgotorch.Tensor
+	file *safetensors.File
+	name string
+	info safetensors.Info
+}
+
+func openWeights(paths []string) (weights, error) {
+	w := weights{of: map[string]*safetensors.File{}}
+	for _, path := range paths {
+		f, err := safetensors.Open(path)
+		if err != nil {
+			return w, fmt.Errorf("text: %w", err)
+		}
+		w.files = append(w.files, f)
+		for _, t := range f.Tensors() {
+			if other := w.of[t.Name]; other != nil {
+				return w, fmt.Errorf("text: %s: tensor %s is in %s too: %w", path, t.Name, other.Name(), cgotorch.ErrInvalidArgument)
+			}
+			w.of[t.Name] = f
+		}
+	}
+	return w, nil
+}
+
+func (w weights) close() {
+	for _, f := range w.files {
+		f.Close()
+	}
+}
+
+func (w weights) names() string {
+	var names []string
+	for _, f := range w.files {
+		names = append(names, f.Name())
+	}
+	return strings.Join(names, ", ")
+}
+
+var (
+	expertName = regexp.MustCompile(`^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+\.w[io]\.weight$`)
+
+	// A tensor of T5's first files that no model has read.
+	unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+	embeddings = []string{"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
+)
+
+const headName = "lm_head.weight"
+
+// standIns are the names under which a tensor may be found, best first.
+func (m *Switch) standIns(name string) []string {
+	switch {
+	case slices.Contains(embeddings, name) && m.Config.TieWordEmbeddings, name == headName && m.Config.TieWordEmbeddings:
+		return append(slices.Clone(embeddings), headName)
+	case slices.Contains(embeddings, name):
+		return append([]string{name}, embeddings...)
+	}
+	return []string{name}
+}
+
+// match finds a source for each of m's tensors. It reads no elements.
+func (w weights) match(m *Switch) ([]source, error) {
+	var sources []source
+	var errs []error
+	known := map[string]bool{unread: true, headName: m.Config.TieWordEmbeddings}
+	done := map[*cgotorch.Tensor]bool{}
+	for _, n := range nn.State(m) {
+		known[n.Name] = true
+		if done[n.Tensor] {
+			continue
+		}
+		done[n.Tensor] = true
+		names := m.standIns(n.Name)
+		at := slices.IndexFunc(names, func(name string) bool { return w.of[name] != nil })
+		if at < 0 {
+			errs = append(errs, fmt.Errorf("text: %s: tensor %s is missing: %w", w.names(), n.Name, cgotorch.ErrInvalidArgument))
+			continue
+		}
+		s := source{to: n.Tensor, file: w.of[names[at]], name: names[at]}
+		s.info, _ = s.file.Lookup(s.name)
+		if err := s.check(); err != nil {
+			errs = append(errs, err)
+		}
+		sources = append(sources, s)
+	}
+	for _, f := range w.files {
+		for _, t := range f.Tensors() {
+			if !known[t.Name] && !(expertName.MatchString(t.Name) && m.withoutExperts()) {
+				errs = append(errs, fmt.Errorf("text: %s: tensor %s is not the model's: %w", f.Name(), t.Name, cgotorch.ErrInvalidArgument))
+			}
+		}
+	}
+	return sources, few(errs)
+}
+
+func (s source) check() error {
+	switch {
+	case !slices.Equal(s.info.Shape, s.to.Shape()):
+		return fmt.Errorf("text: %s: tensor %s is %s%v, and the model's has the shape %v: %w", s.file.Name(), s.name, s.info.DType, s.info.Shape, s.to.Shape(), cgotorch.ErrInvalidArgument)
+	case dtypes[s.info.DType] == 0:
+		return fmt.Errorf("text: %s: tensor %s is %s, want F32, BF16, F16 or F64: %w", s.file.Name(), s.name, s.info.DType, cgotorch.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// few joins errors, of many the first ones.
+func few(errs []error) error {
+	const most = 8
+	if n := len(errs); n > most {
+		errs = append(errs[:most:most], fmt.Errorf("text: and %d more", n-most))
+	}
+	return errors.Join(errs...)
+}
+
+// withoutExperts reports whether the model was made with NoExperts.
+func (m *Switch) withoutExperts() bool {
+	for _, ff := range m.feedForwards() {
+		if ff.IsSparse() && ff.Sparse.Experts != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Switch) feedForwards() []*FeedForward {
+	var all []*FeedForward
+	for _, b := range m.Encoder.Block {
+		all = append(all, b.FF)
+	}
+	for _, b := range m.Decoder.Block {
+		all = append(all, b.FF)
+	}
+	return all
+}

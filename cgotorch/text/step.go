@@ -1,0 +1,97 @@
+package text
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Start makes a cache ready for new sequences: their first token is the config's decoder_start_token_id, and the cross-attention's keys and values are those
+// of encoded [batch, source, d_model], [Encoder.Forward]'s result. mask [batch, source] is 0 at padding; nil means that there is none.
+// A source shorter than the cache's is padded. It fails with [cgotorch.ErrInvalidArgument] for a longer one, and for another batch.
+func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
+	const where = "Decoder.Start"
+	x = plain(x)
+	wantEncoded(x, where, encoded, mask, int64(c.o.Batch))
+	source := encoded.Shape()[1]
+	if source > int64(c.o.Source) {
+		refuse(x, where, "the encoder's result has %d tokens, and the cache was made for %d", source, c.o.Source)
+	}
+	fill := func(t *cgotorch.Tensor, value cgotorch.Scalar) { x.FillInPlace(t, value).Close() }
+	for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
+		for _, t := range list {
+			fill(t, 0) // a weight of 0 times what was NaN would be NaN
+		}
+	}
+	dtype := c.CrossBias.DType()
+	fill(c.CrossBias, lowest(dtype))
+	write := func(to *cgotorch.Tensor, dim int, from *cgotorch.Tensor) {
+		x.CopyInPlace(x.Narrow(to, dim, 0, int(source)), from)
+	}
+	x.Tidy(func() *cgotorch.Tensor {
+		bias := padding(x, mask, dtype)
+		if bias == nil {
+			bias = x.Zeros(dtype, 1, 1, 1, source)
+		}
+		write(c.CrossBias, 3, bias)
+		return nil
+	})
+	for i, block := range m.Block {
+		x.Tidy(func() *cgotorch.Tensor {
+			keys, values := block.remember(x, encoded)
+			write(c.CrossKeys[i], 2, keys)
+			write(c.CrossValues[i], 2, values)
+			return nil
+		})
+	}
+	fill(c.Tokens, m.config.DecoderStartTokenID)
+	fill(c.Position, 0)
+	x.EachLaunch(func(*cgotorch.Exec) { c.next = 0 })
+}
+
+// Begin begins a step with the cache's Tokens at its Position: it returns their embeddings [batch, 1, d_model], and what Attend adds to the scores,
+// [1, heads, 1, capacity]. It fails with [cgotorch.ErrInvalidArgument], in a captured step at the launch, where the cache is full.
+//
+// A step is Begin, then for each block Attend and the block's FF, then [Switch.Predict], and [Cache.Next] if there is to be another. Its shapes are fixed, and
+// what it reads and writes beside the cache are results of its parts: it can be captured, as a whole or in pieces.
+func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
+	const where = "Decoder.Begin"
+	x = plain(x)
+	x.EachLaunch(func(x *cgotorch.Exec) {
+		if c.next >= c.o.Capacity {
+			x.Fail(where, fmt.Errorf("the cache was made for %d tokens, and all are there: %w", c.o.Capacity, cgotorch.ErrInvalidArgument))
+		}
+	})
+	bias = x.Tidy(func() *cgotorch.Tensor {
+		distances := x.Clamp(x.Sub(c.Position, c.places), 0, nil)
+		biases := positionBias(x, m.biases(), x.Unsqueeze(x.IndexSelect(c.buckets, 0, distances), 0))
+		return x.MaskedFill(biases, x.Gt(c.places, c.Position), lowest(c.CrossBias.DType()))
+	})
+	return m.EmbedTokens.Forward(x, c.Tokens), bias
+}
+
+// Attend runs both attentions of a block, counted from 0, on hidden [batch, 1, d_model], and remembers its keys and values in the cache.
+func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	x = plain(x)
+	b := m.Block[block]
+	return x.Tidy(func() *cgotorch.Tensor {
+		a, normed := b.Attention.SelfAttention, b.Attention.LayerNorm.Forward(x, hidden)
+		indexCopy(x, c.Keys[block], 2, c.Position, a.split(x, a.K.Forward(x, normed)))
+		indexCopy(x, c.Values[block], 2, c.Position, a.split(x, a.V.Forward(x, normed)))
+		attended := x.Add(hidden, a.attend(x, normed, c.Keys[block], c.Values[block], bias))
+		return b.Cross.forward(x, attended, c.CrossKeys[block], c.CrossValues[block], c.CrossBias)
+	})
+}
+
+// Step runs a whole step, with the model's own experts or their Overrides, and returns the logits of what follows the cache's Tokens, [batch, vocab_size].
+func (m *Switch) Step(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor {
+	x = plain(x)
+	return x.Tidy(func() *cgotorch.Tensor {
+		hidden, bias := m.Decoder.Begin(x, c)
+		for i, block := range m.Decoder.Block {
+			hidden = then(hidden, m.Decoder.Attend(x, c, i, hidden, bias))
+			hidden = then(hidden, block.FF.Forward(x, hidden))
+		}
+		return x.Squeeze(m.Predict(x, hidden), 1)
+	})
+}

@@ -1,0 +1,162 @@
+package text_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+)
+
+// The deviations of transformers' _init_weights.
+func TestNewSwitch_Distributions(t *testing.T) {
+	config := tiny()
+	config.VocabSize, config.DModel, config.DKV, config.DFF, config.NumHeads, config.NumExperts = 100, 64, 16, 256, 4, 32
+	config.TieWordEmbeddings, config.RouterBias, config.InitializerFactor = false, true, 2
+	do(t, func(x *cgotorch.Exec) error {
+		if err := cgotorch.Seed(20); err != nil {
+			return err
+		}
+		m := text.NewSwitch(x, config, text.SwitchOptions{})
+		defer nn.Close(m)
+		for _, n := range nn.State(m) {
+			want, mean := 0., 0.
+			switch part := func(s string) bool { return strings.Contains(n.Name, s) }; {
+			case part("layer_norm"):
+				mean = 1
+			case part("classifier.bias"):
+			case part("shared"), part("embed_tokens"), part("lm_head"), part("classifier"):
+				want = 1
+			case part(".q."):
+				want = 1. / 32
+			case part(".mlp.wo."):
+				want = 1. / 16
+			default:
+				want = 1. / 8
+			}
+			deviation := x.Item(x.Sqrt(x.Mean(x.Square(x.SubScalar(n.Tensor, 2*mean))))) / 2
+			if math.Abs(deviation-want) > 0.12*want {
+				t.Errorf("%s: the deviation is %.4f, want %.4f", n.Name, deviation, want)
+			}
+			if n.Tensor.RequiresGrad() {
+				t.Errorf("%s requires a gradient", n.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// In bfloat16 the logits are float32's but for rounding, and nn.To leaves the experts what they are.
+func TestSwitch_BFloat16(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		if err := cgotorch.Seed(20); err != nil {
+			return err
+		}
+		config := tiny()
+		config.NumSparseDecoderLayers, config.NumSparseEncoderLayers, config.InitializerFactor = 0, 0, 0.5
+		config.NumExperts = 1 // routing would make small differences large
+		m, half := text.NewSwitch(x, config, text.SwitchOptions{}), text.NewSwitch(x, config, text.SwitchOptions{DType: cgotorch.BFloat16})
+		defer nn.Close(m)
+		defer nn.Close(half)
+		for i, n := range nn.State(m) {
+			nn.Copy(x, nn.State(half)[i].Tensor, n.Tensor)
+			nn.Copy(x, n.Tensor, nn.State(half)[i].Tensor)
+		}
+		want := forward(x, m)
+		near := func(got []float32) {
+			t.Helper()
+			for i, w := range want {
+				if d := math.Abs(float64(got[i] - w)); !(d < 0.05) {
+					t.Fatalf("logit %d is %v, want %v", i, got[i], w)
+				}
+			}
+		}
+		near(forward(x, half))
+		if c := half.NewCache(x, text.CacheOptions{}); c.Keys[0].DType() != cgotorch.BFloat16 {
+			t.Errorf("the cache is %v, want bfloat16", c.Keys[0])
+		} else {
+			c.Close()
+		}
+		nn.To(x, m, nn.ToOptions{DType: cgotorch.BFloat16})
+		near(forward(x, m))
+		return nil
+	})
+}
+
+// Nothing of a whole pass of few tokens waits, and nothing is left behind by what fails.
+func TestSwitch_Logits_NoWaits(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		m := text.NewSwitch(x, tiny(), text.SwitchOptions{NoGrouped: true})
+		defer nn.Close(m)
+		ids := x.RandInt(cgotorch.Int64, 0, 11, 3, 7)
+		mask := x.Ones(cgotorch.Bool, 3, 7)
+		m.Logits(x.NoWaits(), ids, mask, ids)
+		return nil
+	})
+}
+
+func TestSwitch_Refuses(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		run  func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor)
+		want string
+	}{
+		{"ids of another dtype", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			m.Encode(x, x.To(ids, cgotorch.Int32), nil)
+		}, "int32[2 3]"},
+		{"no ids", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) { m.Encode(x, x.Narrow(ids, 1, 0, 0), nil) }, "at least one"},
+		{"another mask", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) { m.Encode(x, ids, x.Narrow(ids, 1, 0, 2)) }, "mask is int64[2 2]"},
+		{"another batch", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			m.Logits(x, ids, nil, x.Narrow(ids, 0, 0, 1))
+		}, "want [1, source"},
+		{"dense route", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			m.Encoder.Block[0].FF.Route(x, m.Encode(x, ids, nil))
+		}, "the layer is dense"},
+		{"cache of a batch below 0", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			m.NewCache(x, text.CacheOptions{Batch: -1})
+		}, "Batch is -1"},
+		{"cache of another batch", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			c := m.NewCache(x, text.CacheOptions{})
+			x.AtEnd(func() { c.Close() })
+			m.Decoder.Start(x, c, m.Encode(x, ids, nil), nil)
+		}, "want [1, source"},
+		{"cache of a shorter source", func(x *cgotorch.Exec, m *text.Switch, ids *cgotorch.Tensor) {
+			c := m.NewCache(x, text.CacheOptions{Batch: 2, Source: 2})
+			x.AtEnd(func() { c.Close() })
+			m.Decoder.Start(x, c, m.Encode(x, ids, nil), nil)
+		}, "has 3 tokens"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			wantError(t, try(t, func(x *cgotorch.Exec) error {
+				m := text.NewSwitch(x, tiny(), text.SwitchOptions{})
+				x.AtEnd(func() { nn.Close(m) })
+				test.run(x, m, x.Ones(cgotorch.Int64, 2, 3))
+				return nil
+			}), test.want)
+		})
+	}
+}
+
+// LibTorch's grouped product does not take all widths, and after nn.To the experts do not lie one behind another.
+func TestResidentExperts_Forward_OddWidths(t *testing.T) {
+	do(t, func(x *cgotorch.Exec) error {
+		config := tiny()
+		config.DModel, config.DFF = 6, 9
+		m := text.NewSwitch(x, config, text.SwitchOptions{})
+		defer nn.Close(m)
+		experts := m.Encoder.Block[1].FF.Sparse.Experts
+		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64} {
+			nn.To(x, m, nn.ToOptions{DType: dtype})
+			tokens, ids := x.Randn(dtype, 40, 6), x.RandInt(cgotorch.Int64, 0, 3, 40)
+			want := text.Dispatch(x, tokens, cgotorch.ToSlice[int64](x, ids), text.Order(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+				return experts.Expert[expert].Forward(x, rows)
+			})
+			if !x.AllClose(experts.Forward(x, tokens, ids), want, cgotorch.ToleranceOptions{Absolute: cgotorch.Set(1e-5)}) {
+				t.Errorf("%v: resident experts give other results than dispatched ones", dtype)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,190 @@
+package text_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+)
+
+// dispatched runs experts as somebody would who reads on the host which ones are wanted.
+type dispatched struct {
+	expert []*text.Dense
+	seen   *[][]int64 // the ids of each call
+	calls  *int       // of experts
+}
+
+func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	host := cgotorch.ToSlice[int64](x, ids)
+	*m.seen = append(*m.seen, host)
+	return text.Dispatch(x, tokens, host, text.Order(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+		*m.calls++
+		return m.expert[expert].Forward(x, rows)
+	})
+}
+
+// sparseLayers are a model's, in the order in which they run.
+func sparseLayers(m *text.Switch) []*text.Sparse {
+	var all []*text.Sparse
+	for _, b := range m.Encoder.Block {
+		if b.FF.IsSparse() {
+			all = append(all, b.FF.Sparse)
+		}
+	}
+	for _, b := range m.Decoder.Block {
+		if b.FF.IsSparse() {
+			all = append(all, b.FF.Sparse)
+		}
+	}
+	return all
+}
+
+// A model without experts, whose experts another one's run, gives the same bits, and chooses the experts that transformers does.
+func TestSwitch_NoExperts_Dispatch(t *testing.T) {
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			f, config := readCase(t, name)
+			do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				whole, bare := model(t, x, f, config, text.SwitchOptions{}), model(t, x, f, config, text.SwitchOptions{NoExperts: true})
+				for _, n := range nn.State(bare) {
+					if isExpert(n.Name) {
+						t.Errorf("%s is there without experts", n.Name)
+					}
+				}
+				var seen [][]int64
+				calls := 0
+				for i, s := range sparseLayers(bare) {
+					s.Override = dispatched{sparseLayers(whole)[i].Experts.Expert, &seen, &calls}
+				}
+				if err := nn.Check(bare); err != nil {
+					t.Error(err)
+				}
+				for _, r := range f.Runs {
+					seen, calls = nil, 0
+					ids, mask, decoderIDs := r.inputs(x)
+					got := cgotorch.ToSlice[float32](x, bare.Logits(x, ids, mask, decoderIDs))
+					wantNear(t, "dispatched", got, r.Logits, tolerance)
+					if want := cgotorch.ToSlice[float32](x, whole.Logits(x, ids, mask, decoderIDs)); len(r.DecoderIDs[0]) > 4 && !slices.Equal(got, want) {
+						t.Error("dispatched experts give other bits than resident ones")
+					}
+					if fmt.Sprint(seen) != fmt.Sprint(r.Experts) {
+						t.Errorf("experts %v, want %v", seen, r.Experts)
+					}
+					want := 0
+					for _, ids := range r.Experts {
+						slices.Sort(ids)
+						want += len(slices.Compact(ids))
+					}
+					if calls != want {
+						t.Errorf("%d calls of experts, want %d", calls, want)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func TestFeedForward_Forward_NoExperts(t *testing.T) {
+	f, config := readCase(t, "tied")
+	err := try(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		m := model(t, x, f, config, text.SwitchOptions{NoExperts: true})
+		ids, mask, _ := f.Runs[0].inputs(x)
+		m.Encode(x, ids, mask)
+		return nil
+	})
+	wantError(t, err, "made without experts")
+}
+
+// Routed tokens, then combined, are the layer.
+func TestFeedForward_RouteCombine(t *testing.T) {
+	f, config := readCase(t, "tied")
+	do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		m := model(t, x, f, config, text.SwitchOptions{})
+		ff := m.Encoder.Block[1].FF
+		hidden := x.Randn(cgotorch.Float32, 2, 3, int64(config.DModel))
+		quick := x.NoWaits()
+		routed := ff.Route(quick, hidden)
+		out := ff.Sparse.Experts.Forward(quick, routed.States, routed.IDs)
+		combined := ff.Combine(quick, hidden, routed, out)
+		for _, s := range []struct {
+			what string
+			of   *cgotorch.Tensor
+			want string
+		}{{"states", routed.States, "float32[6 32]"}, {"ids", routed.IDs, "int64[6]"}, {"probabilities", routed.Probabilities, "float32[6 1]"}, {"combined", combined, "float32[2 3 32]"}} {
+			if s.of.String() != s.want {
+				t.Errorf("%s are %v, want %s", s.what, s.of, s.want)
+			}
+		}
+		if !x.Equal(combined, ff.Forward(x, hidden)) {
+			t.Error("in pieces the layer gives other bits")
+		}
+		routed.Close()
+		return nil
+	})
+}
+
+// Many tokens to few experts and the other way round, on every way to run them.
+func TestResidentExperts_Forward(t *testing.T) {
+	devices(t, func(t *testing.T, d cgotorch.Device) {
+		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
+			for _, size := range []struct{ tokens, experts int64 }{{1, 3}, {2, 1}, {7, 16}, {40, 16}, {300, 4}, {257, 40}, {300, 1}} {
+				t.Run(fmt.Sprintf("%v/tokens=%d/experts=%d", dtype, size.tokens, size.experts), func(t *testing.T) {
+					do(t, d, func(x *cgotorch.Exec) error {
+						if err := cgotorch.Seed(1); err != nil {
+							return err
+						}
+						config := text.DefaultSwitchConfig()
+						config.VocabSize, config.DModel, config.DFF, config.NumHeads, config.DKV = 8, 16, 24, 2, 8
+						config.NumLayers, config.NumDecoderLayers, config.NumExperts = 2, 2, int(size.experts)
+						config.NumSparseEncoderLayers, config.NumSparseDecoderLayers = 1, 1
+						m := text.NewSwitch(x, config, text.SwitchOptions{DType: dtype})
+						defer nn.Close(m)
+						experts := m.Encoder.Block[1].FF.Sparse.Experts
+						tokens, ids := x.Randn(dtype, size.tokens, 16), x.RandInt(cgotorch.Int64, 0, int(size.experts), size.tokens)
+						x.MulInPlace(ids, x.RandInt(cgotorch.Int64, 0, 2, size.tokens)) // expert 0 has half of them
+						host := cgotorch.ToSlice[int64](x, ids)
+						want := text.Dispatch(x, tokens, host, text.Order(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+							return experts.Expert[expert].Forward(x, rows)
+						})
+						for _, experts.NoGrouped = range []bool{false, true} {
+							got := experts.Forward(x, tokens, ids)
+							if (size.tokens == 1 || size.tokens > 8 && !d.IsCUDA() && !experts.NoGrouped) && !x.Equal(got, want) {
+								t.Error("other bits than dispatched experts give")
+							}
+							apart := x.Item(x.Max(x.Abs(x.Sub(x.To(got, cgotorch.Float64), x.To(want, cgotorch.Float64)))))
+							if limit := map[cgotorch.DType]float64{cgotorch.Float32: 1e-5, cgotorch.BFloat16: 0.1}[dtype]; !(apart <= limit) {
+								t.Errorf("NoGrouped=%v: off by %v, want at most %v", experts.NoGrouped, apart, limit)
+							}
+						}
+						return nil
+					})
+				})
+			}
+		}
+	})
+}
+
+func TestDispatch_Refuses(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		run  func(x *cgotorch.Exec, tokens *cgotorch.Tensor)
+		want string
+	}{
+		{"too few ids", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) { text.Dispatch(x, tokens, []int64{1}, nil, nil) }, "1 ids"},
+		{"no order", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) { text.Dispatch(x, tokens, []int64{1, 0, 1}, nil, nil) }, "no order"},
+		{"another shape", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) {
+			text.Dispatch(x, tokens, []int64{2, 2, 2}, nil, func(int64, *cgotorch.Tensor) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 3, 5) })
+		}, "expert 2"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			wantError(t, try(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+				test.run(x, x.Zeros(cgotorch.Float32, 3, 4))
+				return nil
+			}), test.want)
+		})
+	}
+}

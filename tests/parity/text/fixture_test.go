@@ -1,0 +1,203 @@
+// Package text_test compares the text models with transformers', from the fixtures that make.py writes.
+package text_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
+)
+
+// make.py runs on one thread, and how sums are rounded depends on their number.
+func TestMain(m *testing.M) {
+	cgotorch.CPU.Memory() // counting begins
+	if err := cgotorch.SetThreads(1); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// fixture is what make.py says of one model.
+type fixture struct {
+	Config    json.RawMessage
+	State     []stateEntry
+	Runs      []run
+	Generated struct {
+		Open, Ended [][]int64
+		EOS         int
+	}
+}
+
+// run is one forward pass.
+type run struct {
+	Masked     bool
+	IDs        [][]int64
+	Mask       [][]int64
+	DecoderIDs [][]int64 `json:"decoder_ids"`
+	Logits     []float64
+	Experts    [][]int64 // of each sparse layer
+}
+
+// stateEntry is a line [name, shape, start, scale].
+type stateEntry struct {
+	Name  string
+	Shape []int64
+	Start int // -1 where the tensor is another one's too
+	Scale float64
+}
+
+func (e *stateEntry) UnmarshalJSON(data []byte) error {
+	return json.Unmarshal(data, &[]any{&e.Name, &e.Shape, &e.Start, &e.Scale})
+}
+
+// cases are the fixtures of whole models.
+var cases = []string{"tied", "untied"}
+
+func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
+	t.Helper()
+	var f fixture
+	filetest.JSON(t, filepath.Join("testdata", name+".json"), &f)
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, f.Config, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	config, err := text.ReadSwitchConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, config
+}
+
+// model is a fixture's, with make.py's weights. It is closed with the test.
+func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, o text.SwitchOptions) *text.Switch {
+	t.Helper()
+	m := text.NewSwitch(x, config, o)
+	t.Cleanup(func() {
+		if err := nn.Close(m); err != nil {
+			t.Error(err)
+		}
+	})
+	state := map[string]*cgotorch.Tensor{}
+	for _, n := range nn.State(m) {
+		state[n.Name] = n.Tensor
+	}
+	for _, e := range f.State {
+		if to := state[e.Name]; to != nil && e.Start >= 0 {
+			nn.Copy(x, to, e.tensor(x))
+		}
+	}
+	return m
+}
+
+// tensor is what make.py has set the parameter to.
+func (e stateEntry) tensor(x *cgotorch.Exec) *cgotorch.Tensor {
+	var shift float32
+	if strings.HasSuffix(e.Name, "layer_norm.weight") {
+		shift = 1
+	}
+	n := int64(1)
+	for _, s := range e.Shape {
+		n *= s
+	}
+	numbers := make([]float32, n)
+	for i := range numbers {
+		numbers[i] = float32(float64(uint32((e.Start+i)*2654435761))/(1<<32)-0.5)*float32(e.Scale) + shift
+	}
+	return cgotorch.FromSlice(x, numbers, e.Shape...)
+}
+
+func rows(x *cgotorch.Exec, ids [][]int64) *cgotorch.Tensor {
+	var all []int64
+	for _, row := range ids {
+		all = append(all, row...)
+	}
+	return cgotorch.FromSlice(x, all, int64(len(ids)), int64(len(ids[0])))
+}
+
+// inputs are the ids, the mask or nil, and the decoder's ids of a run.
+func (r run) inputs(x *cgotorch.Exec) (ids, mask, decoderIDs *cgotorch.Tensor) {
+	if r.Masked {
+		mask = rows(x, r.Mask)
+	}
+	return rows(x, r.IDs), mask, rows(x, r.DecoderIDs)
+}
+
+// devices are the CPU and, where there is one, the first CUDA device, which computes in float32 as the CPU does.
+func devices(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
+	t.Run("cpu", func(t *testing.T) { test(t, cgotorch.CPU) })
+	t.Run("cuda", func(t *testing.T) {
+		if n, err := cgotorch.CUDACount(); n == 0 {
+			t.Skipf("no CUDA device: %v", err)
+		}
+		if err := cgotorch.SetTF32(false); err != nil {
+			t.Fatal(err)
+		}
+		test(t, cgotorch.CUDA(0))
+	})
+}
+
+// do runs fn in a Do of the device's default stream. The test fails if it ends with more handles than it began with.
+func do(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec) error) {
+	t.Helper()
+	if err := try(t, d, fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// try is do for a function that may fail.
+func try(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec) error) error {
+	t.Helper()
+	for _, d := range []cgotorch.Device{cgotorch.CPU, d} { // makes the default stream's handle
+		if err := cgotorch.DefaultStream(d).Do(func(*cgotorch.Exec) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leaktest.Check(t, cgotorch.LiveHandles)
+	return cgotorch.DefaultStream(d).Do(fn)
+}
+
+// wantError fails the test unless err is an ErrInvalidArgument that holds every part.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("got error %v, want ErrInvalidArgument", err)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("got error %q, want %q in it", err, part)
+		}
+	}
+}
+
+func isExpert(name string) bool { return strings.Contains(name, ".experts.") }
+
+// wantNear fails the test unless got is want within a part of want's largest magnitude.
+func wantNear(t *testing.T, what string, got []float32, want []float64, tolerance float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
+	}
+	var scale, worst float64
+	for i, w := range want {
+		d := math.Abs(float64(got[i]) - w)
+		if math.IsNaN(d) {
+			t.Fatalf("%s: number %d is %v, want %v", what, i, got[i], w)
+		}
+		scale, worst = max(scale, math.Abs(w)), max(worst, d)
+	}
+	if worst > tolerance*scale {
+		t.Errorf("%s: off by %.3g of the largest magnitude, %v, want at most %v", what, worst/scale, scale, tolerance)
+	}
+}

@@ -1,0 +1,314 @@
+package text_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+)
+
+// started is a cache that is ready to decode what follows the run's ids. It is closed with the test.
+func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.CacheOptions) *text.Cache {
+	t.Helper()
+	ids, mask, _ := r.inputs(x)
+	o.Batch = len(r.IDs)
+	c := m.NewCache(x, o)
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
+	return c
+}
+
+// token writes the decoder's ids of one position into the cache.
+func token(x *cgotorch.Exec, c *text.Cache, r run, position int) {
+	for i, row := range r.DecoderIDs {
+		x.FillInPlace(x.Select(c.Tokens, 0, i), row[position])
+	}
+}
+
+// wantStep compares logits [batch, vocab_size] of one position with the run's.
+func wantStep(t *testing.T, what string, got []float32, r run, position int, tolerance float64) {
+	t.Helper()
+	batch, length := len(r.DecoderIDs), len(r.DecoderIDs[0])
+	vocab := len(r.Logits) / batch / length
+	var want []float64
+	for i := range batch {
+		at := (i*length + position) * vocab
+		want = append(want, r.Logits[at:at+vocab]...)
+	}
+	wantNear(t, fmt.Sprintf("%s, position %d", what, position), got, want, tolerance)
+}
+
+// Step by step, with memory that is larger than needed, the logits are those of the whole pass. The second round finds a cache that
+// was full of what is no number.
+func TestSwitch_Step(t *testing.T) {
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			devices(t, func(t *testing.T, d cgotorch.Device) {
+				f, config := readCase(t, name)
+				do(t, d, func(x *cgotorch.Exec) error {
+					m := model(t, x, f, config, text.SwitchOptions{})
+					for _, r := range []run{f.Runs[0], f.Runs[2]} {
+						for _, o := range []text.CacheOptions{{Capacity: 7, Source: 9}, {Capacity: 20, Source: 33}} {
+							c := started(t, x, m, r, o)
+							for round := range 2 {
+								for i := range r.DecoderIDs[0] {
+									token(x, c, r, i)
+									step := x
+									if round > 0 || !d.IsCUDA() { // where a step's first run allocates, which may wait
+										step = x.NoWaits()
+									}
+									logits := m.Step(step, c)
+									c.Advance(step)
+									wantStep(t, "a step", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
+								}
+								for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
+									for _, left := range list {
+										x.FillInPlace(left, math.NaN())
+									}
+								}
+								ids, mask, _ := r.inputs(x)
+								m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
+							}
+						}
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// The step's pieces are the step.
+func TestDecoder_Pieces(t *testing.T) {
+	f, config := readCase(t, "tied")
+	r := f.Runs[0]
+	do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		m := model(t, x, f, config, text.SwitchOptions{})
+		c, other := started(t, x, m, r, text.CacheOptions{}), started(t, x, m, r, text.CacheOptions{})
+		for i := range r.DecoderIDs[0] {
+			token(x, c, r, i)
+			token(x, other, r, i)
+			hidden, bias := m.Decoder.Begin(x, c)
+			for b, block := range m.Decoder.Block {
+				hidden = m.Decoder.Attend(x, c, b, hidden, bias)
+				if !block.FF.IsSparse() {
+					hidden = block.FF.Forward(x, hidden)
+					continue
+				}
+				routed := block.FF.Route(x, hidden)
+				out := block.FF.Sparse.Experts.Forward(x, routed.States, routed.IDs)
+				hidden = block.FF.Combine(x, hidden, routed, out)
+			}
+			c.Advance(x)
+			logits := x.Squeeze(m.Predict(x, hidden), 1)
+			if !x.Equal(logits, m.Step(x, other)) {
+				t.Error("in pieces the step gives other bits")
+			}
+			other.Advance(x)
+			wantStep(t, "pieces", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
+		}
+		return nil
+	})
+}
+
+// A step that is captured once, with what follows it, is launched for every token.
+func TestSwitch_Step_Captured(t *testing.T) {
+	devices(t, func(t *testing.T, d cgotorch.Device) {
+		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
+			t.Run(dtype.String(), func(t *testing.T) { testCaptured(t, d, dtype) })
+		}
+	})
+}
+
+func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
+	const steps = 5
+	f, config := readCase(t, "tied")
+	r := f.Runs[0]
+	var want [][]byte
+	var m *text.Switch
+	var c *text.Cache
+	var logits *cgotorch.Tensor
+	do(t, d, func(x *cgotorch.Exec) error {
+		m = model(t, x, f, config, text.SwitchOptions{DType: dtype})
+		eager := started(t, x, m, r, text.CacheOptions{})
+		for range steps {
+			out := m.Step(x, eager)
+			want = append(want, cgotorch.ToBytes(x, out))
+			eager.Next(x, out)
+		}
+		c = started(t, x, m, r, text.CacheOptions{})
+		logits = x.Keep(x.Zeros(dtype, int64(len(r.IDs)), int64(config.VocabSize)))
+		return nil
+	})
+	defer logits.Close()
+	stream := cgotorch.DefaultStream(d)
+	// check restarts the cache, which rehearsals have moved on, and compares the logits of steps.
+	check := func(what string, step func() (*cgotorch.Tensor, error)) {
+		t.Helper()
+		err := stream.Do(func(x *cgotorch.Exec) error {
+			ids, mask, _ := r.inputs(x)
+			m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range steps {
+			got, err := step()
+			if err == nil {
+				err = stream.Do(func(x *cgotorch.Exec) error {
+					if !bytes.Equal(cgotorch.ToBytes(x, got), want[i]) {
+						t.Errorf("%s, step %d: other bits than the eager step's", what, i)
+					}
+					return nil
+				})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	graph, err := stream.Capture(func(x *cgotorch.Exec) error {
+		out := m.Step(x, c)
+		x.CopyInPlace(logits, out)
+		c.Next(x, out)
+		return nil
+	}, cgotorch.CaptureOptions{Rehearsal: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer graph.Close()
+	check("a graph", func() (*cgotorch.Tensor, error) { return logits, graph.Launch(stream) })
+
+	captured := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		out := m.Step(x, c)
+		c.Next(x, out)
+		return []*cgotorch.Tensor{out}
+	}, cgotorch.CapturedOptions{Rehearsal: 2})
+	defer captured.Close()
+	check("a Captured", func() (*cgotorch.Tensor, error) {
+		err := stream.Do(func(x *cgotorch.Exec) error {
+			x.CopyInPlace(logits, captured.Run(x)[0])
+			return nil
+		})
+		return logits, err
+	})
+	if s := captured.Stats(); d.IsCUDA() && s.Launches != steps-2 {
+		t.Errorf("%d of %d Runs launched a graph, want all but the rehearsal: %s", s.Launches, steps, s.Why)
+	}
+}
+
+// Also where the host has only launched.
+func TestDecoder_Begin_Full(t *testing.T) {
+	devices(t, func(t *testing.T, d cgotorch.Device) {
+		f, config := readCase(t, "tied")
+		var m *text.Switch
+		var c *text.Cache
+		do(t, d, func(x *cgotorch.Exec) error {
+			m = model(t, x, f, config, text.SwitchOptions{})
+			c = started(t, x, m, f.Runs[0], text.CacheOptions{Capacity: 3})
+			return nil
+		})
+		stream := cgotorch.DefaultStream(d)
+		graph, err := stream.Capture(func(x *cgotorch.Exec) error {
+			c.Next(x, m.Step(x, c))
+			return nil
+		}, cgotorch.CaptureOptions{Rehearsal: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer graph.Close()
+		for range 2 {
+			if err := graph.Launch(stream); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantError(t, graph.Launch(stream), "made for 3 tokens")
+	})
+}
+
+func TestSwitch_Generate(t *testing.T) {
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			devices(t, func(t *testing.T, d cgotorch.Device) {
+				f, config := readCase(t, name)
+				r := f.Runs[0]
+				var ended [][]int64
+				for _, row := range f.Generated.Ended {
+					if at := slices.Index(row, int64(f.Generated.EOS)); at >= 0 {
+						row = row[:at+1]
+					}
+					ended = append(ended, row)
+				}
+				do(t, d, func(x *cgotorch.Exec) error {
+					m := model(t, x, f, config, text.SwitchOptions{})
+					ids, mask, _ := r.inputs(x)
+					generate := func(eos text.TokenIDs, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
+						m.Config.EOSTokenID = eos
+						got, err := m.Generate(context.Background(), x, ids, mask, o)
+						if err != nil {
+							t.Fatal(err)
+						}
+						return got
+					}
+					want := func(what string, got, want [][]int64) {
+						if fmt.Sprint(got) != fmt.Sprint(want) {
+							t.Errorf("%s: got %v, want %v", what, got, want)
+						}
+					}
+					o := text.GenerateOptions{MaxNewTokens: 12}
+					want("open", generate(nil, ids, mask, o), f.Generated.Open)
+					want("ended", generate(text.TokenIDs{f.Generated.EOS}, ids, mask, o), ended)
+					o.Cache = m.NewCache(x, text.CacheOptions{Batch: 2, Capacity: 12, Source: 9})
+					defer o.Cache.Close()
+					for range 2 {
+						want("cache", generate(nil, ids, mask, o), f.Generated.Open)
+					}
+					for i := range r.IDs {
+						got := generate(nil, x.Narrow(ids, 0, i, 1), x.Narrow(mask, 0, i, 1), text.GenerateOptions{MaxNewTokens: 12})
+						want("one", got, f.Generated.Open[i:i+1])
+					}
+					steps := 0
+					o.Step = func(x *cgotorch.Exec, c *text.Cache) *cgotorch.Tensor { steps++; return m.Step(x, c) }
+					first := f.Generated.Open[0][0]
+					generate(text.TokenIDs{int(first), int(f.Generated.Open[1][0])}, ids, mask, o)
+					if steps != 2 {
+						t.Errorf("%d steps for sequences of one token, want 2", steps)
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+func TestSwitch_Generate_Canceled(t *testing.T) {
+	f, config := readCase(t, "tied")
+	cause := errors.New("enough")
+	err := try(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		m := model(t, x, f, config, text.SwitchOptions{})
+		ids, mask, _ := f.Runs[0].inputs(x)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		step := func(x *cgotorch.Exec, c *text.Cache) *cgotorch.Tensor {
+			cancel(cause)
+			return m.Step(x, c)
+		}
+		_, err := m.Generate(ctx, x, ids, mask, text.GenerateOptions{MaxNewTokens: 100, Step: step})
+		return err
+	})
+	if !errors.Is(err, cause) {
+		t.Errorf("got error %v, want %v", err, cause)
+	}
+}
