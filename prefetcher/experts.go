@@ -1,7 +1,6 @@
 package prefetcher
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -14,19 +13,26 @@ import (
 // Experts runs the layers of a mixture of experts whose experts come to the device when tokens are routed to them. The choice of a layer goes
 // to the host by [Routes], and what it names is prefetched as soon as it is there; the stream does not stand for it before the experts run.
 //
-// How early the copies begin is up to when Route is called: just before Run (on demand), or a block earlier, where block i's router chooses for
-// block i+1 (a pre-gated model), or, for a model that is not, as a guess by Predict. It is safe for use by several goroutines, each in a Do of its own.
+// How early the copies begin is up to when Route is called: just before Run (on demand), or a block earlier, where block i chooses for block i+1
+// (a pre-gated model), or, for a model that is not, as a guess by Predict. It is safe for use by several goroutines, each in a Do of its own.
 type Experts[M nn.Module] struct {
 	modules *Modules[M]
 	names   [][]string
 
-	routes, guesses *Routes
-	ended           sync.WaitGroup
+	routes *Routes // of guesses too, whose layers' bits are inverted, so that a guess arrives before what it is a guess of
+	ended  chan struct{}
 
 	mu      sync.Mutex
-	sent    []*Routed // not arrived
-	guessed map[int][]string
+	sent    []*routing         // not arrived
+	open    map[place]*routing // routed and not run
+	guessed map[int][]string   // by layer
 	stats   ExpertsStats
+}
+
+// place is where a choice is made: a layer in a Do.
+type place struct {
+	do    *cgotorch.Stream
+	layer int
 }
 
 // ExpertsStats counts since the [Experts] were made.
@@ -37,9 +43,8 @@ type ExpertsStats struct {
 	Wait    time.Duration // goroutines waited in Run for a choice to arrive
 }
 
-// Routed is a layer's choice on its way to the host; see [Experts.Route].
-type Routed struct {
-	layer int
+// routing is a layer's choice on its way to the host.
+type routing struct {
 	order *cgotorch.Tensor // of the tokens by expert; nil for one token
 	done  chan struct{}    // closed when ids, or err, are there
 
@@ -48,7 +53,6 @@ type Routed struct {
 
 	mu        sync.Mutex
 	abandoned bool // the Do has ended without a Run
-	ran       bool
 }
 
 // NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with [ErrUnknownModule].
@@ -60,35 +64,39 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], erro
 			}
 		}
 	}
-	e := &Experts[M]{modules: m, names: names, routes: NewRoutes(), guesses: NewRoutes(), guessed: map[int][]string{}}
-	e.ended.Add(2)
-	go e.arrive()
-	go e.guess()
+	e := &Experts[M]{modules: m, names: names, routes: NewRoutes(), ended: make(chan struct{}), open: map[place]*routing{}, guessed: map[int][]string{}}
+	go e.receive()
 	return e, nil
 }
 
 // Route begins to bring a layer's choice to the host, ids Int64 [tokens] on x's stream, and has the experts prefetched when it is there. It returns at
-// once; Run, in the same Do, is to follow. It fails with [cgotorch.ErrInvalidArgument] and [ErrClosed].
-func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) *Routed {
-	e.check(x, "Experts.Route", layer, ids)
-	r := &Routed{layer: layer, done: make(chan struct{})}
+// once; Run of the layer, in the same Do, is to follow. It fails with [cgotorch.ErrInvalidArgument], also for a layer whose last choice has not
+// been run, and with [ErrClosed].
+func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	const op = "Experts.Route"
+	e.check(x, op, layer, ids)
+	c := &routing{done: make(chan struct{})}
 	if ids.Numel() > 1 {
-		r.order = nn.ExpertOrder(x, ids)
+		c.order = nn.ExpertOrder(x, ids)
 	}
-	x.AtEnd(func() { e.abandon(r) })
+	at := place{x.DoStream(), layer}
+	x.AtEnd(func() { e.abandon(at, c) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.open[at] != nil {
+		x.Fail(op, fmt.Errorf("prefetcher: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
+	}
 	e.routes.Send(x, layer, ids)
-	e.sent = append(e.sent, r)
+	e.sent = append(e.sent, c)
+	e.open[at] = c
 	e.stats.Routes++
-	return r
 }
 
 // Predict has the experts prefetched that a layer will probably choose, and returns at once. What is guessed wrongly costs its copy and changes no
 // result: the layer's next Route gives its slot up.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.check(x, "Experts.Predict", layer, ids)
-	e.guesses.Send(x, layer, ids)
+	e.routes.Send(x, ^layer, ids)
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -98,31 +106,36 @@ func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch
 	}
 }
 
-// Run runs tokens [tokens, width] through the experts of a choice and returns the results in their order. It waits until the choice has arrived on
-// the host, not for the copies of the experts, for which x's stream stands. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
-// fails with the errors of [Modules.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's.
-func (e *Experts[M]) Run(x *cgotorch.Exec, r *Routed, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+// Run runs tokens [tokens, width] through the experts that the layer has chosen and returns the results in their order. It waits until the choice has arrived
+// on the host, not for the copies of the experts, for which x's stream stands. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
+// fails with the errors of [Modules.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's, and without a Route.
+func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "Experts.Run"
+	at := place{x.DoStream(), layer}
+	e.mu.Lock()
+	c := e.open[at]
+	delete(e.open, at)
+	e.mu.Unlock()
+	if c == nil {
+		x.Fail(op, fmt.Errorf("prefetcher: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
+	}
 	began := time.Now()
-	<-r.done
+	<-c.done
 	waited := time.Since(began)
 	e.mu.Lock()
 	e.stats.Wait += waited
 	e.mu.Unlock()
-	r.mu.Lock()
-	r.ran = true
-	r.mu.Unlock()
-	if r.err != nil {
-		x.Fail(op, r.err)
+	if c.err != nil {
+		x.Fail(op, c.err)
 	}
-	names := e.chosen(r.layer, r.ids)
+	names := e.chosen(layer, c.ids)
 	next := 0
-	return nn.Dispatch(x, tokens, r.ids, r.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+	return nn.Dispatch(x, tokens, c.ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		next++
 		for _, name := range names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))] {
 			e.modules.prefetchNow(name)
 		}
-		u := e.modules.Use(x, e.names[r.layer][expert])
+		u := e.modules.Use(x, e.names[layer][expert])
 		defer u.Release(x)
 		return u.Module.Forward(x, rows)
 	})
@@ -139,7 +152,8 @@ type ExpertLayer[M nn.Module] struct {
 
 // Forward maps tokens [tokens, width] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens]. It waits for the ids to arrive on the host.
 func (l ExpertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
-	return l.experts.Run(x, l.experts.Route(x, l.layer, ids), tokens)
+	l.experts.Route(x, l.layer, ids)
+	return l.experts.Run(x, l.layer, tokens)
 }
 
 // chosen are the names of a choice's experts, each once, in ascending order of their numbers.
@@ -153,64 +167,68 @@ func (e *Experts[M]) chosen(layer int, ids []int64) []string {
 	return names
 }
 
-// arrive receives choices: it prefetches as many experts as there are slots for, and gives up what was guessed and not chosen.
-func (e *Experts[M]) arrive() {
-	defer e.ended.Done()
+// receive takes what arrives on the host.
+func (e *Experts[M]) receive() {
+	defer close(e.ended)
 	for route := range e.routes.C() {
-		e.mu.Lock()
-		r := e.sent[0]
-		e.sent = e.sent[1:]
-		guessed := e.guessed[route.Layer]
-		delete(e.guessed, route.Layer)
-		e.mu.Unlock()
-		r.ids, r.err = route.Experts, route.Err
-		names := e.chosen(route.Layer, route.Experts)
-		for _, id := range route.Experts {
-			if id < 0 || id >= int64(len(e.names[route.Layer])) {
-				r.err = fmt.Errorf("prefetcher: layer %d has %d experts, and a token is routed to number %d: %w", route.Layer, len(e.names[route.Layer]), id, cgotorch.ErrInvalidArgument)
-			}
+		switch {
+		case route.Layer >= 0:
+			e.arrived(route)
+		case route.Err == nil: // Route will say so
+			e.guess(^route.Layer, route.Experts)
 		}
-		right := 0
-		for _, name := range guessed {
-			if slices.Contains(names, name) {
-				right++
-			} else {
-				e.modules.Drop(name)
-			}
-		}
-		e.mu.Lock()
-		e.stats.Right += right
-		e.mu.Unlock()
-		r.mu.Lock()
-		if !r.abandoned {
-			e.prefetch(names)
-		}
-		r.mu.Unlock()
-		close(r.done)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, r := range e.sent { // closed before they arrived
-		r.err = fmt.Errorf("prefetcher: Experts: %w", ErrClosed)
-		close(r.done)
+	for _, c := range e.sent { // closed before they arrived
+		c.err = fmt.Errorf("prefetcher: Experts: %w", ErrClosed)
+		close(c.done)
 	}
 	e.sent = nil
 }
 
-func (e *Experts[M]) guess() {
-	defer e.ended.Done()
-	for route := range e.guesses.C() {
-		if route.Err != nil {
-			continue // Route will say so
+// arrived prefetches as many of a choice's experts as there are slots for, and gives up what was guessed and not chosen.
+func (e *Experts[M]) arrived(route Route) {
+	e.mu.Lock()
+	c := e.sent[0]
+	e.sent = e.sent[1:]
+	guessed := e.guessed[route.Layer]
+	delete(e.guessed, route.Layer)
+	e.mu.Unlock()
+	c.ids, c.err = route.Experts, route.Err
+	for _, id := range route.Experts {
+		if n := len(e.names[route.Layer]); id < 0 || id >= int64(n) {
+			c.err = fmt.Errorf("prefetcher: layer %d has %d experts, and a token is routed to number %d: %w", route.Layer, n, id, cgotorch.ErrInvalidArgument)
 		}
-		names := e.chosen(route.Layer, route.Experts)
-		names = names[:min(len(names), max(1, e.modules.o.Slots))]
-		e.mu.Lock()
-		e.guessed[route.Layer] = append(e.guessed[route.Layer], names...)
-		e.stats.Guesses += len(names)
-		e.mu.Unlock()
+	}
+	names := e.chosen(route.Layer, route.Experts)
+	right := 0
+	for _, name := range guessed {
+		if slices.Contains(names, name) {
+			right++
+		} else {
+			e.modules.Drop(name)
+		}
+	}
+	e.mu.Lock()
+	e.stats.Right += right
+	e.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.abandoned {
 		e.prefetch(names)
 	}
+	close(c.done)
+}
+
+func (e *Experts[M]) guess(layer int, ids []int64) {
+	names := e.chosen(layer, ids)
+	names = names[:min(len(names), max(1, e.modules.o.Slots))]
+	e.mu.Lock()
+	e.guessed[layer] = append(e.guessed[layer], names...)
+	e.stats.Guesses += len(names)
+	e.mu.Unlock()
+	e.prefetch(names)
 }
 
 // prefetch begins the copies of as many of the modules as there are slots.
@@ -221,16 +239,22 @@ func (e *Experts[M]) prefetch(names []string) {
 }
 
 // abandon gives up what was prefetched for a Do that has ended before its Run.
-func (e *Experts[M]) abandon(r *Routed) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ran {
+func (e *Experts[M]) abandon(at place, c *routing) {
+	e.mu.Lock()
+	open := e.open[at] == c
+	if open {
+		delete(e.open, at)
+	}
+	e.mu.Unlock()
+	if !open {
 		return
 	}
-	r.abandoned = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.abandoned = true
 	select {
-	case <-r.done:
-		e.modules.Drop(e.chosen(r.layer, r.ids)...)
+	case <-c.done:
+		e.modules.Drop(e.chosen(at.layer, c.ids)...)
 	default:
 	}
 }
@@ -242,9 +266,9 @@ func (e *Experts[M]) Stats() ExpertsStats {
 	return e.stats
 }
 
-// Close ends the goroutines. A Run that waits fails with [ErrClosed]. The Modules stay open. Closing twice does nothing.
+// Close ends the goroutine. A Run that waits fails with [ErrClosed]. The Modules stay open. Closing twice does nothing.
 func (e *Experts[M]) Close() error {
-	err := errors.Join(e.routes.Close(), e.guesses.Close())
-	e.ended.Wait()
+	err := e.routes.Close()
+	<-e.ended
 	return err
 }

@@ -10,17 +10,22 @@ import (
 
 // ModulesStats counts since the [Modules] were made.
 type ModulesStats struct {
-	Hits, Misses int           // Uses that found the module there or on its way, and those that had to begin the copy
-	Prefetched   int           // copies begun by Prefetch or a policy
-	Unused       int           // copies whose module was not used before it was given up
-	Bytes        int64         // copied to the device
-	Copy         time.Duration // the copying of these bytes took, on the device
-	Stall        time.Duration // streams stood for copies, on the device
-	HostWait     time.Duration // goroutines waited in Prefetch and Use
+	Hits       int           // Uses that found the module there from a Use before
+	Ahead      int           // Uses of a module whose copy had been begun for them
+	Misses     int           // Uses that had to begin the copy
+	Prefetched int           // copies begun by Prefetch or a policy
+	Unused     int           // copies whose module was not used before it was given up
+	Bytes      int64         // copied to the device
+	Copy       time.Duration // the copying of these bytes took, on the device
+	Stall      time.Duration // streams stood for copies, on the device
+	HostWait   time.Duration // goroutines waited in Prefetch and Use
 }
 
-// HitRate is the share of Uses that found their module there or on its way; 0 where there were none.
-func (s ModulesStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Hits+s.Misses)) }
+// Uses are all of them.
+func (s ModulesStats) Uses() int { return s.Hits + s.Ahead + s.Misses }
+
+// HitRate is the share of Uses that needed no copy; 0 where there were none.
+func (s ModulesStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Uses())) }
 
 // Hidden is the share of the copying during which no stream stood for it, from 0 to 1; 0 where there was none.
 func (s ModulesStats) Hidden() float64 {

@@ -58,10 +58,13 @@ func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *cgotorch.Event
 		return nil, false, err
 	}
 	slot := m.at[s]
-	if slot != nil {
-		m.stats.Hits++
-	} else {
+	switch {
+	case slot == nil:
 		m.stats.Misses++
+	case slot.fresh:
+		m.stats.Ahead++
+	default:
+		m.stats.Hits++
 	}
 	for ; slot == nil; slot = m.at[s] {
 		if free := m.victim(true); free != nil {

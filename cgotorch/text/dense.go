@@ -19,3 +19,14 @@ func (m *Dense) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 		return m.WO.Forward(x, x.ReLUInPlace(m.WI.Forward(x, in)))
 	})
 }
+
+// NewExpert makes an expert on x's device whose weights are not set, for whoever puts others in their place. dtype 0 means Float32.
+func NewExpert(x *cgotorch.Exec, c SwitchConfig, dtype cgotorch.DType) *Dense {
+	if dtype == 0 {
+		dtype = cgotorch.Float32
+	}
+	weight := func(out, in int) *nn.Linear {
+		return &nn.Linear{Weight: x.Keep(x.Empty(dtype, int64(out), int64(in)))}
+	}
+	return &Dense{WI: weight(c.DFF, c.DModel), WO: weight(c.DModel, c.DFF)}
+}

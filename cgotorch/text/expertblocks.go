@@ -1,6 +1,9 @@
 package text
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
 
 // gatheredBytes bounds the copies of experts' weights that inBlocks makes at a time.
 const gatheredBytes = 256 << 20
@@ -20,7 +23,7 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 		out := batched(x, wi, wo, x.Unsqueeze(tokens, 1), ids, limit)
 		return x.Squeeze(out, 1)
 	}
-	order := Order(x, ids)
+	order := nn.ExpertOrder(x, ids)
 	sorted := x.IndexSelect(ids, 0, order)
 	numbers := x.Arange(cgotorch.Int64, 0, experts, nil)
 	ends := searchSorted(x, sorted, numbers, false)
@@ -37,7 +40,7 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	of := searchSorted(x, blockEnds, x.Arange(cgotorch.Int64, 0, count, nil), false)
 	of = x.Clamp(of, nil, experts-1) // empty blocks at the end
 	out := batched(x, wi, wo, x.View(laid, count, size, shape[1]), of, limit)
-	return unsort(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
+	return nn.UnsortRows(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
 }
 
 // blocks chooses the size of blocks and how many there may be. Blocks of four times the mean number of tokens keep both the copies of weights and the padding

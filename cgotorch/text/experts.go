@@ -32,7 +32,7 @@ func (m *ResidentExperts) Children() []nn.Child {
 
 // Forward implements [Experts]. Which way it goes depends on the device, the dtype and the number of tokens:
 //
-//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights: the results are those of [Dispatch] to the bit. On the
+//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights: the results are those of [nn.Dispatch] to the bit. On the
 //     CPU so do up to 8 tokens, each by itself, which may differ in the last bits from what is made of several at once.
 //   - More tokens on the CPU run by LibTorch's grouped product, one product for each expert that has some: the results are again Dispatch's to the
 //     bit. [cgotorch.Exec.NoWaits] counts it, since in float32 on CUDA it would wait.
@@ -99,23 +99,11 @@ func groupable(wi *cgotorch.Tensor) bool {
 
 // grouped sorts the tokens by expert and has LibTorch multiply each group by its expert's weights.
 func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
-	order := Order(x, ids)
+	order := nn.ExpertOrder(x, ids)
 	ends := searchSorted(x, x.IndexSelect(ids, 0, order), x.Arange(cgotorch.Int64, 0, wi.Shape()[0], nil), true)
 	product := func(in, weights *cgotorch.Tensor) *cgotorch.Tensor {
 		return call(x, "aten::_grouped_mm", in, x.Transpose(weights, 1, 2), ends)
 	}
 	inner := x.ReLUInPlace(product(x.IndexSelect(tokens, 0, order), wi))
-	return unsort(x, product(inner, wo), order)
-}
-
-// Order returns the stable order of tokens by expert, Int64 [tokens]: which token comes first, second, ….
-func Order(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
-	return plain(x).ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
-}
-
-// unsort puts the rows of sorted back where order took them from.
-func unsort(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
-	out := x.EmptyLike(sorted)
-	indexCopy(x, out, 0, order, sorted)
-	return out
+	return nn.UnsortRows(x, product(inner, wo), order)
 }

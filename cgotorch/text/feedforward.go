@@ -67,8 +67,7 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 	return m.Experts
 }
 
-// Route chooses an expert for each token of hidden [batch, n, d_model] in a sparse layer. The router computes in float32; the probabilities are
-// rounded to the model's dtype before the largest is chosen, the first of equal ones, as in transformers.
+// Route norms hidden [batch, n, d_model] and chooses an expert for each token in a sparse layer, as [Router.Choose] does.
 //
 // No expert is ever too full: transformers 5.17 counts the tokens of an expert along a dimension of size 1, so that none comes to more
 // than one, and its expert_capacity drops no token. The same holds here.
@@ -77,18 +76,27 @@ func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	if !m.IsSparse() {
 		refuse(x, where, "the layer is dense")
 	}
+	r := Routed{States: m.Norm(x, hidden)}
+	r.IDs, r.Probabilities = m.Sparse.Router.Choose(x, r.States)
+	return r
+}
+
+// Norm returns the layer's input: hidden [batch, n, d_model], normed, as [tokens, d_model].
+func (m *FeedForward) Norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	shape := hidden.Shape()
-	width := shape[len(shape)-1]
-	r := Routed{States: x.Tidy(func() *cgotorch.Tensor {
-		return x.Reshape(m.LayerNorm.Forward(x, hidden), -1, width)
-	})}
-	best := x.Tidy(func() *cgotorch.Tensor { return m.Sparse.Router.probabilities(x, r.States) })
+	return x.Tidy(func() *cgotorch.Tensor { return x.Reshape(m.LayerNorm.Forward(x, hidden), -1, shape[len(shape)-1]) })
+}
+
+// Choose returns, for states [tokens, d_model], the likeliest expert of each token, Int64 [tokens], and its probability [tokens, 1]. It computes
+// in float32; the probabilities are rounded to the states' dtype before the largest is chosen, the first of equal ones, as in transformers.
+func (m *Router) Choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
+	x = plain(x)
+	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
+	defer all.Close()
+	probabilities, best := x.MaxDim(all, -1, cgotorch.ReduceOptions{KeepDim: true})
 	defer best.Close()
-	values, ids := x.MaxDim(best, -1, cgotorch.ReduceOptions{KeepDim: true})
-	defer ids.Close()
-	r.Probabilities, r.IDs = values, x.Squeeze(ids, 1)
-	return r
+	return x.Squeeze(best, 1), probabilities
 }
 
 // probabilities maps tokens [tokens, d_model] to [tokens, experts] of the same dtype.

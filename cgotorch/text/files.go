@@ -50,13 +50,3 @@ func WeightFiles(folder string) ([]string, error) {
 	}
 	return slices.Sorted(maps.Keys(shards)), nil
 }
-
-// ExpertTensors returns the names, in files, of the two weights of an expert of a sparse block: [d_ff, d_model] and [d_model, d_ff].
-func ExpertTensors(decoder bool, block, expert int) (wi, wo string) {
-	stack, layer := "encoder", 1
-	if decoder {
-		stack, layer = "decoder", 2
-	}
-	name := fmt.Sprintf("%s.block.%d.layer.%d.mlp.experts.expert_%d.", stack, block, layer, expert)
-	return name + "wi.weight", name + "wo.weight"
-}

@@ -158,7 +158,7 @@ func TestSwitch_Load_Refuses(t *testing.T) {
 				tensors["encoder.block.7.bias"] = stored("encoder.block.7.bias", []int64{1}, make([]byte, 4))
 			}, []string{path, "encoder.block.7.bias", "not the model's"}},
 			{"of more experts", func(tensors map[string]safetensors.Tensor) {
-				other, _ := text.ExpertTensors(true, 1, 3)
+				other := "decoder.block.1.layer.2.mlp.experts.expert_3.wi.weight"
 				tensors[other] = stored(other, []int64{12, 8}, make([]byte, 4*96))
 			}, []string{path, "expert_3", "not the model's"}},
 			{"all missing", func(tensors map[string]safetensors.Tensor) {

@@ -150,7 +150,7 @@ func TestResidentExperts_Forward_OddWidths(t *testing.T) {
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.Float64} {
 			nn.To(x, m, nn.ToOptions{DType: dtype})
 			tokens, ids := x.Randn(dtype, 40, 6), x.RandInt(cgotorch.Int64, 0, 3, 40)
-			want := text.Dispatch(x, tokens, cgotorch.ToSlice[int64](x, ids), text.Order(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+			want := nn.Dispatch(x, tokens, cgotorch.ToSlice[int64](x, ids), nn.ExpertOrder(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 				return experts.Expert[expert].Forward(x, rows)
 			})
 			if !x.AllClose(experts.Forward(x, tokens, ids), want, cgotorch.ToleranceOptions{Absolute: cgotorch.Set(1e-5)}) {

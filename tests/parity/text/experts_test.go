@@ -20,7 +20,7 @@ type dispatched struct {
 func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	host := cgotorch.ToSlice[int64](x, ids)
 	*m.seen = append(*m.seen, host)
-	return text.Dispatch(x, tokens, host, text.Order(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+	return nn.Dispatch(x, tokens, host, nn.ExpertOrder(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		*m.calls++
 		return m.expert[expert].Forward(x, rows)
 	})
@@ -147,7 +147,7 @@ func TestResidentExperts_Forward(t *testing.T) {
 						tokens, ids := x.Randn(dtype, size.tokens, 16), x.RandInt(cgotorch.Int64, 0, int(size.experts), size.tokens)
 						x.MulInPlace(ids, x.RandInt(cgotorch.Int64, 0, 2, size.tokens)) // expert 0 has half of them
 						host := cgotorch.ToSlice[int64](x, ids)
-						want := text.Dispatch(x, tokens, host, text.Order(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+						want := nn.Dispatch(x, tokens, host, nn.ExpertOrder(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 							return experts.Expert[expert].Forward(x, rows)
 						})
 						for _, experts.NoGrouped = range []bool{false, true} {
@@ -174,10 +174,10 @@ func TestDispatch_Refuses(t *testing.T) {
 		run  func(x *cgotorch.Exec, tokens *cgotorch.Tensor)
 		want string
 	}{
-		{"too few ids", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) { text.Dispatch(x, tokens, []int64{1}, nil, nil) }, "1 ids"},
-		{"no order", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) { text.Dispatch(x, tokens, []int64{1, 0, 1}, nil, nil) }, "no order"},
+		{"too few ids", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) { nn.Dispatch(x, tokens, []int64{1}, nil, nil) }, "1 ids"},
+		{"no order", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) { nn.Dispatch(x, tokens, []int64{1, 0, 1}, nil, nil) }, "no order"},
 		{"another shape", func(x *cgotorch.Exec, tokens *cgotorch.Tensor) {
-			text.Dispatch(x, tokens, []int64{2, 2, 2}, nil, func(int64, *cgotorch.Tensor) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 3, 5) })
+			nn.Dispatch(x, tokens, []int64{2, 2, 2}, nil, func(int64, *cgotorch.Tensor) *cgotorch.Tensor { return x.Zeros(cgotorch.Float32, 3, 5) })
 		}, "expert 2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

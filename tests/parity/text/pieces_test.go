@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
@@ -85,7 +86,7 @@ func (s *cutStep) run(stream *cgotorch.Stream) error {
 		}
 		experts := s.m.Decoder.Block[s.sparse[i]].FF.Sparse.Experts.Expert
 		err := stream.Do(func(x *cgotorch.Exec) error {
-			out := text.Dispatch(x, s.routed.States, cgotorch.ToSlice[int64](x, s.routed.IDs), nil, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+			out := nn.Dispatch(x, s.routed.States, cgotorch.ToSlice[int64](x, s.routed.IDs), nil, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 				return experts[expert].Forward(x, rows)
 			})
 			x.CopyInPlace(s.out, out)

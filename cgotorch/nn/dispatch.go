@@ -1,4 +1,4 @@
-package text
+package nn
 
 import (
 	"slices"
@@ -7,14 +7,13 @@ import (
 )
 
 // Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids are the tokens' experts as the host has read them, and order, from
-// [Order], the order of the tokens by expert on the device; nil where there is one token, or one expert for all. fn is called once for each expert
+// [ExpertOrder], the order of the tokens by expert on the device; nil where there is one token, or one expert for all. fn is called once for each expert
 // that has tokens, in ascending order, with these tokens [n, d_model], in the order they had, and returns what the expert makes of them, in
 // the same shape. The result has the tokens' order. It does not wait for the device, unless fn does.
 //
 // With [Dense.Forward] as fn the results are those of resident experts, to the bit where [ResidentExperts.Forward] says so.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
-	const where = "text.Dispatch"
-	x = plain(x)
+	const where = "nn.Dispatch"
 	shape := tokens.Shape()
 	if len(shape) != 2 || shape[0] != int64(len(ids)) || len(ids) == 0 {
 		refuse(x, where, "the tokens are %v, and there are %d ids: want [tokens, d_model] with one for each, and at least one", tokens, len(ids))
@@ -41,8 +40,18 @@ func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgo
 			parts = append(parts, part)
 			at += n
 		}
-		return unsort(x, x.Cat(parts, 0), order)
+		return UnsortRows(x, x.Cat(parts, 0), order)
 	})
+}
+
+// ExpertOrder returns the stable order of tokens by expert, Int64 [tokens]: which token comes first, second, …. ids is Int64 [tokens].
+func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
+}
+
+// UnsortRows puts the rows of sorted, which an index by order has made, back where they were.
+func UnsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
 }
 
 func sameShape(x *cgotorch.Exec, where string, expert int64, out *cgotorch.Tensor, want []int64) {

@@ -1,0 +1,234 @@
+package text
+
+import (
+	"errors"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// RoutedExperts run the experts of sparse layers, counted from 0, that are told beforehand which ones are chosen.
+type RoutedExperts interface {
+	// Route tells which experts a layer's next Run is to run, ids Int64 [tokens] on x's stream.
+	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
+	// Predict tells which experts a layer will probably choose.
+	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
+	// Run maps tokens [tokens, d_model] to the same shape, each by the expert that Route has told.
+	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
+}
+
+// residentExperts are a decoder's own, on the device.
+type residentExperts struct {
+	layers []*ResidentExperts
+	ids    []*cgotorch.Tensor
+}
+
+// ResidentExperts are the decoder's own experts for [Pieces], which need not be told and wait for nothing. It fails with [cgotorch.ErrInvalidArgument] for a
+// model that was made without.
+func (m *Switch) ResidentExperts(x *cgotorch.Exec) RoutedExperts {
+	e := &residentExperts{}
+	for _, block := range m.Decoder.Block {
+		if block.FF.IsSparse() {
+			if block.FF.Sparse.Experts == nil {
+				refuse(x, "Switch.ResidentExperts", "the model was made without experts")
+			}
+			e.layers = append(e.layers, block.FF.Sparse.Experts)
+		}
+	}
+	e.ids = make([]*cgotorch.Tensor, len(e.layers))
+	return e
+}
+
+func (e *residentExperts) Route(_ *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	e.ids[layer] = ids
+}
+
+func (e *residentExperts) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) {}
+
+func (e *residentExperts) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	return e.layers[layer].Forward(x, tokens, e.ids[layer])
+}
+
+// Gating says when a sparse layer of [Pieces] chooses its experts.
+type Gating int
+
+const (
+	// Gated layers choose by what reaches them, as the Switch Transformer does.
+	Gated Gating = iota
+	// Predicted layers do the same, and the router of each is asked beforehand as well, on what reaches the sparse layer before it, for experts that
+	// take time to come. Results are those of Gated.
+	Predicted
+	// PreGated layers choose by what reaches the sparse layer before them; the first one as Gated. This is another model, to be trained so
+	// (Hwang et al., Pre-gated MoE, 2023): results are others.
+	PreGated
+)
+
+// PiecesOptions are the options of [Switch.NewPieces].
+type PiecesOptions struct {
+	Gating Gating
+}
+
+// Pieces is a decoder's step cut at its sparse layers, for experts that run elsewhere: piece i runs from the results of sparse layer i-1's experts to the
+// choice of sparse layer i's, the last one to the logits. What one piece leaves to the next lies at fixed addresses, so that each can be captured.
+type Pieces struct {
+	m      *Switch
+	c      *Cache
+	o      PiecesOptions
+	sparse []int // blocks
+
+	hidden, bias  *cgotorch.Tensor
+	states        *cgotorch.Tensor   // [tokens, d_model], of the layer reached
+	out           *cgotorch.Tensor   // [tokens, d_model], its experts'
+	ids           []*cgotorch.Tensor // Int64 [tokens], by sparse layer
+	probabilities []*cgotorch.Tensor // [tokens, 1]
+	guesses       []*cgotorch.Tensor // Int64 [tokens]
+	logits        *cgotorch.Tensor
+
+	graphs []*cgotorch.Graph
+}
+
+// NewPieces cuts the step of a cache. The caller must Close it, before cache and model. The model may have been made without experts.
+func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, o PiecesOptions) *Pieces {
+	x = plain(x)
+	p := &Pieces{m: m, c: c, o: o}
+	tokens, width, dtype := int64(c.o.Batch), int64(m.Config.DModel), m.DType()
+	p.hidden = x.Zeros(dtype, tokens, 1, width)
+	p.bias = x.Zeros(dtype, 1, int64(m.Config.NumHeads), 1, int64(c.o.Capacity))
+	p.states, p.out = x.Zeros(dtype, tokens, width), x.Zeros(dtype, tokens, width)
+	p.logits = x.Zeros(dtype, tokens, int64(m.Config.VocabSize))
+	for i, block := range m.Decoder.Block {
+		if block.FF.IsSparse() {
+			p.sparse = append(p.sparse, i)
+			p.ids = append(p.ids, x.Zeros(cgotorch.Int64, tokens))
+			p.guesses = append(p.guesses, x.Zeros(cgotorch.Int64, tokens))
+			p.probabilities = append(p.probabilities, x.Zeros(dtype, tokens, 1))
+		}
+	}
+	for _, t := range p.tensors() {
+		x.Keep(t)
+	}
+	return p
+}
+
+func (p *Pieces) tensors() []*cgotorch.Tensor {
+	all := []*cgotorch.Tensor{p.hidden, p.bias, p.states, p.out, p.logits}
+	for _, list := range [][]*cgotorch.Tensor{p.ids, p.probabilities, p.guesses} {
+		all = append(all, list...)
+	}
+	return all
+}
+
+// Layers is the number of sparse layers.
+func (p *Pieces) Layers() int { return len(p.sparse) }
+
+// Capture waits for the device and makes a graph of each piece, which Step then launches. The cache is to be started anew behind it.
+func (p *Pieces) Capture(s *cgotorch.Stream) error {
+	for i := range len(p.sparse) + 1 {
+		g, err := s.Capture(func(x *cgotorch.Exec) error { p.piece(x, i); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
+		if err != nil {
+			return err
+		}
+		p.graphs = append(p.graphs, g)
+	}
+	return nil
+}
+
+// Step runs a whole step, as [Switch.Step] does, with experts for the sparse layers. It returns the logits [batch, vocab_size], which hold until
+// the next step.
+func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
+	x = plain(x)
+	for i := range len(p.sparse) + 1 {
+		if p.graphs != nil {
+			x.Launch(p.graphs[i])
+		} else {
+			p.piece(x, i)
+		}
+		if i < len(p.sparse) {
+			p.tell(x, i, experts)
+			x.Tidy(func() *cgotorch.Tensor {
+				x.CopyInPlace(p.out, experts.Run(x, i, p.states))
+				return nil
+			})
+		}
+	}
+	return x.Alias(p.logits)
+}
+
+// tell tells the experts what piece i has chosen.
+func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
+	if i == 0 || p.o.Gating != PreGated {
+		experts.Route(x, i, p.ids[i])
+	}
+	switch {
+	case i+1 == len(p.sparse):
+	case p.o.Gating == PreGated:
+		experts.Route(x, i+1, p.ids[i+1])
+	case p.o.Gating == Predicted:
+		experts.Predict(x, i+1, p.guesses[i+1])
+	}
+}
+
+// piece enqueues a piece.
+func (p *Pieces) piece(x *cgotorch.Exec, i int) {
+	x = plain(x)
+	x.Tidy(func() *cgotorch.Tensor {
+		blocks := p.m.Decoder.Block
+		hidden, next := (*cgotorch.Tensor)(nil), 0
+		if i == 0 {
+			var bias *cgotorch.Tensor
+			hidden, bias = p.m.Decoder.Begin(x, p.c)
+			x.CopyInPlace(p.bias, bias)
+		} else {
+			next = p.sparse[i-1]
+			hidden = blocks[next].FF.Combine(x, p.hidden, Routed{States: p.states, IDs: p.ids[i-1], Probabilities: p.probabilities[i-1]}, p.out)
+			next++
+		}
+		for ; next < len(blocks); next++ {
+			hidden = then(hidden, p.m.Decoder.Attend(x, p.c, next, hidden, p.bias))
+			if ff := blocks[next].FF; ff.IsSparse() {
+				p.reach(x, i, ff, hidden)
+				return nil
+			}
+			hidden = then(hidden, blocks[next].FF.Forward(x, hidden))
+		}
+		x.CopyInPlace(p.logits, x.Squeeze(p.m.Predict(x, hidden), 1))
+		return nil
+	})
+}
+
+// reach writes what sparse layer i is reached by, and its choice and that of the next, as far as they are made here.
+func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
+	states := ff.Norm(x, hidden)
+	x.CopyInPlace(p.hidden, hidden)
+	x.CopyInPlace(p.states, states)
+	choose := func(layer int, router *Router) {
+		ids, probabilities := router.Choose(x, states)
+		x.CopyInPlace(p.ids[layer], ids)
+		x.CopyInPlace(p.probabilities[layer], probabilities)
+	}
+	if i == 0 || p.o.Gating != PreGated {
+		choose(i, ff.Sparse.Router)
+	}
+	if i+1 == len(p.sparse) {
+		return
+	}
+	next := p.m.Decoder.Block[p.sparse[i+1]].FF
+	switch p.o.Gating {
+	case PreGated:
+		choose(i+1, next.Sparse.Router)
+	case Predicted:
+		ids, _ := next.Sparse.Router.Choose(x, next.Norm(x, hidden))
+		x.CopyInPlace(p.guesses[i+1], ids)
+	}
+}
+
+// Close frees the graphs and what lies between the pieces. Closing twice does nothing.
+func (p *Pieces) Close() error {
+	var errs []error
+	for _, g := range p.graphs {
+		errs = append(errs, g.Close())
+	}
+	for _, t := range p.tensors() {
+		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}
