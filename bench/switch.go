@@ -1,0 +1,372 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// switchShape is that of Switch-base-128's decoder, of which switch.py has the same.
+type switchShape struct {
+	config text.SwitchConfig
+	dtype  cgotorch.DType
+	source int // tokens of the encoder's result
+	length int // of the cache
+	tokens int // that count, of a sequence
+	warmUp int // before them
+}
+
+func (c *config) switchShape(dtype cgotorch.DType) switchShape {
+	config := text.SwitchBase128()
+	config.NumLayers, config.NumSparseEncoderLayers, config.TieWordEmbeddings = 1, 1, false // the encoder is not run
+	s := switchShape{config: config, dtype: dtype, source: 64, length: 128, tokens: 32, warmUp: 8}
+	if c.brief {
+		s.config.DModel, s.config.DFF, s.config.NumHeads, s.config.NumExperts, s.config.VocabSize, s.tokens, s.warmUp = 64, 128, 1, 8, 100, 4, 2
+	}
+	return s
+}
+
+func (s switchShape) expertBytes() int64 {
+	return 2 * int64(s.config.DModel) * int64(s.config.DFF) * int64(s.dtype.Size())
+}
+
+// expertStore has random experts, all different: each is a piece of one noise that begins elsewhere.
+func (s switchShape) expertStore() (*prefetcher.Store, error) {
+	d, f := int64(s.config.DModel), int64(s.config.DFF)
+	tensors := []prefetcher.TensorSpec{{Name: "wi.weight", DType: s.dtype, Shape: []int64{f, d}}, {Name: "wo.weight", DType: s.dtype, Shape: []int64{d, f}}}
+	var specs []prefetcher.ModuleSpec
+	for _, name := range slices.Concat(s.config.ExpertNames(true)...) {
+		specs = append(specs, prefetcher.ModuleSpec{Name: name, Tensors: tensors})
+	}
+	store, err := prefetcher.NewStore(specs)
+	if err != nil {
+		return nil, err
+	}
+	const step = 257
+	size := int(s.dtype.Size())
+	noise := map[string][]byte{
+		"wi.weight": s.noise(int(d*f)+step*len(specs), 1/math.Sqrt(float64(d))),
+		"wo.weight": s.noise(int(d*f)+step*len(specs), 1/math.Sqrt(float64(f))),
+	}
+	var all sync.WaitGroup
+	for worker := range runtime.NumCPU() {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for i := worker; i < len(specs); i += runtime.NumCPU() {
+				for name, from := range noise {
+					to, _ := store.Bytes(specs[i].Name, name) // they are there
+					copy(to, from[i*step*size:])
+				}
+			}
+		}()
+	}
+	all.Wait()
+	return store, nil
+}
+
+// noise is n numbers of the dtype.
+func (s switchShape) noise(n int, deviation float64) []byte {
+	r := rand.New(rand.NewPCG(1, uint64(n)))
+	data := make([]byte, n*s.dtype.Size())
+	for i := range n {
+		v := float32(r.NormFloat64() * deviation)
+		if s.dtype == cgotorch.BFloat16 {
+			*(*cgotorch.BFloat16Bits)(unsafe.Pointer(&data[2*i])) = cgotorch.ToBFloat16(v)
+		} else {
+			*(*float32)(unsafe.Pointer(&data[4*i])) = v
+		}
+	}
+	return data
+}
+
+// switchFigures are those of one sequence, under the names that switch.py has for them.
+type switchFigures struct {
+	Milliseconds float64 // of a token
+	Block        float64 `json:"block_median_milliseconds"` // of a sparse layer's experts, with what they wait for
+	Bytes        int64
+	HitRate      float64 `json:"hit_rate"`
+	PeakBytes    int64   `json:"peak_bytes"`
+	IDs          []int64 `json:"ids"`
+	Driven       string
+}
+
+func (d *decoding) run() (f switchFigures, stats prefetcher.ModulesStats, err error) {
+	before := prefetcher.ModulesStats{}
+	var began time.Time
+	if err = d.device.ResetPeakMemory(); err != nil {
+		return f, stats, err
+	}
+	f.IDs, err = d.generate(d.runs, func() error {
+		if d.modules != nil {
+			before = d.modules.Stats()
+		}
+		err := d.device.Synchronize()
+		began = time.Now()
+		return err
+	})
+	f.Milliseconds = 1e3 * time.Since(began).Seconds() / float64(d.shape.tokens)
+	if err != nil {
+		return f, stats, err
+	}
+	if d.modules != nil {
+		stats = since(d.modules.Stats(), before)
+		f.Bytes, f.HitRate = stats.Bytes, stats.HitRate()
+	}
+	memory, err := d.device.Memory()
+	if err != nil {
+		return f, stats, err
+	}
+	f.PeakBytes = memory.PeakAllocated - d.base
+	_, err = d.generate(d.blocks, func() error { d.blocks.reset(); return nil })
+	if err == nil {
+		f.Block, err = d.blocks.median()
+	}
+	return f, stats, err
+}
+
+// since is what was counted from one moment to another.
+func since(now, before prefetcher.ModulesStats) prefetcher.ModulesStats {
+	now.Hits -= before.Hits
+	now.Ahead -= before.Ahead
+	now.Misses -= before.Misses
+	now.Prefetched -= before.Prefetched
+	now.Unused -= before.Unused
+	now.Bytes -= before.Bytes
+	now.Copy -= before.Copy
+	now.Stall -= before.Stall
+	now.HostWait -= before.HostWait
+	return now
+}
+
+// blockTimes measures each Run on the device.
+type blockTimes struct {
+	text.RoutedExperts
+	marks []*cgotorch.Event
+}
+
+func (b *blockTimes) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	b.marks = append(b.marks, x.RecordTiming())
+	out := b.RoutedExperts.Run(x, layer, tokens)
+	b.marks = append(b.marks, x.RecordTiming())
+	return out
+}
+
+func (b *blockTimes) reset() {
+	for _, e := range b.marks {
+		e.Close()
+	}
+	b.marks = nil
+}
+
+func (b *blockTimes) median() (float64, error) {
+	defer b.reset()
+	var times sample
+	for i := 0; i+1 < len(b.marks); i += 2 {
+		ms, err := b.marks[i+1].Elapsed(b.marks[i])
+		if err != nil {
+			return 0, err
+		}
+		times = append(times, ms)
+	}
+	return times.median(), nil
+}
+
+// copies is the milliseconds of a token's copies alone, one after another.
+func (s switchShape) copies(c *config, store *prefetcher.Store) (float64, error) {
+	build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
+		return text.NewExpert(x, s.config, s.dtype), nil
+	}
+	m, err := prefetcher.NewModules(store, c.device, build, prefetcher.ModulesOptions{})
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	names := s.config.ExpertNames(true)
+	token := 0
+	copy := func() error {
+		for layer, experts := range names {
+			name := experts[(token*37+layer*11)%len(experts)]
+			if err := m.Prefetch(context.Background(), name); err != nil {
+				return err
+			}
+			m.Drop(name)
+		}
+		token++
+		return nil
+	}
+	if _, err := c.secondsEach(s.warmUp, copy); err != nil {
+		return 0, err
+	}
+	seconds, err := c.secondsEach(s.tokens, copy)
+	return 1e3 * seconds, err
+}
+
+// switchResult is what rounds of a mode have measured.
+type switchResult struct {
+	each, block sample
+	last        switchFigures
+	stats       prefetcher.ModulesStats
+}
+
+func (r *switchResult) add(f switchFigures, stats prefetcher.ModulesStats) {
+	r.each, r.block, r.last, r.stats = append(r.each, f.Milliseconds), append(r.block, f.Block), f, stats
+}
+
+func (r *switchResult) String() string {
+	return fmt.Sprintf("%.3f ms a token, a sparse block %.3f ms, %.1f MB copied a sequence, hit rate %.3f, peak %.0f MB", r.each.median(), r.block.median(),
+		float64(r.last.Bytes)/1e6, r.last.HitRate, float64(r.last.PeakBytes)/1e6)
+}
+
+// benchSwitch generates tokens with a decoder of Switch-base-128's shape in each way of having its experts, and in PyTorch the usual ways.
+func benchSwitch(name string, dtype cgotorch.DType) func(c *config, emit func(row)) error {
+	return func(c *config, emit func(row)) error {
+		b := &switchBench{c: c, shape: c.switchShape(dtype), name: "modules/switch/" + name, emit: emit}
+		return b.run()
+	}
+}
+
+type switchBench struct {
+	c     *config
+	shape switchShape
+	name  string
+	emit  func(row)
+	note  string
+	ids   map[bool][]int64 // by whether it is pre-gated
+	ours  map[string]*switchResult
+	peers map[string]*switchResult
+	copy  float64
+}
+
+func (b *switchBench) run() error {
+	s := switches{}
+	p, err := b.c.startPeer("modules.py", s)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	store, err := b.shape.expertStore()
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	b.note = fmt.Sprintf("%d layers, %d of them sparse, %d experts of %d bytes, %v, batch 1, %d tokens behind %d; %s; %v; %s", b.shape.config.NumDecoderLayers,
+		len(b.shape.config.ExpertNames(true)), b.shape.config.NumExperts, b.shape.expertBytes(), b.shape.dtype, b.shape.tokens, b.shape.warmUp, b.c.settings(), s, p.versions)
+	if b.copy, err = b.shape.copies(b.c, store); err != nil {
+		return err
+	}
+	b.ids, b.ours, b.peers = map[bool][]int64{}, map[string]*switchResult{}, map[string]*switchResult{}
+	for _, captured := range []bool{false, true} {
+		suffix := map[bool]string{false: "/eager", true: "/captured"}[captured]
+		for _, mode := range []switchMode{
+			{name: "resident", policy: prefetcher.Resident},
+			{name: "resident-on-device", onDevice: true},
+			{name: "pre-gated-resident", gating: text.PreGated, onDevice: true},
+			{name: "on-demand", policy: prefetcher.OnDemand},
+			{name: "predicted", gating: text.Predicted, policy: prefetcher.LRU, slots: 12},
+			{name: "lru", policy: prefetcher.LRU, slots: 8 * 6},
+			{name: "lfu", policy: prefetcher.LFU, slots: 8 * 6},
+			{name: "pre-gated", gating: text.PreGated, policy: prefetcher.OnDemand, slots: 3},
+		} {
+			mode.captured = captured
+			mode.name += suffix
+			if err := b.measure(store, mode); err != nil {
+				return fmt.Errorf("%s: %w", mode.name, err)
+			}
+		}
+	}
+	if err := b.askPeers(p); err != nil {
+		return err
+	}
+	b.report()
+	return nil
+}
+
+func (b *switchBench) measure(store *prefetcher.Store, mode switchMode) error {
+	d, err := b.shape.newDecoding(b.c, store, mode)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	r := &switchResult{}
+	for round := range b.c.roundsOr(5) + 1 {
+		f, stats, err := d.run()
+		if err != nil {
+			return err
+		}
+		if want := b.ids[mode.gating == text.PreGated]; want != nil && !slices.Equal(want, f.IDs) {
+			return fmt.Errorf("other tokens than in the modes before: %v, not %v", f.IDs, want)
+		}
+		b.ids[mode.gating == text.PreGated] = f.IDs
+		if round > 0 {
+			r.add(f, stats)
+		}
+	}
+	b.ours[mode.name] = r
+	b.c.tell(mode.name + ": " + r.String())
+	return nil
+}
+
+func (b *switchBench) askPeers(p *peer) error {
+	c := b.shape.config
+	sizes := []any{"device", b.c.device.String(), "tokens", b.shape.tokens, "warm_up", b.shape.warmUp, "layers", c.NumDecoderLayers, "d_model", c.DModel, "d_kv", c.DKV, "heads", c.NumHeads,
+		"d_ff", c.DFF, "experts", c.NumExperts, "vocab", c.VocabSize, "source", b.shape.source, "length", b.shape.length, "dtype", strings.ToLower(b.shape.dtype.String())}
+	for _, way := range []struct {
+		name string
+		ask  []any
+	}{
+		{"resident", []any{"mode", "resident"}}, {"resident_select", []any{"mode", "resident_select"}}, {"compute", []any{"mode", "compute"}},
+		{"on_demand", []any{"mode", "on_demand"}}, {"side_stream", []any{"mode", "side_stream"}},
+		{"lru", []any{"mode", "lru", "slots", 8}}, {"accelerate", []any{"mode", "accelerate"}},
+	} {
+		r := &switchResult{}
+		for round := range b.c.roundsOr(5) + 1 {
+			var f switchFigures
+			if err := p.do(&f, "switch", slices.Concat(way.ask, sizes)...); err != nil {
+				return err
+			}
+			if round > 0 {
+				r.add(f, prefetcher.ModulesStats{})
+			}
+		}
+		b.peers[way.name] = r
+		b.c.tell("PyTorch " + way.name + ": " + r.String())
+	}
+	return nil
+}
+
+// report compares the ways with each other and with PyTorch's.
+func (b *switchBench) report() {
+	tokens := func(name, peer string) {
+		ours, theirs := b.ours[name], b.peers[peer]
+		b.emit(against(b.name+"/"+name, 1e3/ours.each.median(), "tokens/s", "PyTorch, "+peer, 1e3/theirs.each.median(), higher,
+			fmt.Sprintf("%v; hidden %.3f, stall %v of %v copying, %+v; PyTorch: %v; %v; %s", ours, ours.stats.Hidden(), ours.stats.Stall, ours.stats.Copy, ours.stats, theirs, ours.each, b.note)))
+	}
+	for _, how := range []string{"/eager", "/captured"} {
+		tokens("resident"+how, "resident")
+		tokens("resident-on-device"+how, "resident_select")
+		tokens("pre-gated-resident"+how, "compute")
+		tokens("on-demand"+how, "on_demand")
+		tokens("on-demand"+how, "accelerate")
+		tokens("lru"+how, "lru")
+		tokens("lfu"+how, "lru")
+		tokens("predicted"+how, "on_demand")
+		tokens("pre-gated"+how, "side_stream")
+		compute, pregated, demand := b.ours["pre-gated-resident"+how].each.median(), b.ours["pre-gated"+how].each.median(), b.ours["on-demand"+how].each.median()
+		note := fmt.Sprintf("ms a token: compute (pre-gated, resident) %.3f, copies alone %.3f, pre-gated %.3f, on demand %.3f; %s", compute, b.copy, pregated, demand, b.note)
+		b.emit(against(b.name+"/bound"+how, pregated, "ms", "the larger of compute and copy", max(compute, b.copy), lower, note))
+		b.emit(against(b.name+"/gain"+how, demand/pregated, "times as fast as on demand", "(copy + compute)/max", (b.copy+compute)/max(compute, b.copy), higher, note))
+		b.emit(against(b.name+"/memory"+how, float64(b.ours["pre-gated"+how].last.PeakBytes)/1e6, "MB", "resident", float64(b.ours["resident"+how].last.PeakBytes)/1e6, lower, note))
+	}
+}
