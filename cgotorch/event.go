@@ -121,6 +121,23 @@ func SynchronizeFor[T Element](e *Event, memory []T) error {
 	return nil
 }
 
+// QueryFor is [Event.Query] for the sake of one piece of memory, as [SynchronizeFor] is Synchronize.
+func QueryFor[T Element](e *Event, memory []T) (bool, error) {
+	h, err := e.lock("QueryFor")
+	if err != nil {
+		return false, err
+	}
+	defer e.mu.RUnlock()
+	var done C.int32_t
+	if err := check("QueryFor", C.ct_event_done(h, &done)); err != nil || done == 0 {
+		return false, err
+	}
+	if checking.Load() {
+		C.ct_check_over(unsafe.Pointer(unsafe.SliceData(memory)), C.int64_t(len(memory)*int(unsafe.Sizeof(*new(T)))), h)
+	}
+	return true, nil
+}
+
 // Done returns a channel that is closed when the event is done, or its device lost: [Event.Query] says which. It does not wait, and
 // however many goroutines wait for however many channels, none holds an OS thread; they learn of it within some 20 us. It is the
 // same channel at each call, stays good after Close, and is closed already for an event that was closed before.

@@ -100,11 +100,16 @@ ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) noexce
 }
 
 ct_status* ct_event_query(const ct_event* event, int32_t* done) noexcept {
+  ct_status* failed = ct_event_done(event, done);
+  if (failed != nullptr || *done == 0) return failed;
+  return ct::guarded(event->device, [&] { ct::checker::host_waited_for(event->known); });
+}
+
+ct_status* ct_event_done(const ct_event* event, int32_t* done) noexcept {
   if (event == nullptr) return ct::guarded([&] { ct::deref(event, "event"); });
   return ct::guarded(event->device, [&] {
     ct::require(event->device);
     *done = event->native == nullptr || ct::cuda().query_event(event->native);
-    if (*done != 0) ct::checker::host_waited_for(event->known);
   });
 }
 

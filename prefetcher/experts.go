@@ -19,14 +19,19 @@ type Experts[M nn.Module] struct {
 	modules *Modules[M]
 	names   [][]string
 
-	routes *Routes // of guesses too, whose layers' bits are inverted, so that a guess arrives before what it is a guess of
-	ended  chan struct{}
+	routes *routes
 
 	mu      sync.Mutex
-	sent    []*routing         // not arrived
 	open    map[place]*routing // routed and not run
 	guessed map[int][]string   // by layer
+	turns   map[int]*turns     // by layer
 	stats   ExpertsStats
+}
+
+// turns counts a layer's choices.
+type turns struct {
+	routed  int // sent
+	arrived int // those before this one are on the host
 }
 
 // place is where a choice is made: a layer in a Do.
@@ -43,16 +48,20 @@ type ExpertsStats struct {
 	Wait    time.Duration // goroutines waited in Run for a choice to arrive
 }
 
-// routing is a layer's choice on its way to the host.
+// routing is a layer's choice on its way to the host, or a guess at one.
 type routing struct {
+	layer int
+	guess bool
+	turn  int              // of the layer's choices, which one this is or is a guess at, from 0
 	order *cgotorch.Tensor // of the tokens by expert; nil for one token
-	done  chan struct{}    // closed when ids, or err, are there
+	sent  *sending
 
-	ids []int64
-	err error
+	once sync.Once // for what is to be done when it has arrived
+	err  error
 
 	mu        sync.Mutex
 	abandoned bool // the Do has ended without a Run
+	acted     bool // experts have been prefetched
 }
 
 // NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with [ErrUnknownModule].
@@ -64,8 +73,15 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], erro
 			}
 		}
 	}
-	e := &Experts[M]{modules: m, names: names, routes: NewRoutes(), ended: make(chan struct{}), open: map[place]*routing{}, guessed: map[int][]string{}}
-	go e.receive()
+	e := &Experts[M]{modules: m, names: names, open: map[place]*routing{}, guessed: map[int][]string{}, turns: map[int]*turns{}}
+	for layer := range names {
+		e.turns[layer] = &turns{}
+	}
+	var err error
+	e.routes, err = newRoutes(m.device, RoutesOptions{}, e.arrived)
+	if err != nil {
+		return nil, err
+	}
 	return e, nil
 }
 
@@ -75,7 +91,7 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], erro
 func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Route"
 	e.check(x, op, layer, ids)
-	c := &routing{done: make(chan struct{})}
+	c := &routing{layer: layer}
 	if ids.Numel() > 1 {
 		c.order = nn.ExpertOrder(x, ids)
 	}
@@ -86,8 +102,9 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	if e.open[at] != nil {
 		x.Fail(op, fmt.Errorf("prefetcher: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
 	}
-	e.routes.Send(x, layer, ids)
-	e.sent = append(e.sent, c)
+	c.turn = e.turns[layer].routed
+	c.sent = e.routes.send(x, layer, ids, c)
+	e.turns[layer].routed++
 	e.open[at] = c
 	e.stats.Routes++
 }
@@ -96,7 +113,9 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 // result: the layer's next Route gives its slot up.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.check(x, "Experts.Predict", layer, ids)
-	e.routes.Send(x, ^layer, ids)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.routes.send(x, layer, ids, &routing{layer: layer, guess: true, turn: e.turns[layer].routed})
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -120,17 +139,19 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 		x.Fail(op, fmt.Errorf("prefetcher: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	began := time.Now()
-	<-c.done
+	c.sent.wait(false)
 	waited := time.Since(began)
 	e.mu.Lock()
 	e.stats.Wait += waited
 	e.mu.Unlock()
+	e.arrived(c.sent)
 	if c.err != nil {
 		x.Fail(op, c.err)
 	}
-	names := e.chosen(layer, c.ids)
+	ids := c.sent.route.Experts
+	names := e.chosen(layer, ids)
 	next := 0
-	return nn.Dispatch(x, tokens, c.ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+	return nn.Dispatch(x, tokens, ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		next++
 		for _, name := range names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))] {
 			e.modules.prefetchNow(name)
@@ -167,68 +188,66 @@ func (e *Experts[M]) chosen(layer int, ids []int64) []string {
 	return names
 }
 
-// receive takes what arrives on the host.
-func (e *Experts[M]) receive() {
-	defer close(e.ended)
-	for route := range e.routes.C() {
+// arrived does, once, what is to be done when a choice or a guess is on the host, on whatever goroutine sees it first.
+func (e *Experts[M]) arrived(s *sending) {
+	c := s.tag.(*routing)
+	c.once.Do(func() {
 		switch {
-		case route.Layer >= 0:
-			e.arrived(route)
-		case route.Err == nil: // Route will say so
-			e.guess(^route.Layer, route.Experts)
+		case !c.guess:
+			e.choose(c, s.route)
+		case s.route.Err == nil: // a choice will say so
+			e.guess(c, s.route.Experts)
 		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, c := range e.sent { // closed before they arrived
-		c.err = fmt.Errorf("prefetcher: Experts: %w", ErrClosed)
-		close(c.done)
-	}
-	e.sent = nil
+	})
 }
 
-// arrived prefetches as many of a choice's experts as there are slots for, and gives up what was guessed and not chosen.
-func (e *Experts[M]) arrived(route Route) {
-	e.mu.Lock()
-	c := e.sent[0]
-	e.sent = e.sent[1:]
-	guessed := e.guessed[route.Layer]
-	delete(e.guessed, route.Layer)
-	e.mu.Unlock()
-	c.ids, c.err = route.Experts, route.Err
+// choose prefetches as many of a choice's experts as there are slots for, and gives up what was guessed and not chosen.
+func (e *Experts[M]) choose(c *routing, route Route) {
+	c.err = route.Err
 	for _, id := range route.Experts {
-		if n := len(e.names[route.Layer]); id < 0 || id >= int64(n) {
-			c.err = fmt.Errorf("prefetcher: layer %d has %d experts, and a token is routed to number %d: %w", route.Layer, n, id, cgotorch.ErrInvalidArgument)
+		if n := len(e.names[c.layer]); id < 0 || id >= int64(n) {
+			c.err = fmt.Errorf("prefetcher: layer %d has %d experts, and a token is routed to number %d: %w", c.layer, n, id, cgotorch.ErrInvalidArgument)
 		}
 	}
-	names := e.chosen(route.Layer, route.Experts)
-	right := 0
+	names := e.chosen(c.layer, route.Experts)
+	e.mu.Lock()
+	e.turns[c.layer].arrived = max(e.turns[c.layer].arrived, c.turn+1)
+	guessed := e.guessed[c.layer]
+	delete(e.guessed, c.layer)
+	var wrong []string
 	for _, name := range guessed {
 		if slices.Contains(names, name) {
-			right++
+			e.stats.Right++
 		} else {
-			e.modules.Drop(name)
+			wrong = append(wrong, name)
 		}
 	}
-	e.mu.Lock()
-	e.stats.Right += right
 	e.mu.Unlock()
+	if len(wrong) > 0 {
+		e.modules.Drop(wrong...)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.abandoned {
 		e.prefetch(names)
+		c.acted = true
 	}
-	close(c.done)
 }
 
-func (e *Experts[M]) guess(layer int, ids []int64) {
-	names := e.chosen(layer, ids)
+// guess prefetches, unless what it is a guess at is here already.
+func (e *Experts[M]) guess(c *routing, ids []int64) {
+	names := e.chosen(c.layer, ids)
 	names = names[:min(len(names), max(1, e.modules.o.Slots))]
 	e.mu.Lock()
-	e.guessed[layer] = append(e.guessed[layer], names...)
+	late := e.turns[c.layer].arrived > c.turn
 	e.stats.Guesses += len(names)
+	if !late {
+		e.guessed[c.layer] = append(e.guessed[c.layer], names...)
+	}
 	e.mu.Unlock()
-	e.prefetch(names)
+	if !late {
+		e.prefetch(names)
+	}
 }
 
 // prefetch begins the copies of as many of the modules as there are slots.
@@ -252,10 +271,8 @@ func (e *Experts[M]) abandon(at place, c *routing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandoned = true
-	select {
-	case <-c.done:
-		e.modules.Drop(e.chosen(at.layer, c.ids)...)
-	default:
+	if c.acted {
+		e.modules.Drop(e.chosen(at.layer, c.sent.route.Experts)...)
 	}
 }
 
@@ -266,9 +283,10 @@ func (e *Experts[M]) Stats() ExpertsStats {
 	return e.stats
 }
 
-// Close ends the goroutine. A Run that waits fails with [ErrClosed]. The Modules stay open. Closing twice does nothing.
+// Close ends the goroutine, when what is on its way has arrived. No Do may be between a Route and its Run. The Modules stay open. Closing twice does nothing.
 func (e *Experts[M]) Close() error {
-	err := e.routes.Close()
-	<-e.ended
-	return err
+	if !e.routes.close() {
+		return nil
+	}
+	return e.routes.free()
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -267,7 +268,10 @@ func TestExperts_Refused(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
-		r := NewRoutes()
+		r, err := NewRoutes(d, RoutesOptions{Tokens: 8, Poll: time.Microsecond})
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer r.Close()
 		s := newStream(t, d)
 		do(t, s, func(x *cgotorch.Exec) {

@@ -47,9 +47,6 @@ type span struct{ from, to *cgotorch.Event }
 
 func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
 
-// someSpans are enough to look which of them are over; to ask about one that is not costs microseconds.
-const someSpans = 32
-
 // moduleStats are counts with the spans that are not known to be over, each list in the order of its events.
 type moduleStats struct {
 	ModulesStats
@@ -65,10 +62,10 @@ func (s *moduleStats) harvest() {
 func harvest(spans []span, total *time.Duration) []span {
 	for i, p := range spans {
 		// Not Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
-		ms, err := p.to.Elapsed(p.from)
-		if err != nil {
+		if done, err := cgotorch.QueryFor(p.to, []byte(nil)); err != nil || !done {
 			return slices.Delete(spans, 0, i)
 		}
+		ms, _ := p.to.Elapsed(p.from)
 		*total += time.Duration(max(0, ms) * float64(time.Millisecond))
 		p.close()
 	}

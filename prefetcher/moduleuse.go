@@ -38,14 +38,19 @@ func (m *Modules[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 		x.Fail(op, err)
 	}
 	x.Lend(u.slot.memory, name)
-	if first {
-		stalled := span{from: x.RecordTiming()}
-		x.Wait(ready)
-		stalled.to = x.RecordTiming()
-		m.mu.Lock()
-		m.stats.stalls = append(m.stats.stalls, stalled)
-		m.mu.Unlock()
+	if !first {
+		return u
 	}
+	if done, err := cgotorch.QueryFor(ready, []byte(nil)); err == nil && done { // nothing to measure
+		x.Wait(ready)
+		return u
+	}
+	stalled := span{from: x.RecordTiming()}
+	x.Wait(ready)
+	stalled.to = x.RecordTiming()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.stalls = append(m.stats.stalls, stalled)
 	return u
 }
 
@@ -91,9 +96,7 @@ func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *cgotorch.Event
 	if m.o.Policy == NextLayer {
 		m.prefetchNext(s)
 	}
-	if len(m.stats.copies)+len(m.stats.stalls) > someSpans {
-		m.stats.harvest()
-	}
+	m.stats.harvest()
 	return slot.ready, first, nil
 }
 

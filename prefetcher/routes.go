@@ -1,22 +1,33 @@
 package prefetcher
 
 import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
+// RoutesOptions are the options of [NewRoutes].
+type RoutesOptions struct {
+	// Tokens of a choice for which memory is page-locked beforehand; 0 means 64. For a larger one some is when it is first sent, which may wait.
+	Tokens int
+
+	// Poll is how long a goroutine that waits for a choice looks for it again and again, which keeps a core busy, before it sleeps until it is
+	// told, 50 us later. 0 means 2 ms; below 0 it does not look.
+	Poll time.Duration
+}
+
 // Routes brings what routers choose on the device to the host without a wait: each choice is copied to page-locked memory behind the work
 // that makes it, and is received from a channel when its event is done.
 type Routes struct {
+	r   *routes
 	out chan Route
-	end sync.WaitGroup
-
-	mu      sync.Mutex
-	sent    []sending // not received by the goroutine yet
-	wake    chan struct{}
-	closed  bool
-	dropped chan struct{} // closed by Close
 }
 
 // Route is the choice of one layer.
@@ -26,101 +37,262 @@ type Route struct {
 	Err     error   // in place of Experts: the device is lost
 }
 
-type sending struct {
-	layer int
-	read  *cgotorch.HostRead
-}
-
-// NewRoutes starts the goroutine that waits for the copies. The caller must Close it.
-func NewRoutes() *Routes {
-	r := &Routes{out: make(chan Route), wake: make(chan struct{}, 1), dropped: make(chan struct{})}
-	r.end.Add(1)
-	go r.deliver()
-	return r
+// NewRoutes makes memory for choices on a device, page-locked for a CUDA one, and starts the goroutine that waits for the copies. The caller must
+// Close it. It fails with [ErrInvalidOptions], [cgotorch.ErrNoDevice] and [cgotorch.ErrOutOfMemory].
+func NewRoutes(device cgotorch.Device, o RoutesOptions) (*Routes, error) {
+	c := &Routes{out: make(chan Route)}
+	var err error
+	c.r, err = newRoutes(device, o, func(s *sending) {
+		select {
+		case c.out <- s.route:
+		case <-c.r.dropped:
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Send enqueues the copy of ids, Int64 with one for each token, on x's stream and returns at once. It fails with [cgotorch.ErrInvalidArgument] for
 // another dtype, and with [ErrClosed].
-func (r *Routes) Send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+func (c *Routes) Send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	c.r.send(x, layer, ids, nil)
+}
+
+// C is the channel on which the choices come, in the order in which they were sent. It is closed by Close.
+func (c *Routes) C() <-chan Route { return c.out }
+
+// Close drops what has not been received and waits for copies that are under way. Closing twice does nothing.
+func (c *Routes) Close() error {
+	if !c.r.close() {
+		return nil
+	}
+	close(c.out)
+	return c.r.free()
+}
+
+// routes hands what is sent to deliver, in order, on a goroutine of its own, each when it is there.
+type routes struct {
+	device  cgotorch.Device
+	o       RoutesOptions
+	deliver func(*sending)
+
+	mu      sync.Mutex
+	sent    []*sending // not delivered
+	slabs   []*cgotorch.HostSlab
+	pieces  map[int][][]int64 // free ones, by length
+	closed  bool
+	wake    chan struct{}
+	dropped chan struct{} // closed by close
+	ended   chan struct{} // closed when the goroutine has ended
+}
+
+// sending is a choice on its way.
+type sending struct {
+	tag any // the sender's
+
+	mu      sync.Mutex
+	of      *routes
+	memory  []int64 // page-locked; nil when it has arrived
+	event   *cgotorch.Event
+	arrived atomic.Bool
+	route   Route
+}
+
+func newRoutes(device cgotorch.Device, o RoutesOptions, deliver func(*sending)) (*routes, error) {
+	if o.Tokens < 0 {
+		return nil, fmt.Errorf("prefetcher: RoutesOptions.Tokens is %d; it must not be negative: %w", o.Tokens, ErrInvalidOptions)
+	}
+	if o.Tokens == 0 {
+		o.Tokens = 64
+	}
+	if o.Poll == 0 {
+		o.Poll = 2 * time.Millisecond
+	}
+	r := &routes{device: device, o: o, deliver: deliver, pieces: map[int][][]int64{},
+		wake: make(chan struct{}, 1), dropped: make(chan struct{}), ended: make(chan struct{})}
+	if err := r.allocate(o.Tokens); err != nil {
+		return nil, errors.Join(err, r.free())
+	}
+	go r.run()
+	return r, nil
+}
+
+// allocate makes pieces of so many numbers. r.mu is held, or nobody else has r.
+func (r *routes) allocate(n int) error {
+	const count = 32
+	slab, err := cgotorch.NewHostSlab(8 * n * count)
+	if err != nil {
+		return fmt.Errorf("prefetcher: %w", err)
+	}
+	r.slabs = append(r.slabs, slab)
+	if r.device.IsCUDA() {
+		if err := slab.Pin(); err != nil {
+			return fmt.Errorf("prefetcher: %w", err)
+		}
+	}
+	all := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), n*count)
+	for i := range count {
+		r.pieces[n] = append(r.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
+	}
+	return nil
+}
+
+// piece takes memory for n numbers.
+func (r *routes) piece(n int) ([]int64, error) {
+	size := r.o.Tokens
+	for size < n {
+		size *= 2
+	}
+	if len(r.pieces[size]) == 0 {
+		if err := r.allocate(size); err != nil {
+			return nil, err
+		}
+	}
+	free := r.pieces[size]
+	p := free[len(free)-1]
+	r.pieces[size] = free[:len(free)-1]
+	return p[:n], nil
+}
+
+// notYet is in the last number of a piece until the copy has been there.
+const notYet = math.MinInt64
+
+func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, tag any) *sending {
 	const op = "Routes.Send"
-	if of := ids.DType(); of != cgotorch.Int64 {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: "the ids are " + of.String() + ", want Int64"})
+	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: "the ids are " + ids.String() + ", want Int64, one for each token"})
 	}
-	read := x.ReadAsync(ids)
+	n := int(ids.Numel())
 	r.mu.Lock()
-	closed := r.closed
-	if !closed {
-		r.sent = append(r.sent, sending{layer, read})
+	defer r.mu.Unlock()
+	if r.closed {
+		x.Fail(op, fmt.Errorf("prefetcher: routes: %w", ErrClosed))
 	}
-	r.mu.Unlock()
-	if closed {
-		read.Close()
-		x.Fail(op, ErrClosed)
+	memory, err := r.piece(n)
+	if err != nil {
+		x.Fail(op, err)
 	}
+	memory[n-1] = notYet
+	cgotorch.CopyTo(x, ids, memory)
+	s := &sending{tag: tag, of: r, memory: memory, event: x.Record(), route: Route{Layer: layer}}
+	r.sent = append(r.sent, s)
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
+	return s
 }
 
-// C is the channel on which the choices come, in the order in which they were sent. It is closed by Close.
-func (r *Routes) C() <-chan Route { return r.out }
+// look reports whether the choice is there. It does not wait.
+func (s *sending) look() bool {
+	if s.arrived.Load() {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.memory == nil {
+		return true
+	}
+	done, err := cgotorch.QueryFor(s.event, s.memory)
+	if err == nil && !done {
+		return false
+	}
+	if s.route.Err = err; err == nil {
+		s.route.Experts = append([]int64(nil), s.memory...)
+	}
+	s.event.Close()
+	s.of.takeBack(s.memory)
+	s.memory = nil
+	s.arrived.Store(true)
+	return true
+}
 
-func (r *Routes) deliver() {
-	defer r.end.Done()
-	defer close(r.out)
-	for {
-		s, ok := r.next()
-		if !ok {
+func (r *routes) takeBack(piece []int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	piece = piece[:cap(piece)]
+	r.pieces[len(piece)] = append(r.pieces[len(piece)], piece)
+}
+
+// wait waits until the choice is there: first by looking at the memory, where it shows at once, now and then asking for the event too. polite
+// lets other goroutines run meanwhile, which costs one that is locked to its thread, as a Do's is, more than it waits.
+func (s *sending) wait(polite bool) {
+	const often = 64 // looks for each question
+	if s.look() {
+		return
+	}
+	s.mu.Lock()
+	memory, event := s.memory, s.event
+	s.mu.Unlock()
+	if memory == nil {
+		return
+	}
+	last := (*int64)(unsafe.Pointer(&memory[len(memory)-1]))
+	for began := time.Now(); time.Since(began) < s.of.o.Poll; {
+		for range often {
+			if atomic.LoadInt64(last) != notYet || s.arrived.Load() {
+				break
+			}
+		}
+		if s.look() {
 			return
 		}
-		route := Route{Layer: s.layer}
-		route.Experts, route.Err = cgotorch.Elements[int64](s.read)
-		s.read.Close()
-		select {
-		case r.out <- route:
-		case <-r.dropped:
-			return
+		if polite {
+			runtime.Gosched()
 		}
+	}
+	for !s.look() {
+		_ = cgotorch.SynchronizeFor(event, memory)
 	}
 }
 
-func (r *Routes) next() (sending, bool) {
+func (r *routes) run() {
+	defer close(r.ended)
 	for {
 		r.mu.Lock()
+		var s *sending
 		if len(r.sent) > 0 {
-			s := r.sent[0]
+			s = r.sent[0]
 			r.sent = r.sent[1:]
-			r.mu.Unlock()
-			return s, true
 		}
 		closed := r.closed
 		r.mu.Unlock()
-		if closed {
-			return sending{}, false
-		}
-		select {
-		case <-r.wake:
-		case <-r.dropped:
+		switch {
+		case s != nil && closed:
+			s.wait(true) // the copy writes the memory
+		case s != nil:
+			s.wait(true)
+			r.deliver(s)
+		case closed:
+			return
+		default:
+			select {
+			case <-r.wake:
+			case <-r.dropped:
+			}
 		}
 	}
 }
 
-// Close drops what has not been received and waits for a copy that is under way. Closing twice does nothing.
-func (r *Routes) Close() error {
+// close ends the goroutine, and reports whether it had not been ended before.
+func (r *routes) close() bool {
 	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return nil
-	}
+	closed := r.closed
 	r.closed = true
-	sent := r.sent
-	r.sent = nil
 	r.mu.Unlock()
-	close(r.dropped)
-	r.end.Wait()
-	for _, s := range sent {
-		s.read.Close()
+	if !closed {
+		close(r.dropped)
 	}
-	return nil
+	<-r.ended
+	return !closed
+}
+
+func (r *routes) free() error {
+	var errs []error
+	for _, slab := range r.slabs {
+		errs = append(errs, slab.Close())
+	}
+	return errors.Join(errs...)
 }

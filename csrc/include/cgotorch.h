@@ -136,6 +136,8 @@ void ct_event_free(ct_event* event /* consumed */) CT_NOEXCEPT;
 /* Work enqueued on the stream from now on runs after the event. The host does not wait. */
 ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) CT_NOEXCEPT;
 ct_status* ct_event_query(const ct_event* event, int32_t* done) CT_NOEXCEPT;
+/* The same, and the stream checker does not take it that the program then knows the work before the event to be done. */
+ct_status* ct_event_done(const ct_event* event, int32_t* done) CT_NOEXCEPT;
 /* Waits for the event, without spinning. */
 ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
 /* Asks to be told when the event is done, or its device lost: ct_notified then returns the token, once. The event may be freed
