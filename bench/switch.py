@@ -117,7 +117,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The decoder. Where pre-gated, sparse layer i's input chooses the experts of sparse layer i + 1, and the first's also its own."""
+    """The decoder. Where pre-gated, sparse layer i's input chooses the experts of sparse layer i + 1, and the embedding those of the first."""
 
     def __init__(self, shape, experts, pregated, device):
         super().__init__()
@@ -159,6 +159,8 @@ class Decoder(nn.Module):
         """The token [1] that follows."""
         x = self.embedding(token)
         bias = self.bias[:, position : position + 1]
+        if self.pregated:
+            self.ahead = self.route(0, next(layer for layer in self.layers if hasattr(layer, "router")).norms[2](x))
         for i, layer in enumerate(self.layers):
             h = layer.norms[0](x)
             keys, values = self.keys[i], self.values[i]
@@ -173,7 +175,7 @@ class Decoder(nn.Module):
         """The sparse block, of sparse layer i."""
         self.mark()
         h = layer.norms[2](x)
-        chosen = self.ahead if self.pregated and i > 0 else self.route(i, h)
+        chosen = self.ahead if self.pregated else self.route(i, h)
         if self.pregated and i + 1 < len(self.routers):
             self.ahead = self.route(i + 1, h)
         weight, choice = chosen

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
@@ -86,6 +88,7 @@ type switchMode struct {
 	slots    int
 	captured bool
 	onDevice bool // the experts, found without the host
+	known    bool // the choices, from a run before
 }
 
 // decoding is a decoder in one mode.
@@ -137,6 +140,9 @@ func (s switchShape) newDecoding(c *config, store *prefetcher.Store, mode switch
 	if err == nil && mode.captured {
 		err = d.pieces.Capture(d.stream)
 	}
+	if err == nil && mode.known {
+		err = d.learn()
+	}
 	if err != nil {
 		d.close()
 		return nil, err
@@ -156,6 +162,69 @@ func (d *decoding) close() {
 		d.modules.Close()
 	}
 	d.decoder.close()
+}
+
+// learn runs a sequence to know what will be chosen.
+func (d *decoding) learn() error {
+	r := &recordedExperts{RoutedExperts: d.runs}
+	defer func() {
+		for _, read := range r.reads {
+			read.Close()
+		}
+	}()
+	if _, err := d.generate(r, func() error { return nil }); err != nil {
+		return err
+	}
+	k := &knownExperts{modules: d.modules, names: d.shape.config.ExpertNames(true)}
+	for _, read := range r.reads {
+		id, err := read.Item()
+		if err != nil {
+			return err
+		}
+		k.choices = append(k.choices, int(id))
+	}
+	d.runs = k
+	return nil
+}
+
+// recordedExperts remember each choice.
+type recordedExperts struct {
+	text.RoutedExperts
+	reads []*cgotorch.HostRead
+}
+
+func (r *recordedExperts) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	r.reads = append(r.reads, x.ReadAsync(ids))
+	r.RoutedExperts.Route(x, layer, ids)
+}
+
+// knownExperts are prefetched one after another as they were chosen in a sequence before.
+type knownExperts struct {
+	modules *prefetcher.Modules[*text.Dense]
+	names   [][]string
+	choices []int // of all layers of all tokens
+	next    int
+}
+
+func (k *knownExperts) name(i int) string {
+	i %= len(k.choices)
+	return k.names[i%len(k.names)][k.choices[i]]
+}
+
+func (k *knownExperts) Route(*cgotorch.Exec, int, *cgotorch.Tensor) {}
+
+func (k *knownExperts) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) {}
+
+func (k *knownExperts) Run(x *cgotorch.Exec, _ int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	u := k.modules.Use(x, k.name(k.next))
+	defer u.Release(x)
+	for ahead := 1; ahead < k.modules.Slots(); ahead++ {
+		if err := k.modules.Prefetch(context.Background(), k.name(k.next+ahead)); err != nil {
+			x.Fail("bench", err)
+		}
+	}
+	k.next++
+	return u.Module.Forward(x, tokens)
 }
 
 // generate runs a sequence, calls start before the tokens that count, and returns all ids.

@@ -19,7 +19,7 @@ type moduleSlot[M any] struct {
 	wanted bool    // it was prefetched, and is not to be given up before its use
 	fresh  bool    // it has not been used since it was filled
 
-	ready    *cgotorch.Event                      // behind the copy
+	ready    *mark                                // behind the copy
 	awaited  map[*cgotorch.Stream]bool            // streams that wait for it
 	uses     int                                  // not released
 	users    map[*cgotorch.Stream]int             // of these, by the stream of their Do
@@ -92,7 +92,7 @@ func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored) (copied span, e
 	if err := s.awaitUses(copies); err != nil {
 		return span{}, err
 	}
-	if copied.from, err = copies.RecordTiming(); err != nil {
+	if copied.from, err = recordMark(copies); err != nil {
 		return span{}, err
 	}
 	b := s.bound[m.layout]
@@ -106,16 +106,13 @@ func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored) (copied span, e
 		}
 	}
 	if err == nil {
-		copied.to, err = copies.RecordTiming()
-	}
-	if err == nil {
-		s.ready, err = copies.Record()
+		copied.to, err = recordMark(copies)
 	}
 	if err != nil {
 		// What was enqueued before the failure may still read the store.
 		return span{}, errors.Join(err, copies.Synchronize(), copied.close())
 	}
-	s.holds, s.fresh = m, true
+	s.holds, s.fresh, s.ready = m, true, copied.to.share()
 	s.awaited = map[*cgotorch.Stream]bool{}
 	return copied, nil
 }

@@ -42,8 +42,36 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
+// mark is a timing event that several own. The lock is that of the Modules.
+type mark struct {
+	*cgotorch.Event
+	more int // owners but one
+}
+
+func recordMark(s *cgotorch.Stream) (*mark, error) {
+	e, err := s.RecordTiming()
+	return &mark{Event: e}, err
+}
+
+// share returns the mark for another owner, who is to Close it too.
+func (m *mark) share() *mark {
+	m.more++
+	return m
+}
+
+// Close frees the event with its last owner.
+func (m *mark) Close() error {
+	if m == nil {
+		return nil
+	}
+	if m.more--; m.more >= 0 {
+		return nil
+	}
+	return m.Event.Close()
+}
+
 // span is a time on the device.
-type span struct{ from, to *cgotorch.Event }
+type span struct{ from, to *mark }
 
 func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
 
@@ -62,10 +90,10 @@ func (s *moduleStats) harvest() {
 func harvest(spans []span, total *time.Duration) []span {
 	for i, p := range spans {
 		// Not Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
-		if done, err := cgotorch.QueryFor(p.to, []byte(nil)); err != nil || !done {
+		if done, err := cgotorch.QueryFor(p.to.Event, []byte(nil)); err != nil || !done {
 			return slices.Delete(spans, 0, i)
 		}
-		ms, _ := p.to.Elapsed(p.from)
+		ms, _ := p.to.Elapsed(p.from.Event)
 		*total += time.Duration(max(0, ms) * float64(time.Millisecond))
 		p.close()
 	}

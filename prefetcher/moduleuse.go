@@ -45,9 +45,9 @@ func (m *Modules[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 		x.Wait(ready)
 		return u
 	}
-	stalled := span{from: x.RecordTiming()}
+	stalled := span{from: &mark{Event: x.RecordTiming()}}
 	x.Wait(ready)
-	stalled.to = x.RecordTiming()
+	stalled.to = &mark{Event: x.RecordTiming()}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.stats.stalls = append(m.stats.stalls, stalled)
@@ -97,7 +97,7 @@ func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *cgotorch.Event
 		m.prefetchNext(s)
 	}
 	m.stats.harvest()
-	return slot.ready, first, nil
+	return slot.ready.Event, first, nil
 }
 
 // waitForSlot waits until something has changed, with m.mu not held meanwhile.

@@ -216,10 +216,11 @@ func (r *routes) takeBack(piece []int64) {
 	r.pieces[len(piece)] = append(r.pieces[len(piece)], piece)
 }
 
-// wait waits until the choice is there: first by looking at the memory, where it shows at once, now and then asking for the event too. polite
-// lets other goroutines run meanwhile, which costs one that is locked to its thread, as a Do's is, more than it waits.
+// wait waits until the choice is there: first by looking at the memory, where it shows at once. The event is asked for when it has shown, and seldom
+// before, since questions hold up whoever enqueues work meanwhile. polite lets other goroutines run, which costs one that is locked to its
+// thread, as a Do's is, more than it waits.
 func (s *sending) wait(polite bool) {
-	const often = 64 // looks for each question
+	const seldom = 100 * time.Microsecond
 	if s.look() {
 		return
 	}
@@ -230,14 +231,17 @@ func (s *sending) wait(polite bool) {
 		return
 	}
 	last := (*int64)(unsafe.Pointer(&memory[len(memory)-1]))
-	for began := time.Now(); time.Since(began) < s.of.o.Poll; {
-		for range often {
-			if atomic.LoadInt64(last) != notYet || s.arrived.Load() {
-				break
+	began := time.Now()
+	for asked := began; ; {
+		now := time.Now()
+		if shown := atomic.LoadInt64(last) != notYet; shown || s.arrived.Load() || now.Sub(asked) > seldom {
+			if s.look() {
+				return
 			}
+			asked = now
 		}
-		if s.look() {
-			return
+		if now.Sub(began) > s.of.o.Poll {
+			break
 		}
 		if polite {
 			runtime.Gosched()

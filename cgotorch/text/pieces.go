@@ -57,8 +57,8 @@ const (
 	// Predicted layers do the same, and the router of each is asked beforehand as well, on what reaches the sparse layer before it, for experts that
 	// take time to come. Results are those of Gated.
 	Predicted
-	// PreGated layers choose by what reaches the sparse layer before them; the first one as Gated. This is another model, to be trained so
-	// (Hwang et al., Pre-gated MoE, 2023): results are others.
+	// PreGated layers choose by what reaches the sparse layer before them, the first one by the tokens' embeddings. This is another model, to be
+	// trained so (after Hwang et al., Pre-gated MoE, 2023): results are others.
 	PreGated
 )
 
@@ -83,6 +83,7 @@ type Pieces struct {
 	guesses       []*cgotorch.Tensor // Int64 [tokens]
 	logits        *cgotorch.Tensor
 
+	first  *cgotorch.Graph // of begin where that is launched by itself
 	graphs []*cgotorch.Graph
 }
 
@@ -122,8 +123,22 @@ func (p *Pieces) Layers() int { return len(p.sparse) }
 
 // Capture waits for the device and makes a graph of each piece, which Step then launches. The cache is to be started anew behind it.
 func (p *Pieces) Capture(s *cgotorch.Stream) error {
+	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
+		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
+	}
+	if p.o.Gating == PreGated {
+		var err error
+		if p.first, err = capture(p.begin); err != nil {
+			return err
+		}
+	}
 	for i := range len(p.sparse) + 1 {
-		g, err := s.Capture(func(x *cgotorch.Exec) error { p.piece(x, i); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
+		g, err := capture(func(x *cgotorch.Exec) {
+			if i == 0 && p.first == nil {
+				p.begin(x)
+			}
+			p.piece(x, i)
+		})
 		if err != nil {
 			return err
 		}
@@ -136,6 +151,14 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 // the next step.
 func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
 	x = plain(x)
+	if p.first != nil {
+		x.Launch(p.first)
+	} else if p.graphs == nil {
+		p.begin(x)
+	}
+	if p.o.Gating == PreGated && len(p.sparse) > 0 {
+		experts.Route(x, 0, p.ids[0])
+	}
 	for i := range len(p.sparse) + 1 {
 		if p.graphs != nil {
 			x.Launch(p.graphs[i])
@@ -155,7 +178,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 
 // tell tells the experts what piece i has chosen.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
-	if i == 0 || p.o.Gating != PreGated {
+	if p.o.Gating != PreGated {
 		experts.Route(x, i, p.ids[i])
 	}
 	switch {
@@ -167,6 +190,23 @@ func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	}
 }
 
+// begin enqueues what comes before the blocks.
+func (p *Pieces) begin(x *cgotorch.Exec) {
+	x = plain(x)
+	x.Tidy(func() *cgotorch.Tensor {
+		hidden, bias := p.m.Decoder.Begin(x, p.c)
+		x.CopyInPlace(p.hidden, hidden)
+		x.CopyInPlace(p.bias, bias)
+		if p.o.Gating == PreGated && len(p.sparse) > 0 {
+			p.choose(x, 0, p.layer(0).Norm(x, hidden))
+		}
+		return nil
+	})
+}
+
+// layer is sparse layer i.
+func (p *Pieces) layer(i int) *FeedForward { return p.m.Decoder.Block[p.sparse[i]].FF }
+
 // piece enqueues a piece.
 func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	x = plain(x)
@@ -174,13 +214,10 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 		blocks := p.m.Decoder.Block
 		hidden, next := (*cgotorch.Tensor)(nil), 0
 		if i == 0 {
-			var bias *cgotorch.Tensor
-			hidden, bias = p.m.Decoder.Begin(x, p.c)
-			x.CopyInPlace(p.bias, bias)
+			hidden = x.Alias(p.hidden)
 		} else {
-			next = p.sparse[i-1]
-			hidden = blocks[next].FF.Combine(x, p.hidden, Routed{States: p.states, IDs: p.ids[i-1], Probabilities: p.probabilities[i-1]}, p.out)
-			next++
+			hidden = p.layer(i-1).Combine(x, p.hidden, Routed{States: p.states, IDs: p.ids[i-1], Probabilities: p.probabilities[i-1]}, p.out)
+			next = p.sparse[i-1] + 1
 		}
 		for ; next < len(blocks); next++ {
 			hidden = then(hidden, p.m.Decoder.Attend(x, p.c, next, hidden, p.bias))
@@ -195,37 +232,37 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// reach writes what sparse layer i is reached by, and its choice and that of the next, as far as they are made here.
+// reach writes what sparse layer i is reached by, and the choices and guesses that are made there.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
-	states := ff.Norm(x, hidden)
+	states, last := ff.Norm(x, hidden), i+1 == len(p.sparse)
 	x.CopyInPlace(p.hidden, hidden)
 	x.CopyInPlace(p.states, states)
-	choose := func(layer int, router *Router) {
-		ids, probabilities := router.Choose(x, states)
-		x.CopyInPlace(p.ids[layer], ids)
-		x.CopyInPlace(p.probabilities[layer], probabilities)
+	if p.o.Gating != PreGated {
+		p.choose(x, i, states)
+	} else if !last {
+		p.choose(x, i+1, states)
 	}
-	if i == 0 || p.o.Gating != PreGated {
-		choose(i, ff.Sparse.Router)
-	}
-	if i+1 == len(p.sparse) {
-		return
-	}
-	next := p.m.Decoder.Block[p.sparse[i+1]].FF
-	switch p.o.Gating {
-	case PreGated:
-		choose(i+1, next.Sparse.Router)
-	case Predicted:
+	if p.o.Gating == Predicted && !last {
+		next := p.layer(i + 1)
 		ids, _ := next.Sparse.Router.Choose(x, next.Norm(x, hidden))
 		x.CopyInPlace(p.guesses[i+1], ids)
 	}
 }
 
+// choose has sparse layer i choose by states.
+func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
+	ids, probabilities := p.layer(i).Sparse.Router.Choose(x, states)
+	x.CopyInPlace(p.ids[i], ids)
+	x.CopyInPlace(p.probabilities[i], probabilities)
+}
+
 // Close frees the graphs and what lies between the pieces. Closing twice does nothing.
 func (p *Pieces) Close() error {
 	var errs []error
-	for _, g := range p.graphs {
-		errs = append(errs, g.Close())
+	for _, g := range append(p.graphs, p.first) {
+		if g != nil {
+			errs = append(errs, g.Close())
+		}
 	}
 	for _, t := range p.tensors() {
 		errs = append(errs, t.Close())
