@@ -64,6 +64,12 @@ type routing struct {
 	acted     bool // experts have been prefetched
 }
 
+// copied makes x's stream wait for the copy of the ids, which is over, or about to be, so that it may write them again.
+func (c *routing) copied(x *cgotorch.Exec) {
+	defer c.sent.release()
+	x.Wait(c.sent.event)
+}
+
 // NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with [ErrUnknownModule].
 func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], error) {
 	for _, layer := range names {
@@ -96,14 +102,14 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 		c.order = nn.ExpertOrder(x, ids)
 	}
 	at := place{x.DoStream(), layer}
-	x.AtEnd(func() { e.abandon(at, c) })
+	x.AtEnd(func() { e.abandon(x, at, c) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.open[at] != nil {
 		x.Fail(op, fmt.Errorf("prefetcher: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	c.turn = e.turns[layer].routed
-	c.sent = e.routes.send(x, layer, ids, c)
+	c.sent = e.routes.send(x, layer, ids, true, c)
 	e.turns[layer].routed++
 	e.open[at] = c
 	e.stats.Routes++
@@ -115,7 +121,7 @@ func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) 
 	e.check(x, "Experts.Predict", layer, ids)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.routes.send(x, layer, ids, &routing{layer: layer, guess: true, turn: e.turns[layer].routed})
+	e.routes.send(x, layer, ids, false, &routing{layer: layer, guess: true, turn: e.turns[layer].routed})
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -145,6 +151,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	e.stats.Wait += waited
 	e.mu.Unlock()
 	e.arrived(c.sent)
+	c.copied(x)
 	if c.err != nil {
 		x.Fail(op, c.err)
 	}
@@ -258,7 +265,7 @@ func (e *Experts[M]) prefetch(names []string) {
 }
 
 // abandon gives up what was prefetched for a Do that has ended before its Run.
-func (e *Experts[M]) abandon(at place, c *routing) {
+func (e *Experts[M]) abandon(x *cgotorch.Exec, at place, c *routing) {
 	e.mu.Lock()
 	open := e.open[at] == c
 	if open {
@@ -271,6 +278,7 @@ func (e *Experts[M]) abandon(at place, c *routing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandoned = true
+	defer c.copied(x)
 	if c.acted {
 		e.modules.Drop(e.chosen(at.layer, c.sent.route.Experts)...)
 	}

@@ -70,7 +70,7 @@ func (m *mark) Close() error {
 	return m.Event.Close()
 }
 
-// span is a time on the device.
+// span is a time on the device: of a copy, or from where a stream stands to the end of the copy that it stands for, below 0 where it does not.
 type span struct{ from, to *mark }
 
 func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }

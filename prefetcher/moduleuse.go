@@ -33,34 +33,31 @@ func (m *Modules[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 	}
 	u := &Use[M]{Name: name, of: m}
 	x.AtEnd(func() { u.end(x) }) // first, since it unwinds where x cannot be used
-	ready, first, err := m.acquire(x, u)
+	ready, err := m.acquire(x, u)
 	if err != nil {
 		x.Fail(op, err)
 	}
 	x.Lend(u.slot.memory, name)
-	if !first {
+	if ready == nil { // the stream waits already
 		return u
 	}
-	if done, err := cgotorch.QueryFor(ready, []byte(nil)); err == nil && done { // nothing to measure
-		x.Wait(ready)
-		return u
+	if done, err := cgotorch.QueryFor(ready.Event, []byte(nil)); err != nil || !done {
+		reached := &mark{Event: x.RecordTiming()}
+		m.mu.Lock()
+		m.stats.stalls = append(m.stats.stalls, span{reached, ready.share()})
+		m.mu.Unlock()
 	}
-	stalled := span{from: &mark{Event: x.RecordTiming()}}
-	x.Wait(ready)
-	stalled.to = &mark{Event: x.RecordTiming()}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stats.stalls = append(m.stats.stalls, stalled)
+	x.Wait(ready.Event)
 	return u
 }
 
-// acquire gives u its slot. first: x's stream is to wait for the event.
-func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *cgotorch.Event, first bool, err error) {
+// acquire gives u its slot, and returns what x's stream is to wait for, or nil.
+func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *mark, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := m.lookup(u.Name)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	slot := m.at[s]
 	switch {
@@ -74,10 +71,10 @@ func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *cgotorch.Event
 	for ; slot == nil; slot = m.at[s] {
 		if free := m.victim(true); free != nil {
 			if err := m.fill(free, s); err != nil {
-				return nil, false, err
+				return nil, err
 			}
 		} else if err := m.waitForSlot(x.DoStream(), u.Name); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 	}
 	m.dequeue(s)
@@ -91,13 +88,14 @@ func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *cgotorch.Event
 	m.clock++
 	m.uses[s].count++
 	m.uses[s].last = m.clock
-	first = !slot.awaited[x.Stream()]
-	slot.awaited[x.Stream()] = true
+	if !slot.awaited[x.Stream()] {
+		slot.awaited[x.Stream()], ready = true, slot.ready
+	}
 	if m.o.Policy == NextLayer {
 		m.prefetchNext(s)
 	}
 	m.stats.harvest()
-	return slot.ready.Event, first, nil
+	return ready, nil
 }
 
 // waitForSlot waits until something has changed, with m.mu not held meanwhile.

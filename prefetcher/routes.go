@@ -57,7 +57,7 @@ func NewRoutes(device cgotorch.Device, o RoutesOptions) (*Routes, error) {
 // Send enqueues the copy of ids, Int64 with one for each token, on x's stream and returns at once. It fails with [cgotorch.ErrInvalidArgument] for
 // another dtype, and with [ErrClosed].
 func (c *Routes) Send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
-	c.r.send(x, layer, ids, nil)
+	c.r.send(x, layer, ids, false, nil)
 }
 
 // C is the channel on which the choices come, in the order in which they were sent. It is closed by Close.
@@ -77,6 +77,7 @@ type routes struct {
 	device  cgotorch.Device
 	o       RoutesOptions
 	deliver func(*sending)
+	aside   *cgotorch.Stream // of copies that the sender's stream need not stand for
 
 	mu      sync.Mutex
 	sent    []*sending // not delivered
@@ -96,6 +97,7 @@ type sending struct {
 	of      *routes
 	memory  []int64 // page-locked; nil when it has arrived
 	event   *cgotorch.Event
+	owners  atomic.Int32
 	arrived atomic.Bool
 	route   Route
 }
@@ -112,6 +114,10 @@ func newRoutes(device cgotorch.Device, o RoutesOptions, deliver func(*sending)) 
 	}
 	r := &routes{device: device, o: o, deliver: deliver, pieces: map[int][][]int64{},
 		wake: make(chan struct{}, 1), dropped: make(chan struct{}), ended: make(chan struct{})}
+	var err error
+	if r.aside, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "routes", HighPriority: true}); err != nil {
+		return nil, fmt.Errorf("prefetcher: %w", err)
+	}
 	if err := r.allocate(o.Tokens); err != nil {
 		return nil, errors.Join(err, r.free())
 	}
@@ -159,7 +165,8 @@ func (r *routes) piece(n int) ([]int64, error) {
 // notYet is in the last number of a piece until the copy has been there.
 const notYet = math.MinInt64
 
-func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, tag any) *sending {
+// send enqueues the copy of a choice, on x's stream, or aside: then x's stream is to wait for it before it writes ids again.
+func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, aside bool, tag any) *sending {
 	const op = "Routes.Send"
 	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 {
 		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: "the ids are " + ids.String() + ", want Int64, one for each token"})
@@ -175,8 +182,18 @@ func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, tag any
 		x.Fail(op, err)
 	}
 	memory[n-1] = notYet
+	if aside {
+		made := x.Record()
+		x = x.On(r.aside)
+		x.Wait(made)
+		made.Close()
+	}
 	cgotorch.CopyTo(x, ids, memory)
 	s := &sending{tag: tag, of: r, memory: memory, event: x.Record(), route: Route{Layer: layer}}
+	s.owners.Add(1)
+	if aside {
+		s.owners.Add(1)
+	}
 	r.sent = append(r.sent, s)
 	select {
 	case r.wake <- struct{}{}:
@@ -202,11 +219,18 @@ func (s *sending) look() bool {
 	if s.route.Err = err; err == nil {
 		s.route.Experts = append([]int64(nil), s.memory...)
 	}
-	s.event.Close()
+	s.release()
 	s.of.takeBack(s.memory)
 	s.memory = nil
 	s.arrived.Store(true)
 	return true
+}
+
+// release gives up the event for one of its owners: who looks, and who has x's stream wait for a copy aside.
+func (s *sending) release() {
+	if s.owners.Add(-1) == 0 {
+		s.event.Close()
+	}
 }
 
 func (r *routes) takeBack(piece []int64) {
@@ -298,5 +322,5 @@ func (r *routes) free() error {
 	for _, slab := range r.slabs {
 		errs = append(errs, slab.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.aside.Close())...)
 }
