@@ -70,6 +70,8 @@ var benchmarks = []benchmark{
 	{name: "modules/overlap", slow: true, run: benchModulesOverlap},
 	{name: "modules/rounds", slow: true, run: benchModulesRounds},
 	{name: "modules/pinned", slow: true, run: benchModulesPinned},
+	{name: "modules/layers", slow: true, run: benchModulesLayers},
+	{name: "modules/optimizer", slow: true, run: benchModulesOptimizer},
 	{name: "modules/switch/float32", slow: true, run: benchSwitch("float32", cgotorch.Float32)},
 	{name: "modules/switch/bfloat16", slow: true, run: benchSwitch("bfloat16", cgotorch.BFloat16)},
 	{name: "pool", slow: true, run: benchPool},

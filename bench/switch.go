@@ -144,6 +144,7 @@ func since(now, before prefetcher.ModulesStats) prefetcher.ModulesStats {
 	now.Prefetched -= before.Prefetched
 	now.Unused -= before.Unused
 	now.Bytes -= before.Bytes
+	now.Written -= before.Written
 	now.Copy -= before.Copy
 	now.Stall -= before.Stall
 	now.HostWait -= before.HostWait

@@ -43,6 +43,7 @@ type Modules[M any] struct {
 	build  func(x *cgotorch.Exec, name string) (M, error)
 	o      ModulesOptions
 	copies *cgotorch.Stream
+	backs  *cgotorch.Stream // of copies to the store; nil before the first
 	slots  []*moduleSlot[M]
 	kinds  map[*layout]*kind
 
@@ -51,9 +52,10 @@ type Modules[M any] struct {
 	order   map[*stored]int            // in the store
 	uses    map[*stored]*use
 	clock   int64
-	queue   []*stored                 // prefetches that wait for a slot
-	waiting map[*cgotorch.Stream]bool // whose Do waits in Use for a slot
-	changed chan struct{}             // closed, and made anew, when a slot or the queue has become shorter
+	queue   []*stored                   // prefetches that wait for a slot
+	waiting map[*cgotorch.Stream]bool   // whose Do waits in Use for a slot
+	written map[*stored]*cgotorch.Event // behind the last copy to the store
+	changed chan struct{}               // closed, and made anew, when a slot or the queue has become shorter
 	stats   moduleStats
 	closed  bool
 }
@@ -79,7 +81,7 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 		return nil, err
 	}
 	m := &Modules[M]{store: store, device: device, build: build, o: o, kinds: map[*layout]*kind{}, at: map[*stored]*moduleSlot[M]{},
-		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]bool{}, changed: make(chan struct{})}
+		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]bool{}, written: map[*stored]*cgotorch.Event{}, changed: make(chan struct{})}
 	for i, name := range store.names {
 		s := store.modules[name]
 		m.order[s], m.uses[s] = i, &use{}
@@ -339,7 +341,7 @@ func (m *Modules[M]) fill(slot *moduleSlot[M], s *stored) error {
 			m.stats.Unused++
 		}
 	}
-	copied, err := slot.fill(m.copies, s)
+	copied, err := slot.fill(m.copies, s, m.written[s])
 	if err != nil {
 		m.slotFree()
 		return fmt.Errorf("prefetcher: copying module %s to the device: %w", s.name, err)
@@ -377,6 +379,24 @@ func (m *Modules[M]) Stats() ModulesStats {
 	return m.stats.ModulesStats
 }
 
+// Flush waits until what was released as changed is in the store, or for the end of ctx, whose cause it returns.
+func (m *Modules[M]) Flush(ctx context.Context) error {
+	m.mu.Lock()
+	var pending []<-chan struct{}
+	for _, e := range m.written {
+		pending = append(pending, e.Done())
+	}
+	m.mu.Unlock()
+	for _, done := range pending {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // Close waits for copies that are under way, and frees the slots and the stream. While modules are in use it does so when the last of them is
 // released, and returns at once; whoever waits in Prefetch or Use gets [ErrClosed]. Closing twice does nothing.
 func (m *Modules[M]) Close() error {
@@ -411,8 +431,14 @@ func (m *Modules[M]) freeLater() {
 // free orders the end of every use before the memory goes back to the copy stream's pool, and waits for the copies, which read the store.
 func (m *Modules[M]) free() error {
 	var errs []error
+	for _, e := range m.written {
+		errs = append(errs, e.Synchronize(), e.Close())
+	}
 	for _, s := range m.slots {
 		errs = append(errs, s.close(m.copies))
+	}
+	if m.backs != nil {
+		errs = append(errs, m.backs.Close())
 	}
 	m.slots = nil
 	m.stats.close()

@@ -85,12 +85,17 @@ func (b *binding[M]) close() error {
 	return errors.Join(errs...)
 }
 
-// fill enqueues the copy of a module on the stream, behind every use of what the slot held, and returns the events around the copy. Where it
-// fails the slot is empty.
-func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored) (copied span, err error) {
+// fill enqueues the copy of a module on the stream, behind every use of what the slot held and behind written, where that is not nil, and
+// returns the events around the copy. Where it fails the slot is empty.
+func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored, written *cgotorch.Event) (copied span, err error) {
 	s.holds, s.wanted = nil, false
 	if err := s.awaitUses(copies); err != nil {
 		return span{}, err
+	}
+	if written != nil {
+		if err := copies.Wait(written); err != nil {
+			return span{}, err
+		}
 	}
 	if copied.from, err = recordMark(copies); err != nil {
 		return span{}, err
@@ -115,6 +120,48 @@ func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored) (copied span, e
 	s.holds, s.fresh, s.ready = m, true, copied.to.share()
 	s.awaited = map[*cgotorch.Stream]bool{}
 	return copied, nil
+}
+
+// copyBack enqueues the copy of what the slot holds to the store, behind the event, and returns one behind the copy, for which the next uses
+// wait too, and the next copy into the slot.
+func (s *moduleSlot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
+	if err := backs.Wait(changed); err != nil {
+		return nil, err
+	}
+	b := s.bound[s.holds.layout]
+	if err := backs.CopyTo(b.whole, s.holds.whole); err != nil {
+		return nil, errors.Join(err, backs.Synchronize())
+	}
+	ready, err := recordMark(backs)
+	if err != nil {
+		return nil, err
+	}
+	s.ready.Close()
+	s.ready, s.awaited = ready, map[*cgotorch.Stream]bool{}
+	if err := s.releasedOn(backs); err != nil {
+		return nil, err
+	}
+	return backs.Record()
+}
+
+// releasedOn notes that the stream's work so far is to be done before the slot is filled anew.
+func (s *moduleSlot[M]) releasedOn(stream *cgotorch.Stream) error {
+	e, err := stream.Record()
+	if err == nil {
+		s.releasedBehind(stream, e)
+	}
+	return err
+}
+
+// releasedBehind is releasedOn for an event of the stream.
+func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Event) {
+	if s.released == nil {
+		s.released = map[*cgotorch.Stream]*cgotorch.Event{}
+	}
+	if before := s.released[stream]; before != nil {
+		before.Close()
+	}
+	s.released[stream] = e
 }
 
 // awaitUses makes the stream wait, on the device, for every use of what the slot held.

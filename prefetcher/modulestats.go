@@ -16,6 +16,7 @@ type ModulesStats struct {
 	Prefetched int           // copies begun by Prefetch or a policy
 	Unused     int           // copies whose module was not used before it was given up
 	Bytes      int64         // copied to the device
+	Written    int64         // bytes copied to the store
 	Copy       time.Duration // the copying of these bytes took, on the device
 	Stall      time.Duration // streams stood for copies, on the device
 	HostWait   time.Duration // goroutines waited in Prefetch and Use

@@ -166,6 +166,44 @@ func (u *Use[M]) Release(x *cgotorch.Exec) {
 	u.release(x.DoStream(), x.Stream(), x.Record())
 }
 
+// ReleaseChanged is Release of a module whose tensors the Do has written: they are copied to the store, on a stream of its own, behind the work
+// enqueued on x's stream so far. What is used or copied of the module next has the changes; the store's bytes have them after [Modules.Flush]. The module must
+// be in use by nobody else. It fails with [cgotorch.ErrInvalidArgument] for a module of a mapped store, which cannot be written.
+func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
+	const op = "Use.ReleaseChanged"
+	m := u.of
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := u.slot
+	switch {
+	case s == nil:
+		return
+	case s.holds.whole == nil:
+		x.Fail(op, fmt.Errorf("prefetcher: module %s lies in a mapped file, which cannot be written: open the store without Map: %w", u.Name, cgotorch.ErrInvalidArgument))
+	case s.uses > 1:
+		x.Fail(op, fmt.Errorf("prefetcher: module %s is in use %d times, and was changed by one: %w", u.Name, s.uses, cgotorch.ErrInvalidArgument))
+	}
+	if m.backs == nil {
+		var err error
+		if m.backs, err = cgotorch.NewStream(m.device, cgotorch.StreamOptions{Name: "module write-backs"}); err != nil {
+			x.Fail(op, err)
+		}
+	}
+	e := x.Record()
+	of := s.holds
+	written, err := s.copyBack(m.backs, e)
+	if err != nil {
+		e.Close()
+		x.Fail(op, fmt.Errorf("prefetcher: copying module %s to the store: %w", u.Name, err))
+	}
+	if before := m.written[of]; before != nil {
+		before.Close()
+	}
+	m.written[of] = written
+	m.stats.Written += of.layout.bytes
+	u.release(x.DoStream(), x.Stream(), e)
+}
+
 // end is Release at the end of the Do, also of one on a lost device, where there is nothing to record.
 func (u *Use[M]) end(x *cgotorch.Exec) {
 	u.of.mu.Lock()
@@ -183,13 +221,7 @@ func (u *Use[M]) release(do, stream *cgotorch.Stream, e *cgotorch.Event) {
 	m, s := u.of, u.slot
 	u.slot = nil
 	if e != nil {
-		if s.released == nil {
-			s.released = map[*cgotorch.Stream]*cgotorch.Event{}
-		}
-		if before := s.released[stream]; before != nil {
-			before.Close()
-		}
-		s.released[stream] = e
+		s.releasedBehind(stream, e)
 	}
 	if s.users[do]--; s.users[do] == 0 {
 		delete(s.users, do)

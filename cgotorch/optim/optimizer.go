@@ -40,8 +40,9 @@ type Optimizer struct {
 	slots  []*slot // of all groups, in order
 	closed bool
 
-	skipped  bool // the device may have skipped steps that the slots have counted
-	restored int  // times
+	part     map[*slot]bool // what StepPart is to change; nil for all
+	skipped  bool           // the device may have skipped steps that the slots have counted
+	restored int            // times
 }
 
 // rule is the arithmetic of one optimizer.

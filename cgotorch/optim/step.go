@@ -156,7 +156,7 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 				continue
 			}
 			grad := s.param.Grad()
-			if grad == nil {
+			if grad == nil || o.part != nil && !o.part[s] {
 				continue
 			}
 			b.done = done

@@ -1,0 +1,75 @@
+package optim
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// RememberedSpec describes a tensor that an optimizer needs for a parameter from the first step on. Its shape and strides are the parameter's.
+type RememberedSpec struct {
+	Param int    // index in Params
+	Name  string // as in [RememberedTensor]
+	DType cgotorch.DType
+}
+
+// Remembers lists what steps need for each parameter, in the order of Params, masters behind the rest.
+func (o *Optimizer) Remembers() []RememberedSpec {
+	var all []RememberedSpec
+	for i, s := range o.slots {
+		dtype := s.param.DType()
+		if s.wide {
+			dtype = cgotorch.Float32
+		}
+		for _, name := range o.rule.remembers() {
+			all = append(all, RememberedSpec{i, name, dtype})
+		}
+		if s.wide {
+			all = append(all, RememberedSpec{i, masterName, dtype})
+		}
+	}
+	return all
+}
+
+// StepPart is [Optimizer.Step] for some of the parameters, by their indices in Params, with tensors that are lent for it in place of what the
+// optimizer would keep on the device: for whoever keeps that elsewhere. lent returns each one of [Optimizer.Remembers]; it holds what the last
+// StepPart has left there, anything before the first. It fails as Step does, and with [cgotorch.ErrNotCapturable] in a capture, and with
+// [cgotorch.ErrInvalidArgument] for a parameter of which Step has made tensors of the optimizer's own.
+//
+// Neither State nor Restore, and so no checkpoint, knows of lent tensors.
+func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of RememberedSpec) *cgotorch.Tensor) {
+	if x.Capturing() {
+		o.fail(x, "a step with lent tensors: %w", cgotorch.ErrNotCapturable)
+	}
+	o.part = map[*slot]bool{}
+	defer func() { o.part = nil }()
+	names := o.rule.remembers()
+	for _, i := range params {
+		s := o.slots[i]
+		if s.master != nil || len(s.state) > 0 && s.state[0] != nil {
+			o.fail(x, "parameter %d has tensors of the optimizer's own: call either Step or StepPart: %w", i, cgotorch.ErrInvalidArgument)
+		}
+		o.part[s] = true
+		defer func() {
+			clear(s.state)
+			s.master = nil
+		}()
+		dtype := s.param.DType()
+		if s.wide {
+			dtype = cgotorch.Float32
+			s.master = o.lentTo(x, lent, RememberedSpec{i, masterName, dtype})
+		}
+		for k, name := range names {
+			s.state[k] = o.lentTo(x, lent, RememberedSpec{i, name, dtype})
+		}
+	}
+	o.step(x, scaling{})
+}
+
+func (o *Optimizer) lentTo(x *cgotorch.Exec, lent func(of RememberedSpec) *cgotorch.Tensor, of RememberedSpec) *cgotorch.Tensor {
+	t, s := lent(of), o.slots[of.Param]
+	if t == nil || t.DType() != of.DType || t.Device() != s.param.Device() || fmt.Sprint(t.Shape(), t.Strides()) != fmt.Sprint(s.shape, s.strides) {
+		o.fail(x, "%s of parameter %d: %v is lent, want %v like the parameter, %v: %w", of.Name, of.Param, t, of.DType, s.param, cgotorch.ErrInvalidArgument)
+	}
+	return t
+}

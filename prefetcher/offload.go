@@ -1,0 +1,145 @@
+package prefetcher
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+// OffloadOptions are the options of [NewOffload].
+type OffloadOptions struct {
+	PartBytes int64 // of state that is on the device at a time and slot, unless one parameter has more; 0 means 64 MiB
+	Slots     int   // 0 means 3: one part being stepped, one on its way there and one on its way back
+}
+
+// Offload is an optimizer whose state lies in host memory: a step brings it to the device part by part, the next one while one is stepped,
+// and takes it back. The parameters and their gradients stay on the device. It is used by one goroutine at a time.
+type Offload struct {
+	opt     *optim.Optimizer
+	store   *Store
+	modules *Modules[*stateTensors]
+	parts   []statePart
+}
+
+// stateTensors is the state of a part, each tensor as a row of numbers.
+type stateTensors struct {
+	Row []*cgotorch.Tensor
+}
+
+// statePart is some consecutive parameters.
+type statePart struct {
+	name   string
+	params []int
+	specs  []optim.RememberedSpec // in the order of the rows
+}
+
+// NewOffload makes host memory for what opt remembers, page-locked for a CUDA device. All parameters lie on the device; opt has done no step, and
+// stays the caller's, who calls Step here and not there. The caller must Close it, before opt. It fails with [ErrInvalidOptions],
+// [cgotorch.ErrInvalidArgument] for parameters elsewhere or a rule that remembers nothing, and with [cgotorch.ErrOutOfMemory].
+func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
+	if o.PartBytes < 0 || o.Slots < 0 {
+		return nil, fmt.Errorf("prefetcher: OffloadOptions: PartBytes is %d and Slots %d; they must not be negative: %w", o.PartBytes, o.Slots, ErrInvalidOptions)
+	}
+	if o.PartBytes == 0 {
+		o.PartBytes = 64 << 20
+	}
+	if o.Slots == 0 {
+		o.Slots = 3
+	}
+	f := &Offload{opt: opt}
+	specs, err := f.cut(device, o.PartBytes)
+	if err != nil {
+		return nil, err
+	}
+	if f.store, err = NewStore(specs); err != nil {
+		return nil, err
+	}
+	build := func(x *cgotorch.Exec, name string) (*stateTensors, error) {
+		spec, err := f.store.Spec(name)
+		m := &stateTensors{}
+		for _, t := range spec.Tensors {
+			m.Row = append(m.Row, x.Keep(x.Empty(t.DType, t.Shape...)))
+		}
+		return m, err
+	}
+	f.modules, err = NewModules(f.store, device, build, ModulesOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.parts))})
+	if err == nil {
+		err = f.modules.Check()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// cut divides the parameters into parts.
+func (f *Offload) cut(device cgotorch.Device, most int64) ([]ModuleSpec, error) {
+	params := f.opt.Params()
+	var modules []ModuleSpec
+	var bytes int64
+	last := -1
+	for _, s := range f.opt.Remembers() {
+		p := params[s.Param]
+		if p.Device() != device {
+			return nil, fmt.Errorf("prefetcher: Offload: parameter %d lies on %v, and the device is %v: %w", s.Param, p.Device(), device, cgotorch.ErrInvalidArgument)
+		}
+		if s.Param != last && (len(modules) == 0 || bytes >= most) {
+			name := fmt.Sprintf("part %d", len(modules))
+			modules = append(modules, ModuleSpec{Name: name})
+			f.parts = append(f.parts, statePart{name: name})
+			bytes = 0
+		}
+		part, m := &f.parts[len(f.parts)-1], &modules[len(modules)-1]
+		if s.Param != last {
+			part.params = append(part.params, s.Param)
+			last = s.Param
+		}
+		m.Tensors = append(m.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(part.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
+		part.specs = append(part.specs, s)
+		bytes += p.Numel() * int64(s.DType.Size())
+	}
+	if len(modules) == 0 {
+		return nil, fmt.Errorf("prefetcher: Offload: the optimizer remembers nothing between steps: %w", cgotorch.ErrInvalidArgument)
+	}
+	return modules, nil
+}
+
+// Step is [optim.Optimizer.Step], part by part. It waits for nothing. It fails as that and as [Modules.Use] do.
+func (f *Offload) Step(x *cgotorch.Exec) {
+	x = x.NoGrad().NoAutocast()
+	params := f.opt.Params()
+	for _, part := range f.parts {
+		u := f.modules.Use(x, part.name)
+		x.Tidy(func() *cgotorch.Tensor {
+			row := 0
+			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
+			for _, s := range part.specs {
+				p := params[s.Param]
+				rows[s] = x.Call("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)[0].(*cgotorch.Tensor)
+				row++
+			}
+			f.opt.StepPart(x, part.params, func(of optim.RememberedSpec) *cgotorch.Tensor { return rows[of] })
+			return nil
+		})
+		u.ReleaseChanged(x)
+	}
+}
+
+// Stats are those of the copies.
+func (f *Offload) Stats() ModulesStats { return f.modules.Stats() }
+
+// Memory is how much host memory the state takes, in bytes, and how much of the device's its slots do.
+func (f *Offload) Memory() (host, device int64) {
+	return f.store.Stats().Memory, int64(f.modules.Slots()) * f.modules.o.SlotBytes
+}
+
+// Close frees the memory, and with it the state. The optimizer stays the caller's. Closing twice does nothing.
+func (f *Offload) Close() error {
+	var errs []error
+	if f.modules != nil {
+		errs = append(errs, f.modules.Close())
+	}
+	return errors.Join(append(errs, f.store.Close())...)
+}

@@ -1,0 +1,216 @@
+package prefetcher
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+// network is a model with parameters of several sizes, one of them channels last.
+
+type network struct {
+	Conv *nn.Conv2d
+	A, B *nn.Linear
+}
+
+func newNetwork(x *cgotorch.Exec, dtype cgotorch.DType) *network {
+	m := &network{
+		Conv: nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{}),
+		A:    nn.NewLinear(x, 4*4*4, 32, nn.LinearOptions{}),
+		B:    nn.NewLinear(x, 32, 5, nn.LinearOptions{}),
+	}
+	nn.To(x, m, nn.ToOptions{DType: dtype, ChannelsLast: true})
+	return m
+}
+
+func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
+	in := x.Contiguous(x.To(x.View(x.Sin(x.Arange(cgotorch.Float32, 0, 2*3*6*6, nil)), 2, 3, 6, 6), m.A.Weight.DType()), cgotorch.ChannelsLast)
+	hidden := x.ReLU(m.Conv.Forward(x, in))
+	out := m.B.Forward(x, x.ReLU(m.A.Forward(x, x.Flatten(hidden, 1, -1))))
+	return nn.CrossEntropy(x, out, cgotorch.FromSlice(x, []int64{1, 3}), nn.CrossEntropyOptions{})
+}
+
+// Steps with the state in host memory give the bits of steps with the state on the device.
+func TestOffload_Step(t *testing.T) {
+	for name, make := range map[string]func(groups ...optim.Group) (*optim.Optimizer, error){
+		"adam": func(g ...optim.Group) (*optim.Optimizer, error) {
+			return optim.NewAdam(optim.AdamOptions{LR: 0.01}, g...)
+		},
+		"adamw, masters": func(g ...optim.Group) (*optim.Optimizer, error) {
+			return optim.NewAdamW(optim.AdamOptions{LR: 0.01, MasterWeights: true}, g...)
+		},
+		"adam, foreach": func(g ...optim.Group) (*optim.Optimizer, error) {
+			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Implementation: optim.Foreach}, g...)
+		},
+		"sgd": func(g ...optim.Group) (*optim.Optimizer, error) {
+			return optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9}, g...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				checkStreams(t)
+				dtype := cgotorch.Float32
+				if name == "adamw, masters" {
+					dtype = cgotorch.BFloat16
+				}
+				s := newStream(t, d)
+				train := func(offload bool) (weights [][]byte) {
+					var m *network
+					do(t, s, func(x *cgotorch.Exec) {
+						if err := cgotorch.Seed(3); err != nil {
+							t.Fatal(err)
+						}
+						m = newNetwork(x, dtype)
+					})
+					defer nn.Close(m)
+					opt, err := make(optim.Group{Params: nn.Parameters(m)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer opt.Close()
+					step := opt.Step
+					if offload {
+						f, err := NewOffload(opt, d, OffloadOptions{PartBytes: 1000, Slots: 2})
+						if err != nil {
+							t.Fatal(err)
+						}
+						defer f.Close()
+						if len(f.parts) < 2 {
+							t.Errorf("%d parts", len(f.parts))
+						}
+						step = f.Step
+						defer func() {
+							st := f.Stats()
+							if st.Written == 0 || st.Misses > 1 {
+								t.Errorf("%+v", st)
+							}
+							if err := f.modules.Flush(context.Background()); err != nil {
+								t.Error(err)
+							}
+						}()
+					}
+					for range 5 {
+						do(t, s, func(x *cgotorch.Exec) {
+							opt.ZeroGrad()
+							x.Backward(m.loss(x))
+							step(x)
+						})
+					}
+					do(t, s, func(x *cgotorch.Exec) {
+						for _, p := range nn.Parameters(m) {
+							weights = append(weights, cgotorch.ToBytes(x, p))
+						}
+					})
+					return weights
+				}
+				want, got := train(false), train(true)
+				for i := range want {
+					if !slices.Equal(got[i], want[i]) {
+						t.Errorf("parameter %d has other bits", i)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNewOffload_Refused(t *testing.T) {
+	checkLeaks(t)
+	s := newStream(t, cgotorch.CPU)
+	var p *cgotorch.Tensor
+	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
+	defer p.Close()
+	sgd, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sgd.Close()
+	adam, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adam.Close()
+	if _, err := NewOffload(sgd, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("a rule that remembers nothing: %v", err)
+	}
+	if _, err := NewOffload(adam, cgotorch.CUDA(0), OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		t.Errorf("parameters elsewhere: %v", err)
+	}
+	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{PartBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
+		t.Errorf("negative: %v", err)
+	}
+}
+
+// A module that was changed has its changes wherever it is read next, and others are not touched.
+func TestUse_ReleaseChanged(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		store := scalesStore(t, 3)
+		m := newModules(t, store, d, ModulesOptions{Slots: 1})
+		s := newStream(t, d)
+		double := func(x *cgotorch.Exec, i int) {
+			u := m.Use(x, moduleName(i))
+			y := x.NoGrad()
+			y.MulScalarInPlace(u.Module.Weight, 2)
+			u.ReleaseChanged(x)
+			u.ReleaseChanged(x) // does nothing
+		}
+		do(t, s, func(x *cgotorch.Exec) {
+			double(x, 0)
+			double(x, 0) // in the slot
+			double(x, 1)
+			double(x, 0) // from the store again
+		})
+		if err := m.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float32{8, 4, 3} {
+			if got := floats(t, store, moduleName(i), "weight")[0]; got != want {
+				t.Errorf("the weight of module %d is %v, want %v", i, got, want)
+			}
+		}
+		if st := m.Stats(); st.Written != 4*m.o.SlotBytes {
+			t.Errorf("%d bytes written", st.Written)
+		}
+		err := s.Do(func(x *cgotorch.Exec) error {
+			u := m.Use(x, moduleName(0))
+			m.Use(x, moduleName(0))
+			u.ReleaseChanged(x)
+			return nil
+		})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Errorf("changed while another uses it: %v", err)
+		}
+	})
+}
+
+// The slot that a module comes to next is not the one from which its changes go to the store.
+func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		store := scalesStore(t, 2)
+		m := newModules(t, store, d, ModulesOptions{Policy: OnDemand, Slots: 2})
+		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+			other := m.Use(x, moduleName(1))
+			for range 2 {
+				u := m.Use(x, moduleName(0))
+				x.Sleep(10 * time.Millisecond)
+				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
+				u.ReleaseChanged(x)
+				other.Release(x)
+			}
+		})
+		if err := m.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got := floats(t, store, moduleName(0), "weight")[0]; got != 4 {
+			t.Errorf("the weight is %v, want 4", got)
+		}
+	})
+}
