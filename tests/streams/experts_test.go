@@ -1,0 +1,93 @@
+package streams
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/tests/streams/ambient"
+)
+
+// Experts that come from host memory, by choices that are made on the device, wait for it nowhere: neither by LibTorch's own check, which is one
+// switch for the whole process, nor by the driver's calls.
+func TestSyncDebug_Experts(t *testing.T) {
+	if n, err := cgotorch.CUDACount(); n == 0 {
+		t.Skip(err)
+	}
+	const experts, layers, width = 8, 3, 256
+	d := cgotorch.CUDA(0)
+	var specs []prefetcher.ModuleSpec
+	names := make([][]string, layers)
+	for layer := range layers {
+		for expert := range experts {
+			name := fmt.Sprintf("%d.%d", layer, expert)
+			names[layer] = append(names[layer], name)
+			specs = append(specs, prefetcher.ModuleSpec{Name: name, Tensors: []prefetcher.TensorSpec{
+				{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}}, {Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}}}})
+		}
+	}
+	store, err := prefetcher.NewStore(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
+		return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
+	}
+	modules, err := prefetcher.NewModules(store, d, build, prefetcher.ModulesOptions{Slots: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer modules.Close()
+	mixture, err := prefetcher.NewExperts(modules, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mixture.Close()
+	stream := cgotorch.DefaultStream(d)
+	var routers [layers]*cgotorch.Tensor
+	if err := stream.Do(func(x *cgotorch.Exec) error {
+		for i := range routers {
+			routers[i] = x.Keep(x.Randn(cgotorch.Float32, experts, width))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, r := range routers {
+			r.Close()
+		}
+	}()
+	token := func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		hidden := x.Randn(cgotorch.Float32, 1, width)
+		for layer, router := range routers {
+			_, ids := x.MaxDim(x.Linear(hidden, router, nil), 1, cgotorch.ReduceOptions{})
+			mixture.Route(x, layer, ids)
+			hidden = x.Add(x.Randn(cgotorch.Float32, 1, width), mixture.Run(x, layer, hidden))
+		}
+		return nil
+	}
+	for range 3 { // what is made the first time
+		if err := stream.Do(token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restore, err := ambient.SyncDebug(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restore()
+	before := modules.Stats()
+	for i := range 50 {
+		if err := stream.Do(func(x *cgotorch.Exec) error { return token(x.NoWaits()) }); err != nil {
+			t.Fatalf("token %d: %v", i, err)
+		}
+	}
+	if st := modules.Stats(); st.Uses()-before.Uses() != 50*layers || st.Bytes == before.Bytes {
+		t.Errorf("%+v", st)
+	}
+}
