@@ -54,6 +54,7 @@ func modulesEdges() []edge {
 		{name: "route-memory-behind-copy", orders: "the host reads a choice behind its copy",
 			file: "prefetcher/routes.go", in: "sending.look",
 			text:   "\tif err == nil && !done {\n\t\treturn false\n\t}\n",
+			with:   "\t_ = done\n",
 			folder: "prefetcher", test: "TestRoutes", device: onGPU},
 		{name: "module-back-behind-change", orders: "a changed module is copied to the store behind its change",
 			file: "prefetcher/moduleslot.go", in: "moduleSlot[M].copyBack",
