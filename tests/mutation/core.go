@@ -124,7 +124,7 @@ func coreEdges() []edge {
 			folder: "tests/streams", test: "TestCheckStreams_FindsMistakes", device: checked},
 		{name: "event-query-is-known", orders: "the stream checker knows that an event was found done",
 			file: "csrc/event.cc", in: "ct_event_query",
-			text:   "    if (*done != 0) ct::checker::host_waited_for(event->known);\n",
+			text:   "  return ct::guarded(event->device, [&] { ct::checker::host_waited_for(event->known); });\n",
 			folder: "tests/streams", test: "TestCheckStreams_HostWaits", device: checked},
 		{name: "stream-query-is-known", orders: "the stream checker knows that a stream was found idle",
 			file: "csrc/stream.cc", in: "ct_stream_query",
