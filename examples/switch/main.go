@@ -88,7 +88,7 @@ func parse() (c config, err error) {
 	flag.IntVar(&c.maxTokens, "max-tokens", 64, "tokens of an answer, at most")
 	device := flag.String("device", "cpu", "auto, cpu, cuda or cuda:N")
 	dtype := flag.String("dtype", "float32", "of all weights: "+names(dtypes)+"; the files' are converted")
-	policy := flag.String("policy", "lru", "which expert makes room for another, and what is copied unasked: "+names(policies))
+	policy := flag.String("policy", "lru", "which expert makes room for another, and what is copied unasked: "+names(policies)+"; next copies the experts that follow by number, and is there to be compared with")
 	flag.IntVar(&c.slots, "slots", 8, "experts that the device has room for; with -policy resident it has room for all")
 	flag.IntVar(&c.pinned, "pinned", 0, "of the decoder's first sparse layer, so many experts stay on the device, beside the slots")
 	gating := flag.String("gating", "gated", "when a layer of the decoder chooses its experts: "+names(gatings)+"; predicted guesses a layer ahead and says the same, pre-gated is for models that were trained so")

@@ -1,6 +1,7 @@
 """Writes model/: a little Switch Transformer that answers the questions below, and answers.json, what transformers makes of them.
 
-Needs torch 2.11.0, transformers 5.17.0 and sentencepiece 0.2.3, on the CPU, for about a minute. Everything follows from one seed.
+Needs torch 2.11.0, transformers 5.17.0 and sentencepiece 0.2.3, on the CPU, for about a minute. Everything follows from one seed;
+all text is this file's own. The table of characters in model/tokenizer.json is SentencePiece's nmt_nfkc, which T5 has too.
 
     python examples/switch/make.py
 """
