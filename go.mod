@@ -5,6 +5,7 @@ go 1.24.0
 require github.com/klauspost/compress v1.18.4
 
 require (
+	github.com/rivo/uniseg v0.4.7
 	github.com/schollz/progressbar/v3 v3.18.0
 	golang.org/x/image v0.36.0
 	golang.org/x/term v0.36.0
@@ -21,7 +22,6 @@ require (
 	github.com/golang/freetype v0.0.0-20170609003504-e2365dfdc4a0 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
 	github.com/pmezard/go-difflib v1.0.0 // indirect
-	github.com/rivo/uniseg v0.4.7 // indirect
 	golang.org/x/sys v0.37.0 // indirect
 	golang.org/x/text v0.34.0 // indirect
 )

@@ -11,5 +11,6 @@
 // expert each token wants, Combine takes what the experts made of them. Between the two the experts may run anywhere, under [Experts].
 //
 // The models are for inference: nothing is recorded for backward, dropout does nothing, and autocast is passed over, since
-// [SwitchOptions] says the dtype. No method waits for the device unless its comment says so.
+// [SwitchOptions] says the dtype. No method waits for the device unless its comment says so. Package tokenizer, in the folder below, turns text into ids
+// and ids into text.
 package text

@@ -1,0 +1,85 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strings"
+
+	"github.com/rivo/uniseg"
+)
+
+// charsmap is SentencePiece's table of characters and what stands for them, such as NFKC's: the units of a double-array trie, whose leaves are places
+// in a text of replacements that end with a 0.
+type charsmap struct {
+	units []uint32
+	text  []byte
+}
+
+func newCharsmap(data []byte) (*charsmap, error) {
+	if len(data) < 4 {
+		return nil, errors.New("it is too short")
+	}
+	size := uint64(binary.LittleEndian.Uint32(data))
+	if size%4 != 0 || size == 0 || size > uint64(len(data)-4) {
+		return nil, errors.New("its trie does not lie within it")
+	}
+	m := &charsmap{text: data[4+size:]}
+	for trie := data[4 : 4+size]; len(trie) > 0; trie = trie[4:] {
+		m.units = append(m.units, binary.LittleEndian.Uint32(trie))
+	}
+	return m, nil
+}
+
+func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
+
+// lookup returns what stands for the shortest beginning of s that is in the table.
+func (m *charsmap) lookup(s string) (string, bool) {
+	at := offset(m.units[0])
+	for i := range len(s) {
+		if s[i] == 0 {
+			break
+		}
+		at ^= uint32(s[i])
+		if at >= uint32(len(m.units)) || m.units[at]&(1<<31|0xff) != uint32(s[i]) {
+			break
+		}
+		unit := m.units[at]
+		at ^= offset(unit)
+		if unit>>8&1 == 1 && at < uint32(len(m.units)) {
+			value := m.units[at] & (1<<31 - 1)
+			if value > uint32(len(m.text)) {
+				break
+			}
+			to, _, _ := bytes.Cut(m.text[value:], []byte{0})
+			return string(to), true
+		}
+	}
+	return "", false
+}
+
+// normalize replaces what the table has. A user's character that is short may be there as a whole; what follows the beginning that is found is then dropped,
+// as Hugging Face's tokenizers do. Else its code points are looked up one by one.
+func (m *charsmap) normalize(text string) string {
+	const short = 6 // bytes
+	var b strings.Builder
+	state := -1
+	for text != "" {
+		var character string
+		character, text, _, state = uniseg.FirstGraphemeClusterInString(text, state)
+		if len(character) < short {
+			if to, ok := m.lookup(character); ok {
+				b.WriteString(to)
+				continue
+			}
+		}
+		for i, r := range character {
+			part := character[i : i+len(string(r))]
+			if to, ok := m.lookup(part); ok {
+				part = to
+			}
+			b.WriteString(part)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,105 @@
+package tokenizer
+
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// Errors to test for with [errors.Is].
+var (
+	ErrFormat      = errors.New("damaged tokenizer file")
+	ErrUnsupported = errors.New("unsupported tokenizer")
+)
+
+// Tokenizer is what a tokenizer.json says. It does not change and is safe for use by several goroutines.
+type Tokenizer struct {
+	normalize  normalizer
+	added      *added // found in the text as it is given
+	normalized *added // found in normalized text
+	pre        []preTokenizer
+	model      *unigram
+	prefix     []int64 // put before the tokens of a text
+	suffix     []int64 // and behind them
+	decoder    decoder
+
+	extra   map[int64]string // added tokens by id, for those that the model has not, too
+	special map[string]bool
+}
+
+// Encode returns the tokens of a text, with those that the file puts around each text, such as </s>. Special tokens that are written out in the text become
+// themselves. What is no UTF-8 counts as U+FFFD.
+func (t *Tokenizer) Encode(text string) []int64 {
+	return slices.Concat(t.prefix, t.EncodeBare(text), t.suffix)
+}
+
+// EncodeBare is Encode with nothing put around the text.
+func (t *Tokenizer) EncodeBare(text string) []int64 {
+	var ids []int64
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	for _, part := range t.added.split(text) {
+		if part.isToken {
+			ids = append(ids, part.id)
+			continue
+		}
+		normal := t.normalize(text[part.from:part.to])
+		for _, part := range t.normalized.split(normal) {
+			if part.isToken {
+				ids = append(ids, part.id)
+				continue
+			}
+			ids = t.encodePart(ids, piece{normal[part.from:part.to], len(ids) == 0})
+		}
+	}
+	return ids
+}
+
+func (t *Tokenizer) encodePart(ids []int64, whole piece) []int64 {
+	pieces := []piece{whole}
+	for _, pre := range t.pre {
+		var next []piece
+		for _, p := range pieces {
+			if p.text != "" {
+				next = append(next, pre(p)...)
+			}
+		}
+		pieces = next
+	}
+	for _, p := range pieces {
+		ids = t.model.encode(ids, p.text)
+	}
+	return ids
+}
+
+// Decode returns the text of tokens, leaving out special ones, and ids that are no token's.
+func (t *Tokenizer) Decode(ids []int64) string { return t.decode(ids, false) }
+
+// DecodeAll is Decode with special tokens, which become their names.
+func (t *Tokenizer) DecodeAll(ids []int64) string { return t.decode(ids, true) }
+
+func (t *Tokenizer) decode(ids []int64, special bool) string {
+	var tokens []string
+	for _, id := range ids {
+		if token, ok := t.Token(id); ok && (special || !t.special[token]) {
+			tokens = append(tokens, token)
+		}
+	}
+	return strings.Join(t.decoder(tokens), "")
+}
+
+// Token is the name of a token, in which ▁ stands for a space.
+func (t *Tokenizer) Token(id int64) (token string, ok bool) {
+	if token, ok := t.extra[id]; ok {
+		return token, true
+	}
+	return t.model.token(id)
+}
+
+// Size is one more than the highest id.
+func (t *Tokenizer) Size() int {
+	size := int64(len(t.model.tokens))
+	for id := range t.extra {
+		size = max(size, id+1)
+	}
+	return int(size)
+}

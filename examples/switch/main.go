@@ -1,0 +1,190 @@
+// Switch answers questions with a Switch Transformer whose experts lie in page-locked memory of the host and come to the device just in time.
+//
+//	go run ./examples/switch                                               # the little model beside this file, on the CPU
+//	go run ./examples/switch -device cuda -gating predicted "What is a slot?"
+//	go run ./examples/switch -model switch-base-128 -device cuda -dtype bfloat16 -slots 64 -captured "A <extra_id_0> walks into a bar."
+//
+// Copy this folder and make it yours. What it takes to have such a model is in model.go, the generation itself in generate.go.
+//
+// -model is a folder as Hugging Face has it: config.json, tokenizer.json, and model.safetensors or shards with their index. The text goes to standard
+// output as it comes, and what it cost to standard error. Ctrl-C ends the answer that is under way.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// config is what the flags say.
+type config struct {
+	folder    string
+	prompts   []string
+	maxTokens int
+	device    cgotorch.Device
+	dtype     cgotorch.DType
+	policy    prefetcher.Policy
+	slots     int
+	pinned    int
+	gating    text.Gating
+	captured  bool
+	trace     string
+}
+
+var (
+	dtypes   = map[string]cgotorch.DType{"float32": cgotorch.Float32, "bfloat16": cgotorch.BFloat16}
+	policies = map[string]prefetcher.Policy{"lru": prefetcher.LRU, "lfu": prefetcher.LFU, "on-demand": prefetcher.OnDemand, "next": prefetcher.NextLayer, "resident": prefetcher.Resident}
+	gatings  = map[string]text.Gating{"gated": text.Gated, "predicted": text.Predicted, "pre-gated": text.PreGated}
+)
+
+// questions are those that the little model is asked where nobody asks it anything. It knows the others in make.py, too.
+var questions = []string{"What is an expert?", "Where do the experts live?", "How is a copy hidden?", "Who are you?"}
+
+func main() {
+	c, err := parse()
+	if err != nil {
+		fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	go func() { // a second Ctrl-C ends the program at once
+		<-ctx.Done()
+		stop()
+	}()
+	err = run(ctx, c)
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		os.Exit(130)
+	}
+	if err != nil {
+		fatal(err)
+	}
+}
+
+func fatal(err error) {
+	fmt.Fprintln(os.Stderr, "switch:", err)
+	os.Exit(1)
+}
+
+func parse() (c config, err error) {
+	own := ownModel()
+	flag.StringVar(&c.folder, "model", own, "folder with config.json, tokenizer.json and the weights")
+	flag.Func("prompt", "text to answer; may be given several times, and the arguments are prompts, too", func(p string) error {
+		c.prompts = append(c.prompts, p)
+		return nil
+	})
+	flag.IntVar(&c.maxTokens, "max-tokens", 64, "tokens of an answer, at most")
+	device := flag.String("device", "cpu", "auto, cpu, cuda or cuda:N")
+	dtype := flag.String("dtype", "float32", "of all weights: "+names(dtypes)+"; the files' are converted")
+	policy := flag.String("policy", "lru", "which expert makes room for another, and what is copied unasked: "+names(policies)+"; next copies the experts that follow by number, and is there to be compared with")
+	flag.IntVar(&c.slots, "slots", 8, "experts that the device has room for; with -policy resident it has room for all")
+	flag.IntVar(&c.pinned, "pinned", 0, "of the decoder's first sparse layer, so many experts stay on the device, beside the slots")
+	gating := flag.String("gating", "gated", "when a layer of the decoder chooses its experts: "+names(gatings)+"; predicted guesses a layer ahead and says the same, pre-gated is for models that were trained so")
+	flag.BoolVar(&c.captured, "captured", false, "capture the work between sparse layers as graphs and launch those")
+	flag.StringVar(&c.trace, "trace", "", fmt.Sprintf("file for a trace of tokens %d to %d, which ui.perfetto.dev opens; on the CPU it has the tokens' marks alone", traceAfter, traceAfter+traceTokens-1))
+	flag.Parse()
+
+	c.prompts = append(c.prompts, flag.Args()...)
+	if len(c.prompts) == 0 {
+		if c.folder != own {
+			return c, errors.New("there is nothing to answer: give -prompt, or prompts as arguments")
+		}
+		c.prompts = questions
+	}
+	for _, p := range flag.Args() {
+		if strings.HasPrefix(p, "-") {
+			return c, fmt.Errorf("%q comes behind a prompt: flags come first", p)
+		}
+	}
+	if c.dtype, err = choose("-dtype", *dtype, dtypes); err != nil {
+		return c, err
+	}
+	if c.policy, err = choose("-policy", *policy, policies); err != nil {
+		return c, err
+	}
+	if c.gating, err = choose("-gating", *gating, gatings); err != nil {
+		return c, err
+	}
+	switch {
+	case c.maxTokens < 1:
+		return c, fmt.Errorf("-max-tokens %d: at least 1", c.maxTokens)
+	case c.slots < 1:
+		return c, fmt.Errorf("-slots %d: at least 1", c.slots)
+	case c.pinned < 0:
+		return c, fmt.Errorf("-pinned %d: at least 0", c.pinned)
+	}
+	if c.device, err = cgotorch.ParseDevice(*device); err != nil {
+		return c, err
+	}
+	return c, c.device.Check()
+}
+
+func choose[T any](flag, name string, from map[string]T) (T, error) {
+	v, ok := from[name]
+	if !ok {
+		return v, fmt.Errorf("%s %s: use %s", flag, name, names(from))
+	}
+	return v, nil
+}
+
+func names[T any](of map[string]T) string {
+	return strings.Join(slices.Sorted(maps.Keys(of)), ", ")
+}
+
+// ownModel is the folder beside this source file, wherever the program is started from inside the clone; a program that was moved elsewhere looks beside
+// itself.
+func ownModel() string {
+	const name = "model"
+	_, source, _, _ := runtime.Caller(0)
+	path := filepath.Join(filepath.Dir(source), name)
+	if _, err := os.Stat(path); err != nil {
+		if own, err := os.Executable(); err == nil {
+			return filepath.Join(filepath.Dir(own), name)
+		}
+	}
+	return path
+}
+
+// run answers the prompts one after another.
+func run(ctx context.Context, c config) (err error) {
+	tracer, err := newTracer(c.trace)
+	if err != nil {
+		return err
+	}
+	defer tracer.close()
+	m, err := load(c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	b, err := newBill(m)
+	if err != nil {
+		return err
+	}
+	for _, p := range c.prompts {
+		fmt.Println(">", p)
+		answer := printer{tokens: m.tokens}
+		err = m.generate(ctx, m.tokens.Encode(p), c.maxTokens, tracer, answer.add)
+		b.tokens += len(answer.ids)
+		fmt.Println()
+		if err != nil {
+			break
+		}
+	}
+	if err == nil || ctx.Err() != nil {
+		err = errors.Join(err, tracer.finish(), b.print(os.Stderr))
+	}
+	return err
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
+	"github.com/streamtorch/streamtorch/prefetcher"
+)
+
+// model is a Switch Transformer whose experts come to the device when they are chosen.
+type model struct {
+	device cgotorch.Device
+	stream *cgotorch.Stream
+	tokens *tokenizer.Tokenizer
+	net    *text.Switch // without its experts
+
+	store   *prefetcher.Store                // all experts, in the host's memory
+	modules *prefetcher.Modules[*text.Dense] // those on the device
+	encoder *prefetcher.Experts[*text.Dense]
+	decoder *prefetcher.Experts[*text.Dense]
+
+	cache  *text.Cache  // of the sequence that is decoded
+	pieces *text.Pieces // of the decoder's step, cut where experts come in
+}
+
+// load reads all that is in the folder.
+func load(c config) (m *model, err error) {
+	m = &model{device: c.device, stream: cgotorch.DefaultStream(c.device)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	if err := m.device.ResetPeakMemory(); err != nil {
+		return m, err
+	}
+	if m.tokens, err = tokenizer.Open(filepath.Join(c.folder, "tokenizer.json")); err != nil {
+		return m, err
+	}
+	err = m.stream.Do(func(x *cgotorch.Exec) (err error) {
+		m.net, err = text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{DType: c.dtype, NoExperts: true}}, c.folder)
+		return err
+	})
+	if err != nil {
+		return m, err
+	}
+	if words, rows := m.tokens.Size(), m.net.Config.VocabSize; words > rows {
+		return m, fmt.Errorf("%s: tokenizer.json has %d tokens, and the model of config.json knows %d", c.folder, words, rows)
+	}
+	if m.store, err = openExperts(c.folder, c.dtype); err != nil {
+		return m, err
+	}
+	if err := m.attachExperts(c); err != nil {
+		return m, err
+	}
+	return m, m.cutDecoder(c)
+}
+
+// attachExperts has the experts of both stacks come to the device through the same slots.
+func (m *model) attachExperts(c config) (err error) {
+	encoder, decoder := m.net.Config.ExpertNames(false), m.net.Config.ExpertNames(true)
+	o := prefetcher.ModulesOptions{Policy: c.policy, Slots: c.slots}
+	if c.policy == prefetcher.Resident {
+		o.Slots = 0 // one for each expert
+	} else if c.pinned > 0 {
+		if len(decoder) == 0 || c.pinned > len(decoder[0]) {
+			return fmt.Errorf("-pinned %d: a sparse layer has %d experts", c.pinned, m.net.Config.NumExperts)
+		}
+		o.Pinned = decoder[0][:c.pinned]
+	}
+	build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
+		return text.NewExpert(x, m.net.Config, c.dtype), nil
+	}
+	if m.modules, err = prefetcher.NewModules(m.store, m.device, build, o); err != nil {
+		return err
+	}
+	if err := m.modules.Check(); err != nil {
+		return fmt.Errorf("%s: the experts do not fit config.json: %w", c.folder, err)
+	}
+	if m.encoder, err = prefetcher.NewExperts(m.modules, encoder); err != nil {
+		return err
+	}
+	if m.decoder, err = prefetcher.NewExperts(m.modules, decoder); err != nil {
+		return err
+	}
+	layer := 0
+	for _, block := range m.net.Encoder.Block {
+		if block.FF.IsSparse() {
+			block.FF.Sparse.Override = m.encoder.Layer(layer)
+			layer++
+		}
+	}
+	return nil
+}
+
+// cutDecoder makes the decoder's cache, which has room for the longest prompt, and cuts its step at the sparse layers.
+func (m *model) cutDecoder(c config) error {
+	longest := 0
+	for _, p := range c.prompts {
+		longest = max(longest, len(m.tokens.Encode(p)))
+	}
+	if longest == 0 {
+		return errors.New("an empty prompt has no token, not even one for its end, with this tokenizer.json")
+	}
+	err := m.stream.Do(func(x *cgotorch.Exec) error {
+		m.cache = m.net.NewCache(x, text.CacheOptions{Capacity: c.maxTokens, Source: longest})
+		m.pieces = m.net.NewPieces(x, m.cache, text.PiecesOptions{Gating: c.gating})
+		return nil
+	})
+	if err == nil && c.captured {
+		err = m.pieces.Capture(m.stream)
+	}
+	return err
+}
+
+// close frees everything, users before what they use.
+func (m *model) close() error {
+	var errs []error
+	if m.encoder != nil {
+		errs = append(errs, m.encoder.Close())
+	}
+	if m.decoder != nil {
+		errs = append(errs, m.decoder.Close())
+	}
+	if m.modules != nil {
+		errs = append(errs, m.modules.Close())
+	}
+	if m.store != nil {
+		errs = append(errs, m.store.Close())
+	}
+	if m.pieces != nil {
+		errs = append(errs, m.pieces.Close())
+	}
+	if m.cache != nil {
+		errs = append(errs, m.cache.Close())
+	}
+	if m.net != nil {
+		nn.Close(m.net)
+	}
+	return errors.Join(append(errs, m.stream.Close())...)
+}

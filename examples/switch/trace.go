@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Which tokens -trace traces, counted over all answers from 0: those after the first traceAfter, in which memory is allocated and algorithms are chosen, and no
+// more than traceTokens of them.
+const (
+	traceAfter  = 4
+	traceTokens = 60
+)
+
+// tracer writes a trace of some tokens. The nil tracer does nothing.
+type tracer struct {
+	path  string
+	file  *os.File // beside path until it is whole
+	next  int
+	trace *cgotorch.Trace // while it runs
+}
+
+// newTracer makes sure at once that there is a place for the file. path may be empty, for no trace.
+func newTracer(path string) (*tracer, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	if err != nil {
+		return nil, fmt.Errorf("-trace: %w", err)
+	}
+	return &tracer{path: path, file: file}, nil
+}
+
+// begin is called before each token, and end after it.
+func (t *tracer) begin() (end func() error, err error) {
+	if t == nil || t.file == nil {
+		return func() error { return nil }, nil
+	}
+	if t.next == traceAfter {
+		if t.trace, err = cgotorch.StartTrace(); err != nil {
+			return nil, fmt.Errorf("-trace: %w", err)
+		}
+	}
+	mark := func() {}
+	if t.trace != nil {
+		mark = t.trace.Mark(fmt.Sprintf("token %d", t.next))
+	}
+	return func() error {
+		mark()
+		if t.next++; t.next == traceAfter+traceTokens {
+			return t.write()
+		}
+		return nil
+	}, nil
+}
+
+// finish writes what has been traced, if that is not done.
+func (t *tracer) finish() error {
+	if t == nil || t.file == nil {
+		return nil
+	}
+	if t.trace == nil {
+		return fmt.Errorf("-trace: the answers have %d tokens, and the trace begins behind the first %d", t.next, traceAfter)
+	}
+	return t.write()
+}
+
+// write waits for the device and writes the trace, whole or not at all, and says on standard error what it shows.
+func (t *tracer) write() error {
+	records, err := t.trace.Stop()
+	t.trace = nil
+	if err == nil {
+		err = records.WriteChrome(t.file)
+	}
+	if err = errors.Join(err, t.file.Chmod(0o644), t.file.Close()); err == nil {
+		err = os.Rename(t.file.Name(), t.path)
+	}
+	if err != nil {
+		os.Remove(t.file.Name())
+		t.file = nil
+		return fmt.Errorf("-trace: %w", err)
+	}
+	t.file = nil
+	share, hidden, total := records.CopyHidden()
+	what := fmt.Sprintf("copying behind kernels: %.1f %% (%s of %s)", 100*share, ms(hidden), ms(total))
+	if len(records.Work) == 0 {
+		what = "marks alone, as no CUDA device worked"
+	} else if total == 0 {
+		what = "no copying to hide"
+	}
+	_, err = fmt.Fprintf(os.Stderr, "%s: %d tokens, for ui.perfetto.dev; %s\n", t.path, len(records.Marks), what)
+	return err
+}
+
+// close ends what a run that failed has left.
+func (t *tracer) close() {
+	if t == nil || t.file == nil {
+		return
+	}
+	if t.trace != nil {
+		_, _ = t.trace.Stop()
+	}
+	t.file.Close()
+	os.Remove(t.file.Name())
+}

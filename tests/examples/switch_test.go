@@ -1,0 +1,222 @@
+package examples
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const switchModel = "../../examples/switch/model"
+
+// switchAnswers are the questions that the little model knows, and what transformers makes of them with it.
+func switchAnswers(t *testing.T) (prompts []string, want string) {
+	t.Helper()
+	text, err := os.ReadFile("../../examples/switch/answers.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []struct{ Prompt, Text string }
+	if err := json.Unmarshal(text, &lines); err != nil || len(lines) < 20 {
+		t.Fatal(len(lines), err)
+	}
+	for _, l := range lines {
+		prompts = append(prompts, l.Prompt)
+		want += fmt.Sprintf("> %s\n%s\n", l.Prompt, l.Text)
+	}
+	return prompts, want
+}
+
+// However the experts come, the answers are those of transformers.
+func TestSwitch(t *testing.T) {
+	prompts, want := switchAnswers(t)
+	for _, test := range []struct{ flags, says string }{
+		{"", "copies begun before the use"},
+		{"-captured", ""},
+		{"-gating predicted", "of them right"},
+		{"-gating predicted -captured -slots 4", "of them right"},
+		{"-policy on-demand -slots 1", "uses, 0.0 % of them without a copy"},
+		{"-policy lfu -slots 3 -pinned 8 -captured", ""},
+		{"-policy next", ""},
+		{"-policy resident -gating predicted", "0 for nothing"},
+		{"-dtype bfloat16 -captured", "where the whole model would take 1.6 MB"},
+	} {
+		t.Run(test.flags, func(t *testing.T) {
+			stdout, stderr, status := run(t, "switch", append(strings.Fields(test.flags), prompts...)...)
+			if status != 0 || stdout != want {
+				t.Errorf("status %d, got\n%s%swant\n%s", status, stdout, stderr, want)
+			}
+			if !strings.Contains(stderr, "tokens/s") || !strings.Contains(stderr, test.says) {
+				t.Errorf("standard error must say %q:\n%s", test.says, stderr)
+			}
+		})
+	}
+}
+
+// What the model was not trained for gives answers, too, of whatever kind.
+func TestSwitch_Prompts(t *testing.T) {
+	for _, flags := range [][]string{
+		{}, // its own questions
+		{"-gating", "pre-gated", "-prompt", "What is a slot?", "What is a hit?"},
+		{"-prompt", ""}, {"☃ 流 \x01"}, {"</s><extra_id_0>"}, {"-max-tokens", "1", "What is a slot?"},
+		{strings.Repeat("What is a slot? ", 40)},
+	} {
+		if out := mustRun(t, "switch", flags...); !strings.HasPrefix(out, "> ") || strings.Count(out, "\n") < 2 {
+			t.Errorf("%q printed %q", flags, out)
+		}
+	}
+	_, want := switchAnswers(t)
+	if out := mustRun(t, "switch", "-max-tokens", "9", "What is a slot?"); !strings.Contains(want, strings.TrimSpace(out)) || strings.Contains(want, out) {
+		t.Errorf("nine tokens are %q", out)
+	}
+}
+
+func TestSwitch_Trace(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "trace.json")
+	_, stderr, status := run(t, "switch", "-trace", path, "What is a slot?", "What is a hit?", "What is a miss?")
+	if want := "trace.json: 60 tokens, for ui.perfetto.dev; marks alone"; status != 0 || !strings.Contains(stderr, want) {
+		t.Errorf("status %d, standard error must say %q:\n%s", status, want, stderr)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || !json.Valid(text) || strings.Count(string(text), `"token `) != 60 || !strings.Contains(string(text), `"token 4"`) {
+		t.Errorf("the trace has not the marks of 60 tokens: %v", err)
+	}
+	_, stderr, status = run(t, "switch", "-trace", filepath.Join(folder, "short.json"), "-max-tokens", "2", "What is a slot?")
+	if status != 1 || !strings.Contains(stderr, "the answers have 2 tokens") {
+		t.Errorf("too short for a trace: status %d, %s", status, stderr)
+	}
+	if entries, _ := os.ReadDir(folder); len(entries) != 1 {
+		t.Errorf("%d files, want the trace alone", len(entries))
+	}
+}
+
+// An interrupted run ends its answer, says what it has cost and leaves.
+func TestSwitch_Interrupt(t *testing.T) {
+	var args []string
+	for range 3000 {
+		args = append(args, "-prompt", "What is a slot?")
+	}
+	cmd, out := start(t, "switch", args...)
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(out.String(), "another") && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	interrupt(t, cmd, syscall.SIGINT)
+	if text := out.String(); !strings.Contains(text, "tokens/s") || strings.Contains(text, "switch:") {
+		t.Errorf("it ended with %q", text[max(0, len(text)-600):])
+	}
+}
+
+// output is what a program has written so far.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(data []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(data)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// start starts a program and returns its output, both streams together.
+func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
+	t.Helper()
+	cmd, out := exec.Command(filepath.Join(bin, program), args...), &output{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, out
+}
+
+// changedModel is a copy of the little model in which one file is another, or with nil not there.
+func changedModel(t *testing.T, file string, change func(data []byte) []byte) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
+		data, err := os.ReadFile(filepath.Join(switchModel, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == file {
+			data = change(data)
+		}
+		if data == nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+func TestSwitch_Refuses(t *testing.T) {
+	none := func([]byte) []byte { return nil }
+	half := func(data []byte) []byte { return data[:len(data)/2] }
+	replace := func(old, new string) func(data []byte) []byte {
+		return func(data []byte) []byte {
+			if !strings.Contains(string(data), old) {
+				t.Fatalf("%q is not there", old)
+			}
+			return []byte(strings.Replace(string(data), old, new, 1))
+		}
+	}
+	model := func(file string, change func(data []byte) []byte) []string {
+		return []string{"-model", changedModel(t, file, change), "What is a slot?"}
+	}
+	for name, test := range map[string]struct {
+		args []string
+		want []string // in standard error
+	}{
+		"no such folder":          {[]string{"-model", "no/such", "Hello"}, []string{"no/such"}},
+		"nothing to answer":       {[]string{"-model", switchModel}, []string{"-prompt"}},
+		"a flag behind a prompt":  {[]string{"Hello", "-captured"}, []string{"-captured", "flags come first"}},
+		"no tokens":               {[]string{"-max-tokens", "0"}, []string{"-max-tokens 0"}},
+		"no slots":                {[]string{"-slots", "0"}, []string{"-slots 0"}},
+		"pinned below 0":          {[]string{"-pinned", "-1"}, []string{"-pinned -1"}},
+		"more pinned than there":  {[]string{"-pinned", "9"}, []string{"-pinned 9", "8 experts"}},
+		"unknown policy":          {[]string{"-policy", "mru"}, []string{"-policy mru", "lfu, lru"}},
+		"unknown gating":          {[]string{"-gating", "never"}, []string{"-gating never", "pre-gated"}},
+		"unknown dtype":           {[]string{"-dtype", "int8"}, []string{"-dtype int8", "bfloat16"}},
+		"unknown device":          {[]string{"-device", "tpu"}, []string{"tpu"}},
+		"absent device":           {[]string{"-device", "cuda:63"}, []string{"cuda"}},
+		"no folder for the trace": {[]string{"-trace", "no/such/trace.json"}, []string{"-trace"}},
+		"no tokenizer":            {model("tokenizer.json", none), []string{"tokenizer.json"}},
+		"half a tokenizer":        {model("tokenizer.json", half), []string{"tokenizer.json", "JSON"}},
+		"another tokenizer":       {model("tokenizer.json", replace(`"Unigram"`, `"BPE"`)), []string{"tokenizer.json", "model.type", "BPE"}},
+		"no config":               {model("config.json", none), []string{"config.json"}},
+		"another kind of model":   {model("config.json", replace("switch_transformers", "t5")), []string{"config.json", "model_type"}},
+		"fewer tokens":            {model("config.json", replace(`"vocab_size": `, `"vocab_size": 1, "was": `)), []string{"config.json", "eos_token_id"}},
+		"more experts":            {model("config.json", replace(`"num_experts": 8`, `"num_experts": 9`)), []string{"model.safetensors", "classifier"}},
+		"wider experts":           {model("config.json", replace(`"d_ff": 128`, `"d_ff": 120`)), []string{"model.safetensors", "wi.weight"}},
+		"no weights":              {model("model.safetensors", none), []string{"model.safetensors"}},
+		"half the weights":        {model("model.safetensors", half), []string{"model.safetensors"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, stderr, status := run(t, "switch", test.args...)
+			if status != 1 || !strings.HasPrefix(stderr, "switch: ") || strings.Contains(stderr, "goroutine ") {
+				t.Errorf("status %d, want 1:\n%s", status, stderr)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("standard error must name %q:\n%s", want, stderr)
+				}
+			}
+		})
+	}
+}
