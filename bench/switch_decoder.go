@@ -124,7 +124,7 @@ func (s switchShape) newDecoding(c *config, store *prefetcher.Store, mode switch
 		}
 		d.modules, err = prefetcher.NewModules(store, c.device, build, prefetcher.ModulesOptions{Policy: mode.policy, Slots: mode.slots})
 		if err == nil {
-			d.experts, err = prefetcher.NewExperts(d.modules, s.config.ExpertNames(true))
+			d.experts, err = prefetcher.NewExperts(d.modules, s.config.ExpertNames(true), prefetcher.RoutesOptions{})
 		}
 	}
 	if err == nil {

@@ -70,8 +70,9 @@ func (c *routing) copied(x *cgotorch.Exec) {
 	x.Wait(c.sent.event)
 }
 
-// NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with [ErrUnknownModule].
-func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], error) {
+// NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with
+// [ErrUnknownModule] and as [NewRoutes] does.
+func NewExperts[M nn.Module](m *Modules[M], names [][]string, o RoutesOptions) (*Experts[M], error) {
 	for _, layer := range names {
 		for _, name := range layer {
 			if _, err := m.store.lookup(name); err != nil {
@@ -84,7 +85,7 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string) (*Experts[M], erro
 		e.turns[layer] = &turns{}
 	}
 	var err error
-	e.routes, err = newRoutes(m.device, RoutesOptions{}, e.arrived)
+	e.routes, err = newRoutes(m.device, o, e.arrived)
 	if err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func TestExperts_Modes(t *testing.T) {
 								t.Fatal(err)
 							}
 							defer modules.Close()
-							experts, err := NewExperts(modules, m.Config.ExpertNames(true))
+							experts, err := NewExperts(modules, m.Config.ExpertNames(true), RoutesOptions{})
 							if err != nil {
 								t.Fatal(err)
 							}
@@ -199,7 +199,7 @@ func TestExperts_Layer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer modules.Close()
-		experts, err := NewExperts(modules, m.Config.ExpertNames(false))
+		experts, err := NewExperts(modules, m.Config.ExpertNames(false), RoutesOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,10 +226,10 @@ func TestExperts_Refused(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, cgotorch.CPU)
 	modules := newModules(t, scalesStore(t, 4), cgotorch.CPU, ModulesOptions{})
-	if _, err := NewExperts(modules, [][]string{{moduleName(1), "none"}}); !errors.Is(err, ErrUnknownModule) {
+	if _, err := NewExperts(modules, [][]string{{moduleName(1), "none"}}, RoutesOptions{}); !errors.Is(err, ErrUnknownModule) {
 		t.Errorf("an unknown expert: %v", err)
 	}
-	e, err := NewExperts(modules, [][]string{{moduleName(0), moduleName(1)}, {moduleName(2), moduleName(3)}})
+	e, err := NewExperts(modules, [][]string{{moduleName(0), moduleName(1)}, {moduleName(2), moduleName(3)}}, RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ type ModulesOptions struct {
 	Policy Policy
 
 	// Slots is the number of modules that the device has room for, those of Pinned not counted; 0 means 2, with Resident one for each module.
+	// Two are enough where it is known in time what comes next; a cache of experts wants some for each layer.
 	Slots int
 
 	// SlotBytes is the size of a slot; 0 means that of the store's largest module.
@@ -71,7 +72,8 @@ type kind struct {
 // build makes a module on x's device whose state, as [nn.State] lists it, has the names, dtypes and shapes of the module of that name in the
 // store; what the tensors hold is of no account ([cgotorch.Exec.Empty] will do), since the slot's memory takes their place. It is called for each slot and for each
 // kind of module, by the name of the first of its kind; modules whose tensors are equal in name, dtype and shape are of one kind. An M that
-// is not fit for a kind is an error of the modules of that kind alone, which Prefetch and Use return, and [Modules.Check].
+// is not fit for a kind is an error of the modules of that kind alone, which Prefetch and Use return, and [Modules.Check]; NewModules fails where it
+// fits none.
 //
 // The caller must Close it, before the store. It fails with [ErrInvalidOptions], [ErrUnknownModule] (in Pinned), [cgotorch.ErrNoDevice] and, with the numbers, with
 // [cgotorch.ErrOutOfMemory].
@@ -97,6 +99,9 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 		return nil, fmt.Errorf("prefetcher: %w", err)
 	}
 	if err = m.allocate(); err == nil {
+		err = m.anyKind()
+	}
+	if err == nil {
 		err = m.copyStaying()
 	}
 	if err != nil {
@@ -178,6 +183,16 @@ func (m *Modules[M]) allocate() error {
 		return fmt.Errorf("prefetcher: %w", err)
 	}
 	return nil
+}
+
+// anyKind fails where no kind of module can be used.
+func (m *Modules[M]) anyKind() error {
+	for _, k := range m.kinds {
+		if k.err == nil {
+			return nil
+		}
+	}
+	return m.Check()
 }
 
 // copyStaying starts the copies of the modules that are to stay.

@@ -11,7 +11,7 @@ import (
 // ModulesStats counts since the [Modules] were made.
 type ModulesStats struct {
 	Hits       int           // Uses that found the module there from a Use before
-	Ahead      int           // Uses of a module whose copy had been begun for them
+	Ahead      int           // Uses of a module whose copy had been begun for them, early or late: see Stall
 	Misses     int           // Uses that had to begin the copy
 	Prefetched int           // copies begun by Prefetch or a policy
 	Unused     int           // copies whose module was not used before it was given up

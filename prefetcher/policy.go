@@ -13,7 +13,7 @@ const (
 	// OnDemand keeps nothing: each Use copies, unless the module is in use or was prefetched for it.
 	OnDemand
 	// NextLayer is for modules that are used in the order of the store, again and again: each Use has as many of those behind it copied as there
-	// are slots for, and behind the last one comes the first.
+	// are slots for, and behind the last one comes the first. It is for layers and not for experts, of which the next one is any.
 	NextLayer
 	// Resident has a slot for each module and copies all of them when it is made.
 	Resident

@@ -168,6 +168,28 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
+// A folder, and floating tensors in another dtype.
+func TestOpenStore_DType(t *testing.T) {
+	checkLeaks(t)
+	folder := t.TempDir()
+	writeModules(t, filepath.Join(folder, "model.safetensors"), 0, 4)
+	s, err := OpenStore([]string{folder}, StoreOptions{Modules: blocks, DType: cgotorch.BFloat16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	data, err := s.Bytes(moduleName(2), "weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := cgotorch.ToBFloat16(3); len(data) != 2*width*width || data[0] != byte(want) || data[1] != byte(want>>8) {
+		t.Errorf("%d bytes, which begin with %v", len(data), data[:2])
+	}
+	if st := s.Stats(); st.Bytes != 4*2*(width*width+width) {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestOpenStore_Refused(t *testing.T) {
 	checkLeaks(t)
 	folder := t.TempDir()
@@ -194,6 +216,9 @@ func TestOpenStore_Refused(t *testing.T) {
 		{[]string{good + "none"}, StoreOptions{Modules: blocks}, os.ErrNotExist, "none"},
 		{[]string{good, good}, StoreOptions{Modules: blocks}, ErrInvalidOptions, "block.0.mlp.bias is in"},
 		{[]string{good}, StoreOptions{Modules: regexp.MustCompile(`^layer\.\d+`)}, ErrInvalidOptions, `^layer\.\d+`},
+		{[]string{good}, StoreOptions{Modules: blocks, DType: cgotorch.BFloat16, Map: true}, ErrInvalidOptions, "without Map"},
+		{[]string{good}, StoreOptions{Modules: blocks, DType: cgotorch.Int64}, ErrInvalidOptions, "int64"},
+		{[]string{folder}, StoreOptions{Modules: blocks}, os.ErrNotExist, "model.safetensors.index.json"},
 		{[]string{good}, StoreOptions{Modules: regexp.MustCompile(`^block\.\d`), Map: true}, nil, ""},
 	} {
 		s, err := OpenStore(test.paths, test.o)

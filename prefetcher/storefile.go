@@ -23,19 +23,26 @@ type StoreOptions struct {
 	// Tensors that do not match are left out.
 	Modules *regexp.Regexp
 
+	// DType is what floating tensors are converted to; 0 leaves each as it is.
+	DType cgotorch.DType
+
 	// Map has the store use the files' own pages, which the system keeps once for all processes, in place of memory of its own. A module is
 	// then as many copies as it has tensors. The files must not be changed, nor become shorter, while the store is open. Where the system
 	// cannot page-lock them, [Store.Pin] fails and says so.
 	Map bool
 }
 
-// OpenStore reads modules from safetensors files: one, several shards, or the .index.json that lists them. The modules are in the order of
+// OpenStore reads modules from safetensors files: one, several shards, the .index.json that lists them, or a folder with model.safetensors or
+// model.safetensors.index.json. The modules are in the order of
 // their names, in which numbers count by value, and the tensors of a module by name. It waits until all is read, by as many threads as
 // there are cores. The caller must Close it. It fails with [safetensors.ErrFormat] for a file that is damaged or cut short, with
-// [ErrInvalidOptions] where no tensor matches or one is in two files, and with [cgotorch.ErrOutOfMemory] and the numbers.
+// [ErrInvalidOptions] where no tensor matches, one is in two files, or one would have to be converted in a mapped file, and with [cgotorch.ErrOutOfMemory] and the numbers.
 func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	if o.Modules == nil {
 		return nil, fmt.Errorf("prefetcher: StoreOptions.Modules is nil: say which tensors make a module: %w", ErrInvalidOptions)
+	}
+	if o.DType != 0 && !o.DType.IsFloat() {
+		return nil, fmt.Errorf("prefetcher: StoreOptions.DType is %v; it must be a floating-point dtype: %w", o.DType, ErrInvalidOptions)
 	}
 	shards, err := shardsOf(paths)
 	if err != nil {
@@ -67,10 +74,17 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// shardsOf replaces each index file by the files that it lists.
+// shardsOf replaces folders by what they hold, and each index file by the files that it lists.
 func shardsOf(paths []string) ([]string, error) {
 	var shards []string
 	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			const whole = "model.safetensors"
+			path = filepath.Join(path, whole)
+			if _, err := os.Stat(path); err != nil {
+				path += ".index.json"
+			}
+		}
 		if !strings.HasSuffix(path, ".json") {
 			shards = append(shards, path)
 			continue
@@ -107,9 +121,10 @@ type storeReader struct {
 
 // member is a tensor in a file.
 type member struct {
-	file *safetensors.File
-	info safetensors.Info
-	spec TensorSpec
+	file  *safetensors.File
+	info  safetensors.Info
+	dtype cgotorch.DType // in the file
+	spec  TensorSpec
 }
 
 func (r *storeReader) close() {
@@ -141,7 +156,14 @@ func (r *storeReader) open(path string) error {
 		if other, twice := tensors[name]; twice {
 			return fmt.Errorf("prefetcher: tensor %s is in %s and in %s: %w", t.Name, other.file.Name(), path, ErrInvalidOptions)
 		}
-		tensors[name] = &member{file: f, info: t, spec: TensorSpec{Name: name, DType: dtype, Shape: t.Shape}}
+		m := &member{file: f, info: t, dtype: dtype, spec: TensorSpec{Name: name, DType: dtype, Shape: t.Shape}}
+		if r.o.DType != 0 && dtype.IsFloat() {
+			m.spec.DType = r.o.DType
+		}
+		if r.o.Map && m.spec.DType != dtype {
+			return fmt.Errorf("prefetcher: %s: tensor %s is %v and wanted as %v: open the store without Map: %w", path, t.Name, dtype, m.spec.DType, ErrInvalidOptions)
+		}
+		tensors[name] = m
 	}
 	return nil
 }
@@ -203,15 +225,34 @@ func leadingNumber(s string) string {
 // readInto fills the store's memory.
 func (r *storeReader) readInto(s *Store) error {
 	return inParallel(len(s.names), 1, func(begin, end int) error {
+		converts, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
+		if err != nil {
+			return fmt.Errorf("prefetcher: %w", err)
+		}
+		defer converts.Close()
 		for _, name := range s.names[begin:end] {
 			m := s.modules[name]
 			for i, t := range m.layout.tensors {
-				from := r.from[name][t.Name]
-				if err := from.file.ReadInto(from.info.Name, m.parts[i]); err != nil {
+				if err := r.from[name][t.Name].readInto(m.parts[i], converts); err != nil {
 					return fmt.Errorf("prefetcher: module %s: %w", name, err)
 				}
 			}
 		}
+		return nil
+	})
+}
+
+// readInto reads the tensor, converting it on the stream where the store has another dtype.
+func (m *member) readInto(memory []byte, converts *cgotorch.Stream) error {
+	if m.dtype == m.spec.DType {
+		return m.file.ReadInto(m.info.Name, memory)
+	}
+	data, err := m.file.Read(m.info.Name)
+	if err != nil {
+		return err
+	}
+	return converts.Do(func(x *cgotorch.Exec) error {
+		copy(memory, cgotorch.ToBytes(x, x.To(cgotorch.FromBytes(x, data, m.dtype, m.spec.Shape), m.spec.DType)))
 		return nil
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -52,7 +53,8 @@ func load(c config) (m *model, err error) {
 	if words, rows := m.tokens.Size(), m.net.Config.VocabSize; words > rows {
 		return m, fmt.Errorf("%s: tokenizer.json has %d tokens, and the model of config.json knows %d", c.folder, words, rows)
 	}
-	if m.store, err = openExperts(c.folder, c.dtype); err != nil {
+	experts := prefetcher.StoreOptions{Modules: regexp.MustCompile(text.ExpertPattern), DType: c.dtype}
+	if m.store, err = prefetcher.OpenStore([]string{c.folder}, experts); err != nil {
 		return m, err
 	}
 	if err := m.attachExperts(c); err != nil {
@@ -82,10 +84,10 @@ func (m *model) attachExperts(c config) (err error) {
 	if err := m.modules.Check(); err != nil {
 		return fmt.Errorf("%s: the experts do not fit config.json: %w", c.folder, err)
 	}
-	if m.encoder, err = prefetcher.NewExperts(m.modules, encoder); err != nil {
+	if m.encoder, err = prefetcher.NewExperts(m.modules, encoder, prefetcher.RoutesOptions{}); err != nil {
 		return err
 	}
-	if m.decoder, err = prefetcher.NewExperts(m.modules, decoder); err != nil {
+	if m.decoder, err = prefetcher.NewExperts(m.modules, decoder, prefetcher.RoutesOptions{}); err != nil {
 		return err
 	}
 	layer := 0

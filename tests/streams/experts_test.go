@@ -41,7 +41,7 @@ func TestSyncDebug_Experts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer modules.Close()
-	mixture, err := prefetcher.NewExperts(modules, names)
+	mixture, err := prefetcher.NewExperts(modules, names, prefetcher.RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
