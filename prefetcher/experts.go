@@ -23,7 +23,7 @@ type Experts[M nn.Module] struct {
 
 	mu      sync.Mutex
 	open    map[place]*routing // routed and not run
-	guessed map[int][]string   // by layer
+	guessed map[place][]string // each once
 	turns   map[int]*turns     // by layer
 	stats   ExpertsStats
 }
@@ -50,7 +50,7 @@ type ExpertsStats struct {
 
 // routing is a layer's choice on its way to the host, or a guess at one.
 type routing struct {
-	layer int
+	place
 	guess bool
 	turn  int              // of the layer's choices, which one this is or is a guess at, from 0
 	order *cgotorch.Tensor // of the tokens by expert; nil for one token
@@ -80,7 +80,7 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string, o RoutesOptions) (
 			}
 		}
 	}
-	e := &Experts[M]{modules: m, names: names, open: map[place]*routing{}, guessed: map[int][]string{}, turns: map[int]*turns{}}
+	e := &Experts[M]{modules: m, names: names, open: map[place]*routing{}, guessed: map[place][]string{}, turns: map[int]*turns{}}
 	for layer := range names {
 		e.turns[layer] = &turns{}
 	}
@@ -98,11 +98,11 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string, o RoutesOptions) (
 func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Route"
 	e.check(x, op, layer, ids)
-	c := &routing{layer: layer}
+	at := place{x.DoStream(), layer}
+	c := &routing{place: at}
 	if ids.Numel() > 1 {
 		c.order = nn.ExpertOrder(x, ids)
 	}
-	at := place{x.DoStream(), layer}
 	x.AtEnd(func() { e.abandon(x, at, c) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,9 +120,11 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 // result: the layer's next Route gives its slot up.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.check(x, "Experts.Predict", layer, ids)
+	at := place{x.DoStream(), layer}
+	x.AtEnd(func() { e.forget(at) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.routes.send(x, layer, ids, false, &routing{layer: layer, guess: true, turn: e.turns[layer].routed})
+	e.routes.send(x, layer, ids, false, &routing{place: at, guess: true, turn: e.turns[layer].routed})
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -152,6 +154,12 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	e.stats.Wait += waited
 	e.mu.Unlock()
 	e.arrived(c.sent)
+	ran := false
+	defer func() {
+		if !ran { // unwinding
+			e.modules.Drop(e.chosen(layer, c.sent.route.Experts)...)
+		}
+	}()
 	c.copied(x)
 	if c.err != nil {
 		x.Fail(op, c.err)
@@ -159,7 +167,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	ids := c.sent.route.Experts
 	names := e.chosen(layer, ids)
 	next := 0
-	return nn.Dispatch(x, tokens, ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+	out := nn.Dispatch(x, tokens, ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		next++
 		for _, name := range names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))] {
 			e.modules.prefetchNow(name)
@@ -168,6 +176,8 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 		defer u.Release(x)
 		return u.Module.Forward(x, rows)
 	})
+	ran = true
+	return out
 }
 
 // Layer is one layer as a function of tokens and ids: Route and then Run.
@@ -220,8 +230,8 @@ func (e *Experts[M]) choose(c *routing, route Route) {
 	names := e.chosen(c.layer, route.Experts)
 	e.mu.Lock()
 	e.turns[c.layer].arrived = max(e.turns[c.layer].arrived, c.turn+1)
-	guessed := e.guessed[c.layer]
-	delete(e.guessed, c.layer)
+	guessed := e.guessed[c.place]
+	delete(e.guessed, c.place)
 	var wrong []string
 	for _, name := range guessed {
 		if slices.Contains(names, name) {
@@ -250,11 +260,26 @@ func (e *Experts[M]) guess(c *routing, ids []int64) {
 	late := e.turns[c.layer].arrived > c.turn
 	e.stats.Guesses += len(names)
 	if !late {
-		e.guessed[c.layer] = append(e.guessed[c.layer], names...)
+		for _, name := range names {
+			if !slices.Contains(e.guessed[c.place], name) {
+				e.guessed[c.place] = append(e.guessed[c.place], name)
+			}
+		}
 	}
 	e.mu.Unlock()
 	if !late {
 		e.prefetch(names)
+	}
+}
+
+// forget lets the slots of what was guessed and not chosen go, at the end of the Do.
+func (e *Experts[M]) forget(at place) {
+	e.mu.Lock()
+	guessed := e.guessed[at]
+	delete(e.guessed, at)
+	e.mu.Unlock()
+	if len(guessed) > 0 {
+		e.modules.Drop(guessed...)
 	}
 }
 
@@ -292,7 +317,7 @@ func (e *Experts[M]) Stats() ExpertsStats {
 	return e.stats
 }
 
-// Close ends the goroutine, when what is on its way has arrived. No Do may be between a Route and its Run. The Modules stay open. Closing twice does nothing.
+// Close ends the goroutine, when what is on its way has arrived. A Run that is to follow finds what has arrived. The Modules stay open. Closing twice does nothing.
 func (e *Experts[M]) Close() error {
 	if !e.routes.close() {
 		return nil

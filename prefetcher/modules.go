@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -53,12 +54,13 @@ type Modules[M any] struct {
 	order   map[*stored]int            // in the store
 	uses    map[*stored]*use
 	clock   int64
-	queue   []*stored                   // prefetches that wait for a slot
-	waiting map[*cgotorch.Stream]bool   // whose Do waits in Use for a slot
-	written map[*stored]*cgotorch.Event // behind the last copy to the store
-	changed chan struct{}               // closed, and made anew, when a slot or the queue has become shorter
+	queue   []*stored                    // prefetches that wait for a slot
+	waiting map[*cgotorch.Stream]*stored // what a Do waits in Use for
+	written map[*stored]*cgotorch.Event  // behind the last copy to the store
+	changed chan struct{}                // closed, and made anew, when a slot or the queue has become shorter
 	stats   moduleStats
 	closed  bool
+	freed   bool
 }
 
 // kind is what is common to the modules of one layout.
@@ -83,7 +85,7 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 		return nil, err
 	}
 	m := &Modules[M]{store: store, device: device, build: build, o: o, kinds: map[*layout]*kind{}, at: map[*stored]*moduleSlot[M]{},
-		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]bool{}, written: map[*stored]*cgotorch.Event{}, changed: make(chan struct{})}
+		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]*stored{}, written: map[*stored]*cgotorch.Event{}, changed: make(chan struct{})}
 	for i, name := range store.names {
 		s := store.modules[name]
 		m.order[s], m.uses[s] = i, &use{}
@@ -98,6 +100,12 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 		store.unuse()
 		return nil, fmt.Errorf("prefetcher: %w", err)
 	}
+	made := false
+	defer func() {
+		if !made { // build may panic
+			m.Close()
+		}
+	}()
 	if err = m.allocate(); err == nil {
 		err = m.anyKind()
 	}
@@ -107,6 +115,7 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
+	made = true
 	return m, nil
 }
 
@@ -152,27 +161,45 @@ func (o ModulesOptions) complete(store *Store) (ModulesOptions, error) {
 
 // allocate makes the slots and what lies in them. A kind of modules that they cannot hold is noted.
 func (m *Modules[M]) allocate() error {
-	firsts := map[*layout]string{}
-	for _, name := range slices.Backward(m.store.names) {
-		firsts[m.store.modules[name].layout] = name
+	type first struct {
+		*layout
+		name string
+	}
+	var firsts []first
+	seen := map[*layout]bool{}
+	for _, name := range m.store.names {
+		if l := m.store.modules[name].layout; !seen[l] {
+			seen[l] = true
+			firsts = append(firsts, first{l, name})
+		}
 	}
 	n := m.o.Slots + len(m.o.Pinned)
+	bound := map[*cgotorch.Tensor]bool{}
 	err := m.copies.Do(func(x *cgotorch.Exec) error {
 		for i := range n {
-			s := &moduleSlot[M]{index: i, bound: map[*layout]*binding[M]{}}
+			s := &moduleSlot[M]{index: i, bound: map[*layout]*binding[M]{}, awaited: map[*cgotorch.Stream]bool{}}
 			m.slots = append(m.slots, s)
-			s.memory = x.Keep(x.Empty(cgotorch.Uint8, m.o.SlotBytes))
-			for l, k := range m.kinds {
-				if k.err != nil || i >= m.o.Slots && m.store.modules[m.o.Pinned[i-m.o.Slots]].layout != l {
+			size, only := m.o.SlotBytes, (*layout)(nil)
+			if i >= m.o.Slots { // of a module that stays
+				only = m.store.modules[m.o.Pinned[i-m.o.Slots]].layout
+				size = only.bytes
+			}
+			s.memory = x.Keep(x.Empty(cgotorch.Uint8, size))
+			for _, f := range firsts {
+				k := m.kinds[f.layout]
+				if k.err != nil || only != nil && only != f.layout {
 					continue
 				}
-				if l.bytes > m.o.SlotBytes {
-					k.err = fmt.Errorf("prefetcher: module %s has %d bytes, and a slot %d: let ModulesOptions.SlotBytes be as many: %w", firsts[l], l.bytes, m.o.SlotBytes, ErrInvalidOptions)
+				if f.bytes > size {
+					k.err = fmt.Errorf("module %s, and what is like it, has %d bytes, and a slot %d: let ModulesOptions.SlotBytes be as many: %w", f.name, f.bytes, size, ErrInvalidOptions)
 					continue
 				}
-				if s.bound[l], k.err = bind(x, s, l, firsts[l], m.build); k.err != nil {
-					delete(s.bound, l)
+				b, err := bind(x, s, f.layout, f.name, m.build, bound)
+				if err != nil {
+					k.err = fmt.Errorf("module %s, and what is like it: %w", f.name, err)
+					continue
 				}
+				s.bound[f.layout] = b
 			}
 		}
 		return nil
@@ -201,12 +228,14 @@ func (m *Modules[M]) copyStaying() error {
 	defer m.mu.Unlock()
 	for i, name := range m.o.Pinned {
 		s, err := m.lookup(name)
-		if err != nil {
+		if err != nil && m.o.Policy == Resident {
+			continue // an error of that module's
+		} else if err != nil {
 			return err
 		}
 		slot := m.slots[m.o.Slots+i]
 		slot.stays = true
-		if err := m.fill(slot, s); err != nil {
+		if err := m.fill(slot, s, false); err != nil {
 			return err
 		}
 	}
@@ -222,6 +251,9 @@ func (m *Modules[M]) lookup(name string) (*stored, error) {
 	if err != nil {
 		return nil, err
 	}
+	if slot := m.at[s]; slot != nil && slot.stays {
+		return s, nil // whatever others of its kind find
+	}
 	if err := m.kinds[s.layout].err; err != nil {
 		return nil, fmt.Errorf("prefetcher: module %s cannot be used: %w", name, err)
 	}
@@ -235,7 +267,9 @@ func (m *Modules[M]) Check() error {
 	for _, name := range m.store.names {
 		if l := m.store.modules[name].layout; !seen[l] {
 			seen[l] = true
-			errs = append(errs, m.kinds[l].err)
+			if err := m.kinds[l].err; err != nil {
+				errs = append(errs, fmt.Errorf("prefetcher: %w", err))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -243,7 +277,7 @@ func (m *Modules[M]) Check() error {
 
 // Prefetch has the module copied to a slot, unless it is there or on its way, and returns at once: where every slot is in use, or holds what was
 // prefetched and not used yet, the copy begins when one is released. Only where InFlight prefetches are not done does it wait for one, or for the end of ctx, whose
-// cause it returns. It may be called inside a Do or outside. It fails with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit
+// cause it returns: a Do that has the slots itself must not wait so for ever. It may be called inside a Do or outside. It fails with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit
 // its slot or M.
 func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
 	for {
@@ -279,7 +313,7 @@ func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{},
 		return nil, nil, err
 	}
 	if slot := m.at[s]; slot != nil {
-		slot.wanted = slot.uses == 0
+		slot.wanted = true
 		return nil, nil, nil
 	}
 	if slices.Contains(m.queue, s) {
@@ -289,30 +323,20 @@ func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{},
 		m.stats.harvest()
 	}
 	if m.inFlight() >= m.o.InFlight {
-		if copies := m.stats.copies; len(copies) > 0 {
-			copied = copies[0].to.Done()
+		if i := slices.IndexFunc(m.stats.copies, func(s span) bool { return s.ahead }); i >= 0 {
+			copied = m.stats.copies[i].to.Done()
 		}
 		return m.changed, copied, nil
 	}
 	if slot := m.victim(false); slot != nil {
-		return nil, nil, m.prefetchInto(slot, s)
+		return nil, nil, m.fill(slot, s, true)
 	}
 	m.queue = append(m.queue, s)
 	return nil, nil, nil
 }
 
 // inFlight counts the prefetches that are not known to be done.
-func (m *Modules[M]) inFlight() int { return len(m.queue) + len(m.stats.copies) }
-
-// prefetchInto copies a module before its use. m.mu is held.
-func (m *Modules[M]) prefetchInto(slot *moduleSlot[M], s *stored) error {
-	if err := m.fill(slot, s); err != nil {
-		return err
-	}
-	slot.wanted = true
-	m.stats.Prefetched++
-	return nil
-}
+func (m *Modules[M]) inFlight() int { return len(m.queue) + m.stats.prefetching }
 
 // Drop says that modules that were prefetched will not be used: their slots may be had by others at once, as if they had been used.
 func (m *Modules[M]) Drop(names ...string) {
@@ -348,8 +372,8 @@ func (m *Modules[M]) victim(forUse bool) *moduleSlot[M] {
 	return best
 }
 
-// fill enqueues the copy of a module into a slot behind the uses of what it held. m.mu is held.
-func (m *Modules[M]) fill(slot *moduleSlot[M], s *stored) error {
+// fill enqueues the copy of a module into a slot behind the uses of what it held. ahead: it is no Use's. m.mu is held.
+func (m *Modules[M]) fill(slot *moduleSlot[M], s *stored, ahead bool) error {
 	if slot.holds != nil {
 		delete(m.at, slot.holds)
 		if slot.fresh {
@@ -365,6 +389,11 @@ func (m *Modules[M]) fill(slot *moduleSlot[M], s *stored) error {
 	m.clock++
 	m.uses[s].last = m.clock
 	m.stats.Bytes += s.layout.bytes
+	if copied.ahead = ahead; ahead {
+		slot.wanted = true
+		m.stats.Prefetched++
+		m.stats.prefetching++
+	}
 	m.stats.copies = append(m.stats.copies, copied)
 	return nil
 }
@@ -378,10 +407,15 @@ func (m *Modules[M]) slotFree() {
 		}
 		s := m.queue[0]
 		m.queue = m.queue[1:]
-		if err := m.prefetchInto(slot, s); err != nil {
+		if err := m.fill(slot, s, true); err != nil {
 			break // the device is lost, which the next call for it says
 		}
 	}
+	m.signal()
+}
+
+// signal wakes who waits for a slot, or for room in the queue. m.mu is held.
+func (m *Modules[M]) signal() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
@@ -394,36 +428,38 @@ func (m *Modules[M]) Stats() ModulesStats {
 	return m.stats.ModulesStats
 }
 
-// Flush waits until what was released as changed is in the store, or for the end of ctx, whose cause it returns.
+// Flush waits until what was released as changed is in the store, or for the end of ctx, whose cause it returns. It fails with
+// [cgotorch.ErrDeviceLost].
 func (m *Modules[M]) Flush(ctx context.Context) error {
 	m.mu.Lock()
-	var pending []<-chan struct{}
-	for _, e := range m.written {
-		pending = append(pending, e.Done())
-	}
+	pending := maps.Clone(m.written)
 	m.mu.Unlock()
-	for _, done := range pending {
+	for s, e := range pending {
 		select {
-		case <-done:
+		case <-e.Done():
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return fmt.Errorf("prefetcher: Flush: module %s: %w", s.name, context.Cause(ctx))
+		}
+		if _, err := e.Query(); err != nil && !errors.Is(err, cgotorch.ErrClosed) { // closed by a later one
+			return fmt.Errorf("prefetcher: module %s is not in the store: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
 // Close waits for copies that are under way, and frees the slots and the stream. While modules are in use it does so when the last of them is
-// released, and returns at once; whoever waits in Prefetch or Use gets [ErrClosed]. Closing twice does nothing.
+// released, and returns at once; whoever waits in Prefetch or Use gets [ErrClosed]. Closing again, when they are released, waits for the rest.
 func (m *Modules[M]) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	if m.closed && (m.freed || m.inUse()) {
 		return nil
+	} else if m.closed {
+		return m.free()
 	}
 	m.closed = true
 	m.queue = nil
-	close(m.changed)
-	m.changed = make(chan struct{})
+	m.signal()
 	if m.inUse() {
 		return nil // the last release ends it
 	}
@@ -439,12 +475,15 @@ func (m *Modules[M]) freeLater() {
 	go func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		_ = m.free()
+		if !m.freed {
+			_ = m.free()
+		}
 	}()
 }
 
 // free orders the end of every use before the memory goes back to the copy stream's pool, and waits for the copies, which read the store.
 func (m *Modules[M]) free() error {
+	m.freed = true
 	var errs []error
 	for _, e := range m.written {
 		errs = append(errs, e.Synchronize(), e.Close())

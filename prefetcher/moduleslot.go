@@ -19,6 +19,8 @@ type moduleSlot[M any] struct {
 	wanted bool    // it was prefetched, and is not to be given up before its use
 	fresh  bool    // it has not been used since it was filled
 
+	changing bool // by its use
+
 	ready    *mark                                // behind the copy
 	awaited  map[*cgotorch.Stream]bool            // streams that wait for it
 	uses     int                                  // not released
@@ -34,10 +36,15 @@ type binding[M any] struct {
 }
 
 // bind makes a module and gives it the slot's memory.
-func bind[M any](x *cgotorch.Exec, s *moduleSlot[M], l *layout, name string, build func(x *cgotorch.Exec, name string) (M, error)) (*binding[M], error) {
+func bind[M any](x *cgotorch.Exec, s *moduleSlot[M], l *layout, name string, build func(x *cgotorch.Exec, name string) (M, error), bound map[*cgotorch.Tensor]bool) (*binding[M], error) {
 	module, err := build(x, name)
 	if err != nil {
 		return nil, err
+	}
+	for _, n := range nn.State(module) {
+		if bound[n.Tensor] {
+			return nil, fmt.Errorf("build has returned a %T that lies in a slot already: it must make one at each call: %w", module, ErrInvalidOptions)
+		}
 	}
 	keep := func(t *cgotorch.Tensor) *cgotorch.Tensor { return x.Keep(t) }
 	b := &binding[M]{module: module, whole: keep(x.Narrow(s.memory, 0, 0, int(l.bytes)))}
@@ -50,6 +57,7 @@ func bind[M any](x *cgotorch.Exec, s *moduleSlot[M], l *layout, name string, bui
 		bytes := x.Narrow(s.memory, 0, int(l.begin[i]), int(l.size[i]))
 		typed := x.Call("aten::view.dtype", bytes, t.DType)[0].(*cgotorch.Tensor)
 		b.state = append(b.state, keep(x.View(typed, t.Shape...)))
+		bound[b.state[i]] = true
 	}
 	if err = nn.Replace(module, func(n nn.Named) *cgotorch.Tensor { return b.state[index[n.Name]] }); err != nil {
 		return nil, errors.Join(err, nn.Close(module), b.close())
@@ -68,6 +76,11 @@ func fits(module any, l *layout) error {
 	matched, err := nn.Match(module, entries, nn.LoadOptions{})
 	if err != nil {
 		return fmt.Errorf("its tensors in the store are not those of the %T that was built for it: %w", module, err)
+	}
+	for _, n := range nn.State(module) {
+		if _, ok := dtypes[n.Name]; !ok { // Match lets some be missing
+			return fmt.Errorf("the store has no %s of the %T that was built for it: %w", n.Name, module, ErrInvalidOptions)
+		}
 	}
 	for _, n := range matched {
 		if of := n.Tensor.DType(); of != dtypes[n.Name] {
@@ -160,6 +173,14 @@ func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Even
 	}
 	if before := s.released[stream]; before != nil {
 		before.Close()
+	}
+	if len(s.released) >= manyStreams { // as a slot has that is not filled anew
+		for other, e := range s.released {
+			if done, err := cgotorch.QueryFor(e, []byte(nil)); err != nil || done {
+				e.Close()
+				delete(s.released, other)
+			}
+		}
 	}
 	s.released[stream] = e
 }

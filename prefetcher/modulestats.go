@@ -72,7 +72,10 @@ func (m *mark) Close() error {
 }
 
 // span is a time on the device: of a copy, or from where a stream stands to the end of the copy that it stands for, below 0 where it does not.
-type span struct{ from, to *mark }
+type span struct {
+	from, to *mark
+	ahead    bool // a copy by Prefetch or a policy
+}
 
 func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
 
@@ -80,25 +83,35 @@ func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
 type moduleStats struct {
 	ModulesStats
 	copies, stalls []span
+	prefetching    int // of copies, those ahead
 }
 
 // harvest adds the spans that are over. It does not wait.
 func (s *moduleStats) harvest() {
-	s.copies, s.stalls = harvest(s.copies, &s.Copy), harvest(s.stalls, &s.Stall)
+	over := ended(s.copies, &s.Copy)
+	for _, c := range s.copies[:over] {
+		if c.ahead {
+			s.prefetching--
+		}
+	}
+	s.copies = slices.Delete(s.copies, 0, over)
+	s.stalls = slices.Delete(s.stalls, 0, ended(s.stalls, &s.Stall))
 }
 
-// harvest adds spans to total, up to the first one that is not over, and returns the rest.
-func harvest(spans []span, total *time.Duration) []span {
+// ended adds spans to total, up to the first one that is not over, frees them, and returns how many there were. Those of a lost device are over.
+func ended(spans []span, total *time.Duration) int {
 	for i, p := range spans {
 		// Not Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
-		if done, err := cgotorch.QueryFor(p.to.Event, []byte(nil)); err != nil || !done {
-			return slices.Delete(spans, 0, i)
+		done, err := cgotorch.QueryFor(p.to.Event, []byte(nil))
+		if err == nil && !done {
+			return i
 		}
-		ms, _ := p.to.Elapsed(p.from.Event)
-		*total += time.Duration(max(0, ms) * float64(time.Millisecond))
+		if ms, err := p.to.Elapsed(p.from.Event); err == nil {
+			*total += time.Duration(max(0, ms) * float64(time.Millisecond))
+		}
 		p.close()
 	}
-	return nil
+	return len(spans)
 }
 
 func (s *moduleStats) close() {

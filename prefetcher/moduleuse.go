@@ -2,6 +2,7 @@ package prefetcher
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -13,105 +14,138 @@ type Use[M any] struct {
 	Name   string
 	Slot   int // of [Modules.At], from 0
 
-	of   *Modules[M]
-	slot *moduleSlot[M] // nil when it is released
+	of      *Modules[M]
+	do      *cgotorch.Stream
+	changes bool
+	slot    *moduleSlot[M] // nil when it is released
 }
 
 // Use makes x's stream wait, on the device, for the module's copy, which it begins if nobody has prefetched the module, and returns the module. Its
 // tensors may be read on x's stream until Release, or the end of the Do; they must not be written, and what shares their memory cannot be kept.
-// The host waits only where all slots are in use by other Dos, until one is released.
+// They require no gradient. The host waits only where all slots are in use by other Dos, until one is released.
 //
 // x's Do fails with [ErrNoSlot] where all slots are in use and none can become free, because this Do has them or because the others wait too;
-// and with the errors of [Modules.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]: see [Modules.At].
+// and with the errors of [Modules.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]: see [Modules.At]. It cannot be
+// called in a function that is computed again.
 func (m *Modules[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
-	const op = "Modules.Use"
+	return m.use(x, "Modules.Use", name, false)
+}
+
+// UseToChange is Use of a module whose tensors are to be written, on x's stream: that waits for all who have read them so far. [Use.ReleaseChanged]
+// is to follow. It fails with [ErrBusy] while somebody else uses the module, or another Modules the store, and with
+// [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
+func (m *Modules[M]) UseToChange(x *cgotorch.Exec, name string) *Use[M] {
+	return m.use(x, "Modules.UseToChange", name, true)
+}
+
+func (m *Modules[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("prefetcher: module %s is used inside a capture, and its copy is no part of the graph: capture with the module of a slot (Modules.At), and call Use around the launch: %w", name, cgotorch.ErrNotCapturable))
 	}
 	if x.Device() != m.device {
 		x.Fail(op, fmt.Errorf("prefetcher: module %s comes to %v and is used on %v: %w: use it on a stream of its device", name, m.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	u := &Use[M]{Name: name, of: m}
+	u := &Use[M]{Name: name, of: m, do: x.DoStream(), changes: changes}
 	x.AtEnd(func() { u.end(x) }) // first, since it unwinds where x cannot be used
-	ready, err := m.acquire(x, u)
-	if err != nil {
+	m.mu.Lock()
+	defer m.mu.Unlock() // what follows may unwind
+	if err := m.acquire(u); err != nil {
 		x.Fail(op, err)
 	}
-	x.Lend(u.slot.memory, name)
-	if ready == nil { // the stream waits already
-		return u
+	x.Lend(u.slot.memory, name).Close() // no view of the memory can be kept
+	m.awaitCopy(x, u.slot)
+	if changes {
+		for _, e := range u.slot.released {
+			x.Wait(e)
+		}
 	}
-	if done, err := cgotorch.QueryFor(ready.Event, []byte(nil)); err != nil || !done {
-		reached := &mark{Event: x.RecordTiming()}
-		m.mu.Lock()
-		m.stats.stalls = append(m.stats.stalls, span{reached, ready.share()})
-		m.mu.Unlock()
-	}
-	x.Wait(ready.Event)
 	return u
 }
 
-// acquire gives u its slot, and returns what x's stream is to wait for, or nil.
-func (m *Modules[M]) acquire(x *cgotorch.Exec, u *Use[M]) (ready *mark, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// awaitCopy makes x's stream wait for the copy into the slot, unless it does.
+func (m *Modules[M]) awaitCopy(x *cgotorch.Exec, slot *moduleSlot[M]) {
+	if slot.awaited[x.Stream()] {
+		return
+	}
+	if done, err := cgotorch.QueryFor(slot.ready.Event, []byte(nil)); err != nil || !done {
+		m.stats.stalls = append(m.stats.stalls, span{from: &mark{Event: x.RecordTiming()}, to: slot.ready.share()})
+	}
+	x.Wait(slot.ready.Event)
+	if len(slot.awaited) >= manyStreams {
+		clear(slot.awaited) // of streams that may be closed; to wait again does no harm
+	}
+	slot.awaited[x.Stream()] = true
+}
+
+// manyStreams are more than programs use at a time.
+const manyStreams = 64
+
+// acquire gives u its slot. m.mu is held, but while it waits.
+func (m *Modules[M]) acquire(u *Use[M]) error {
 	s, err := m.lookup(u.Name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	slot := m.at[s]
+	slot, filled := m.at[s], false
+	for ; slot == nil; slot = m.at[s] {
+		if free := m.victim(true); free != nil {
+			if err := m.fill(free, s, false); err != nil {
+				return err
+			}
+			filled = true
+		} else if err := m.waitForSlot(u.do, s); err != nil {
+			return err
+		}
+	}
 	switch {
-	case slot == nil:
+	case slot.changing:
+		return fmt.Errorf("prefetcher: module %s: %w: somebody changes it: use it afterwards", u.Name, ErrBusy)
+	case u.changes && slot.uses > 0:
+		return fmt.Errorf("prefetcher: module %s: %w: others use it, so that it cannot be changed now", u.Name, ErrBusy)
+	case u.changes && s.whole == nil:
+		return fmt.Errorf("prefetcher: module %s lies in a mapped file, which cannot be written: open the store without Map: %w", u.Name, cgotorch.ErrInvalidArgument)
+	case u.changes && m.store.shared():
+		return fmt.Errorf("prefetcher: module %s: %w: its store has other Modules, which would read what is written", u.Name, ErrBusy)
+	case filled:
 		m.stats.Misses++
 	case slot.fresh:
 		m.stats.Ahead++
 	default:
 		m.stats.Hits++
 	}
-	for ; slot == nil; slot = m.at[s] {
-		if free := m.victim(true); free != nil {
-			if err := m.fill(free, s); err != nil {
-				return nil, err
-			}
-		} else if err := m.waitForSlot(x.DoStream(), u.Name); err != nil {
-			return nil, err
-		}
-	}
 	m.dequeue(s)
-	slot.wanted, slot.fresh = false, false
+	slot.wanted, slot.fresh, slot.changing = false, false, u.changes
 	slot.uses++
 	if slot.users == nil {
 		slot.users = map[*cgotorch.Stream]int{}
 	}
-	slot.users[x.DoStream()]++
+	slot.users[u.do]++
 	u.slot, u.Slot, u.Module = slot, slot.index, slot.bound[s.layout].module
 	m.clock++
 	m.uses[s].count++
 	m.uses[s].last = m.clock
-	if !slot.awaited[x.Stream()] {
-		slot.awaited[x.Stream()], ready = true, slot.ready
-	}
 	if m.o.Policy == NextLayer {
 		m.prefetchNext(s)
 	}
 	m.stats.harvest()
-	return ready, nil
+	return nil
 }
 
 // waitForSlot waits until something has changed, with m.mu not held meanwhile.
-func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, name string) error {
-	m.waiting[who] = true
+func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *stored) error {
+	m.waiting[who] = wanted
 	defer delete(m.waiting, who)
 	stuck := true
 	for _, slot := range m.slots[:m.o.Slots] {
 		held := false
 		for user := range slot.users {
-			held = held || m.waiting[user]
+			w := m.waiting[user]
+			held = held || w != nil && m.at[w] == nil // who finds its module there now goes on
 		}
 		stuck = stuck && held
 	}
 	if stuck {
-		return fmt.Errorf("prefetcher: module %s: %w: all %d are in use by this Do, or by others that wait for one too: Release a module before the next Use, or let ModulesOptions.Slots be more", name, ErrNoSlot, m.o.Slots)
+		return fmt.Errorf("prefetcher: module %s: %w: all %d are in use by this Do, or by others that wait for one too: Release a module before the next Use, or let ModulesOptions.Slots be more", wanted.name, ErrNoSlot, m.o.Slots)
 	}
 	began := time.Now()
 	changed := m.changed
@@ -120,42 +154,42 @@ func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, name string) error {
 	m.mu.Lock()
 	m.stats.HostWait += time.Since(began)
 	if m.closed {
-		return fmt.Errorf("prefetcher: module %s: %w", name, ErrClosed)
+		return fmt.Errorf("prefetcher: module %s: %w", wanted.name, ErrClosed)
 	}
 	return nil
 }
 
 // dequeue forgets a prefetch that a Use has overtaken.
 func (m *Modules[M]) dequeue(s *stored) {
-	for i, queued := range m.queue {
-		if queued == s {
-			m.queue = append(m.queue[:i:i], m.queue[i+1:]...)
-			return
-		}
+	if i := slices.Index(m.queue, s); i >= 0 {
+		m.queue = slices.Delete(m.queue, i, i+1)
+		m.signal()
 	}
 }
 
-// prefetchNext begins the copies of the modules behind one that is used, as far as there are slots.
+// prefetchNext begins the copies of the modules behind one that is used, as far as there are slots. They were begun in order, so that none is
+// missing before one that is there.
 func (m *Modules[M]) prefetchNext(s *stored) {
 	names := m.store.names
-	for i := 1; i < min(m.o.Slots, len(names)); i++ {
-		next := m.store.modules[names[(m.order[s]+i)%len(names)]]
-		if m.kinds[next.layout].err != nil {
-			continue
-		}
-		if slot := m.at[next]; slot != nil {
-			slot.wanted = slot.uses == 0
+	next := func(i int) *stored { return m.store.modules[names[(m.order[s]+i)%len(names)]] }
+	most := min(m.o.Slots, len(names)) - 1
+	there := most
+	for there > 0 && m.at[next(there)] == nil {
+		there--
+	}
+	for i := there + 1; i <= most; i++ {
+		if m.kinds[next(i).layout].err != nil {
 			continue
 		}
 		slot := m.victim(false)
-		if slot == nil || m.prefetchInto(slot, next) != nil {
+		if slot == nil || m.fill(slot, next(i), true) != nil {
 			return
 		}
 	}
 }
 
-// Release ends the use on x, an Exec of the Do that began it: the slot may be filled anew when the work enqueued on x's stream so far is done. What else has read the module
-// on other streams must have been joined with x's. Releasing twice does nothing.
+// Release ends the use on x, an Exec of the Do that began it: the slot may be filled anew when the work enqueued on x's stream so far is done. What else has
+// read the module on other streams must have been joined with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
 func (u *Use[M]) Release(x *cgotorch.Exec) {
 	m := u.of
 	m.mu.Lock()
@@ -163,26 +197,29 @@ func (u *Use[M]) Release(x *cgotorch.Exec) {
 	if u.slot == nil {
 		return
 	}
-	u.release(x.DoStream(), x.Stream(), x.Record())
+	u.sameDo(x, "Use.Release")
+	u.release(x.Stream(), x.Record())
 }
 
-// ReleaseChanged is Release of a module whose tensors the Do has written: they are copied to the store, on a stream of its own, behind the work
-// enqueued on x's stream so far. What is used or copied of the module next has the changes; the store's bytes have them after [Modules.Flush]. The module must
-// be in use by nobody else. It fails with [cgotorch.ErrInvalidArgument] for a module of a mapped store, which cannot be written.
+func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
+	if x.DoStream() != u.do {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "module " + u.Name + " was taken by another Do: release it there"})
+	}
+}
+
+// ReleaseChanged is Release of what [Modules.UseToChange] gave: the module is copied to the store, on a stream of its own, behind the work
+// enqueued on x's stream so far. What is used or copied of the module next has the changes; the store's bytes have them after [Modules.Flush]. It
+// fails with [cgotorch.ErrMisuse] after a Release, and for what Use gave.
 func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
 	const op = "Use.ReleaseChanged"
 	m := u.of
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := u.slot
-	switch {
-	case s == nil:
-		return
-	case s.holds.whole == nil:
-		x.Fail(op, fmt.Errorf("prefetcher: module %s lies in a mapped file, which cannot be written: open the store without Map: %w", u.Name, cgotorch.ErrInvalidArgument))
-	case s.uses > 1:
-		x.Fail(op, fmt.Errorf("prefetcher: module %s is in use %d times, and was changed by one: %w", u.Name, s.uses, cgotorch.ErrInvalidArgument))
+	if s == nil || !u.changes {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "module " + u.Name + " is released already, or was not taken by UseToChange"})
 	}
+	u.sameDo(x, op)
 	if m.backs == nil {
 		var err error
 		if m.backs, err = cgotorch.NewStream(m.device, cgotorch.StreamOptions{Name: "module write-backs"}); err != nil {
@@ -201,7 +238,7 @@ func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
 	}
 	m.written[of] = written
 	m.stats.Written += of.layout.bytes
-	u.release(x.DoStream(), x.Stream(), e)
+	u.release(x.Stream(), e)
 }
 
 // end is Release at the end of the Do, also of one on a lost device, where there is nothing to record.
@@ -212,20 +249,21 @@ func (u *Use[M]) end(x *cgotorch.Exec) {
 		return
 	}
 	var e *cgotorch.Event
-	defer func() { u.release(x.DoStream(), x.Stream(), e) }()
+	defer func() { u.release(x.Stream(), e) }()
 	e = x.Record()
 }
 
 // release gives the slot back behind the event, if there is one. m.mu is held.
-func (u *Use[M]) release(do, stream *cgotorch.Stream, e *cgotorch.Event) {
+func (u *Use[M]) release(stream *cgotorch.Stream, e *cgotorch.Event) {
 	m, s := u.of, u.slot
 	u.slot = nil
 	if e != nil {
 		s.releasedBehind(stream, e)
 	}
-	if s.users[do]--; s.users[do] == 0 {
-		delete(s.users, do)
+	if s.users[u.do]--; s.users[u.do] == 0 {
+		delete(s.users, u.do)
 	}
+	s.changing = false
 	if s.uses--; s.uses > 0 {
 		return
 	}
@@ -233,7 +271,7 @@ func (u *Use[M]) release(do, stream *cgotorch.Stream, e *cgotorch.Event) {
 	case m.closed && !m.inUse():
 		m.freeLater()
 		return
-	case m.o.Policy == OnDemand && !s.stays:
+	case m.o.Policy == OnDemand && !s.stays && !s.wanted:
 		delete(m.at, s.holds)
 		s.holds = nil
 	}

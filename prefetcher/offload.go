@@ -1,8 +1,10 @@
 package prefetcher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
@@ -85,6 +87,12 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]ModuleSpec, error) 
 		if p.Device() != device {
 			return nil, fmt.Errorf("prefetcher: Offload: parameter %d lies on %v, and the device is %v: %w", s.Param, p.Device(), device, cgotorch.ErrInvalidArgument)
 		}
+		if p.Numel() == 0 {
+			continue
+		}
+		if !dense(p.Shape(), p.Strides()) {
+			return nil, fmt.Errorf("prefetcher: Offload: parameter %d has gaps between its elements (strides %v of %v): make it contiguous: %w", s.Param, p.Strides(), p.Shape(), cgotorch.ErrInvalidArgument)
+		}
 		if s.Param != last && (len(modules) == 0 || bytes >= most) {
 			name := fmt.Sprintf("part %d", len(modules))
 			modules = append(modules, ModuleSpec{Name: name})
@@ -106,12 +114,13 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]ModuleSpec, error) 
 	return modules, nil
 }
 
-// Step is [optim.Optimizer.Step], part by part. It waits for nothing. It fails as that and as [Modules.Use] do.
+// Step is [optim.Optimizer.Step], part by part. It waits for nothing. It fails as that and as [Modules.UseToChange] do; parts before the failure have been
+// stepped.
 func (f *Offload) Step(x *cgotorch.Exec) {
 	x = x.NoGrad().NoAutocast()
 	params := f.opt.Params()
 	for _, part := range f.parts {
-		u := f.modules.Use(x, part.name)
+		u := f.modules.UseToChange(x, part.name)
 		x.Tidy(func() *cgotorch.Tensor {
 			row := 0
 			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
@@ -142,4 +151,23 @@ func (f *Offload) Close() error {
 		errs = append(errs, f.modules.Close())
 	}
 	return errors.Join(append(errs, f.store.Close())...)
+}
+
+// dense reports whether a tensor's elements lie one behind another in some order of its dimensions.
+func dense(shape, strides []int64) bool {
+	dims := make([]int, 0, len(shape))
+	for i, n := range shape {
+		if n != 1 {
+			dims = append(dims, i)
+		}
+	}
+	slices.SortFunc(dims, func(a, b int) int { return cmp.Compare(strides[a], strides[b]) })
+	next := int64(1)
+	for _, i := range dims {
+		if strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
 }

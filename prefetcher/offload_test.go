@@ -155,11 +155,10 @@ func TestUse_ReleaseChanged(t *testing.T) {
 		m := newModules(t, store, d, ModulesOptions{Slots: 1})
 		s := newStream(t, d)
 		double := func(x *cgotorch.Exec, i int) {
-			u := m.Use(x, moduleName(i))
+			u := m.UseToChange(x, moduleName(i))
 			y := x.NoGrad()
 			y.MulScalarInPlace(u.Module.Weight, 2)
 			u.ReleaseChanged(x)
-			u.ReleaseChanged(x) // does nothing
 		}
 		do(t, s, func(x *cgotorch.Exec) {
 			double(x, 0)
@@ -179,13 +178,20 @@ func TestUse_ReleaseChanged(t *testing.T) {
 			t.Errorf("%d bytes written", st.Written)
 		}
 		err := s.Do(func(x *cgotorch.Exec) error {
-			u := m.Use(x, moduleName(0))
 			m.Use(x, moduleName(0))
-			u.ReleaseChanged(x)
+			m.UseToChange(x, moduleName(0))
 			return nil
 		})
-		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+		if !errors.Is(err, ErrBusy) {
 			t.Errorf("changed while another uses it: %v", err)
+		}
+		err = s.Do(func(x *cgotorch.Exec) error {
+			m.UseToChange(x, moduleName(0))
+			m.Use(x, moduleName(0))
+			return nil
+		})
+		if !errors.Is(err, ErrBusy) {
+			t.Errorf("used while it is changed: %v", err)
 		}
 	})
 }
@@ -199,7 +205,7 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 		do(t, newStream(t, d), func(x *cgotorch.Exec) {
 			other := m.Use(x, moduleName(1))
 			for range 2 {
-				u := m.Use(x, moduleName(0))
+				u := m.UseToChange(x, moduleName(0))
 				x.Sleep(10 * time.Millisecond)
 				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
 				u.ReleaseChanged(x)

@@ -54,8 +54,9 @@ func NewRoutes(device cgotorch.Device, o RoutesOptions) (*Routes, error) {
 	return c, nil
 }
 
-// Send enqueues the copy of ids, Int64 with one for each token, on x's stream and returns at once. It fails with [cgotorch.ErrInvalidArgument] for
-// another dtype, and with [ErrClosed].
+// Send enqueues the copy of ids, Int64 with one for each token, contiguous, on x's stream and returns at once; what is not received takes
+// memory, of which some more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for another dtype, with
+// [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
 func (c *Routes) Send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	c.r.send(x, layer, ids, false, nil)
 }
@@ -78,6 +79,8 @@ type routes struct {
 	o       RoutesOptions
 	deliver func(*sending)
 	aside   *cgotorch.Stream // of copies that the sender's stream need not stand for
+
+	mapped sync.RWMutex // held for reading by who looks at the slabs' memory, without look
 
 	mu      sync.Mutex
 	sent    []*sending // not delivered
@@ -168,8 +171,11 @@ const notYet = math.MinInt64
 // send enqueues the copy of a choice, on x's stream, or aside: then x's stream is to wait for it before it writes ids again.
 func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, aside bool, tag any) *sending {
 	const op = "Routes.Send"
-	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: "the ids are " + ids.String() + ", want Int64, one for each token"})
+	if x.Capturing() {
+		x.Fail(op, fmt.Errorf("prefetcher: a choice is sent inside a capture, and its way to the host is no part of the graph: send it behind the launch: %w", cgotorch.ErrNotCapturable))
+	}
+	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 || !contiguous(ids) {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: "the ids are " + ids.String() + ", want Int64, one for each token, contiguous"})
 	}
 	n := int(ids.Numel())
 	r.mu.Lock()
@@ -181,7 +187,13 @@ func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, aside b
 	if err != nil {
 		x.Fail(op, err)
 	}
-	memory[n-1] = notYet
+	sent := false
+	defer func() {
+		if !sent { // unwinding
+			r.keep(memory)
+		}
+	}()
+	atomic.StoreInt64(&memory[n-1], notYet)
 	if aside {
 		made := x.Record()
 		x = x.On(r.aside)
@@ -194,12 +206,24 @@ func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, aside b
 	if aside {
 		s.owners.Add(1)
 	}
-	r.sent = append(r.sent, s)
+	r.sent, sent = append(r.sent, s), true
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 	return s
+}
+
+// contiguous reports whether the elements lie row by row without gaps.
+func contiguous(t *cgotorch.Tensor) bool {
+	shape, strides, next := t.Shape(), t.Strides(), int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] != 1 && strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
 }
 
 // look reports whether the choice is there. It does not wait.
@@ -236,6 +260,11 @@ func (s *sending) release() {
 func (r *routes) takeBack(piece []int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.keep(piece)
+}
+
+// keep is takeBack with r.mu held.
+func (r *routes) keep(piece []int64) {
 	piece = piece[:cap(piece)]
 	r.pieces[len(piece)] = append(r.pieces[len(piece)], piece)
 }
@@ -248,6 +277,8 @@ func (s *sending) wait(polite bool) {
 	if s.look() {
 		return
 	}
+	s.of.mapped.RLock()
+	defer s.of.mapped.RUnlock()
 	s.mu.Lock()
 	memory, event := s.memory, s.event
 	s.mu.Unlock()
@@ -318,6 +349,8 @@ func (r *routes) close() bool {
 }
 
 func (r *routes) free() error {
+	r.mapped.Lock()
+	defer r.mapped.Unlock()
 	var errs []error
 	for _, slab := range r.slabs {
 		errs = append(errs, slab.Close())

@@ -3,6 +3,7 @@ package prefetcher
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -81,6 +82,9 @@ func newLayout(tensors []TensorSpec) (*layout, error) {
 		}
 		seen[t.Name] = true
 		begin := aligned(l.bytes)
+		if size > math.MaxInt64/4-begin {
+			return nil, errors.New("it is larger than any memory")
+		}
 		l.begin, l.size, l.bytes = append(l.begin, begin), append(l.size, size), begin+size
 	}
 	if l.bytes == 0 {
@@ -160,6 +164,9 @@ func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
 		total = aligned(total) + s.modules[name].layout.bytes
+		if total > math.MaxInt64/4 {
+			return fmt.Errorf("prefetcher: a store of more than %d bytes: %w", total, cgotorch.ErrOutOfMemory)
+		}
 	}
 	var taken int64
 	for first := 0; first < len(s.names); {
@@ -220,12 +227,19 @@ func (s *Store) Bytes(module, tensor string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fmt.Errorf("prefetcher: the store: %w", ErrClosed)
+	}
+	var names []string
 	for i, t := range m.layout.tensors {
 		if t.Name == tensor {
 			return m.parts[i], nil
 		}
+		names = append(names, t.Name)
 	}
-	return nil, fmt.Errorf("prefetcher: module %s has no tensor %s: %w", module, tensor, ErrUnknownModule)
+	return nil, fmt.Errorf("prefetcher: module %s has no tensor %s; it has %s: %w", module, tensor, strings.Join(names, ", "), ErrUnknownModule)
 }
 
 func (s *Store) lookup(module string) (*stored, error) {
@@ -299,6 +313,13 @@ func (s *Store) use(pin bool) error {
 	}
 	s.users++
 	return nil
+}
+
+// shared reports whether several Modules use the store.
+func (s *Store) shared() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.users > 1
 }
 
 func (s *Store) unuse() {

@@ -1,6 +1,7 @@
 package prefetcher
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -202,16 +202,10 @@ func compareNames(a, b string) int {
 			a, b = a[1:], b[1:]
 			continue
 		}
-		m, errA := strconv.ParseUint(numberA, 10, 64)
-		n, errB := strconv.ParseUint(numberB, 10, 64)
-		if errA != nil || errB != nil || m == n {
-			if c := strings.Compare(numberA, numberB); c != 0 {
-				return c
-			}
-		} else if m < n {
-			return -1
-		} else {
-			return 1
+		valueA, valueB := strings.TrimLeft(numberA, "0"), strings.TrimLeft(numberB, "0")
+		c := cmp.Or(len(valueA)-len(valueB), strings.Compare(valueA, valueB), strings.Compare(numberA, numberB))
+		if c != 0 {
+			return c
 		}
 		a, b = a[len(numberA):], b[len(numberB):]
 	}
@@ -260,7 +254,16 @@ func (m *member) readInto(memory []byte, converts *cgotorch.Stream) error {
 // mapInto makes the files the store's memory.
 func (r *storeReader) mapInto(s *Store) error {
 	slabs := map[*safetensors.File]*cgotorch.HostSlab{}
+	used := map[*safetensors.File]bool{}
+	for _, tensors := range r.from {
+		for _, t := range tensors {
+			used[t.file] = true
+		}
+	}
 	for _, f := range r.files {
+		if !used[f] {
+			continue
+		}
 		slab, err := mapFile(f.Name())
 		if err != nil {
 			return fmt.Errorf("prefetcher: %s: %w", f.Name(), err)

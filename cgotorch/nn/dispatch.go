@@ -55,7 +55,7 @@ func UnsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tens
 }
 
 func sameShape(x *cgotorch.Exec, where string, expert int64, out *cgotorch.Tensor, want []int64) {
-	if !slices.Equal(out.Shape(), want) {
+	if out == nil || !slices.Equal(out.Shape(), want) {
 		refuse(x, where, "expert %d made %v of rows %v, which want the same shape", expert, out, want)
 	}
 }

@@ -54,7 +54,7 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 				failed = fmt.Errorf("%s cannot be replaced: hold it in a field of type *cgotorch.Tensor of a struct that is held by pointer", s.Name)
 				return
 			}
-			if t := with(s.Named); t != nil {
+			if t := with(s.Named); t != nil && t != s.Tensor {
 				s.field.Set(reflect.ValueOf(t))
 				s.Tensor.Close()
 			}

@@ -1,7 +1,7 @@
 package optim
 
 import (
-	"fmt"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -45,6 +45,9 @@ func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of Rememb
 	defer func() { o.part = nil }()
 	names := o.rule.remembers()
 	for _, i := range params {
+		if i < 0 || i >= len(o.slots) {
+			o.fail(x, "there is no parameter %d of %d: %w", i, len(o.slots), cgotorch.ErrInvalidArgument)
+		}
 		s := o.slots[i]
 		if s.master != nil || len(s.state) > 0 && s.state[0] != nil {
 			o.fail(x, "parameter %d has tensors of the optimizer's own: call either Step or StepPart: %w", i, cgotorch.ErrInvalidArgument)
@@ -68,7 +71,7 @@ func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of Rememb
 
 func (o *Optimizer) lentTo(x *cgotorch.Exec, lent func(of RememberedSpec) *cgotorch.Tensor, of RememberedSpec) *cgotorch.Tensor {
 	t, s := lent(of), o.slots[of.Param]
-	if t == nil || t.DType() != of.DType || t.Device() != s.param.Device() || fmt.Sprint(t.Shape(), t.Strides()) != fmt.Sprint(s.shape, s.strides) {
+	if t == nil || t.DType() != of.DType || t.Device() != s.param.Device() || !slices.Equal(t.Shape(), s.shape) || !s.laidOutLike(t.Strides()) {
 		o.fail(x, "%s of parameter %d: %v is lent, want %v like the parameter, %v: %w", of.Name, of.Param, t, of.DType, s.param, cgotorch.ErrInvalidArgument)
 	}
 	return t

@@ -2,6 +2,7 @@ package text
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -126,24 +127,36 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
 		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
 	}
+	if p.graphs != nil {
+		return fmt.Errorf("text: Pieces.Capture: the pieces are captured already: %w", cgotorch.ErrInvalidArgument)
+	}
+	var works []func(x *cgotorch.Exec)
 	if p.o.Gating == PreGated {
-		var err error
-		if p.first, err = capture(p.begin); err != nil {
-			return err
-		}
+		works = append(works, p.begin)
 	}
 	for i := range len(p.sparse) + 1 {
-		g, err := capture(func(x *cgotorch.Exec) {
-			if i == 0 && p.first == nil {
+		works = append(works, func(x *cgotorch.Exec) {
+			if i == 0 && p.o.Gating != PreGated {
 				p.begin(x)
 			}
 			p.piece(x, i)
 		})
+	}
+	var graphs []*cgotorch.Graph
+	for _, work := range works {
+		g, err := capture(work)
 		if err != nil {
+			for _, g := range graphs {
+				err = errors.Join(err, g.Close())
+			}
 			return err
 		}
-		p.graphs = append(p.graphs, g)
+		graphs = append(graphs, g)
 	}
+	if p.o.Gating == PreGated {
+		p.first, graphs = graphs[0], graphs[1:]
+	}
+	p.graphs = graphs
 	return nil
 }
 
