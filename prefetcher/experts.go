@@ -120,11 +120,12 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 // result: the layer's next Route gives its slot up.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.check(x, "Experts.Predict", layer, ids)
-	at := place{x.DoStream(), layer}
-	x.AtEnd(func() { e.forget(at) })
+	c := &routing{place: place{x.DoStream(), layer}, guess: true}
+	x.AtEnd(func() { e.forget(c) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.routes.send(x, layer, ids, false, &routing{place: at, guess: true, turn: e.turns[layer].routed})
+	c.turn = e.turns[layer].routed
+	e.routes.send(x, layer, ids, false, c)
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -256,6 +257,11 @@ func (e *Experts[M]) choose(c *routing, route Route) {
 func (e *Experts[M]) guess(c *routing, ids []int64) {
 	names := e.chosen(c.layer, ids)
 	names = names[:min(len(names), max(1, e.modules.o.Slots))]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.abandoned {
+		return
+	}
 	e.mu.Lock()
 	late := e.turns[c.layer].arrived > c.turn
 	e.stats.Guesses += len(names)
@@ -273,10 +279,13 @@ func (e *Experts[M]) guess(c *routing, ids []int64) {
 }
 
 // forget lets the slots of what was guessed and not chosen go, at the end of the Do.
-func (e *Experts[M]) forget(at place) {
+func (e *Experts[M]) forget(c *routing) {
+	c.mu.Lock()
+	c.abandoned = true
+	c.mu.Unlock()
 	e.mu.Lock()
-	guessed := e.guessed[at]
-	delete(e.guessed, at)
+	guessed := e.guessed[c.place]
+	delete(e.guessed, c.place)
 	e.mu.Unlock()
 	if len(guessed) > 0 {
 		e.modules.Drop(guessed...)

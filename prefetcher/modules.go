@@ -56,6 +56,7 @@ type Modules[M any] struct {
 	clock   int64
 	queue   []*stored                    // prefetches that wait for a slot
 	waiting map[*cgotorch.Stream]*stored // what a Do waits in Use for
+	line    []*cgotorch.Stream           // of these Dos, who came first
 	written map[*stored]*cgotorch.Event  // behind the last copy to the store
 	changed chan struct{}                // closed, and made anew, when a slot or the queue has become shorter
 	stats   moduleStats
@@ -276,9 +277,9 @@ func (m *Modules[M]) Check() error {
 }
 
 // Prefetch has the module copied to a slot, unless it is there or on its way, and returns at once: where every slot is in use, or holds what was
-// prefetched and not used yet, the copy begins when one is released. Only where InFlight prefetches are not done does it wait for one, or for the end of ctx, whose
-// cause it returns: a Do that has the slots itself must not wait so for ever. It may be called inside a Do or outside. It fails with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit
-// its slot or M.
+// prefetched and not used yet, the copy begins when one is released. Only where InFlight prefetches are not done, and copies are among them, does it wait, for one of
+// these, or for the end of ctx, whose cause it returns. It may be called inside a Do or outside. It fails with [ErrNoSlot] where InFlight prefetches wait for a
+// slot, with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit its slot or M.
 func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
 	for {
 		slotFree, copied, err := m.tryPrefetch(name)
@@ -318,6 +319,9 @@ func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{},
 	}
 	if slices.Contains(m.queue, s) {
 		return nil, nil, nil
+	}
+	if len(m.queue) >= m.o.InFlight {
+		return nil, nil, fmt.Errorf("prefetcher: module %s: %w: all are in use, and %d prefetches wait for one already: use or Drop them, or let ModulesOptions.InFlight be more", name, ErrNoSlot, len(m.queue))
 	}
 	if m.inFlight() >= m.o.InFlight {
 		m.stats.harvest()

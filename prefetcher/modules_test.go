@@ -340,11 +340,9 @@ func TestModules_Prefetch_BackPressure(t *testing.T) {
 		do(t, s, func(x *cgotorch.Exec) {
 			u := m.Use(x, moduleName(0))
 			prefetch(t, m, 1, 2)
-			ctx, cancel := context.WithCancelCause(context.Background())
-			cause := errors.New("the caller has left")
-			go func() { time.Sleep(10 * time.Millisecond); cancel(cause) }()
-			if err := m.Prefetch(ctx, moduleName(3)); !errors.Is(err, cause) {
-				t.Errorf("got %v, want the cause", err)
+			ctx := context.Background()
+			if err := m.Prefetch(ctx, moduleName(3)); !errors.Is(err, ErrNoSlot) {
+				t.Errorf("more than InFlight: %v", err)
 			}
 			if err := m.Prefetch(ctx, moduleName(1)); err != nil {
 				t.Errorf("one that is asked for already waits: %v", err)
@@ -356,6 +354,33 @@ func TestModules_Prefetch_BackPressure(t *testing.T) {
 			prefetch(t, m, 3)
 			apply(t, x, m, 3)
 		})
+	})
+}
+
+// Copies that the device has not come to hold a Prefetch up, until ctx ends.
+func TestModules_Prefetch_Cancelled(t *testing.T) {
+	if len(devices()) < 2 {
+		t.Skip("on the CPU no copy is pending")
+	}
+	checkLeaks(t)
+	d := cgotorch.CUDA(0)
+	m := newModules(t, scalesStore(t, 6), d, ModulesOptions{Slots: 2, InFlight: 2})
+	cause := errors.New("the caller has left")
+	do(t, newStream(t, d), func(x *cgotorch.Exec) {
+		for i := range 2 {
+			u := m.Use(x, moduleName(i))
+			x.Sleep(100 * time.Millisecond)
+			u.Release(x)
+		}
+		prefetch(t, m, 2, 3)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		go func() { time.Sleep(10 * time.Millisecond); cancel(cause) }()
+		if err := m.Prefetch(ctx, moduleName(4)); !errors.Is(err, cause) || !strings.Contains(err.Error(), moduleName(4)) {
+			t.Errorf("got %v, want the cause", err)
+		}
+		for i := 2; i < 5; i++ {
+			apply(t, x, m, i)
+		}
 	})
 }
 

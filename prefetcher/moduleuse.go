@@ -86,9 +86,10 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	if err != nil {
 		return err
 	}
+	defer m.leaveLine(u.do)
 	slot, filled := m.at[s], false
 	for ; slot == nil; slot = m.at[s] {
-		if free := m.victim(true); free != nil {
+		if free := m.victim(true); free != nil && (len(m.line) == 0 || m.line[0] == u.do) {
 			if err := m.fill(free, s, false); err != nil {
 				return err
 			}
@@ -131,11 +132,22 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	return nil
 }
 
+// leaveLine ends a Do's wait for a slot, and lets the next in line look.
+func (m *Modules[M]) leaveLine(do *cgotorch.Stream) {
+	if i := slices.Index(m.line, do); i >= 0 {
+		m.line = slices.Delete(m.line, i, i+1)
+		m.signal()
+	}
+}
+
 // waitForSlot waits until something has changed, with m.mu not held meanwhile.
 func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *stored) error {
 	m.waiting[who] = wanted
 	defer delete(m.waiting, who)
-	stuck := true
+	if !slices.Contains(m.line, who) {
+		m.line = append(m.line, who)
+	}
+	stuck := m.victim(true) == nil
 	for _, slot := range m.slots[:m.o.Slots] {
 		held := false
 		for user := range slot.users {
