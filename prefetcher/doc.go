@@ -49,7 +49,7 @@
 //	          program has enqueued the last use, however far the device is behind
 //	in use    from Use, by which a stream waits for ready, to Release, or the end of the Do: the host's count of it keeps the slot
 //	released  an event on the using stream, the last one of each stream; where the module was changed, behind that its copy to the store, on a third
-//	          stream, for which the next use and the next copy wait
+//	          stream, for which the next change and the next copy wait
 //
 // Who calls, enqueues: Prefetch and Use do so on the caller's thread, within microseconds. A prefetched module is kept for its use, unless a Use
 // needs the slot. What is asked for while no slot can be had waits in a queue, and is begun by the Release that makes room.

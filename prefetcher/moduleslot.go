@@ -135,8 +135,8 @@ func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored, written *cgotor
 	return copied, nil
 }
 
-// copyBack enqueues the copy of what the slot holds to the store, behind the event, and returns one behind the copy, for which the next uses
-// wait too, and the next copy into the slot.
+// copyBack enqueues the copy of what the slot holds to the store, behind the event, and returns one behind the copy, for which the next copy into
+// the slot waits too, and the next change.
 func (s *moduleSlot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
 	if err := backs.Wait(changed); err != nil {
 		return nil, err
@@ -145,12 +145,6 @@ func (s *moduleSlot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event
 	if err := backs.CopyTo(b.whole, s.holds.whole); err != nil {
 		return nil, errors.Join(err, backs.Synchronize())
 	}
-	ready, err := recordMark(backs)
-	if err != nil {
-		return nil, err
-	}
-	s.ready.Close()
-	s.ready, s.awaited = ready, map[*cgotorch.Stream]bool{}
 	if err := s.releasedOn(backs); err != nil {
 		return nil, err
 	}
