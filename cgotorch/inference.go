@@ -148,17 +148,18 @@ func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) er
 
 func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	before := l.captured.Stats().Launches
-	err := l.stream.Do(func(x *Exec) error {
-		in := input(x)
-		const more = 2 // the Run that captures, and the one after those that are compared
-		for range l.captured.o.Rehearsal + maxTrials + comparedLaunches + more {
-			x.Tidy(func() *Tensor { l.captured.Run(x, in); return nil })
-			if l.captured.settled(x, in) {
-				break
-			}
-		}
-		return nil
-	})
+	const more = 2 // the Run that captures, and the one after those that are compared
+	var err error
+	settled := false
+	for i := 0; i < l.captured.o.Rehearsal+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
+		// In a Do of its own: what is lent in a Do is known by its memory, which another tensor may have after a Tidy.
+		err = l.stream.Do(func(x *Exec) error {
+			in := input(x)
+			l.captured.Run(x, in)
+			settled = l.captured.settled(x, in)
+			return nil
+		})
+	}
 	if err == nil {
 		err = l.stream.Synchronize()
 	}

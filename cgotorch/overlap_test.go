@@ -535,10 +535,13 @@ func TestOverlap_Late_Streams(t *testing.T) {
 		}
 		return sum
 	}
-	want := streams(func(x *Exec, in *Tensor) *Tensor { return conv(x, conv(x, in, weights[0]), weights[1]) }, overlap, overlap)
+	// The first branch runs on the Do's stream, as the two layers before do.
+	want := streams(func(x *Exec, in *Tensor) *Tensor {
+		return conv(x, conv(x, conv(x, in, weights[0]), weights[1]), weights[2])
+	}, overlap, overlap)
 	got := streams(branches, overlap, overlap)
 	if len(got) != 4 || late(got) == 0 || late(got) != late(want) { // of the Do, of two side branches, and of late gradients
-		t.Errorf("with branches kernels ran on %v, want %d for late gradients, as without the branches", got, late(want))
+		t.Errorf("with branches kernels ran on %v, want %d for late gradients, as of a chain of the three layers on the Do's stream", got, late(want))
 	}
 }
 

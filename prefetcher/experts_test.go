@@ -275,13 +275,19 @@ func TestRoutes(t *testing.T) {
 		defer r.Close()
 		s := newStream(t, d)
 		do(t, s, func(x *cgotorch.Exec) {
-			y := x.NoWaits()
+			var ids []*cgotorch.Tensor
 			for layer := range 20 {
-				r.Send(y, layer, y.Full(cgotorch.Int64, layer+100, int64(layer+1)))
+				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
+			}
+			for range 2 { // the first time memory is page-locked for the choices of more than 8 tokens
+				for layer := range 20 {
+					r.Send(x, layer, ids[layer])
+				}
+				x = x.NoWaits()
 			}
 		})
-		for layer := range 20 {
-			route := <-r.C()
+		for i := range 40 {
+			layer, route := i%20, <-r.C()
 			if route.Layer != layer || route.Err != nil || len(route.Experts) != layer+1 || route.Experts[layer] != int64(layer+100) {
 				t.Fatalf("got %+v as number %d", route, layer)
 			}

@@ -4,7 +4,7 @@
 #
 #   run.sh                  unpacks what is packed, then runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats it is linked with
-#   bin/                    the programs of examples/, the benchmarks and the GoogleTest binaries
+#   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary
 #   tests/NAME.test         the tests of one Go package; NAME is its path with dashes
 #   tree/                   the files of the repository: tests run in their package's folder there, and read what is in it
 set -euo pipefail
@@ -17,7 +17,7 @@ mkdir -p "$bundle"/{lib,bin,tests,tree}
 cp tests/bundle/{run,libtorch}.sh "$bundle/"
 
 cp build/lib/libcgotorch*.so "$bundle/lib/"
-for binary in cgotorch_test decode_test; do
+for binary in cgotorch_test; do
   [ ! -x build/csrc/$binary ] || cp build/csrc/$binary "$bundle/bin/"
 done
 ldd build/lib/libcgotorch_decode.so | awk '$1 ~ /^lib(jpeg|png|z)/ { print $3 }' | sort -u |
@@ -38,7 +38,7 @@ strip "$bundle/bin/bench"
 
 # Tests of the tree itself and of its generator need the tree, Go and a compiler; some packages know of no device.
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... |
-  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|cgotorch/(arena|inflate|safetensors))$')
+  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|cgotorch/(arena|decode|inflate|safetensors|text/tokenizer))$')
 while read -r package; do
   name=${package#github.com/streamtorch/streamtorch/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"
