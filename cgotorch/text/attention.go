@@ -17,13 +17,24 @@ type Attention struct {
 // split cuts [batch, n, heads*width] into heads, [batch, heads, n, width].
 func (m *Attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
+	if shape[1] == 1 { // a step of decoding, where each operator counts
+		return x.View(t, shape[0], int64(m.heads), 1, int64(m.width))
+	}
 	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
+}
+
+// merge is the inverse.
+func (m *Attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+	shape := t.Shape()
+	if shape[2] > 1 {
+		t = x.Transpose(t, 1, 2)
+	}
+	return x.Reshape(t, shape[0], shape[2], int64(m.heads*m.width))
 }
 
 // attend maps queries' hidden states [batch, n, d_model], and keys and values [batch, heads, keys, width], to [batch, n, d_model]. bias is added to
 // the scores [batch, heads, n, keys]; nil for none.
 func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
-	shape := hidden.Shape()
 	scores := x.Tidy(func() *cgotorch.Tensor {
 		scores := x.MatMul(m.split(x, m.Q.Forward(x, hidden)), x.Transpose(keys, 2, 3))
 		if bias != nil {
@@ -33,7 +44,7 @@ func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 	})
 	defer scores.Close()
 	return x.Tidy(func() *cgotorch.Tensor {
-		return m.O.Forward(x, x.Reshape(x.Transpose(x.MatMul(scores, values), 1, 2), shape[0], shape[1], int64(m.heads*m.width)))
+		return m.O.Forward(x, m.merge(x, x.MatMul(scores, values)))
 	})
 }
 
