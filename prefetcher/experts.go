@@ -85,8 +85,7 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string, o RoutesOptions) (
 		e.turns[layer] = &turns{}
 	}
 	var err error
-	e.routes, err = newRoutes(m.device, o, e.arrived)
-	if err != nil {
+	if e.routes, err = newRoutes(m.device, o, e.arrived); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -103,7 +102,7 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	if ids.Numel() > 1 {
 		c.order = nn.ExpertOrder(x, ids)
 	}
-	x.AtEnd(func() { e.abandon(x, at, c) })
+	x.AtEnd(func() { e.abandon(x, c) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.open[at] != nil {
@@ -170,9 +169,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	next := 0
 	out := nn.Dispatch(x, tokens, ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		next++
-		for _, name := range names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))] {
-			e.modules.prefetchNow(name)
-		}
+		e.prefetch(names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))])
 		u := e.modules.Use(x, e.names[layer][expert])
 		defer u.Release(x)
 		return u.Module.Forward(x, rows)
@@ -248,15 +245,14 @@ func (e *Experts[M]) choose(c *routing, route Route) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.abandoned {
-		e.prefetch(names)
+		e.prefetch(e.fitting(names))
 		c.acted = true
 	}
 }
 
 // guess prefetches, unless what it is a guess at is here already.
 func (e *Experts[M]) guess(c *routing, ids []int64) {
-	names := e.chosen(c.layer, ids)
-	names = names[:min(len(names), max(1, e.modules.o.Slots))]
+	names := e.fitting(e.chosen(c.layer, ids))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.abandoned {
@@ -292,19 +288,24 @@ func (e *Experts[M]) forget(c *routing) {
 	}
 }
 
-// prefetch begins the copies of as many of the modules as there are slots.
+// fitting are as many of the modules as there are slots.
+func (e *Experts[M]) fitting(names []string) []string {
+	return names[:min(len(names), max(1, e.modules.o.Slots))]
+}
+
+// prefetch begins the copies of the modules.
 func (e *Experts[M]) prefetch(names []string) {
-	for _, name := range names[:min(len(names), max(1, e.modules.o.Slots))] {
+	for _, name := range names {
 		e.modules.prefetchNow(name)
 	}
 }
 
 // abandon gives up what was prefetched for a Do that has ended before its Run.
-func (e *Experts[M]) abandon(x *cgotorch.Exec, at place, c *routing) {
+func (e *Experts[M]) abandon(x *cgotorch.Exec, c *routing) {
 	e.mu.Lock()
-	open := e.open[at] == c
+	open := e.open[c.place] == c
 	if open {
-		delete(e.open, at)
+		delete(e.open, c.place)
 	}
 	e.mu.Unlock()
 	if !open {
@@ -315,7 +316,7 @@ func (e *Experts[M]) abandon(x *cgotorch.Exec, at place, c *routing) {
 	c.abandoned = true
 	defer c.copied(x)
 	if c.acted {
-		e.modules.Drop(e.chosen(at.layer, c.sent.route.Experts)...)
+		e.modules.Drop(e.chosen(c.layer, c.sent.route.Experts)...)
 	}
 }
 

@@ -40,14 +40,14 @@ var (
 // through which weights pass, copied on a stream of its own while other streams compute. M is what the program makes of the weights, such as
 // *nn.Linear or a layer of its own. See Note [Life of a module's slot]. It is safe for use by several goroutines.
 type Modules[M any] struct {
-	store  *Store
-	device cgotorch.Device
-	build  func(x *cgotorch.Exec, name string) (M, error)
-	o      ModulesOptions
-	copies *cgotorch.Stream
-	backs  *cgotorch.Stream // of copies to the store; nil before the first
-	slots  []*moduleSlot[M]
-	kinds  map[*layout]*kind
+	store   *Store
+	device  cgotorch.Device
+	o       ModulesOptions
+	copies  *cgotorch.Stream
+	backs   *cgotorch.Stream // of copies to the store; nil before the first
+	slots   []*moduleSlot[M]
+	kinds   map[*layout]*kind
+	inOrder []*kind // of their first modules in the store
 
 	mu      sync.Mutex
 	at      map[*stored]*moduleSlot[M] // where modules are, or will be when their copy is done
@@ -66,7 +66,9 @@ type Modules[M any] struct {
 
 // kind is what is common to the modules of one layout.
 type kind struct {
-	err error // why they cannot be used
+	*layout
+	first string // module
+	err   error  // why they cannot be used
 }
 
 // NewModules makes slots for the modules of a store on a device and, with Resident or Pinned, has these copied, without waiting for the copies.
@@ -85,13 +87,14 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 	if err != nil {
 		return nil, err
 	}
-	m := &Modules[M]{store: store, device: device, build: build, o: o, kinds: map[*layout]*kind{}, at: map[*stored]*moduleSlot[M]{},
+	m := &Modules[M]{store: store, device: device, o: o, kinds: map[*layout]*kind{}, at: map[*stored]*moduleSlot[M]{},
 		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]*stored{}, written: map[*stored]*cgotorch.Event{}, changed: make(chan struct{})}
 	for i, name := range store.names {
 		s := store.modules[name]
 		m.order[s], m.uses[s] = i, &use{}
 		if m.kinds[s.layout] == nil {
-			m.kinds[s.layout] = &kind{}
+			k := &kind{layout: s.layout, first: name}
+			m.kinds[s.layout], m.inOrder = k, append(m.inOrder, k)
 		}
 	}
 	if err := store.use(device.IsCUDA()); err != nil {
@@ -107,7 +110,7 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 			m.Close()
 		}
 	}()
-	if err = m.allocate(); err == nil {
+	if err = m.allocate(build); err == nil {
 		err = m.anyKind()
 	}
 	if err == nil {
@@ -161,24 +164,12 @@ func (o ModulesOptions) complete(store *Store) (ModulesOptions, error) {
 }
 
 // allocate makes the slots and what lies in them. A kind of modules that they cannot hold is noted.
-func (m *Modules[M]) allocate() error {
-	type first struct {
-		*layout
-		name string
-	}
-	var firsts []first
-	seen := map[*layout]bool{}
-	for _, name := range m.store.names {
-		if l := m.store.modules[name].layout; !seen[l] {
-			seen[l] = true
-			firsts = append(firsts, first{l, name})
-		}
-	}
-	n := m.o.Slots + len(m.o.Pinned)
+func (m *Modules[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
+	n := m.Slots()
 	bound := map[*cgotorch.Tensor]bool{}
 	err := m.copies.Do(func(x *cgotorch.Exec) error {
 		for i := range n {
-			s := &moduleSlot[M]{index: i, bound: map[*layout]*binding[M]{}, awaited: map[*cgotorch.Stream]bool{}}
+			s := newModuleSlot[M](i)
 			m.slots = append(m.slots, s)
 			size, only := m.o.SlotBytes, (*layout)(nil)
 			if i >= m.o.Slots { // of a module that stays
@@ -186,21 +177,20 @@ func (m *Modules[M]) allocate() error {
 				size = only.bytes
 			}
 			s.memory = x.Keep(x.Empty(cgotorch.Uint8, size))
-			for _, f := range firsts {
-				k := m.kinds[f.layout]
-				if k.err != nil || only != nil && only != f.layout {
+			for _, k := range m.inOrder {
+				if k.err != nil || only != nil && only != k.layout {
 					continue
 				}
-				if f.bytes > size {
-					k.err = fmt.Errorf("module %s, and what is like it, has %d bytes, and a slot %d: let ModulesOptions.SlotBytes be as many: %w", f.name, f.bytes, size, ErrInvalidOptions)
+				if k.bytes > size {
+					k.err = fmt.Errorf("module %s, and what is like it, has %d bytes, and a slot %d: let ModulesOptions.SlotBytes be as many: %w", k.first, k.bytes, size, ErrInvalidOptions)
 					continue
 				}
-				b, err := bind(x, s, f.layout, f.name, m.build, bound)
+				b, err := bind(x, s, k.layout, k.first, build, bound)
 				if err != nil {
-					k.err = fmt.Errorf("module %s, and what is like it: %w", f.name, err)
+					k.err = fmt.Errorf("module %s, and what is like it: %w", k.first, err)
 					continue
 				}
-				s.bound[f.layout] = b
+				s.bound[k.layout] = b
 			}
 		}
 		return nil
@@ -215,7 +205,7 @@ func (m *Modules[M]) allocate() error {
 
 // anyKind fails where no kind of module can be used.
 func (m *Modules[M]) anyKind() error {
-	for _, k := range m.kinds {
+	for _, k := range m.inOrder {
 		if k.err == nil {
 			return nil
 		}
@@ -264,13 +254,9 @@ func (m *Modules[M]) lookup(name string) (*stored, error) {
 // Check returns, in one error, what keeps kinds of modules from being used; nil where all can be.
 func (m *Modules[M]) Check() error {
 	var errs []error
-	seen := map[*layout]bool{}
-	for _, name := range m.store.names {
-		if l := m.store.modules[name].layout; !seen[l] {
-			seen[l] = true
-			if err := m.kinds[l].err; err != nil {
-				errs = append(errs, fmt.Errorf("prefetcher: %w", err))
-			}
+	for _, k := range m.inOrder {
+		if k.err != nil {
+			errs = append(errs, fmt.Errorf("prefetcher: %w", k.err))
 		}
 	}
 	return errors.Join(errs...)
@@ -351,9 +337,7 @@ func (m *Modules[M]) Drop(names ...string) {
 		if slot := m.at[s]; slot != nil {
 			slot.wanted = false
 		}
-		if i := slices.Index(m.queue, s); i >= 0 {
-			m.queue = slices.Delete(m.queue, i, i+1)
-		}
+		m.dequeue(s)
 	}
 	m.slotFree()
 }

@@ -28,6 +28,11 @@ type moduleSlot[M any] struct {
 	released map[*cgotorch.Stream]*cgotorch.Event // behind the last use on each stream
 }
 
+func newModuleSlot[M any](index int) *moduleSlot[M] {
+	return &moduleSlot[M]{index: index, bound: map[*layout]*binding[M]{}, awaited: map[*cgotorch.Stream]bool{},
+		users: map[*cgotorch.Stream]int{}, released: map[*cgotorch.Stream]*cgotorch.Event{}}
+}
+
 // binding is a module whose tensors lie in a slot.
 type binding[M any] struct {
 	module M
@@ -131,7 +136,7 @@ func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored, written *cgotor
 		return span{}, errors.Join(err, copies.Synchronize(), copied.close())
 	}
 	s.holds, s.fresh, s.ready = m, true, copied.to.share()
-	s.awaited = map[*cgotorch.Stream]bool{}
+	clear(s.awaited)
 	return copied, nil
 }
 
@@ -162,9 +167,6 @@ func (s *moduleSlot[M]) releasedOn(stream *cgotorch.Stream) error {
 
 // releasedBehind is releasedOn for an event of the stream.
 func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Event) {
-	if s.released == nil {
-		s.released = map[*cgotorch.Stream]*cgotorch.Event{}
-	}
 	if before := s.released[stream]; before != nil {
 		before.Close()
 	}

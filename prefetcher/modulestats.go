@@ -101,14 +101,11 @@ func (s *moduleStats) harvest() {
 // ended adds spans to total, up to the first one that is not over, frees them, and returns how many there were. Those of a lost device are over.
 func ended(spans []span, total *time.Duration) int {
 	for i, p := range spans {
-		// Not Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
-		done, err := cgotorch.QueryFor(p.to.Event, []byte(nil))
-		if err == nil && !done {
+		d, done := elapsed(p.from.Event, p.to.Event)
+		if !done {
 			return i
 		}
-		if ms, err := p.to.Elapsed(p.from.Event); err == nil {
-			*total += time.Duration(max(0, ms) * float64(time.Millisecond))
-		}
+		*total += d
 		p.close()
 	}
 	return len(spans)

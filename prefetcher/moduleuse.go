@@ -117,9 +117,6 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	m.dequeue(s)
 	slot.wanted, slot.fresh, slot.changing = false, false, u.changes
 	slot.uses++
-	if slot.users == nil {
-		slot.users = map[*cgotorch.Stream]int{}
-	}
 	slot.users[u.do]++
 	u.slot, u.Slot, u.Module = slot, slot.index, slot.bound[s.layout].module
 	m.clock++

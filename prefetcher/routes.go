@@ -319,11 +319,11 @@ func (r *routes) run() {
 		closed := r.closed
 		r.mu.Unlock()
 		switch {
-		case s != nil && closed:
-			s.wait(true) // the copy writes the memory
 		case s != nil:
-			s.wait(true)
-			r.deliver(s)
+			s.wait(true) // also when nobody receives it: the copy writes the memory
+			if !closed {
+				r.deliver(s)
+			}
 		case closed:
 			return
 		default:

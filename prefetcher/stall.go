@@ -56,14 +56,11 @@ func (s *stall) harvest() {
 	defer s.mu.Unlock()
 	for len(s.pending) > 0 {
 		g := s.pending[0]
-		// Not Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
-		ms, err := g.to.Elapsed(g.from)
-		if err != nil {
+		d, done := elapsed(g.from, g.to)
+		if !done {
 			return
 		}
-		if ms > 0 {
-			s.total += time.Duration(ms * float64(time.Millisecond))
-		}
+		s.total += d
 		g.close()
 		s.pending = s.pending[1:]
 	}

@@ -2,11 +2,8 @@ package prefetcher
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -74,37 +71,15 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// shardsOf replaces folders by what they hold, and each index file by the files that it lists.
+// shardsOf are the files that paths stand for.
 func shardsOf(paths []string) ([]string, error) {
 	var shards []string
 	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			const whole = "model.safetensors"
-			path = filepath.Join(path, whole)
-			if _, err := os.Stat(path); err != nil {
-				path += ".index.json"
-			}
-		}
-		if !strings.HasSuffix(path, ".json") {
-			shards = append(shards, path)
-			continue
-		}
-		text, err := os.ReadFile(path)
+		files, err := safetensors.Files(path)
 		if err != nil {
 			return nil, fmt.Errorf("prefetcher: %w", err)
 		}
-		var index struct {
-			Files map[string]string `json:"weight_map"`
-		}
-		if err := json.Unmarshal(text, &index); err != nil || len(index.Files) == 0 {
-			return nil, fmt.Errorf("prefetcher: %s: no index of safetensors files, which has a weight_map of tensors to files: %w", path, errors.Join(err, safetensors.ErrFormat))
-		}
-		var listed []string
-		for _, file := range index.Files {
-			listed = append(listed, filepath.Join(filepath.Dir(path), file))
-		}
-		slices.Sort(listed)
-		shards = append(shards, slices.Compact(listed)...)
+		shards = append(shards, files...)
 	}
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("prefetcher: no file to read modules from: %w", ErrInvalidOptions)

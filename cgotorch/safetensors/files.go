@@ -1,0 +1,61 @@
+package safetensors
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	wholeFile = "model.safetensors"
+	indexFile = "model.safetensors.index.json"
+)
+
+// Files returns the files that a path stands for: of a folder, as Hugging Face's save_pretrained writes it, model.safetensors or the shards that
+// model.safetensors.index.json names; of such an index, which ends in .json, its shards, sorted; and any other path itself. An index that is none, or
+// that names files of other folders, is an [ErrFormat].
+func Files(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() {
+		folder := path
+		if path = filepath.Join(folder, wholeFile); exists(path) {
+			return []string{path}, nil
+		}
+		if path = filepath.Join(folder, indexFile); !exists(path) {
+			return nil, fmt.Errorf("safetensors: %s: there is neither %s nor %s: %w", folder, wholeFile, indexFile, fs.ErrNotExist)
+		}
+	} else if !strings.HasSuffix(path, ".json") {
+		return []string{path}, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(data, &index); err != nil {
+		return nil, fmt.Errorf("safetensors: %s: no index of tensors to files: %w: %w", path, err, ErrFormat)
+	}
+	if len(index.WeightMap) == 0 {
+		return nil, fmt.Errorf("safetensors: %s: weight_map, of tensors to files, is empty: %w", path, ErrFormat)
+	}
+	shards := map[string]bool{}
+	for name, shard := range index.WeightMap {
+		if shard == "" || filepath.Base(shard) != shard {
+			return nil, fmt.Errorf("safetensors: %s: tensor %s is in %q, which is no file's name: %w", path, name, shard, ErrFormat)
+		}
+		shards[filepath.Join(filepath.Dir(path), shard)] = true
+	}
+	return slices.Sorted(maps.Keys(shards)), nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
