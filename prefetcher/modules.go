@@ -26,7 +26,8 @@ type ModulesOptions struct {
 	// Pinned names modules that are copied when the Modules are made and stay on the device, each in a slot of its own.
 	Pinned []string
 
-	// InFlight bounds the prefetches that are not done; more of them make [Modules.Prefetch] wait. 0 means 8, or Slots if those are more.
+	// InFlight bounds the prefetches that are not done; with more of them [Modules.Prefetch] waits for a copy, or fails where all wait for a slot.
+	// 0 means 8, or Slots if those are more.
 	InFlight int
 }
 
