@@ -17,19 +17,13 @@ type Attention struct {
 // split cuts [batch, n, heads*width] into heads, [batch, heads, n, width].
 func (m *Attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
-	if shape[1] == 1 { // a step of decoding, where each operator counts
-		return x.View(t, shape[0], int64(m.heads), 1, int64(m.width))
-	}
 	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
 }
 
 // merge is the inverse.
 func (m *Attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
-	if shape[2] > 1 {
-		t = x.Transpose(t, 1, 2)
-	}
-	return x.Reshape(t, shape[0], shape[2], int64(m.heads*m.width))
+	return x.Reshape(x.Transpose(t, 1, 2), shape[0], shape[2], int64(m.heads*m.width))
 }
 
 // attend maps queries' hidden states [batch, n, d_model], and keys and values [batch, heads, keys, width], to [batch, n, d_model]. bias is added to
@@ -45,6 +39,16 @@ func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 	defer scores.Close()
 	return x.Tidy(func() *cgotorch.Tensor {
 		return m.O.Forward(x, m.merge(x, x.MatMul(scores, values)))
+	})
+}
+
+// attendStep is attend for one token of each sequence, with as few operators as it takes: hidden is [batch, d_model], keys [batch*heads, width, n],
+// values [batch*heads, n, width], bias [batch*heads, 1, n].
+func (m *Attention) attendStep(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		queries := x.View(m.Q.Forward(x, hidden), -1, 1, int64(m.width))
+		weights := x.Softmax(call(x, "aten::baddbmm", bias, queries, keys), -1)
+		return m.O.Forward(x, x.View(x.BMM(weights, values), -1, int64(m.heads*m.width)))
 	})
 }
 
@@ -73,5 +77,12 @@ type CrossAttention struct {
 func (m *CrossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.Add(hidden, m.EncDecAttention.attend(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))
+	})
+}
+
+// forwardStep is forward in the shapes of [Attention.attendStep].
+func (m *CrossAttention) forwardStep(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
+		return x.Add(hidden, m.EncDecAttention.attendStep(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))
 	})
 }

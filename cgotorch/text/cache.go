@@ -23,12 +23,19 @@ type Cache struct {
 
 	Keys, Values           []*cgotorch.Tensor // a block's own, [batch, heads, capacity, d_kv], up to Position
 	CrossKeys, CrossValues []*cgotorch.Tensor // of the encoder's result, [batch, heads, source, d_kv]
-	CrossBias              *cgotorch.Tensor   // added to the scores over it, [batch, 1, 1, source]
+	CrossBias              *cgotorch.Tensor   // added to the scores over it, [batch*heads, 1, source]
 
 	o       CacheOptions
+	row     *cgotorch.Tensor // Tokens as [batch]
+	steps   []stepCache      // by block
 	places  *cgotorch.Tensor // Int64 [capacity]: 0, 1, …
 	buckets *cgotorch.Tensor // Int64 [capacity], of distances
 	next    int              // the host's copy of Position
+}
+
+// stepCache is a block's keys and values as a step reads them: keys [batch*heads, d_kv, n], values [batch*heads, n, d_kv].
+type stepCache struct {
+	keys, values, crossKeys, crossValues *cgotorch.Tensor
 }
 
 // NewCache makes a cache on x's device: for each block and sequence keys and values, of heads*d_kv elements of the model's dtype, for each token of
@@ -54,12 +61,16 @@ func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	c.Position = x.Zeros(cgotorch.Int64, 1)
 	c.places = x.Arange(cgotorch.Int64, 0, capacity, nil)
 	c.buckets = x.Tidy(func() *cgotorch.Tensor { return m.Config.buckets(x, x.Neg(c.places), false) })
-	c.CrossBias = x.Zeros(dtype, batch, 1, 1, source)
+	c.row = x.View(c.Tokens, batch)
+	c.CrossBias = x.Zeros(dtype, batch*heads, 1, source)
+	values := func(list *[]*cgotorch.Tensor, n int64) *cgotorch.Tensor {
+		t := x.Zeros(dtype, batch, heads, n, width)
+		*list = append(*list, t)
+		return x.View(t, batch*heads, n, width)
+	}
+	keys := func(list *[]*cgotorch.Tensor, n int64) *cgotorch.Tensor { return x.Transpose(values(list, n), 1, 2) }
 	for range m.Decoder.Block {
-		c.Keys = append(c.Keys, x.Zeros(dtype, batch, heads, capacity, width))
-		c.Values = append(c.Values, x.Zeros(dtype, batch, heads, capacity, width))
-		c.CrossKeys = append(c.CrossKeys, x.Zeros(dtype, batch, heads, source, width))
-		c.CrossValues = append(c.CrossValues, x.Zeros(dtype, batch, heads, source, width))
+		c.steps = append(c.steps, stepCache{keys(&c.Keys, capacity), values(&c.Values, capacity), keys(&c.CrossKeys, source), values(&c.CrossValues, source)})
 	}
 	for _, t := range c.tensors() {
 		x.Keep(t)
@@ -80,7 +91,10 @@ func (c *Cache) Close() error {
 }
 
 func (c *Cache) tensors() []*cgotorch.Tensor {
-	all := []*cgotorch.Tensor{c.Tokens, c.Position, c.places, c.buckets, c.CrossBias}
+	all := []*cgotorch.Tensor{c.Tokens, c.row, c.Position, c.places, c.buckets, c.CrossBias}
+	for _, s := range c.steps {
+		all = append(all, s.keys, s.values, s.crossKeys, s.crossValues)
+	}
 	for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
 		all = append(all, list...)
 	}

@@ -42,7 +42,7 @@ func (r Routed) Close() {
 // IsSparse reports whether the layer has experts.
 func (m *FeedForward) IsSparse() bool { return m.Sparse != nil }
 
-// Forward maps hidden [batch, n, d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument] for a sparse layer that has neither
+// Forward maps hidden [..., d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument] for a sparse layer that has neither
 // Experts nor an Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
@@ -67,7 +67,7 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 	return m.Experts
 }
 
-// Route norms hidden [batch, n, d_model] and chooses an expert for each token in a sparse layer, as [Router.Choose] does.
+// Route norms hidden [..., d_model] and chooses an expert for each token in a sparse layer, as [Router.Choose] does.
 //
 // No expert is ever too full: transformers 5.17 counts the tokens of an expert along a dimension of size 1, so that none comes to more
 // than one, and its expert_capacity drops no token. The same holds here.
@@ -81,11 +81,10 @@ func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	return r
 }
 
-// Norm returns the layer's input: hidden [batch, n, d_model], normed, as [tokens, d_model].
+// Norm returns the layer's input: hidden [..., d_model], normed, as [tokens, d_model].
 func (m *FeedForward) Norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
-	shape := hidden.Shape()
-	return x.Tidy(func() *cgotorch.Tensor { return x.Reshape(m.LayerNorm.Forward(x, hidden), -1, shape[len(shape)-1]) })
+	return x.Tidy(func() *cgotorch.Tensor { return rows(x, m.LayerNorm.Forward(x, hidden)) })
 }
 
 // Choose returns, for states [tokens, d_model], the likeliest expert of each token, Int64 [tokens], and its probability [tokens, 1]. It computes
@@ -101,17 +100,34 @@ func (m *Router) Choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabi
 
 // probabilities maps tokens [tokens, d_model] to [tokens, experts] of the same dtype.
 func (m *Router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
-	in, weight, bias := x.To(tokens, cgotorch.Float32), x.To(m.Classifier.Weight, cgotorch.Float32), m.Classifier.Bias
-	if bias != nil {
-		bias = x.To(bias, cgotorch.Float32)
+	as := func(t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
+		if t == nil || t.DType() == dtype {
+			return t
+		}
+		return x.To(t, dtype)
 	}
-	return x.To(x.Softmax(x.Linear(in, weight, bias), -1), tokens.DType())
+	const f32 = cgotorch.Float32
+	scores := x.Linear(as(tokens, f32), as(m.Classifier.Weight, f32), as(m.Classifier.Bias, f32))
+	return as(x.Softmax(scores, -1), tokens.DType())
 }
 
-// Combine returns hidden [batch, n, d_model] plus the experts' results out [tokens, d_model], each times its expert's probability.
+// Combine returns hidden [..., d_model] plus the experts' results out [tokens, d_model], each times its expert's probability.
 func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed Routed, out *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
-		return x.Add(hidden, x.View(x.Mul(out, routed.Probabilities), hidden.Shape()...))
+		weighted := x.Mul(out, routed.Probabilities)
+		if hidden.Dim() != 2 {
+			weighted = x.View(weighted, hidden.Shape()...)
+		}
+		return x.Add(hidden, weighted)
 	})
+}
+
+// rows is hidden [..., d_model] as [tokens, d_model].
+func rows(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+	if hidden.Dim() == 2 {
+		return hidden
+	}
+	shape := hidden.Shape()
+	return x.Reshape(hidden, -1, shape[len(shape)-1])
 }

@@ -3,6 +3,7 @@ package text
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -69,20 +70,21 @@ type PiecesOptions struct {
 }
 
 // Pieces is a decoder's step cut at its sparse layers, for experts that run elsewhere: piece i runs from the results of sparse layer i-1's experts to the
-// choice of sparse layer i's, the last one to the logits. What one piece leaves to the next lies at fixed addresses, so that each can be captured.
+// choice of sparse layer i's, the last one to the logits. Each can be captured: what it leaves to the next is then memory of its graph.
 type Pieces struct {
 	m      *Switch
 	c      *Cache
 	o      PiecesOptions
 	sparse []int // blocks
 
-	hidden, bias  *cgotorch.Tensor
-	states        *cgotorch.Tensor   // [tokens, d_model], of the layer reached
-	out           *cgotorch.Tensor   // [tokens, d_model], its experts'
-	ids           []*cgotorch.Tensor // Int64 [tokens], by sparse layer
-	probabilities []*cgotorch.Tensor // [tokens, 1]
-	guesses       []*cgotorch.Tensor // Int64 [tokens]
-	logits        *cgotorch.Tensor
+	out *cgotorch.Tensor // [tokens, d_model], of the experts of the layer reached: made beforehand, since they run outside of the graphs
+
+	// What pieces leave. No piece writes in the place of what it reads: its rehearsal would leave its capture the wrong one.
+	embedded, bias *cgotorch.Tensor
+	hidden         []*cgotorch.Tensor // [batch, d_model], what reaches each sparse layer
+	routed         []Routed           // of each sparse layer
+	guesses        []*cgotorch.Tensor // Int64 [tokens], of each sparse layer
+	logits         *cgotorch.Tensor
 
 	first  *cgotorch.Graph // of begin where that is launched by itself
 	graphs []*cgotorch.Graph
@@ -92,31 +94,22 @@ type Pieces struct {
 func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, o PiecesOptions) *Pieces {
 	x = plain(x)
 	p := &Pieces{m: m, c: c, o: o}
-	tokens, width, dtype := int64(c.o.Batch), int64(m.Config.DModel), m.DType()
-	p.hidden = x.Zeros(dtype, tokens, 1, width)
-	p.bias = x.Zeros(dtype, 1, int64(m.Config.NumHeads), 1, int64(c.o.Capacity))
-	p.states, p.out = x.Zeros(dtype, tokens, width), x.Zeros(dtype, tokens, width)
-	p.logits = x.Zeros(dtype, tokens, int64(m.Config.VocabSize))
 	for i, block := range m.Decoder.Block {
 		if block.FF.IsSparse() {
 			p.sparse = append(p.sparse, i)
-			p.ids = append(p.ids, x.Zeros(cgotorch.Int64, tokens))
-			p.guesses = append(p.guesses, x.Zeros(cgotorch.Int64, tokens))
-			p.probabilities = append(p.probabilities, x.Zeros(dtype, tokens, 1))
 		}
 	}
-	for _, t := range p.tensors() {
-		x.Keep(t)
-	}
+	n := len(p.sparse)
+	p.hidden, p.routed, p.guesses = make([]*cgotorch.Tensor, n), make([]Routed, n), make([]*cgotorch.Tensor, n)
+	p.out = x.Keep(x.Zeros(m.DType(), int64(c.o.Batch), int64(m.Config.DModel)))
 	return p
 }
 
-func (p *Pieces) tensors() []*cgotorch.Tensor {
-	all := []*cgotorch.Tensor{p.hidden, p.bias, p.states, p.out, p.logits}
-	for _, list := range [][]*cgotorch.Tensor{p.ids, p.probabilities, p.guesses} {
-		all = append(all, list...)
-	}
-	return all
+// leave keeps t in the place of what was left there before.
+func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
+	x.Keep(t)
+	(*place).Close()
+	*place = t
 }
 
 // Layers is the number of sparse layers.
@@ -170,7 +163,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 		p.begin(x)
 	}
 	if p.o.Gating == PreGated && len(p.sparse) > 0 {
-		experts.Route(x, 0, p.ids[0])
+		experts.Route(x, 0, p.routed[0].IDs)
 	}
 	for i := range len(p.sparse) + 1 {
 		if p.graphs != nil {
@@ -181,7 +174,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 		if i < len(p.sparse) {
 			p.tell(x, i, experts)
 			x.Tidy(func() *cgotorch.Tensor {
-				x.CopyInPlace(p.out, experts.Run(x, i, p.states))
+				x.CopyInPlace(p.out, experts.Run(x, i, p.routed[i].States))
 				return nil
 			})
 		}
@@ -192,12 +185,12 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 // tell tells the experts what piece i has chosen.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.o.Gating != PreGated {
-		experts.Route(x, i, p.ids[i])
+		experts.Route(x, i, p.routed[i].IDs)
 	}
 	switch {
 	case i+1 == len(p.sparse):
 	case p.o.Gating == PreGated:
-		experts.Route(x, i+1, p.ids[i+1])
+		experts.Route(x, i+1, p.routed[i+1].IDs)
 	case p.o.Gating == Predicted:
 		experts.Predict(x, i+1, p.guesses[i+1])
 	}
@@ -208,8 +201,8 @@ func (p *Pieces) begin(x *cgotorch.Exec) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := p.m.Decoder.Begin(x, p.c)
-		x.CopyInPlace(p.hidden, hidden)
-		x.CopyInPlace(p.bias, bias)
+		leave(x, &p.embedded, hidden)
+		leave(x, &p.bias, bias)
 		if p.o.Gating == PreGated && len(p.sparse) > 0 {
 			p.choose(x, 0, p.layer(0).Norm(x, hidden))
 		}
@@ -227,9 +220,9 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 		blocks := p.m.Decoder.Block
 		hidden, next := (*cgotorch.Tensor)(nil), 0
 		if i == 0 {
-			hidden = x.Alias(p.hidden)
+			hidden = x.Alias(p.embedded)
 		} else {
-			hidden = p.layer(i-1).Combine(x, p.hidden, Routed{States: p.states, IDs: p.ids[i-1], Probabilities: p.probabilities[i-1]}, p.out)
+			hidden = p.layer(i-1).Combine(x, p.hidden[i-1], p.routed[i-1], p.out)
 			next = p.sparse[i-1] + 1
 		}
 		for ; next < len(blocks); next++ {
@@ -240,16 +233,16 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 			}
 			hidden = then(hidden, blocks[next].FF.Forward(x, hidden))
 		}
-		x.CopyInPlace(p.logits, x.Squeeze(p.m.Predict(x, hidden), 1))
+		leave(x, &p.logits, p.m.Predict(x, hidden))
 		return nil
 	})
 }
 
-// reach writes what sparse layer i is reached by, and the choices and guesses that are made there.
+// reach leaves what sparse layer i is reached by, and the choices and guesses that are made there.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.Norm(x, hidden), i+1 == len(p.sparse)
-	x.CopyInPlace(p.hidden, hidden)
-	x.CopyInPlace(p.states, states)
+	leave(x, &p.hidden[i], hidden)
+	leave(x, &p.routed[i].States, states)
 	if p.o.Gating != PreGated {
 		p.choose(x, i, states)
 	} else if !last {
@@ -258,15 +251,15 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	if p.o.Gating == Predicted && !last {
 		next := p.layer(i + 1)
 		ids, _ := next.Sparse.Router.Choose(x, next.Norm(x, hidden))
-		x.CopyInPlace(p.guesses[i+1], ids)
+		leave(x, &p.guesses[i+1], ids)
 	}
 }
 
 // choose has sparse layer i choose by states.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.Choose(x, states)
-	x.CopyInPlace(p.ids[i], ids)
-	x.CopyInPlace(p.probabilities[i], probabilities)
+	leave(x, &p.routed[i].IDs, ids)
+	leave(x, &p.routed[i].Probabilities, probabilities)
 }
 
 // Close frees the graphs and what lies between the pieces. Closing twice does nothing.
@@ -277,8 +270,11 @@ func (p *Pieces) Close() error {
 			errs = append(errs, g.Close())
 		}
 	}
-	for _, t := range p.tensors() {
+	for _, t := range append(slices.Concat(p.hidden, p.guesses), p.embedded, p.bias, p.out, p.logits) {
 		errs = append(errs, t.Close())
+	}
+	for _, r := range p.routed {
+		r.Close()
 	}
 	return errors.Join(errs...)
 }

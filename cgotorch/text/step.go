@@ -33,7 +33,7 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 		if bias == nil {
 			bias = x.Zeros(dtype, 1, 1, 1, source)
 		}
-		write(c.CrossBias, 3, bias)
+		write(x.View(c.CrossBias, int64(c.o.Batch), -1, 1, int64(c.o.Source)), 3, bias)
 		return nil
 	})
 	for i, block := range m.Block {
@@ -49,8 +49,8 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	x.EachLaunch(func(*cgotorch.Exec) { c.next = 0 })
 }
 
-// Begin begins a step with the cache's Tokens at its Position: it returns their embeddings [batch, 1, d_model], and what Attend adds to the scores,
-// [1, heads, 1, capacity]. It fails with [cgotorch.ErrInvalidArgument], in a captured step at the launch, where the cache is full.
+// Begin begins a step with the cache's Tokens at its Position: it returns their embeddings [batch, d_model], and what Attend adds to the scores,
+// [batch*heads, 1, capacity]. It fails with [cgotorch.ErrInvalidArgument], in a captured step at the launch, where the cache is full.
 //
 // A step is Begin, then for each block Attend and the block's FF, then [Switch.Predict], and [Cache.Next] if there is to be another. Its shapes are fixed, and
 // what it reads and writes beside the cache are results of its parts: it can be captured, as a whole or in pieces.
@@ -64,22 +64,24 @@ func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tens
 	})
 	bias = x.Tidy(func() *cgotorch.Tensor {
 		distances := x.Clamp(x.Sub(c.Position, c.places), 0, nil)
-		biases := positionBias(x, m.biases(), x.Unsqueeze(x.IndexSelect(c.buckets, 0, distances), 0))
-		return x.MaskedFill(biases, x.Gt(c.places, c.Position), lowest(c.CrossBias.DType()))
+		biases := positionBias(x, m.biases(), x.Unsqueeze(x.IndexSelect(c.buckets, 0, distances), 0)) // [1, heads, 1, capacity]
+		biases = x.MaskedFill(biases, x.Gt(c.places, c.Position), lowest(c.CrossBias.DType()))
+		return x.Reshape(x.Expand(biases, int64(c.o.Batch), -1, -1, -1), -1, 1, int64(c.o.Capacity))
 	})
-	return m.EmbedTokens.Forward(x, c.Tokens), bias
+	return m.EmbedTokens.Forward(x, c.row), bias
 }
 
-// Attend runs both attentions of a block, counted from 0, on hidden [batch, 1, d_model], and remembers its keys and values in the cache.
+// Attend runs both attentions of a block, counted from 0, on hidden [batch, d_model], and remembers its keys and values in the cache.
 func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	b := m.Block[block]
 	return x.Tidy(func() *cgotorch.Tensor {
 		a, normed := b.Attention.SelfAttention, b.Attention.LayerNorm.Forward(x, hidden)
-		indexCopy(x, c.Keys[block], 2, c.Position, a.split(x, a.K.Forward(x, normed)))
-		indexCopy(x, c.Values[block], 2, c.Position, a.split(x, a.V.Forward(x, normed)))
-		attended := x.Add(hidden, a.attend(x, normed, c.Keys[block], c.Values[block], bias))
-		return b.Cross.forward(x, attended, c.CrossKeys[block], c.CrossValues[block], c.CrossBias)
+		s := c.steps[block]
+		indexCopy(x, s.keys, 2, c.Position, x.View(a.K.Forward(x, normed), -1, int64(a.width), 1))
+		indexCopy(x, s.values, 1, c.Position, x.View(a.V.Forward(x, normed), -1, 1, int64(a.width)))
+		attended := x.Add(hidden, a.attendStep(x, normed, s.keys, s.values, bias))
+		return b.Cross.forwardStep(x, attended, s.crossKeys, s.crossValues, c.CrossBias)
 	})
 }
 
@@ -92,6 +94,6 @@ func (m *Switch) Step(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor {
 			hidden = then(hidden, m.Decoder.Attend(x, c, i, hidden, bias))
 			hidden = then(hidden, block.FF.Forward(x, hidden))
 		}
-		return x.Squeeze(m.Predict(x, hidden), 1)
+		return m.Predict(x, hidden)
 	})
 }

@@ -48,7 +48,7 @@ func (m *Switch) Logits(x *cgotorch.Exec, ids, mask, decoderIDs *cgotorch.Tensor
 	})
 }
 
-// Predict maps what the decoder's last block has made, [batch, n, d_model], to logits [batch, n, vocab_size].
+// Predict maps what the decoder's last block has made, [..., d_model], to logits [..., vocab_size].
 func (m *Switch) Predict(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor { return m.head(x, m.Decoder.End(x, hidden)) })

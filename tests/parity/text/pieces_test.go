@@ -29,8 +29,8 @@ func (s *cutStep) tensors() []*cgotorch.Tensor {
 
 func newCutStep(x *cgotorch.Exec, m *text.Switch, c *text.Cache) *cutStep {
 	width := int64(m.Config.DModel)
-	s := &cutStep{m: m, c: c, hidden: x.Zeros(m.DType(), 1, 1, width), out: x.Zeros(m.DType(), 1, width), logits: x.Zeros(m.DType(), 1, int64(m.Config.VocabSize)),
-		bias: x.Zeros(m.DType(), 1, int64(m.Config.NumHeads), 1, int64(c.Options().Capacity)),
+	s := &cutStep{m: m, c: c, hidden: x.Zeros(m.DType(), 1, width), out: x.Zeros(m.DType(), 1, width), logits: x.Zeros(m.DType(), 1, int64(m.Config.VocabSize)),
+		bias: x.Zeros(m.DType(), int64(m.Config.NumHeads), 1, int64(c.Options().Capacity)),
 		routed: text.Routed{
 			States: x.Zeros(m.DType(), 1, width), IDs: x.Zeros(cgotorch.Int64, 1), Probabilities: x.Zeros(m.DType(), 1, 1),
 		}}
@@ -70,7 +70,7 @@ func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 		}
 		hidden = blocks[next].FF.Forward(x, hidden)
 	}
-	logits := x.Squeeze(s.m.Predict(x, hidden), 1)
+	logits := s.m.Predict(x, hidden)
 	x.CopyInPlace(s.logits, logits)
 	s.c.Next(x, logits)
 }
