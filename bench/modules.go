@@ -116,7 +116,10 @@ func (b *beside) copy(pinned bool) (float64, error) {
 	if pinned {
 		err = b.modules.Prefetch(context.Background(), name)
 	} else {
-		err = b.copies.CopyFrom(b.to, b.pageable.Bytes())
+		var from, to *cgotorch.Event
+		from, to, err = b.copies.CopyFrom(nil, cgotorch.HostCopy{To: b.to, From: b.pageable.Bytes()})
+		from.Close()
+		to.Close()
 	}
 	took := micros(time.Since(began))
 	b.modules.Drop(name)

@@ -22,12 +22,17 @@ type Event struct {
 }
 
 func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, error) {
-	e := &Event{}
-	if err := check(op, C.ct_event_record(stream, timing, &e.h)); err != nil {
+	var h *C.ct_event
+	if err := check(op, C.ct_event_record(stream, timing, &h)); err != nil {
 		return nil, err
 	}
-	e.cleanup = runtime.AddCleanup(e, freeEvent, e.h)
-	return e, nil
+	return ownEvent(h), nil
+}
+
+func ownEvent(h *C.ct_event) *Event {
+	e := &Event{h: h}
+	e.cleanup = runtime.AddCleanup(e, freeEvent, h)
+	return e
 }
 
 func freeEvent(h *C.ct_event) { C.ct_event_free(h) }

@@ -3,7 +3,9 @@ package cgotorch
 import (
 	"bytes"
 	"math"
+	"slices"
 	"testing"
+	"time"
 )
 
 func roundTrip[T Element](t *testing.T, x *Exec, dtype DType, values ...T) {
@@ -178,6 +180,89 @@ func TestCopyFrom_Refused(t *testing.T) {
 		} {
 			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "CopyFrom(float32[", text, "slice_test.go")
 		}
+	})
+}
+
+// runOn runs fn, which must succeed, on the stream.
+func runOn(t testing.TB, s *Stream, fn func(x *Exec)) {
+	t.Helper()
+	if err := s.Do(func(x *Exec) error { fn(x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Copies outside a Do run behind what they are told to, in order, between the two events that are returned.
+func TestStream_CopyFrom(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		stop, err := CheckStreams(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		s, other := newStream(t, d), newStream(t, d)
+		slab := newSlab(t, 6)
+		if d.IsCUDA() {
+			if err := slab.Pin(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		copy(slab.Bytes(), []byte{1, 2, 3, 4, 5, 6})
+		var a, b *Tensor
+		var used *Event
+		runOn(t, other, func(x *Exec) {
+			a, b = x.Keep(x.Zeros(Uint8, 2)), x.Keep(x.Zeros(Uint8, 2, 2))
+			x.Sleep(20 * time.Millisecond)
+			x.FillInPlace(a, 9)
+			used = x.Record()
+		})
+		defer a.Close()
+		defer b.Close()
+		defer used.Close()
+		began, done, err := s.CopyFrom([]*Event{used}, HostCopy{a, slab.Bytes()[:2]}, HostCopy{b, slab.Bytes()[2:]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer began.Close()
+		defer done.Close()
+		runOn(t, other, func(x *Exec) {
+			x.Wait(done)
+			if got := append(ToBytes(x, a), ToBytes(x, b)...); !slices.Equal(got, []byte{1, 2, 3, 4, 5, 6}) {
+				t.Errorf("got %v", got)
+			}
+		})
+		if ms, err := done.Elapsed(began); err != nil || ms < 0 {
+			t.Errorf("the copies took %v ms, %v", ms, err)
+		}
+	})
+}
+
+func TestStream_CopyFrom_Refused(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s := newStream(t, d)
+		var a *Tensor
+		runOn(t, s, func(x *Exec) { a = x.Keep(x.Zeros(Uint8, 2)) })
+		defer a.Close()
+		data := []byte{1, 2}
+		refused := func(want error, text string, behind []*Event, copies ...HostCopy) {
+			t.Helper()
+			_, _, err := s.CopyFrom(behind, copies...)
+			wantError(t, err, want, "Stream.CopyFrom", text)
+		}
+		refused(ErrInvalidArgument, "has 2 bytes; the host memory has 1", nil, HostCopy{a, data}, HostCopy{a, data[:1]})
+		refused(ErrClosed, "the tensor is nil or closed", nil, HostCopy{nil, data})
+		refused(ErrInvalidArgument, "the event is nil", []*Event{nil}, HostCopy{a, data})
+		closed, err := s.Record()
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed.Close()
+		refused(ErrClosed, "the event is closed", []*Event{closed}, HostCopy{a, data})
+		runOn(t, s, func(x *Exec) {
+			refused(ErrMisuse, "inside a Do of this stream", nil, HostCopy{a, data})
+			wantError(t, s.CopyTo(nil, data), ErrClosed, "Stream.CopyTo")
+		})
 	})
 }
 

@@ -115,6 +115,7 @@ TEST_F(StatusTest, NullHandle_NamesTheParameterAndWritesNothing) {
   ct_tensor* some = one.get();
 
   ct_event* new_event = untouched<ct_event>();
+  const ct_event* const null_event = nullptr;
   ct_tensor* new_tensor = untouched<ct_tensor>();
   const ct_op* op = untouched<ct_op>();
   char* text = untouched<char>();
@@ -126,6 +127,7 @@ TEST_F(StatusTest, NullHandle_NamesTheParameterAndWritesNothing) {
   uint64_t words[] = {77};
   ct_tensor* tensors[] = {untouched<ct_tensor>()};
   ct_overflow* overflow = untouched<ct_overflow>();
+  const ct_host_copy copy{nullptr, host, 4};
   ct_exec nowhere = x;
   nowhere.stream = nullptr;
 
@@ -152,6 +154,9 @@ TEST_F(StatusTest, NullHandle_NamesTheParameterAndWritesNothing) {
       {"ct_tensor_item tensor", "tensor", ct_tensor_item(x, nullptr, &number)},
       {"ct_tensor_copy_from exec", "exec.stream", ct_tensor_copy_from(nowhere, one.get(), host, 4)},
       {"ct_tensor_copy_from tensor", "tensor", ct_tensor_copy_from(x, nullptr, host, 4)},
+      {"ct_copies_from exec", "exec.stream", ct_copies_from(nowhere, nullptr, 0, nullptr, 0, &new_event, &new_event)},
+      {"ct_copies_from event", "behind", ct_copies_from(x, &null_event, 1, nullptr, 0, &new_event, &new_event)},
+      {"ct_copies_from tensor", "tensor", ct_copies_from(x, nullptr, 0, &copy, 1, &new_event, &new_event)},
       {"ct_tensor_copy_from data", "data", ct_tensor_copy_from(x, one.get(), nullptr, 4)},
       {"ct_op_find", "name", ct_op_find(nullptr, "", &op)},
       {"ct_call exec", "exec.stream", ct_call(nowhere, ct_test::find("aten::neg"), nullptr, 0, nullptr, 0, &results, words, tensors, &overflow)},

@@ -7,9 +7,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
+#include <memory>
 
 #include "capture.h"
 #include "device.h"
+#include "event.h"
 #include "exec.h"
 #include "live.h"
 
@@ -70,6 +72,27 @@ void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
 void check_bytes(const at::Tensor& tensor) {
   TORCH_CHECK(!tensor.is_conj() && !tensor.is_neg(),
               "the tensor is a conjugate or negative that has not been computed: aten::resolve_conj or aten::resolve_neg does that");
+}
+
+// Enqueues a copy of host memory into a dense tensor.
+void copy_from(const ct_stream& stream, const ct_tensor& handle, const void* data, int64_t bytes) {
+  const at::Tensor& to = handle.tensor;
+  check_host(to, data, bytes);
+  if (!to.is_contiguous()) throw Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
+  check_bytes(to);
+  use(handle, stream);
+  if (bytes == 0) return;
+  if (checker::is_on()) {
+    checker::slab("CopyFrom", data, bytes, false, waits_for(to, data));
+    checker::writes("CopyFrom", to);
+  }
+  if (to.is_cuda()) {
+    if (in_capture(stream) && !cuda().page_locked(data)) refuse_in_capture(stream, "copy from a pinned HostSlab");
+    cuda().copy_to_device(to.mutable_data_ptr(), data, static_cast<size_t>(bytes), stream.stream);
+  } else {
+    std::memcpy(to.mutable_data_ptr(), data, static_cast<size_t>(bytes));
+  }
+  to.unsafeGetTensorImpl()->bump_version();
 }
 
 constexpr char kReadLater[] = "read the tensor behind a launch of the graph";
@@ -185,24 +208,17 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) noexcept {
 }
 
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) noexcept {
+  return ct::executed(x, [&] { ct::copy_from(*x.stream, deref(tensor, "tensor"), data, bytes); });
+}
+
+ct_status* ct_copies_from(ct_exec x, const ct_event* const* behind, int32_t events, const ct_host_copy* copies, int32_t count,
+                          ct_event** began, ct_event** done) noexcept {
   return ct::executed(x, [&] {
-    const ct_tensor& to = deref(tensor, "tensor");
-    ct::check_host(to.tensor, data, bytes);
-    if (!to.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
-    ct::check_bytes(to.tensor);
-    ct::use(to, *x.stream);
-    if (bytes == 0) return;
-    if (ct::checker::is_on()) {
-      ct::checker::slab("CopyFrom", data, bytes, false, ct::waits_for(to.tensor, data));
-      ct::checker::writes("CopyFrom", to.tensor);
-    }
-    if (to.tensor.is_cuda()) {
-      if (ct::in_capture(*x.stream) && !ct::cuda().page_locked(data)) ct::refuse_in_capture(*x.stream, "copy from a pinned HostSlab");
-      ct::cuda().copy_to_device(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes), x.stream->stream);
-    } else {
-      std::memcpy(to.tensor.mutable_data_ptr(), data, static_cast<size_t>(bytes));
-    }
-    to.tensor.unsafeGetTensorImpl()->bump_version();
+    for (int32_t i = 0; i < events; ++i) ct::wait(*x.stream, deref(behind[i], "behind"));
+    std::unique_ptr<ct_event> first(ct::record(*x.stream, true));
+    for (int32_t i = 0; i < count; ++i) ct::copy_from(*x.stream, deref(copies[i].tensor, "tensor"), copies[i].data, copies[i].bytes);
+    *done = ct::record(*x.stream, true);
+    *began = first.release();
   });
 }
 

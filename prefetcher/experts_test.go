@@ -222,6 +222,33 @@ func TestExperts_Layer(t *testing.T) {
 	})
 }
 
+// A router may write its choice where the last one was.
+func TestExperts_Route_SameMemory(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		s := newStream(t, d)
+		e, err := NewExperts(newModules(t, scalesStore(t, 4), d, ModulesOptions{}), [][]string{{moduleName(0), moduleName(1), moduleName(2), moduleName(3)}}, RoutesOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		var sums []*cgotorch.HostRead
+		do(t, s, func(x *cgotorch.Exec) {
+			ids, in := x.Zeros(cgotorch.Int64, 1), x.Ones(cgotorch.Float32, 1, width)
+			for i := range 12 {
+				x.FillInPlace(ids, i%4)
+				sums = append(sums, x.ReadAsync(x.Mean(e.Layer(0).Forward(x, in, ids))))
+			}
+		})
+		for i, r := range sums {
+			if got, err := r.Item(); err != nil || got != float64(2*(i%4)+1) {
+				t.Errorf("choice %d gave %v (%v), want %d", i, got, err, 2*(i%4)+1)
+			}
+			r.Close()
+		}
+	})
+}
+
 func TestExperts_Refused(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, cgotorch.CPU)

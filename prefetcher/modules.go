@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -47,22 +46,29 @@ type Modules[M any] struct {
 	copies  *cgotorch.Stream
 	backs   *cgotorch.Stream // of copies to the store; nil before the first
 	slots   []*moduleSlot[M]
-	kinds   map[*layout]*kind
-	inOrder []*kind // of their first modules in the store
+	kinds   []*kind // in the order of their first modules in the store
+	modules map[string]*module[M]
+	order   []*module[M] // the store's
 
 	mu      sync.Mutex
-	at      map[*stored]*moduleSlot[M] // where modules are, or will be when their copy is done
-	order   map[*stored]int            // in the store
-	uses    map[*stored]*use
 	clock   int64
-	queue   []*stored                    // prefetches that wait for a slot
-	waiting map[*cgotorch.Stream]*stored // what a Do waits in Use for
-	line    []*cgotorch.Stream           // of these Dos, who came first
-	written map[*stored]*cgotorch.Event  // behind the last copy to the store
-	changed chan struct{}                // closed, and made anew, when a slot or the queue has become shorter
+	queue   []*module[M]                    // prefetches that wait for a slot
+	waiting map[*cgotorch.Stream]*module[M] // what a Do waits in Use for
+	line    []*cgotorch.Stream              // of these Dos, who came first
+	changed chan struct{}                   // closed, and made anew, when a slot or the queue has become shorter
 	stats   moduleStats
 	closed  bool
 	freed   bool
+}
+
+// module is a module of the store as its Modules see it. The lock is theirs.
+type module[M any] struct {
+	*stored
+	kind    *kind
+	place   int             // in the store's order
+	slot    *moduleSlot[M]  // where it is, or will be when its copy is done; nil where it is not
+	use     use             // for the policy
+	written *cgotorch.Event // behind its last copy to the store, or nil
 }
 
 // kind is what is common to the modules of one layout.
@@ -88,15 +94,17 @@ func NewModules[M any](store *Store, device cgotorch.Device, build func(x *cgoto
 	if err != nil {
 		return nil, err
 	}
-	m := &Modules[M]{store: store, device: device, o: o, kinds: map[*layout]*kind{}, at: map[*stored]*moduleSlot[M]{},
-		order: map[*stored]int{}, uses: map[*stored]*use{}, waiting: map[*cgotorch.Stream]*stored{}, written: map[*stored]*cgotorch.Event{}, changed: make(chan struct{})}
+	m := &Modules[M]{store: store, device: device, o: o, modules: map[string]*module[M]{},
+		waiting: map[*cgotorch.Stream]*module[M]{}, changed: make(chan struct{})}
+	kinds := map[*layout]*kind{}
 	for i, name := range store.names {
 		s := store.modules[name]
-		m.order[s], m.uses[s] = i, &use{}
-		if m.kinds[s.layout] == nil {
-			k := &kind{layout: s.layout, first: name}
-			m.kinds[s.layout], m.inOrder = k, append(m.inOrder, k)
+		if kinds[s.layout] == nil {
+			kinds[s.layout] = &kind{layout: s.layout, first: name}
+			m.kinds = append(m.kinds, kinds[s.layout])
 		}
+		m.modules[name] = &module[M]{stored: s, kind: kinds[s.layout], place: i}
+		m.order = append(m.order, m.modules[name])
 	}
 	if err := store.use(device.IsCUDA()); err != nil {
 		return nil, err
@@ -178,7 +186,7 @@ func (m *Modules[M]) allocate(build func(x *cgotorch.Exec, name string) (M, erro
 				size = only.bytes
 			}
 			s.memory = x.Keep(x.Empty(cgotorch.Uint8, size))
-			for _, k := range m.inOrder {
+			for _, k := range m.kinds {
 				if k.err != nil || only != nil && only != k.layout {
 					continue
 				}
@@ -206,7 +214,7 @@ func (m *Modules[M]) allocate(build func(x *cgotorch.Exec, name string) (M, erro
 
 // anyKind fails where no kind of module can be used.
 func (m *Modules[M]) anyKind() error {
-	for _, k := range m.inOrder {
+	for _, k := range m.kinds {
 		if k.err == nil {
 			return nil
 		}
@@ -235,18 +243,19 @@ func (m *Modules[M]) copyStaying() error {
 }
 
 // lookup finds a module that can be used. m.mu is held.
-func (m *Modules[M]) lookup(name string) (*stored, error) {
+func (m *Modules[M]) lookup(name string) (*module[M], error) {
 	if m.closed {
 		return nil, fmt.Errorf("prefetcher: %w", ErrClosed)
 	}
-	s, err := m.store.lookup(name)
-	if err != nil {
+	s := m.modules[name]
+	if s == nil {
+		_, err := m.store.lookup(name)
 		return nil, err
 	}
-	if slot := m.at[s]; slot != nil && slot.stays {
+	if s.slot != nil && s.slot.stays {
 		return s, nil // whatever others of its kind find
 	}
-	if err := m.kinds[s.layout].err; err != nil {
+	if err := s.kind.err; err != nil {
 		return nil, fmt.Errorf("prefetcher: module %s cannot be used: %w", name, err)
 	}
 	return s, nil
@@ -255,7 +264,7 @@ func (m *Modules[M]) lookup(name string) (*stored, error) {
 // Check returns, in one error, what keeps kinds of modules from being used; nil where all can be.
 func (m *Modules[M]) Check() error {
 	var errs []error
-	for _, k := range m.inOrder {
+	for _, k := range m.kinds {
 		if k.err != nil {
 			errs = append(errs, fmt.Errorf("prefetcher: %w", k.err))
 		}
@@ -300,8 +309,8 @@ func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{},
 	if err != nil {
 		return nil, nil, err
 	}
-	if slot := m.at[s]; slot != nil {
-		slot.wanted = true
+	if s.slot != nil {
+		s.slot.wanted = true
 		return nil, nil, nil
 	}
 	if slices.Contains(m.queue, s) {
@@ -334,9 +343,12 @@ func (m *Modules[M]) Drop(names ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
-		s := m.store.modules[name]
-		if slot := m.at[s]; slot != nil {
-			slot.wanted = false
+		s := m.modules[name]
+		if s == nil {
+			continue
+		}
+		if s.slot != nil {
+			s.slot.wanted = false
 		}
 		m.dequeue(s)
 	}
@@ -354,7 +366,7 @@ func (m *Modules[M]) victim(forUse bool) *moduleSlot[M] {
 			return s
 		case best == nil || best.wanted && !s.wanted:
 			best = s
-		case best.wanted == s.wanted && m.o.Policy.before(m.uses[s.holds], m.uses[best.holds]):
+		case best.wanted == s.wanted && m.o.Policy.before(s.holds.use, best.holds.use):
 			best = s
 		}
 	}
@@ -362,21 +374,21 @@ func (m *Modules[M]) victim(forUse bool) *moduleSlot[M] {
 }
 
 // fill enqueues the copy of a module into a slot behind the uses of what it held. ahead: it is no Use's. m.mu is held.
-func (m *Modules[M]) fill(slot *moduleSlot[M], s *stored, ahead bool) error {
+func (m *Modules[M]) fill(slot *moduleSlot[M], s *module[M], ahead bool) error {
 	if slot.holds != nil {
-		delete(m.at, slot.holds)
+		slot.holds.slot = nil
 		if slot.fresh {
 			m.stats.Unused++
 		}
 	}
-	copied, err := slot.fill(m.copies, s, m.written[s])
+	copied, err := slot.fill(m.copies, s)
 	if err != nil {
 		m.slotFree()
 		return fmt.Errorf("prefetcher: copying module %s to the device: %w", s.name, err)
 	}
-	m.at[s] = slot
+	s.slot = slot
 	m.clock++
-	m.uses[s].last = m.clock
+	s.use.last = m.clock
 	m.stats.Bytes += s.layout.bytes
 	if copied.ahead = ahead; ahead {
 		slot.wanted = true
@@ -421,16 +433,21 @@ func (m *Modules[M]) Stats() ModulesStats {
 // [cgotorch.ErrDeviceLost].
 func (m *Modules[M]) Flush(ctx context.Context) error {
 	m.mu.Lock()
-	pending := maps.Clone(m.written)
+	pending := map[string]*cgotorch.Event{}
+	for _, s := range m.order {
+		if s.written != nil {
+			pending[s.name] = s.written
+		}
+	}
 	m.mu.Unlock()
-	for s, e := range pending {
+	for name, e := range pending {
 		select {
 		case <-e.Done():
 		case <-ctx.Done():
-			return fmt.Errorf("prefetcher: Flush: module %s: %w", s.name, context.Cause(ctx))
+			return fmt.Errorf("prefetcher: Flush: module %s: %w", name, context.Cause(ctx))
 		}
 		if _, err := e.Query(); err != nil && !errors.Is(err, cgotorch.ErrClosed) { // closed by a later one
-			return fmt.Errorf("prefetcher: module %s is not in the store: %w", s.name, err)
+			return fmt.Errorf("prefetcher: module %s is not in the store: %w", name, err)
 		}
 	}
 	return nil
@@ -474,8 +491,10 @@ func (m *Modules[M]) freeLater() {
 func (m *Modules[M]) free() error {
 	m.freed = true
 	var errs []error
-	for _, e := range m.written {
-		errs = append(errs, e.Synchronize(), e.Close())
+	for _, s := range m.order {
+		if s.written != nil {
+			errs = append(errs, s.written.Synchronize(), s.written.Close())
+		}
 	}
 	for _, s := range m.slots {
 		errs = append(errs, s.close(m.copies))

@@ -542,6 +542,125 @@ func TestNewModules_OutOfMemory(t *testing.T) {
 	})
 }
 
+// A store with more bytes than the device has left.
+func TestModules_LargerThanDevice(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		if !d.IsCUDA() {
+			t.Skip("the CPU's memory is the host's")
+		}
+		s := newStream(t, d)
+		var ballast []*cgotorch.Tensor
+		defer func() {
+			for _, b := range ballast {
+				b.Close()
+			}
+			if err := d.ReleaseCachedMemory(); err != nil {
+				t.Error(err)
+			}
+		}()
+		var err error
+		for err == nil {
+			err = s.Do(func(x *cgotorch.Exec) error {
+				ballast = append(ballast, x.Keep(x.Empty(cgotorch.Uint8, 1<<30)))
+				return nil
+			})
+		}
+		if !errors.Is(err, cgotorch.ErrOutOfMemory) {
+			t.Fatal(err)
+		}
+		last := len(ballast) - 1
+		ballast[last].Close()
+		ballast = ballast[:last]
+		if err := errors.Join(s.Synchronize(), d.ReleaseCachedMemory()); err != nil { // less than 2 GiB are left
+			t.Fatal(err)
+		}
+		const count, side = 16, 8192 // 4 GiB
+		var specs []ModuleSpec
+		for i := range count {
+			specs = append(specs, ModuleSpec{Name: moduleName(i), Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}})
+		}
+		store, err := NewStore(specs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		for i := range count {
+			weight := floats(t, store, moduleName(i), "weight")
+			weight[0], weight[len(weight)-1] = float32(i), 1
+		}
+		build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
+			return &nn.Linear{Weight: x.Keep(x.Empty(cgotorch.Float32, side, side))}, nil
+		}
+		if _, err := NewModules(store, d, build, ModulesOptions{Policy: Resident}); !errors.Is(err, cgotorch.ErrOutOfMemory) {
+			t.Errorf("all at once: %v", err)
+		}
+		m, err := NewModules(store, d, build, ModulesOptions{Policy: NextLayer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		var sums []*cgotorch.HostRead
+		do(t, s, func(x *cgotorch.Exec) {
+			for i := range 2 * count {
+				u := m.Use(x, moduleName(i%count))
+				sums = append(sums, x.ReadAsync(x.Sum(u.Module.Weight)))
+				u.Release(x)
+			}
+		})
+		for i, r := range sums {
+			if got, err := r.Item(); err != nil || got != float64(i%count+1) {
+				t.Errorf("module %d gives %v (%v)", i%count, got, err)
+			}
+			r.Close()
+		}
+	})
+}
+
+// A graph that is under way when the Modules are closed still reads what its slot held.
+func TestModules_Close_BehindGraph(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		store := scalesStore(t, 2)
+		s := newStream(t, d)
+		var in, mean *cgotorch.Tensor
+		do(t, s, func(x *cgotorch.Exec) {
+			in, mean = x.Keep(x.Ones(cgotorch.Float32, 1, width)), x.Keep(x.Zeros(cgotorch.Float32))
+			x.Mean(x.MatMul(in, x.Ones(cgotorch.Float32, width, width))) // what is slow the first time
+		})
+		defer in.Close()
+		defer mean.Close()
+		m := newModules(t, store, d, ModulesOptions{Slots: 1})
+		linear, err := m.At(0, moduleName(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		graph, err := s.Capture(func(x *cgotorch.Exec) error {
+			x = x.NoGrad()
+			x.CopyInPlace(mean, x.Mean(linear.Forward(x, in)))
+			return nil
+		}, cgotorch.CaptureOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer graph.Close()
+		do(t, s, func(x *cgotorch.Exec) {
+			u := m.Use(x, moduleName(0))
+			x.Sleep(100 * time.Millisecond)
+			x.Launch(graph)
+			u.Release(x)
+		})
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		next := newModules(t, store, d, ModulesOptions{Slots: 1}) // whose slot is likely to be where that one was
+		prefetch(t, next, 1)
+		do(t, s, func(x *cgotorch.Exec) {
+			if got := x.Item(mean); got != 1 {
+				t.Errorf("the graph read a module that gives %v, want 1", got)
+			}
+		})
+	})
+}
+
 // A graph that is captured with the module of a slot reads what the slot holds at each launch.
 func TestModules_At_InGraph(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {

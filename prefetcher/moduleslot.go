@@ -3,6 +3,8 @@ package prefetcher
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -14,10 +16,10 @@ type moduleSlot[M any] struct {
 	memory *cgotorch.Tensor // uint8
 	bound  map[*layout]*binding[M]
 
-	holds  *stored // whose copy was enqueued last, or nil
-	stays  bool    // it is never given up
-	wanted bool    // it was prefetched, and is not to be given up before its use
-	fresh  bool    // it has not been used since it was filled
+	holds  *module[M] // whose copy was enqueued last, or nil
+	stays  bool       // it is never given up
+	wanted bool       // it was prefetched, and is not to be given up before its use
+	fresh  bool       // it has not been used since it was filled
 
 	changing bool // by its use
 
@@ -103,38 +105,30 @@ func (b *binding[M]) close() error {
 	return errors.Join(errs...)
 }
 
-// fill enqueues the copy of a module on the stream, behind every use of what the slot held and behind written, where that is not nil, and
+// fill enqueues the copy of a module on the stream, behind every use of what the slot held and behind the module's own copy to the store, and
 // returns the events around the copy. Where it fails the slot is empty.
-func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *stored, written *cgotorch.Event) (copied span, err error) {
+func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *module[M]) (copied span, err error) {
 	s.holds, s.wanted = nil, false
-	if err := s.awaitUses(copies); err != nil {
-		return span{}, err
-	}
-	if written != nil {
-		if err := copies.Wait(written); err != nil {
-			return span{}, err
-		}
-	}
-	if copied.from, err = recordMark(copies); err != nil {
-		return span{}, err
+	behind := s.takeUses()
+	defer func() { closeAll(behind) }()
+	if m.written != nil {
+		behind = append(behind, m.written)
+		defer func() { behind = behind[:len(behind)-1] }() // it stays
 	}
 	b := s.bound[m.layout]
-	if m.whole != nil {
-		err = copies.CopyFrom(b.whole, m.whole)
-	} else {
+	parts := []cgotorch.HostCopy{{To: b.whole, From: m.whole}}
+	if m.whole == nil {
+		parts = parts[:0]
 		for i, part := range m.parts {
-			if err = copies.CopyFrom(b.state[i], part); err != nil {
-				break
-			}
+			parts = append(parts, cgotorch.HostCopy{To: b.state[i], From: part})
 		}
 	}
-	if err == nil {
-		copied.to, err = recordMark(copies)
-	}
+	began, done, err := copies.CopyFrom(behind, parts...)
 	if err != nil {
 		// What was enqueued before the failure may still read the store.
-		return span{}, errors.Join(err, copies.Synchronize(), copied.close())
+		return span{}, errors.Join(err, copies.Synchronize())
 	}
+	copied = span{from: &mark{Event: began}, to: &mark{Event: done}}
 	s.holds, s.fresh, s.ready = m, true, copied.to.share()
 	clear(s.awaited)
 	return copied, nil
@@ -181,18 +175,19 @@ func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Even
 	s.released[stream] = e
 }
 
-// awaitUses makes the stream wait, on the device, for every use of what the slot held.
-func (s *moduleSlot[M]) awaitUses(copies *cgotorch.Stream) error {
-	var errs []error
-	for stream, e := range s.released {
-		errs = append(errs, copies.Wait(e), e.Close())
-		delete(s.released, stream)
+// takeUses returns the events behind every use of what the slot held, for the caller to close, and forgets them.
+func (s *moduleSlot[M]) takeUses() []*cgotorch.Event {
+	events := slices.Collect(maps.Values(s.released))
+	clear(s.released)
+	s.ready.Close()
+	s.ready = nil
+	return events
+}
+
+func closeAll(events []*cgotorch.Event) {
+	for _, e := range events {
+		e.Close()
 	}
-	if s.ready != nil {
-		errs = append(errs, s.ready.Close())
-		s.ready = nil
-	}
-	return errors.Join(errs...)
 }
 
 // close frees the slot behind its uses, and waits for the copy into it.
@@ -201,7 +196,11 @@ func (s *moduleSlot[M]) close(copies *cgotorch.Stream) error {
 	if s.ready != nil {
 		errs = append(errs, s.ready.Synchronize())
 	}
-	_ = s.awaitUses(copies) // it fails on a lost device, whose memory is gone already
+	uses := s.takeUses()
+	for _, e := range uses {
+		_ = copies.Wait(e) // it fails on a lost device, whose memory is gone already
+	}
+	closeAll(uses)
 	for _, b := range s.bound {
 		errs = append(errs, nn.Close(b.module), b.close())
 	}

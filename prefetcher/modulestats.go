@@ -49,11 +49,6 @@ type mark struct {
 	more int // owners but one
 }
 
-func recordMark(s *cgotorch.Stream) (*mark, error) {
-	e, err := s.RecordTiming()
-	return &mark{Event: e}, err
-}
-
 // share returns the mark for another owner, who is to Close it too.
 func (m *mark) share() *mark {
 	m.more++

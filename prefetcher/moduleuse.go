@@ -87,8 +87,8 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 		return err
 	}
 	defer m.leaveLine(u.do)
-	slot, filled := m.at[s], false
-	for ; slot == nil; slot = m.at[s] {
+	filled := false
+	for s.slot == nil {
 		if free := m.victim(true); free != nil && (len(m.line) == 0 || m.line[0] == u.do) {
 			if err := m.fill(free, s, false); err != nil {
 				return err
@@ -98,6 +98,7 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 			return err
 		}
 	}
+	slot := s.slot
 	switch {
 	case slot.changing:
 		return fmt.Errorf("prefetcher: module %s: %w: somebody changes it: use it afterwards", u.Name, ErrBusy)
@@ -120,8 +121,8 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	slot.users[u.do]++
 	u.slot, u.Slot, u.Module = slot, slot.index, slot.bound[s.layout].module
 	m.clock++
-	m.uses[s].count++
-	m.uses[s].last = m.clock
+	s.use.count++
+	s.use.last = m.clock
 	if m.o.Policy == NextLayer {
 		m.prefetchNext(s)
 	}
@@ -138,7 +139,7 @@ func (m *Modules[M]) leaveLine(do *cgotorch.Stream) {
 }
 
 // waitForSlot waits until something has changed, with m.mu not held meanwhile.
-func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *stored) error {
+func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *module[M]) error {
 	m.waiting[who] = wanted
 	defer delete(m.waiting, who)
 	if !slices.Contains(m.line, who) {
@@ -149,7 +150,7 @@ func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *stored) error {
 		held := false
 		for user := range slot.users {
 			w := m.waiting[user]
-			held = held || w != nil && m.at[w] == nil // who finds its module there now goes on
+			held = held || w != nil && w.slot == nil // who finds its module there now goes on
 		}
 		stuck = stuck && held
 	}
@@ -169,7 +170,7 @@ func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *stored) error {
 }
 
 // dequeue forgets a prefetch that a Use has overtaken.
-func (m *Modules[M]) dequeue(s *stored) {
+func (m *Modules[M]) dequeue(s *module[M]) {
 	if i := slices.Index(m.queue, s); i >= 0 {
 		m.queue = slices.Delete(m.queue, i, i+1)
 		m.signal()
@@ -178,16 +179,15 @@ func (m *Modules[M]) dequeue(s *stored) {
 
 // prefetchNext begins the copies of the modules behind one that is used, as far as there are slots. They were begun in order, so that none is
 // missing before one that is there.
-func (m *Modules[M]) prefetchNext(s *stored) {
-	names := m.store.names
-	next := func(i int) *stored { return m.store.modules[names[(m.order[s]+i)%len(names)]] }
-	most := min(m.o.Slots, len(names)) - 1
+func (m *Modules[M]) prefetchNext(s *module[M]) {
+	next := func(i int) *module[M] { return m.order[(s.place+i)%len(m.order)] }
+	most := min(m.o.Slots, len(m.order)) - 1
 	there := most
-	for there > 0 && m.at[next(there)] == nil {
+	for there > 0 && next(there).slot == nil {
 		there--
 	}
 	for i := there + 1; i <= most; i++ {
-		if m.kinds[next(i).layout].err != nil {
+		if next(i).kind.err != nil {
 			continue
 		}
 		slot := m.victim(false)
@@ -242,10 +242,10 @@ func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
 		e.Close()
 		x.Fail(op, fmt.Errorf("prefetcher: copying module %s to the store: %w", u.Name, err))
 	}
-	if before := m.written[of]; before != nil {
-		before.Close()
+	if of.written != nil {
+		of.written.Close()
 	}
-	m.written[of] = written
+	of.written = written
 	m.stats.Written += of.layout.bytes
 	u.release(x.Stream(), e)
 }
@@ -281,7 +281,7 @@ func (u *Use[M]) release(stream *cgotorch.Stream, e *cgotorch.Event) {
 		m.freeLater()
 		return
 	case m.o.Policy == OnDemand && !s.stays && !s.wanted:
-		delete(m.at, s.holds)
+		s.holds.slot = nil
 		s.holds = nil
 	}
 	m.slotFree()

@@ -31,7 +31,7 @@ func (p Policy) String() string {
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
 // before reports whether a slot's module is to be given up rather than b's.
-func (p Policy) before(a, b *use) bool {
+func (p Policy) before(a, b use) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count
 	}

@@ -257,6 +257,41 @@ func TestOpenStore_MissingTensor(t *testing.T) {
 	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) { apply(t, x, m, 0); apply(t, x, m, 2) })
 }
 
+// What CUDA will not lock is refused with the numbers, here pages that are no longer behind their mapping.
+func TestStore_Pin_Refused(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		path := filepath.Join(t.TempDir(), "a.safetensors")
+		writeModules(t, path, 0, 3)
+		s, err := OpenStore([]string{path}, StoreOptions{Modules: blocks, Map: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if !d.IsCUDA() {
+			if n, _ := cgotorch.CUDACount(); n > 0 {
+				return
+			}
+			if err := s.Pin(); !errors.Is(err, cgotorch.ErrNoDevice) {
+				t.Errorf("without CUDA: %v", err)
+			}
+			return
+		}
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			_, err = NewModules(s, d, newLinear, ModulesOptions{})
+			for _, text := range []string{"page-locking a store of", "of which 0 are locked", "StoreOptions.Map", "the limit of this process"} {
+				if !errors.Is(err, cgotorch.ErrOutOfMemory) || !strings.Contains(err.Error(), text) {
+					t.Errorf("got %v, want ErrOutOfMemory with %q", err, text)
+				}
+			}
+		}
+		m := newModules(t, scalesStore(t, 2), d, ModulesOptions{})
+		do(t, newStream(t, d), func(x *cgotorch.Exec) { apply(t, x, m, 1) })
+	})
+}
+
 func TestCompareNames(t *testing.T) {
 	names := []string{"a.10.b", "a.2.b", "a", "a.02.b", "b.1", "a.2", "a.2.a10", "a.2.a9", "a.99999999999999999999999.b"}
 	slices.SortFunc(names, compareNames)

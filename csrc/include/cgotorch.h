@@ -187,6 +187,15 @@ ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT
  * unchanged until an event recorded behind it is done; other memory is read before return, which to a CUDA device waits
  * until it has been staged. */
 ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* data, int64_t bytes) CT_NOEXCEPT;
+typedef struct ct_host_copy {
+  const ct_tensor* tensor;
+  const void* data;
+  int64_t bytes;
+} ct_host_copy;
+/* Enqueues, in one call: waits for the events; a timing event; the copies, each as ct_tensor_copy_from does it; a timing
+ * event. Where it fails some of that may be under way. */
+ct_status* ct_copies_from(ct_exec x, const ct_event* const* behind, int32_t events, const ct_host_copy* copies, int32_t count,
+                          ct_event** began /* new */, ct_event** done /* new */) CT_NOEXCEPT;
 
 /* Enqueues a copy of a dense tensor, which may lie on another device, in new memory of the exec's device; nothing is recorded for
  * backward. The exec's stream has been made to wait for what the tensor holds. From the CPU to a CUDA device it waits until the
