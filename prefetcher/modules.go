@@ -53,12 +53,16 @@ type Modules[M any] struct {
 	mu      sync.Mutex
 	clock   int64
 	queue   []*module[M]                    // prefetches that wait for a slot
+	pending []*filling[M]                   // copies that are not known to be enqueued, in order
 	waiting map[*cgotorch.Stream]*module[M] // what a Do waits in Use for
 	line    []*cgotorch.Stream              // of these Dos, who came first
 	changed chan struct{}                   // closed, and made anew, when a slot or the queue has become shorter
 	stats   moduleStats
 	closed  bool
 	freed   bool
+
+	fillings chan *filling[M] // to the goroutine that enqueues; nil before the first
+	filled   chan struct{}    // closed when it has ended
 }
 
 // module is a module of the store as its Modules see it. The lock is theirs.
@@ -235,7 +239,7 @@ func (m *Modules[M]) copyStaying() error {
 		}
 		slot := m.slots[m.o.Slots+i]
 		slot.stays = true
-		if err := m.fill(slot, s, false); err != nil {
+		if err := m.fill(slot, s, false, false); err != nil {
 			return err
 		}
 	}
@@ -278,7 +282,7 @@ func (m *Modules[M]) Check() error {
 // slot, with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit its slot or M.
 func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
 	for {
-		slotFree, copied, err := m.tryPrefetch(name)
+		slotFree, copied, err := m.tryPrefetch(name, true)
 		if slotFree == nil {
 			return err
 		}
@@ -299,10 +303,10 @@ func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
 }
 
 // prefetchNow is Prefetch where that need not wait, and nothing elsewhere: the Use will copy, and return the error.
-func (m *Modules[M]) prefetchNow(name string) { _, _, _ = m.tryPrefetch(name) }
+func (m *Modules[M]) prefetchNow(name string) { _, _, _ = m.tryPrefetch(name, false) }
 
 // tryPrefetch is Prefetch up to the wait, for one of two channels.
-func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{}, err error) {
+func (m *Modules[M]) tryPrefetch(name string, aside bool) (slotFree, copied <-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := m.lookup(name)
@@ -320,6 +324,7 @@ func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{},
 		return nil, nil, fmt.Errorf("prefetcher: module %s: %w: all are in use, and %d prefetches wait for one already: use or Drop them, or let ModulesOptions.InFlight be more", name, ErrNoSlot, len(m.queue))
 	}
 	if m.inFlight() >= m.o.InFlight {
+		m.settleBefore(nil)
 		m.stats.harvest()
 	}
 	if m.inFlight() >= m.o.InFlight {
@@ -329,14 +334,14 @@ func (m *Modules[M]) tryPrefetch(name string) (slotFree, copied <-chan struct{},
 		return m.changed, copied, nil
 	}
 	if slot := m.victim(false); slot != nil {
-		return nil, nil, m.fill(slot, s, true)
+		return nil, nil, m.fill(slot, s, true, aside)
 	}
 	m.queue = append(m.queue, s)
 	return nil, nil, nil
 }
 
 // inFlight counts the prefetches that are not known to be done.
-func (m *Modules[M]) inFlight() int { return len(m.queue) + m.stats.prefetching }
+func (m *Modules[M]) inFlight() int { return len(m.queue) + len(m.pending) + m.stats.prefetching }
 
 // Drop says that modules that were prefetched will not be used: their slots may be had by others at once, as if they had been used.
 func (m *Modules[M]) Drop(names ...string) {
@@ -373,32 +378,6 @@ func (m *Modules[M]) victim(forUse bool) *moduleSlot[M] {
 	return best
 }
 
-// fill enqueues the copy of a module into a slot behind the uses of what it held. ahead: it is no Use's. m.mu is held.
-func (m *Modules[M]) fill(slot *moduleSlot[M], s *module[M], ahead bool) error {
-	if slot.holds != nil {
-		slot.holds.slot = nil
-		if slot.fresh {
-			m.stats.Unused++
-		}
-	}
-	copied, err := slot.fill(m.copies, s)
-	if err != nil {
-		m.slotFree()
-		return fmt.Errorf("prefetcher: copying module %s to the device: %w", s.name, err)
-	}
-	s.slot = slot
-	m.clock++
-	s.use.last = m.clock
-	m.stats.Bytes += s.layout.bytes
-	if copied.ahead = ahead; ahead {
-		slot.wanted = true
-		m.stats.Prefetched++
-		m.stats.prefetching++
-	}
-	m.stats.copies = append(m.stats.copies, copied)
-	return nil
-}
-
 // slotFree lets queued prefetches have the slots that there are now, and wakes who waits for one. m.mu is held.
 func (m *Modules[M]) slotFree() {
 	for len(m.queue) > 0 && !m.closed {
@@ -408,7 +387,7 @@ func (m *Modules[M]) slotFree() {
 		}
 		s := m.queue[0]
 		m.queue = m.queue[1:]
-		if err := m.fill(slot, s, true); err != nil {
+		if err := m.fill(slot, s, true, false); err != nil {
 			break // the device is lost, which the next call for it says
 		}
 	}
@@ -425,6 +404,7 @@ func (m *Modules[M]) signal() {
 func (m *Modules[M]) Stats() ModulesStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.settleBefore(nil)
 	m.stats.harvest()
 	return m.stats.ModulesStats
 }
@@ -490,6 +470,11 @@ func (m *Modules[M]) freeLater() {
 // free orders the end of every use before the memory goes back to the copy stream's pool, and waits for the copies, which read the store.
 func (m *Modules[M]) free() error {
 	m.freed = true
+	m.settleBefore(nil)
+	if m.fillings != nil {
+		close(m.fillings)
+		<-m.filled
+	}
 	var errs []error
 	for _, s := range m.order {
 		if s.written != nil {

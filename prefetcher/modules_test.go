@@ -172,6 +172,28 @@ func TestModules_Prefetch(t *testing.T) {
 	})
 }
 
+// A copy that cannot be enqueued is the error of the Use, and of that module alone.
+func TestModules_Prefetch_Fails(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		m := newModules(t, scalesStore(t, 3), d, ModulesOptions{Slots: 2})
+		bad := m.modules[moduleName(1)].stored
+		whole := bad.whole
+		bad.whole = whole[:8]
+		prefetch(t, m, 1, 0)
+		s := newStream(t, d)
+		err := s.Do(func(x *cgotorch.Exec) error { m.Use(x, moduleName(1)); return nil })
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "copying module "+moduleName(1)+" to the device") {
+			t.Errorf("got %v", err)
+		}
+		do(t, s, func(x *cgotorch.Exec) { apply(t, x, m, 0); apply(t, x, m, 2) })
+		bad.whole = whole
+		do(t, s, func(x *cgotorch.Exec) { apply(t, x, m, 1) })
+		if st := m.Stats(); st.Prefetched != 1 || st.Ahead != 1 || st.Misses != 2 {
+			t.Errorf("%+v; want 1 prefetched and used, and 2 misses", st)
+		}
+	})
+}
+
 func TestModules_Drop(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)

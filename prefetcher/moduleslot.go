@@ -23,6 +23,7 @@ type moduleSlot[M any] struct {
 
 	changing bool // by its use
 
+	filling  *filling[M]                          // whose copy is not known to be enqueued, or nil
 	ready    *mark                                // behind the copy
 	awaited  map[*cgotorch.Stream]bool            // streams that wait for it
 	uses     int                                  // not released
@@ -103,35 +104,6 @@ func (b *binding[M]) close() error {
 		errs = append(errs, t.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// fill enqueues the copy of a module on the stream, behind every use of what the slot held and behind the module's own copy to the store, and
-// returns the events around the copy. Where it fails the slot is empty.
-func (s *moduleSlot[M]) fill(copies *cgotorch.Stream, m *module[M]) (copied span, err error) {
-	s.holds, s.wanted = nil, false
-	behind := s.takeUses()
-	defer func() { closeAll(behind) }()
-	if m.written != nil {
-		behind = append(behind, m.written)
-		defer func() { behind = behind[:len(behind)-1] }() // it stays
-	}
-	b := s.bound[m.layout]
-	parts := []cgotorch.HostCopy{{To: b.whole, From: m.whole}}
-	if m.whole == nil {
-		parts = parts[:0]
-		for i, part := range m.parts {
-			parts = append(parts, cgotorch.HostCopy{To: b.state[i], From: part})
-		}
-	}
-	began, done, err := copies.CopyFrom(behind, parts...)
-	if err != nil {
-		// What was enqueued before the failure may still read the store.
-		return span{}, errors.Join(err, copies.Synchronize())
-	}
-	copied = span{from: &mark{Event: began}, to: &mark{Event: done}}
-	s.holds, s.fresh, s.ready = m, true, copied.to.share()
-	clear(s.awaited)
-	return copied, nil
 }
 
 // copyBack enqueues the copy of what the slot holds to the store, behind the event, and returns one behind the copy, for which the next copy into

@@ -77,8 +77,10 @@ func (m *Modules[M]) awaitCopy(x *cgotorch.Exec, slot *moduleSlot[M]) {
 	slot.awaited[x.Stream()] = true
 }
 
-// manyStreams are more than programs use at a time.
-const manyStreams = 64
+const (
+	manyStreams = 64 // more than programs use at a time
+	manySpans   = 64 // to ask for one takes microseconds, which a Use has no need for
+)
 
 // acquire gives u its slot. m.mu is held, but while it waits.
 func (m *Modules[M]) acquire(u *Use[M]) error {
@@ -88,9 +90,15 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	}
 	defer m.leaveLine(u.do)
 	filled := false
-	for s.slot == nil {
+	for {
+		if s.slot != nil {
+			_ = m.settle(s.slot) // it is tried again below
+		}
+		if s.slot != nil {
+			break
+		}
 		if free := m.victim(true); free != nil && (len(m.line) == 0 || m.line[0] == u.do) {
-			if err := m.fill(free, s, false); err != nil {
+			if err := m.fill(free, s, false, false); err != nil {
 				return err
 			}
 			filled = true
@@ -126,7 +134,9 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	if m.o.Policy == NextLayer {
 		m.prefetchNext(s)
 	}
-	m.stats.harvest()
+	if len(m.stats.copies)+len(m.stats.stalls) > manySpans {
+		m.stats.harvest()
+	}
 	return nil
 }
 
@@ -191,7 +201,7 @@ func (m *Modules[M]) prefetchNext(s *module[M]) {
 			continue
 		}
 		slot := m.victim(false)
-		if slot == nil || m.fill(slot, next(i), true) != nil {
+		if slot == nil || m.fill(slot, next(i), true, false) != nil {
 			return
 		}
 	}
