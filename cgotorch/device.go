@@ -73,9 +73,10 @@ func deviceOf(d C.ct_device) Device {
 // destroyed its context.
 func (d Device) Check() error { return check("Device.Check", C.ct_device_check(d.c())) }
 
-// Synchronize waits until all work enqueued on every stream of the device is done.
+// Synchronize waits until all work enqueued on every stream of the device is done, also that of calls that [Stream.Later] was given before.
 func (d Device) Synchronize() error {
 	waits("Device.Synchronize")
+	awaitLaters(func() bool { return laters.calls[d] > 0 })
 	return check("Device.Synchronize", C.ct_device_synchronize(d.c()))
 }
 

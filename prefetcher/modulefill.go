@@ -10,9 +10,9 @@ import (
 
 // Note [Who enqueues a prefetch]
 //
-// To enqueue a copy takes CUDA some 10 us, and 50 where the caches are cold, as they are behind a wait: time that the caller of Prefetch has better uses
-// for, such as the launch of what the copy is to run beside. So Prefetch decides everything and leaves the calls to a goroutine, which
-// needs no lock of the Modules. Whoever wants to know more of the slot than what it holds settles it first, which waits for that goroutine, never for the
+// To enqueue a copy takes CUDA some 10 us, and 50 where the caches are cold, as they are behind a wait: time that the caller of Prefetch has better
+// uses for, such as the launch of what the copy is to run beside. So Prefetch decides everything and leaves the calls to [cgotorch.Stream.Later]; they
+// need no lock of the Modules. Whoever wants to know more of a slot than what it holds settles it first, which waits for those calls, never for the
 // device. What a Use lacks, and what a Route brings, is enqueued where it is noticed: there nobody has anything better to do.
 
 // filling is a copy of a module into a slot, from the decision to the copy stream.
@@ -49,21 +49,15 @@ func (m *Modules[M]) fill(slot *moduleSlot[M], of *module[M], ahead, aside bool)
 		return m.settle(slot)
 	}
 	f.enqueued = make(chan struct{})
-	if m.fillings == nil {
-		m.fillings = make(chan *filling[M], m.Slots()) // no slot has two
-		m.filled = make(chan struct{})
-		go m.enqueueAll()
-	}
-	m.fillings <- f
-	return nil
-}
-
-func (m *Modules[M]) enqueueAll() {
-	defer close(m.filled)
-	for f := range m.fillings {
+	err := m.copies.Later(func() {
 		f.enqueue(m.copies)
 		close(f.enqueued)
+	})
+	if err != nil {
+		f.err = err
+		close(f.enqueued)
 	}
+	return nil
 }
 
 // enqueue enqueues the copy on the stream, behind every use of what the slot held and behind the module's own copy to the store.

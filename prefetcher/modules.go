@@ -60,9 +60,6 @@ type Modules[M any] struct {
 	stats   moduleStats
 	closed  bool
 	freed   bool
-
-	fillings chan *filling[M] // to the goroutine that enqueues; nil before the first
-	filled   chan struct{}    // closed when it has ended
 }
 
 // module is a module of the store as its Modules see it. The lock is theirs.
@@ -471,10 +468,6 @@ func (m *Modules[M]) freeLater() {
 func (m *Modules[M]) free() error {
 	m.freed = true
 	m.settleBefore(nil)
-	if m.fillings != nil {
-		close(m.fillings)
-		<-m.filled
-	}
 	var errs []error
 	for _, s := range m.order {
 		if s.written != nil {

@@ -666,15 +666,20 @@ func TestModules_Close_BehindGraph(t *testing.T) {
 		defer graph.Close()
 		do(t, s, func(x *cgotorch.Exec) {
 			u := m.Use(x, moduleName(0))
-			x.Sleep(100 * time.Millisecond)
+			x.Sleep(300 * time.Millisecond)
 			x.Launch(graph)
 			u.Release(x)
 		})
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
-		next := newModules(t, store, d, ModulesOptions{Slots: 1}) // whose slot is likely to be where that one was
-		prefetch(t, next, 1)
+		for range 4 { // one of which is the stream that the Modules had, whose memory the slot was
+			do(t, newStream(t, d), func(x *cgotorch.Exec) {
+				for range 1000 {
+					x.Full(cgotorch.Float32, 9.0, width, width+1)
+				}
+			})
+		}
 		do(t, s, func(x *cgotorch.Exec) {
 			if got := x.Item(mean); got != 1 {
 				t.Errorf("the graph read a module that gives %v, want 1", got)
