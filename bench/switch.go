@@ -240,15 +240,15 @@ func benchSwitch(name string, dtype cgotorch.DType) func(c *config, emit func(ro
 
 // switchModes are our ways. Slots of the caches are eight a sparse layer.
 var switchModes = []switchMode{
-	{name: "resident", policy: prefetcher.Resident},
-	{name: "resident-on-device", onDevice: true},
-	{name: "pre-gated-resident", gating: text.PreGated, onDevice: true},
-	{name: "on-demand", policy: prefetcher.OnDemand},
-	{name: "lru", policy: prefetcher.LRU, slots: 8 * 6},
-	{name: "lfu", policy: prefetcher.LFU, slots: 8 * 6},
-	{name: "predicted", gating: text.Predicted, policy: prefetcher.LRU, slots: 12},
-	{name: "pre-gated", gating: text.PreGated, policy: prefetcher.OnDemand, slots: 3},
-	{name: "known", known: true, policy: prefetcher.OnDemand, slots: 3},
+	{name: "resident", policy: prefetcher.Resident, peer: "resident"},
+	{name: "resident-on-device", onDevice: true, peer: "resident_select"},
+	{name: "pre-gated-resident", gating: text.PreGated, onDevice: true, peer: "compute"},
+	{name: "on-demand", policy: prefetcher.OnDemand, peer: "on_demand"},
+	{name: "lru", policy: prefetcher.LRU, slots: 8 * 6, peer: "lru"},
+	{name: "lfu", policy: prefetcher.LFU, slots: 8 * 6, peer: "lru"},
+	{name: "predicted", gating: text.Predicted, policy: prefetcher.LRU, slots: 12, peer: "on_demand"},
+	{name: "pre-gated", gating: text.PreGated, policy: prefetcher.OnDemand, slots: 3, peer: "side_stream"},
+	{name: "known", known: true, policy: prefetcher.OnDemand, slots: 3, peer: "on_demand"},
 }
 
 var switchHows = []string{"/eager", "/captured"} // each operator by itself, or the pieces between experts as graphs
@@ -287,25 +287,31 @@ func (b *switchBench) run() error {
 		for _, mode := range switchModes {
 			mode.captured = how == "/captured"
 			mode.name += how
-			if err := b.measure(store, mode); err != nil {
+			if err := b.measure(store, mode, p); err != nil {
 				return fmt.Errorf("%s: %w", mode.name, err)
 			}
 		}
 	}
-	if err := b.askPeers(p); err != nil {
-		return err
+	accelerated := &switchResult{}
+	for round := range b.c.roundsOr(5) + 1 {
+		if err := b.ask(p, "accelerate", round, accelerated); err != nil {
+			return err
+		}
 	}
+	b.peers["accelerate"] = accelerated
+	b.c.tell("PyTorch accelerate: " + accelerated.String())
 	b.report()
 	return nil
 }
 
-func (b *switchBench) measure(store *prefetcher.Store, mode switchMode) error {
+// measure has a mode and its peer take turns; the peer only where both are eager, since it has nothing else.
+func (b *switchBench) measure(store *prefetcher.Store, mode switchMode, p *peer) error {
 	d, err := b.shape.newDecoding(b.c, store, mode)
 	if err != nil {
 		return err
 	}
 	defer d.close()
-	r := &switchResult{}
+	r, theirs := &switchResult{}, &switchResult{}
 	for round := range b.c.roundsOr(5) + 1 {
 		f, stats, err := d.run()
 		if err != nil {
@@ -318,58 +324,47 @@ func (b *switchBench) measure(store *prefetcher.Store, mode switchMode) error {
 		if round > 0 {
 			r.add(f, stats)
 		}
+		if mode.captured {
+			continue
+		}
+		if err := b.ask(p, mode.peer, round, theirs); err != nil {
+			return err
+		}
 	}
 	b.ours[mode.name] = r
 	b.c.tell(mode.name + ": " + r.String())
+	if !mode.captured {
+		b.peers[mode.name] = theirs
+		b.c.tell("PyTorch " + mode.peer + " in turns with it: " + theirs.String())
+	}
 	return nil
 }
 
-func (b *switchBench) askPeers(p *peer) error {
+// ask has the peer generate a sequence, of which the first does not count.
+func (b *switchBench) ask(p *peer, mode string, round int, r *switchResult) error {
 	c := b.shape.config
-	sizes := []any{"device", b.c.device.String(), "tokens", b.shape.tokens, "warm_up", b.shape.warmUp, "layers", c.NumDecoderLayers, "d_model", c.DModel, "d_kv", c.DKV, "heads", c.NumHeads,
-		"d_ff", c.DFF, "experts", c.NumExperts, "vocab", c.VocabSize, "source", b.shape.source, "length", b.shape.length, "dtype", strings.ToLower(b.shape.dtype.String())}
-	for _, way := range []struct {
-		name string
-		ask  []any
-	}{
-		{"resident", []any{"mode", "resident"}}, {"resident_select", []any{"mode", "resident_select"}}, {"compute", []any{"mode", "compute"}},
-		{"on_demand", []any{"mode", "on_demand"}}, {"side_stream", []any{"mode", "side_stream"}},
-		{"lru", []any{"mode", "lru", "slots", 8}}, {"accelerate", []any{"mode", "accelerate"}},
-	} {
-		r := &switchResult{}
-		for round := range b.c.roundsOr(5) + 1 {
-			var f switchFigures
-			if err := p.do(&f, "switch", slices.Concat(way.ask, sizes)...); err != nil {
-				return err
-			}
-			if round > 0 {
-				r.add(f, prefetcher.ModulesStats{})
-			}
-		}
-		b.peers[way.name] = r
-		b.c.tell("PyTorch " + way.name + ": " + r.String())
+	var f switchFigures
+	err := p.do(&f, "switch", "mode", mode, "slots", 8, "device", b.c.device.String(), "tokens", b.shape.tokens, "warm_up", b.shape.warmUp, "layers", c.NumDecoderLayers,
+		"d_model", c.DModel, "d_kv", c.DKV, "heads", c.NumHeads, "d_ff", c.DFF, "experts", c.NumExperts, "vocab", c.VocabSize, "source", b.shape.source,
+		"length", b.shape.length, "dtype", strings.ToLower(b.shape.dtype.String()))
+	if err == nil && round > 0 {
+		r.add(f, prefetcher.ModulesStats{})
 	}
-	return nil
+	return err
 }
 
 // report compares the ways with each other and with PyTorch's.
 func (b *switchBench) report() {
-	tokens := func(name, peer string) {
-		ours, theirs := b.ours[name], b.peers[peer]
+	tokens := func(name, peer string, theirs *switchResult) {
+		ours := b.ours[name]
 		b.emit(against(b.name+"/"+name, 1e3/ours.each.median(), "tokens/s", "PyTorch, "+peer, 1e3/theirs.each.median(), higher,
 			fmt.Sprintf("%v; hidden %.3f, stall %v of %v copying, %+v; PyTorch: %v; %v; %s", ours, ours.stats.Hidden(), ours.stats.Stall, ours.stats.Copy, ours.stats, theirs, ours.each, b.note)))
 	}
 	for _, how := range switchHows {
-		tokens("resident"+how, "resident")
-		tokens("resident-on-device"+how, "resident_select")
-		tokens("pre-gated-resident"+how, "compute")
-		tokens("on-demand"+how, "on_demand")
-		tokens("on-demand"+how, "accelerate")
-		tokens("lru"+how, "lru")
-		tokens("lfu"+how, "lru")
-		tokens("predicted"+how, "on_demand")
-		tokens("pre-gated"+how, "side_stream")
-		tokens("known"+how, "on_demand")
+		for _, mode := range switchModes {
+			tokens(mode.name+how, mode.peer, b.peers[mode.name+"/eager"])
+		}
+		tokens("on-demand"+how, "accelerate", b.peers["accelerate"])
 		time := func(mode string) float64 { return b.ours[mode+how].each.median() }
 		compute, pregated, demand := time("pre-gated-resident"), time("pre-gated"), time("on-demand")
 		note := fmt.Sprintf("ms a token: resident, found on the device, %.3f, pre-gated %.3f; copies alone %.3f; choices known %.3f, pre-gated %.3f, on demand %.3f; %s",

@@ -86,6 +86,7 @@ type switchMode struct {
 	gating   text.Gating
 	policy   prefetcher.Policy
 	slots    int
+	peer     string // in switch.py
 	captured bool
 	onDevice bool // the experts, found without the host
 	known    bool // the choices, from a run before
