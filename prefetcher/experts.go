@@ -148,7 +148,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 		x.Fail(op, fmt.Errorf("prefetcher: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	began := time.Now()
-	c.sent.wait(false)
+	c.sent.await()
 	waited := time.Since(began)
 	e.mu.Lock()
 	e.stats.Wait += waited

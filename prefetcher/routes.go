@@ -102,6 +102,7 @@ type sending struct {
 	event   *cgotorch.Event
 	owners  atomic.Int32
 	arrived atomic.Bool
+	awaited atomic.Bool // by the Do that runs it
 	route   Route
 }
 
@@ -269,13 +270,19 @@ func (r *routes) keep(piece []int64) {
 	r.pieces[len(piece)] = append(r.pieces[len(piece)], piece)
 }
 
-// wait waits until the choice is there: first by looking at the memory, where it shows at once. The event is asked for when it has shown, and seldom
-// before, since questions hold up whoever enqueues work meanwhile. polite lets other goroutines run, which costs one that is locked to its
-// thread, as a Do's is, more than it waits.
-func (s *sending) wait(polite bool) {
+// await waits, in the Do that runs it, until the choice is there.
+func (s *sending) await() {
+	s.awaited.Store(true)
+	s.wait(nil)
+}
+
+// wait waits until the choice is there, and reports whether it is: first by looking at the memory, where it shows at once. The event is asked for when
+// it has shown, and seldom before, since questions hold up whoever enqueues work meanwhile. With until, other goroutines are let run, which costs one
+// that is locked to its thread, as a Do's is, more than it waits; and the wait ends where until says so.
+func (s *sending) wait(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
 	if s.look() {
-		return
+		return true
 	}
 	s.of.mapped.RLock()
 	defer s.of.mapped.RUnlock()
@@ -283,7 +290,7 @@ func (s *sending) wait(polite bool) {
 	memory, event := s.memory, s.event
 	s.mu.Unlock()
 	if memory == nil {
-		return
+		return true
 	}
 	last := (*int64)(unsafe.Pointer(&memory[len(memory)-1]))
 	began := time.Now()
@@ -291,20 +298,24 @@ func (s *sending) wait(polite bool) {
 		now := time.Now()
 		if shown := atomic.LoadInt64(last) != notYet; shown || s.arrived.Load() || now.Sub(asked) > seldom {
 			if s.look() {
-				return
+				return true
 			}
 			asked = now
 		}
 		if now.Sub(began) > s.of.o.Poll {
 			break
 		}
-		if polite {
+		if until != nil {
+			if until.Load() {
+				return false
+			}
 			runtime.Gosched()
 		}
 	}
 	for !s.look() {
 		_ = cgotorch.SynchronizeFor(event, memory)
 	}
+	return true
 }
 
 func (r *routes) run() {
@@ -320,8 +331,8 @@ func (r *routes) run() {
 		r.mu.Unlock()
 		switch {
 		case s != nil:
-			s.wait(true) // also when nobody receives it: the copy writes the memory
-			if !closed {
+			// Also when nobody receives it: the copy writes the memory. A Do that waits for it sees to it itself, on a thread that is awake.
+			if s.wait(&s.awaited) && !closed {
 				r.deliver(s)
 			}
 		case closed:

@@ -42,11 +42,21 @@ func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 	})
 }
 
-// attendStep is attend for one token of each sequence, with as few operators as it takes: hidden is [batch, d_model], keys [batch*heads, width, n],
-// values [batch*heads, n, width], bias [batch*heads, 1, n].
-func (m *Attention) attendStep(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+// project is the queries, keys and values of hidden [batch, d_model] in one product, [batch, 3*heads*width].
+func (m *Attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		queries := x.View(m.Q.Forward(x, hidden), -1, 1, int64(m.width))
+		if all := sideBySide(x, 3, m.Q.Weight, m.K.Weight, m.V.Weight); all != nil {
+			shape := all.Shape()
+			return x.Linear(hidden, x.View(all, shape[0]*shape[1], shape[2]), nil)
+		}
+		return x.Cat([]*cgotorch.Tensor{m.Q.Forward(x, hidden), m.K.Forward(x, hidden), m.V.Forward(x, hidden)}, 1)
+	})
+}
+
+// attendStep is attend for one token of each sequence, with as few operators as it takes: queries are [batch*heads, 1, width], keys [batch*heads, width, n],
+// values [batch*heads, n, width], bias [batch*heads, 1, n], and the result is [batch, d_model].
+func (m *Attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Tidy(func() *cgotorch.Tensor {
 		weights := x.Softmax(call(x, "aten::baddbmm", bias, queries, keys), -1)
 		return m.O.Forward(x, x.View(x.BMM(weights, values), -1, int64(m.heads*m.width)))
 	})
@@ -83,6 +93,8 @@ func (m *CrossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *c
 // forwardStep is forward in the shapes of [Attention.attendStep].
 func (m *CrossAttention) forwardStep(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		return x.Add(hidden, m.EncDecAttention.attendStep(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))
+		a := m.EncDecAttention
+		queries := x.View(a.Q.Forward(x, m.LayerNorm.Forward(x, hidden)), -1, 1, int64(a.width))
+		return x.Add(hidden, a.attendStep(x, queries, keys, values, bias))
 	})
 }

@@ -91,9 +91,16 @@ func (b *builder) selfAttention(biased bool) *SelfAttention {
 func (b *builder) attention(biased bool) *Attention {
 	c := b.config
 	inner, narrow := c.NumHeads*c.DKV, root(c.DModel)
-	a := &Attention{
-		Q: b.linear(root(c.DModel*c.DKV), inner, c.DModel), K: b.linear(narrow, inner, c.DModel), V: b.linear(narrow, inner, c.DModel),
-		O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV,
+	a := &Attention{O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV}
+	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // side by side, for Attention.project
+	for i, of := range []struct {
+		layer     **nn.Linear
+		deviation float64
+	}{{&a.Q, root(c.DModel * c.DKV)}, {&a.K, narrow}, {&a.V, narrow}} {
+		*of.layer = &nn.Linear{Weight: b.x.Narrow(all, 0, i*inner, inner)}
+		if b.draw {
+			nn.Normal(b.x, (*of.layer).Weight, 0, of.deviation*c.InitializerFactor)
+		}
 	}
 	if biased {
 		a.RelativeAttentionBias = &nn.Embedding{Weight: b.weight(narrow, c.RelativeAttentionNumBuckets, c.NumHeads)}

@@ -35,7 +35,10 @@ type Cache struct {
 
 // stepCache is a block's keys and values as a step reads them: keys [batch*heads, d_kv, n], values [batch*heads, n, d_kv].
 type stepCache struct {
-	keys, values, crossKeys, crossValues *cgotorch.Tensor
+	own          *cgotorch.Tensor // keys and then values, [2*batch*heads, capacity, d_kv]
+	keys, values *cgotorch.Tensor // views of it
+
+	crossKeys, crossValues *cgotorch.Tensor
 }
 
 // NewCache makes a cache on x's device: for each block and sequence keys and values, of heads*d_kv elements of the model's dtype, for each token of
@@ -63,14 +66,20 @@ func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	c.buckets = x.Tidy(func() *cgotorch.Tensor { return m.Config.buckets(x, x.Neg(c.places), false) })
 	c.row = x.View(c.Tokens, batch)
 	c.CrossBias = x.Zeros(dtype, batch*heads, 1, source)
-	values := func(list *[]*cgotorch.Tensor, n int64) *cgotorch.Tensor {
-		t := x.Zeros(dtype, batch, heads, n, width)
-		*list = append(*list, t)
-		return x.View(t, batch*heads, n, width)
+	pair := func(allKeys, allValues *[]*cgotorch.Tensor, n int64) (both, keys, values *cgotorch.Tensor) {
+		both = x.Zeros(dtype, 2*batch*heads, n, width)
+		part := func(list *[]*cgotorch.Tensor, i int) *cgotorch.Tensor {
+			t := x.Narrow(both, 0, i*int(batch*heads), int(batch*heads))
+			*list = append(*list, x.View(t, batch, heads, n, width))
+			return t
+		}
+		return both, x.Transpose(part(allKeys, 0), 1, 2), part(allValues, 1)
 	}
-	keys := func(list *[]*cgotorch.Tensor, n int64) *cgotorch.Tensor { return x.Transpose(values(list, n), 1, 2) }
 	for range m.Decoder.Block {
-		c.steps = append(c.steps, stepCache{keys(&c.Keys, capacity), values(&c.Values, capacity), keys(&c.CrossKeys, source), values(&c.CrossValues, source)})
+		var s stepCache
+		s.own, s.keys, s.values = pair(&c.Keys, &c.Values, capacity)
+		_, s.crossKeys, s.crossValues = pair(&c.CrossKeys, &c.CrossValues, source)
+		c.steps = append(c.steps, s)
 	}
 	for _, t := range c.tensors() {
 		x.Keep(t)
@@ -93,7 +102,7 @@ func (c *Cache) Close() error {
 func (c *Cache) tensors() []*cgotorch.Tensor {
 	all := []*cgotorch.Tensor{c.Tokens, c.row, c.Position, c.places, c.buckets, c.CrossBias}
 	for _, s := range c.steps {
-		all = append(all, s.keys, s.values, s.crossKeys, s.crossValues)
+		all = append(all, s.own, s.keys, s.values, s.crossKeys, s.crossValues)
 	}
 	for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
 		all = append(all, list...)

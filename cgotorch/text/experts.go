@@ -60,17 +60,15 @@ func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 
 // stacked is the weights of all experts, [experts, …].
 func (m *ResidentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
-	first, last := of(m.Expert[0]), of(m.Expert[len(m.Expert)-1])
-	n := int64(len(m.Expert))
-	if !first.SharesMemory(last) || first.StorageBytes() != n*first.Numel()*int64(first.DType().Size()) {
-		all := make([]*cgotorch.Tensor, n)
-		for i, e := range m.Expert {
-			all[i] = of(e)
-		}
-		return x.Stack(all, 0)
+	n := len(m.Expert)
+	if all := sideBySide(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
+		return all
 	}
-	shape := first.Shape()
-	return call(x, "aten::as_strided", first, []int64{n, shape[0], shape[1]}, []int64{shape[0] * shape[1], shape[1], 1}, 0)
+	all := make([]*cgotorch.Tensor, n)
+	for i, e := range m.Expert {
+		all[i] = of(e)
+	}
+	return x.Stack(all, 0)
 }
 
 // oneByOne copies each token's expert.

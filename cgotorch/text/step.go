@@ -76,11 +76,13 @@ func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cg
 	x = plain(x)
 	b := m.Block[block]
 	return x.Tidy(func() *cgotorch.Tensor {
-		a, normed := b.Attention.SelfAttention, b.Attention.LayerNorm.Forward(x, hidden)
-		s := c.steps[block]
-		indexCopy(x, s.keys, 2, c.Position, x.View(a.K.Forward(x, normed), -1, int64(a.width), 1))
-		indexCopy(x, s.values, 1, c.Position, x.View(a.V.Forward(x, normed), -1, 1, int64(a.width)))
-		attended := x.Add(hidden, a.attendStep(x, normed, s.keys, s.values, bias))
+		a, s := b.Attention.SelfAttention, c.steps[block]
+		batch, heads, width := int64(c.o.Batch), int64(a.heads), int64(a.width)
+		all := x.View(a.project(x, b.Attention.LayerNorm.Forward(x, hidden)), batch, 3, heads, width)
+		entries := x.Transpose(x.Narrow(all, 1, 1, 2), 0, 1) // keys and values
+		indexCopy(x, s.own, 1, c.Position, x.Reshape(entries, 2*batch*heads, 1, width))
+		queries := x.Reshape(x.Narrow(all, 1, 0, 1), batch*heads, 1, width)
+		attended := x.Add(hidden, a.attendStep(x, queries, s.keys, s.values, bias))
 		return b.Cross.forwardStep(x, attended, s.crossKeys, s.crossValues, c.CrossBias)
 	})
 }

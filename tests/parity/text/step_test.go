@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
@@ -118,6 +119,33 @@ func TestDecoder_Pieces(t *testing.T) {
 			wantStep(t, "pieces", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
 		}
 		return nil
+	})
+}
+
+// Weights that no longer lie side by side, as after a conversion, give what they gave, also for several sequences.
+func TestDecoder_Attend_WeightsApart(t *testing.T) {
+	f, config := readCase(t, "tied")
+	devices(t, func(t *testing.T, d cgotorch.Device) {
+		for _, r := range f.Runs {
+			do(t, d, func(x *cgotorch.Exec) error {
+				m := model(t, x, f, config, text.SwitchOptions{})
+				for _, block := range m.Decoder.Block {
+					for _, layer := range []*nn.Linear{block.Attention.SelfAttention.Q, block.Attention.SelfAttention.K} {
+						apart := x.Keep(x.Clone(layer.Weight))
+						layer.Weight.Close()
+						layer.Weight = apart
+					}
+				}
+				c := started(t, x, m, r, text.CacheOptions{})
+				for i := range r.DecoderIDs[0] {
+					token(x, c, r, i)
+					logits := m.Step(x, c)
+					c.Advance(x)
+					wantStep(t, "a step", cgotorch.ToSlice[float32](x, logits), r, i, tolerance)
+				}
+				return nil
+			})
+		}
 	})
 }
 
