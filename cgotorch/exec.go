@@ -218,9 +218,9 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
 	}
 	if len(x.s.lent) > 0 {
-		if whose, ok := x.s.lent[uint64(t.info().storage)]; ok {
+		if l, ok := x.s.lent[uint64(t.info().storage)]; ok {
 			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeInvalidArgument, Caller: caller(),
-				Message: "the tensor shares the memory of " + whose + ", which is refilled: Clone it first"})
+				Message: "the tensor shares the memory of " + l.whose + ", which is refilled: Clone it first"})
 		}
 	}
 	return x.keep(t)
@@ -256,9 +256,15 @@ func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	y := x.s.own(C.ct_tensor_lend(t.h))
 	runtime.KeepAlive(t)
 	if x.s.lent == nil {
-		x.s.lent = map[uint64]string{}
+		x.s.lent = map[uint64]lending{}
 	}
-	x.s.lent[uint64(y.info().storage)] = whose
+	storage := uint64(y.info().storage)
+	l, known := x.s.lent[storage]
+	if !known {
+		l.name = C.ct_tensor_storage(y.h)
+	}
+	l.whose = whose
+	x.s.lent[storage] = l
 	return y
 }
 

@@ -152,7 +152,6 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	var err error
 	settled := false
 	for i := 0; i < l.captured.o.Rehearsal+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
-		// In a Do of its own: what is lent in a Do is known by its memory, which another tensor may have after a Tidy.
 		err = l.stream.Do(func(x *Exec) error {
 			in := input(x)
 			l.captured.Run(x, in)

@@ -38,7 +38,7 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 		return fn(x, in)
 	}
 	r := &recomputation{fn: fn, stream: x.stream, graph: x.s.graph, native: x.c.stream, autocast: x.c.autocast, from: x.s.callers()}
-	r.lent = x.s.lent[uint64(in.info().storage)]
+	r.lent = x.s.lent[uint64(in.info().storage)].whose
 	return x.Tidy(func() *Tensor {
 		version, before := in.Version(), r.generators(x, op)
 		y := fn(x.NoGrad(), in)
@@ -153,7 +153,7 @@ func (r *recomputation) again(in *C.ct_tensor) (result *C.ct_tensor, end outcome
 		s.run(&end, func() error {
 			t := s.own(in)
 			if r.lent != "" {
-				s.lent = map[uint64]string{uint64(t.info().storage): r.lent}
+				s.lent = map[uint64]lending{uint64(t.info().storage): {whose: r.lent}}
 			}
 			return r.drawAgain(func() error {
 				y := r.fn(x, t)

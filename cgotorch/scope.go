@@ -4,7 +4,6 @@ package cgotorch
 import "C"
 
 import (
-	"maps"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -18,7 +17,7 @@ type scope struct {
 	tensors []*Tensor         // made here; those no longer owned (kept or closed) are passed over
 	marks   []int             // for each Tidy that runs, where in tensors its own begin
 	unused  []Tensor          // what own hands out next
-	lent    map[uint64]string // storages that must not outlive the Do, and whose they are
+	lent    map[uint64]lending // storages that must not outlive the Do
 	atEnd   []func()
 	counts  []pendingCounts
 	watches [2]*C.ct_watch // of NoWaits, for the CPU and for CUDA; nil where there is none
@@ -34,6 +33,12 @@ type scope struct {
 
 	recomputing bool      // the scope is that of a second call by Recompute
 	from        []uintptr // whose place in the program is then that of what no line of the program calls
+}
+
+// lending is what a Do knows of lent memory.
+type lending struct {
+	whose string
+	name  *C.ct_storage // by which no other memory has that storage's number; nil where somebody else has it
 }
 
 // unwind is the panic by which a failed operator returns to its Do.
@@ -154,7 +159,10 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 // inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
 // owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
 func (x *Exec) inside(stream *C.ct_stream, graph *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph, lent: maps.Clone(x.s.lent)}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph, lent: map[uint64]lending{}}
+	for storage, l := range x.s.lent {
+		s.lent[storage] = lending{whose: l.whose}
+	}
 	y := *x
 	y.s, y.c.stream = s, stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
@@ -175,6 +183,9 @@ func (s *scope) end() (first *Panic) {
 			s.err = s.waited
 		}
 		s.freeFrom(0)
+		for _, l := range s.lent {
+			C.ct_storage_free(l.name)
+		}
 		for _, stream := range s.used {
 			stream.unuse()
 		}

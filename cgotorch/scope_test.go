@@ -193,6 +193,22 @@ func TestTidy_Failure(t *testing.T) {
 	wantError(t, err, ErrInvalidArgument, "aten::mm")
 }
 
+// What was lent and freed does not keep others from having its place in memory.
+func TestLend_Freed(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		do(t, d, func(x *Exec) {
+			for range 100 {
+				x.Tidy(func() *Tensor {
+					x.Lend(x.Zeros(Float32, 8), "what is freed")
+					return nil
+				})
+				x.Keep(x.Zeros(Float32, 8)).Close()
+			}
+		})
+	})
+}
+
 func TestLend(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -23,6 +23,10 @@ ct_tensor::~ct_tensor() {
   if (tensor.defined() && tensor.is_cuda() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
 }
 
+struct ct_storage {
+  const c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+};
+
 namespace ct {
 namespace {
 
@@ -334,5 +338,12 @@ void ct_tensor_geometry(const ct_tensor* tensor, int64_t* shape, int64_t* stride
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) noexcept {
   return tensor == nullptr ? nullptr : new ct_tensor(tensor->tensor, ct::kAnyStream);
 }
+
+ct_storage* ct_tensor_storage(const ct_tensor* tensor) noexcept {
+  if (tensor == nullptr || !tensor->tensor.has_storage()) return nullptr;
+  return new ct_storage{tensor->tensor.storage().getWeakStorageImpl()};
+}
+
+void ct_storage_free(ct_storage* storage) noexcept { delete storage; }
 
 }  // extern "C"

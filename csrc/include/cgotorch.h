@@ -213,6 +213,11 @@ ct_tensor* ct_tensor_alias(const ct_tensor* tensor) CT_NOEXCEPT;
 /* A second handle whose owner orders the end of every use before it frees or refills the memory, so that uses on other
  * streams need not be recorded with LibTorch's allocator. */
 ct_tensor* ct_tensor_lend(const ct_tensor* tensor) CT_NOEXCEPT;
+/* While it lives no other tensor's memory has the number that ct_tensor_info.storage is for this one's. It does not keep the
+ * memory. NULL for a tensor without. */
+typedef struct ct_storage ct_storage;
+ct_storage* ct_tensor_storage(const ct_tensor* tensor) CT_NOEXCEPT;
+void ct_storage_free(ct_storage* storage /* consumed */) CT_NOEXCEPT;
 
 #define CT_STREAM_UNKNOWN (UINT64_MAX - 1) /* a gradient's: backward chose it */
 
