@@ -210,7 +210,7 @@ func benchModulesOverlap(c *config, emit func(row)) error {
 			}
 			memory := map[bool]string{true: "pinned", false: "pageable"}[pinned]
 			emit(against("modules/overlap/"+memory+"/"+order+"-first", hidden[0].median(), "share of the copy hidden", "PyTorch, by hand", hidden[1].median(), higher,
-				fmt.Sprintf("%d float32 products of [%d, %d] on the default stream, a copy of %d bytes on its own; ms with both %.3f, copy alone %.3f, products alone %.3f, enqueueing the copy took %.1f us; PyTorch %.3f, %.3f, %.3f, %.1f; the lowest share %.3f; ours %v; %s; %v; %s",
+				fmt.Sprintf("%d float32 products of [%d, %d] on the default stream, a copy of %d bytes on its own; ms with both %.3f, copy alone %.3f, products alone %.3f, the call for the copy returned after %.1f us; PyTorch %.3f, %.3f, %.3f, %.1f; the lowest share %.3f; ours %v; %s; %v; %s",
 					products, n, n, bytes, ours[0].median(), ours[1].median(), ours[2].median(), ours[3].median(), theirs[0].median(), theirs[1].median(), theirs[2].median(), theirs[3].median(),
 					hidden[0].quantile(0), hidden[0], c.settings(), s, p.versions)))
 		}

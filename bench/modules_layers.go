@@ -24,12 +24,6 @@ func (m *linears) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tenso
 	})
 }
 
-// copyReply is what modules.py answers of a pass or a step.
-type copyReply struct {
-	Milliseconds float64
-	PeakBytes    float64 `json:"peak_bytes"`
-}
-
 // benchModulesLayers runs passes through a stack of layers that come from host memory in order.
 func benchModulesLayers(c *config, emit func(row)) error {
 	s := switches{}
@@ -162,10 +156,6 @@ func benchModulesOptimizer(c *config, emit func(row)) error {
 	}
 	values, err := interleave(c.roundsOr(7), own.steps(c, steps), off.steps(c, steps), ask("resident"), ask("moved"), ask("host"))
 	if err != nil {
-		return err
-	}
-	var moved copyReply
-	if err := p.do(&moved, "optimizer", "mode", "moved", "device", c.device.String(), "groups", groups, "tensors", tensors, "elements", elements, "steps", steps); err != nil {
 		return err
 	}
 	host, device := off.offload.Memory()

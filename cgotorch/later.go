@@ -2,28 +2,42 @@ package cgotorch
 
 import "sync"
 
-// laters are the calls that [Stream.Later] has been given and that have not returned, by device. Its lock guards each stream's own, too.
-var laters = struct {
-	sync.Mutex
-	fewer *sync.Cond
-	calls map[Device]int
-}{calls: map[Device]int{}}
+// laters are the streams with calls that [Stream.Later] was given and that have not returned. Its lock guards each stream's own calls, too. It is one
+// for the process because Device.Synchronize is of all streams.
+var laters = newLaters()
 
-func init() { laters.fewer = sync.NewCond(&laters.Mutex) }
+type laterCalls struct {
+	sync.Mutex
+	fewer   *sync.Cond
+	streams map[*Stream]bool
+}
+
+func newLaters() *laterCalls {
+	l := &laterCalls{streams: map[*Stream]bool{}}
+	l.fewer = sync.NewCond(l)
+	return l
+}
+
+// later is what a stream has of them.
+type later struct {
+	calls           []func()
+	given, returned int64 // since the stream was made
+}
 
 // Later runs fn on a goroutine of the stream's own, behind what Later was given before, and returns at once: for calls that enqueue work, such as
 // [Stream.CopyFrom], while the caller has better things to do. Work that fn enqueues is part of what [Device.Synchronize] waits for, also where fn has
 // yet to run; Close waits for fn, too. Other calls on the stream do not: until fn says so the caller does not know where its work
-// stands. fn must not wait for the stream's Close or for the device. It fails with [ErrClosed].
+// stands. fn must not wait for the stream's Close or for the device. It fails with [ErrClosed]. A panic in fn ends the program.
 func (s *Stream) Later(fn func()) error {
 	if _, err := s.handle("Stream.Later"); err != nil {
 		return err
 	}
 	laters.Lock()
 	defer laters.Unlock()
-	laters.calls[s.device]++
-	s.later = append(s.later, fn)
-	if len(s.later) == 1 {
+	s.later.given++
+	s.later.calls = append(s.later.calls, fn)
+	if !laters.streams[s] {
+		laters.streams[s] = true
 		go s.runLater()
 	}
 	return nil
@@ -33,23 +47,52 @@ func (s *Stream) Later(fn func()) error {
 func (s *Stream) runLater() {
 	laters.Lock()
 	defer laters.Unlock()
-	for len(s.later) > 0 {
-		fn := s.later[0]
-		laters.Unlock()
-		fn()
-		laters.Lock()
-		s.later[0] = nil
-		s.later = s.later[1:]
-		laters.calls[s.device]--
-		laters.fewer.Broadcast()
+	defer func() {
+		if len(s.later.calls) > 0 { // fn ended its goroutine
+			go s.runLater()
+			return
+		}
+		delete(laters.streams, s)
+	}()
+	for len(s.later.calls) > 0 {
+		s.runFirst()
 	}
 }
 
-// awaitLaters waits until there are none.
-func awaitLaters(some func() bool) {
+// runFirst runs a call without the lock.
+func (s *Stream) runFirst() {
+	l := &s.later
+	fn := l.calls[0]
+	laters.Unlock()
+	defer func() {
+		laters.Lock()
+		l.calls[0] = nil
+		l.calls = l.calls[1:]
+		l.returned++
+		laters.fewer.Broadcast()
+	}()
+	fn()
+}
+
+// awaitLaters waits for what streams have been given so far.
+func awaitLaters(of func(s *Stream) bool) {
 	laters.Lock()
 	defer laters.Unlock()
-	for some() {
-		laters.fewer.Wait()
+	upTo := map[*Stream]int64{}
+	for s := range laters.streams {
+		if of(s) {
+			upTo[s] = s.later.given
+		}
 	}
+	for s, given := range upTo {
+		for s.later.returned < given {
+			laters.fewer.Wait()
+		}
+	}
+}
+
+func (s *Stream) hasLaters() bool {
+	laters.Lock()
+	defer laters.Unlock()
+	return laters.streams[s]
 }

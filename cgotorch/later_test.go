@@ -1,8 +1,10 @@
 package cgotorch
 
 import (
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -74,5 +76,54 @@ func TestStream_Later_Copies(t *testing.T) {
 				t.Errorf("got %v", got)
 			}
 		})
+	})
+}
+
+// A call that ends its goroutine does not hold up the others.
+func TestStream_Later_Goexit(t *testing.T) {
+	checkLeaks(t)
+	s := newStream(t, CPU)
+	ran := make(chan bool, 1)
+	for _, fn := range []func(){runtime.Goexit, func() { ran <- true }} {
+		if err := s.Later(fn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := CPU.Synchronize(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ran:
+	default:
+		t.Error("the second call has not run")
+	}
+}
+
+// A wait that would wait for itself is refused; one goroutine that goes on giving calls holds nobody up.
+func TestStream_Later_Synchronize(t *testing.T) {
+	checkLeaks(t)
+	s, other := newStream(t, CPU), newStream(t, CPU)
+	var stop atomic.Bool
+	var again func()
+	again = func() {
+		time.Sleep(time.Millisecond)
+		if !stop.Load() {
+			if err := other.Later(again); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := other.Later(again); err != nil {
+		t.Fatal(err)
+	}
+	if err := CPU.Synchronize(); err != nil {
+		t.Error(err)
+	}
+	stop.Store(true)
+	runOn(t, s, func(x *Exec) {
+		if err := s.Later(func() { s.Query() }); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, CPU.Synchronize(), ErrMisuse, "Device.Synchronize", "calls given to Later")
 	})
 }

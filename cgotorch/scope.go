@@ -13,10 +13,10 @@ import (
 type scope struct {
 	stream  *Stream
 	thread  uint64
-	used    []*Stream         // others, by Exec.On
-	tensors []*Tensor         // made here; those no longer owned (kept or closed) are passed over
-	marks   []int             // for each Tidy that runs, where in tensors its own begin
-	unused  []Tensor          // what own hands out next
+	used    []*Stream          // others, by Exec.On
+	tensors []*Tensor          // made here; those no longer owned (kept or closed) are passed over
+	marks   []int              // for each Tidy that runs, where in tensors its own begin
+	unused  []Tensor           // what own hands out next
 	lent    map[uint64]lending // storages that must not outlive the Do
 	atEnd   []func()
 	counts  []pendingCounts

@@ -27,6 +27,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
@@ -185,8 +186,16 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 		}
 		tensors = append(tensors, C.uintptr_t(uintptr(unsafe.Pointer(c.To.h))), C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.From)))), C.uintptr_t(len(c.From)))
 	}
+	h, err := s.lock(op)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer s.mu.Unlock() // which events are locked behind, as by Wait
 	events := make([]C.uintptr_t, 0, len(behind))
-	for _, e := range behind {
+	for i, e := range behind {
+		if slices.Contains(behind[:i], e) {
+			continue // a lock for reading is not to be taken twice
+		}
 		h, err := e.lock(op)
 		if err != nil {
 			return nil, nil, err
@@ -195,7 +204,7 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 		events = append(events, C.uintptr_t(uintptr(unsafe.Pointer(h))))
 	}
 	var first, last *C.ct_event
-	err = s.direct(op, func(x C.ct_exec) *C.ct_status {
+	err = direct(op, h, func(x C.ct_exec) *C.ct_status {
 		return C.copies_from(x, unsafe.SliceData(events), C.int32_t(len(events)), unsafe.SliceData(tensors), C.int32_t(len(copies)), &first, &last)
 	}, func() (ts []*Tensor) {
 		for _, c := range copies {
@@ -216,19 +225,19 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	if t == nil || t.h == nil {
 		return closedTensor(op)
 	}
-	defer runtime.KeepAlive(t)
-	return s.direct(op, func(x C.ct_exec) *C.ct_status {
-		return C.copy_to(x, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)))
-	}, func() []*Tensor { return []*Tensor{t} })
-}
-
-// direct calls the core on the stream without a Do.
-func (s *Stream) direct(op string, call func(x C.ct_exec) *C.ct_status, of func() []*Tensor) error {
 	h, err := s.lock(op)
 	if err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
+	defer runtime.KeepAlive(t)
+	return direct(op, h, func(x C.ct_exec) *C.ct_status {
+		return C.copy_to(x, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)))
+	}, func() []*Tensor { return []*Tensor{t} })
+}
+
+// direct calls the core on a stream that is locked, without a Do.
+func direct(op string, h *C.ct_stream, call func(x C.ct_exec) *C.ct_status, of func() []*Tensor) error {
 	runtime.LockOSThread() // between the two calls
 	defer runtime.UnlockOSThread()
 	x := C.ct_exec{stream: h, thread: C.ct_thread_id(), autocast: -1}
@@ -248,7 +257,7 @@ func closedTensor(op string) *Error {
 	return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the tensor is nil or closed"}
 }
 
-var (
+var ( // by which the compiler cannot know that nothing escapes
 	neverTrue bool
 	escaped   any
 )

@@ -31,7 +31,7 @@ type Stream struct {
 	sides  map[purpose][]*Stream // for Dos of this stream
 	closed bool
 
-	later []func() // given to Later; the lock is laters'
+	later later // the lock is laters'
 }
 
 // StreamOptions are the options of [NewStream]; the zero value is a stream of normal priority.
@@ -335,7 +335,7 @@ func (s *Stream) Close() error {
 	if w := currentWorker(); w != nil && w.stream == s {
 		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}
-	awaitLaters(func() bool { return len(s.later) > 0 })
+	awaitLaters(func(of *Stream) bool { return of == s })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()

@@ -51,7 +51,7 @@
 //	released  an event on the using stream, the last one of each stream; where the module was changed, behind that its copy to the store, on a third
 //	          stream, for which the next change and the next copy wait
 //
-// Who calls, enqueues: Prefetch and Use do so on the caller's thread, within microseconds. A prefetched module is kept for its use, unless a Use
+// Who enqueues is said in Note [Who enqueues a prefetch]. A prefetched module is kept for its use, unless a Use
 // needs the slot. What is asked for while no slot can be had waits in a queue, and is begun by the Release that makes room.
 //
 // Note [Life of a slot]

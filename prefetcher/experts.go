@@ -11,7 +11,7 @@ import (
 )
 
 // Experts runs the layers of a mixture of experts whose experts come to the device when tokens are routed to them. The choice of a layer goes
-// to the host by [Routes], and what it names is prefetched as soon as it is there; the stream does not stand for it before the experts run.
+// to the host as those of [Routes] do, and what it names is prefetched as soon as it is there; the stream does not stand for it before the experts run.
 //
 // How early the copies begin is up to when Route is called: just before Run (on demand), or a block earlier, where block i chooses for block i+1
 // (a pre-gated model), or, for a model that is not, as a guess by Predict. It is safe for use by several goroutines, each in a Do of its own.
@@ -43,7 +43,7 @@ type place struct {
 // ExpertsStats counts since the [Experts] were made.
 type ExpertsStats struct {
 	Routes  int           // choices of layers
-	Guesses int           // experts that were guessed
+	Guesses int           // experts that were guessed in time
 	Right   int           // of these, those that were then chosen
 	Wait    time.Duration // goroutines waited in Run for a choice to arrive
 }
@@ -109,7 +109,7 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 		x.Fail(op, fmt.Errorf("prefetcher: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	c.turn = e.turns[layer].routed
-	c.sent = e.routes.send(x, layer, ids, true, c)
+	c.sent = e.routes.send(x, op, layer, ids, true, c)
 	e.turns[layer].routed++
 	e.open[at] = c
 	e.stats.Routes++
@@ -118,13 +118,14 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 // Predict has the experts prefetched that a layer will probably choose, and returns at once. What is guessed wrongly costs its copy and changes no
 // result: the layer's next Route gives its slot up.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
-	e.check(x, "Experts.Predict", layer, ids)
+	const op = "Experts.Predict"
+	e.check(x, op, layer, ids)
 	c := &routing{place: place{x.DoStream(), layer}, guess: true}
 	x.AtEnd(func() { e.forget(c) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.turn = e.turns[layer].routed
-	e.routes.send(x, layer, ids, false, c)
+	e.routes.send(x, op, layer, ids, false, c)
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -134,8 +135,8 @@ func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch
 	}
 }
 
-// Run runs tokens [tokens, width] through the experts that the layer has chosen and returns the results in their order. It waits until the choice has arrived
-// on the host, not for the copies of the experts, for which x's stream stands. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
+// Run waits until the layer's choice has arrived on the host, not for the copies of the experts, for which x's stream stands; it runs tokens
+// [tokens, width] through the experts and returns the results in their order. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
 // fails with the errors of [Modules.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's, and without a Route.
 func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "Experts.Run"
@@ -187,7 +188,7 @@ type ExpertLayer[M nn.Module] struct {
 	layer   int
 }
 
-// Forward maps tokens [tokens, width] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens]. It waits for the ids to arrive on the host.
+// Forward waits for the ids to arrive on the host and maps tokens [tokens, width] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens].
 func (l ExpertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	l.experts.Route(x, l.layer, ids)
 	return l.experts.Run(x, l.layer, tokens)
@@ -260,8 +261,8 @@ func (e *Experts[M]) guess(c *routing, ids []int64) {
 	}
 	e.mu.Lock()
 	late := e.turns[c.layer].arrived > c.turn
-	e.stats.Guesses += len(names)
 	if !late {
+		e.stats.Guesses += len(names)
 		for _, name := range names {
 			if !slices.Contains(e.guessed[c.place], name) {
 				e.guessed[c.place] = append(e.guessed[c.place], name)
@@ -330,7 +331,7 @@ func (e *Experts[M]) Stats() ExpertsStats {
 // Close ends the goroutine, when what is on its way has arrived. A Run that is to follow finds what has arrived. The Modules stay open. Closing twice does nothing.
 func (e *Experts[M]) Close() error {
 	if !e.routes.close() {
-		return nil
+		return e.routes.aside.Close() // where a Do held it
 	}
 	return e.routes.free()
 }

@@ -48,6 +48,7 @@ func (m *Modules[M]) fill(slot *moduleSlot[M], of *module[M], ahead, aside bool)
 		f.enqueue(m.copies)
 		return m.settle(slot)
 	}
+	slot.bound[of.layout].whole.BumpVersion() // the copy counts as a write from now on: a backward that needs what it overwrites fails
 	f.enqueued = make(chan struct{})
 	err := m.copies.Later(func() {
 		f.enqueue(m.copies)
@@ -105,6 +106,14 @@ func (m *Modules[M]) settleBefore(f *filling[M]) {
 	}
 }
 
+// offerEmptied lets prefetches that wait for a slot, and Dos that do, have one whose copy failed. It is called last by whoever settles.
+func (m *Modules[M]) offerEmptied() {
+	if m.emptied {
+		m.emptied = false
+		m.slotFree()
+	}
+}
+
 func (m *Modules[M]) settleOne(f *filling[M]) error {
 	if f.enqueued != nil {
 		select {
@@ -118,7 +127,7 @@ func (m *Modules[M]) settleOne(f *filling[M]) error {
 	f.slot.filling = nil
 	if f.err != nil {
 		f.slot.holds, f.slot.fresh, f.slot.wanted, f.module.slot = nil, false, false, nil
-		m.signal()
+		m.emptied = true
 		return f.err
 	}
 	f.slot.ready = f.copied.to.share()

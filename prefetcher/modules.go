@@ -54,6 +54,7 @@ type Modules[M any] struct {
 	clock   int64
 	queue   []*module[M]                    // prefetches that wait for a slot
 	pending []*filling[M]                   // copies that are not known to be enqueued, in order
+	emptied bool                            // one of them failed, and nobody has been offered its slot
 	waiting map[*cgotorch.Stream]*module[M] // what a Do waits in Use for
 	line    []*cgotorch.Stream              // of these Dos, who came first
 	changed chan struct{}                   // closed, and made anew, when a slot or the queue has become shorter
@@ -274,7 +275,8 @@ func (m *Modules[M]) Check() error {
 }
 
 // Prefetch has the module copied to a slot, unless it is there or on its way, and returns at once: where every slot is in use, or holds what was
-// prefetched and not used yet, the copy begins when one is released. Only where InFlight prefetches are not done, and copies are among them, does it wait, for one of
+// prefetched and not used yet, the copy begins when one is released. The calls into CUDA are made on another goroutine, by [cgotorch.Stream.Later]; where they
+// fail the Use tries again, and says why. Only where InFlight prefetches are not done, and copies are among them, does it wait, for one of
 // these, or for the end of ctx, whose cause it returns. It may be called inside a Do or outside. It fails with [ErrNoSlot] where InFlight prefetches wait for a
 // slot, with [ErrUnknownModule], with [ErrClosed], and for a module that does not fit its slot or M.
 func (m *Modules[M]) Prefetch(ctx context.Context, name string) error {
@@ -306,6 +308,7 @@ func (m *Modules[M]) prefetchNow(name string) { _, _, _ = m.tryPrefetch(name, fa
 func (m *Modules[M]) tryPrefetch(name string, aside bool) (slotFree, copied <-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.offerEmptied()
 	s, err := m.lookup(name)
 	if err != nil {
 		return nil, nil, err
@@ -397,10 +400,11 @@ func (m *Modules[M]) signal() {
 	m.changed = make(chan struct{})
 }
 
-// Stats returns the counts since the Modules were made; of work that the device has not finished, Copy and Stall are not known yet.
+// Stats returns the counts since the Modules were made, and waits for nothing but the calls that Prefetch has left to others; of work that the device has not finished, Copy and Stall are not known yet.
 func (m *Modules[M]) Stats() ModulesStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.offerEmptied()
 	m.settleBefore(nil)
 	m.stats.harvest()
 	return m.stats.ModulesStats
@@ -409,22 +413,33 @@ func (m *Modules[M]) Stats() ModulesStats {
 // Flush waits until what was released as changed is in the store, or for the end of ctx, whose cause it returns. It fails with
 // [cgotorch.ErrDeviceLost].
 func (m *Modules[M]) Flush(ctx context.Context) error {
-	m.mu.Lock()
-	pending := map[string]*cgotorch.Event{}
 	for _, s := range m.order {
-		if s.written != nil {
-			pending[s.name] = s.written
-		}
-	}
-	m.mu.Unlock()
-	for name, e := range pending {
-		select {
-		case <-e.Done():
-		case <-ctx.Done():
-			return fmt.Errorf("prefetcher: Flush: module %s: %w", name, context.Cause(ctx))
-		}
-		if _, err := e.Query(); err != nil && !errors.Is(err, cgotorch.ErrClosed) { // closed by a later one
-			return fmt.Errorf("prefetcher: module %s is not in the store: %w", name, err)
+		for {
+			m.mu.Lock()
+			e := s.written
+			m.mu.Unlock()
+			if e == nil {
+				break
+			}
+			select {
+			case <-e.Done():
+			case <-ctx.Done():
+				return fmt.Errorf("prefetcher: Flush: module %s: %w", s.name, context.Cause(ctx))
+			}
+			_, err := e.Query()
+			if errors.Is(err, cgotorch.ErrClosed) { // by a later change, unless the Modules are closed
+				m.mu.Lock()
+				same := s.written == e
+				m.mu.Unlock()
+				if same {
+					break
+				}
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("prefetcher: module %s is not in the store: %w", s.name, err)
+			}
+			break
 		}
 	}
 	return nil

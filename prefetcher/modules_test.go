@@ -186,12 +186,27 @@ func TestModules_Prefetch_Fails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		do(t, s, func(x *cgotorch.Exec) { apply(t, x, m, 0); apply(t, x, m, 2) })
+		prefetch(t, m, 1, 0, 2) // the last one waits for the slot that the first one does not get
+		m.Stats()
+		m.mu.Lock()
+		if len(m.queue) > 0 || m.modules[moduleName(2)].slot == nil {
+			t.Error("a prefetch waits for a slot, and one is empty")
+		}
+		m.mu.Unlock()
+		m.Drop(moduleName(0), moduleName(2))
 		bad.whole = whole
 		do(t, s, func(x *cgotorch.Exec) { apply(t, x, m, 1) })
-		if st := m.Stats(); st.Prefetched != 1 || st.Ahead != 1 || st.Misses != 2 {
-			t.Errorf("%+v; want 1 prefetched and used, and 2 misses", st)
+		if st := m.Stats(); st.Prefetched != 3 || st.Ahead != 1 || st.Misses != 2 {
+			t.Errorf("%+v; want 3 prefetched, 1 of them used, and 2 misses", st)
 		}
 	})
+}
+
+func TestNewModules_NilModule(t *testing.T) {
+	build := func(*cgotorch.Exec, string) (*nn.Linear, error) { return nil, nil }
+	if _, err := NewModules(scalesStore(t, 1), cgotorch.CPU, build, ModulesOptions{}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "build has returned nil") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestModules_Drop(t *testing.T) {

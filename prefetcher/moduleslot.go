@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -48,6 +49,9 @@ func bind[M any](x *cgotorch.Exec, s *moduleSlot[M], l *layout, name string, bui
 	module, err := build(x, name)
 	if err != nil {
 		return nil, err
+	}
+	if v := reflect.ValueOf(module); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("build has returned nil, and no error: %w", ErrInvalidOptions)
 	}
 	for _, n := range nn.State(module) {
 		if bound[n.Tensor] {

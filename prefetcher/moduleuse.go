@@ -22,7 +22,8 @@ type Use[M any] struct {
 
 // Use makes x's stream wait, on the device, for the module's copy, which it begins if nobody has prefetched the module, and returns the module. Its
 // tensors may be read on x's stream until Release, or the end of the Do; they must not be written, and what shares their memory cannot be kept.
-// They require no gradient. The host waits only where all slots are in use by other Dos, until one is released.
+// They require no gradient. The host waits only where all slots are in use by other Dos, until one is released, and where a Prefetch of the module has just
+// been made, until its calls into CUDA have been.
 //
 // x's Do fails with [ErrNoSlot] where all slots are in use and none can become free, because this Do has them or because the others wait too;
 // and with the errors of [Modules.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]: see [Modules.At]. It cannot be
@@ -89,6 +90,7 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 		return err
 	}
 	defer m.leaveLine(u.do)
+	defer m.offerEmptied()
 	filled := false
 	for {
 		if s.slot != nil {

@@ -18,6 +18,8 @@ type OffloadOptions struct {
 
 // Offload is an optimizer whose state lies in host memory: a step brings it to the device part by part, the next one while one is stepped,
 // and takes it back. The parameters and their gradients stay on the device. It is used by one goroutine at a time.
+//
+// A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Nor does Step take a Scaler.
 type Offload struct {
 	opt     *optim.Optimizer
 	store   *Store

@@ -3,17 +3,19 @@ package prefetcher
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
 
 // network is a model with parameters of several sizes, one of them channels last.
-
 type network struct {
 	Conv *nn.Conv2d
 	A, B *nn.Linear
@@ -118,6 +120,36 @@ func TestOffload_Step(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A checkpoint would lack the state.
+func TestOffload_Checkpoint(t *testing.T) {
+	checkLeaks(t)
+	s := newStream(t, cgotorch.CPU)
+	var l *nn.Linear
+	do(t, s, func(x *cgotorch.Exec) { l = nn.NewLinear(x, 3, 2, nn.LinearOptions{}) })
+	defer nn.Close(l)
+	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: nn.Parameters(l)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Close()
+	f, err := NewOffload(opt, cgotorch.CPU, OffloadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	do(t, s, func(x *cgotorch.Exec) {
+		x.Backward(x.Sum(l.Forward(x, x.Ones(cgotorch.Float32, 1, 3))))
+		f.Step(x)
+		path := filepath.Join(t.TempDir(), "a.safetensors")
+		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l, Optimizer: opt}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "prefetcher.Offload") {
+			t.Errorf("got %v", err)
+		}
+		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestNewOffload_Refused(t *testing.T) {

@@ -58,7 +58,7 @@ func NewRoutes(device cgotorch.Device, o RoutesOptions) (*Routes, error) {
 // memory, of which some more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for another dtype, with
 // [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
 func (c *Routes) Send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
-	c.r.send(x, layer, ids, false, nil)
+	c.r.send(x, "Routes.Send", layer, ids, false, nil)
 }
 
 // C is the channel on which the choices come, in the order in which they were sent. It is closed by Close.
@@ -67,7 +67,7 @@ func (c *Routes) C() <-chan Route { return c.out }
 // Close drops what has not been received and waits for copies that are under way. Closing twice does nothing.
 func (c *Routes) Close() error {
 	if !c.r.close() {
-		return nil
+		return c.r.aside.Close() // where a Do held it
 	}
 	close(c.out)
 	return c.r.free()
@@ -170,13 +170,12 @@ func (r *routes) piece(n int) ([]int64, error) {
 const notYet = math.MinInt64
 
 // send enqueues the copy of a choice, on x's stream, or aside: then x's stream is to wait for it before it writes ids again.
-func (r *routes) send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor, aside bool, tag any) *sending {
-	const op = "Routes.Send"
+func (r *routes) send(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor, aside bool, tag any) *sending {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("prefetcher: a choice is sent inside a capture, and its way to the host is no part of the graph: send it behind the launch: %w", cgotorch.ErrNotCapturable))
 	}
 	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 || !contiguous(ids) {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: "the ids are " + ids.String() + ", want Int64, one for each token, contiguous"})
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: fmt.Sprintf("the ids are %v with strides %v, want Int64, one for each token, without gaps: make them contiguous", ids, ids.Strides())})
 	}
 	n := int(ids.Numel())
 	r.mu.Lock()
@@ -272,20 +271,27 @@ func (r *routes) keep(piece []int64) {
 
 // await waits, in the Do that runs it, until the choice is there.
 func (s *sending) await() {
+	s.of.mapped.RLock() // before awaited: who is told to leave the choice may go on to free its memory
+	defer s.of.mapped.RUnlock()
 	s.awaited.Store(true)
-	s.wait(nil)
+	s.watch(nil)
 }
 
-// wait waits until the choice is there, and reports whether it is: first by looking at the memory, where it shows at once. The event is asked for when
+// wait is watch by who does not hold mapped.
+func (s *sending) wait(until *atomic.Bool) bool {
+	s.of.mapped.RLock()
+	defer s.of.mapped.RUnlock()
+	return s.watch(until)
+}
+
+// watch waits until the choice is there, and reports whether it is: first by looking at the memory, where it shows at once. The event is asked for when
 // it has shown, and seldom before, since questions hold up whoever enqueues work meanwhile. With until, other goroutines are let run, which costs one
 // that is locked to its thread, as a Do's is, more than it waits; and the wait ends where until says so.
-func (s *sending) wait(until *atomic.Bool) bool {
+func (s *sending) watch(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
 	if s.look() {
 		return true
 	}
-	s.of.mapped.RLock()
-	defer s.of.mapped.RUnlock()
 	s.mu.Lock()
 	memory, event := s.memory, s.event
 	s.mu.Unlock()
@@ -313,7 +319,7 @@ func (s *sending) wait(until *atomic.Bool) bool {
 		}
 	}
 	for !s.look() {
-		_ = cgotorch.SynchronizeFor(event, memory)
+		<-event.Done()
 	}
 	return true
 }

@@ -80,6 +80,9 @@ func (c *Checkpoint) contents(x *cgotorch.Exec) ([]safetensors.Tensor, Info, err
 		if info.Optimizer.Params, err = paramNames("the optimizer", c.Optimizer.Params(), names); err != nil {
 			return nil, info, err
 		}
+		if err := whole(c.Optimizer, state); err != nil {
+			return nil, info, err
+		}
 		for _, r := range state.Tensors {
 			name := ofOptimizer + r.Name + "/" + info.Optimizer.Params[r.Param]
 			t, err := entry(x, name, r.Tensor)
@@ -131,6 +134,20 @@ func raw(v any) (json.RawMessage, error) {
 }
 
 // paramNames are the names in the model of the parameters of an optimizer, or of averages.
+// whole fails where the optimizer has stepped with tensors that are not its own.
+func whole(opt *optim.Optimizer, s optim.State) error {
+	own := map[int]bool{}
+	for _, r := range s.Tensors {
+		own[r.Param] = true
+	}
+	for _, r := range opt.Remembers() {
+		if s.Steps[r.Param] > 0 && !own[r.Param] {
+			return fmt.Errorf("the optimizer's state of parameter %d is not its own (Optimizer.StepPart, as of prefetcher.Offload), so that it cannot be saved: leave the optimizer out: %w", r.Param, cgotorch.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
 func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor]string) ([]string, error) {
 	list := make([]string, len(params))
 	for i, p := range params {

@@ -10,8 +10,6 @@ import (
 // [ExpertOrder], the order of the tokens by expert on the device; nil where there is one token, or one expert for all. fn is called once for each expert
 // that has tokens, in ascending order, with these tokens [n, d_model], in the order they had, and returns what the expert makes of them, in
 // the same shape. The result has the tokens' order. It does not wait for the device, unless fn does.
-//
-// With [Dense.Forward] as fn the results are those of resident experts, to the bit where [ResidentExperts.Forward] says so.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()

@@ -1,0 +1,69 @@
+package prefetcher
+
+import (
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+func TestModulesStats(t *testing.T) {
+	for _, test := range []struct {
+		s           ModulesStats
+		hit, hidden float64
+	}{
+		{ModulesStats{}, 0, 0},
+		{ModulesStats{Hits: 3, Ahead: 2, Misses: 1, Copy: 10 * time.Millisecond, Stall: 4 * time.Millisecond}, 0.5, 0.6},
+		{ModulesStats{Misses: 2, Copy: time.Millisecond, Stall: 3 * time.Millisecond}, 0, 0},
+	} {
+		if hit, hidden := test.s.HitRate(), test.s.Hidden(); hit != test.hit || hidden != test.hidden {
+			t.Errorf("%+v: %v of the uses hit, %v of the copying hidden; want %v and %v", test.s, hit, hidden, test.hit, test.hidden)
+		}
+	}
+}
+
+// A copy that a stream has to stand for is stall, and one that had time before is not.
+func TestModulesStats_Stall(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		const side = 4096
+		s, err := NewStore([]ModuleSpec{{Name: "0", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}},
+			{Name: "1", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		build := func(x *cgotorch.Exec, _ string) (*struct{ Weight *cgotorch.Tensor }, error) {
+			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, side, side))}, nil
+		}
+		m, err := NewModules(s, d, build, ModulesOptions{Slots: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		stream := newStream(t, d)
+		use := func(name string) ModulesStats {
+			t.Helper()
+			do(t, stream, func(x *cgotorch.Exec) { m.Use(x, name).Release(x) })
+			if err := d.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+			return m.Stats()
+		}
+		first := use("0")
+		if first.Copy <= 0 || first.Bytes != 4*side*side {
+			t.Errorf("%+v: want the time and the bytes of a copy", first)
+		}
+		if d.IsCUDA() && first.Stall < first.Copy/2 {
+			t.Errorf("%+v: the stream stood for the copy", first)
+		}
+		if err := m.Prefetch(t.Context(), "1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		if second := use("1"); second.Stall != first.Stall || second.Copy <= first.Copy {
+			t.Errorf("%+v, before %+v: the stream stood for a copy that was done", second, first)
+		}
+	})
+}
