@@ -30,7 +30,7 @@ type filling[M any] struct {
 // fill gives a slot to a module. ahead: the copy is no Use's. aside: another goroutine enqueues it, and an error is that of whoever settles the
 // slot. m.mu is held.
 func (m *Modules[M]) fill(slot *moduleSlot[M], of *module[M], ahead, aside bool) error {
-	m.settle(slot)
+	_ = m.settle(slot) // it gets another copy now
 	if before := slot.holds; before != nil {
 		before.slot = nil
 		if slot.fresh {
@@ -91,30 +91,21 @@ func (m *Modules[M]) settle(slot *moduleSlot[M]) error {
 	if slot.filling == nil {
 		return nil
 	}
-	f := slot.filling
-	m.settleBefore(f)
-	m.pending = m.pending[1:]
-	return m.settleOne(f)
+	m.settleBefore(slot.filling)
+	return m.settleFirst()
 }
 
 // settleBefore settles what was decided before f; with nil, everything.
 func (m *Modules[M]) settleBefore(f *filling[M]) {
 	for len(m.pending) > 0 && m.pending[0] != f {
-		next := m.pending[0]
-		m.pending = m.pending[1:]
-		_ = m.settleOne(next) // the next Use says it
+		_ = m.settleFirst() // the next Use says it
 	}
 }
 
-// offerEmptied lets prefetches that wait for a slot, and Dos that do, have one whose copy failed. It is called last by whoever settles.
-func (m *Modules[M]) offerEmptied() {
-	if m.emptied {
-		m.emptied = false
-		m.slotFree()
-	}
-}
-
-func (m *Modules[M]) settleOne(f *filling[M]) error {
+// settleFirst settles what was decided first of all that is pending, and returns its error.
+func (m *Modules[M]) settleFirst() error {
+	f := m.pending[0]
+	m.pending = m.pending[1:]
 	if f.enqueued != nil {
 		select {
 		case <-f.enqueued:
@@ -139,4 +130,12 @@ func (m *Modules[M]) settleOne(f *filling[M]) error {
 	}
 	m.stats.copies = append(m.stats.copies, f.copied)
 	return nil
+}
+
+// offerEmptied lets prefetches that wait for a slot, and Dos that do, have one whose copy failed. It is called last by whoever settles.
+func (m *Modules[M]) offerEmptied() {
+	if m.emptied {
+		m.emptied = false
+		m.slotFree()
+	}
 }

@@ -40,7 +40,7 @@ func modulesEdges() []edge {
 			text:   "\tslot.bound[of.layout].whole.BumpVersion() // the copy counts as a write from now on: a backward that needs what it overwrites fails\n",
 			folder: "prefetcher", test: "TestMisuse_LateBackward", device: onCPU},
 		{name: "module-settled", orders: "what a prefetch leaves in its slot is read behind the goroutine that enqueues it",
-			file: "prefetcher/modulefill.go", in: "Modules[M].settleOne",
+			file: "prefetcher/modulefill.go", in: "Modules[M].settleFirst",
 			text:   "\tif f.enqueued != nil {\n",
 			with:   "\tif false {\n",
 			folder: "prefetcher", test: "TestModules_Prefetch", device: onCPU},
