@@ -81,6 +81,19 @@ func (e *Event) Query() (bool, error) {
 	return done != 0, err
 }
 
+// Poll reports whether the event is done, as [Event.Query] does, and the stream checker learns nothing
+// from it. It is for statistics: a program that goes on because an event is done asks Query.
+func (e *Event) Poll() (bool, error) {
+	h, err := e.lock("Event.Poll")
+	if err != nil {
+		return false, err
+	}
+	defer e.mu.RUnlock()
+	var done C.int32_t
+	err = check("Event.Poll", C.ct_event_done(h, &done))
+	return done != 0, err
+}
+
 // Synchronize waits until the event is done, holding neither a core nor an OS thread; see [Event.Done].
 func (e *Event) Synchronize() error { return e.synchronize("Event.Synchronize") }
 

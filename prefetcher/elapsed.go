@@ -8,10 +8,8 @@ import (
 
 // elapsed is the time on the device from one timing event to another, and whether that one is done. It does not wait. Where the device is lost,
 // nothing more is known: it is done, after no time.
-//
-// It is no Query: a program that is told that an event is done may rely on it, and the stream checker would think that this one does.
 func elapsed(from, to *cgotorch.Event) (d time.Duration, done bool) {
-	done, err := cgotorch.QueryFor(to, []byte(nil))
+	done, err := to.Poll()
 	if err == nil && !done {
 		return 0, false
 	}

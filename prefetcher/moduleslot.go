@@ -142,7 +142,7 @@ func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Even
 	}
 	if len(s.released) >= manyStreams { // as a slot has that is not filled anew
 		for other, e := range s.released {
-			if done, err := cgotorch.QueryFor(e, []byte(nil)); err != nil || done {
+			if done, err := e.Poll(); err != nil || done {
 				e.Close()
 				delete(s.released, other)
 			}

@@ -68,7 +68,7 @@ func (m *Modules[M]) awaitCopy(x *cgotorch.Exec, slot *moduleSlot[M]) {
 	if slot.awaited[x.Stream()] {
 		return
 	}
-	if done, err := cgotorch.QueryFor(slot.ready.Event, []byte(nil)); err != nil || !done {
+	if done, err := slot.ready.Poll(); err != nil || !done {
 		m.stats.stalls = append(m.stats.stalls, span{from: &mark{Event: x.RecordTiming()}, to: slot.ready.share()})
 	}
 	x.Wait(slot.ready.Event)
