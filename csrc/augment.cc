@@ -250,14 +250,16 @@ extern "C" ct_status* ct_augment_images(ct_exec x, const ct_tensor* pixels, cons
     const at::Tensor& from = ct::deref(pixels, "pixels").tensor;
     const at::Tensor& by = ct::deref(steps, "steps").tensor;
     const at::Tensor& to = ct::deref(out, "out").tensor;
+    //edge:augment-tells-use TestCheckStreams_FreedWhileAnotherStreamAugments checked
     ct::use_here({pixels, flips, steps, out}, *x.stream);
     ct::check(from, flips == nullptr ? nullptr : &flips->tensor, by, to);
     if (from.numel() == 0) return;
     constexpr const char* op = "AugmentImages";
     for (const ct_tensor* tensor : {pixels, flips, steps}) {
+      //edge:augment-reads TestCheckStreams_FindsMistakes checked
       if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
     }
-    ct::checker::writes(op, to);
+    ct::checker::writes(op, to);  //edge:augment-writes TestCheckStreams_FindsMistakes checked
     const ct::Batch batch{static_cast<const uint8_t*>(from.const_data_ptr()),
                           flips == nullptr ? nullptr : static_cast<const uint8_t*>(flips->tensor.const_data_ptr()),
                           static_cast<const ct::Step*>(by.const_data_ptr()),

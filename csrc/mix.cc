@@ -222,14 +222,16 @@ ct_status* ct_mix_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* fl
     const at::Tensor& to = ct::deref(out, "out").tensor;
     const at::Tensor& values = ct::deref(table, "table").tensor;
     const ct_mix& how = ct::deref(mix, "mix");
+    //edge:mix-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     ct::use_here({pixels, flips, table, erased, out}, *x.stream);
     ct::check(from, flips == nullptr ? nullptr : &flips->tensor, values, erased == nullptr ? nullptr : &erased->tensor, how, to);
     if (from.numel() == 0) return;
     constexpr const char* op = "MixImages";
     for (const ct_tensor* tensor : {pixels, flips, table, erased}) {
+      //edge:mix-reads TestCheckStreams_FindsMistakes checked
       if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
     }
-    ct::checker::writes(op, to);
+    ct::checker::writes(op, to);  //edge:mix-writes TestCheckStreams_FindsMistakes checked
     const auto* flip = flips == nullptr ? nullptr : static_cast<const uint8_t*>(flips->tensor.const_data_ptr());
     const auto* boxes = erased == nullptr ? nullptr : static_cast<const int32_t*>(erased->tensor.const_data_ptr());
     const c10::Stream stream = x.stream->stream;
@@ -239,7 +241,7 @@ ct_status* ct_mix_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* fl
       case at::kDouble: ct::mix<double>("mix_double", from, flip, values, boxes, how, to, stream); break;
       default: ct::mix<float>("mix_float", from, flip, values, boxes, how, to, stream);
     }
-    to.unsafeGetTensorImpl()->bump_version();
+    to.unsafeGetTensorImpl()->bump_version();  //edge:mix-counts TestBatch_LateBackward
   });
 }
 
@@ -247,6 +249,7 @@ ct_status* ct_mix_labels(ct_exec x, const ct_tensor* labels, double lambda, cons
   return ct::executed(x, [&] {
     const at::Tensor& from = ct::deref(labels, "labels").tensor;
     const at::Tensor& to = ct::deref(out, "out").tensor;
+    //edge:mix-labels-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     ct::use_here({labels, out}, *x.stream);
     TORCH_CHECK(from.scalar_type() == at::kLong && from.dim() == 1 && from.is_contiguous(), "labels must be contiguous Long [N]; got ",
                 from.scalar_type(), " ", from.sizes());
@@ -255,8 +258,8 @@ ct_status* ct_mix_labels(ct_exec x, const ct_tensor* labels, double lambda, cons
                 "out must be contiguous Float [", from.size(0), ", classes] without a gradient; got ", to.scalar_type(), " ", to.sizes());
     TORCH_CHECK(lambda >= 0 && lambda <= 1, "lambda must be from 0 to 1; got ", lambda);
     if (to.numel() == 0) return;
-    ct::checker::reads("MixLabels", from);
-    ct::checker::writes("MixLabels", to);
+    ct::checker::reads("MixLabels", from);  //edge:mix-labels-reads TestCheckStreams_FindsMistakes checked
+    ct::checker::writes("MixLabels", to);  //edge:mix-labels-writes TestCheckStreams_FindsMistakes checked
     const auto* data = static_cast<const int64_t*>(from.const_data_ptr());
     auto* soft = static_cast<float*>(to.mutable_data_ptr());
     auto share = static_cast<float>(lambda), rest = static_cast<float>(1 - lambda);

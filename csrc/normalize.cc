@@ -106,15 +106,17 @@ extern "C" ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, co
     const at::Tensor& from = ct::deref(pixels, "pixels").tensor;
     const at::Tensor& to = ct::deref(out, "out").tensor;
     const at::Tensor& values = ct::deref(table, "table").tensor;
+    //edge:normalize-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     ct::use_here({pixels, flips, table, out}, *x.stream);
     ct::images::check(from, flips == nullptr ? nullptr : &flips->tensor, values, to);
     if (from.numel() == 0) return;
     constexpr const char* op = "NormalizeImages";
     for (const ct_tensor* tensor : {pixels, flips, table}) {
+      //edge:normalize-reads TestCheckStreams_FindsMistakes checked
       if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
     }
-    ct::checker::writes(op, to);
+    ct::checker::writes(op, to);  //edge:normalize-writes TestCheckStreams_FindsMistakes checked
     ct::normalize(from, flips == nullptr ? nullptr : &flips->tensor, values, to, x.stream->stream);
-    to.unsafeGetTensorImpl()->bump_version();
+    to.unsafeGetTensorImpl()->bump_version();  //edge:normalize-counts TestBatch_LateBackward
   });
 }
