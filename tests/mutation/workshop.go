@@ -106,10 +106,7 @@ func (w *workshop) testBinary(folder string) (string, error) {
 
 // buildGo makes the test binary without an edge of a Go file.
 func (w *workshop) buildGo(e edge, binary string, flags ...string) error {
-	source, err := e.mutated(w.root)
-	if err != nil {
-		return err
-	}
+	source := e.mutated()
 	// The underscore keeps it out of ./...
 	mutant, overlay := filepath.Join(w.dir, "_mutant.go"), filepath.Join(w.dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(w.root, e.file): mutant}})
@@ -171,11 +168,7 @@ func (w *workshop) copySources(e edge) error {
 			return err
 		}
 		if path == e.file {
-			mutant, err := e.mutated(w.root)
-			if err != nil {
-				return err
-			}
-			want = []byte(mutant)
+			want = []byte(e.mutated())
 		}
 		to := filepath.Join(w.dir, path)
 		if got, err := os.ReadFile(to); err == nil && bytes.Equal(got, want) {
