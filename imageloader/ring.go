@@ -91,21 +91,26 @@ func (l layout) buffer(memory []byte) *buffer {
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken++
-	cgotorch.CheckHostWrite(b.images)
-	cgotorch.CheckHostWrite(b.labels)
-	cgotorch.CheckHostWrite(b.flips)
+	r.taken++                         //edge:buffer-taken-counts TestLoader_Close_UnreleasedBatches
+	cgotorch.CheckHostWrite(b.images) //edge:fill-is-a-write-of-images TestRing_Take_UnderACopy checked
+	cgotorch.CheckHostWrite(b.labels) //edge:fill-is-a-write-of-labels TestRing_Take_UnderACopy checked
+	cgotorch.CheckHostWrite(b.flips)  //edge:fill-is-a-write-of-flips TestRing_Take_UnderACopy checked
 }
 
 // give takes a buffer back.
 func (r *ring) give(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken--
+	r.taken-- //edge:buffer-given-counts TestRing_Buffers
+	//edge:buffer-is-free-again TestRing_Buffers
 	r.free <- b // has room for all
-	if r.closed && r.taken == 0 {
-		r.slab.Close()
+	if r.taken > 0 { //edge:slab-outlives-batches TestLoader_Close_UnreleasedBatches
+		return
 	}
+	if !r.closed { //edge:slab-outlives-epochs TestRing_Buffers
+		return
+	}
+	r.slab.Close() //edge:last-release-frees-slab TestLoader_Close_UnreleasedBatches
 }
 
 // close frees the slab now or, with buffers taken, when the last comes back.
@@ -113,8 +118,8 @@ func (r *ring) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	if r.taken > 0 {
+	if r.taken > 0 { //edge:close-leaves-slab-to-batches TestLoader_Close_UnreleasedBatches
 		return nil
 	}
-	return r.slab.Close()
+	return r.slab.Close() //edge:close-frees-slab TestRing_Buffers
 }

@@ -197,7 +197,7 @@ func (r *routes) send(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tens
 	if aside {
 		made := x.Record()
 		x = x.On(r.aside)
-		x.Wait(made)
+		x.Wait(made) //edge:route-behind-choice TestExperts_Modes checked
 		made.Close()
 	}
 	cgotorch.CopyTo(x, ids, memory)
@@ -237,7 +237,7 @@ func (s *sending) look() bool {
 		return true
 	}
 	done, err := cgotorch.QueryFor(s.event, s.memory)
-	if err == nil && !done {
+	if err == nil && !done { //edge:route-memory-behind-copy TestRoutes gpu
 		return false
 	}
 	if s.route.Err = err; err == nil {

@@ -47,7 +47,7 @@ void check_file(int file, int64_t bytes) {
 void count(const ct_slab& slab) {
   ++ct::live().slabs;
   ct::live().slab_bytes += slab.bytes;
-  ct::checker::slab_born(slab.data, slab.bytes);
+  ct::checker::slab_born(slab.data, slab.bytes);  //edge:slab-born TestCheckStreams_FindsMistakes checked
 }
 
 }  // namespace
@@ -57,16 +57,16 @@ ct_slab::ct_slab(int64_t bytes) : bytes(bytes), read_only(false), data(map(-1, b
 ct_slab::ct_slab(int file, int64_t bytes) : bytes(bytes), read_only(true), data((check_file(file, bytes), map(file, bytes))) { count(*this); }
 
 ct_slab::~ct_slab() {
-  ct::checker::slab_dies(data);
+  ct::checker::slab_dies(data);  //edge:slab-dies TestCheckStreams_FindsMistakes checked
   const size_t size = rounded(bytes);
   if (pinned) {
     ct::after_captures([data = data, size] {
-      ct::cuda().unlock_pages(data);
+      ct::cuda().unlock_pages(data);  //edge:slab-unlocked TestHostSlab_PinAgain gpu
       munmap(data, size);
     });
     ct::live().pinned_bytes -= bytes;
   } else {
-    munmap(data, size);
+    munmap(data, size);  //edge:slab-unmapped TestHostSlab_CloseGivesTheMemoryBack
   }
   ct::live().slab_bytes -= bytes;
   --ct::live().slabs;
