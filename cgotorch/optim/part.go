@@ -6,18 +6,20 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// RememberedSpec describes a tensor that an optimizer needs for a parameter from the first step on. Its shape and strides are the parameter's.
+// RememberedSpec describes a tensor that an optimizer needs for a parameter from the first step on.
+// Its shape and strides are the parameter's.
 type RememberedSpec struct {
 	Param int    // index in Params
 	Name  string // as in [RememberedTensor]
 	DType cgotorch.DType
 }
 
-// Remembers lists what steps need for each parameter, in the order of Params, masters behind the rest.
+// Remembers lists the tensors that steps need for each parameter, in the order of Params. A master
+// comes last.
 func (o *Optimizer) Remembers() []RememberedSpec {
 	var all []RememberedSpec
-	for i, s := range o.slots {
-		dtype := s.param.DType()
+	for i, s := range o.parameters {
+		dtype := s.tensor.DType()
 		if s.wide {
 			dtype = cgotorch.Float32
 		}
@@ -31,24 +33,27 @@ func (o *Optimizer) Remembers() []RememberedSpec {
 	return all
 }
 
-// StepPart is [Optimizer.Step] for some of the parameters, by their indices in Params, with tensors that are lent for it in place of what the
-// optimizer would keep on the device: for whoever keeps that elsewhere. lent returns each one of [Optimizer.Remembers]; it holds what the last
-// StepPart has left there, anything before the first. It fails as Step does, and with [cgotorch.ErrNotCapturable] in a capture, and with
-// [cgotorch.ErrInvalidArgument] for a parameter of which Step has made tensors of the optimizer's own.
+// StepPart is [Optimizer.Step] for some of the parameters, with tensors that the caller lends for
+// the call. It is for callers that keep these tensors elsewhere than on the device. params are
+// indices in Params. lent returns the tensor for each entry of [Optimizer.Remembers]. It holds the
+// values that the last StepPart left, and any values before the first.
 //
-// Neither State nor Restore, and so no checkpoint, knows of lent tensors.
+// It fails as Step does, and with [cgotorch.ErrNotCapturable] in a capture. It fails with
+// [cgotorch.ErrInvalidArgument] for a parameter for which Step has made tensors.
+//
+// State and Restore do not know lent tensors, and so no checkpoint does.
 func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of RememberedSpec) *cgotorch.Tensor) {
 	if x.Capturing() {
 		o.fail(x, "a step with lent tensors: %w", cgotorch.ErrNotCapturable)
 	}
-	o.part = map[*slot]bool{}
+	o.part = map[*parameter]bool{}
 	defer func() { o.part = nil }()
 	names := o.rule.remembers()
 	for _, i := range params {
-		if i < 0 || i >= len(o.slots) {
-			o.fail(x, "there is no parameter %d of %d: %w", i, len(o.slots), cgotorch.ErrInvalidArgument)
+		if i < 0 || i >= len(o.parameters) {
+			o.fail(x, "there is no parameter %d of %d: %w", i, len(o.parameters), cgotorch.ErrInvalidArgument)
 		}
-		s := o.slots[i]
+		s := o.parameters[i]
 		if s.master != nil || len(s.state) > 0 && s.state[0] != nil {
 			o.fail(x, "parameter %d has tensors of the optimizer's own: call either Step or StepPart: %w", i, cgotorch.ErrInvalidArgument)
 		}
@@ -57,7 +62,7 @@ func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of Rememb
 			clear(s.state)
 			s.master = nil
 		}()
-		dtype := s.param.DType()
+		dtype := s.tensor.DType()
 		if s.wide {
 			dtype = cgotorch.Float32
 			s.master = o.lentTo(x, lent, RememberedSpec{i, masterName, dtype})
@@ -66,13 +71,13 @@ func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of Rememb
 			s.state[k] = o.lentTo(x, lent, RememberedSpec{i, name, dtype})
 		}
 	}
-	o.step(x, scaling{})
+	o.step(x, scalerInput{})
 }
 
 func (o *Optimizer) lentTo(x *cgotorch.Exec, lent func(of RememberedSpec) *cgotorch.Tensor, of RememberedSpec) *cgotorch.Tensor {
-	t, s := lent(of), o.slots[of.Param]
-	if t == nil || t.DType() != of.DType || t.Device() != s.param.Device() || !slices.Equal(t.Shape(), s.shape) || !s.laidOutLike(t.Strides()) {
-		o.fail(x, "%s of parameter %d: %v is lent, want %v like the parameter, %v: %w", of.Name, of.Param, t, of.DType, s.param, cgotorch.ErrInvalidArgument)
+	t, s := lent(of), o.parameters[of.Param]
+	if t == nil || t.DType() != of.DType || t.Device() != s.tensor.Device() || !slices.Equal(t.Shape(), s.shape) || !s.laidOutLike(t.Strides()) {
+		o.fail(x, "%s of parameter %d: %v is lent, want %v like the parameter, %v: %w", of.Name, of.Param, t, of.DType, s.tensor, cgotorch.ErrInvalidArgument)
 	}
 	return t
 }

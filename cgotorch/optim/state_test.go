@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// An optimizer that goes on from the state of another does the same steps to the bit.
+// An optimizer that continues from the state of another does the same steps to the bit.
 func TestRestore_GoesOn(t *testing.T) {
 	for _, impl := range []Implementation{Fused, Foreach} {
 		for name, new := range map[string]func(g Group) (*Optimizer, error){
@@ -33,7 +33,7 @@ func TestRestore_GoesOn(t *testing.T) {
 				grad := func(params []*cgotorch.Tensor, step int) {
 					for i, p := range params {
 						if i == 1 && step%3 == 0 || i == 2 && step < 5 {
-							p.SetGrad(nil) // parameters differ in their number of steps, and the last has none yet
+							p.SetGrad(nil) // parameters differ in their numbers of steps, and the last has none yet
 							continue
 						}
 						setGrad(x, p, float64(i)-0.1*float64(step))
@@ -157,7 +157,8 @@ func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 	return s
 }
 
-// A first step that fails when it has made its state leaves nothing that is saved, and nothing open after another and Close.
+// A first step that fails after it has made its state leaves nothing to save. After another step
+// and Close nothing is open.
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){
 		"sgd": func(g Group) (*Optimizer, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// MobileNetV2 is the network of inverted residuals of Sandler et al., 2018, as torchvision has it.
+// MobileNetV2 is the network of inverted residuals of Sandler et al., 2018, as in torchvision.
 type MobileNetV2 struct {
 	Features   *nn.Sequential
 	Classifier *nn.Sequential
@@ -55,7 +55,7 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 	})
 }
 
-// roundToEight is the nearest multiple of 8 that is not less than nine tenths of n.
+// roundToEight returns the nearest multiple of 8 that is not less than nine tenths of n.
 func roundToEight(n float64) int {
 	rounded := max(8, int(n+4)/8*8)
 	if float64(rounded) < 0.9*n {
@@ -79,7 +79,7 @@ func (m *MobileNetV2) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
 
-// InvertedResidual is a depthwise convolution between two 1x1 convolutions, the first of which widens.
+// InvertedResidual is a depthwise convolution between two 1x1 convolutions. The first widens.
 type InvertedResidual struct {
 	Conv     *nn.Sequential
 	Shortcut bool // the input is added to the result
