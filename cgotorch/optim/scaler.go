@@ -132,9 +132,10 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 // the device skips the step: parameters and remembered tensors then stay unchanged. The gradients
 // are undefined afterwards.
 //
-// It fails as [Optimizer.Step] does, and with [cgotorch.ErrInvalidArgument] for a second Step before
-// Update. It fails with [cgotorch.ErrUnsupported] for a step that the device cannot skip. Such are
-// steps by Foreach, by SGD with Dampening, and by SGD of 16 bits on the CPU without MasterWeights.
+// It fails as [Optimizer.Step] does, and with [cgotorch.ErrInvalidArgument] for a second Step
+// before Update. It fails with [cgotorch.ErrUnsupported] for a step that the device cannot skip.
+// Such are steps by Foreach, by SGD with Dampening, and by SGD of 16 bits on the CPU without
+// MasterWeights.
 func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Step"
 	x = s.use(x, op)

@@ -6,9 +6,9 @@ import (
 )
 
 // GoogLeNet is the network of Szegedy et al., 2014 ("Going deeper with convolutions"), as in
-// torchvision: with batch norms, and with 3x3 convolutions in place of 5x5. Each Inception block
-// gives its input to four branches, branch1 to branch4, and concatenates their channels. Images
-// have at least 15x15 pixels; 224x224 is usual.
+// torchvision. It has batch norms, and 3x3 convolutions in place of 5x5. Each Inception block gives
+// its input to four branches, branch1 to branch4, and concatenates their channels. Images have at
+// least 15x15 pixels; 224x224 is usual.
 type GoogLeNet struct {
 	Conv1    *BasicConv2d // [N, Channels, H, W] to [N, 64, H/2, W/2]
 	MaxPool1 *nn.MaxPool2d

@@ -13,7 +13,8 @@ type MobileNetV2 struct {
 	Classifier *nn.Sequential
 }
 
-// inverted lists the stages of MobileNetV2: expansion, channels, blocks, and stride of the first block.
+// inverted lists the stages of MobileNetV2: expansion, channels, blocks, and stride of
+// the first block.
 var inverted = [][4]int{{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}}
 
 // NewMobileNetV2 makes torchvision's mobilenet_v2: 3,504,872 parameters.
