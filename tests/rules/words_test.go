@@ -11,7 +11,15 @@ import (
 // or a folder with all folders below where it ends in "/...". Offenders elsewhere are only printed:
 //
 //	go test ./tests/rules -run Words -v
-var finished = []string{}
+var finished = []string{
+	"cgotorch/checkpoint",
+	"cgotorch/nn",
+	"cgotorch/optim",
+	"cgotorch/safetensors",
+	"cgotorch/text/...",
+	"cgotorch/vision",
+	"examples/...",
+}
 
 const (
 	maxColumns = 100 // of a line of comment, from its "//" to its end
