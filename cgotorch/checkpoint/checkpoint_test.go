@@ -193,7 +193,7 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 			return err
 		}
 		defer plain.close()
-		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is nothing that it keeps") {
+		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is not kept with these options") {
 			t.Errorf("masters into an optimizer without: %v", err)
 		}
 		// A file from before there were masters: they begin from the loaded parameters.
@@ -496,7 +496,7 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 			want string
 		}{
 			{path, adam, `adam: the state is one of "sgd"`},
-			{path, plain, "momentum_buffer of parameter 0 is nothing that it keeps"},
+			{path, plain, "momentum_buffer of parameter 0 is not kept with these options"},
 			{path, fewer, "its optimizer had parameters that this one has not: 0.weight"},
 			{path, buffer, "its optimizer did not have the parameter 1.running_mean"},
 			{path, foreign, "parameter 0 of the optimizer (float32[6]) is not in the model"},

@@ -38,7 +38,7 @@ type Info struct {
 	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if none was given
 }
 
-// OptimizerInfo is the part of an optimizer's state that is no tensors. See [optim.State].
+// OptimizerInfo holds the fields of an optimizer's state that are no tensors. See [optim.State].
 type OptimizerInfo struct {
 	Rule   string   `json:"rule"`
 	LR     float64  `json:"lr"`

@@ -147,7 +147,7 @@ func whole(opt *optim.Optimizer, s optim.State) error {
 	return nil
 }
 
-// paramNames returns the names in the model of params. of says whose parameters they are.
+// paramNames returns the names in the model of params. of names their owner in errors.
 func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor]string) ([]string, error) {
 	list := make([]string, len(params))
 	for i, p := range params {

@@ -63,8 +63,8 @@ func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from
 		refuse(x, "nn.TruncatedNormal", "deviation is %v, from %v, to %v: want a deviation above 0, and from below to", deviation, from, to)
 	}
 	x = x.NoGrad()
-	// probability is twice the probability of numbers below v, less 1. Values are drawn evenly between
-	// the probabilities of the bounds, and mapped back.
+	// probability(v) is 2p-1, where p is the probability of numbers below v. Values are drawn evenly
+	// between those of the bounds, and mapped back.
 	probability := func(v float64) float64 { return 2*((1+math.Erf((v-mean)/deviation/math.Sqrt2))/2) - 1 }
 	Uniform(x, t, probability(from), probability(to))
 	x.Call("aten::erfinv_", t)[0].(*cgotorch.Tensor).Close()
@@ -79,7 +79,7 @@ func Constant(x *cgotorch.Exec, t *cgotorch.Tensor, value float64) {
 }
 
 // initLayer draws the weight and the bias (nil for none) of a linear layer or a convolution as
-// torch.nn does: evenly, within 1/sqrt(fan in) up to rounding.
+// torch.nn does. The numbers are even within 1/sqrt(fan in), up to rounding.
 func initLayer(x *cgotorch.Exec, weight, bias *cgotorch.Tensor) {
 	slope := math.Sqrt(5)
 	KaimingUniform(x, weight, KaimingOptions{Gain: math.Sqrt(2 / (1 + slope*slope))})

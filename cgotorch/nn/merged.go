@@ -108,8 +108,8 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	}
 }
 
-// pointwise reports whether each pixel of the result depends on one pixel of the input alone, at
-// the same place, and on all its channels.
+// pointwise reports whether each pixel of the result depends only on the pixel of the input at its
+// place, and on all its channels.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
 	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1

@@ -12,8 +12,8 @@ type Sequential struct {
 	Modules []Child
 	// Recompute is the number of segments that keep only their input for backward. Backward computes
 	// the rest again, by [cgotorch.Exec.Recompute]. That saves memory and costs the time of one more
-	// forward. Segments have equally many modules. 0 keeps everything; a number above that of the
-	// modules makes a segment of each. A module that works in place must not begin a segment. The last
+	// forward. Segments have equally many modules. 0 keeps everything. More segments than modules means
+	// a segment for each module. A module that works in place must not begin a segment. The last
 	// segment is like the others, unlike in PyTorch's checkpoint_sequential.
 	Recompute int
 }

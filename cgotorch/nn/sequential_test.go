@@ -49,8 +49,8 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	return net
 }
 
-// train runs three steps. It returns the bits of the losses, and behind each step those of all
-// gradients and tensors of the state.
+// train runs three steps. It returns the bits of the losses, and after each step the bits of all
+// gradients and state tensors.
 func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
 	t.Helper()
 	if err := cgotorch.Seed(3); err != nil {

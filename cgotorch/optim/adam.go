@@ -30,8 +30,8 @@ func NewAdam(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	return newAdam("adam", false, options, groups)
 }
 
-// NewAdamW is [NewAdam] for torch.optim.AdamW's rule. Each step shrinks a parameter by weight decay
-// times learning rate, outside the means.
+// NewAdamW is [NewAdam] for torch.optim.AdamW's rule. Each step multiplies a parameter by 1 -
+// WeightDecay*LR, and leaves the gradient and its means without weight decay.
 func NewAdamW(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	if options.WeightDecay == 0 && !options.NoWeightDecay {
 		options.WeightDecay = 0.01

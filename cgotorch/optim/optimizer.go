@@ -16,8 +16,8 @@ const (
 	// CUDA: PyTorch's fused=True. It needs no memory beside the state. On the CPU, SGD of bfloat16 and
 	// float16 uses Foreach, since LibTorch's fused kernel is wrong there.
 	Fused Implementation = iota
-	// Foreach is a few operators on lists of tensors, as PyTorch's default: foreach=True on CUDA, and a
-	// loop of the same arithmetic on the CPU.
+	// Foreach is a few operators on lists of tensors. It is PyTorch's default: foreach=True on CUDA,
+	// and a loop of the same arithmetic on the CPU.
 	Foreach
 )
 
@@ -41,7 +41,7 @@ type Optimizer struct {
 	parameters []*parameter // of all groups, in order
 	closed     bool
 
-	part     map[*parameter]bool // the parameters that a StepPart changes; nil for all
+	only     map[*parameter]bool // the parameters that a StepPart changes; nil for all
 	skipped  bool                // the device may have skipped steps that the host has counted
 	restored int                 // number of Restores
 }
@@ -61,7 +61,7 @@ type rule interface {
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
-	// watch returns a function that describes changes since watch of the numbers that a step uses, or
+	// watch notes the numbers that a step uses. Its result describes a later change of these, or
 	// returns "".
 	watch() (changed func() string)
 }

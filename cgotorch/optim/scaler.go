@@ -236,7 +236,8 @@ func (s *Scaler) Close() error {
 	return errors.Join(errs...)
 }
 
-// use fails if the scaler is closed. A captured graph that uses the scaler fails once it is closed.
+// use fails if the scaler is closed. A captured graph that uses the scaler is out of date once it
+// is closed.
 func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	if s.closed {
 		x.Fail(op, fmt.Errorf("the scaler: %w", cgotorch.ErrClosed))
@@ -304,7 +305,7 @@ func (o *Optimizer) unskippable() string {
 		return "a step by Foreach cannot be skipped on the device: use Fused"
 	}
 	if r, ok := o.rule.(*sgd); ok && r.Dampening != 0 && r.Momentum != 0 {
-		return "with Dampening the first step is another than the next ones, and the host does not know whether it was skipped: leave it out"
+		return "with Dampening the first step differs from later ones, and the host does not know whether it was skipped: leave Dampening out"
 	}
 	for i := range o.groups {
 		for k := range o.groups[i].buckets {

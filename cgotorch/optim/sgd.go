@@ -54,9 +54,9 @@ func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 
 func (r *sgd) counts() bool { return false }
 
-// together separates first steps where Dampening makes them differ from later ones. Without
-// Dampening a first step is a step from a momentum of 0. The device may skip a first step without
-// the host's knowledge, which only the latter allows.
+// together is 0 for a first step and 1 for others where Dampening makes first steps differ. Without
+// Dampening a fused first step is a step from a momentum of 0, so all steps go together. The host
+// then need not know whether the device has skipped a first step.
 func (r *sgd) together(step int64, fused bool) int64 {
 	if r.Momentum == 0 || fused && r.Dampening == 0 {
 		return 0
@@ -85,7 +85,7 @@ func (r *sgd) fused(x *cgotorch.Exec, b *batch) {
 		buffers = b.state(0)
 	}
 	if o.FirstStep && x.Capturing() {
-		x.Fail("optim.Step", fmt.Errorf("sgd: with Dampening the first step is another than the next ones: do one before: %w", cgotorch.ErrNotCapturable))
+		x.Fail("optim.Step", fmt.Errorf("sgd: with Dampening the first step differs from later ones: do one before the capture: %w", cgotorch.ErrNotCapturable))
 	}
 	if b.rate != nil {
 		x.FusedSGDTensorLRInPlace(b.params, b.grads, buffers, b.rate, o)

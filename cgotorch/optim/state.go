@@ -30,9 +30,9 @@ type RememberedTensor struct {
 
 const masterName = "master"
 
-// State returns the state to save. It waits for the device only to read a count: if steps of Adam
-// or AdamW may have been skipped for a [Scaler]. The optimizer owns the tensors, and the next Step
-// changes them.
+// State returns the state to save. After a [Scaler]'s steps with Adam or AdamW it waits for the
+// device, to read how many were not skipped. Otherwise it does not wait. The optimizer owns the
+// tensors, and the next Step changes them.
 func (o *Optimizer) State(x *cgotorch.Exec) State {
 	o.readCounts(x)
 	s := State{Rule: o.rule.name(), LR: o.lr, Scale: o.scale, Steps: make([]int64, len(o.parameters))}
@@ -152,7 +152,7 @@ func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 			k = len(names)
 		}
 		if k < 0 {
-			return nil, fmt.Errorf("%s of parameter %d is nothing that it keeps with these options: give those it was saved with", t.Name, t.Param)
+			return nil, fmt.Errorf("%s of parameter %d is not kept with these options: give the options that it was saved with", t.Name, t.Param)
 		}
 		switch want := o.parameters[t.Param].tensor; {
 		case t.Tensor == nil || t.Tensor.Closed():

@@ -124,7 +124,7 @@ func TestRestore_Refuses(t *testing.T) {
 			{func(s *State) { s.Tensors = s.Tensors[1:] }, "parameter 0 has done 1 steps, and its exp_avg is nil"},
 			{func(s *State) { s.Tensors[0].Param = 2 }, "exp_avg is of parameter 2, and there are 2"},
 			{func(s *State) { s.Tensors[0].Param = -1 }, "exp_avg is of parameter -1"},
-			{func(s *State) { s.Tensors[0].Name = "momentum_buffer" }, "momentum_buffer of parameter 0 is nothing that it keeps"},
+			{func(s *State) { s.Tensors[0].Name = "momentum_buffer" }, "momentum_buffer of parameter 0 is not kept with these options"},
 			{func(s *State) { s.Tensors[0].Name = "exp_avg_sq" }, "exp_avg_sq of parameter 0 is there twice"},
 			{func(s *State) { s.Tensors[0].Tensor = params[1] }, "exp_avg of parameter 0 is float32[1], the parameter is float32[2]"},
 			{func(s *State) { s.Tensors[3].Tensor = nil }, "exp_avg_sq of parameter 1: closed"},

@@ -28,11 +28,12 @@ type scalerInput struct {
 	foundInf  *cgotorch.Tensor // the device skips the step where it is 1; nil for never
 }
 
-// Step changes every parameter that has a gradient. The others, and their counts of steps, stay. It
-// is not recorded for backward and runs without autocast, whatever x says. It does not wait.
+// Step changes every parameter that has a gradient. The other parameters, and their counts of
+// steps, stay. It is not recorded for backward and runs without autocast, whatever x says. It does
+// not wait.
 //
-// A Step by [Fused] can be captured. Each launch then uses the learning rate of its own time, one
-// for all Steps of the captured function. It changes the parameters that had a gradient at the
+// A Step by [Fused] can be captured. Each launch then uses the learning rate set at that time, the
+// same for all Steps of the captured function. It changes the parameters that had a gradient at the
 // capture. After a change of weight decay, momentum or betas the function must be captured again,
 // as [cgotorch.Captured] does by itself.
 //
@@ -103,8 +104,8 @@ func (o *Optimizer) writeRate(x *cgotorch.Exec, i int) {
 	}
 }
 
-// watch returns a function that describes changes on the host, since watch, that a step depends on,
-// or returns "".
+// watch notes the values of the host that a step depends on. Its result describes a later change of
+// these, or returns "".
 func (o *Optimizer) watch() func() string {
 	changed, restored := o.rule.watch(), o.restored
 	decays := make([]float64, len(o.groups))
@@ -166,7 +167,7 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 				continue
 			}
 			grad := s.tensor.Grad()
-			if grad == nil || o.part != nil && !o.part[s] {
+			if grad == nil || o.only != nil && !o.only[s] {
 				continue
 			}
 			b.done = done

@@ -49,8 +49,8 @@ type stepCache struct {
 	crossKeys, crossValues *cgotorch.Tensor
 }
 
-// NewCache makes a cache on x's device. It has keys and values for each block, each sequence, and
-// each token of Capacity and of Source: heads*d_kv elements of the model's dtype. Call
+// NewCache makes a cache on x's device, for Batch sequences. Each block has a key and a value for
+// each token of Capacity and of Source, of heads*d_kv elements of the model's dtype. Call
 // [Decoder.Start] before the first step. The caller must Close the cache. NewCache fails with
 // [cgotorch.ErrInvalidArgument] for options below 0.
 func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {

@@ -5,9 +5,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Dense is ReLU(in @ WI.T) @ WO.T: a dense feed-forward layer, or one expert. It is the one
-// definition of an expert's arithmetic. Programs that keep experts in memory of their own make a
-// Dense of that memory.
+// Dense is ReLU(in @ WI.T) @ WO.T: a dense feed-forward layer, or one expert. It alone defines an
+// expert's arithmetic. Programs that keep experts in memory of their own make a Dense of that
+// memory.
 type Dense struct {
 	WI *nn.Linear // [d_ff, d_model]
 	WO *nn.Linear // [d_model, d_ff]

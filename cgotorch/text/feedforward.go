@@ -70,8 +70,7 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 }
 
 // Route norms hidden [..., d_model] and chooses an expert for each token of a sparse layer, as
-// [Router.Choose] does. The caller must Close the result. Route fails with
-// [cgotorch.ErrInvalidArgument] for a dense layer.
+// [Router.Choose] does. It fails with [cgotorch.ErrInvalidArgument] for a dense layer.
 //
 // No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
 // size 1, so no count exceeds 1. Its expert_capacity therefore drops no token, and neither does

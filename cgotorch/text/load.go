@@ -16,7 +16,7 @@ import (
 // LoadOptions choose the config of [LoadSwitch], and the options of the model.
 type LoadOptions struct {
 	SwitchOptions
-	Config *SwitchConfig // nil means that of config.json, in the given folder or beside the first file
+	Config *SwitchConfig // nil means config.json, in the given folder or beside the first file
 }
 
 // LoadSwitch makes a model from safetensors files, and waits for the device. paths are one or more

@@ -72,9 +72,9 @@ type PiecesOptions struct {
 }
 
 // Pieces is a decoder's step, cut at its sparse layers, for experts that run elsewhere. Piece i
-// begins with the results of sparse layer i-1's experts and ends with the choice of sparse layer
-// i's. The last piece ends with the logits. Each piece can be captured. Its results for the next
-// piece are then memory of its graph.
+// begins with the results of sparse layer i-1's experts, and ends when sparse layer i has chosen
+// its experts. The last piece ends with the logits. Each piece can be captured. Its results for the
+// next piece are then memory of its graph.
 type Pieces struct {
 	m      *Switch
 	c      *Cache
@@ -191,7 +191,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// tell announces the choice of piece i to the experts.
+// tell announces to experts those that piece i has chosen, or guessed.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.o.Gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)

@@ -9,8 +9,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
-// The benchmark runs one decoder step with resident experts: on CUDA of google/switch-base-128 in
-// bfloat16, on the CPU of a like model with 4 blocks and 8 experts. Captured, it is one launch.
+// The benchmark runs one decoder step with resident experts. On CUDA the model is
+// google/switch-base-128 in bfloat16, on the CPU a like model with 4 blocks and 8 experts.
+// Captured, it is one launch.
 func BenchmarkSwitch_Step(b *testing.B) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
 		config, o := text.SwitchBase128(), text.SwitchOptions{DType: cgotorch.BFloat16}

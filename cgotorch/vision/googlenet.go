@@ -76,8 +76,8 @@ func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	})
 }
 
-// inception is a block of GoogLeNet. widths are the channels of its six convolutions: the first
-// branch's one, the second and third branches' two each, and the one behind the pool.
+// inception is a block of GoogLeNet. widths are the channels of its convolutions: one in the first
+// branch, two in the second, two in the third, and one behind the pool.
 func (b *builder) inception(in int, widths ...int) *nn.Parallel {
 	conv := func(in, out, kernel int) nn.Module {
 		return b.basicConv(in, out, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})

@@ -18,8 +18,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// log writes the results of a run: a bar on standard error, a line an epoch on standard output,
-// JSON lines in log.jsonl, and the picture of the curves.
+// log writes the results of a run. Standard error gets a bar, standard output a line an epoch,
+// log.jsonl JSON lines, and curves.png the picture of the curves.
 type log struct {
 	file    *os.File
 	out     string

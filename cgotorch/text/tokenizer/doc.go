@@ -6,6 +6,7 @@
 //	ids := t.Encode("Where do the experts live?") // with </s> at the end
 //	text := t.Decode(ids)                         // without it
 //
-// It reads unigram models, which are SentencePiece's, with or without byte fallback. Its ids are
-// those of transformers, also in its rules for Unicode. Files of other kinds are refused by name.
+// It reads unigram models, which are SentencePiece's, with or without byte fallback. Its ids
+// equal those of transformers, rules for Unicode included. Files of other kinds are refused by
+// name.
 package tokenizer

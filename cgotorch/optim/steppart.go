@@ -46,8 +46,8 @@ func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of Rememb
 	if x.Capturing() {
 		o.fail(x, "a step with lent tensors: %w", cgotorch.ErrNotCapturable)
 	}
-	o.part = map[*parameter]bool{}
-	defer func() { o.part = nil }()
+	o.only = map[*parameter]bool{}
+	defer func() { o.only = nil }()
 	names := o.rule.remembers()
 	for _, i := range params {
 		if i < 0 || i >= len(o.parameters) {
@@ -57,7 +57,7 @@ func (o *Optimizer) StepPart(x *cgotorch.Exec, params []int, lent func(of Rememb
 		if s.master != nil || len(s.state) > 0 && s.state[0] != nil {
 			o.fail(x, "parameter %d has tensors of the optimizer's own: call either Step or StepPart: %w", i, cgotorch.ErrInvalidArgument)
 		}
-		o.part[s] = true
+		o.only[s] = true
 		defer func() {
 			clear(s.state)
 			s.master = nil
