@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"slices"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
@@ -37,31 +34,6 @@ func (w *capturedWork) run() error {
 // side is microseconds of a run, of so many back to back.
 func (w *capturedWork) side(runs int) side {
 	return func() (float64, error) { return microseconds(w.c, runs, w.run) }
-}
-
-// traced returns the kernels of one run, in order of start.
-func (w *capturedWork) traced() ([]cgotorch.TraceRecord, error) {
-	trace, err := cgotorch.StartTrace()
-	if err != nil {
-		return nil, err
-	}
-	failed := w.run()
-	r, err := trace.Stop()
-	if err := errors.Join(failed, err); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(r.Work, func(w cgotorch.TraceRecord) bool { return w.Kind != cgotorch.TraceKernel }), nil
-}
-
-// blocks is how many the kernels have, in the mean over their time.
-func blocks(kernels []cgotorch.TraceRecord) float64 {
-	var sum, all float64
-	for _, k := range kernels {
-		t := (k.End - k.Start).Seconds()
-		sum += t * float64(k.Blocks)
-		all += t
-	}
-	return sum / max(all, 1e-12)
 }
 
 // inference is m's Forward without gradients.

@@ -96,7 +96,7 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 		}
 		ours = append(ours, g)
 	}
-	if err := peers.prepare(c, "prepare_train", "model", model, "batch", batch, "dtype", "autocast"); err != nil {
+	if err := peers.prepare(c, "prepare_train", "model", model, "batch", batch); err != nil {
 		return err
 	}
 	steps := c.or(1, max(10, 2000/batch))

@@ -61,8 +61,6 @@ func (s *server) answer(r request) (map[string]any, error) {
 	case "epochs":
 		rate, err := s.epochs(r.Count)
 		return map[string]any{"images_per_second": rate}, err
-	case "memory":
-		return s.memory(r.Count)
 	}
 	return nil, fmt.Errorf("%q is no request", r.Do)
 }
@@ -113,21 +111,6 @@ func (s *server) epochs(count int) (float64, error) {
 	}
 	rate := float64(images) / time.Since(began).Seconds()
 	return rate, quiet()
-}
-
-// memory reads so many epochs and returns the process's resident set after the first and the last, and its peak, in MiB.
-func (s *server) memory(count int) (map[string]any, error) {
-	var first, last map[string]int64
-	for i := range count {
-		if _, err := s.epoch(); err != nil {
-			return nil, err
-		}
-		if last = processStatus(); i == 0 {
-			first = last
-		}
-	}
-	mib := func(kib int64) float64 { return float64(kib) / 1024 }
-	return map[string]any{"first": mib(first["VmRSS"]), "resident": mib(last["VmRSS"]), "peak": mib(last["VmHWM"])}, nil
 }
 
 func (s *server) close() {

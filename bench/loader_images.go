@@ -81,39 +81,6 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 	})
 }
 
-// benchLoaderCIFAR compares small images, where what is done once an image and once a batch weighs most.
-func benchLoaderCIFAR(c *config, emit func(row)) error {
-	full := cifar
-	full.archive = "cifar10-train.tgz" // 50,000 images
-	if _, err := c.find(full.archive); err != nil {
-		full = cifar
-	}
-	return c.withPhotographs(full, func(all photographs, folder string) error {
-		archive := filepath.Join(folder, "images.tgz")
-		images := c.or(16, len(all))
-		if err := all.writeTgz(archive, images); err != nil {
-			return err
-		}
-		s := comparison{c: c, recipe: full}
-		defer s.close()
-		if err := errors.Join(s.ours(archive), s.theirs(archive, "pillow")); err != nil {
-			return err
-		}
-		workers, err := s.processes[1].bestWorkers(c, false)
-		if err != nil {
-			return err
-		}
-		values, err := interleave(c.roundsOr(3), s.sides()...)
-		if err != nil {
-			return err
-		}
-		emit(s.row("loader/cifar", values[0], "DataLoader, Pillow", values[1],
-			fmt.Sprintf("uint8 batches of 128x32x32x3, random crop of 4 pixels' padding; %d images, ours from a .tgz that the shuffle buffer holds, the peer's in a folder, in the page cache; epochs from the second on, each with its boundary; %d cores, ours as many decode threads, peer %d workers, the best of those tried",
-				images, runtime.NumCPU(), workers)))
-		return nil
-	})
-}
-
 // images is the length of an epoch of photographs: some seconds on as many cores.
 func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 

@@ -81,10 +81,10 @@ func (b *loaderTraining) open() error {
 	r := b.recipe
 	const steps = 1_000_000 // of the schedule: more than are taken
 	var err error
-	if b.peer, err = b.c.startPeer("train.py", b.switches); err != nil {
+	if b.peer, err = b.c.startPeer("loader.py", b.switches); err != nil {
 		return err
 	}
-	err = b.peer.do(nil, "prepare", "archive", b.archive, "part", r.train, "recipe", r.name, "batch", r.batch, "device", b.c.device.String(), "steps", steps)
+	err = b.peer.do(nil, "prepare_training", "archive", b.archive, "part", r.train, "recipe", r.name, "batch", r.batch, "device", b.c.device.String(), "steps", steps)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 // pytorch does the same with a DataLoader.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
-	err := b.peer.do(&r, "epochs", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
+	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
 	r.Alone = r.First
 	b.theirs = append(b.theirs, r)
 	fmt.Fprintf(os.Stderr, "bench: peer %+v\n", r)

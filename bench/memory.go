@@ -32,7 +32,7 @@ func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
 	// Deterministic algorithms are off, cuDNN's choice is not timed: both sides take the same algorithms, with the same workspaces.
 	s := switches{}
 	batch := c.or(2, 32)
-	p, err := c.startPeer("memory.py", s)
+	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
 	if err != nil {
 		return err
 	}
-	err = p.do(nil, "prepare", "library", library, "device", c.device.String(), "batch", batch, "autocast", autocast != 0)
+	err = p.do(nil, "prepare_counted", "library", library, "device", c.device.String(), "batch", batch, "autocast", autocast != 0)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
 	}{{"/train", true}, {"/nograd", false}} {
 		values, err := interleave(c.or(1, 2),
 			func() (float64, error) { return ours.peak(c, mode.training) },
-			p.value("peak", "step", "training", mode.training))
+			p.value("peak", "counted", "training", mode.training))
 		if err != nil {
 			return err
 		}

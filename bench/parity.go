@@ -28,7 +28,7 @@ func benchLosses(c *config, emit func(row)) error {
 	steps := c.or(4, 100)
 	s := switches{deterministic: true}
 	os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // without it cuBLAS refuses to be deterministic, here and in the peer
-	p, err := c.startPeer("parity.py", s)
+	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func difference(a, b []float64) (worst float64, text string) {
 // benchTop1 trains the whole recipe for three seeds on both sides, from the same weights and in the same order.
 func benchTop1(c *config, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
-	p, err := c.startPeer("parity.py", s)
+	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (r *parityRun) close() {
 	os.RemoveAll(r.folder)
 }
 
-// dump writes the first batches of a loader's next epochs as parity.py reads them, and returns their sizes.
+// dump writes the first batches of a loader's next epochs as step.py reads them, and returns their sizes.
 func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []int, err error) {
 	file, err := os.Create(path)
 	if err != nil {

@@ -23,7 +23,7 @@ func benchTrainCIFAR(c *config, emit func(row)) error {
 // and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
 func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
-	p, err := c.startPeer("train.py", s)
+	p, err := c.startPeer("loader.py", s)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row))
 		return err
 	}
 	defer l.close()
-	err = p.do(nil, "prepare", "archive", archive, "part", r.train, "recipe", r.name, "batch", c.or(8, r.batch), "device", c.device.String(), "steps", steps)
+	err = p.do(nil, "prepare_training", "archive", archive, "part", r.train, "recipe", r.name, "batch", c.or(8, r.batch), "device", c.device.String(), "steps", steps)
 	if err != nil {
 		return err
 	}
