@@ -198,9 +198,7 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 		}, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
 	}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
-		images := x.Randn(cgotorch.Float32, int64(batch), 3, 224, 224)
-		g.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
-		g.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, 1000, int64(batch)))
+		g.images, g.labels = randomBatch(x, batch, 224, 1000)
 		return nil
 	})
 	if err == nil {
@@ -289,7 +287,7 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	defer m.close()
 	calls := c.or(1, 300)
 	stream := cgotorch.DefaultStream(c.device)
-	fused, err := m.fuse(nn.FuseOptions{})
+	fused, err := m.fuse()
 	if err != nil {
 		return err
 	}
@@ -331,11 +329,9 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 		if k < 0 {
 			return
 		}
-		r := against(fmt.Sprintf("graph/inference/%s/%d/%s", model, batch, name), values[i].median(), "us", "PyTorch "+peer, values[k].median(), lower,
+		emit(inTurns(fmt.Sprintf("graph/inference/%s/%d/%s", model, batch, name), values[i], "us", "PyTorch "+peer, values[k], lower,
 			fmt.Sprintf("%s; blocks of %d calls back to back, in turns; bfloat16 weights and images, evaluation, channels last, input on the device; ours %v; peer %v; %s; %v; %s",
-				our, calls, values[i], values[k], c.settings(), s, peers.versions()))
-		r.Ratio = ratioOf(ratios(values[k], values[i]).median(), 1)
-		emit(r)
+				our, calls, values[i], values[k], c.settings(), s, peers.versions())))
 	}
 	report("captured", "ours", "graph")
 	report("captured-and-copy", "ours, copying", "graph, copying")
@@ -386,9 +382,9 @@ func (p graphPeers) served(c *config, model string, batch int) (*served, error) 
 }
 
 // fuse returns the model fused, which the caller closes.
-func (m *served) fuse(o nn.FuseOptions) (fused nn.Module, err error) {
+func (m *served) fuse() (fused nn.Module, err error) {
 	err = cgotorch.DefaultStream(m.input.Device()).Do(func(x *cgotorch.Exec) error {
-		fused = nn.Fuse(x, m.model, o)
+		fused = nn.Fuse(x, m.model, nn.FuseOptions{})
 		return nil
 	})
 	return fused, err
@@ -471,11 +467,9 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	if err != nil {
 		return err
 	}
-	r := against("graph/serving/"+model+"/1", values[0].median(), "calls/s", "ours, one goroutine", values[1].median(), higher,
+	emit(inTurns("graph/serving/"+model+"/1", values[0], "calls/s", "ours, one goroutine", values[1], higher,
 		fmt.Sprintf("%d goroutines over %d streams, batch 1, bfloat16, input from the host and answer read back and compared; ours %v; peer %v; %s; %v; %v",
-			goroutines, streams, values[0], values[1], c.settings(), s, strings.TrimSpace(infer.Stats().Why)))
-	r.Ratio = ratioOf(ratios(values[0], values[1]).median(), 1)
-	emit(r)
+			goroutines, streams, values[0], values[1], c.settings(), s, strings.TrimSpace(infer.Stats().Why))))
 	return nil
 }
 

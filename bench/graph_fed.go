@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -126,7 +125,7 @@ func (f *fed) open(r recipe, all photographs, archive string) error {
 func (f *fed) captured(inPlace bool) *cgotorch.Captured {
 	return cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{f.step(x, in[0], in[1])}
-	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: func(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }})
+	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell})
 }
 
 // resident runs as many steps as an epoch has on the resident batch, and returns images per second.

@@ -92,9 +92,7 @@ func (b *loaderTraining) open() error {
 		return err
 	}
 	return b.stream.Do(func(x *cgotorch.Exec) error {
-		images := x.Randn(cgotorch.Float32, int64(r.batch), 3, int64(r.size), int64(r.size))
-		b.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
-		b.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, r.classes, int64(r.batch)))
+		b.images, b.labels = randomBatch(x, r.batch, r.size, r.classes)
 		return nil
 	})
 }

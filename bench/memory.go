@@ -89,9 +89,7 @@ func newMemoryStep(c *config, batch int, autocast cgotorch.DType) (*memoryStep, 
 	l.autocast = autocast
 	m := &memoryStep{learner: l}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
-		images := x.Randn(cgotorch.Float32, int64(batch), 3, 224, 224)
-		m.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
-		m.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, 1000, int64(batch)))
+		m.images, m.labels = randomBatch(x, batch, 224, 1000)
 		return nil
 	})
 	if err != nil {

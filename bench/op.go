@@ -123,10 +123,8 @@ func benchOp(c *config, emit func(row)) error {
 			{"", native, "at::add in C++"},
 			{"/handwritten", ours.wrapped, "hand-written cgo wrapper"},
 		} {
-			r := against("op/add/"+kind(c.device)+ours.name+peer.name, ours.values.median(), "ns", peer.what, peer.values.median(), lower,
-				fmt.Sprintf("float32 [%d], no grad, %s; %s; ours %v; peer %v", opElements, ours.how, c.settings(), ours.values, peer.values))
-			r.Ratio = ratioOf(ratios(peer.values, ours.values).median(), 1)
-			emit(r)
+			emit(inTurns("op/add/"+kind(c.device)+ours.name+peer.name, ours.values, "ns", peer.what, peer.values, lower,
+				fmt.Sprintf("float32 [%d], no grad, %s; %s; ours %v; peer %v", opElements, ours.how, c.settings(), ours.values, peer.values)))
 		}
 	}
 	return nil

@@ -33,10 +33,8 @@ func benchOverlapStep(c *config, emit func(row)) error {
 		return err
 	}
 	note := fmt.Sprintf("batch %d, captured, autocast to bfloat16, channels last, fused SGD; %v; %s; %v", batch, overlap.Stats(), c.settings(), s)
-	r := against(fmt.Sprintf("overlap/step/resnet50/batch=%d", batch), values[1].median(), "ms", "on one stream", values[0].median(), lower,
-		fmt.Sprintf("two streams %v, one %v; %s", values[1], values[0], note))
-	r.Ratio = ratioOf(ratios(values[0], values[1]).median(), 1)
-	emit(r)
+	emit(inTurns(fmt.Sprintf("overlap/step/resnet50/batch=%d", batch), values[1], "ms", "on one stream", values[0], lower,
+		fmt.Sprintf("two streams %v, one %v; %s", values[1], values[0], note)))
 	emit(against(fmt.Sprintf("overlap/step/resnet50/batch=%d/memory", batch), steps[1].peak/(1<<20), "MiB", "on one stream", steps[0].peak/(1<<20), lower,
 		fmt.Sprintf("peak of allocated bytes; reserved %.0f MiB, on one stream %.0f; %s", steps[1].reserved/(1<<20), steps[0].reserved/(1<<20), note)))
 	return nil

@@ -50,7 +50,7 @@ func benchLosses(c *config, emit func(row)) error {
 	if len(reply.Losses) != steps || len(ours) != steps {
 		return fmt.Errorf("%d losses, the peer has %d, want %d", len(ours), len(reply.Losses), steps)
 	}
-	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", cifar.text, c.settings(), s, p.versions)
+	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", cifarText, c.settings(), s, p.versions)
 	name := "parity/cifar/first-100-losses/" + kind(c.device)
 	worst, text := difference(ours, reply.Losses)
 	first := against(name, worst, "relative difference", "allowed", allowed, lower,
@@ -99,7 +99,7 @@ func benchTop1(c *config, emit func(row)) error {
 	}
 	emit(against("parity/cifar/top1/"+kind(c.device), ours.mean(), "% of test images", "PyTorch", theirs.mean(), higher,
 		fmt.Sprintf("means over seeds; ours %.2f, peer %.2f; %d epochs; same weights and order; %s; %s; %v; %s",
-			[]float64(ours), []float64(theirs), c.or(1, epochs), cifar.text, c.settings(), s, p.versions)))
+			[]float64(ours), []float64(theirs), c.or(1, epochs), cifarText, c.settings(), s, p.versions)))
 	return nil
 }
 

@@ -47,9 +47,7 @@ func benchStep(c *config, emit func(row)) error {
 		steps, imagenet.classes, size, c.settings(), s, p.versions)
 	prefix := fmt.Sprintf("step/resnet50/bf16/%d/", size)
 	report := func(name, text string, ours sample, peer string, theirs sample) {
-		r := against(prefix+name, ours.median(), "ms", peer, theirs.median(), lower, fmt.Sprintf("%s; ours %v; peer %v; %s", text, ours, theirs, common))
-		r.Ratio = ratioOf(ratios(theirs, ours).median(), 1)
-		emit(r)
+		emit(inTurns(prefix+name, ours, "ms", peer, theirs, lower, fmt.Sprintf("%s; ours %v; peer %v; %s", text, ours, theirs, common)))
 	}
 	report(ways[0].name, ways[0].text, resident, "PyTorch eager", pytorch)
 	for i, w := range ways[1:] {

@@ -10,18 +10,14 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchTrainCIFAR compares images per second of the recipe.
+// benchTrainCIFAR compares images per second of the recipe, from files to updated weights: our loader and prefetcher against
+// PyTorch with ImageFolder and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
 func benchTrainCIFAR(c *config, emit func(row)) error {
-	archive, err := c.find(cifar.archive)
+	r, rounds := cifar, c.roundsOr(3)
+	archive, err := c.find(r.archive)
 	if err != nil {
 		return err
 	}
-	return benchTrain(c, cifar, archive, c.roundsOr(3), emit)
-}
-
-// benchTrain compares images per second from files to updated weights: our loader and prefetcher against PyTorch with ImageFolder
-// and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
-func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
 	p, err := c.startPeer("loader.py", s)
 	if err != nil {
@@ -71,11 +67,9 @@ func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row))
 		return err
 	}
 	ours, theirs := values[0], values[1]
-	out := against("train/"+r.name+"/"+kind(c.device), ours.median(), "images/s", "PyTorch, DataLoader", theirs.median(), higher,
+	emit(inTurns("train/"+r.name+"/"+kind(c.device), ours, "images/s", "PyTorch, DataLoader", theirs, higher,
 		fmt.Sprintf("epochs of %d images, files to updated weights; %s; %s; %v; ours %d decode threads, %v; peer %d workers, the best of those tried, %v; %s",
-			loader.Len(), r.text, c.settings(), s, c.threads, ours, workers, theirs, p.versions))
-	out.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
-	emit(out)
+			loader.Len(), cifarText, c.settings(), s, c.threads, ours, workers, theirs, p.versions)))
 	return nil
 }
 
