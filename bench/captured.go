@@ -5,7 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// capturedWork is a function that captures itself, run on the default stream again and again on the same inputs.
+// capturedWork is a function that captures itself. It runs on the default stream again and again,
+// on the same inputs.
 type capturedWork struct {
 	c        *config
 	stream   *cgotorch.Stream
@@ -16,7 +17,8 @@ type capturedWork struct {
 // work is what can capture itself.
 type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 
-// newCapturedWork has run fn warm times: rehearsals, the capture, and what is compared. Close it also where that failed.
+// newCapturedWork has run fn warm times: rehearsals, the capture and trials. The caller closes the
+// result, also after a failure.
 func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
 	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}
 	for range c.or(1, warm) {

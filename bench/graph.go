@@ -74,8 +74,9 @@ func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(
 	}
 }
 
-// benchGraphTrain returns a benchmark of a model's training step on a resident batch: eager and captured, ours and PyTorch's, and
-// torch.compile's beside them; how long a launch takes, and memory.
+// benchGraphTrain returns a benchmark of a model's training step on a resident batch, eager and
+// captured. PyTorch's eager, captured and compiled steps take turns with ours. A launch and memory
+// are measured too.
 func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
@@ -229,13 +230,15 @@ func (g *graphStep) run(x *cgotorch.Exec) error {
 	return nil
 }
 
-// block runs so many steps and returns milliseconds per step; its last step has ended on the device.
+// block runs so many steps and returns milliseconds per step. Its last step has ended on the
+// device.
 func (g *graphStep) block(steps int) (float64, error) {
 	seconds, err := g.c.secondsEach(steps, func() error { return g.stream.Do(g.run) })
 	return seconds * 1e3, err
 }
 
-// launches returns how long Runs, and the Dos around them, take on the host, in microseconds, each behind another one that the device is busy with.
+// launches returns microseconds that Runs, and the Dos around them, take on the host. The device is
+// busy with the run before each.
 func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 	for range count {
 		if err := g.c.device.Synchronize(); err != nil {
@@ -266,8 +269,8 @@ func (g *graphStep) close() {
 	g.learner.close()
 }
 
-// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to back on one stream, and by many
-// goroutines.
+// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to
+// back on one stream, and by many goroutines.
 func benchGraphInference(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {
@@ -395,8 +398,8 @@ func (m *served) close() {
 	nn.Close(m.model)
 }
 
-// servingRow compares 16 goroutines over 8 streams with one goroutine, each call with its input from the host, its answer read back and
-// compared with that of an eager call.
+// servingRow compares 16 goroutines over 8 streams with one goroutine. Each call has its input from
+// the host. Its answer is read back and compared with that of an eager call.
 func servingRow(c *config, s switches, model string, emit func(row)) error {
 	const goroutines, streams, images = 16, 8, 32
 	m, err := newServed(c, model, images)

@@ -12,8 +12,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz, and asks what share of the rate is left;
-// with the batch copied to the graph's memory, and with a graph for each slot of the prefetcher.
+// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz,
+// and reports the share of the rate that is left. One way copies the batch to the graph's memory.
+// The other has a graph for each slot of the prefetcher.
 func benchGraphFed(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU has no graphs; use -device cuda")

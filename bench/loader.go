@@ -13,8 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// server is our side of a comparison of loaders: a process that loads and does nothing else. It answers the requests that
-// loader.py answers.
+// server is our side of a comparison of loaders: a process that only loads. It answers the requests
+// that loader.py answers.
 type server struct {
 	loader *imageloader.Loader
 }
@@ -95,8 +95,9 @@ func (s *server) epoch() (int, error) {
 	return images, nil
 }
 
-// epochs reads one epoch and then so many more, and returns the images per second of those: from the end of an epoch to the end of
-// one, so that each has its boundary, and nothing that was read before counts.
+// epochs reads one epoch and then so many more, and returns the images per second of the later
+// ones. The clock runs from the end of an epoch to the end of another. Every epoch so has its
+// boundary, and earlier reading does not count.
 func (s *server) epochs(count int) (float64, error) {
 	if _, err := s.epoch(); err != nil {
 		return 0, err
@@ -119,7 +120,8 @@ func (s *server) close() {
 	}
 }
 
-// quiet waits until this process does nothing any more: what it still read ahead would slow down the side whose turn is next.
+// quiet waits until this process is idle. Reading ahead would slow down the side whose turn is
+// next.
 func quiet() error {
 	const look = 20 * time.Millisecond
 	for began := time.Now(); time.Since(began) < 10*time.Second; {

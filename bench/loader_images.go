@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchLoaderOneCore compares decoding photographs on one core, the same for both sides: reading, decoding, cropping, collating.
+// benchLoaderOneCore compares decoding photographs on one core, the same for both sides: reading,
+// decoding, cropping, collating.
 func benchLoaderOneCore(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
 		images := c.or(16, 3*len(all))
@@ -84,7 +85,8 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 // images is the length of an epoch of photographs: some seconds on as many cores.
 func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 
-// withPhotographs calls use with the images of a recipe, and a folder for what is made of them that is removed afterwards.
+// withPhotographs calls use with the images of a recipe, and a folder for archives made of them. It
+// removes the folder afterwards.
 func (c *config) withPhotographs(r recipe, use func(all photographs, folder string) error) error {
 	once, err := c.find(r.archive)
 	if err != nil {

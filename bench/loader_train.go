@@ -14,8 +14,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchLoaderTrain trains ResNet-50 from one long .tgz and asks what share of its rate on a resident batch is left. Three take turns:
-// steps on the resident batch; a new loader's first epoch and the ones after it; the same of a new DataLoader.
+// benchLoaderTrain trains ResNet-50 from one long .tgz and reports the share of its rate on a
+// resident batch. Three sides take turns: steps on the resident batch, a new loader's first and
+// later epochs, the same of a new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU trains ResNet-50 so slowly that any loader keeps up; use -device cuda")
@@ -53,8 +54,9 @@ type loaderTraining struct {
 	theirs         []rates
 }
 
-// rates are what one run of a first epoch and later ones gave: images per second, cores busy in the later epochs, MiB resident at
-// the peak where that was watched, and before the loader was opened.
+// rates are the results of a first epoch and later ones. They are images per second, cores busy in
+// the later epochs, and MiB resident: at the peak where that was watched, and before the loader was
+// opened.
 type rates struct{ First, Alone, Later, Cores, Peak, Before float64 } // First with the opening of the archive, Alone without
 
 func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
@@ -184,7 +186,8 @@ func (b *loaderTraining) ours() (float64, error) {
 	return r.Later, nil
 }
 
-// epochsSince trains for so many epochs and returns the images per second since a moment, until the device is done.
+// epochsSince trains for so many epochs and returns the images per second since a moment, until the
+// device is done.
 func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetcher, epochs int) (float64, error) {
 	images := 0
 	for range epochs {

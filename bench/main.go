@@ -1,12 +1,14 @@
-// Command bench runs this library and its peers in one run and prints one JSON object a line: name, value, unit, peer,
-// peer_value, ratio (above 1 is better for us) and a note with the settings both sides had.
+// Command bench runs this library and its peers in one run and prints one JSON object a line. Its
+// fields are name, value, unit, peer, peer_value, ratio and note. A ratio above 1 is better for us.
+// The note has the settings of both sides.
 //
 //	make bench                                rows that take minutes
 //	make bench ARGS='-run op/'                those whose benchmark's name matches
 //	make bench ARGS='-run . -device cuda'     all, on a GPU
 //
-// Times are taken in turns, ours, the peer's, ours, the peer's, and each block of work ends with a synchronise before its
-// clock stops. A value is the median of its blocks; the note says how many there were and how far apart the quartiles lie.
+// Blocks of work alternate: ours, the peer's, ours, the peer's. Each ends with a synchronise before
+// its clock stops. A value is the median of its blocks. The note says how many blocks there were
+// and how far apart the quartiles lie.
 package main
 
 import (
@@ -140,7 +142,8 @@ func runOne(c *config, name string) error {
 	return err
 }
 
-// runEach runs each benchmark in a process of its own, so that none finds another's memory, threads and settings.
+// runEach runs each benchmark in a process of its own, so that none finds another's memory, threads
+// and settings.
 func runEach(names []string) bool {
 	ok := true
 	for _, name := range names {

@@ -13,8 +13,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-// benchMemory compares the most that LibTorch has allocated on the device at a time during a ResNet-50 step on a resident batch,
-// after steps before it have made the gradients and the momentum. On the CPU both sides count with libcgotorch's counter.
+// benchMemory compares the peak of allocated bytes on the device during a ResNet-50 step on a
+// resident batch. Earlier steps have made the gradients and the momentum. On the CPU both sides
+// count with libcgotorch's counter.
 func benchMemory(c *config, emit func(row)) error {
 	dtypes := []cgotorch.DType{0}
 	if c.device.IsCUDA() {
@@ -29,7 +30,8 @@ func benchMemory(c *config, emit func(row)) error {
 }
 
 func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
-	// Deterministic algorithms are off, cuDNN's choice is not timed: both sides take the same algorithms, with the same workspaces.
+	// Deterministic algorithms are off, and cuDNN's choice is not timed. Both sides so take the same
+	// algorithms, with the same workspaces.
 	s := switches{}
 	batch := c.or(2, 32)
 	p, err := c.startPeer("step.py", s)

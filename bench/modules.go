@@ -170,8 +170,8 @@ func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	return f, err
 }
 
-// benchModulesOverlap puts one copy of a module beside two products, enqueued before it and behind it; from memory that is not page-locked as the
-// control, and in PyTorch.
+// benchModulesOverlap puts one copy of a module beside two products, enqueued before it or behind
+// it. Copies from memory that is not page-locked are the control, and PyTorch's the peer.
 func benchModulesOverlap(c *config, emit func(row)) error {
 	s := switches{}
 	p, err := c.startPeer("copies.py", s)
@@ -218,7 +218,8 @@ func benchModulesOverlap(c *config, emit func(row)) error {
 	return nil
 }
 
-// benchModulesRounds has a copy about as long as the work that needs it, again and again: on demand, and ahead.
+// benchModulesRounds has a copy about as long as the work that needs it, again and again: on
+// demand, and ahead.
 func benchModulesRounds(c *config, emit func(row)) error {
 	s := switches{}
 	p, err := c.startPeer("copies.py", s)

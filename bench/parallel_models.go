@@ -19,8 +19,9 @@ var forms = []form{
 	{"fused/in-turn", true, nn.InTurn}, {"fused/side-by-side", true, nn.SideBySide}, {"fused/chosen", true, nn.Fastest},
 }
 
-// benchParallelModel returns a benchmark of captured calls of a model of branches: on one stream, side by side, and as Choices have it; as it is
-// and fused; PyTorch's graph and torch.compile beside them.
+// benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
+// fused. The branches run in turn, side by side, and as Choices have them. PyTorch's graph and
+// torch.compile stand beside them.
 func benchParallelModel(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {

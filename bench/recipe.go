@@ -82,7 +82,8 @@ type learner struct {
 	overlap  *cgotorch.Overlap // of backward; nil for none
 }
 
-// newLearner makes a model by its name with weights drawn from seed, channels last, and an optimizer for it.
+// newLearner makes a model by its name with weights drawn from seed, channels last, and an
+// optimizer for it.
 func newLearner(c *config, model string, options vision.Options, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
 	l := &learner{stream: cgotorch.DefaultStream(c.device), schedule: schedule}
 	if err := cgotorch.Seed(seed); err != nil {
@@ -129,8 +130,8 @@ func randomBatch(x *cgotorch.Exec, n, size, classes int) (images, labels *cgotor
 	return x.Keep(x.Contiguous(random, cgotorch.ChannelsLast)), x.Keep(x.RandInt(cgotorch.Int64, 0, classes, int64(n)))
 }
 
-// epoch trains on the next epoch, or on so many steps of it, and returns the number of images. Each loss is given to seen, where
-// that is not nil.
+// epoch trains on the next epoch, or on so many steps of it, and returns the number of images. It
+// gives each loss to seen, unless that is nil.
 func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cgotorch.Exec, loss *cgotorch.Tensor)) (images int, err error) {
 	last := l.done + steps
 	for batch, err := range ahead.Epoch(context.Background()) {

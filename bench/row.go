@@ -52,7 +52,8 @@ func against(name string, value float64, unit string, peer string, peerValue flo
 	return row{Name: name, Value: number(value), Unit: unit, Peer: &peer, PeerValue: &other, Ratio: &ratio, Note: note}
 }
 
-// inTurns returns the row of two sides whose blocks took turns: their medians, and the median of the blocks' ratios.
+// inTurns returns the row of two sides whose blocks took turns. It has their medians, and the
+// median of the blocks' ratios.
 func inTurns(name string, ours sample, unit string, peer string, theirs sample, is better, note string) row {
 	r := against(name, ours.median(), unit, peer, theirs.median(), is, note)
 	if is == lower {

@@ -12,9 +12,10 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchStep measures a ResNet-50 training step whose batch is on the device already, comes by the prefetcher, or is copied in the
-// usual ways; the first also in PyTorch. What feeds the prefetcher are images decoded once, in page-locked memory, so that the
-// loader keeps up. All take turns in blocks of steps, each on the same model and device.
+// benchStep measures a ResNet-50 training step whose batch is resident, comes by the prefetcher, or
+// is copied in the usual ways. PyTorch takes the resident batch. The prefetcher reads images
+// decoded once, in page-locked memory, so that the loader keeps up. All take turns in blocks of
+// steps, each on the same model and device.
 func benchStep(c *config, emit func(row)) error {
 	steps := c.or(1, 20)
 	s := switches{benchmark: c.device.IsCUDA()}
@@ -151,7 +152,8 @@ func (f *feed) ways() []way {
 	}
 }
 
-// block runs so many steps and returns milliseconds per step; its last step, and the copies ahead, have ended on the device.
+// block runs so many steps and returns milliseconds per step. Its last step, and the copies ahead,
+// have ended on the device.
 func (f *feed) block(c *config, steps int, w way) (float64, error) {
 	seconds, err := c.secondsEach(steps, func() error {
 		if w.wait != nil {

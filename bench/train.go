@@ -10,8 +10,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchTrainCIFAR compares images per second of the recipe, from files to updated weights: our loader and prefetcher against
-// PyTorch with ImageFolder and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
+// benchTrainCIFAR compares images per second of the recipe, from files to updated weights. Our
+// loader and prefetcher stand against PyTorch with ImageFolder and DataLoader. Epochs of ours and
+// the peer's alternate. Between them neither does anything.
 func benchTrainCIFAR(c *config, emit func(row)) error {
 	r, rounds := cifar, c.roundsOr(3)
 	archive, err := c.find(r.archive)
@@ -73,7 +74,8 @@ func benchTrainCIFAR(c *config, emit func(row)) error {
 	return nil
 }
 
-// bestWorkers leaves the peer with the number of worker processes that gives it the most images per second.
+// bestWorkers leaves the peer with the number of worker processes that gives the most images per
+// second.
 func (p *peer) bestWorkers(c *config, pinned bool) (int, error) {
 	counts := []int{0, 1, 2}
 	if cores := runtime.NumCPU(); cores > 2 {
