@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // matrices is a module that is one or two matrices, of which the first is computed with.
@@ -17,17 +17,17 @@ type matrices struct {
 }
 
 // matrixStore has count modules of so many bytes, each with a square matrix of n rows.
-func matrixStore(count, n int, bytes int64) (*prefetcher.Store, error) {
-	square := prefetcher.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
-	rest := prefetcher.TensorSpec{Name: "rest", DType: cgotorch.Uint8, Shape: []int64{bytes - 4*int64(n)*int64(n)}}
+func matrixStore(count, n int, bytes int64) (*weights.Store, error) {
+	square := weights.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
+	rest := weights.TensorSpec{Name: "rest", DType: cgotorch.Uint8, Shape: []int64{bytes - 4*int64(n)*int64(n)}}
 	if rest.Shape[0] < 0 {
 		return nil, fmt.Errorf("a matrix of %d rows has more than %d bytes", n, bytes)
 	}
-	var specs []prefetcher.ModuleSpec
+	var specs []weights.ModuleSpec
 	for i := range count {
-		specs = append(specs, prefetcher.ModuleSpec{Name: fmt.Sprint(i), Tensors: []prefetcher.TensorSpec{square, rest}})
+		specs = append(specs, weights.ModuleSpec{Name: fmt.Sprint(i), Tensors: []weights.TensorSpec{square, rest}})
 	}
-	return prefetcher.NewStore(specs)
+	return weights.NewStore(specs)
 }
 
 func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matrices, error) {
@@ -40,8 +40,8 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 // beside is a copy of a module beside matrix products on the default stream.
 type beside struct {
 	device  cgotorch.Device
-	store   *prefetcher.Store
-	modules *prefetcher.Modules[*matrices]
+	store   *weights.Store
+	modules *weights.Modules[*matrices]
 
 	copies   *cgotorch.Stream // of the control, from memory that is not page-locked
 	pageable *cgotorch.HostSlab
@@ -58,7 +58,7 @@ func newBeside(d cgotorch.Device, n, products int, bytes int64) (*beside, error)
 		if b.store, err = matrixStore(2, 1, bytes); err != nil {
 			return err
 		}
-		if b.modules, err = prefetcher.NewModules(b.store, d, newMatrices(1, bytes), prefetcher.ModulesOptions{Slots: 1}); err != nil {
+		if b.modules, err = weights.NewModules(b.store, d, newMatrices(1, bytes), weights.ModulesOptions{Slots: 1}); err != nil {
 			return err
 		}
 		if b.pageable, err = cgotorch.NewHostSlab(int(bytes)); err != nil {
@@ -232,10 +232,10 @@ func benchModulesRounds(c *config, emit func(row)) error {
 		return err
 	}
 	defer store.Close()
-	sides := map[prefetcher.Policy]side{}
-	var stats prefetcher.ModulesStats
-	for _, policy := range []prefetcher.Policy{prefetcher.OnDemand, prefetcher.NextLayer, prefetcher.Resident} {
-		modules, err := prefetcher.NewModules(store, c.device, newMatrices(n, bytes), prefetcher.ModulesOptions{Policy: policy})
+	sides := map[weights.Policy]side{}
+	var stats weights.ModulesStats
+	for _, policy := range []weights.Policy{weights.OnDemand, weights.NextLayer, weights.Resident} {
+		modules, err := weights.NewModules(store, c.device, newMatrices(n, bytes), weights.ModulesOptions{Policy: policy})
 		if err != nil {
 			return err
 		}
@@ -254,7 +254,7 @@ func benchModulesRounds(c *config, emit func(row)) error {
 					return nil
 				})
 			})
-			if policy == prefetcher.NextLayer {
+			if policy == weights.NextLayer {
 				stats = modules.Stats()
 			}
 			return 1e3 * seconds / float64(rounds), err
@@ -263,7 +263,7 @@ func benchModulesRounds(c *config, emit func(row)) error {
 	var theirs [2]sample // compute, copy
 	reply := struct{ Ahead, Compute, Copy float64 }{}
 	ask := []any{"device", c.device.String(), "n", n, "repeats", repeats, "bytes", bytes, "count", rounds}
-	values, err := interleave(c.roundsOr(11), sides[prefetcher.OnDemand], sides[prefetcher.NextLayer], sides[prefetcher.Resident],
+	values, err := interleave(c.roundsOr(11), sides[weights.OnDemand], sides[weights.NextLayer], sides[weights.Resident],
 		func() (float64, error) {
 			err := p.do(&reply, "rounds", ask...)
 			theirs[0], theirs[1] = append(theirs[0], reply.Compute), append(theirs[1], reply.Copy)
@@ -284,14 +284,14 @@ func benchModulesRounds(c *config, emit func(row)) error {
 // benchModulesPinned makes a store of the experts of Switch-base-128's decoder and page-locks it.
 func benchModulesPinned(c *config, emit func(row)) error {
 	count := c.or(4, 768)
-	expert := []prefetcher.TensorSpec{{Name: "wi.weight", DType: cgotorch.Float32, Shape: []int64{3072, 768}}, {Name: "wo.weight", DType: cgotorch.Float32, Shape: []int64{768, 3072}}}
-	var specs []prefetcher.ModuleSpec
+	expert := []weights.TensorSpec{{Name: "wi.weight", DType: cgotorch.Float32, Shape: []int64{3072, 768}}, {Name: "wo.weight", DType: cgotorch.Float32, Shape: []int64{768, 3072}}}
+	var specs []weights.ModuleSpec
 	for i := range count {
-		specs = append(specs, prefetcher.ModuleSpec{Name: fmt.Sprint(i), Tensors: expert})
+		specs = append(specs, weights.ModuleSpec{Name: fmt.Sprint(i), Tensors: expert})
 	}
 	_, before := cgotorch.HostMemory()
 	began := time.Now()
-	store, err := prefetcher.NewStore(specs)
+	store, err := weights.NewStore(specs)
 	if err != nil {
 		return err
 	}

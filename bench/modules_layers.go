@@ -7,7 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // linears are linear layers and ReLUs, one after another, as in modules.py.
@@ -48,7 +48,7 @@ func benchModulesLayers(c *config, emit func(row)) error {
 		return err
 	}
 	defer in.Close()
-	pass := func(modules *prefetcher.Modules[*linears]) side {
+	pass := func(modules *weights.Modules[*linears]) side {
 		return func() (float64, error) {
 			seconds, err := c.secondsEach(passes, func() error {
 				return stream.Do(func(x *cgotorch.Exec) error {
@@ -68,9 +68,9 @@ func benchModulesLayers(c *config, emit func(row)) error {
 		}
 	}
 	var sides []side
-	var ahead *prefetcher.Modules[*linears]
-	for _, policy := range []prefetcher.Policy{prefetcher.Resident, prefetcher.OnDemand, prefetcher.NextLayer} {
-		ahead, err = prefetcher.NewModules(store, c.device, newLinears(width, depth, dtype), prefetcher.ModulesOptions{Policy: policy})
+	var ahead *weights.Modules[*linears]
+	for _, policy := range []weights.Policy{weights.Resident, weights.OnDemand, weights.NextLayer} {
+		ahead, err = weights.NewModules(store, c.device, newLinears(width, depth, dtype), weights.ModulesOptions{Policy: policy})
 		if err != nil {
 			return err
 		}
@@ -103,16 +103,16 @@ func newLinears(width, depth int, dtype cgotorch.DType) func(x *cgotorch.Exec, n
 	}
 }
 
-func layerStore(n, width, depth int, dtype cgotorch.DType) (*prefetcher.Store, error) {
-	var specs []prefetcher.ModuleSpec
+func layerStore(n, width, depth int, dtype cgotorch.DType) (*weights.Store, error) {
+	var specs []weights.ModuleSpec
 	for i := range n {
-		m := prefetcher.ModuleSpec{Name: fmt.Sprint(i)}
+		m := weights.ModuleSpec{Name: fmt.Sprint(i)}
 		for k := range depth {
-			m.Tensors = append(m.Tensors, prefetcher.TensorSpec{Name: fmt.Sprintf("weight.%d", k), DType: dtype, Shape: []int64{int64(width), int64(width)}})
+			m.Tensors = append(m.Tensors, weights.TensorSpec{Name: fmt.Sprintf("weight.%d", k), DType: dtype, Shape: []int64{int64(width), int64(width)}})
 		}
 		specs = append(specs, m)
 	}
-	store, err := prefetcher.NewStore(specs)
+	store, err := weights.NewStore(specs)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func benchModulesOptimizer(c *config, emit func(row)) error {
 		return err
 	}
 	defer off.close()
-	if off.offload, err = prefetcher.NewOffload(off.opt, c.device, prefetcher.OffloadOptions{PartBytes: int64(8 * elements * tensors), Slots: 4}); err != nil {
+	if off.offload, err = weights.NewOffload(off.opt, c.device, weights.OffloadOptions{PartBytes: int64(8 * elements * tensors), Slots: 4}); err != nil {
 		return err
 	}
 	ask := func(mode string) side {
@@ -173,7 +173,7 @@ type adamSide struct {
 	stream  *cgotorch.Stream
 	params  []*cgotorch.Tensor
 	opt     *optim.Optimizer
-	offload *prefetcher.Offload // or nil
+	offload *weights.Offload // or nil
 }
 
 func newAdamSide(c *config, n, elements int) (*adamSide, error) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // switchShape is that of Switch-base-128's decoder, of which switch.py has the same.
@@ -42,14 +42,14 @@ func (s switchShape) expertBytes() int64 {
 }
 
 // expertStore has random experts, all different: each is a piece of one noise that begins elsewhere.
-func (s switchShape) expertStore() (*prefetcher.Store, error) {
+func (s switchShape) expertStore() (*weights.Store, error) {
 	d, f := int64(s.config.DModel), int64(s.config.DFF)
-	tensors := []prefetcher.TensorSpec{{Name: "wi.weight", DType: s.dtype, Shape: []int64{f, d}}, {Name: "wo.weight", DType: s.dtype, Shape: []int64{d, f}}}
-	var specs []prefetcher.ModuleSpec
+	tensors := []weights.TensorSpec{{Name: "wi.weight", DType: s.dtype, Shape: []int64{f, d}}, {Name: "wo.weight", DType: s.dtype, Shape: []int64{d, f}}}
+	var specs []weights.ModuleSpec
 	for _, name := range slices.Concat(s.config.ExpertNames(true)...) {
-		specs = append(specs, prefetcher.ModuleSpec{Name: name, Tensors: tensors})
+		specs = append(specs, weights.ModuleSpec{Name: name, Tensors: tensors})
 	}
-	store, err := prefetcher.NewStore(specs)
+	store, err := weights.NewStore(specs)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +102,8 @@ type switchFigures struct {
 	Driven       string
 }
 
-func (d *decoding) run() (f switchFigures, stats prefetcher.ModulesStats, err error) {
-	before := prefetcher.ModulesStats{}
+func (d *decoding) run() (f switchFigures, stats weights.ModulesStats, err error) {
+	before := weights.ModulesStats{}
 	var began time.Time
 	if err = d.device.ResetPeakMemory(); err != nil {
 		return f, stats, err
@@ -137,7 +137,7 @@ func (d *decoding) run() (f switchFigures, stats prefetcher.ModulesStats, err er
 }
 
 // since is what was counted from one moment to another.
-func since(now, before prefetcher.ModulesStats) prefetcher.ModulesStats {
+func since(now, before weights.ModulesStats) weights.ModulesStats {
 	now.Hits -= before.Hits
 	now.Ahead -= before.Ahead
 	now.Misses -= before.Misses
@@ -185,11 +185,11 @@ func (b *blockTimes) median() (float64, error) {
 }
 
 // copies is the milliseconds of a token's copies alone, one after another.
-func (s switchShape) copies(c *config, store *prefetcher.Store) (float64, error) {
+func (s switchShape) copies(c *config, store *weights.Store) (float64, error) {
 	build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
 		return text.NewExpert(x, s.config, s.dtype), nil
 	}
-	m, err := prefetcher.NewModules(store, c.device, build, prefetcher.ModulesOptions{})
+	m, err := weights.NewModules(store, c.device, build, weights.ModulesOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -218,10 +218,10 @@ func (s switchShape) copies(c *config, store *prefetcher.Store) (float64, error)
 type switchResult struct {
 	each, block sample
 	last        switchFigures
-	stats       prefetcher.ModulesStats
+	stats       weights.ModulesStats
 }
 
-func (r *switchResult) add(f switchFigures, stats prefetcher.ModulesStats) {
+func (r *switchResult) add(f switchFigures, stats weights.ModulesStats) {
 	r.each, r.block, r.last, r.stats = append(r.each, f.Milliseconds), append(r.block, f.Block), f, stats
 }
 
@@ -240,15 +240,15 @@ func benchSwitch(name string, dtype cgotorch.DType) func(c *config, emit func(ro
 
 // switchModes are our ways. Slots of the caches are eight a sparse layer.
 var switchModes = []switchMode{
-	{name: "resident", policy: prefetcher.Resident, peer: "resident"},
+	{name: "resident", policy: weights.Resident, peer: "resident"},
 	{name: "resident-on-device", onDevice: true, peer: "resident_select"},
 	{name: "pre-gated-resident", gating: text.PreGated, onDevice: true, peer: "compute"},
-	{name: "on-demand", policy: prefetcher.OnDemand, peer: "on_demand"},
-	{name: "lru", policy: prefetcher.LRU, slots: 8 * 6, peer: "lru"},
-	{name: "lfu", policy: prefetcher.LFU, slots: 8 * 6, peer: "lru"},
-	{name: "predicted", gating: text.Predicted, policy: prefetcher.LRU, slots: 12, peer: "on_demand"},
-	{name: "pre-gated", gating: text.PreGated, policy: prefetcher.OnDemand, slots: 3, peer: "side_stream"},
-	{name: "known", known: true, policy: prefetcher.OnDemand, slots: 3, peer: "on_demand"},
+	{name: "on-demand", policy: weights.OnDemand, peer: "on_demand"},
+	{name: "lru", policy: weights.LRU, slots: 8 * 6, peer: "lru"},
+	{name: "lfu", policy: weights.LFU, slots: 8 * 6, peer: "lru"},
+	{name: "predicted", gating: text.Predicted, policy: weights.LRU, slots: 12, peer: "on_demand"},
+	{name: "pre-gated", gating: text.PreGated, policy: weights.OnDemand, slots: 3, peer: "side_stream"},
+	{name: "known", known: true, policy: weights.OnDemand, slots: 3, peer: "on_demand"},
 }
 
 var switchHows = []string{"/eager", "/captured"} // each operator by itself, or the pieces between experts as graphs
@@ -305,7 +305,7 @@ func (b *switchBench) run() error {
 }
 
 // measure has a mode and its peer take turns; the peer only where both are eager, since it has nothing else.
-func (b *switchBench) measure(store *prefetcher.Store, mode switchMode, p *peer) error {
+func (b *switchBench) measure(store *weights.Store, mode switchMode, p *peer) error {
 	d, err := b.shape.newDecoding(b.c, store, mode)
 	if err != nil {
 		return err
@@ -348,7 +348,7 @@ func (b *switchBench) ask(p *peer, mode string, round int, r *switchResult) erro
 		"d_model", c.DModel, "d_kv", c.DKV, "heads", c.NumHeads, "d_ff", c.DFF, "experts", c.NumExperts, "vocab", c.VocabSize, "source", b.shape.source,
 		"length", b.shape.length, "dtype", strings.ToLower(b.shape.dtype.String()))
 	if err == nil && round > 0 {
-		r.add(f, prefetcher.ModulesStats{})
+		r.add(f, weights.ModulesStats{})
 	}
 	return err
 }

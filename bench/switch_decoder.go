@@ -6,7 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // decoder is a model without experts, with a cache, and an encoder's result to attend to.
@@ -50,7 +50,7 @@ func (o *decoder) close() {
 }
 
 // residentExperts gives the model's layers the store's experts, on the device.
-func (o *decoder) residentExperts(store *prefetcher.Store) error {
+func (o *decoder) residentExperts(store *weights.Store) error {
 	c := o.shape.config
 	var layers []*text.FeedForward
 	for _, block := range o.model.Decoder.Block {
@@ -84,7 +84,7 @@ func (o *decoder) residentExperts(store *prefetcher.Store) error {
 type switchMode struct {
 	name     string
 	gating   text.Gating
-	policy   prefetcher.Policy
+	policy   weights.Policy
 	slots    int
 	peer     string // in switch.py
 	captured bool
@@ -97,14 +97,14 @@ type decoding struct {
 	*decoder
 	mode    switchMode
 	pieces  *text.Pieces
-	modules *prefetcher.Modules[*text.Dense]
-	experts *prefetcher.Experts[*text.Dense]
+	modules *weights.Modules[*text.Dense]
+	experts *weights.Experts[*text.Dense]
 	runs    text.RoutedExperts
 	base    int64 // bytes on the device before the model
 	blocks  *blockTimes
 }
 
-func (s switchShape) newDecoding(c *config, store *prefetcher.Store, mode switchMode) (d *decoding, err error) {
+func (s switchShape) newDecoding(c *config, store *weights.Store, mode switchMode) (d *decoding, err error) {
 	d = &decoding{mode: mode}
 	if err = c.device.ReleaseCachedMemory(); err != nil {
 		return nil, err
@@ -123,9 +123,9 @@ func (s switchShape) newDecoding(c *config, store *prefetcher.Store, mode switch
 		build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
 			return text.NewExpert(x, s.config, s.dtype), nil
 		}
-		d.modules, err = prefetcher.NewModules(store, c.device, build, prefetcher.ModulesOptions{Policy: mode.policy, Slots: mode.slots})
+		d.modules, err = weights.NewModules(store, c.device, build, weights.ModulesOptions{Policy: mode.policy, Slots: mode.slots})
 		if err == nil {
-			d.experts, err = prefetcher.NewExperts(d.modules, s.config.ExpertNames(true), prefetcher.RoutesOptions{})
+			d.experts, err = weights.NewExperts(d.modules, s.config.ExpertNames(true), weights.RoutesOptions{})
 		}
 	}
 	if err == nil {
@@ -201,7 +201,7 @@ func (r *recordedExperts) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tenso
 
 // knownExperts are prefetched one after another as they were chosen in a sequence before.
 type knownExperts struct {
-	modules *prefetcher.Modules[*text.Dense]
+	modules *weights.Modules[*text.Dense]
 	names   [][]string
 	choices []int // of all layers of all tokens
 	next    int

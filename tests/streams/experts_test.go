@@ -6,7 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -18,17 +18,17 @@ func TestSyncDebug_Experts(t *testing.T) {
 	}
 	const experts, layers, width = 8, 3, 256
 	d := cgotorch.CUDA(0)
-	var specs []prefetcher.ModuleSpec
+	var specs []weights.ModuleSpec
 	names := make([][]string, layers)
 	for layer := range layers {
 		for expert := range experts {
 			name := fmt.Sprintf("%d.%d", layer, expert)
 			names[layer] = append(names[layer], name)
-			specs = append(specs, prefetcher.ModuleSpec{Name: name, Tensors: []prefetcher.TensorSpec{
+			specs = append(specs, weights.ModuleSpec{Name: name, Tensors: []weights.TensorSpec{
 				{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}}, {Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}}}})
 		}
 	}
-	store, err := prefetcher.NewStore(specs)
+	store, err := weights.NewStore(specs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +36,12 @@ func TestSyncDebug_Experts(t *testing.T) {
 	build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 		return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
 	}
-	modules, err := prefetcher.NewModules(store, d, build, prefetcher.ModulesOptions{Slots: 3})
+	modules, err := weights.NewModules(store, d, build, weights.ModulesOptions{Slots: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer modules.Close()
-	mixture, err := prefetcher.NewExperts(modules, names, prefetcher.RoutesOptions{})
+	mixture, err := weights.NewExperts(modules, names, weights.RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

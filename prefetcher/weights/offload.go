@@ -1,4 +1,4 @@
-package prefetcher
+package weights
 
 import (
 	"cmp"

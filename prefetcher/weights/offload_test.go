@@ -1,4 +1,4 @@
-package prefetcher
+package weights
 
 import (
 	"context"
@@ -143,7 +143,7 @@ func TestOffload_Checkpoint(t *testing.T) {
 		x.Backward(x.Sum(l.Forward(x, x.Ones(cgotorch.Float32, 1, 3))))
 		f.Step(x)
 		path := filepath.Join(t.TempDir(), "a.safetensors")
-		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l, Optimizer: opt}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "prefetcher.Offload") {
+		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l, Optimizer: opt}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "weights.Offload") {
 			t.Errorf("got %v", err)
 		}
 		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l}); err != nil {
