@@ -23,9 +23,9 @@ func matrixStore(count, n int, bytes int64) (*weights.Store, error) {
 	if rest.Shape[0] < 0 {
 		return nil, fmt.Errorf("a matrix of %d rows has more than %d bytes", n, bytes)
 	}
-	var specs []weights.ModuleSpec
+	var specs []weights.UnitSpec
 	for i := range count {
-		specs = append(specs, weights.ModuleSpec{Name: fmt.Sprint(i), Tensors: []weights.TensorSpec{square, rest}})
+		specs = append(specs, weights.UnitSpec{Name: fmt.Sprint(i), Tensors: []weights.TensorSpec{square, rest}})
 	}
 	return weights.NewStore(specs)
 }
@@ -39,9 +39,9 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 
 // beside is a copy of a module beside matrix products on the default stream.
 type beside struct {
-	device  cgotorch.Device
-	store   *weights.Store
-	modules *weights.Modules[*matrices]
+	device cgotorch.Device
+	store  *weights.Store
+	cache  *weights.Cache[*matrices]
 
 	copies   *cgotorch.Stream // of the control, from memory that is not page-locked
 	pageable *cgotorch.HostSlab
@@ -58,7 +58,7 @@ func newBeside(d cgotorch.Device, n, products int, bytes int64) (*beside, error)
 		if b.store, err = matrixStore(2, 1, bytes); err != nil {
 			return err
 		}
-		if b.modules, err = weights.NewModules(b.store, d, newMatrices(1, bytes), weights.ModulesOptions{Slots: 1}); err != nil {
+		if b.cache, err = weights.NewCache(b.store, d, newMatrices(1, bytes), weights.CacheOptions{Slots: 1}); err != nil {
 			return err
 		}
 		if b.pageable, err = cgotorch.NewHostSlab(int(bytes)); err != nil {
@@ -85,8 +85,8 @@ func newBeside(d cgotorch.Device, n, products int, bytes int64) (*beside, error)
 }
 
 func (b *beside) close() {
-	if b.modules != nil {
-		b.modules.Close()
+	if b.cache != nil {
+		b.cache.Close()
 	}
 	if b.store != nil {
 		b.store.Close()
@@ -114,7 +114,7 @@ func (b *beside) copy(pinned bool) (float64, error) {
 	began := time.Now()
 	var err error
 	if pinned {
-		err = b.modules.Prefetch(context.Background(), name)
+		err = b.cache.Prefetch(context.Background(), name)
 	} else {
 		var from, to *cgotorch.Event
 		from, to, err = b.copies.CopyFrom(nil, cgotorch.HostCopy{To: b.to, From: b.pageable.Bytes()})
@@ -122,7 +122,7 @@ func (b *beside) copy(pinned bool) (float64, error) {
 		to.Close()
 	}
 	took := micros(time.Since(began))
-	b.modules.Drop(name)
+	b.cache.Drop(name)
 	return took, err
 }
 
@@ -233,19 +233,19 @@ func benchModulesRounds(c *config, emit func(row)) error {
 	}
 	defer store.Close()
 	sides := map[weights.Policy]side{}
-	var stats weights.ModulesStats
+	var stats weights.CacheStats
 	for _, policy := range []weights.Policy{weights.OnDemand, weights.NextLayer, weights.Resident} {
-		modules, err := weights.NewModules(store, c.device, newMatrices(n, bytes), weights.ModulesOptions{Policy: policy})
+		cache, err := weights.NewCache(store, c.device, newMatrices(n, bytes), weights.CacheOptions{Policy: policy})
 		if err != nil {
 			return err
 		}
-		defer modules.Close()
+		defer cache.Close()
 		sides[policy] = func() (float64, error) {
 			seconds, err := c.secondsEach(1, func() error {
 				return cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
 					x = x.NoGrad()
 					for i := range rounds {
-						u := modules.Use(x, store.Modules()[i%8])
+						u := cache.Use(x, store.Units()[i%8])
 						for range repeats {
 							x.MM(u.Module.Weight, u.Module.Weight).Close()
 						}
@@ -255,7 +255,7 @@ func benchModulesRounds(c *config, emit func(row)) error {
 				})
 			})
 			if policy == weights.NextLayer {
-				stats = modules.Stats()
+				stats = cache.Stats()
 			}
 			return 1e3 * seconds / float64(rounds), err
 		}
@@ -285,9 +285,9 @@ func benchModulesRounds(c *config, emit func(row)) error {
 func benchModulesPinned(c *config, emit func(row)) error {
 	count := c.or(4, 768)
 	expert := []weights.TensorSpec{{Name: "wi.weight", DType: cgotorch.Float32, Shape: []int64{3072, 768}}, {Name: "wo.weight", DType: cgotorch.Float32, Shape: []int64{768, 3072}}}
-	var specs []weights.ModuleSpec
+	var specs []weights.UnitSpec
 	for i := range count {
-		specs = append(specs, weights.ModuleSpec{Name: fmt.Sprint(i), Tensors: expert})
+		specs = append(specs, weights.UnitSpec{Name: fmt.Sprint(i), Tensors: expert})
 	}
 	_, before := cgotorch.HostMemory()
 	began := time.Now()

@@ -48,14 +48,14 @@ func benchModulesLayers(c *config, emit func(row)) error {
 		return err
 	}
 	defer in.Close()
-	pass := func(modules *weights.Modules[*linears]) side {
+	pass := func(cache *weights.Cache[*linears]) side {
 		return func() (float64, error) {
 			seconds, err := c.secondsEach(passes, func() error {
 				return stream.Do(func(x *cgotorch.Exec) error {
 					x = x.NoGrad()
 					hidden := x.Alias(in)
-					for _, name := range store.Modules() {
-						u := modules.Use(x, name)
+					for _, name := range store.Units() {
+						u := cache.Use(x, name)
 						next := u.Module.Forward(x, hidden)
 						u.Release(x)
 						hidden.Close()
@@ -68,9 +68,9 @@ func benchModulesLayers(c *config, emit func(row)) error {
 		}
 	}
 	var sides []side
-	var ahead *weights.Modules[*linears]
+	var ahead *weights.Cache[*linears]
 	for _, policy := range []weights.Policy{weights.Resident, weights.OnDemand, weights.NextLayer} {
-		ahead, err = weights.NewModules(store, c.device, newLinears(width, depth, dtype), weights.ModulesOptions{Policy: policy})
+		ahead, err = weights.NewCache(store, c.device, newLinears(width, depth, dtype), weights.CacheOptions{Policy: policy})
 		if err != nil {
 			return err
 		}
@@ -104,9 +104,9 @@ func newLinears(width, depth int, dtype cgotorch.DType) func(x *cgotorch.Exec, n
 }
 
 func layerStore(n, width, depth int, dtype cgotorch.DType) (*weights.Store, error) {
-	var specs []weights.ModuleSpec
+	var specs []weights.UnitSpec
 	for i := range n {
-		m := weights.ModuleSpec{Name: fmt.Sprint(i)}
+		m := weights.UnitSpec{Name: fmt.Sprint(i)}
 		for k := range depth {
 			m.Tensors = append(m.Tensors, weights.TensorSpec{Name: fmt.Sprintf("weight.%d", k), DType: dtype, Shape: []int64{int64(width), int64(width)}})
 		}

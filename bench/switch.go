@@ -45,9 +45,9 @@ func (s switchShape) expertBytes() int64 {
 func (s switchShape) expertStore() (*weights.Store, error) {
 	d, f := int64(s.config.DModel), int64(s.config.DFF)
 	tensors := []weights.TensorSpec{{Name: "wi.weight", DType: s.dtype, Shape: []int64{f, d}}, {Name: "wo.weight", DType: s.dtype, Shape: []int64{d, f}}}
-	var specs []weights.ModuleSpec
+	var specs []weights.UnitSpec
 	for _, name := range slices.Concat(s.config.ExpertNames(true)...) {
-		specs = append(specs, weights.ModuleSpec{Name: name, Tensors: tensors})
+		specs = append(specs, weights.UnitSpec{Name: name, Tensors: tensors})
 	}
 	store, err := weights.NewStore(specs)
 	if err != nil {
@@ -102,15 +102,15 @@ type switchFigures struct {
 	Driven       string
 }
 
-func (d *decoding) run() (f switchFigures, stats weights.ModulesStats, err error) {
-	before := weights.ModulesStats{}
+func (d *decoding) run() (f switchFigures, stats weights.CacheStats, err error) {
+	before := weights.CacheStats{}
 	var began time.Time
 	if err = d.device.ResetPeakMemory(); err != nil {
 		return f, stats, err
 	}
 	f.IDs, err = d.generate(d.runs, func() error {
-		if d.modules != nil {
-			before = d.modules.Stats()
+		if d.units != nil {
+			before = d.units.Stats()
 		}
 		err := d.device.Synchronize()
 		began = time.Now()
@@ -120,8 +120,8 @@ func (d *decoding) run() (f switchFigures, stats weights.ModulesStats, err error
 	if err != nil {
 		return f, stats, err
 	}
-	if d.modules != nil {
-		stats = since(d.modules.Stats(), before)
+	if d.units != nil {
+		stats = since(d.units.Stats(), before)
 		f.Bytes, f.HitRate = stats.Bytes, stats.HitRate()
 	}
 	memory, err := d.device.Memory()
@@ -137,7 +137,7 @@ func (d *decoding) run() (f switchFigures, stats weights.ModulesStats, err error
 }
 
 // since is what was counted from one moment to another.
-func since(now, before weights.ModulesStats) weights.ModulesStats {
+func since(now, before weights.CacheStats) weights.CacheStats {
 	now.Hits -= before.Hits
 	now.Ahead -= before.Ahead
 	now.Misses -= before.Misses
@@ -189,7 +189,7 @@ func (s switchShape) copies(c *config, store *weights.Store) (float64, error) {
 	build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
 		return text.NewExpert(x, s.config, s.dtype), nil
 	}
-	m, err := weights.NewModules(store, c.device, build, weights.ModulesOptions{})
+	m, err := weights.NewCache(store, c.device, build, weights.CacheOptions{})
 	if err != nil {
 		return 0, err
 	}
@@ -218,10 +218,10 @@ func (s switchShape) copies(c *config, store *weights.Store) (float64, error) {
 type switchResult struct {
 	each, block sample
 	last        switchFigures
-	stats       weights.ModulesStats
+	stats       weights.CacheStats
 }
 
-func (r *switchResult) add(f switchFigures, stats weights.ModulesStats) {
+func (r *switchResult) add(f switchFigures, stats weights.CacheStats) {
 	r.each, r.block, r.last, r.stats = append(r.each, f.Milliseconds), append(r.block, f.Block), f, stats
 }
 
@@ -348,7 +348,7 @@ func (b *switchBench) ask(p *peer, mode string, round int, r *switchResult) erro
 		"d_model", c.DModel, "d_kv", c.DKV, "heads", c.NumHeads, "d_ff", c.DFF, "experts", c.NumExperts, "vocab", c.VocabSize, "source", b.shape.source,
 		"length", b.shape.length, "dtype", strings.ToLower(b.shape.dtype.String()))
 	if err == nil && round > 0 {
-		r.add(f, weights.ModulesStats{})
+		r.add(f, weights.CacheStats{})
 	}
 	return err
 }

@@ -97,7 +97,7 @@ type decoding struct {
 	*decoder
 	mode    switchMode
 	pieces  *text.Pieces
-	modules *weights.Modules[*text.Dense]
+	units   *weights.Cache[*text.Dense]
 	experts *weights.Experts[*text.Dense]
 	runs    text.RoutedExperts
 	base    int64 // bytes on the device before the model
@@ -123,9 +123,9 @@ func (s switchShape) newDecoding(c *config, store *weights.Store, mode switchMod
 		build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
 			return text.NewExpert(x, s.config, s.dtype), nil
 		}
-		d.modules, err = weights.NewModules(store, c.device, build, weights.ModulesOptions{Policy: mode.policy, Slots: mode.slots})
+		d.units, err = weights.NewCache(store, c.device, build, weights.CacheOptions{Policy: mode.policy, Slots: mode.slots})
 		if err == nil {
-			d.experts, err = weights.NewExperts(d.modules, s.config.ExpertNames(true), weights.RoutesOptions{})
+			d.experts, err = weights.NewExperts(d.units, s.config.ExpertNames(true), weights.RoutesOptions{})
 		}
 	}
 	if err == nil {
@@ -159,8 +159,8 @@ func (d *decoding) close() {
 	if d.experts != nil {
 		d.experts.Close()
 	}
-	if d.modules != nil {
-		d.modules.Close()
+	if d.units != nil {
+		d.units.Close()
 	}
 	d.decoder.close()
 }
@@ -176,7 +176,7 @@ func (d *decoding) learn() error {
 	if _, err := d.generate(r, func() error { return nil }); err != nil {
 		return err
 	}
-	k := &knownExperts{modules: d.modules, names: d.shape.config.ExpertNames(true)}
+	k := &knownExperts{units: d.units, names: d.shape.config.ExpertNames(true)}
 	for _, read := range r.reads {
 		id, err := read.Item()
 		if err != nil {
@@ -201,7 +201,7 @@ func (r *recordedExperts) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tenso
 
 // knownExperts are prefetched one after another as they were chosen in a sequence before.
 type knownExperts struct {
-	modules *weights.Modules[*text.Dense]
+	units   *weights.Cache[*text.Dense]
 	names   [][]string
 	choices []int // of all layers of all tokens
 	next    int
@@ -217,10 +217,10 @@ func (k *knownExperts) Route(*cgotorch.Exec, int, *cgotorch.Tensor) {}
 func (k *knownExperts) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) {}
 
 func (k *knownExperts) Run(x *cgotorch.Exec, _ int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
-	u := k.modules.Use(x, k.name(k.next))
+	u := k.units.Use(x, k.name(k.next))
 	defer u.Release(x)
-	for ahead := 1; ahead < k.modules.Slots(); ahead++ {
-		if err := k.modules.Prefetch(context.Background(), k.name(k.next+ahead)); err != nil {
+	for ahead := 1; ahead < k.units.Slots(); ahead++ {
+		if err := k.units.Prefetch(context.Background(), k.name(k.next+ahead)); err != nil {
 			x.Fail("bench", err)
 		}
 	}

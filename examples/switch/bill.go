@@ -35,7 +35,7 @@ func (b *bill) print(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	experts, store := m.modules.Stats(), m.store.Stats()
+	experts, store := m.units.Stats(), m.store.Stats()
 	encoder, decoder := m.encoder.Stats(), m.decoder.Stats()
 	_, pinned := cgotorch.HostMemory()
 	fmt.Fprintf(w, "%d tokens in %.2f s: %.1f tokens/s\n", b.tokens, seconds, float64(b.tokens)/seconds)

@@ -20,8 +20,8 @@ type model struct {
 	tokens *tokenizer.Tokenizer
 	net    *text.Switch // without its experts
 
-	store   *weights.Store                // all experts, in the host's memory
-	modules *weights.Modules[*text.Dense] // those on the device
+	store   *weights.Store              // all experts, in the host's memory
+	units   *weights.Cache[*text.Dense] // those on the device
 	encoder *weights.Experts[*text.Dense]
 	decoder *weights.Experts[*text.Dense]
 
@@ -53,7 +53,7 @@ func load(c config) (m *model, err error) {
 	if words, rows := m.tokens.Size(), m.net.Config.VocabSize; words > rows {
 		return m, fmt.Errorf("%s: tokenizer.json has %d tokens, and the model of config.json knows %d", c.folder, words, rows)
 	}
-	experts := weights.StoreOptions{Modules: regexp.MustCompile(text.ExpertPattern), DType: c.dtype}
+	experts := weights.StoreOptions{Units: regexp.MustCompile(text.ExpertPattern), DType: c.dtype}
 	if m.store, err = weights.OpenStore([]string{c.folder}, experts); err != nil {
 		return m, err
 	}
@@ -66,7 +66,7 @@ func load(c config) (m *model, err error) {
 // attachExperts has the experts of both stacks come to the device through the same slots.
 func (m *model) attachExperts(c config) (err error) {
 	encoder, decoder := m.net.Config.ExpertNames(false), m.net.Config.ExpertNames(true)
-	o := weights.ModulesOptions{Policy: c.policy, Slots: c.slots}
+	o := weights.CacheOptions{Policy: c.policy, Slots: c.slots}
 	if c.policy == weights.Resident {
 		o.Slots = 0 // one for each expert
 	} else if c.pinned > 0 {
@@ -78,16 +78,16 @@ func (m *model) attachExperts(c config) (err error) {
 	build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
 		return text.NewExpert(x, m.net.Config, c.dtype), nil
 	}
-	if m.modules, err = weights.NewModules(m.store, m.device, build, o); err != nil {
+	if m.units, err = weights.NewCache(m.store, m.device, build, o); err != nil {
 		return err
 	}
-	if err := m.modules.Check(); err != nil {
+	if err := m.units.Check(); err != nil {
 		return fmt.Errorf("%s: the experts do not fit config.json: %w", c.folder, err)
 	}
-	if m.encoder, err = weights.NewExperts(m.modules, encoder, weights.RoutesOptions{}); err != nil {
+	if m.encoder, err = weights.NewExperts(m.units, encoder, weights.RoutesOptions{}); err != nil {
 		return err
 	}
-	if m.decoder, err = weights.NewExperts(m.modules, decoder, weights.RoutesOptions{}); err != nil {
+	if m.decoder, err = weights.NewExperts(m.units, decoder, weights.RoutesOptions{}); err != nil {
 		return err
 	}
 	layer := 0
@@ -129,8 +129,8 @@ func (m *model) close() error {
 	if m.decoder != nil {
 		errs = append(errs, m.decoder.Close())
 	}
-	if m.modules != nil {
-		errs = append(errs, m.modules.Close())
+	if m.units != nil {
+		errs = append(errs, m.units.Close())
 	}
 	if m.store != nil {
 		errs = append(errs, m.store.Close())

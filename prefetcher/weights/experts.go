@@ -16,8 +16,8 @@ import (
 // How early the copies begin is up to when Route is called: just before Run (on demand), or a block earlier, where block i chooses for block i+1
 // (a pre-gated model), or, for a model that is not, as a guess by Predict. It is safe for use by several goroutines, each in a Do of its own.
 type Experts[M nn.Module] struct {
-	modules *Modules[M]
-	names   [][]string
+	cache *Cache[M]
+	names [][]string
 
 	routes *routes
 
@@ -70,9 +70,9 @@ func (c *routing) copied(x *cgotorch.Exec) {
 	x.Wait(c.sent.event)
 }
 
-// NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with
-// [ErrUnknownModule] and as [NewRoutes] does.
-func NewExperts[M nn.Module](m *Modules[M], names [][]string, o RoutesOptions) (*Experts[M], error) {
+// NewExperts makes layers of experts: names are those of the units, by layer and expert. Close ends it, before the Cache. It fails with
+// [ErrUnknownUnit] and as [NewRoutes] does.
+func NewExperts[M nn.Module](m *Cache[M], names [][]string, o RoutesOptions) (*Experts[M], error) {
 	for _, layer := range names {
 		for _, name := range layer {
 			if _, err := m.store.lookup(name); err != nil {
@@ -80,7 +80,7 @@ func NewExperts[M nn.Module](m *Modules[M], names [][]string, o RoutesOptions) (
 			}
 		}
 	}
-	e := &Experts[M]{modules: m, names: names, open: map[place]*routing{}, guessed: map[place][]string{}, turns: map[int]*turns{}}
+	e := &Experts[M]{cache: m, names: names, open: map[place]*routing{}, guessed: map[place][]string{}, turns: map[int]*turns{}}
 	for layer := range names {
 		e.turns[layer] = &turns{}
 	}
@@ -106,7 +106,7 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.open[at] != nil {
-		x.Fail(op, fmt.Errorf("prefetcher: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
+		x.Fail(op, fmt.Errorf("weights: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	c.turn = e.turns[layer].routed
 	c.sent = e.routes.send(x, op, layer, ids, true, c)
@@ -137,7 +137,7 @@ func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch
 
 // Run waits until the layer's choice has arrived on the host, not for the copies of the experts, for which x's stream stands; it runs tokens
 // [tokens, width] through the experts and returns the results in their order. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
-// fails with the errors of [Modules.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's, and without a Route.
+// fails with the errors of [Cache.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's, and without a Route.
 func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "Experts.Run"
 	at := place{x.DoStream(), layer}
@@ -146,7 +146,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	delete(e.open, at)
 	e.mu.Unlock()
 	if c == nil {
-		x.Fail(op, fmt.Errorf("prefetcher: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
+		x.Fail(op, fmt.Errorf("weights: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	began := time.Now()
 	c.sent.await()
@@ -158,7 +158,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	ran := false
 	defer func() {
 		if !ran { // unwinding
-			e.modules.Drop(e.chosen(layer, c.sent.route.Experts)...)
+			e.cache.Drop(e.chosen(layer, c.sent.route.Experts)...)
 		}
 	}()
 	c.copied(x)
@@ -170,8 +170,8 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	next := 0
 	out := nn.Dispatch(x, tokens, ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		next++
-		e.prefetch(names[min(next, len(names)):min(next+max(1, e.modules.o.Slots-1), len(names))])
-		u := e.modules.Use(x, e.names[layer][expert])
+		e.prefetch(names[min(next, len(names)):min(next+max(1, e.cache.o.Slots-1), len(names))])
+		u := e.cache.Use(x, e.names[layer][expert])
 		defer u.Release(x)
 		return u.Module.Forward(x, rows)
 	})
@@ -223,7 +223,7 @@ func (e *Experts[M]) choose(c *routing, route Route) {
 	c.err = route.Err
 	for _, id := range route.Experts {
 		if n := len(e.names[c.layer]); id < 0 || id >= int64(n) {
-			c.err = fmt.Errorf("prefetcher: layer %d has %d experts, and a token is routed to number %d: %w", c.layer, n, id, cgotorch.ErrInvalidArgument)
+			c.err = fmt.Errorf("weights: layer %d has %d experts, and a token is routed to number %d: %w", c.layer, n, id, cgotorch.ErrInvalidArgument)
 		}
 	}
 	names := e.chosen(c.layer, route.Experts)
@@ -241,7 +241,7 @@ func (e *Experts[M]) choose(c *routing, route Route) {
 	}
 	e.mu.Unlock()
 	if len(wrong) > 0 {
-		e.modules.Drop(wrong...)
+		e.cache.Drop(wrong...)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,19 +285,19 @@ func (e *Experts[M]) forget(c *routing) {
 	delete(e.guessed, c.place)
 	e.mu.Unlock()
 	if len(guessed) > 0 {
-		e.modules.Drop(guessed...)
+		e.cache.Drop(guessed...)
 	}
 }
 
-// fitting are as many of the modules as there are slots.
+// fitting are as many of the units as there are slots.
 func (e *Experts[M]) fitting(names []string) []string {
-	return names[:min(len(names), max(1, e.modules.o.Slots))]
+	return names[:min(len(names), max(1, e.cache.o.Slots))]
 }
 
-// prefetch begins the copies of the modules.
+// prefetch begins the copies of the units.
 func (e *Experts[M]) prefetch(names []string) {
 	for _, name := range names {
-		e.modules.prefetchNow(name)
+		e.cache.prefetchNow(name)
 	}
 }
 
@@ -317,18 +317,18 @@ func (e *Experts[M]) abandon(x *cgotorch.Exec, c *routing) {
 	c.abandoned = true
 	defer c.copied(x)
 	if c.acted {
-		e.modules.Drop(e.chosen(c.layer, c.sent.route.Experts)...)
+		e.cache.Drop(e.chosen(c.layer, c.sent.route.Experts)...)
 	}
 }
 
-// Stats returns the counts since the Experts were made; those of copies are the Modules'.
+// Stats returns the counts since the Experts were made; those of copies are the Cache'.
 func (e *Experts[M]) Stats() ExpertsStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stats
 }
 
-// Close ends the goroutine, when what is on its way has arrived. A Run that is to follow finds what has arrived. The Modules stay open. Closing twice does nothing.
+// Close ends the goroutine, when what is on its way has arrived. A Run that is to follow finds what has arrived. The Cache stay open. Closing twice does nothing.
 func (e *Experts[M]) Close() error {
 	if !e.routes.close() {
 		return e.routes.aside.Close() // where a Do held it

@@ -58,7 +58,7 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 // expertStore has the experts of a saved model.
 func expertStore(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := OpenStore([]string{path}, StoreOptions{Modules: regexp.MustCompile(text.ExpertPattern)})
+	s, err := OpenStore([]string{path}, StoreOptions{Units: regexp.MustCompile(text.ExpertPattern)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestExperts_Modes(t *testing.T) {
 					}
 				})
 				store := expertStore(t, path)
-				for _, o := range []ModulesOptions{{Policy: Resident}, {Policy: OnDemand}, {Policy: OnDemand, Slots: 1}, {Policy: LRU}, {Policy: LFU, Slots: 4}, {Policy: NextLayer}, {Slots: 3, Pinned: store.Modules()[2:4]}} {
+				for _, o := range []CacheOptions{{Policy: Resident}, {Policy: OnDemand}, {Policy: OnDemand, Slots: 1}, {Policy: LRU}, {Policy: LFU, Slots: 4}, {Policy: NextLayer}, {Slots: 3, Pinned: store.Units()[2:4]}} {
 					for _, captured := range []bool{false, true} {
 						t.Run(fmt.Sprintf("%v/%d/captured=%v", o.Policy, o.Slots, captured), func(t *testing.T) {
 							var m *text.Switch
@@ -139,12 +139,12 @@ func TestExperts_Modes(t *testing.T) {
 								p = m.NewPieces(x, c, text.PiecesOptions{Gating: gating})
 							})
 							t.Cleanup(func() { p.Close() })
-							modules, err := NewModules(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
+							cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
 							if err != nil {
 								t.Fatal(err)
 							}
-							defer modules.Close()
-							experts, err := NewExperts(modules, m.Config.ExpertNames(true), RoutesOptions{})
+							defer cache.Close()
+							experts, err := NewExperts(cache, m.Config.ExpertNames(true), RoutesOptions{})
 							if err != nil {
 								t.Fatal(err)
 							}
@@ -162,7 +162,7 @@ func TestExperts_Modes(t *testing.T) {
 								}
 							}
 							layers := len(m.Config.ExpertNames(true))
-							st, of := modules.Stats(), experts.Stats()
+							st, of := cache.Stats(), experts.Stats()
 							if st.Uses() != steps*layers || of.Routes != steps*layers {
 								t.Errorf("%+v %+v; want %d uses", st, of, steps*layers)
 							}
@@ -194,12 +194,12 @@ func TestExperts_Layer(t *testing.T) {
 			want = cgotorch.ToSlice[float32](x, resident.Encode(x, input(x), nil))
 			m, _ = decoding(t, x, path, true)
 		})
-		modules, err := NewModules(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, ModulesOptions{})
+		cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, CacheOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer modules.Close()
-		experts, err := NewExperts(modules, m.Config.ExpertNames(false), RoutesOptions{})
+		defer cache.Close()
+		experts, err := NewExperts(cache, m.Config.ExpertNames(false), RoutesOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +227,7 @@ func TestExperts_Route_SameMemory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
 		s := newStream(t, d)
-		e, err := NewExperts(newModules(t, scalesStore(t, 4), d, ModulesOptions{}), [][]string{{moduleName(0), moduleName(1), moduleName(2), moduleName(3)}}, RoutesOptions{})
+		e, err := NewExperts(newCache(t, scalesStore(t, 4), d, CacheOptions{}), [][]string{{unitName(0), unitName(1), unitName(2), unitName(3)}}, RoutesOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,11 +252,11 @@ func TestExperts_Route_SameMemory(t *testing.T) {
 func TestExperts_Refused(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, cgotorch.CPU)
-	modules := newModules(t, scalesStore(t, 4), cgotorch.CPU, ModulesOptions{})
-	if _, err := NewExperts(modules, [][]string{{moduleName(1), "none"}}, RoutesOptions{}); !errors.Is(err, ErrUnknownModule) {
+	cache := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{})
+	if _, err := NewExperts(cache, [][]string{{unitName(1), "none"}}, RoutesOptions{}); !errors.Is(err, ErrUnknownUnit) {
 		t.Errorf("an unknown expert: %v", err)
 	}
-	e, err := NewExperts(modules, [][]string{{moduleName(0), moduleName(1)}, {moduleName(2), moduleName(3)}}, RoutesOptions{})
+	e, err := NewExperts(cache, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

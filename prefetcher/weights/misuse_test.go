@@ -44,7 +44,7 @@ func TestMisuse_NewStore_Overflow(t *testing.T) {
 		ts = append(ts, TensorSpec{Name: fmt.Sprint(i), DType: cgotorch.Uint8, Shape: []int64{1 << 62}})
 	}
 	ts = append(ts, TensorSpec{Name: "small", DType: cgotorch.Uint8, Shape: []int64{64}})
-	s, err := NewStore([]ModuleSpec{{Name: "a", Tensors: ts}})
+	s, err := NewStore([]UnitSpec{{Name: "a", Tensors: ts}})
 	if err == nil {
 		s.Close()
 		t.Error("a store of 16 EiB was made")
@@ -58,16 +58,16 @@ func TestMisuse_NumBatchesTracked(t *testing.T) {
 	f := func(n string) TensorSpec {
 		return TensorSpec{Name: n, DType: cgotorch.Float32, Shape: []int64{4}}
 	}
-	s, err := NewStore([]ModuleSpec{{Name: "bn", Tensors: []TensorSpec{f("weight"), f("bias"), f("running_mean"), f("running_var")}}})
+	s, err := NewStore([]UnitSpec{{Name: "bn", Tensors: []TensorSpec{f("weight"), f("bias"), f("running_mean"), f("running_var")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	m, err := NewModules(s, cgotorch.CPU, func(x *cgotorch.Exec, _ string) (*nn.BatchNorm2d, error) {
+	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, _ string) (*nn.BatchNorm2d, error) {
 		return nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), nil
-	}, ModulesOptions{})
-	if m != nil {
-		m.Close()
+	}, CacheOptions{})
+	if c != nil {
+		c.Close()
 	}
 	if !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "num_batches_tracked") {
 		t.Errorf("got %v, want an error that names num_batches_tracked", err)
@@ -75,48 +75,48 @@ func TestMisuse_NumBatchesTracked(t *testing.T) {
 }
 
 // Resident: one bad kind makes all unusable.
-func TestMisuse_Resident_BadModule(t *testing.T) {
+func TestMisuse_Resident_BadUnit(t *testing.T) {
 	good, short := linearSpec("good"), linearSpec("short")
 	short.Tensors = short.Tensors[:1]
-	s, err := NewStore([]ModuleSpec{good, short})
+	s, err := NewStore([]UnitSpec{good, short})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	m, err := NewModules(s, cgotorch.CPU, newLinear, ModulesOptions{Policy: Resident})
+	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{Policy: Resident})
 	if err != nil {
-		t.Fatalf("NewModules fails for the one bad module: %v", err)
+		t.Fatalf("NewCache fails for the one bad unit: %v", err)
 	}
-	m.Close()
+	c.Close()
 }
 
-// Every pinned slot is as large as the largest module.
+// Every pinned slot is as large as the largest unit.
 func TestMisuse_Resident_Memory(t *testing.T) {
-	specs := []ModuleSpec{{Name: "embedding", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{1 << 20}}}}}
+	specs := []UnitSpec{{Name: "embedding", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{1 << 20}}}}}
 	for i := range 50 {
-		specs = append(specs, linearSpec(moduleName(i)))
+		specs = append(specs, linearSpec(unitName(i)))
 	}
 	s, err := NewStore(specs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	m, err := NewModules(s, cgotorch.CPU, func(x *cgotorch.Exec, name string) (any, error) {
+	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, name string) (any, error) {
 		if name == "embedding" {
 			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, 1<<20))}, nil
 		}
 		return newLinear(x, name)
-	}, ModulesOptions{Policy: Resident})
+	}, CacheOptions{Policy: Resident})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	defer c.Close()
 	var device int64
-	for _, slot := range m.slots {
+	for _, slot := range c.slots {
 		device += slot.memory.Numel()
 	}
 	if st := s.Stats(); device > 2*st.Bytes {
-		t.Errorf("resident modules of %d bytes take %d on the device", st.Bytes, device)
+		t.Errorf("resident units of %d bytes take %d on the device", st.Bytes, device)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestMisuse_Build_Panics(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := NewStore([]ModuleSpec{linearSpec("a")})
+			s, err := NewStore([]UnitSpec{linearSpec("a")})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,11 +141,11 @@ func TestMisuse_Build_Panics(t *testing.T) {
 						t.Logf("panic: %.200v", p)
 					}
 				}()
-				m, err := NewModules(s, cgotorch.CPU, build, ModulesOptions{})
-				t.Logf("%v %v", m != nil, err)
-				if m != nil {
-					t.Log(m.Check())
-					m.Close()
+				c, err := NewCache(s, cgotorch.CPU, build, CacheOptions{})
+				t.Logf("%v %v", c != nil, err)
+				if c != nil {
+					t.Log(c.Check())
+					c.Close()
 				}
 			}()
 			if err := s.Close(); err != nil {
@@ -154,15 +154,15 @@ func TestMisuse_Build_Panics(t *testing.T) {
 		})
 	}
 	t.Run("by value", func(t *testing.T) {
-		s, _ := NewStore([]ModuleSpec{linearSpec("a")})
-		m, err := NewModules(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (nn.Linear, error) {
+		s, _ := NewStore([]UnitSpec{linearSpec("a")})
+		c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (nn.Linear, error) {
 			l, err := newLinear(x, n)
 			return *l, err
-		}, ModulesOptions{})
+		}, CacheOptions{})
 		t.Log(err)
-		if m != nil {
-			t.Log(m.Check())
-			m.Close()
+		if c != nil {
+			t.Log(c.Check())
+			c.Close()
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -174,14 +174,14 @@ func TestMisuse_Build_Panics(t *testing.T) {
 func TestMisuse_Build_SameModule(t *testing.T) {
 	s := scalesStore(t, 2)
 	var one *nn.Linear
-	m, err := NewModules(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (*nn.Linear, error) {
+	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (*nn.Linear, error) {
 		if one == nil {
 			one, _ = newLinear(x, n)
 		}
 		return one, nil
-	}, ModulesOptions{Slots: 2})
-	if m != nil {
-		m.Close()
+	}, CacheOptions{Slots: 2})
+	if c != nil {
+		c.Close()
 	}
 	if !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "one at each call") {
 		t.Errorf("got %v, want that build must make one at each call", err)
@@ -204,18 +204,18 @@ func TestNewOffload_Strided(t *testing.T) {
 	}
 }
 
-// A module that is prefetched while it is in use stays for its next use.
+// A unit that is prefetched while it is in use stays for its next use.
 func TestMisuse_Prefetch_WhileInUse(t *testing.T) {
-	for _, o := range []ModulesOptions{{Policy: OnDemand, Slots: 1}, {Policy: LRU, Slots: 1}} {
-		m := newModules(t, scalesStore(t, 3), cgotorch.CPU, o)
+	for _, o := range []CacheOptions{{Policy: OnDemand, Slots: 1}, {Policy: LRU, Slots: 1}} {
+		c := newCache(t, scalesStore(t, 3), cgotorch.CPU, o)
 		do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
-			u := m.Use(x, moduleName(0))
-			prefetch(t, m, 0) // for the next step
+			u := c.Use(x, unitName(0))
+			prefetch(t, c, 0) // for the next step
 			u.Release(x)
-			prefetch(t, m, 1) // gives 0 up, in LRU
-			before := m.Stats()
-			apply(t, x, m, 0)
-			if m.Stats().Misses != before.Misses {
+			prefetch(t, c, 1) // gives 0 up, in LRU
+			before := c.Stats()
+			apply(t, x, c, 0)
+			if c.Stats().Misses != before.Misses {
 				t.Errorf("%v: what was prefetched while in use was given up before its use", o.Policy)
 			}
 		})
@@ -224,8 +224,8 @@ func TestMisuse_Prefetch_WhileInUse(t *testing.T) {
 
 func TestMisuse_Experts_FailedRun(t *testing.T) {
 	for _, bad := range []bool{false, true} {
-		m := newModules(t, scalesStore(t, 12), cgotorch.CPU, ModulesOptions{Slots: 2})
-		e, err := NewExperts(m, [][]string{{moduleName(0), moduleName(1), moduleName(2)}}, RoutesOptions{})
+		c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
+		e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, RoutesOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,22 +244,22 @@ func TestMisuse_Experts_FailedRun(t *testing.T) {
 			return nil
 		})
 		t.Log(err)
-		m.mu.Lock()
+		c.mu.Lock()
 		wanted := 0
-		for _, s := range m.slots {
+		for _, s := range c.slots {
 			if s.wanted {
 				wanted++
 			}
 		}
-		queued := len(m.queue)
-		m.mu.Unlock()
+		queued := len(c.queue)
+		c.mu.Unlock()
 		if wanted+queued > 0 {
 			t.Errorf("bad=%v: after the Do has failed %d slots are kept for it and %d prefetches wait", bad, wanted, queued)
 		}
 		if bad {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			for i := 3; i < 12; i++ {
-				if err := m.Prefetch(ctx, moduleName(i)); err != nil {
+				if err := c.Prefetch(ctx, unitName(i)); err != nil {
 					t.Errorf("no later prefetch gets a slot: %d: %v", i, err)
 				}
 			}
@@ -269,21 +269,21 @@ func TestMisuse_Experts_FailedRun(t *testing.T) {
 	}
 }
 
-// Close with a module in use: nobody can wait for its end.
+// Close with a unit in use: nobody can wait for its end.
 func TestMisuse_Close_InUse_ThenStore(t *testing.T) {
-	specs := []ModuleSpec{linearSpec("a")}
+	specs := []UnitSpec{linearSpec("a")}
 	s, _ := NewStore(specs)
-	m, err := NewModules(s, cgotorch.CPU, newLinear, ModulesOptions{})
+	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
-		m.Use(x, "a")
-		m.Close()
+		c.Use(x, "a")
+		c.Close()
 	})
-	m.Close()
+	c.Close()
 	if err := s.Close(); err != nil {
-		t.Errorf("the Do has ended and Modules.Close has returned twice: %v", err)
+		t.Errorf("the Do has ended and Cache.Close has returned twice: %v", err)
 		time.Sleep(100 * time.Millisecond)
 		s.Close()
 	}
@@ -292,10 +292,10 @@ func TestMisuse_Close_InUse_ThenStore(t *testing.T) {
 // Two Dos use one side stream: the second does not wait since the first is about to.
 func TestMisuse_SharedSideStream(t *testing.T) {
 	checkStreams(t)
-	m := newModules(t, scalesStore(t, 2), cgotorch.CPU, ModulesOptions{Slots: 1})
+	c := newCache(t, scalesStore(t, 2), cgotorch.CPU, CacheOptions{Slots: 1})
 	a, b, side := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
 	for i := range 3000 {
-		prefetch(t, m, i%2)
+		prefetch(t, c, i%2)
 		var all sync.WaitGroup
 		for _, s := range []*cgotorch.Stream{a, b} {
 			all.Add(1)
@@ -304,7 +304,7 @@ func TestMisuse_SharedSideStream(t *testing.T) {
 				s.Do(func(x *cgotorch.Exec) error {
 					y := x.On(side)
 					y.NoGrad()
-					u := m.Use(y, moduleName(i%2))
+					u := c.Use(y, unitName(i%2))
 					y.Sum(u.Module.Weight)
 					u.Release(y)
 					x.Wait(y.Record())
@@ -313,7 +313,7 @@ func TestMisuse_SharedSideStream(t *testing.T) {
 			}()
 		}
 		all.Wait()
-		m.Drop(moduleName(0), moduleName(1))
+		c.Drop(unitName(0), unitName(1))
 	}
 }
 
@@ -349,7 +349,7 @@ func TestMisuse_CompareNames_Cycle(t *testing.T) {
 }
 
 func TestMisuse_Store_BytesAfterClose(t *testing.T) {
-	s, _ := NewStore([]ModuleSpec{linearSpec("a")})
+	s, _ := NewStore([]UnitSpec{linearSpec("a")})
 	s.Close()
 	if b, err := s.Bytes("a", "weight"); err == nil {
 		t.Errorf("%v and no error", b)
@@ -357,12 +357,12 @@ func TestMisuse_Store_BytesAfterClose(t *testing.T) {
 }
 
 func TestMisuse_Release_OtherDo(t *testing.T) {
-	m := newModules(t, scalesStore(t, 3), cgotorch.CPU, ModulesOptions{Slots: 1})
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	a, b := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
 	var u *Use[*nn.Linear]
 	has, released, end := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
-		a.Do(func(x *cgotorch.Exec) error { u = m.Use(x, moduleName(0)); has <- true; <-released; return nil })
+		a.Do(func(x *cgotorch.Exec) error { u = c.Use(x, unitName(0)); has <- true; <-released; return nil })
 		close(end)
 	}()
 	<-has
@@ -370,55 +370,55 @@ func TestMisuse_Release_OtherDo(t *testing.T) {
 	released <- true
 	<-end
 	if err == nil {
-		t.Errorf("Release in another Do is accepted; users now %v", m.slots[0].users)
+		t.Errorf("Release in another Do is accepted; users now %v", c.slots[0].users)
 	}
 }
 
 func TestMisuse_UseFailed_Counts(t *testing.T) {
-	m := newModules(t, scalesStore(t, 3), cgotorch.CPU, ModulesOptions{Slots: 1})
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
-		m.Use(x, moduleName(0))
-		m.Use(x, moduleName(1))
+		c.Use(x, unitName(0))
+		c.Use(x, unitName(1))
 		return nil
 	})
-	if s := m.Stats(); s.Uses() != 1 {
+	if s := c.Stats(); s.Uses() != 1 {
 		t.Errorf("%d uses, of which one was refused and began no copy", s.Uses())
 	}
 }
 
-// The write of a changed module is not ordered with readers of other streams that have released it.
+// The write of a changed unit is not ordered with readers of other streams that have released it.
 func TestMisuse_ReleaseChanged_Readers(t *testing.T) {
 	checkStreams(t)
-	m := newModules(t, scalesStore(t, 3), cgotorch.CPU, ModulesOptions{Slots: 1})
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	a, b := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
 	do(t, a, func(x *cgotorch.Exec) {
-		u := m.Use(x, moduleName(0))
+		u := c.Use(x, unitName(0))
 		x.NoGrad().Sum(u.Module.Weight)
 		u.Release(x)
 	})
 	do(t, b, func(x *cgotorch.Exec) {
-		u := m.UseToChange(x, moduleName(0))
+		u := c.UseToChange(x, unitName(0))
 		x.NoGrad().FillInPlace(u.Module.Weight, 3)
 		u.ReleaseChanged(x)
 	})
 }
 
-// Two Modules of one store.
-func TestMisuse_ReleaseChanged_TwoModules(t *testing.T) {
+// Two Cache of one store.
+func TestMisuse_ReleaseChanged_TwoCaches(t *testing.T) {
 	checkStreams(t)
 	st := scalesStore(t, 3)
-	m := newModules(t, st, cgotorch.CPU, ModulesOptions{Slots: 1})
-	n := newModules(t, st, cgotorch.CPU, ModulesOptions{Slots: 1})
+	c := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
+	n := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
 	prefetch(t, n, 1)
-	err := newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error { m.UseToChange(x, moduleName(0)); return nil })
+	err := newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error { c.UseToChange(x, unitName(0)); return nil })
 	if !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
 }
 
 func TestMisuse_Predict_Grows(t *testing.T) {
-	m := newModules(t, scalesStore(t, 3), cgotorch.CPU, ModulesOptions{Slots: 2})
-	e, err := NewExperts(m, [][]string{{moduleName(0), moduleName(1), moduleName(2)}}, RoutesOptions{})
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -436,16 +436,16 @@ func TestMisuse_Predict_Grows(t *testing.T) {
 }
 
 func TestMisuse_LateBackward(t *testing.T) {
-	m := newModules(t, scalesStore(t, 3), cgotorch.CPU, ModulesOptions{Slots: 1})
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	for what, evict := range map[string]func(x *cgotorch.Exec){
-		"a Use":      func(x *cgotorch.Exec) { m.Use(x, moduleName(1)).Release(x) },
-		"a Prefetch": func(*cgotorch.Exec) { prefetch(t, m, 1) }, // whose copy is enqueued later, and counts as a write all the same
+		"a Use":      func(x *cgotorch.Exec) { c.Use(x, unitName(1)).Release(x) },
+		"a Prefetch": func(*cgotorch.Exec) { prefetch(t, c, 1) }, // whose copy is enqueued later, and counts as a write all the same
 	} {
 		for range 100 {
 			err := newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 				in := x.Ones(cgotorch.Float32, 1, width)
 				in.SetRequiresGrad(true)
-				u := m.Use(x, moduleName(0))
+				u := c.Use(x, unitName(0))
 				out := x.Sum(u.Module.Forward(x, in))
 				u.Release(x)
 				evict(x)
@@ -453,7 +453,7 @@ func TestMisuse_LateBackward(t *testing.T) {
 				return nil
 			})
 			if err == nil {
-				t.Fatalf("backward read the module that %s has brought", what)
+				t.Fatalf("backward read the unit that %s has brought", what)
 			}
 		}
 	}
@@ -516,31 +516,31 @@ func TestMisuse_Map_UnusedShard(t *testing.T) {
 	}
 	a := save(t, "a.safetensors", w("x.0.w", 4))
 	b := save(t, "b.safetensors", w("head", 1<<20))
-	s, err := OpenStore([]string{a, b}, StoreOptions{Modules: regexp.MustCompile(`^x\.\d`), Map: true})
+	s, err := OpenStore([]string{a, b}, StoreOptions{Units: regexp.MustCompile(`^x\.\d`), Map: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	if st := s.Stats(); st.Memory > 1<<20 {
-		t.Errorf("%+v: a file without any module is mapped, and will be page-locked", st)
+		t.Errorf("%+v: a file without any unit is mapped, and will be page-locked", st)
 	}
 }
 
 func TestMisuse_CheckText(t *testing.T) {
 	a, b := linearSpec("good.0"), linearSpec("bad.0")
 	b.Tensors = b.Tensors[:1]
-	s, _ := NewStore([]ModuleSpec{a, b})
+	s, _ := NewStore([]UnitSpec{a, b})
 	defer s.Close()
-	m := newModules(t, s, cgotorch.CPU, ModulesOptions{})
-	if err := m.Check(); !strings.Contains(err.Error(), "bad.0") {
-		t.Errorf("Check names no module: %v", err)
+	c := newCache(t, s, cgotorch.CPU, CacheOptions{})
+	if err := c.Check(); !strings.Contains(err.Error(), "bad.0") {
+		t.Errorf("Check names no unit: %v", err)
 	}
-	m.Close()
+	c.Close()
 }
 
-// A Use that could go on, since its module is there now, counts as stuck until its goroutine has run.
+// A Use that could go on, since its unit is there now, counts as stuck until its goroutine has run.
 func TestMisuse_FalseDeadlock(t *testing.T) {
-	m := newModules(t, scalesStore(t, 5), cgotorch.CPU, ModulesOptions{Slots: 2})
+	m := newCache(t, scalesStore(t, 5), cgotorch.CPU, CacheOptions{Slots: 2})
 	a, c := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
 	failed := 0
 	for range 200 {
@@ -551,10 +551,10 @@ func TestMisuse_FalseDeadlock(t *testing.T) {
 		go func() {
 			defer all.Done()
 			errA = a.Do(func(x *cgotorch.Exec) error {
-				m.Use(x, moduleName(0))
+				m.Use(x, unitName(0))
 				close(has)
 				<-hasC
-				m.Use(x, moduleName(3)) // waits, and can have it as soon as c has it
+				m.Use(x, unitName(3)) // waits, and can have it as soon as c has it
 				return nil
 			})
 		}()
@@ -562,7 +562,7 @@ func TestMisuse_FalseDeadlock(t *testing.T) {
 			defer all.Done()
 			errC = c.Do(func(x *cgotorch.Exec) error {
 				<-has
-				u := m.Use(x, moduleName(1))
+				u := m.Use(x, unitName(1))
 				close(hasC)
 				for waits := false; !waits; {
 					m.mu.Lock()
@@ -570,8 +570,8 @@ func TestMisuse_FalseDeadlock(t *testing.T) {
 					m.mu.Unlock()
 				}
 				u.Release(x)
-				m.Use(x, moduleName(3)) // the one that a waits for
-				m.Use(x, moduleName(4)) // there is a slot when a has ended
+				m.Use(x, unitName(3)) // the one that a waits for
+				m.Use(x, unitName(4)) // there is a slot when a has ended
 				return nil
 			})
 		}()
@@ -590,8 +590,8 @@ func TestMisuse_FalseDeadlock(t *testing.T) {
 
 // A Do whose Use is refused lets the guess stay; see also Experts_FailedRun.
 func TestMisuse_GuessOfFailedDo(t *testing.T) {
-	m := newModules(t, scalesStore(t, 12), cgotorch.CPU, ModulesOptions{Slots: 2})
-	e, err := NewExperts(m, [][]string{{moduleName(0), moduleName(1), moduleName(2)}}, RoutesOptions{})
+	c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -601,7 +601,7 @@ func TestMisuse_GuessOfFailedDo(t *testing.T) {
 		return errors.New("of the program")
 	})
 	time.Sleep(20 * time.Millisecond)
-	if m.slots[0].wanted || m.slots[1].wanted {
+	if c.slots[0].wanted || c.slots[1].wanted {
 		t.Error("guesses of a Do that has failed keep all slots")
 	}
 }
@@ -609,8 +609,8 @@ func TestMisuse_GuessOfFailedDo(t *testing.T) {
 // Route reads the ids beside the stream; Layer.Forward in branches.
 func TestMisuse_Experts_InBranches(t *testing.T) {
 	checkStreams(t)
-	m := newModules(t, scalesStore(t, 4), cgotorch.CPU, ModulesOptions{Slots: 2})
-	e, err := NewExperts(m, [][]string{{moduleName(0), moduleName(1)}, {moduleName(2), moduleName(3)}}, RoutesOptions{})
+	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -628,7 +628,7 @@ func TestMisuse_Experts_InBranches(t *testing.T) {
 					return e.Layer(1).Forward(x, in, cgotorch.FromSlice(x, []int64{0, 1, 0, 1}))
 				},
 				func(x *cgotorch.Exec) *cgotorch.Tensor { // not released by itself
-					return x.Sum(m.Use(x, moduleName(0)).Module.Weight)
+					return x.Sum(c.Use(x, unitName(0)).Module.Weight)
 				},
 			)
 			return nil
@@ -641,8 +641,8 @@ func TestMisuse_Experts_InBranches(t *testing.T) {
 
 // The same layer in two branches of one Do is one place.
 func TestMisuse_Experts_SameLayerTwice(t *testing.T) {
-	m := newModules(t, scalesStore(t, 4), cgotorch.CPU, ModulesOptions{Slots: 2})
-	e, _ := NewExperts(m, [][]string{{moduleName(0), moduleName(1)}}, RoutesOptions{})
+	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, _ := NewExperts(c, [][]string{{unitName(0), unitName(1)}}, RoutesOptions{})
 	defer e.Close()
 	s := newStream(t, cgotorch.CPU)
 	// Route without Run, then again in a later Do
@@ -658,22 +658,22 @@ func TestMisuse_Experts_SameLayerTwice(t *testing.T) {
 
 // A Use that overtakes a queued prefetch shortens the queue, and wakes nobody.
 func TestMisuse_Dequeue_LostWakeUp(t *testing.T) {
-	m := newModules(t, scalesStore(t, 6), cgotorch.CPU, ModulesOptions{Slots: 2, InFlight: 1})
+	c := newCache(t, scalesStore(t, 6), cgotorch.CPU, CacheOptions{Slots: 2, InFlight: 1})
 	s := newStream(t, cgotorch.CPU)
 	do(t, s, func(x *cgotorch.Exec) {
-		m.Use(x, moduleName(0))
-		prefetch(t, m, 1) // has the other slot
-		prefetch(t, m, 2) // is queued: InFlight is reached
+		c.Use(x, unitName(0))
+		prefetch(t, c, 1) // has the other slot
+		prefetch(t, c, 2) // is queued: InFlight is reached
 		done := make(chan error, 1)
-		go func() { done <- m.Prefetch(context.Background(), moduleName(3)) }()
+		go func() { done <- c.Prefetch(context.Background(), unitName(3)) }()
 		time.Sleep(20 * time.Millisecond)
-		m.Use(x, moduleName(2)) // overtakes: nothing is in flight any more
+		c.Use(x, unitName(2)) // overtakes: nothing is in flight any more
 		select {
 		case <-done:
 		case <-time.After(500 * time.Millisecond):
 			again, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
-			t.Errorf("Prefetch still waits; one that is called now returns %v at once", m.Prefetch(again, moduleName(4)))
+			t.Errorf("Prefetch still waits; one that is called now returns %v at once", c.Prefetch(again, unitName(4)))
 		}
 	})
 }

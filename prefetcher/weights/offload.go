@@ -21,10 +21,10 @@ type OffloadOptions struct {
 //
 // A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Nor does Step take a Scaler.
 type Offload struct {
-	opt     *optim.Optimizer
-	store   *Store
-	modules *Modules[*stateTensors]
-	parts   []statePart
+	opt   *optim.Optimizer
+	store *Store
+	cache *Cache[*stateTensors]
+	parts []statePart
 }
 
 // stateTensors is the state of a part, each tensor as a row of numbers.
@@ -44,7 +44,7 @@ type statePart struct {
 // [cgotorch.ErrInvalidArgument] for parameters elsewhere or a rule that remembers nothing, and with [cgotorch.ErrOutOfMemory].
 func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
 	if o.PartBytes < 0 || o.Slots < 0 {
-		return nil, fmt.Errorf("prefetcher: OffloadOptions: PartBytes is %d and Slots %d; they must not be negative: %w", o.PartBytes, o.Slots, ErrInvalidOptions)
+		return nil, fmt.Errorf("weights: OffloadOptions: PartBytes is %d and Slots %d; they must not be negative: %w", o.PartBytes, o.Slots, ErrInvalidOptions)
 	}
 	if o.PartBytes == 0 {
 		o.PartBytes = 64 << 20
@@ -68,9 +68,9 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 		}
 		return m, err
 	}
-	f.modules, err = NewModules(f.store, device, build, ModulesOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.parts))})
+	f.cache, err = NewCache(f.store, device, build, CacheOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.parts))})
 	if err == nil {
-		err = f.modules.Check()
+		err = f.cache.Check()
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -79,29 +79,29 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 }
 
 // cut divides the parameters into parts.
-func (f *Offload) cut(device cgotorch.Device, most int64) ([]ModuleSpec, error) {
+func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	params := f.opt.Params()
-	var modules []ModuleSpec
+	var units []UnitSpec
 	var bytes int64
 	last := -1
 	for _, s := range f.opt.Remembers() {
 		p := params[s.Param]
 		if p.Device() != device {
-			return nil, fmt.Errorf("prefetcher: Offload: parameter %d lies on %v, and the device is %v: %w", s.Param, p.Device(), device, cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("weights: Offload: parameter %d lies on %v, and the device is %v: %w", s.Param, p.Device(), device, cgotorch.ErrInvalidArgument)
 		}
 		if p.Numel() == 0 {
 			continue
 		}
 		if !dense(p.Shape(), p.Strides()) {
-			return nil, fmt.Errorf("prefetcher: Offload: parameter %d has gaps between its elements (strides %v of %v): make it contiguous: %w", s.Param, p.Strides(), p.Shape(), cgotorch.ErrInvalidArgument)
+			return nil, fmt.Errorf("weights: Offload: parameter %d has gaps between its elements (strides %v of %v): make it contiguous: %w", s.Param, p.Strides(), p.Shape(), cgotorch.ErrInvalidArgument)
 		}
-		if s.Param != last && (len(modules) == 0 || bytes >= most) {
-			name := fmt.Sprintf("part %d", len(modules))
-			modules = append(modules, ModuleSpec{Name: name})
+		if s.Param != last && (len(units) == 0 || bytes >= most) {
+			name := fmt.Sprintf("part %d", len(units))
+			units = append(units, UnitSpec{Name: name})
 			f.parts = append(f.parts, statePart{name: name})
 			bytes = 0
 		}
-		part, m := &f.parts[len(f.parts)-1], &modules[len(modules)-1]
+		part, m := &f.parts[len(f.parts)-1], &units[len(units)-1]
 		if s.Param != last {
 			part.params = append(part.params, s.Param)
 			last = s.Param
@@ -110,19 +110,19 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]ModuleSpec, error) 
 		part.specs = append(part.specs, s)
 		bytes += p.Numel() * int64(s.DType.Size())
 	}
-	if len(modules) == 0 {
-		return nil, fmt.Errorf("prefetcher: Offload: the optimizer remembers nothing between steps: %w", cgotorch.ErrInvalidArgument)
+	if len(units) == 0 {
+		return nil, fmt.Errorf("weights: Offload: the optimizer remembers nothing between steps: %w", cgotorch.ErrInvalidArgument)
 	}
-	return modules, nil
+	return units, nil
 }
 
-// Step is [optim.Optimizer.Step], part by part. It waits for nothing. It fails as that and as [Modules.UseToChange] do; parts before the failure have been
+// Step is [optim.Optimizer.Step], part by part. It waits for nothing. It fails as that and as [Cache.UseToChange] do; parts before the failure have been
 // stepped.
 func (f *Offload) Step(x *cgotorch.Exec) {
 	x = x.NoGrad().NoAutocast()
 	params := f.opt.Params()
 	for _, part := range f.parts {
-		u := f.modules.UseToChange(x, part.name)
+		u := f.cache.UseToChange(x, part.name)
 		x.Tidy(func() *cgotorch.Tensor {
 			row := 0
 			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
@@ -139,18 +139,18 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 }
 
 // Stats are those of the copies.
-func (f *Offload) Stats() ModulesStats { return f.modules.Stats() }
+func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
 
 // Memory is how much host memory the state takes, in bytes, and how much of the device's its slots do.
 func (f *Offload) Memory() (host, device int64) {
-	return f.store.Stats().Memory, int64(f.modules.Slots()) * f.modules.o.SlotBytes
+	return f.store.Stats().Memory, int64(f.cache.Slots()) * f.cache.o.SlotBytes
 }
 
 // Close frees the memory, and with it the state. The optimizer stays the caller's. Closing twice does nothing.
 func (f *Offload) Close() error {
 	var errs []error
-	if f.modules != nil {
-		errs = append(errs, f.modules.Close())
+	if f.cache != nil {
+		errs = append(errs, f.cache.Close())
 	}
 	return errors.Join(append(errs, f.store.Close())...)
 }

@@ -92,7 +92,7 @@ func TestOffload_Step(t *testing.T) {
 							if st.Written == 0 || st.Misses > 1 {
 								t.Errorf("%+v", st)
 							}
-							if err := f.modules.Flush(context.Background()); err != nil {
+							if err := f.cache.Flush(context.Background()); err != nil {
 								t.Error(err)
 							}
 						}()
@@ -179,15 +179,15 @@ func TestNewOffload_Refused(t *testing.T) {
 	}
 }
 
-// A module that was changed has its changes wherever it is read next, and others are not touched.
+// A unit that was changed has its changes wherever it is read next, and others are not touched.
 func TestUse_ReleaseChanged(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
 		store := scalesStore(t, 3)
-		m := newModules(t, store, d, ModulesOptions{Slots: 1})
+		c := newCache(t, store, d, CacheOptions{Slots: 1})
 		s := newStream(t, d)
 		double := func(x *cgotorch.Exec, i int) {
-			u := m.UseToChange(x, moduleName(i))
+			u := c.UseToChange(x, unitName(i))
 			y := x.NoGrad()
 			y.MulScalarInPlace(u.Module.Weight, 2)
 			u.ReleaseChanged(x)
@@ -198,28 +198,28 @@ func TestUse_ReleaseChanged(t *testing.T) {
 			double(x, 1)
 			double(x, 0) // from the store again
 		})
-		if err := m.Flush(context.Background()); err != nil {
+		if err := c.Flush(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		for i, want := range []float32{8, 4, 3} {
-			if got := floats(t, store, moduleName(i), "weight")[0]; got != want {
-				t.Errorf("the weight of module %d is %v, want %v", i, got, want)
+			if got := floats(t, store, unitName(i), "weight")[0]; got != want {
+				t.Errorf("the weight of unit %d is %v, want %v", i, got, want)
 			}
 		}
-		if st := m.Stats(); st.Written != 4*m.o.SlotBytes {
+		if st := c.Stats(); st.Written != 4*c.o.SlotBytes {
 			t.Errorf("%d bytes written", st.Written)
 		}
 		err := s.Do(func(x *cgotorch.Exec) error {
-			m.Use(x, moduleName(0))
-			m.UseToChange(x, moduleName(0))
+			c.Use(x, unitName(0))
+			c.UseToChange(x, unitName(0))
 			return nil
 		})
 		if !errors.Is(err, ErrBusy) {
 			t.Errorf("changed while another uses it: %v", err)
 		}
 		err = s.Do(func(x *cgotorch.Exec) error {
-			m.UseToChange(x, moduleName(0))
-			m.Use(x, moduleName(0))
+			c.UseToChange(x, unitName(0))
+			c.Use(x, unitName(0))
 			return nil
 		})
 		if !errors.Is(err, ErrBusy) {
@@ -228,26 +228,26 @@ func TestUse_ReleaseChanged(t *testing.T) {
 	})
 }
 
-// The slot that a module comes to next is not the one from which its changes go to the store.
+// The slot that a unit comes to next is not the one from which its changes go to the store.
 func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
 		store := scalesStore(t, 2)
-		m := newModules(t, store, d, ModulesOptions{Policy: OnDemand, Slots: 2})
+		c := newCache(t, store, d, CacheOptions{Policy: OnDemand, Slots: 2})
 		do(t, newStream(t, d), func(x *cgotorch.Exec) {
-			other := m.Use(x, moduleName(1))
+			other := c.Use(x, unitName(1))
 			for range 2 {
-				u := m.UseToChange(x, moduleName(0))
+				u := c.UseToChange(x, unitName(0))
 				x.Sleep(10 * time.Millisecond)
 				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
 				u.ReleaseChanged(x)
 				other.Release(x)
 			}
 		})
-		if err := m.Flush(context.Background()); err != nil {
+		if err := c.Flush(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if got := floats(t, store, moduleName(0), "weight")[0]; got != 4 {
+		if got := floats(t, store, unitName(0), "weight")[0]; got != 4 {
 			t.Errorf("the weight is %v, want 4", got)
 		}
 	})

@@ -2,20 +2,20 @@ package weights
 
 import "fmt"
 
-// Policy says which module makes room for another, and what is copied without being asked for. [Modules.Prefetch] works with each.
+// Policy says which unit makes room for another, and what is copied without being asked for. [Cache.Prefetch] works with each.
 type Policy int
 
 const (
-	// LRU keeps modules until their slots are needed, and then gives up the one that was used longest ago.
+	// LRU keeps units until their slots are needed, and then gives up the one that was used longest ago.
 	LRU Policy = iota
 	// LFU gives up the one that has been used least often, of equals the one that was used longest ago.
 	LFU
-	// OnDemand keeps nothing: each Use copies, unless the module is in use or was prefetched for it.
+	// OnDemand keeps nothing: each Use copies, unless the unit is in use or was prefetched for it.
 	OnDemand
-	// NextLayer is for modules that are used in the order of the store, again and again: each Use has as many of those behind it copied as there
+	// NextLayer is for units that are used in the order of the store, again and again: each Use has as many of those behind it copied as there
 	// are slots for, and behind the last one comes the first. It is for layers and not for experts, of which the next one is any.
 	NextLayer
-	// Resident has a slot for each module and copies all of them when it is made.
+	// Resident has a slot for each unit and copies all of them when it is made.
 	Resident
 )
 
@@ -30,7 +30,7 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
-// before reports whether a slot's module is to be given up rather than b's.
+// before reports whether a slot's unit is to be given up rather than b's.
 func (p Policy) before(a, b use) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count
@@ -38,7 +38,7 @@ func (p Policy) before(a, b use) bool {
 	return a.last < b.last
 }
 
-// use is what policies know of a module.
+// use is what policies know of a unit.
 type use struct {
 	count int64 // Uses
 	last  int64 // of all Uses and fills, the number of its latest

@@ -108,7 +108,7 @@ type sending struct {
 
 func newRoutes(device cgotorch.Device, o RoutesOptions, deliver func(*sending)) (*routes, error) {
 	if o.Tokens < 0 {
-		return nil, fmt.Errorf("prefetcher: RoutesOptions.Tokens is %d; it must not be negative: %w", o.Tokens, ErrInvalidOptions)
+		return nil, fmt.Errorf("weights: RoutesOptions.Tokens is %d; it must not be negative: %w", o.Tokens, ErrInvalidOptions)
 	}
 	if o.Tokens == 0 {
 		o.Tokens = 64
@@ -120,7 +120,7 @@ func newRoutes(device cgotorch.Device, o RoutesOptions, deliver func(*sending)) 
 		wake: make(chan struct{}, 1), dropped: make(chan struct{}), ended: make(chan struct{})}
 	var err error
 	if r.aside, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "routes", HighPriority: true}); err != nil {
-		return nil, fmt.Errorf("prefetcher: %w", err)
+		return nil, fmt.Errorf("weights: %w", err)
 	}
 	if err := r.allocate(o.Tokens); err != nil {
 		return nil, errors.Join(err, r.free())
@@ -134,12 +134,12 @@ func (r *routes) allocate(n int) error {
 	const count = 32
 	slab, err := cgotorch.NewHostSlab(8 * n * count)
 	if err != nil {
-		return fmt.Errorf("prefetcher: %w", err)
+		return fmt.Errorf("weights: %w", err)
 	}
 	r.slabs = append(r.slabs, slab)
 	if r.device.IsCUDA() {
 		if err := slab.Pin(); err != nil {
-			return fmt.Errorf("prefetcher: %w", err)
+			return fmt.Errorf("weights: %w", err)
 		}
 	}
 	all := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), n*count)
@@ -172,7 +172,7 @@ const notYet = math.MinInt64
 // send enqueues the copy of a choice, on x's stream, or aside: then x's stream is to wait for it before it writes ids again.
 func (r *routes) send(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor, aside bool, tag any) *sending {
 	if x.Capturing() {
-		x.Fail(op, fmt.Errorf("prefetcher: a choice is sent inside a capture, and its way to the host is no part of the graph: send it behind the launch: %w", cgotorch.ErrNotCapturable))
+		x.Fail(op, fmt.Errorf("weights: a choice is sent inside a capture, and its way to the host is no part of the graph: send it behind the launch: %w", cgotorch.ErrNotCapturable))
 	}
 	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 || !contiguous(ids) {
 		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: fmt.Sprintf("the ids are %v with strides %v, want Int64, one for each token, without gaps: make them contiguous", ids, ids.Strides())})
@@ -181,7 +181,7 @@ func (r *routes) send(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tens
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		x.Fail(op, fmt.Errorf("prefetcher: routes: %w", ErrClosed))
+		x.Fail(op, fmt.Errorf("weights: routes: %w", ErrClosed))
 	}
 	memory, err := r.piece(n)
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// moduleSlot is device memory for one module; see Note [Life of a module's slot]. The lock is that of its Modules.
-type moduleSlot[M any] struct {
+// slot is device memory for one unit; see Note [Life of a slot]. The lock is that of its Cache.
+type slot[M any] struct {
 	index  int
 	memory *cgotorch.Tensor // uint8
 	bound  map[*layout]*binding[M]
 
-	holds  *module[M] // whose copy was enqueued last, or nil
-	stays  bool       // it is never given up
-	wanted bool       // it was prefetched, and is not to be given up before its use
-	fresh  bool       // it has not been used since it was filled
+	holds  *unit[M] // whose copy was enqueued last, or nil
+	stays  bool     // it is never given up
+	wanted bool     // it was prefetched, and is not to be given up before its use
+	fresh  bool     // it has not been used since it was filled
 
 	changing bool // by its use
 
@@ -32,8 +32,8 @@ type moduleSlot[M any] struct {
 	released map[*cgotorch.Stream]*cgotorch.Event // behind the last use on each stream
 }
 
-func newModuleSlot[M any](index int) *moduleSlot[M] {
-	return &moduleSlot[M]{index: index, bound: map[*layout]*binding[M]{}, awaited: map[*cgotorch.Stream]bool{},
+func newSlot[M any](index int) *slot[M] {
+	return &slot[M]{index: index, bound: map[*layout]*binding[M]{}, awaited: map[*cgotorch.Stream]bool{},
 		users: map[*cgotorch.Stream]int{}, released: map[*cgotorch.Stream]*cgotorch.Event{}}
 }
 
@@ -45,7 +45,7 @@ type binding[M any] struct {
 }
 
 // bind makes a module and gives it the slot's memory.
-func bind[M any](x *cgotorch.Exec, s *moduleSlot[M], l *layout, name string, build func(x *cgotorch.Exec, name string) (M, error), bound map[*cgotorch.Tensor]bool) (*binding[M], error) {
+func bind[M any](x *cgotorch.Exec, s *slot[M], l *layout, name string, build func(x *cgotorch.Exec, name string) (M, error), bound map[*cgotorch.Tensor]bool) (*binding[M], error) {
 	module, err := build(x, name)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (b *binding[M]) close() error {
 
 // copyBack enqueues the copy of what the slot holds to the store, behind the event, and returns one behind the copy, for which the next copy into
 // the slot waits too, and the next change.
-func (s *moduleSlot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
+func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
 	if err := backs.Wait(changed); err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (s *moduleSlot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event
 }
 
 // releasedOn notes that the stream's work so far is to be done before the slot is filled anew.
-func (s *moduleSlot[M]) releasedOn(stream *cgotorch.Stream) error {
+func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	e, err := stream.Record()
 	if err == nil {
 		s.releasedBehind(stream, e)
@@ -136,7 +136,7 @@ func (s *moduleSlot[M]) releasedOn(stream *cgotorch.Stream) error {
 }
 
 // releasedBehind is releasedOn for an event of the stream.
-func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Event) {
+func (s *slot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Event) {
 	if before := s.released[stream]; before != nil {
 		before.Close()
 	}
@@ -152,7 +152,7 @@ func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Even
 }
 
 // takeUses returns the events behind every use of what the slot held, for the caller to close, and forgets them.
-func (s *moduleSlot[M]) takeUses() []*cgotorch.Event {
+func (s *slot[M]) takeUses() []*cgotorch.Event {
 	events := slices.Collect(maps.Values(s.released))
 	clear(s.released)
 	s.ready.Close()
@@ -167,7 +167,7 @@ func closeAll(events []*cgotorch.Event) {
 }
 
 // close frees the slot behind its uses, and waits for the copy into it.
-func (s *moduleSlot[M]) close(copies *cgotorch.Stream) error {
+func (s *slot[M]) close(copies *cgotorch.Stream) error {
 	var errs []error
 	if s.ready != nil {
 		errs = append(errs, s.ready.Synchronize())

@@ -8,13 +8,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// ModulesStats counts since the [Modules] were made.
-type ModulesStats struct {
-	Hits       int           // Uses that found the module there from a Use before
-	Ahead      int           // Uses of a module whose copy had been begun for them, early or late: see Stall
+// CacheStats counts since the [Cache] were made.
+type CacheStats struct {
+	Hits       int           // Uses that found the unit there from a Use before
+	Ahead      int           // Uses of a unit whose copy had been begun for them, early or late: see Stall
 	Misses     int           // Uses that had to begin the copy
 	Prefetched int           // copies begun by Prefetch or a policy
-	Unused     int           // copies whose module was not used before it was given up
+	Unused     int           // copies whose unit was not used before it was given up
 	Bytes      int64         // copied to the device
 	Written    int64         // bytes copied to the store
 	Copy       time.Duration // the copying of these bytes took, on the device
@@ -23,13 +23,13 @@ type ModulesStats struct {
 }
 
 // Uses are all of them.
-func (s ModulesStats) Uses() int { return s.Hits + s.Ahead + s.Misses }
+func (s CacheStats) Uses() int { return s.Hits + s.Ahead + s.Misses }
 
 // HitRate is the share of Uses that needed no copy; 0 where there were none.
-func (s ModulesStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Uses())) }
+func (s CacheStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Uses())) }
 
 // Hidden is the share of the copying during which no stream stood for it, from 0 to 1; 0 where there was none.
-func (s ModulesStats) Hidden() float64 {
+func (s CacheStats) Hidden() float64 {
 	if s.Copy <= 0 {
 		return 0
 	}
@@ -43,7 +43,7 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// mark is a timing event that several own. The lock is that of the Modules.
+// mark is a timing event that several own. The lock is that of the Cache.
 type mark struct {
 	*cgotorch.Event
 	more int // owners but one
@@ -74,15 +74,15 @@ type span struct {
 
 func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
 
-// moduleStats are counts with the spans that are not known to be over, each list in the order of its events.
-type moduleStats struct {
-	ModulesStats
+// stats are counts with the spans that are not known to be over, each list in the order of its events.
+type stats struct {
+	CacheStats
 	copies, stalls []span
 	prefetching    int // of copies, those ahead
 }
 
 // harvest adds the spans that are over. It does not wait.
-func (s *moduleStats) harvest() {
+func (s *stats) harvest() {
 	over := ended(s.copies, &s.Copy)
 	for _, c := range s.copies[:over] {
 		if c.ahead {
@@ -106,7 +106,7 @@ func ended(spans []span, total *time.Duration) int {
 	return len(spans)
 }
 
-func (s *moduleStats) close() {
+func (s *stats) close() {
 	for _, p := range slices.Concat(s.copies, s.stalls) {
 		p.close()
 	}

@@ -11,52 +11,52 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Store holds the weights of modules in host memory that can be page-locked, more of them than a device has room for. The bytes of one
-// module lie together, each tensor at a multiple of 64 bytes, so that one copy takes the module to a device. It is safe for use by
+// Store holds the weights of units in host memory that can be page-locked, more of them than a device has room for. The bytes of one
+// unit lie together, each tensor at a multiple of 64 bytes, so that one copy takes the unit to a device. It is safe for use by
 // several goroutines.
 type Store struct {
-	slabs   []*cgotorch.HostSlab
-	modules map[string]*stored
-	names   []string
-	mapped  bool
+	slabs  []*cgotorch.HostSlab
+	units  map[string]*storeUnit
+	names  []string
+	mapped bool
 
 	mu     sync.Mutex
-	users  int // Modules
+	users  int // Cache
 	pinned bool
 	closed bool
 }
 
-// TensorSpec describes a tensor of a module. Its name is that in the module's state, as in [nn.State].
+// TensorSpec describes a tensor of a unit. Its name is that in the unit's state, as in [nn.State].
 type TensorSpec struct {
 	Name  string
 	DType cgotorch.DType
 	Shape []int64 // empty for a scalar
 }
 
-// ModuleSpec describes a module of a [Store].
-type ModuleSpec struct {
+// UnitSpec describes a unit of a [Store].
+type UnitSpec struct {
 	Name    string
 	Tensors []TensorSpec
 }
 
 // StoreStats says what a [Store] holds, in bytes.
 type StoreStats struct {
-	Modules int
-	Bytes   int64 // of the tensors
-	Memory  int64 // of the host, for them
-	Pinned  bool  // page-locked
-	Mapped  bool  // Memory is that of the files, which the system reads and keeps
+	Units  int
+	Bytes  int64 // of the tensors
+	Memory int64 // of the host, for them
+	Pinned bool  // page-locked
+	Mapped bool  // Memory is that of the files, which the system reads and keeps
 }
 
-// stored is a module in a store.
-type stored struct {
+// storeUnit is a unit in a store.
+type storeUnit struct {
 	name   string
 	layout *layout
 	parts  [][]byte // of each tensor
 	whole  []byte   // all of them, as the layout has them; nil where they lie elsewhere
 }
 
-// layout is where the tensors of a module lie in the memory for it. Modules with equal tensors share one.
+// layout is where the tensors of a unit lie in the memory for it. Cache with equal tensors share one.
 type layout struct {
 	tensors []TensorSpec
 	begin   []int64
@@ -64,7 +64,7 @@ type layout struct {
 	bytes   int64 // from the first tensor to the end of the last
 }
 
-// alignment of a tensor in its module: the widest load of LibTorch's kernels takes 16 bytes, a line of a GPU's cache 128.
+// alignment of a tensor in its unit: the widest load of LibTorch's kernels takes 16 bytes, a line of a GPU's cache 128.
 const alignment = 64
 
 func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
@@ -106,7 +106,7 @@ func (t TensorSpec) size() (int64, error) {
 
 func (t TensorSpec) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
-// layoutKey is equal for modules with equal tensors.
+// layoutKey is equal for units with equal tensors.
 func layoutKey(tensors []TensorSpec) string {
 	var b strings.Builder
 	for _, t := range tensors {
@@ -115,12 +115,12 @@ func layoutKey(tensors []TensorSpec) string {
 	return b.String()
 }
 
-// NewStore allocates host memory for modules, all zero; [Store.Bytes] is where their tensors go, before they are used. The order of the
-// modules is that of [Store.Modules]. The caller must Close it. It fails with [ErrInvalidOptions] for modules without elements or without
+// NewStore allocates host memory for units, all zero; [Store.Bytes] is where their tensors go, before they are used. The order of the
+// units is that of [Store.Units]. The caller must Close it. It fails with [ErrInvalidOptions] for units without elements or without
 // names of their own, and with [cgotorch.ErrOutOfMemory] and the numbers where the host has not so much memory.
-func NewStore(modules []ModuleSpec) (*Store, error) {
+func NewStore(units []UnitSpec) (*Store, error) {
 	s := &Store{}
-	if err := s.lay(modules); err != nil {
+	if err := s.lay(units); err != nil {
 		return nil, err
 	}
 	if err := s.allocate(); err != nil {
@@ -131,67 +131,67 @@ func NewStore(modules []ModuleSpec) (*Store, error) {
 }
 
 // lay finds out where everything goes.
-func (s *Store) lay(modules []ModuleSpec) error {
+func (s *Store) lay(units []UnitSpec) error {
 	layouts := map[string]*layout{}
-	s.modules = make(map[string]*stored, len(modules))
-	for _, m := range modules {
-		if _, twice := s.modules[m.Name]; twice || m.Name == "" {
-			return fmt.Errorf("prefetcher: module %q: it has no name, or another one has it too: %w", m.Name, ErrInvalidOptions)
+	s.units = make(map[string]*storeUnit, len(units))
+	for _, m := range units {
+		if _, twice := s.units[m.Name]; twice || m.Name == "" {
+			return fmt.Errorf("weights: unit %q: it has no name, or another one has it too: %w", m.Name, ErrInvalidOptions)
 		}
 		k := layoutKey(m.Tensors)
 		l, ok := layouts[k]
 		if !ok {
 			var err error
 			if l, err = newLayout(slices.Clone(m.Tensors)); err != nil {
-				return fmt.Errorf("prefetcher: module %s: %w: %w", m.Name, err, ErrInvalidOptions)
+				return fmt.Errorf("weights: unit %s: %w: %w", m.Name, err, ErrInvalidOptions)
 			}
 			layouts[k] = l
 		}
-		s.modules[m.Name] = &stored{name: m.Name, layout: l}
+		s.units[m.Name] = &storeUnit{name: m.Name, layout: l}
 		s.names = append(s.names, m.Name)
 	}
 	if len(s.names) == 0 {
-		return fmt.Errorf("prefetcher: a store of no modules: %w", ErrInvalidOptions)
+		return fmt.Errorf("weights: a store of no units: %w", ErrInvalidOptions)
 	}
 	return nil
 }
 
-// slabBytes is how much memory is asked of the system at once, unless one module needs more.
+// slabBytes is how much memory is asked of the system at once, unless one unit needs more.
 const slabBytes = 1 << 30
 
-// allocate gives each module memory, in slabs that are as large as what lies in them.
+// allocate gives each unit memory, in slabs that are as large as what lies in them.
 func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
-		total = aligned(total) + s.modules[name].layout.bytes
+		total = aligned(total) + s.units[name].layout.bytes
 		if total > math.MaxInt64/4 {
-			return fmt.Errorf("prefetcher: a store of more than %d bytes: %w", total, cgotorch.ErrOutOfMemory)
+			return fmt.Errorf("weights: a store of more than %d bytes: %w", total, cgotorch.ErrOutOfMemory)
 		}
 	}
 	var taken int64
 	for first := 0; first < len(s.names); {
 		size, last := int64(0), first
 		for ; last < len(s.names); last++ {
-			end := aligned(size) + s.modules[s.names[last]].layout.bytes
+			end := aligned(size) + s.units[s.names[last]].layout.bytes
 			if size > 0 && end > slabBytes {
 				break
 			}
 			size = end
 		}
 		if free, known := availableMemory(); known && size > free {
-			return fmt.Errorf("prefetcher: a store of %d bytes: %d of them are allocated, and the host has %d left for the next %d: %w: take fewer modules, or a smaller dtype",
+			return fmt.Errorf("weights: a store of %d bytes: %d of them are allocated, and the host has %d left for the next %d: %w: take fewer units, or a smaller dtype",
 				total, taken, free, size, cgotorch.ErrOutOfMemory)
 		}
 		slab, err := cgotorch.NewHostSlab(int(size))
 		if err != nil {
-			return fmt.Errorf("prefetcher: a store of %d bytes, of which %d are allocated: %w", total, taken, err)
+			return fmt.Errorf("weights: a store of %d bytes, of which %d are allocated: %w", total, taken, err)
 		}
 		s.slabs = append(s.slabs, slab)
 		taken += size
 		memory := slab.Bytes()
 		takePages(memory) // so that the next slab is compared with what is left
 		for at := int64(0); first < last; first++ {
-			m := s.modules[s.names[first]]
+			m := s.units[s.names[first]]
 			at = aligned(at)
 			m.place(memory[at : at+m.layout.bytes : at+m.layout.bytes])
 			at += m.layout.bytes
@@ -200,7 +200,7 @@ func (s *Store) allocate() error {
 	return nil
 }
 
-func (m *stored) place(whole []byte) {
+func (m *storeUnit) place(whole []byte) {
 	m.whole = whole
 	for i, begin := range m.layout.begin {
 		end := begin + m.layout.size[i]
@@ -208,29 +208,29 @@ func (m *stored) place(whole []byte) {
 	}
 }
 
-// Modules lists the names of the modules, in order: as [NewStore] was given them, or as [OpenStore] says. Do not change it.
-func (s *Store) Modules() []string { return s.names }
+// Units lists the names of the units, in order: as [NewStore] was given them, or as [OpenStore] says. Do not change it.
+func (s *Store) Units() []string { return s.names }
 
-// Spec describes a module. It fails with [ErrUnknownModule].
-func (s *Store) Spec(module string) (ModuleSpec, error) {
-	m, err := s.lookup(module)
+// Spec describes a unit. It fails with [ErrUnknownUnit].
+func (s *Store) Spec(unit string) (UnitSpec, error) {
+	m, err := s.lookup(unit)
 	if err != nil {
-		return ModuleSpec{}, err
+		return UnitSpec{}, err
 	}
-	return ModuleSpec{Name: module, Tensors: slices.Clone(m.layout.tensors)}, nil
+	return UnitSpec{Name: unit, Tensors: slices.Clone(m.layout.tensors)}, nil
 }
 
 // Bytes is the memory of a tensor, row-major and in the machine's byte order, valid until Close. It may be written, unless the store is
-// mapped, while no copy of the module is under way; copies that a device has are not changed by that. It fails with [ErrUnknownModule].
-func (s *Store) Bytes(module, tensor string) ([]byte, error) {
-	m, err := s.lookup(module)
+// mapped, while no copy of the unit is under way; copies that a device has are not changed by that. It fails with [ErrUnknownUnit].
+func (s *Store) Bytes(unit, tensor string) ([]byte, error) {
+	m, err := s.lookup(unit)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("prefetcher: the store: %w", ErrClosed)
+		return nil, fmt.Errorf("weights: the store: %w", ErrClosed)
 	}
 	var names []string
 	for i, t := range m.layout.tensors {
@@ -239,17 +239,17 @@ func (s *Store) Bytes(module, tensor string) ([]byte, error) {
 		}
 		names = append(names, t.Name)
 	}
-	return nil, fmt.Errorf("prefetcher: module %s has no tensor %s; it has %s: %w", module, tensor, strings.Join(names, ", "), ErrUnknownModule)
+	return nil, fmt.Errorf("weights: unit %s has no tensor %s; it has %s: %w", unit, tensor, strings.Join(names, ", "), ErrUnknownUnit)
 }
 
-func (s *Store) lookup(module string) (*stored, error) {
-	if m, ok := s.modules[module]; ok {
+func (s *Store) lookup(unit string) (*storeUnit, error) {
+	if m, ok := s.units[unit]; ok {
 		return m, nil
 	}
-	return nil, fmt.Errorf("prefetcher: %w: the store has no module %q; its %d modules are named like %q", ErrUnknownModule, module, len(s.names), s.names[0])
+	return nil, fmt.Errorf("weights: %w: the store has no unit %q; its %d units are named like %q", ErrUnknownUnit, unit, len(s.names), s.names[0])
 }
 
-// Pin page-locks the memory, so that copies to CUDA devices do not wait; [NewModules] calls it for those. It does nothing on a store that is
+// Pin page-locks the memory, so that copies to CUDA devices do not wait; [NewCache] calls it for those. It does nothing on a store that is
 // pinned already. It fails with [cgotorch.ErrNoDevice] without CUDA and with [cgotorch.ErrOutOfMemory] and the numbers where the system
 // refuses to lock so much.
 func (s *Store) Pin() error {
@@ -261,7 +261,7 @@ func (s *Store) Pin() error {
 func (s *Store) pin() error {
 	switch {
 	case s.closed:
-		return fmt.Errorf("prefetcher: the store: %w", ErrClosed)
+		return fmt.Errorf("weights: the store: %w", ErrClosed)
 	case s.pinned:
 		return nil
 	}
@@ -275,7 +275,7 @@ func (s *Store) pin() error {
 			if s.mapped {
 				hint = "; without StoreOptions.Map the weights are copied to memory that can be locked"
 			}
-			return fmt.Errorf("prefetcher: page-locking a store of %d bytes, of which %d are locked%s: %w", total, locked, hint, err)
+			return fmt.Errorf("weights: page-locking a store of %d bytes, of which %d are locked%s: %w", total, locked, hint, err)
 		}
 		locked += int64(len(slab.Bytes()))
 	}
@@ -287,8 +287,8 @@ func (s *Store) pin() error {
 func (s *Store) Stats() StoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := StoreStats{Modules: len(s.names), Pinned: s.pinned, Mapped: s.mapped}
-	for _, m := range s.modules {
+	st := StoreStats{Units: len(s.names), Pinned: s.pinned, Mapped: s.mapped}
+	for _, m := range s.units {
 		for _, part := range m.parts {
 			st.Bytes += int64(len(part))
 		}
@@ -304,7 +304,7 @@ func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("prefetcher: the store: %w", ErrClosed)
+		return fmt.Errorf("weights: the store: %w", ErrClosed)
 	}
 	if pin {
 		if err := s.pin(); err != nil {
@@ -315,7 +315,7 @@ func (s *Store) use(pin bool) error {
 	return nil
 }
 
-// shared reports whether several Modules use the store.
+// shared reports whether several Cache use the store.
 func (s *Store) shared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,12 +328,12 @@ func (s *Store) unuse() {
 	s.users--
 }
 
-// Close frees the memory. It fails with [ErrBusy] while a [Modules] uses the store. Closing twice does nothing.
+// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. Closing twice does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users > 0 {
-		return fmt.Errorf("prefetcher: the store: %w: %d Modules use it: close them first", ErrBusy, s.users)
+		return fmt.Errorf("weights: the store: %w: %d Cache use it: close them first", ErrBusy, s.users)
 	}
 	s.closed = true
 	return s.free()
@@ -345,7 +345,7 @@ func (s *Store) free() error {
 		errs = append(errs, slab.Close())
 	}
 	s.slabs = nil
-	for _, m := range s.modules {
+	for _, m := range s.units {
 		m.parts, m.whole = make([][]byte, len(m.parts)), nil
 	}
 	return errors.Join(errs...)

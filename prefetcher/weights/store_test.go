@@ -19,9 +19,9 @@ import (
 )
 
 // floats is a tensor of a store as numbers.
-func floats(t testing.TB, s *Store, module, tensor string) []float32 {
+func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()
-	data, err := s.Bytes(module, tensor)
+	data, err := s.Bytes(unit, tensor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,31 +31,31 @@ func floats(t testing.TB, s *Store, module, tensor string) []float32 {
 func TestNewStore(t *testing.T) {
 	checkLeaks(t)
 	s := scalesStore(t, 3)
-	if got, want := s.Modules(), []string{moduleName(0), moduleName(1), moduleName(2)}; !slices.Equal(got, want) {
-		t.Errorf("modules %v, want %v", got, want)
+	if got, want := s.Units(), []string{unitName(0), unitName(1), unitName(2)}; !slices.Equal(got, want) {
+		t.Errorf("units %v, want %v", got, want)
 	}
 	st := s.Stats()
-	if want := int64(3 * 4 * (width*width + width)); st.Modules != 3 || st.Bytes != want || st.Memory < want || st.Memory > want+3*alignment || st.Pinned || st.Mapped {
+	if want := int64(3 * 4 * (width*width + width)); st.Units != 3 || st.Bytes != want || st.Memory < want || st.Memory > want+3*alignment || st.Pinned || st.Mapped {
 		t.Errorf("%+v, want %d bytes", st, want)
 	}
-	if _, err := s.Bytes(moduleName(1), "wait"); !errors.Is(err, ErrUnknownModule) {
+	if _, err := s.Bytes(unitName(1), "wait"); !errors.Is(err, ErrUnknownUnit) {
 		t.Error(err)
 	}
-	if spec, err := s.Spec(moduleName(1)); err != nil || layoutKey(spec.Tensors) != layoutKey(linearSpec("").Tensors) {
+	if spec, err := s.Spec(unitName(1)); err != nil || layoutKey(spec.Tensors) != layoutKey(linearSpec("").Tensors) {
 		t.Errorf("%v %v", spec, err)
 	}
 }
 
-// A store of large modules takes the bytes of its tensors and a page for each slab; modules do not lie across slabs.
+// A store of large units takes the bytes of its tensors and a page for each slab; units do not lie across slabs.
 func TestNewStore_Accounting(t *testing.T) {
 	checkLeaks(t)
 	if free, ok := availableMemory(); ok && free < 4<<30 {
 		t.Skip("less than 4 GB of memory are available")
 	}
 	expert := []TensorSpec{{"wi.weight", cgotorch.Float32, []int64{3072, 768}}, {"wo.weight", cgotorch.Float32, []int64{768, 3072}}}
-	var specs []ModuleSpec
+	var specs []UnitSpec
 	for i := range 120 {
-		specs = append(specs, ModuleSpec{Name: fmt.Sprint(i), Tensors: expert})
+		specs = append(specs, UnitSpec{Name: fmt.Sprint(i), Tensors: expert})
 	}
 	before, _ := cgotorch.HostMemory()
 	s, err := NewStore(specs)
@@ -72,8 +72,8 @@ func TestNewStore_Accounting(t *testing.T) {
 
 func TestNewStore_Refused(t *testing.T) {
 	checkLeaks(t)
-	for text, specs := range map[string][]ModuleSpec{
-		"no modules":     nil,
+	for text, specs := range map[string][]UnitSpec{
+		"no units":       nil,
 		"no name":        {linearSpec("")},
 		"another":        {linearSpec("a"), linearSpec("a")},
 		"there twice":    {{Name: "a", Tensors: []TensorSpec{{Name: "w", Shape: []int64{1}}, {Name: "w", Shape: []int64{1}}}}},
@@ -88,14 +88,14 @@ func TestNewStore_Refused(t *testing.T) {
 			t.Errorf("got %v, want %q in it", err, text)
 		}
 	}
-	huge := ModuleSpec{Name: "huge", Tensors: []TensorSpec{{Name: "w", DType: cgotorch.Float32, Shape: []int64{1 << 45}}}}
-	if _, err := NewStore([]ModuleSpec{linearSpec("small"), huge}); !errors.Is(err, cgotorch.ErrOutOfMemory) || !strings.Contains(err.Error(), "140737488") {
+	huge := UnitSpec{Name: "huge", Tensors: []TensorSpec{{Name: "w", DType: cgotorch.Float32, Shape: []int64{1 << 45}}}}
+	if _, err := NewStore([]UnitSpec{linearSpec("small"), huge}); !errors.Is(err, cgotorch.ErrOutOfMemory) || !strings.Contains(err.Error(), "140737488") {
 		t.Errorf("got %v, want ErrOutOfMemory with the numbers", err)
 	}
 }
 
-// writeModules writes n linear layers, tensors of module i scaled as in scalesStore, and a tensor of none; edit may change it.
-func writeModules(t testing.TB, path string, from, to int) {
+// writeUnits writes n linear layers, tensors of unit i scaled as in scalesStore, and a tensor of none; edit may change it.
+func writeUnits(t testing.TB, path string, from, to int) {
 	t.Helper()
 	var tensors []safetensors.Tensor
 	add := func(name string, shape []int64, values []float32) {
@@ -108,8 +108,8 @@ func writeModules(t testing.TB, path string, from, to int) {
 		for k := range width {
 			weight[k*width+k], bias[k] = float32(i+1), float32(i)
 		}
-		add(moduleName(i)+".bias", []int64{width}, bias)
-		add(moduleName(i)+".weight", []int64{width, width}, weight)
+		add(unitName(i)+".bias", []int64{width}, bias)
+		add(unitName(i)+".weight", []int64{width, width}, weight)
 	}
 	file, err := os.Create(path)
 	if err != nil {
@@ -129,37 +129,37 @@ func TestOpenStore(t *testing.T) {
 				checkStreams(t)
 				folder := t.TempDir()
 				a, b, index := filepath.Join(folder, "a.safetensors"), filepath.Join(folder, "b.safetensors"), filepath.Join(folder, "model.safetensors.index.json")
-				writeModules(t, a, 0, 3)
-				writeModules(t, b, 3, 12)
+				writeUnits(t, a, 0, 3)
+				writeUnits(t, b, 3, 12)
 				text := `{"weight_map": {"block.0.mlp.weight": "a.safetensors", "block.5.mlp.weight": "b.safetensors", "block.6.mlp.weight": "b.safetensors"}}`
 				if err := os.WriteFile(index, []byte(text), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				for _, paths := range [][]string{{a, b}, {index}} {
-					s, err := OpenStore(paths, StoreOptions{Modules: blocks, Map: mapped})
+					s, err := OpenStore(paths, StoreOptions{Units: blocks, Map: mapped})
 					if err != nil {
 						t.Fatal(err)
 					}
 					var want []string
 					for i := range 12 {
-						want = append(want, moduleName(i))
+						want = append(want, unitName(i))
 					}
-					if got := s.Modules(); !slices.Equal(got, want) {
-						t.Errorf("modules %v, want %v", got, want)
+					if got := s.Units(); !slices.Equal(got, want) {
+						t.Errorf("units %v, want %v", got, want)
 					}
-					m, err := NewModules(s, d, newLinear, ModulesOptions{})
+					c, err := NewCache(s, d, newLinear, CacheOptions{})
 					if err != nil {
 						t.Fatal(err)
 					}
 					do(t, newStream(t, d), func(x *cgotorch.Exec) {
 						for i := range 12 {
-							apply(t, x, m, i)
+							apply(t, x, c, i)
 						}
 					})
 					if st := s.Stats(); st.Mapped != mapped || st.Bytes != 12*4*(width*width+width) {
 						t.Errorf("%+v", st)
 					}
-					if err := errors.Join(m.Close(), s.Close(), s.Close()); err != nil {
+					if err := errors.Join(c.Close(), s.Close(), s.Close()); err != nil {
 						t.Error(err)
 					}
 				}
@@ -172,13 +172,13 @@ func TestOpenStore(t *testing.T) {
 func TestOpenStore_DType(t *testing.T) {
 	checkLeaks(t)
 	folder := t.TempDir()
-	writeModules(t, filepath.Join(folder, "model.safetensors"), 0, 4)
-	s, err := OpenStore([]string{folder}, StoreOptions{Modules: blocks, DType: cgotorch.BFloat16})
+	writeUnits(t, filepath.Join(folder, "model.safetensors"), 0, 4)
+	s, err := OpenStore([]string{folder}, StoreOptions{Units: blocks, DType: cgotorch.BFloat16})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	data, err := s.Bytes(moduleName(2), "weight")
+	data, err := s.Bytes(unitName(2), "weight")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestOpenStore_Refused(t *testing.T) {
 	checkLeaks(t)
 	folder := t.TempDir()
 	good, cut, text, index := filepath.Join(folder, "good"), filepath.Join(folder, "cut"), filepath.Join(folder, "text"), filepath.Join(folder, "index.json")
-	writeModules(t, good, 0, 2)
+	writeUnits(t, good, 0, 2)
 	data, err := os.ReadFile(good)
 	if err != nil {
 		t.Fatal(err)
@@ -208,18 +208,18 @@ func TestOpenStore_Refused(t *testing.T) {
 		want  error
 		text  string
 	}{
-		{[]string{good}, StoreOptions{}, ErrInvalidOptions, "Modules is nil"},
-		{nil, StoreOptions{Modules: blocks}, ErrInvalidOptions, "no file"},
-		{[]string{cut}, StoreOptions{Modules: blocks}, safetensors.ErrFormat, cut},
-		{[]string{text}, StoreOptions{Modules: blocks}, safetensors.ErrFormat, text},
-		{[]string{index}, StoreOptions{Modules: blocks}, safetensors.ErrFormat, index},
-		{[]string{good + "none"}, StoreOptions{Modules: blocks}, os.ErrNotExist, "none"},
-		{[]string{good, good}, StoreOptions{Modules: blocks}, ErrInvalidOptions, "block.0.mlp.bias is in"},
-		{[]string{good}, StoreOptions{Modules: regexp.MustCompile(`^layer\.\d+`)}, ErrInvalidOptions, `^layer\.\d+`},
-		{[]string{good}, StoreOptions{Modules: blocks, DType: cgotorch.BFloat16, Map: true}, ErrInvalidOptions, "without Map"},
-		{[]string{good}, StoreOptions{Modules: blocks, DType: cgotorch.Int64}, ErrInvalidOptions, "int64"},
-		{[]string{folder}, StoreOptions{Modules: blocks}, os.ErrNotExist, "model.safetensors.index.json"},
-		{[]string{good}, StoreOptions{Modules: regexp.MustCompile(`^block\.\d`), Map: true}, nil, ""},
+		{[]string{good}, StoreOptions{}, ErrInvalidOptions, "Units is nil"},
+		{nil, StoreOptions{Units: blocks}, ErrInvalidOptions, "no file"},
+		{[]string{cut}, StoreOptions{Units: blocks}, safetensors.ErrFormat, cut},
+		{[]string{text}, StoreOptions{Units: blocks}, safetensors.ErrFormat, text},
+		{[]string{index}, StoreOptions{Units: blocks}, safetensors.ErrFormat, index},
+		{[]string{good + "none"}, StoreOptions{Units: blocks}, os.ErrNotExist, "none"},
+		{[]string{good, good}, StoreOptions{Units: blocks}, ErrInvalidOptions, "block.0.mlp.bias is in"},
+		{[]string{good}, StoreOptions{Units: regexp.MustCompile(`^layer\.\d+`)}, ErrInvalidOptions, `^layer\.\d+`},
+		{[]string{good}, StoreOptions{Units: blocks, DType: cgotorch.BFloat16, Map: true}, ErrInvalidOptions, "without Map"},
+		{[]string{good}, StoreOptions{Units: blocks, DType: cgotorch.Int64}, ErrInvalidOptions, "int64"},
+		{[]string{folder}, StoreOptions{Units: blocks}, os.ErrNotExist, "model.safetensors.index.json"},
+		{[]string{good}, StoreOptions{Units: regexp.MustCompile(`^block\.\d`), Map: true}, nil, ""},
 	} {
 		s, err := OpenStore(test.paths, test.o)
 		if !errors.Is(err, test.want) || err != nil && !strings.Contains(err.Error(), test.text) {
@@ -235,7 +235,7 @@ func TestOpenStore_Refused(t *testing.T) {
 func TestOpenStore_MissingTensor(t *testing.T) {
 	checkLeaks(t)
 	path := filepath.Join(t.TempDir(), "a.safetensors")
-	writeModules(t, path, 0, 3)
+	writeUnits(t, path, 0, 3)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -244,25 +244,25 @@ func TestOpenStore_MissingTensor(t *testing.T) {
 	if err := os.WriteFile(path, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenStore([]string{path}, StoreOptions{Modules: blocks})
+	s, err := OpenStore([]string{path}, StoreOptions{Units: blocks})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	m := newModules(t, s, cgotorch.CPU, ModulesOptions{})
-	err = m.Prefetch(context.Background(), moduleName(1))
-	if mismatch := (*nn.LoadError)(nil); !errors.As(err, &mismatch) || !slices.Equal(mismatch.Missing, []string{"bias"}) || !strings.Contains(err.Error(), moduleName(1)) {
-		t.Errorf("got %v, want a bias missing in %s", err, moduleName(1))
+	c := newCache(t, s, cgotorch.CPU, CacheOptions{})
+	err = c.Prefetch(context.Background(), unitName(1))
+	if mismatch := (*nn.LoadError)(nil); !errors.As(err, &mismatch) || !slices.Equal(mismatch.Missing, []string{"bias"}) || !strings.Contains(err.Error(), unitName(1)) {
+		t.Errorf("got %v, want a bias missing in %s", err, unitName(1))
 	}
-	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) { apply(t, x, m, 0); apply(t, x, m, 2) })
+	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
 }
 
 // What CUDA will not lock is refused with the numbers, here pages that are no longer behind their mapping.
 func TestStore_Pin_Refused(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")
-		writeModules(t, path, 0, 3)
-		s, err := OpenStore([]string{path}, StoreOptions{Modules: blocks, Map: true})
+		writeUnits(t, path, 0, 3)
+		s, err := OpenStore([]string{path}, StoreOptions{Units: blocks, Map: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,15 +280,15 @@ func TestStore_Pin_Refused(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			_, err = NewModules(s, d, newLinear, ModulesOptions{})
+			_, err = NewCache(s, d, newLinear, CacheOptions{})
 			for _, text := range []string{"page-locking a store of", "of which 0 are locked", "StoreOptions.Map", "the limit of this process"} {
 				if !errors.Is(err, cgotorch.ErrOutOfMemory) || !strings.Contains(err.Error(), text) {
 					t.Errorf("got %v, want ErrOutOfMemory with %q", err, text)
 				}
 			}
 		}
-		m := newModules(t, scalesStore(t, 2), d, ModulesOptions{})
-		do(t, newStream(t, d), func(x *cgotorch.Exec) { apply(t, x, m, 1) })
+		c := newCache(t, scalesStore(t, 2), d, CacheOptions{})
+		do(t, newStream(t, d), func(x *cgotorch.Exec) { apply(t, x, c, 1) })
 	})
 }
 

@@ -15,31 +15,31 @@ import (
 
 // StoreOptions are the options of [OpenStore].
 type StoreOptions struct {
-	// Modules matches the beginning of a tensor's name up to the point behind the module's name: `^.*\.experts\.expert_\d+` makes a module
-	// of each expert of a Switch Transformer, `^(encoder|decoder)\.block\.\d+` one of each block. The rest is the tensor's name in the module.
+	// Units matches the beginning of a tensor's name up to the point behind the unit's name: `^.*\.experts\.expert_\d+` makes a unit
+	// of each expert of a Switch Transformer, `^(encoder|decoder)\.block\.\d+` one of each block. The rest is the tensor's name in the unit.
 	// Tensors that do not match are left out.
-	Modules *regexp.Regexp
+	Units *regexp.Regexp
 
 	// DType is what floating tensors are converted to; 0 leaves each as it is.
 	DType cgotorch.DType
 
-	// Map has the store use the files' own pages, which the system keeps once for all processes, in place of memory of its own. A module is
+	// Map has the store use the files' own pages, which the system keeps once for all processes, in place of memory of its own. A unit is
 	// then as many copies as it has tensors. The files must not be changed, nor become shorter, while the store is open. Where the system
 	// cannot page-lock them, [Store.Pin] fails and says so.
 	Map bool
 }
 
-// OpenStore reads modules from safetensors files: one, several shards, the .index.json that lists them, or a folder with model.safetensors or
-// model.safetensors.index.json. The modules are in the order of
-// their names, in which numbers count by value, and the tensors of a module by name. It waits until all is read, by as many threads as
+// OpenStore reads units from safetensors files: one, several shards, the .index.json that lists them, or a folder with model.safetensors or
+// model.safetensors.index.json. The units are in the order of
+// their names, in which numbers count by value, and the tensors of a unit by name. It waits until all is read, by as many threads as
 // there are cores. The caller must Close it. It fails with [safetensors.ErrFormat] for a file that is damaged or cut short, with
 // [ErrInvalidOptions] where no tensor matches, one is in two files, or one would have to be converted in a mapped file, and with [cgotorch.ErrOutOfMemory] and the numbers.
 func OpenStore(paths []string, o StoreOptions) (*Store, error) {
-	if o.Modules == nil {
-		return nil, fmt.Errorf("prefetcher: StoreOptions.Modules is nil: say which tensors make a module: %w", ErrInvalidOptions)
+	if o.Units == nil {
+		return nil, fmt.Errorf("weights: StoreOptions.Units is nil: say which tensors make a unit: %w", ErrInvalidOptions)
 	}
 	if o.DType != 0 && !o.DType.IsFloat() {
-		return nil, fmt.Errorf("prefetcher: StoreOptions.DType is %v; it must be a floating-point dtype: %w", o.DType, ErrInvalidOptions)
+		return nil, fmt.Errorf("weights: StoreOptions.DType is %v; it must be a floating-point dtype: %w", o.DType, ErrInvalidOptions)
 	}
 	shards, err := shardsOf(paths)
 	if err != nil {
@@ -54,7 +54,7 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	}
 	specs := r.specs()
 	if len(specs) == 0 {
-		return nil, fmt.Errorf("prefetcher: %s: no tensor's name is matched by %v and followed by a point: %w", strings.Join(shards, ", "), o.Modules, ErrInvalidOptions)
+		return nil, fmt.Errorf("weights: %s: no tensor's name is matched by %v and followed by a point: %w", strings.Join(shards, ", "), o.Units, ErrInvalidOptions)
 	}
 	s := &Store{mapped: o.Map}
 	if err = s.lay(specs); err == nil {
@@ -77,21 +77,21 @@ func shardsOf(paths []string) ([]string, error) {
 	for _, path := range paths {
 		files, err := safetensors.Files(path)
 		if err != nil {
-			return nil, fmt.Errorf("prefetcher: %w", err)
+			return nil, fmt.Errorf("weights: %w", err)
 		}
 		shards = append(shards, files...)
 	}
 	if len(shards) == 0 {
-		return nil, fmt.Errorf("prefetcher: no file to read modules from: %w", ErrInvalidOptions)
+		return nil, fmt.Errorf("weights: no file to read units from: %w", ErrInvalidOptions)
 	}
 	return shards, nil
 }
 
-// storeReader finds the tensors of modules in files.
+// storeReader finds the tensors of units in files.
 type storeReader struct {
 	o     StoreOptions
 	files []*safetensors.File
-	from  map[string]map[string]*member // by module and tensor
+	from  map[string]map[string]*member // by unit and tensor
 }
 
 // member is a tensor in a file.
@@ -111,58 +111,58 @@ func (r *storeReader) close() {
 func (r *storeReader) open(path string) error {
 	f, err := safetensors.Open(path)
 	if err != nil {
-		return fmt.Errorf("prefetcher: %w", err)
+		return fmt.Errorf("weights: %w", err)
 	}
 	r.files = append(r.files, f)
 	for _, t := range f.Tensors() {
-		module, name, ok := r.split(t.Name)
+		unit, name, ok := r.split(t.Name)
 		if !ok {
 			continue
 		}
 		dtype, ok := checkpoint.DType(t.DType)
 		if !ok {
-			return fmt.Errorf("prefetcher: %s: tensor %s: LibTorch has no %s: convert it first: %w", path, t.Name, t.DType, ErrInvalidOptions)
+			return fmt.Errorf("weights: %s: tensor %s: LibTorch has no %s: convert it first: %w", path, t.Name, t.DType, ErrInvalidOptions)
 		}
-		tensors := r.from[module]
+		tensors := r.from[unit]
 		if tensors == nil {
 			tensors = map[string]*member{}
-			r.from[module] = tensors
+			r.from[unit] = tensors
 		}
 		if other, twice := tensors[name]; twice {
-			return fmt.Errorf("prefetcher: tensor %s is in %s and in %s: %w", t.Name, other.file.Name(), path, ErrInvalidOptions)
+			return fmt.Errorf("weights: tensor %s is in %s and in %s: %w", t.Name, other.file.Name(), path, ErrInvalidOptions)
 		}
 		m := &member{file: f, info: t, dtype: dtype, spec: TensorSpec{Name: name, DType: dtype, Shape: t.Shape}}
 		if r.o.DType != 0 && dtype.IsFloat() {
 			m.spec.DType = r.o.DType
 		}
 		if r.o.Map && m.spec.DType != dtype {
-			return fmt.Errorf("prefetcher: %s: tensor %s is %v and wanted as %v: open the store without Map: %w", path, t.Name, dtype, m.spec.DType, ErrInvalidOptions)
+			return fmt.Errorf("weights: %s: tensor %s is %v and wanted as %v: open the store without Map: %w", path, t.Name, dtype, m.spec.DType, ErrInvalidOptions)
 		}
 		tensors[name] = m
 	}
 	return nil
 }
 
-// split cuts a tensor's name behind its module's.
-func (r *storeReader) split(tensor string) (module, name string, ok bool) {
-	at := r.o.Modules.FindStringIndex(tensor)
+// split cuts a tensor's name behind its unit's.
+func (r *storeReader) split(tensor string) (unit, name string, ok bool) {
+	at := r.o.Units.FindStringIndex(tensor)
 	if at == nil || at[0] != 0 || at[1] == 0 || !strings.HasPrefix(tensor[at[1]:], ".") || at[1]+1 == len(tensor) {
 		return "", "", false
 	}
 	return tensor[:at[1]], tensor[at[1]+1:], true
 }
 
-func (r *storeReader) specs() []ModuleSpec {
-	var specs []ModuleSpec
-	for module, tensors := range r.from {
-		m := ModuleSpec{Name: module}
+func (r *storeReader) specs() []UnitSpec {
+	var specs []UnitSpec
+	for unit, tensors := range r.from {
+		m := UnitSpec{Name: unit}
 		for _, t := range tensors {
 			m.Tensors = append(m.Tensors, t.spec)
 		}
 		slices.SortFunc(m.Tensors, func(a, b TensorSpec) int { return compareNames(a.Name, b.Name) })
 		specs = append(specs, m)
 	}
-	slices.SortFunc(specs, func(a, b ModuleSpec) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(specs, func(a, b UnitSpec) int { return compareNames(a.Name, b.Name) })
 	return specs
 }
 
@@ -196,14 +196,14 @@ func (r *storeReader) readInto(s *Store) error {
 	return inParallel(len(s.names), 1, func(begin, end int) error {
 		converts, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
 		if err != nil {
-			return fmt.Errorf("prefetcher: %w", err)
+			return fmt.Errorf("weights: %w", err)
 		}
 		defer converts.Close()
 		for _, name := range s.names[begin:end] {
-			m := s.modules[name]
+			m := s.units[name]
 			for i, t := range m.layout.tensors {
 				if err := r.from[name][t.Name].readInto(m.parts[i], converts); err != nil {
-					return fmt.Errorf("prefetcher: module %s: %w", name, err)
+					return fmt.Errorf("weights: unit %s: %w", name, err)
 				}
 			}
 		}
@@ -241,20 +241,20 @@ func (r *storeReader) mapInto(s *Store) error {
 		}
 		slab, err := mapFile(f.Name())
 		if err != nil {
-			return fmt.Errorf("prefetcher: %s: %w", f.Name(), err)
+			return fmt.Errorf("weights: %s: %w", f.Name(), err)
 		}
 		s.slabs = append(s.slabs, slab)
 		slabs[f] = slab
 	}
 	for _, name := range s.names {
-		m := s.modules[name]
+		m := s.units[name]
 		for i, t := range m.layout.tensors {
 			from := r.from[name][t.Name]
 			begin := from.file.Offset(from.info)
 			end := begin + m.layout.size[i]
 			memory := slabs[from.file].Bytes()
 			if end > int64(len(memory)) {
-				return fmt.Errorf("prefetcher: %s: tensor %s: the file has become shorter: %w", from.file.Name(), from.info.Name, safetensors.ErrFormat)
+				return fmt.Errorf("weights: %s: tensor %s: the file has become shorter: %w", from.file.Name(), from.info.Name, safetensors.ErrFormat)
 			}
 			m.parts = append(m.parts, memory[begin:end:end])
 		}

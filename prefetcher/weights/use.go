@@ -8,43 +8,43 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Use is a module on the device, lent until [Use.Release] or the end of the Do.
+// Use is a unit on the device, lent until [Use.Release] or the end of the Do.
 type Use[M any] struct {
 	Module M
 	Name   string
-	Slot   int // of [Modules.At], from 0
+	Slot   int // of [Cache.At], from 0
 
-	of      *Modules[M]
+	of      *Cache[M]
 	do      *cgotorch.Stream
 	changes bool
-	slot    *moduleSlot[M] // nil when it is released
+	slot    *slot[M] // nil when it is released
 }
 
-// Use makes x's stream wait, on the device, for the module's copy, which it begins if nobody has prefetched the module, and returns the module. Its
+// Use makes x's stream wait, on the device, for the unit's copy, which it begins if nobody has prefetched the unit, and returns the unit. Its
 // tensors may be read on x's stream until Release, or the end of the Do; they must not be written, and what shares their memory cannot be kept.
-// They require no gradient. The host waits only where all slots are in use by other Dos, until one is released, and where a Prefetch of the module has just
+// They require no gradient. The host waits only where all slots are in use by other Dos, until one is released, and where a Prefetch of the unit has just
 // been made, until its calls into CUDA have been.
 //
 // x's Do fails with [ErrNoSlot] where all slots are in use and none can become free, because this Do has them or because the others wait too;
-// and with the errors of [Modules.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]: see [Modules.At]. It cannot be
+// and with the errors of [Cache.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]: see [Cache.At]. It cannot be
 // called in a function that is computed again.
-func (m *Modules[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
-	return m.use(x, "Modules.Use", name, false)
+func (m *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
+	return m.use(x, "Cache.Use", name, false)
 }
 
-// UseToChange is Use of a module whose tensors are to be written, on x's stream: that waits for all who have read them so far. [Use.ReleaseChanged]
-// is to follow. It fails with [ErrBusy] while somebody else uses the module, or another Modules the store, and with
+// UseToChange is Use of a unit whose tensors are to be written, on x's stream: that waits for all who have read them so far. [Use.ReleaseChanged]
+// is to follow. It fails with [ErrBusy] while somebody else uses the unit, or another Cache the store, and with
 // [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
-func (m *Modules[M]) UseToChange(x *cgotorch.Exec, name string) *Use[M] {
-	return m.use(x, "Modules.UseToChange", name, true)
+func (m *Cache[M]) UseToChange(x *cgotorch.Exec, name string) *Use[M] {
+	return m.use(x, "Cache.UseToChange", name, true)
 }
 
-func (m *Modules[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] {
+func (m *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] {
 	if x.Capturing() {
-		x.Fail(op, fmt.Errorf("prefetcher: module %s is used inside a capture, and its copy is no part of the graph: capture with the module of a slot (Modules.At), and call Use around the launch: %w", name, cgotorch.ErrNotCapturable))
+		x.Fail(op, fmt.Errorf("weights: unit %s is used inside a capture, and its copy is no part of the graph: capture with the unit of a slot (Cache.At), and call Use around the launch: %w", name, cgotorch.ErrNotCapturable))
 	}
 	if x.Device() != m.device {
-		x.Fail(op, fmt.Errorf("prefetcher: module %s comes to %v and is used on %v: %w: use it on a stream of its device", name, m.device, x.Device(), cgotorch.ErrInvalidArgument))
+		x.Fail(op, fmt.Errorf("weights: unit %s comes to %v and is used on %v: %w: use it on a stream of its device", name, m.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
 	u := &Use[M]{Name: name, of: m, do: x.DoStream(), changes: changes}
 	x.AtEnd(func() { u.end(x) }) // first, since it unwinds where x cannot be used
@@ -64,7 +64,7 @@ func (m *Modules[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M
 }
 
 // awaitCopy makes x's stream wait for the copy into the slot, unless it does.
-func (m *Modules[M]) awaitCopy(x *cgotorch.Exec, slot *moduleSlot[M]) {
+func (m *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
 	if slot.awaited[x.Stream()] {
 		return
 	}
@@ -84,7 +84,7 @@ const (
 )
 
 // acquire gives u its slot. m.mu is held, but while it waits.
-func (m *Modules[M]) acquire(u *Use[M]) error {
+func (m *Cache[M]) acquire(u *Use[M]) error {
 	s, err := m.lookup(u.Name)
 	if err != nil {
 		return err
@@ -111,13 +111,13 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	slot := s.slot
 	switch {
 	case slot.changing:
-		return fmt.Errorf("prefetcher: module %s: %w: somebody changes it: use it afterwards", u.Name, ErrBusy)
+		return fmt.Errorf("weights: unit %s: %w: somebody changes it: use it afterwards", u.Name, ErrBusy)
 	case u.changes && slot.uses > 0:
-		return fmt.Errorf("prefetcher: module %s: %w: others use it, so that it cannot be changed now", u.Name, ErrBusy)
+		return fmt.Errorf("weights: unit %s: %w: others use it, so that it cannot be changed now", u.Name, ErrBusy)
 	case u.changes && s.whole == nil:
-		return fmt.Errorf("prefetcher: module %s lies in a mapped file, which cannot be written: open the store without Map: %w", u.Name, cgotorch.ErrInvalidArgument)
+		return fmt.Errorf("weights: unit %s lies in a mapped file, which cannot be written: open the store without Map: %w", u.Name, cgotorch.ErrInvalidArgument)
 	case u.changes && m.store.shared():
-		return fmt.Errorf("prefetcher: module %s: %w: its store has other Modules, which would read what is written", u.Name, ErrBusy)
+		return fmt.Errorf("weights: unit %s: %w: other Caches use its store, which would read what is written", u.Name, ErrBusy)
 	case filled:
 		m.stats.Misses++
 	case slot.fresh:
@@ -143,7 +143,7 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 }
 
 // leaveLine ends a Do's wait for a slot, and lets the next in line look.
-func (m *Modules[M]) leaveLine(do *cgotorch.Stream) {
+func (m *Cache[M]) leaveLine(do *cgotorch.Stream) {
 	if i := slices.Index(m.line, do); i >= 0 {
 		m.line = slices.Delete(m.line, i, i+1)
 		m.signal()
@@ -151,7 +151,7 @@ func (m *Modules[M]) leaveLine(do *cgotorch.Stream) {
 }
 
 // waitForSlot waits until something has changed, with m.mu not held meanwhile.
-func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *module[M]) error {
+func (m *Cache[M]) waitForSlot(who *cgotorch.Stream, wanted *unit[M]) error {
 	m.waiting[who] = wanted
 	defer delete(m.waiting, who)
 	if !slices.Contains(m.line, who) {
@@ -162,12 +162,12 @@ func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *module[M]) error 
 		held := false
 		for user := range slot.users {
 			w := m.waiting[user]
-			held = held || w != nil && w.slot == nil // who finds its module there now goes on
+			held = held || w != nil && w.slot == nil // who finds its unit there now goes on
 		}
 		stuck = stuck && held
 	}
 	if stuck {
-		return fmt.Errorf("prefetcher: module %s: %w: all %d are in use by this Do, or by others that wait for one too: Release a module before the next Use, or let ModulesOptions.Slots be more", wanted.name, ErrNoSlot, m.o.Slots)
+		return fmt.Errorf("weights: unit %s: %w: all %d are in use by this Do, or by others that wait for one too: Release a unit before the next Use, or let CacheOptions.Slots be more", wanted.name, ErrNoSlot, m.o.Slots)
 	}
 	began := time.Now()
 	changed := m.changed
@@ -176,23 +176,23 @@ func (m *Modules[M]) waitForSlot(who *cgotorch.Stream, wanted *module[M]) error 
 	m.mu.Lock()
 	m.stats.HostWait += time.Since(began)
 	if m.closed {
-		return fmt.Errorf("prefetcher: module %s: %w", wanted.name, ErrClosed)
+		return fmt.Errorf("weights: unit %s: %w", wanted.name, ErrClosed)
 	}
 	return nil
 }
 
 // dequeue forgets a prefetch that a Use has overtaken.
-func (m *Modules[M]) dequeue(s *module[M]) {
+func (m *Cache[M]) dequeue(s *unit[M]) {
 	if i := slices.Index(m.queue, s); i >= 0 {
 		m.queue = slices.Delete(m.queue, i, i+1)
 		m.signal()
 	}
 }
 
-// prefetchNext begins the copies of the modules behind one that is used, as far as there are slots. They were begun in order, so that none is
+// prefetchNext begins the copies of the units behind one that is used, as far as there are slots. They were begun in order, so that none is
 // missing before one that is there.
-func (m *Modules[M]) prefetchNext(s *module[M]) {
-	next := func(i int) *module[M] { return m.order[(s.place+i)%len(m.order)] }
+func (m *Cache[M]) prefetchNext(s *unit[M]) {
+	next := func(i int) *unit[M] { return m.order[(s.place+i)%len(m.order)] }
 	most := min(m.o.Slots, len(m.order)) - 1
 	there := most
 	for there > 0 && next(there).slot == nil {
@@ -210,7 +210,7 @@ func (m *Modules[M]) prefetchNext(s *module[M]) {
 }
 
 // Release ends the use on x, an Exec of the Do that began it: the slot may be filled anew when the work enqueued on x's stream so far is done. What else has
-// read the module on other streams must have been joined with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
+// read the unit on other streams must have been joined with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
 func (u *Use[M]) Release(x *cgotorch.Exec) {
 	m := u.of
 	m.mu.Lock()
@@ -224,12 +224,12 @@ func (u *Use[M]) Release(x *cgotorch.Exec) {
 
 func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
 	if x.DoStream() != u.do {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "module " + u.Name + " was taken by another Do: release it there"})
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.Name + " was taken by another Do: release it there"})
 	}
 }
 
-// ReleaseChanged is Release of what [Modules.UseToChange] gave: the module is copied to the store, on a stream of its own, behind the work
-// enqueued on x's stream so far. What is used or copied of the module next has the changes; the store's bytes have them after [Modules.Flush]. It
+// ReleaseChanged is Release of what [Cache.UseToChange] gave: the unit is copied to the store, on a stream of its own, behind the work
+// enqueued on x's stream so far. What is used or copied of the unit next has the changes; the store's bytes have them after [Cache.Flush]. It
 // fails with [cgotorch.ErrMisuse] after a Release, and for what Use gave.
 func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
 	const op = "Use.ReleaseChanged"
@@ -238,12 +238,12 @@ func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
 	defer m.mu.Unlock()
 	s := u.slot
 	if s == nil || !u.changes {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "module " + u.Name + " is released already, or was not taken by UseToChange"})
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.Name + " is released already, or was not taken by UseToChange"})
 	}
 	u.sameDo(x, op)
 	if m.backs == nil {
 		var err error
-		if m.backs, err = cgotorch.NewStream(m.device, cgotorch.StreamOptions{Name: "module write-backs"}); err != nil {
+		if m.backs, err = cgotorch.NewStream(m.device, cgotorch.StreamOptions{Name: "unit write-backs"}); err != nil {
 			x.Fail(op, err)
 		}
 	}
@@ -252,7 +252,7 @@ func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
 	written, err := s.copyBack(m.backs, e)
 	if err != nil {
 		e.Close()
-		x.Fail(op, fmt.Errorf("prefetcher: copying module %s to the store: %w", u.Name, err))
+		x.Fail(op, fmt.Errorf("weights: copying unit %s to the store: %w", u.Name, err))
 	}
 	if of.written != nil {
 		of.written.Close()
@@ -299,15 +299,15 @@ func (u *Use[M]) release(stream *cgotorch.Stream, e *cgotorch.Event) {
 	m.slotFree()
 }
 
-// At is the module of a slot, of the kind of the one named, for functions that are captured: a graph made with it reads whatever the slot
+// At is the unit of a slot, of the kind of the one named, for functions that are captured: a graph made with it reads whatever the slot
 // holds. Nothing orders it with the copies but the Use, which says the slot, around the launch:
 //
-//	u := modules.Use(x, name)
+//	u := units.Use(x, name)
 //	x.Launch(graphs[u.Slot])
 //	u.Release(x)
 //
-// Outside a capture use [Modules.Use]. It fails with [ErrUnknownModule], [ErrNoSlot] for a slot that is not there, and for a module that cannot be used.
-func (m *Modules[M]) At(slot int, name string) (module M, err error) {
+// Outside a capture use [Cache.Use]. It fails with [ErrUnknownUnit], [ErrNoSlot] for a slot that is not there, and for a unit that cannot be used.
+func (m *Cache[M]) At(slot int, name string) (module M, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := m.lookup(name)
@@ -315,10 +315,10 @@ func (m *Modules[M]) At(slot int, name string) (module M, err error) {
 		return module, err
 	}
 	if slot < 0 || slot >= len(m.slots) || m.slots[slot].bound[s.layout] == nil {
-		return module, fmt.Errorf("prefetcher: slot %d of %d is not for module %s: %w", slot, len(m.slots), name, ErrNoSlot)
+		return module, fmt.Errorf("weights: slot %d of %d is not for unit %s: %w", slot, len(m.slots), name, ErrNoSlot)
 	}
 	return m.slots[slot].bound[s.layout].module, nil
 }
 
-// Slots is the number of slots, those of modules that stay included.
-func (m *Modules[M]) Slots() int { return m.o.Slots + len(m.o.Pinned) }
+// Slots is the number of slots, those of units that stay included.
+func (m *Cache[M]) Slots() int { return m.o.Slots + len(m.o.Pinned) }

@@ -18,13 +18,13 @@ func TestSyncDebug_Experts(t *testing.T) {
 	}
 	const experts, layers, width = 8, 3, 256
 	d := cgotorch.CUDA(0)
-	var specs []weights.ModuleSpec
+	var specs []weights.UnitSpec
 	names := make([][]string, layers)
 	for layer := range layers {
 		for expert := range experts {
 			name := fmt.Sprintf("%d.%d", layer, expert)
 			names[layer] = append(names[layer], name)
-			specs = append(specs, weights.ModuleSpec{Name: name, Tensors: []weights.TensorSpec{
+			specs = append(specs, weights.UnitSpec{Name: name, Tensors: []weights.TensorSpec{
 				{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}}, {Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}}}})
 		}
 	}
@@ -36,12 +36,12 @@ func TestSyncDebug_Experts(t *testing.T) {
 	build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 		return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
 	}
-	modules, err := weights.NewModules(store, d, build, weights.ModulesOptions{Slots: 3})
+	cache, err := weights.NewCache(store, d, build, weights.CacheOptions{Slots: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer modules.Close()
-	mixture, err := weights.NewExperts(modules, names, weights.RoutesOptions{})
+	defer cache.Close()
+	mixture, err := weights.NewExperts(cache, names, weights.RoutesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +81,13 @@ func TestSyncDebug_Experts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer restore()
-	before := modules.Stats()
+	before := cache.Stats()
 	for i := range 50 {
 		if err := stream.Do(func(x *cgotorch.Exec) error { return token(x.NoWaits()) }); err != nil {
 			t.Fatalf("token %d: %v", i, err)
 		}
 	}
-	if st := modules.Stats(); st.Uses()-before.Uses() != 50*layers || st.Bytes == before.Bytes {
+	if st := cache.Stats(); st.Uses()-before.Uses() != 50*layers || st.Bytes == before.Bytes {
 		t.Errorf("%+v", st)
 	}
 }
