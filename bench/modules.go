@@ -141,7 +141,7 @@ func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 				return 0, err
 			}
 			began := time.Now()
-			if err := errors.Join(stream.Do(work), b.device.Synchronize()); err != nil {
+			if err := errors.Join(stream.Do(work), b.cache.Flush(context.Background()), b.device.Synchronize()); err != nil {
 				return 0, err
 			}
 			milliseconds = 1e3 * time.Since(began).Seconds()

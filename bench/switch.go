@@ -205,7 +205,7 @@ func (s switchShape) copies(c *config, store *weights.Store) (float64, error) {
 			m.Drop(name)
 		}
 		token++
-		return nil
+		return m.Flush(context.Background()) // for the Synchronize of secondsEach
 	}
 	if _, err := c.secondsEach(s.warmUp, copy); err != nil {
 		return 0, err

@@ -125,7 +125,7 @@ func (s switchShape) newDecoding(c *config, store *weights.Store, mode switchMod
 		}
 		d.units, err = weights.NewCache(store, c.device, build, weights.CacheOptions{Policy: mode.policy, Slots: mode.slots})
 		if err == nil {
-			d.experts, err = weights.NewExperts(d.units, s.config.ExpertNames(true), weights.RoutesOptions{})
+			d.experts, err = weights.NewExperts(d.units, s.config.ExpertNames(true), weights.ExpertsOptions{})
 		}
 	}
 	if err == nil {
@@ -251,6 +251,9 @@ func (d *decoding) generate(experts text.RoutedExperts, start func() error) (ids
 				return nil
 			})
 		}
+	}
+	if err == nil && d.units != nil {
+		err = d.units.Flush(context.Background())
 	}
 	if err == nil {
 		err = d.device.Synchronize()

@@ -84,10 +84,10 @@ func (m *model) attachExperts(c config) (err error) {
 	if err := m.units.Check(); err != nil {
 		return fmt.Errorf("%s: the experts do not fit config.json: %w", c.folder, err)
 	}
-	if m.encoder, err = weights.NewExperts(m.units, encoder, weights.RoutesOptions{}); err != nil {
+	if m.encoder, err = weights.NewExperts(m.units, encoder, weights.ExpertsOptions{}); err != nil {
 		return err
 	}
-	if m.decoder, err = weights.NewExperts(m.units, decoder, weights.RoutesOptions{}); err != nil {
+	if m.decoder, err = weights.NewExperts(m.units, decoder, weights.ExpertsOptions{}); err != nil {
 		return err
 	}
 	layer := 0

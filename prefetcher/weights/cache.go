@@ -1,137 +1,131 @@
 package weights
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// CacheOptions are the options of [NewCache]. The zero value has two slots, and gives up the unit that was used longest ago.
+// CacheOptions are the options of [NewCache]. The zero value has two slots and the policy LRU.
 type CacheOptions struct {
 	Policy Policy
 
-	// Slots is the number of units that the device has room for, those of Pinned not counted; 0 means 2, with Resident one for each unit.
-	// Two are enough where it is known in time what comes next; a cache of experts wants some for each layer.
+	// Slots is the number of units that the device has room for, beside those of Pinned. 0 means 2,
+	// with Resident one for each unit. Two are enough where the next unit is known in time. A cache
+	// of experts wants some for each layer.
 	Slots int
 
 	// SlotBytes is the size of a slot; 0 means that of the store's largest unit.
 	SlotBytes int64
 
-	// Pinned names units that are copied when the Cache are made and stay on the device, each in a slot of its own.
+	// Pinned names units that are copied when the cache is made and stay on the device, each in a
+	// slot of its own.
 	Pinned []string
 
-	// InFlight bounds the prefetches that are not done; with more of them [Cache.Prefetch] waits for a copy, or fails where all wait for a slot.
-	// 0 means 8, or Slots if those are more.
+	// InFlight bounds the prefetches whose copies are not done. With more of them [Cache.Prefetch]
+	// waits for a copy, or fails where all of them wait for a slot. 0 means 8, or Slots if larger.
 	InFlight int
 }
 
-// Errors of units, to test for with [errors.Is].
-var (
-	ErrUnknownUnit = errors.New("unknown unit")
-	ErrNoSlot      = errors.New("no slot")
-)
-
-// Cache has the units of a [Store] on a device when they are used, in fewer slots than there are units: device memory of fixed address
-// through which weights pass, copied on a stream of its own while other streams compute. M is what the program makes of the weights, such as
-// *nn.Linear or a layer of its own. See Note [Life of a slot]. It is safe for use by several goroutines.
+// Cache has the units of a [Store] on a device when they are used, in fewer slots than there are
+// units. It copies them on a stream of its own while other streams compute. M is the module that
+// the program makes of a unit's weights, such as *nn.Linear. See Note [Life of a slot]. A Cache is
+// safe for use by several goroutines.
 type Cache[M any] struct {
 	store  *Store
 	device cgotorch.Device
 	o      CacheOptions
-	copies *cgotorch.Stream
+	copies *cgotorch.Stream // of copies to the slots
 	backs  *cgotorch.Stream // of copies to the store; nil before the first
 	slots  []*slot[M]
 	kinds  []*kind // in the order of their first units in the store
 	units  map[string]*unit[M]
 	order  []*unit[M] // the store's
 
+	handed   chan *fill[M] // to the enqueuer
+	enqueuer chan struct{} // closed when the enqueuer has ended
+
 	mu      sync.Mutex
 	clock   int64
 	queue   []*unit[M]                    // prefetches that wait for a slot
-	pending []*filling[M]                 // copies that are not known to be enqueued, in order
-	emptied bool                          // one of them failed, and nobody has been offered its slot
-	waiting map[*cgotorch.Stream]*unit[M] // what a Do waits in Use for
-	line    []*cgotorch.Stream            // of these Dos, who came first
-	changed chan struct{}                 // closed, and made anew, when a slot or the queue has become shorter
+	pending []*fill[M]                    // copies that are not known to be enqueued, in order
+	emptied bool                          // a copy failed, and nobody has been offered its slot
+	waiting map[*cgotorch.Stream]*unit[M] // the unit that a Do waits for in Use
+	line    []*cgotorch.Stream            // of these Dos, in the order in which they came
+	changed chan struct{}                 // closed, and made anew, when a slot or the queue is freer
 	stats   stats
 	closed  bool
 	freed   bool
 }
 
-// unit is a unit of the store as its Cache see it. The lock is theirs.
+// unit is a unit of the store as its Cache sees it. The Cache's lock guards it.
 type unit[M any] struct {
 	*storeUnit
 	kind    *kind
 	place   int             // in the store's order
-	slot    *slot[M]        // where it is, or will be when its copy is done; nil where it is not
-	use     use             // for the policy
+	slot    *slot[M]        // that holds it, or will when its copy is done; else nil
+	usage   usage           // for the policy
 	written *cgotorch.Event // behind its last copy to the store, or nil
 }
 
-// kind is what is common to the units of one layout.
+// kind is the common part of the units of one layout.
 type kind struct {
 	*layout
 	first string // unit
 	err   error  // why they cannot be used
 }
 
-// NewCache makes slots for the units of a store on a device and, with Resident or Pinned, has these copied, without waiting for the copies.
-// For a CUDA device it page-locks the store.
+// NewCache makes slots for the units of a store on a device. With Resident or Pinned it begins the
+// copies of these units, and does not wait for the copies. For a CUDA device it page-locks the
+// store.
 //
-// build makes a unit on x's device whose state, as [nn.State] lists it, has the names, dtypes and shapes of the unit of that name in the
-// store; what the tensors hold is of no account ([cgotorch.Exec.Empty] will do), since the slot's memory takes their place. It is called for each slot and for each
-// kind of unit, by the name of the first of its kind; units whose tensors are equal in name, dtype and shape are of one kind. An M that
-// is not fit for a kind is an error of the units of that kind alone, which Prefetch and Use return, and [Cache.Check]; NewCache fails where it
-// fits none.
+// build makes a module on x's device. The module's state, as [nn.State] lists it, must have the
+// names, dtypes and shapes of the unit of that name. The values do not matter ([cgotorch.Exec.Empty]
+// will do), since the slot's memory takes their place. build is called for each slot and for each
+// kind of unit, with the name of the first unit of its kind. Units whose tensors are equal in name,
+// dtype and shape are of one kind. A module that does not fit a kind is an error of that kind alone:
+// Prefetch, Use and [Cache.Check] return it. NewCache fails where build fits no kind.
 //
-// The caller must Close it, before the store. It fails with [ErrInvalidOptions], [ErrUnknownUnit] (in Pinned), [cgotorch.ErrNoDevice] and, with the numbers, with
-// [cgotorch.ErrOutOfMemory].
+// The caller must Close the cache before the store. NewCache fails with [ErrInvalidOptions], with
+// [ErrUnknownUnit] for a name in Pinned, with [cgotorch.ErrNoDevice], and with
+// [cgotorch.ErrOutOfMemory] and the numbers.
 func NewCache[M any](store *Store, device cgotorch.Device, build func(x *cgotorch.Exec, name string) (M, error), o CacheOptions) (*Cache[M], error) {
 	o, err := o.complete(store)
 	if err != nil {
 		return nil, err
 	}
-	m := &Cache[M]{store: store, device: device, o: o, units: map[string]*unit[M]{},
+	c := &Cache[M]{store: store, device: device, o: o, units: map[string]*unit[M]{},
+		handed: make(chan *fill[M], o.InFlight), enqueuer: make(chan struct{}),
 		waiting: map[*cgotorch.Stream]*unit[M]{}, changed: make(chan struct{})}
-	kinds := map[*layout]*kind{}
-	for i, name := range store.names {
-		s := store.units[name]
-		if kinds[s.layout] == nil {
-			kinds[s.layout] = &kind{layout: s.layout, first: name}
-			m.kinds = append(m.kinds, kinds[s.layout])
-		}
-		m.units[name] = &unit[M]{storeUnit: s, kind: kinds[s.layout], place: i}
-		m.order = append(m.order, m.units[name])
-	}
+	c.classify()
 	if err := store.use(device.IsCUDA()); err != nil {
 		return nil, err
 	}
-	if m.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "unit copies"}); err != nil {
+	if c.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "weight copies"}); err != nil {
 		store.unuse()
 		return nil, fmt.Errorf("weights: %w", err)
 	}
+	go c.enqueueHanded()
 	made := false
 	defer func() {
 		if !made { // build may panic
-			m.Close()
+			c.Close()
 		}
 	}()
-	if err = m.allocate(build); err == nil {
-		err = m.anyKind()
+	if err = c.allocate(build); err == nil {
+		err = c.anyKind()
 	}
 	if err == nil {
-		err = m.copyStaying()
+		err = c.fillPinned()
 	}
 	if err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, errors.Join(err, c.Close())
 	}
 	made = true
-	return m, nil
+	return c, nil
 }
 
 func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
@@ -164,8 +158,8 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 		o.Slots = 2
 	}
 	if o.SlotBytes == 0 {
-		for _, s := range store.units {
-			o.SlotBytes = max(o.SlotBytes, s.layout.bytes)
+		for _, unit := range store.units {
+			o.SlotBytes = max(o.SlotBytes, unit.layout.bytes)
 		}
 	}
 	if o.InFlight == 0 {
@@ -174,21 +168,35 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 	return o, nil
 }
 
-// allocate makes the slots and what lies in them. A kind of units that they cannot hold is noted.
-func (m *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
-	n := m.Slots()
-	bound := map[*cgotorch.Tensor]bool{}
-	err := m.copies.Do(func(x *cgotorch.Exec) error {
+// classify finds out which units there are, and of which kinds.
+func (c *Cache[M]) classify() {
+	kinds := map[*layout]*kind{}
+	for i, name := range c.store.names {
+		stored := c.store.units[name]
+		if kinds[stored.layout] == nil {
+			kinds[stored.layout] = &kind{layout: stored.layout, first: name}
+			c.kinds = append(c.kinds, kinds[stored.layout])
+		}
+		c.units[name] = &unit[M]{storeUnit: stored, kind: kinds[stored.layout], place: i}
+		c.order = append(c.order, c.units[name])
+	}
+}
+
+// allocate makes the slots and their modules. It notes a kind of units that they cannot hold.
+func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
+	n := c.Slots()
+	taken := map[*cgotorch.Tensor]bool{}
+	err := c.copies.Do(func(x *cgotorch.Exec) error {
 		for i := range n {
-			s := newSlot[M](i)
-			m.slots = append(m.slots, s)
-			size, only := m.o.SlotBytes, (*layout)(nil)
-			if i >= m.o.Slots { // of a unit that stays
-				only = m.store.units[m.o.Pinned[i-m.o.Slots]].layout
+			slot := newSlot[M](i)
+			c.slots = append(c.slots, slot)
+			size, only := c.o.SlotBytes, (*layout)(nil)
+			if i >= c.o.Slots { // of a unit that stays
+				only = c.store.units[c.o.Pinned[i-c.o.Slots]].layout
 				size = only.bytes
 			}
-			s.memory = x.Keep(x.Empty(cgotorch.Uint8, size))
-			for _, k := range m.kinds {
+			slot.memory = x.Keep(x.Empty(cgotorch.Uint8, size))
+			for _, k := range c.kinds {
 				if k.err != nil || only != nil && only != k.layout {
 					continue
 				}
@@ -196,77 +204,77 @@ func (m *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)
 					k.err = fmt.Errorf("unit %s, and what is like it, has %d bytes, and a slot %d: let CacheOptions.SlotBytes be as many: %w", k.first, k.bytes, size, ErrInvalidOptions)
 					continue
 				}
-				b, err := bind(x, s, k.layout, k.first, build, bound)
+				m, err := newSlotModule(x, slot.memory, k, build, taken)
 				if err != nil {
 					k.err = fmt.Errorf("unit %s, and what is like it: %w", k.first, err)
 					continue
 				}
-				s.bound[k.layout] = b
+				slot.modules[k.layout] = m
 			}
 		}
 		return nil
 	})
 	if errors.Is(err, cgotorch.ErrOutOfMemory) {
-		return fmt.Errorf("weights: %d slots of %d bytes, of which %d are there: take fewer: %w", n, m.o.SlotBytes, max(0, len(m.slots)-1), err)
+		return fmt.Errorf("weights: %d slots of %d bytes, of which %d are there: take fewer: %w", n, c.o.SlotBytes, max(0, len(c.slots)-1), err)
 	} else if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
 	return nil
 }
 
-// anyKind fails where no kind of unit can be used.
-func (m *Cache[M]) anyKind() error {
-	for _, k := range m.kinds {
+// anyKind fails where no kind of units can be used.
+func (c *Cache[M]) anyKind() error {
+	for _, k := range c.kinds {
 		if k.err == nil {
 			return nil
 		}
 	}
-	return m.Check()
+	return c.Check()
 }
 
-// copyStaying starts the copies of the units that are to stay.
-func (m *Cache[M]) copyStaying() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, name := range m.o.Pinned {
-		s, err := m.lookup(name)
-		if err != nil && m.o.Policy == Resident {
+// fillPinned begins the copies of the units that stay.
+func (c *Cache[M]) fillPinned() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, name := range c.o.Pinned {
+		unit, err := c.lookup(name)
+		if err != nil && c.o.Policy == Resident {
 			continue // an error of that unit's
 		} else if err != nil {
 			return err
 		}
-		slot := m.slots[m.o.Slots+i]
+		slot := c.slots[c.o.Slots+i]
 		slot.stays = true
-		if err := m.fill(slot, s, false, false); err != nil {
+		if err := c.fill(slot, unit, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookup finds a unit that can be used. m.mu is held.
-func (m *Cache[M]) lookup(name string) (*unit[M], error) {
-	if m.closed {
+// lookup finds a unit that can be used. c.mu is held.
+func (c *Cache[M]) lookup(name string) (*unit[M], error) {
+	if c.closed {
 		return nil, fmt.Errorf("weights: %w", ErrClosed)
 	}
-	s := m.units[name]
-	if s == nil {
-		_, err := m.store.lookup(name)
+	unit := c.units[name]
+	if unit == nil {
+		_, err := c.store.lookup(name)
 		return nil, err
 	}
-	if s.slot != nil && s.slot.stays {
-		return s, nil // whatever others of its kind find
+	if unit.slot != nil && unit.slot.stays {
+		return unit, nil // whatever others of its kind find
 	}
-	if err := s.kind.err; err != nil {
+	if err := unit.kind.err; err != nil {
 		return nil, fmt.Errorf("weights: unit %s cannot be used: %w", name, err)
 	}
-	return s, nil
+	return unit, nil
 }
 
-// Check returns, in one error, what keeps kinds of units from being used; nil where all can be.
-func (m *Cache[M]) Check() error {
+// Check returns, in one error, why kinds of units cannot be used; nil where all can be.
+func (c *Cache[M]) Check() error {
 	var errs []error
-	for _, k := range m.kinds {
+	for _, k := range c.kinds {
 		if k.err != nil {
 			errs = append(errs, fmt.Errorf("weights: %w", k.err))
 		}
@@ -274,230 +282,89 @@ func (m *Cache[M]) Check() error {
 	return errors.Join(errs...)
 }
 
-// Prefetch has the unit copied to a slot, unless it is there or on its way, and returns at once: where every slot is in use, or holds what was
-// prefetched and not used yet, the copy begins when one is released. The calls into CUDA are made on another goroutine, by [cgotorch.Stream.Later]; where they
-// fail the Use tries again, and says why. Only where InFlight prefetches are not done, and copies are among them, does it wait, for one of
-// these, or for the end of ctx, whose cause it returns. It may be called inside a Do or outside. It fails with [ErrNoSlot] where InFlight prefetches wait for a
-// slot, with [ErrUnknownUnit], with [ErrClosed], and for a unit that does not fit its slot or M.
-func (m *Cache[M]) Prefetch(ctx context.Context, name string) error {
-	for {
-		slotFree, copied, err := m.tryPrefetch(name, true)
-		if slotFree == nil {
-			return err
-		}
-		began := time.Now()
-		select {
-		case <-slotFree:
-		case <-copied:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		m.mu.Lock()
-		m.stats.HostWait += time.Since(began)
-		m.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("weights: unit %s: %w", name, err)
-		}
-	}
-}
+// Slots is the number of slots, those of units that stay included.
+func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
-// prefetchNow is Prefetch where that need not wait, and nothing elsewhere: the Use will copy, and return the error.
-func (m *Cache[M]) prefetchNow(name string) { _, _, _ = m.tryPrefetch(name, false) }
-
-// tryPrefetch is Prefetch up to the wait, for one of two channels.
-func (m *Cache[M]) tryPrefetch(name string, aside bool) (slotFree, copied <-chan struct{}, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer m.offerEmptied()
-	s, err := m.lookup(name)
+// At returns the module of a slot, of the kind of the named unit, for functions that are captured.
+// A graph made with it reads whatever the slot holds. Only the Use around the launch, which says
+// the slot, orders the graph with the copies:
+//
+//	u := cache.Use(x, name)
+//	x.Launch(graphs[u.Slot])
+//	u.Release(x)
+//
+// Outside a capture call [Cache.Use]. At fails with [ErrUnknownUnit], with [ErrNoSlot] for a slot
+// that is not there, and for a unit that cannot be used.
+func (c *Cache[M]) At(slot int, name string) (module M, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	unit, err := c.lookup(name)
 	if err != nil {
-		return nil, nil, err
+		return module, err
 	}
-	if s.slot != nil {
-		s.slot.wanted = true
-		return nil, nil, nil
+	if slot < 0 || slot >= len(c.slots) || c.slots[slot].modules[unit.layout] == nil {
+		return module, fmt.Errorf("weights: slot %d of %d is not for unit %s: %w", slot, len(c.slots), name, ErrNoSlot)
 	}
-	if slices.Contains(m.queue, s) {
-		return nil, nil, nil
-	}
-	if len(m.queue) >= m.o.InFlight {
-		return nil, nil, fmt.Errorf("weights: unit %s: %w: all are in use, and %d prefetches wait for one already: use or Drop them, or let CacheOptions.InFlight be more", name, ErrNoSlot, len(m.queue))
-	}
-	if m.inFlight() >= m.o.InFlight {
-		m.settleBefore(nil)
-		m.stats.harvest()
-	}
-	if m.inFlight() >= m.o.InFlight {
-		if i := slices.IndexFunc(m.stats.copies, func(s span) bool { return s.ahead }); i >= 0 {
-			copied = m.stats.copies[i].to.Done()
-		}
-		return m.changed, copied, nil
-	}
-	if slot := m.victim(false); slot != nil {
-		return nil, nil, m.fill(slot, s, true, aside)
-	}
-	m.queue = append(m.queue, s)
-	return nil, nil, nil
+	return c.slots[slot].modules[unit.layout].module, nil
 }
 
-// inFlight counts the prefetches that are not known to be done.
-func (m *Cache[M]) inFlight() int { return len(m.queue) + len(m.pending) + m.stats.prefetching }
-
-// Drop says that units that were prefetched will not be used: their slots may be had by others at once, as if they had been used.
-func (m *Cache[M]) Drop(names ...string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, name := range names {
-		s := m.units[name]
-		if s == nil {
-			continue
-		}
-		if s.slot != nil {
-			s.slot.wanted = false
-		}
-		m.dequeue(s)
-	}
-	m.slotFree()
-}
-
-// victim is the slot that is to hold another unit, or nil: an empty one, or else the one that the policy gives up. Slots in use are not
-// to be had, and those that hold what was prefetched and is not used yet only for a Use, the oldest first. m.mu is held.
-func (m *Cache[M]) victim(forUse bool) *slot[M] {
-	var best *slot[M]
-	for _, s := range m.slots[:m.o.Slots] {
-		switch {
-		case s.uses > 0 || s.wanted && !forUse:
-		case s.holds == nil:
-			return s
-		case best == nil || best.wanted && !s.wanted:
-			best = s
-		case best.wanted == s.wanted && m.o.Policy.before(s.holds.use, best.holds.use):
-			best = s
-		}
-	}
-	return best
-}
-
-// slotFree lets queued prefetches have the slots that there are now, and wakes who waits for one. m.mu is held.
-func (m *Cache[M]) slotFree() {
-	for len(m.queue) > 0 && !m.closed {
-		slot := m.victim(false)
-		if slot == nil {
-			break
-		}
-		s := m.queue[0]
-		m.queue = m.queue[1:]
-		if err := m.fill(slot, s, true, false); err != nil {
-			break // the device is lost, which the next call for it says
-		}
-	}
-	m.signal()
-}
-
-// signal wakes who waits for a slot, or for room in the queue. m.mu is held.
-func (m *Cache[M]) signal() {
-	close(m.changed)
-	m.changed = make(chan struct{})
-}
-
-// Stats returns the counts since the Cache were made, and waits for nothing but the calls that Prefetch has left to others; of work that the device has not finished, Copy and Stall are not known yet.
-func (m *Cache[M]) Stats() CacheStats {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer m.offerEmptied()
-	m.settleBefore(nil)
-	m.stats.harvest()
-	return m.stats.CacheStats
-}
-
-// Flush waits until what was released as changed is in the store, or for the end of ctx, whose cause it returns. It fails with
-// [cgotorch.ErrDeviceLost].
-func (m *Cache[M]) Flush(ctx context.Context) error {
-	for _, s := range m.order {
-		for {
-			m.mu.Lock()
-			e := s.written
-			m.mu.Unlock()
-			if e == nil {
-				break
-			}
-			select {
-			case <-e.Done():
-			case <-ctx.Done():
-				return fmt.Errorf("weights: Flush: unit %s: %w", s.name, context.Cause(ctx))
-			}
-			_, err := e.Query()
-			if errors.Is(err, cgotorch.ErrClosed) { // by a later change, unless the Cache are closed
-				m.mu.Lock()
-				same := s.written == e
-				m.mu.Unlock()
-				if same {
-					break
-				}
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("weights: unit %s is not in the store: %w", s.name, err)
-			}
-			break
-		}
-	}
-	return nil
-}
-
-// Close waits for copies that are under way, and frees the slots and the stream. While units are in use it does so when the last of them is
-// released, and returns at once; whoever waits in Prefetch or Use gets [ErrClosed]. Closing again, when they are released, waits for the rest.
-func (m *Cache[M]) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed && (m.freed || m.inUse()) {
+// Close waits for copies that are under way, and frees the slots and the stream. While units are in
+// use it returns at once, and the last release frees them. Closing again after that release waits
+// for the rest. A Prefetch or a Use that waits fails with [ErrClosed].
+func (c *Cache[M]) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed && (c.freed || c.inUse()) {
 		return nil
-	} else if m.closed {
-		return m.free()
+	} else if c.closed {
+		return c.free()
 	}
-	m.closed = true
-	m.queue = nil
-	m.signal()
-	if m.inUse() {
+	c.closed = true
+	c.queue = nil
+	c.signal()
+	if c.inUse() {
 		return nil // the last release ends it
 	}
-	return m.free()
+	return c.free()
 }
 
-func (m *Cache[M]) inUse() bool {
-	return slices.ContainsFunc(m.slots, func(s *slot[M]) bool { return s.uses > 0 })
+func (c *Cache[M]) inUse() bool {
+	return slices.ContainsFunc(c.slots, func(s *slot[M]) bool { return s.uses > 0 })
 }
 
-// freeLater is free where the lock is held by what must not wait: the end of a Do.
-func (m *Cache[M]) freeLater() {
+// freeLater is free for a caller that holds the lock and must not wait, at the end of a Do.
+func (c *Cache[M]) freeLater() {
 	go func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if !m.freed {
-			_ = m.free()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.freed {
+			_ = c.free()
 		}
 	}()
 }
 
-// free orders the end of every use before the memory goes back to the copy stream's pool, and waits for the copies, which read the store.
-func (m *Cache[M]) free() error {
-	m.freed = true
-	m.settleBefore(nil)
+// free orders the end of every use before the memory goes back to the copy stream's pool. It waits
+// for the copies, which read the store. c.mu is held.
+func (c *Cache[M]) free() error {
+	c.freed = true
+	c.settleBefore(nil)
+	close(c.handed)
+	<-c.enqueuer
 	var errs []error
-	for _, s := range m.order {
-		if s.written != nil {
-			errs = append(errs, s.written.Synchronize(), s.written.Close())
+	for _, unit := range c.order {
+		if unit.written != nil {
+			errs = append(errs, unit.written.Synchronize(), unit.written.Close())
 		}
 	}
-	for _, s := range m.slots {
-		errs = append(errs, s.close(m.copies))
+	for _, slot := range c.slots {
+		errs = append(errs, slot.close(c.copies))
 	}
-	if m.backs != nil {
-		errs = append(errs, m.backs.Close())
+	if c.backs != nil {
+		errs = append(errs, c.backs.Close())
 	}
-	m.slots = nil
-	m.stats.close()
-	errs = append(errs, m.copies.Close())
-	m.store.unuse()
+	c.slots = nil
+	c.stats.close()
+	errs = append(errs, c.copies.Close())
+	c.store.unuse()
 	return errors.Join(errs...)
 }

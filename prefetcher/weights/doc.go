@@ -1,30 +1,49 @@
-// Package weights has the weights of units on a device when they are used, copied ahead from host memory.
+// Package weights keeps the weights of a model in page-locked host memory and copies them to a
+// device ahead of their use.
 //
-// A [Store] holds the weights of more units than the device has room for, in page-locked memory; [Cache] has them on the device when they
-// are used, in a few slots of fixed address.
+// A [Store] holds more weights than the device has room for. A piece of weights that is copied as
+// one, such as a layer or an expert, is a unit. A [Cache] has a few slots on the device, and a
+// slot is memory of fixed address for one unit at a time. A module is always an nn.Module.
 //
-//	store, err := weights.OpenStore([]string{"model.safetensors"}, weights.StoreOptions{Units: regexp.MustCompile(`^block\.\d+`)})
+//	blocks := regexp.MustCompile(`^block\.\d+`)
+//	store, err := weights.OpenStore([]string{"model.safetensors"}, weights.StoreOptions{Units: blocks})
 //	layers, err := weights.NewCache(store, device, build, weights.CacheOptions{Policy: weights.NextLayer})
 //	for _, name := range store.Units() {
-//		layer := layers.Use(x, name) // x's stream waits for the copy, the host does not; the next layer's copy has begun
+//		layer := layers.Use(x, name) // x's stream waits for the copy; the next unit's copy has begun
 //		hidden = layer.Module.Forward(x, hidden)
 //		layer.Release(x)
 //	}
 //
-// [Experts] does so for a mixture of experts, where the device chooses: [Routes] brings choices to the host. [Offload] has an optimizer's state in
-// host memory, which goes to the device and back part by part. examples/switch is a model that works so.
+// [Experts] does the same for a mixture of experts, where the device finds out which units come
+// next. [Offload] keeps the state of an optimizer in host memory and steps it part by part.
+// examples/switch is a model that works with [Experts].
+//
+// # The one rule
+//
+// Work is enqueued only by a call that names its stream. A Cache gets its copy stream when it is
+// made, and [Cache.Prefetch] enqueues on that stream and on no other. The calls that name an Exec
+// enqueue on the Exec's stream. They may also begin copies on the copy stream.
+//
+// A copy that Prefetch begins may be enqueued a moment after Prefetch has returned, always in the
+// order of the calls. [Cache.Use] waits for that moment where it needs the unit. So do
+// [Cache.Flush] and [Cache.Close] for all units. cgotorch's Device.Synchronize does not: a program
+// that measures calls Flush before.
 //
 // Note [Life of a slot]
 //
 //	empty -> copying -> ready -> in use -> released -> copying another …
 //
-//	copying   on the copy stream: wait for the events of all uses of the unit before, and for its own copy to the store, if that is under
-//	          way; copy, in one piece; record ready. Nothing of that waits for the host, so a slot is given to its next unit as soon as the
-//	          program has enqueued the last use, however far the device is behind
-//	in use    from Use, by which a stream waits for ready, to Release, or the end of the Do: the host's count of it keeps the slot
-//	released  an event on the using stream, the last one of each stream; where the unit was changed, behind that its copy to the store, on a third
-//	          stream, for which the next change and the next copy wait
+//	copying   The copy stream waits for the events of all uses of the unit before, and for the
+//	          unit's own copy to the store if one is under way. It then copies, in one piece,
+//	          and records ready. The host waits for none of that. So a slot gets its next unit
+//	          as soon as the last use is enqueued, however far the device is behind.
+//	in use    A use begins with Use, where a stream waits for ready. It ends with Release or
+//	          with the Do. The host counts the uses, and a slot in use is not filled.
+//	released  Each using stream has an event behind its last use. A changed unit is copied to
+//	          the store behind that event, on a third stream. The next change and the next
+//	          copy wait for it.
 //
-// Who enqueues is said in Note [Who enqueues a prefetch]. A prefetched unit is kept for its use, unless a Use
-// needs the slot. What is asked for while no slot can be had waits in a queue, and is begun by the Release that makes room.
+// Note [The enqueuer] says who enqueues. A prefetched unit stays until it is used, unless a Use
+// needs its slot. A prefetch that finds no slot waits in a queue. The release that makes room
+// begins its copy.
 package weights

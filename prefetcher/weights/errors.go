@@ -5,6 +5,8 @@ import "errors"
 // Errors to test for with [errors.Is].
 var (
 	ErrInvalidOptions = errors.New("invalid options")
-	ErrClosed         = errors.New("closed")
+	ErrUnknownUnit    = errors.New("unknown unit")
+	ErrNoSlot         = errors.New("no slot")
 	ErrBusy           = errors.New("in use")
+	ErrClosed         = errors.New("closed")
 )

@@ -10,31 +10,45 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Experts runs the layers of a mixture of experts whose experts come to the device when tokens are routed to them. The choice of a layer goes
-// to the host as those of [Routes] do, and what it names is prefetched as soon as it is there; the stream does not stand for it before the experts run.
-//
-// How early the copies begin is up to when Route is called: just before Run (on demand), or a block earlier, where block i chooses for block i+1
-// (a pre-gated model), or, for a model that is not, as a guess by Predict. It is safe for use by several goroutines, each in a Do of its own.
-type Experts[M nn.Module] struct {
-	cache *Cache[M]
-	names [][]string
+// ExpertsOptions are the options of [NewExperts].
+type ExpertsOptions struct {
+	// Tokens of a layer for whose route memory is page-locked beforehand; 0 means 64. The first route
+	// of more tokens page-locks more memory, which may wait.
+	Tokens int
 
+	// Poll is the time for which a goroutine that waits for a route looks for it again and again. That
+	// keeps a core busy. The goroutine then sleeps until it is woken, some 50 us after the arrival. 0
+	// means 2 ms; below 0 it does not look.
+	Poll time.Duration
+}
+
+// Experts runs the layers of a mixture of experts whose experts come to the device when tokens are
+// routed to them. A layer's route, the expert ids of its tokens, goes to the host without a wait.
+// When it arrives its experts are prefetched.
+//
+// The moment at which Route is called decides how early the copies begin. On demand, that is just
+// before Run. In a pre-gated model block i routes for block i+1, and Route is called a block
+// earlier. For other models Predict makes a guess. An Experts is safe for use by several goroutines,
+// each in a Do of its own.
+type Experts[M nn.Module] struct {
+	cache  *Cache[M]
+	names  [][]string
 	routes *routes
 
 	mu      sync.Mutex
-	open    map[place]*routing // routed and not run
-	guessed map[place][]string // each once
-	turns   map[int]*turns     // by layer
+	open    map[place]*layerRoute // routed and not run
+	guessed map[place][]string    // each name once
+	counts  []routeCount          // by layer
 	stats   ExpertsStats
 }
 
-// turns counts a layer's choices.
-type turns struct {
-	routed  int // sent
-	arrived int // those before this one are on the host
+// routeCount counts a layer's routes.
+type routeCount struct {
+	sent    int
+	arrived int // the routes before this number are on the host
 }
 
-// place is where a choice is made: a layer in a Do.
+// place is where tokens are routed: a layer in a Do.
 type place struct {
 	do    *cgotorch.Stream
 	layer int
@@ -42,90 +56,84 @@ type place struct {
 
 // ExpertsStats counts since the [Experts] were made.
 type ExpertsStats struct {
-	Routes  int           // choices of layers
+	Routes  int           // of layers
 	Guesses int           // experts that were guessed in time
-	Right   int           // of these, those that were then chosen
-	Wait    time.Duration // goroutines waited in Run for a choice to arrive
+	Right   int           // of these, the experts to which tokens were then routed
+	Wait    time.Duration // of goroutines' time, waiting in Run for a route
 }
 
-// routing is a layer's choice on its way to the host, or a guess at one.
-type routing struct {
+// layerRoute is a route and its place, or a guess at that route.
+type layerRoute struct {
 	place
-	guess bool
-	turn  int              // of the layer's choices, which one this is or is a guess at, from 0
-	order *cgotorch.Tensor // of the tokens by expert; nil for one token
-	sent  *sending
+	guess  bool
+	number int              // of the layer's routes, from 0; that of the route which is guessed
+	order  *cgotorch.Tensor // of the tokens by expert; nil for one token
+	route  *route           // nil for a guess
 
-	once sync.Once // for what is to be done when it has arrived
+	once sync.Once // for the work of the arrival
 	err  error
 
-	mu        sync.Mutex
-	abandoned bool // the Do has ended without a Run
-	acted     bool // experts have been prefetched
+	mu         sync.Mutex
+	abandoned  bool // the Do has ended without a Run
+	prefetched bool // its experts have been prefetched
 }
 
-// copied makes x's stream wait for the copy of the ids, which is over, or about to be, so that it may write them again.
-func (c *routing) copied(x *cgotorch.Exec) {
-	defer c.sent.release()
-	x.Wait(c.sent.event)
-}
-
-// NewExperts makes layers of experts: names are those of the units, by layer and expert. Close ends it, before the Cache. It fails with
-// [ErrUnknownUnit] and as [NewRoutes] does.
-func NewExperts[M nn.Module](m *Cache[M], names [][]string, o RoutesOptions) (*Experts[M], error) {
+// NewExperts makes layers of experts. names are the names of the cache's units, by layer and expert.
+// The caller must Close the Experts before the cache. It fails with [ErrUnknownUnit], with
+// [ErrInvalidOptions], with [cgotorch.ErrNoDevice] and with [cgotorch.ErrOutOfMemory].
+func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions) (*Experts[M], error) {
 	for _, layer := range names {
 		for _, name := range layer {
-			if _, err := m.store.lookup(name); err != nil {
+			if _, err := cache.store.lookup(name); err != nil {
 				return nil, err
 			}
 		}
 	}
-	e := &Experts[M]{cache: m, names: names, open: map[place]*routing{}, guessed: map[place][]string{}, turns: map[int]*turns{}}
-	for layer := range names {
-		e.turns[layer] = &turns{}
-	}
+	e := &Experts[M]{cache: cache, names: names, open: map[place]*layerRoute{}, guessed: map[place][]string{}, counts: make([]routeCount, len(names))}
 	var err error
-	if e.routes, err = newRoutes(m.device, o, e.arrived); err != nil {
+	if e.routes, err = newRoutes(cache.device, o, e.arrived); err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
-// Route begins to bring a layer's choice to the host, ids Int64 [tokens] on x's stream, and has the experts prefetched when it is there. It returns at
-// once; Run of the layer, in the same Do, is to follow. It fails with [cgotorch.ErrInvalidArgument], also for a layer whose last choice has not
-// been run, and with [ErrClosed].
+// Route begins to bring a layer's route to the host and returns at once. ids is Int64 [tokens] on
+// x's stream. The experts are prefetched when the route arrives. Run of the layer, in the same Do,
+// is to follow. Route fails with [ErrClosed], and with [cgotorch.ErrInvalidArgument], also for a
+// layer whose last route has not been run.
 func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Route"
 	e.check(x, op, layer, ids)
 	at := place{x.DoStream(), layer}
-	c := &routing{place: at}
+	l := &layerRoute{place: at}
 	if ids.Numel() > 1 {
-		c.order = nn.ExpertOrder(x, ids)
+		l.order = nn.ExpertOrder(x, ids)
 	}
-	x.AtEnd(func() { e.abandon(x, c) })
+	x.AtEnd(func() { e.abandon(x, l) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.open[at] != nil {
 		x.Fail(op, fmt.Errorf("weights: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
 	}
-	c.turn = e.turns[layer].routed
-	c.sent = e.routes.send(x, op, layer, ids, true, c)
-	e.turns[layer].routed++
-	e.open[at] = c
+	l.number = e.counts[layer].sent
+	l.route = e.routes.send(x, op, ids, true, l)
+	e.counts[layer].sent++
+	e.open[at] = l
 	e.stats.Routes++
 }
 
-// Predict has the experts prefetched that a layer will probably choose, and returns at once. What is guessed wrongly costs its copy and changes no
-// result: the layer's next Route gives its slot up.
+// Predict has the experts prefetched to which a layer's tokens will probably be routed, and returns
+// at once. A wrong guess costs a copy and changes no result: the layer's next Route gives up its
+// slot. Predict fails as Route does.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Predict"
 	e.check(x, op, layer, ids)
-	c := &routing{place: place{x.DoStream(), layer}, guess: true}
-	x.AtEnd(func() { e.forget(c) })
+	l := &layerRoute{place: place{x.DoStream(), layer}, guess: true}
+	x.AtEnd(func() { e.forget(l) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c.turn = e.turns[layer].routed
-	e.routes.send(x, op, layer, ids, false, c)
+	l.number = e.counts[layer].sent
+	e.routes.send(x, op, ids, false, l)
 }
 
 func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
@@ -135,40 +143,41 @@ func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch
 	}
 }
 
-// Run waits until the layer's choice has arrived on the host, not for the copies of the experts, for which x's stream stands; it runs tokens
-// [tokens, width] through the experts and returns the results in their order. Each expert runs once, on its tokens, as [nn.Dispatch] says. It
-// fails with the errors of [Cache.Use], and with [cgotorch.ErrInvalidArgument] for an id that is no expert's, and without a Route.
+// Run waits until the layer's route is on the host. It does not wait for the copies of the experts:
+// x's stream does. It maps tokens [tokens, width] to the same shape. Each expert runs once, on its
+// tokens, as in [nn.Dispatch]. Run fails with the errors of [Cache.Use], and with
+// [cgotorch.ErrInvalidArgument] without a Route and for an id that no expert has.
 func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "Experts.Run"
 	at := place{x.DoStream(), layer}
 	e.mu.Lock()
-	c := e.open[at]
+	l := e.open[at]
 	delete(e.open, at)
 	e.mu.Unlock()
-	if c == nil {
+	if l == nil {
 		x.Fail(op, fmt.Errorf("weights: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
 	}
 	began := time.Now()
-	c.sent.await()
+	l.route.await()
 	waited := time.Since(began)
 	e.mu.Lock()
 	e.stats.Wait += waited
 	e.mu.Unlock()
-	e.arrived(c.sent)
+	e.arrived(l.route)
+	ids := l.route.experts
+	names := e.routed(layer, ids)
 	ran := false
 	defer func() {
 		if !ran { // unwinding
-			e.cache.Drop(e.chosen(layer, c.sent.route.Experts)...)
+			e.cache.Drop(names...)
 		}
 	}()
-	c.copied(x)
-	if c.err != nil {
-		x.Fail(op, c.err)
+	l.route.awaitCopy(x)
+	if l.err != nil {
+		x.Fail(op, l.err)
 	}
-	ids := c.sent.route.Experts
-	names := e.chosen(layer, ids)
 	next := 0
-	out := nn.Dispatch(x, tokens, ids, c.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+	out := nn.Dispatch(x, tokens, ids, l.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 		next++
 		e.prefetch(names[min(next, len(names)):min(next+max(1, e.cache.o.Slots-1), len(names))])
 		u := e.cache.Use(x, e.names[layer][expert])
@@ -179,23 +188,24 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	return out
 }
 
-// Layer is one layer as a function of tokens and ids: Route and then Run.
+// Layer returns one layer as a function of tokens and ids: Route and then Run.
 func (e *Experts[M]) Layer(layer int) ExpertLayer[M] { return ExpertLayer[M]{e, layer} }
 
-// ExpertLayer is a layer of [Experts]; it is a text.Experts.
+// ExpertLayer is a layer of [Experts]. It is a text.Experts.
 type ExpertLayer[M nn.Module] struct {
 	experts *Experts[M]
 	layer   int
 }
 
-// Forward waits for the ids to arrive on the host and maps tokens [tokens, width] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens].
+// Forward maps tokens [tokens, width] to the same shape, row i by expert ids[i]. ids is Int64
+// [tokens]. It waits until the ids are on the host, and fails as Route and Run do.
 func (l ExpertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	l.experts.Route(x, l.layer, ids)
 	return l.experts.Run(x, l.layer, tokens)
 }
 
-// chosen are the names of a choice's experts, each once, in ascending order of their numbers.
-func (e *Experts[M]) chosen(layer int, ids []int64) []string {
+// routed returns the names of a route's experts, each once, in ascending order of their numbers.
+func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	var names []string
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
 		if id >= 0 && id < int64(len(e.names[layer])) {
@@ -205,32 +215,35 @@ func (e *Experts[M]) chosen(layer int, ids []int64) []string {
 	return names
 }
 
-// arrived does, once, what is to be done when a choice or a guess is on the host, on whatever goroutine sees it first.
-func (e *Experts[M]) arrived(s *sending) {
-	c := s.tag.(*routing)
-	c.once.Do(func() {
+// arrived does, once, the work of a route's or a guess's arrival. The first goroutine that sees the
+// arrival calls it.
+func (e *Experts[M]) arrived(r *route) {
+	l := r.tag.(*layerRoute)
+	l.once.Do(func() {
 		switch {
-		case !c.guess:
-			e.choose(c, s.route)
-		case s.route.Err == nil: // a choice will say so
-			e.guess(c, s.route.Experts)
+		case !l.guess:
+			e.routeArrived(l, r)
+		case r.err == nil: // a route will have the error
+			e.guessArrived(l, r.experts)
 		}
 	})
 }
 
-// choose prefetches as many of a choice's experts as there are slots for, and gives up what was guessed and not chosen.
-func (e *Experts[M]) choose(c *routing, route Route) {
-	c.err = route.Err
-	for _, id := range route.Experts {
-		if n := len(e.names[c.layer]); id < 0 || id >= int64(n) {
-			c.err = fmt.Errorf("weights: layer %d has %d experts, and a token is routed to number %d: %w", c.layer, n, id, cgotorch.ErrInvalidArgument)
+// routeArrived prefetches as many of a route's experts as there are slots for, and gives up the
+// wrong guesses.
+func (e *Experts[M]) routeArrived(l *layerRoute, r *route) {
+	l.err = r.err
+	for _, id := range r.experts {
+		if n := len(e.names[l.layer]); id < 0 || id >= int64(n) {
+			l.err = fmt.Errorf("weights: layer %d has %d experts, and a token is routed to number %d: %w", l.layer, n, id, cgotorch.ErrInvalidArgument)
 		}
 	}
-	names := e.chosen(c.layer, route.Experts)
+	names := e.routed(l.layer, r.experts)
 	e.mu.Lock()
-	e.turns[c.layer].arrived = max(e.turns[c.layer].arrived, c.turn+1)
-	guessed := e.guessed[c.place]
-	delete(e.guessed, c.place)
+	count := &e.counts[l.layer]
+	count.arrived = max(count.arrived, l.number+1)
+	guessed := e.guessed[l.place]
+	delete(e.guessed, l.place)
 	var wrong []string
 	for _, name := range guessed {
 		if slices.Contains(names, name) {
@@ -243,29 +256,29 @@ func (e *Experts[M]) choose(c *routing, route Route) {
 	if len(wrong) > 0 {
 		e.cache.Drop(wrong...)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.abandoned {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.abandoned {
 		e.prefetch(e.fitting(names))
-		c.acted = true
+		l.prefetched = true
 	}
 }
 
-// guess prefetches, unless what it is a guess at is here already.
-func (e *Experts[M]) guess(c *routing, ids []int64) {
-	names := e.fitting(e.chosen(c.layer, ids))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.abandoned {
+// guessArrived prefetches the guessed experts, unless the route itself has arrived.
+func (e *Experts[M]) guessArrived(l *layerRoute, ids []int64) {
+	names := e.fitting(e.routed(l.layer, ids))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.abandoned {
 		return
 	}
 	e.mu.Lock()
-	late := e.turns[c.layer].arrived > c.turn
+	late := e.counts[l.layer].arrived > l.number
 	if !late {
 		e.stats.Guesses += len(names)
 		for _, name := range names {
-			if !slices.Contains(e.guessed[c.place], name) {
-				e.guessed[c.place] = append(e.guessed[c.place], name)
+			if !slices.Contains(e.guessed[l.place], name) {
+				e.guessed[l.place] = append(e.guessed[l.place], name)
 			}
 		}
 	}
@@ -275,21 +288,21 @@ func (e *Experts[M]) guess(c *routing, ids []int64) {
 	}
 }
 
-// forget lets the slots of what was guessed and not chosen go, at the end of the Do.
-func (e *Experts[M]) forget(c *routing) {
-	c.mu.Lock()
-	c.abandoned = true
-	c.mu.Unlock()
+// forget gives up the guesses that no route has confirmed, at the end of the Do.
+func (e *Experts[M]) forget(l *layerRoute) {
+	l.mu.Lock()
+	l.abandoned = true
+	l.mu.Unlock()
 	e.mu.Lock()
-	guessed := e.guessed[c.place]
-	delete(e.guessed, c.place)
+	guessed := e.guessed[l.place]
+	delete(e.guessed, l.place)
 	e.mu.Unlock()
 	if len(guessed) > 0 {
 		e.cache.Drop(guessed...)
 	}
 }
 
-// fitting are as many of the units as there are slots.
+// fitting returns as many of the units as there are slots.
 func (e *Experts[M]) fitting(names []string) []string {
 	return names[:min(len(names), max(1, e.cache.o.Slots))]
 }
@@ -301,37 +314,33 @@ func (e *Experts[M]) prefetch(names []string) {
 	}
 }
 
-// abandon gives up what was prefetched for a Do that has ended before its Run.
-func (e *Experts[M]) abandon(x *cgotorch.Exec, c *routing) {
+// abandon gives up the experts that were prefetched for a Do that has ended before its Run.
+func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
 	e.mu.Lock()
-	open := e.open[c.place] == c
+	open := e.open[l.place] == l
 	if open {
-		delete(e.open, c.place)
+		delete(e.open, l.place)
 	}
 	e.mu.Unlock()
 	if !open {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.abandoned = true
-	defer c.copied(x)
-	if c.acted {
-		e.cache.Drop(e.chosen(c.layer, c.sent.route.Experts)...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.abandoned = true
+	defer l.route.awaitCopy(x)
+	if l.prefetched {
+		e.cache.Drop(e.routed(l.layer, l.route.experts)...)
 	}
 }
 
-// Stats returns the counts since the Experts were made; those of copies are the Cache'.
+// Stats returns the counts. Those of copies are the cache's.
 func (e *Experts[M]) Stats() ExpertsStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stats
 }
 
-// Close ends the goroutine, when what is on its way has arrived. A Run that is to follow finds what has arrived. The Cache stay open. Closing twice does nothing.
-func (e *Experts[M]) Close() error {
-	if !e.routes.close() {
-		return e.routes.aside.Close() // where a Do held it
-	}
-	return e.routes.free()
-}
+// Close waits for the routes that are on their way, and frees their memory. A Run that follows finds
+// the routes that have arrived. The cache stays open. Closing twice does nothing.
+func (e *Experts[M]) Close() error { return e.routes.close() }

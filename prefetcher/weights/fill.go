@@ -8,72 +8,87 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Note [Who enqueues a prefetch]
+// Note [The enqueuer]
 //
-// To enqueue a copy takes CUDA some 10 us, and 50 where the caches are cold, as they are behind a wait: time that the caller of Prefetch has better
-// uses for, such as the launch of what the copy is to run beside. So Prefetch decides everything and leaves the calls to [cgotorch.Stream.Later]; they
-// need no lock of the Cache. Whoever wants to know more of a slot than what it holds settles it first, which waits for those calls, never for the
-// device. What a Use lacks, and what a Route brings, is enqueued where it is noticed: there nobody has anything better to do.
+// To enqueue a copy takes CUDA some 10 us, and 50 us with cold caches, as they are behind a wait.
+// The caller of Prefetch has better uses for that time, such as the launch of the kernels that
+// are to hide the copy. So Prefetch decides everything under the Cache's lock and hands the fill to
+// a goroutine of the Cache, the enqueuer. The enqueuer needs no lock of the Cache and enqueues the
+// fills in the order in which they were decided. Code that needs more than the unit of a slot
+// settles the slot first, which waits for the enqueuer and never for the device. The fills that a
+// Use or an arrived route begins are enqueued by their own goroutine, which has nothing better to do.
 
-// filling is a copy of a unit into a slot, from the decision to the copy stream.
-type filling[M any] struct {
+// fill is the copy of a unit into a slot, from the decision to the copy stream.
+type fill[M any] struct {
 	slot     *slot[M]
 	unit     *unit[M]
-	uses     []*cgotorch.Event // behind what the slot held
-	ahead    bool              // it is no Use's
-	enqueued chan struct{}     // closed when what follows is set; nil where that is done by the one who decides
+	uses     []*cgotorch.Event // behind the unit that the slot held
+	ahead    bool              // no Use began it
+	enqueued chan struct{}     // closed by the enqueuer; nil for a fill that was not handed to it
 
-	copied span
-	err    error
+	copied interval // set when the fill is enqueued
+	err    error    // likewise
 }
 
-// fill gives a slot to a unit. ahead: the copy is no Use's. aside: another goroutine enqueues it, and an error is that of whoever settles the
-// slot. m.mu is held.
-func (m *Cache[M]) fill(slot *slot[M], of *unit[M], ahead, aside bool) error {
-	_ = m.settle(slot) // it gets another copy now
+// fill begins the copy of a unit into a slot and enqueues it. ahead says that no Use needs the copy
+// now. c.mu is held.
+func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
+	f := c.decide(slot, unit, ahead)
+	c.settleBefore(f)
+	f.enqueue(c.copies)
+	return c.settle(slot)
+}
+
+// handFill is fill for a copy ahead that the enqueuer enqueues. Whoever settles the slot gets the
+// error. c.mu is held.
+func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
+	f := c.decide(slot, unit, true)
+	slot.modules[unit.layout].whole.BumpVersion() // the copy counts as a write from now on: a backward that needs what it overwrites fails
+	f.enqueued = make(chan struct{})
+	c.handed <- f // has room for InFlight fills
+}
+
+// decide gives a slot to a unit.
+func (c *Cache[M]) decide(slot *slot[M], unit *unit[M], ahead bool) *fill[M] {
+	_ = c.settle(slot) // it gets another copy now
 	if before := slot.holds; before != nil {
 		before.slot = nil
 		if slot.fresh {
-			m.stats.Unused++
+			c.stats.Unused++
 		}
 	}
-	f := &filling[M]{slot: slot, unit: of, uses: slot.takeUses(), ahead: ahead}
-	slot.holds, slot.fresh, slot.wanted, slot.filling = of, true, ahead, f
-	of.slot = slot
-	m.clock++
-	of.use.last = m.clock
-	m.pending = append(m.pending, f)
-	if !aside {
-		m.settleBefore(f)
-		f.enqueue(m.copies)
-		return m.settle(slot)
-	}
-	slot.bound[of.layout].whole.BumpVersion() // the copy counts as a write from now on: a backward that needs what it overwrites fails
-	f.enqueued = make(chan struct{})
-	err := m.copies.Later(func() {
-		f.enqueue(m.copies)
-		close(f.enqueued)
-	})
-	if err != nil {
-		f.err = err
-		close(f.enqueued)
-	}
-	return nil
+	f := &fill[M]{slot: slot, unit: unit, uses: slot.takeUses(), ahead: ahead}
+	slot.holds, slot.fresh, slot.wanted, slot.fill = unit, true, ahead, f
+	unit.slot = slot
+	c.clock++
+	unit.usage.last = c.clock
+	c.pending = append(c.pending, f)
+	return f
 }
 
-// enqueue enqueues the copy on the stream, behind every use of what the slot held and behind the unit's own copy to the store.
-func (f *filling[M]) enqueue(copies *cgotorch.Stream) {
+// enqueueHanded is the enqueuer.
+func (c *Cache[M]) enqueueHanded() {
+	defer close(c.enqueuer)
+	for f := range c.handed {
+		f.enqueue(c.copies)
+		close(f.enqueued)
+	}
+}
+
+// enqueue enqueues the copy on the stream, behind every use of what the slot held and behind the
+// unit's own copy to the store.
+func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses
 	if f.unit.written != nil {
 		behind = append(behind[:len(behind):len(behind)], f.unit.written)
 	}
-	b := f.slot.bound[f.unit.layout]
-	parts := []cgotorch.HostCopy{{To: b.whole, From: f.unit.whole}}
+	m := f.slot.modules[f.unit.layout]
+	parts := []cgotorch.HostCopy{{To: m.whole, From: f.unit.whole}}
 	if f.unit.whole == nil {
 		parts = parts[:0]
 		for i, part := range f.unit.parts {
-			parts = append(parts, cgotorch.HostCopy{To: b.state[i], From: part})
+			parts = append(parts, cgotorch.HostCopy{To: m.state[i], From: part})
 		}
 	}
 	began, done, err := copies.CopyFrom(behind, parts...)
@@ -82,60 +97,61 @@ func (f *filling[M]) enqueue(copies *cgotorch.Stream) {
 		f.err = errors.Join(fmt.Errorf("weights: copying unit %s to the device: %w", f.unit.name, err), copies.Synchronize())
 		return
 	}
-	f.copied = span{from: &mark{Event: began}, to: &mark{Event: done}, ahead: f.ahead}
+	f.copied = interval{from: &sharedEvent{Event: began}, to: &sharedEvent{Event: done}, ahead: f.ahead}
 }
 
-// settle waits until the slot's copy is enqueued, and those before it. Where one failed its slot is empty again. It returns the slot's own error.
-// m.mu is held.
-func (m *Cache[M]) settle(slot *slot[M]) error {
-	if slot.filling == nil {
+// settle waits until the slot's copy is enqueued, and those before it. A slot whose copy failed is
+// then empty. It returns the error of the slot's own copy. c.mu is held.
+func (c *Cache[M]) settle(slot *slot[M]) error {
+	if slot.fill == nil {
 		return nil
 	}
-	m.settleBefore(slot.filling)
-	return m.settleFirst()
+	c.settleBefore(slot.fill)
+	return c.settleFirst()
 }
 
-// settleBefore settles what was decided before f; with nil, everything.
-func (m *Cache[M]) settleBefore(f *filling[M]) {
-	for len(m.pending) > 0 && m.pending[0] != f {
-		_ = m.settleFirst() // the next Use says it
+// settleBefore settles the fills that were decided before f, or all of them for nil.
+func (c *Cache[M]) settleBefore(f *fill[M]) {
+	for len(c.pending) > 0 && c.pending[0] != f {
+		_ = c.settleFirst() // the unit's next Use says the error
 	}
 }
 
-// settleFirst settles what was decided first of all that is pending, and returns its error.
-func (m *Cache[M]) settleFirst() error {
-	f := m.pending[0]
-	m.pending = m.pending[1:]
+// settleFirst settles the first of the pending fills, and returns its error.
+func (c *Cache[M]) settleFirst() error {
+	f := c.pending[0]
+	c.pending = c.pending[1:]
 	if f.enqueued != nil {
 		select {
 		case <-f.enqueued:
 		default:
 			began := time.Now()
 			<-f.enqueued
-			m.stats.HostWait += time.Since(began)
+			c.stats.HostWait += time.Since(began)
 		}
 	}
-	f.slot.filling = nil
+	f.slot.fill = nil
 	if f.err != nil {
 		f.slot.holds, f.slot.fresh, f.slot.wanted, f.unit.slot = nil, false, false, nil
-		m.emptied = true
+		c.emptied = true
 		return f.err
 	}
 	f.slot.ready = f.copied.to.share()
 	clear(f.slot.awaited)
-	m.stats.Bytes += f.unit.layout.bytes
+	c.stats.Bytes += f.unit.layout.bytes
 	if f.ahead {
-		m.stats.Prefetched++
-		m.stats.prefetching++
+		c.stats.Prefetched++
+		c.stats.prefetching++
 	}
-	m.stats.copies = append(m.stats.copies, f.copied)
+	c.stats.copies = append(c.stats.copies, f.copied)
 	return nil
 }
 
-// offerEmptied lets prefetches that wait for a slot, and Dos that do, have one whose copy failed. It is called last by whoever settles.
-func (m *Cache[M]) offerEmptied() {
-	if m.emptied {
-		m.emptied = false
-		m.slotFree()
+// offerEmptied offers a slot whose copy failed to the prefetches and the Dos that wait for one.
+// Callers of settle call it last.
+func (c *Cache[M]) offerEmptied() {
+	if c.emptied {
+		c.emptied = false
+		c.slotFree()
 	}
 }

@@ -12,14 +12,15 @@ import (
 
 // OffloadOptions are the options of [NewOffload].
 type OffloadOptions struct {
-	PartBytes int64 // of state that is on the device at a time and slot, unless one parameter has more; 0 means 64 MiB
-	Slots     int   // 0 means 3: one part being stepped, one on its way there and one on its way back
+	PartBytes int64 // of state that a slot has room for, unless one parameter has more; 0 means 64 MiB
+	Slots     int   // on the device; 0 means 3: one part is stepped, one comes, one goes back
 }
 
-// Offload is an optimizer whose state lies in host memory: a step brings it to the device part by part, the next one while one is stepped,
-// and takes it back. The parameters and their gradients stay on the device. It is used by one goroutine at a time.
+// Offload is an optimizer whose state lies in host memory. A step brings the state to the device
+// part by part and takes it back. The next part comes while one is stepped. The parameters and
+// their gradients stay on the device. An Offload is used by one goroutine at a time.
 //
-// A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Nor does Step take a Scaler.
+// A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Step takes no Scaler.
 type Offload struct {
 	opt   *optim.Optimizer
 	store *Store
@@ -32,16 +33,18 @@ type stateTensors struct {
 	Row []*cgotorch.Tensor
 }
 
-// statePart is some consecutive parameters.
+// statePart is some consecutive parameters, whose state is a unit.
 type statePart struct {
 	name   string
 	params []int
 	specs  []optim.RememberedSpec // in the order of the rows
 }
 
-// NewOffload makes host memory for what opt remembers, page-locked for a CUDA device. All parameters lie on the device; opt has done no step, and
-// stays the caller's, who calls Step here and not there. The caller must Close it, before opt. It fails with [ErrInvalidOptions],
-// [cgotorch.ErrInvalidArgument] for parameters elsewhere or a rule that remembers nothing, and with [cgotorch.ErrOutOfMemory].
+// NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All parameters
+// lie on the device, and opt has done no step. opt stays the caller's, who calls Step of the
+// Offload instead. The caller must Close the Offload before opt. NewOffload fails with
+// [ErrInvalidOptions], with [cgotorch.ErrOutOfMemory], and with [cgotorch.ErrInvalidArgument] for
+// parameters elsewhere or an optimizer without state.
 func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
 	if o.PartBytes < 0 || o.Slots < 0 {
 		return nil, fmt.Errorf("weights: OffloadOptions: PartBytes is %d and Slots %d; they must not be negative: %w", o.PartBytes, o.Slots, ErrInvalidOptions)
@@ -53,20 +56,23 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 		o.Slots = 3
 	}
 	f := &Offload{opt: opt}
-	specs, err := f.cut(device, o.PartBytes)
+	units, err := f.cut(device, o.PartBytes)
 	if err != nil {
 		return nil, err
 	}
-	if f.store, err = NewStore(specs); err != nil {
+	if f.store, err = NewStore(units); err != nil {
 		return nil, err
 	}
 	build := func(x *cgotorch.Exec, name string) (*stateTensors, error) {
-		spec, err := f.store.Spec(name)
+		unit, err := f.store.lookup(name)
+		if err != nil {
+			return nil, err
+		}
 		m := &stateTensors{}
-		for _, t := range spec.Tensors {
+		for _, t := range unit.layout.tensors {
 			m.Row = append(m.Row, x.Keep(x.Empty(t.DType, t.Shape...)))
 		}
-		return m, err
+		return m, nil
 	}
 	f.cache, err = NewCache(f.store, device, build, CacheOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.parts))})
 	if err == nil {
@@ -78,7 +84,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	return f, nil
 }
 
-// cut divides the parameters into parts.
+// cut divides the parameters into parts, and returns the units of their state.
 func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	params := f.opt.Params()
 	var units []UnitSpec
@@ -101,12 +107,12 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 			f.parts = append(f.parts, statePart{name: name})
 			bytes = 0
 		}
-		part, m := &f.parts[len(f.parts)-1], &units[len(units)-1]
+		part, unit := &f.parts[len(f.parts)-1], &units[len(units)-1]
 		if s.Param != last {
 			part.params = append(part.params, s.Param)
 			last = s.Param
 		}
-		m.Tensors = append(m.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(part.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
+		unit.Tensors = append(unit.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(part.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
 		part.specs = append(part.specs, s)
 		bytes += p.Numel() * int64(s.DType.Size())
 	}
@@ -116,13 +122,13 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	return units, nil
 }
 
-// Step is [optim.Optimizer.Step], part by part. It waits for nothing. It fails as that and as [Cache.UseToChange] do; parts before the failure have been
-// stepped.
+// Step is [optim.Optimizer.Step], part by part. It does not wait for the device. It fails as
+// Optimizer.Step and [Cache.Use] do. The parts before the failure have been stepped.
 func (f *Offload) Step(x *cgotorch.Exec) {
 	x = x.NoGrad().NoAutocast()
 	params := f.opt.Params()
 	for _, part := range f.parts {
-		u := f.cache.UseToChange(x, part.name)
+		u := f.cache.useToChange(x, part.name)
 		x.Tidy(func() *cgotorch.Tensor {
 			row := 0
 			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
@@ -134,19 +140,21 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 			f.opt.StepPart(x, part.params, func(of optim.RememberedSpec) *cgotorch.Tensor { return rows[of] })
 			return nil
 		})
-		u.ReleaseChanged(x)
+		u.releaseChanged(x)
 	}
 }
 
-// Stats are those of the copies.
+// Stats returns the counts of the copies.
 func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
 
-// Memory is how much host memory the state takes, in bytes, and how much of the device's its slots do.
+// Memory returns the bytes of host memory that the state takes, and of device memory that the slots
+// take.
 func (f *Offload) Memory() (host, device int64) {
 	return f.store.Stats().Memory, int64(f.cache.Slots()) * f.cache.o.SlotBytes
 }
 
-// Close frees the memory, and with it the state. The optimizer stays the caller's. Closing twice does nothing.
+// Close waits for copies that are under way and frees the memory, and with it the state. The
+// optimizer stays the caller's. Closing twice does nothing.
 func (f *Offload) Close() error {
 	var errs []error
 	if f.cache != nil {
@@ -155,7 +163,7 @@ func (f *Offload) Close() error {
 	return errors.Join(append(errs, f.store.Close())...)
 }
 
-// dense reports whether a tensor's elements lie one behind another in some order of its dimensions.
+// dense reports whether a tensor's elements lie without gaps, in some order of its dimensions.
 func dense(shape, strides []int64) bool {
 	dims := make([]int, 0, len(shape))
 	for i, n := range shape {

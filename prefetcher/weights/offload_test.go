@@ -7,13 +7,28 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
+
+// The state of a parameter with gaps would reach into the next one's.
+func TestNewOffload_Strided(t *testing.T) {
+	s := newStream(t, cgotorch.CPU)
+	var p *cgotorch.Tensor
+	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
+	defer p.Close()
+	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Close()
+	if _, err := NewOffload(opt, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "parameter 0 has gaps") {
+		t.Errorf("got %v", err)
+	}
+}
 
 // network is a model with parameters of several sizes, one of them channels last.
 type network struct {
@@ -177,78 +192,4 @@ func TestNewOffload_Refused(t *testing.T) {
 	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{PartBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
 		t.Errorf("negative: %v", err)
 	}
-}
-
-// A unit that was changed has its changes wherever it is read next, and others are not touched.
-func TestUse_ReleaseChanged(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		store := scalesStore(t, 3)
-		c := newCache(t, store, d, CacheOptions{Slots: 1})
-		s := newStream(t, d)
-		double := func(x *cgotorch.Exec, i int) {
-			u := c.UseToChange(x, unitName(i))
-			y := x.NoGrad()
-			y.MulScalarInPlace(u.Module.Weight, 2)
-			u.ReleaseChanged(x)
-		}
-		do(t, s, func(x *cgotorch.Exec) {
-			double(x, 0)
-			double(x, 0) // in the slot
-			double(x, 1)
-			double(x, 0) // from the store again
-		})
-		if err := c.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		for i, want := range []float32{8, 4, 3} {
-			if got := floats(t, store, unitName(i), "weight")[0]; got != want {
-				t.Errorf("the weight of unit %d is %v, want %v", i, got, want)
-			}
-		}
-		if st := c.Stats(); st.Written != 4*c.o.SlotBytes {
-			t.Errorf("%d bytes written", st.Written)
-		}
-		err := s.Do(func(x *cgotorch.Exec) error {
-			c.Use(x, unitName(0))
-			c.UseToChange(x, unitName(0))
-			return nil
-		})
-		if !errors.Is(err, ErrBusy) {
-			t.Errorf("changed while another uses it: %v", err)
-		}
-		err = s.Do(func(x *cgotorch.Exec) error {
-			c.UseToChange(x, unitName(0))
-			c.Use(x, unitName(0))
-			return nil
-		})
-		if !errors.Is(err, ErrBusy) {
-			t.Errorf("used while it is changed: %v", err)
-		}
-	})
-}
-
-// The slot that a unit comes to next is not the one from which its changes go to the store.
-func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		store := scalesStore(t, 2)
-		c := newCache(t, store, d, CacheOptions{Policy: OnDemand, Slots: 2})
-		do(t, newStream(t, d), func(x *cgotorch.Exec) {
-			other := c.Use(x, unitName(1))
-			for range 2 {
-				u := c.UseToChange(x, unitName(0))
-				x.Sleep(10 * time.Millisecond)
-				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
-				u.ReleaseChanged(x)
-				other.Release(x)
-			}
-		})
-		if err := c.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		if got := floats(t, store, unitName(0), "weight")[0]; got != 4 {
-			t.Errorf("the weight is %v, want 4", got)
-		}
-	})
 }

@@ -2,20 +2,23 @@ package weights
 
 import "fmt"
 
-// Policy says which unit makes room for another, and what is copied without being asked for. [Cache.Prefetch] works with each.
+// Policy says which unit makes room for another, and which units are copied without a Prefetch.
+// [Cache.Prefetch] works with each.
 type Policy int
 
 const (
-	// LRU keeps units until their slots are needed, and then gives up the one that was used longest ago.
+	// LRU keeps units until their slots are needed. The unit that was used longest ago makes room.
 	LRU Policy = iota
-	// LFU gives up the one that has been used least often, of equals the one that was used longest ago.
+	// LFU keeps units too. The unit that was used least often makes room. Of equals, the unit that
+	// was used longest ago does.
 	LFU
-	// OnDemand keeps nothing: each Use copies, unless the unit is in use or was prefetched for it.
+	// OnDemand keeps nothing. Each Use copies, unless the unit is in use or was prefetched.
 	OnDemand
-	// NextLayer is for units that are used in the order of the store, again and again: each Use has as many of those behind it copied as there
-	// are slots for, and behind the last one comes the first. It is for layers and not for experts, of which the next one is any.
+	// NextLayer is for units that are used in the order of the store, again and again. Each Use
+	// begins the copies of the units behind it, as far as there are slots. The first unit follows
+	// the last. It fits layers and not experts, of which any may come next.
 	NextLayer
-	// Resident has a slot for each unit and copies all of them when it is made.
+	// Resident has a slot for each unit and copies all of them when the cache is made.
 	Resident
 )
 
@@ -30,16 +33,16 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
-// before reports whether a slot's unit is to be given up rather than b's.
-func (p Policy) before(a, b use) bool {
+// before reports whether the unit with usage a makes room rather than that with usage b.
+func (p Policy) before(a, b usage) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count
 	}
 	return a.last < b.last
 }
 
-// use is what policies know of a unit.
-type use struct {
+// usage is what policies know of a unit.
+type usage struct {
 	count int64 // Uses
-	last  int64 // of all Uses and fills, the number of its latest
+	last  int64 // the number of its latest Use or fill, among those of all units
 }

@@ -13,77 +13,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// RoutesOptions are the options of [NewRoutes].
-type RoutesOptions struct {
-	// Tokens of a choice for which memory is page-locked beforehand; 0 means 64. For a larger one some is when it is first sent, which may wait.
-	Tokens int
-
-	// Poll is how long a goroutine that waits for a choice looks for it again and again, which keeps a core busy, before it sleeps until it is
-	// told, 50 us later. 0 means 2 ms; below 0 it does not look.
-	Poll time.Duration
-}
-
-// Routes brings what routers choose on the device to the host without a wait: each choice is copied to page-locked memory behind the work
-// that makes it, and is received from a channel when its event is done.
-type Routes struct {
-	r   *routes
-	out chan Route
-}
-
-// Route is the choice of one layer.
-type Route struct {
-	Layer   int     // as given to Send
-	Experts []int64 // one for each token
-	Err     error   // in place of Experts: the device is lost
-}
-
-// NewRoutes makes memory for choices on a device, page-locked for a CUDA one, and starts the goroutine that waits for the copies. The caller must
-// Close it. It fails with [ErrInvalidOptions], [cgotorch.ErrNoDevice] and [cgotorch.ErrOutOfMemory].
-func NewRoutes(device cgotorch.Device, o RoutesOptions) (*Routes, error) {
-	c := &Routes{out: make(chan Route)}
-	var err error
-	c.r, err = newRoutes(device, o, func(s *sending) {
-		select {
-		case c.out <- s.route:
-		case <-c.r.dropped:
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// Send enqueues the copy of ids, Int64 with one for each token, contiguous, on x's stream and returns at once; what is not received takes
-// memory, of which some more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for another dtype, with
-// [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
-func (c *Routes) Send(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
-	c.r.send(x, "Routes.Send", layer, ids, false, nil)
-}
-
-// C is the channel on which the choices come, in the order in which they were sent. It is closed by Close.
-func (c *Routes) C() <-chan Route { return c.out }
-
-// Close drops what has not been received and waits for copies that are under way. Closing twice does nothing.
-func (c *Routes) Close() error {
-	if !c.r.close() {
-		return c.r.aside.Close() // where a Do held it
-	}
-	close(c.out)
-	return c.r.free()
-}
-
-// routes hands what is sent to deliver, in order, on a goroutine of its own, each when it is there.
+// routes brings the routes of layers from the device to the host without a wait. It copies each
+// route to page-locked memory behind the work that makes it. A goroutine of its own hands the routes
+// to deliver, in the order in which they were sent, each when it has arrived.
 type routes struct {
 	device  cgotorch.Device
-	o       RoutesOptions
-	deliver func(*sending)
-	aside   *cgotorch.Stream // of copies that the sender's stream need not stand for
+	o       ExpertsOptions
+	deliver func(*route)
+	side    *cgotorch.Stream // of copies that the sender's stream does not wait for
 
-	mapped sync.RWMutex // held for reading by who looks at the slabs' memory, without look
+	mapped sync.RWMutex // held for reading while a goroutine looks at the slabs' memory, without look
 
 	mu      sync.Mutex
-	sent    []*sending // not delivered
+	sent    []*route // not delivered
 	slabs   []*cgotorch.HostSlab
 	pieces  map[int][][]int64 // free ones, by length
 	closed  bool
@@ -92,23 +34,25 @@ type routes struct {
 	ended   chan struct{} // closed when the goroutine has ended
 }
 
-// sending is a choice on its way.
-type sending struct {
+// route is the expert ids of a layer's tokens, on their way to the host.
+type route struct {
 	tag any // the sender's
 
 	mu      sync.Mutex
-	of      *routes
-	memory  []int64 // page-locked; nil when it has arrived
+	routes  *routes
+	memory  []int64 // page-locked; nil when the route has arrived
 	event   *cgotorch.Event
 	owners  atomic.Int32
 	arrived atomic.Bool
-	awaited atomic.Bool // by the Do that runs it
-	route   Route
+	awaited atomic.Bool // by the Do that runs the layer
+
+	experts []int64 // one for each token, when the route has arrived
+	err     error   // in place of experts: the device is lost
 }
 
-func newRoutes(device cgotorch.Device, o RoutesOptions, deliver func(*sending)) (*routes, error) {
+func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (*routes, error) {
 	if o.Tokens < 0 {
-		return nil, fmt.Errorf("weights: RoutesOptions.Tokens is %d; it must not be negative: %w", o.Tokens, ErrInvalidOptions)
+		return nil, fmt.Errorf("weights: ExpertsOptions.Tokens is %d; it must not be negative: %w", o.Tokens, ErrInvalidOptions)
 	}
 	if o.Tokens == 0 {
 		o.Tokens = 64
@@ -116,102 +60,106 @@ func newRoutes(device cgotorch.Device, o RoutesOptions, deliver func(*sending)) 
 	if o.Poll == 0 {
 		o.Poll = 2 * time.Millisecond
 	}
-	r := &routes{device: device, o: o, deliver: deliver, pieces: map[int][][]int64{},
+	q := &routes{device: device, o: o, deliver: deliver, pieces: map[int][][]int64{},
 		wake: make(chan struct{}, 1), dropped: make(chan struct{}), ended: make(chan struct{})}
 	var err error
-	if r.aside, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "routes", HighPriority: true}); err != nil {
+	if q.side, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "routes", HighPriority: true}); err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
-	if err := r.allocate(o.Tokens); err != nil {
-		return nil, errors.Join(err, r.free())
+	if err := q.allocate(o.Tokens); err != nil {
+		return nil, errors.Join(err, q.free())
 	}
-	go r.run()
-	return r, nil
+	go q.run()
+	return q, nil
 }
 
-// allocate makes pieces of so many numbers. r.mu is held, or nobody else has r.
-func (r *routes) allocate(n int) error {
+// allocate makes pieces of n numbers. q.mu is held, or nobody else has q.
+func (q *routes) allocate(n int) error {
 	const count = 32
 	slab, err := cgotorch.NewHostSlab(8 * n * count)
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	r.slabs = append(r.slabs, slab)
-	if r.device.IsCUDA() {
+	q.slabs = append(q.slabs, slab)
+	if q.device.IsCUDA() {
 		if err := slab.Pin(); err != nil {
 			return fmt.Errorf("weights: %w", err)
 		}
 	}
 	all := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), n*count)
 	for i := range count {
-		r.pieces[n] = append(r.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
+		q.pieces[n] = append(q.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
 	}
 	return nil
 }
 
 // piece takes memory for n numbers.
-func (r *routes) piece(n int) ([]int64, error) {
-	size := r.o.Tokens
+func (q *routes) piece(n int) ([]int64, error) {
+	size := q.o.Tokens
 	for size < n {
 		size *= 2
 	}
-	if len(r.pieces[size]) == 0 {
-		if err := r.allocate(size); err != nil {
+	if len(q.pieces[size]) == 0 {
+		if err := q.allocate(size); err != nil {
 			return nil, err
 		}
 	}
-	free := r.pieces[size]
+	free := q.pieces[size]
 	p := free[len(free)-1]
-	r.pieces[size] = free[:len(free)-1]
+	q.pieces[size] = free[:len(free)-1]
 	return p[:n], nil
 }
 
 // notYet is in the last number of a piece until the copy has been there.
 const notYet = math.MinInt64
 
-// send enqueues the copy of a choice, on x's stream, or aside: then x's stream is to wait for it before it writes ids again.
-func (r *routes) send(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor, aside bool, tag any) *sending {
+// send enqueues the copy of ids, Int64 with one for each token and contiguous, and returns at once.
+// The copy is enqueued on x's stream or, with aside, on the side stream. Then x's stream is to wait
+// for the copy (awaitCopy) before it writes ids again. A route that has not arrived takes memory, of
+// which more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for other ids,
+// with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
+func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
 	if x.Capturing() {
-		x.Fail(op, fmt.Errorf("weights: a choice is sent inside a capture, and its way to the host is no part of the graph: send it behind the launch: %w", cgotorch.ErrNotCapturable))
+		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
 	}
 	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 || !contiguous(ids) {
 		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: fmt.Sprintf("the ids are %v with strides %v, want Int64, one for each token, without gaps: make them contiguous", ids, ids.Strides())})
 	}
 	n := int(ids.Numel())
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
 		x.Fail(op, fmt.Errorf("weights: routes: %w", ErrClosed))
 	}
-	memory, err := r.piece(n)
+	memory, err := q.piece(n)
 	if err != nil {
 		x.Fail(op, err)
 	}
 	sent := false
 	defer func() {
 		if !sent { // unwinding
-			r.keep(memory)
+			q.keep(memory)
 		}
 	}()
 	atomic.StoreInt64(&memory[n-1], notYet)
 	if aside {
 		made := x.Record()
-		x = x.On(r.aside)
+		x = x.On(q.side)
 		x.Wait(made)
 		made.Close()
 	}
 	cgotorch.CopyTo(x, ids, memory)
-	s := &sending{tag: tag, of: r, memory: memory, event: x.Record(), route: Route{Layer: layer}}
-	s.owners.Add(1)
+	r := &route{tag: tag, routes: q, memory: memory, event: x.Record()}
+	r.owners.Add(1)
 	if aside {
-		s.owners.Add(1)
+		r.owners.Add(1)
 	}
-	r.sent, sent = append(r.sent, s), true
+	q.sent, sent = append(q.sent, r), true
 	select {
-	case r.wake <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
-	return s
+	return r
 }
 
 // contiguous reports whether the elements lie row by row without gaps.
@@ -226,75 +174,84 @@ func contiguous(t *cgotorch.Tensor) bool {
 	return true
 }
 
-// look reports whether the choice is there. It does not wait.
-func (s *sending) look() bool {
-	if s.arrived.Load() {
+// look reports whether the route has arrived. It does not wait.
+func (r *route) look() bool {
+	if r.arrived.Load() {
 		return true
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.memory == nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.memory == nil {
 		return true
 	}
-	done, err := cgotorch.QueryFor(s.event, s.memory)
+	done, err := cgotorch.QueryFor(r.event, r.memory)
 	if err == nil && !done {
 		return false
 	}
-	if s.route.Err = err; err == nil {
-		s.route.Experts = append([]int64(nil), s.memory...)
+	if r.err = err; err == nil {
+		r.experts = append([]int64(nil), r.memory...)
 	}
-	s.release()
-	s.of.takeBack(s.memory)
-	s.memory = nil
-	s.arrived.Store(true)
+	r.release()
+	r.routes.takeBack(r.memory)
+	r.memory = nil
+	r.arrived.Store(true)
 	return true
 }
 
-// release gives up the event for one of its owners: who looks, and who has x's stream wait for a copy aside.
-func (s *sending) release() {
-	if s.owners.Add(-1) == 0 {
-		s.event.Close()
+// awaitCopy makes x's stream wait for the copy of the ids, which is over or about to be. The stream
+// may then write the ids again. It is called once for each route that was sent aside.
+func (r *route) awaitCopy(x *cgotorch.Exec) {
+	defer r.release()
+	x.Wait(r.event)
+}
+
+// release gives up the event for one of its owners: look, and awaitCopy of a route sent aside.
+func (r *route) release() {
+	if r.owners.Add(-1) == 0 {
+		r.event.Close()
 	}
 }
 
-func (r *routes) takeBack(piece []int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.keep(piece)
+func (q *routes) takeBack(piece []int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.keep(piece)
 }
 
-// keep is takeBack with r.mu held.
-func (r *routes) keep(piece []int64) {
+// keep is takeBack with q.mu held.
+func (q *routes) keep(piece []int64) {
 	piece = piece[:cap(piece)]
-	r.pieces[len(piece)] = append(r.pieces[len(piece)], piece)
+	q.pieces[len(piece)] = append(q.pieces[len(piece)], piece)
 }
 
-// await waits, in the Do that runs it, until the choice is there.
-func (s *sending) await() {
-	s.of.mapped.RLock() // before awaited: who is told to leave the choice may go on to free its memory
-	defer s.of.mapped.RUnlock()
-	s.awaited.Store(true)
-	s.watch(nil)
+// await waits until the route has arrived, in the Do that runs the layer.
+func (r *route) await() {
+	r.routes.mapped.RLock() // before awaited: the goroutine that then leaves the route may free its memory
+	defer r.routes.mapped.RUnlock()
+	r.awaited.Store(true)
+	r.watch(nil)
 }
 
-// wait is watch by who does not hold mapped.
-func (s *sending) wait(until *atomic.Bool) bool {
-	s.of.mapped.RLock()
-	defer s.of.mapped.RUnlock()
-	return s.watch(until)
+// wait is watch for a caller that does not hold mapped.
+func (r *route) wait(until *atomic.Bool) bool {
+	r.routes.mapped.RLock()
+	defer r.routes.mapped.RUnlock()
+	return r.watch(until)
 }
 
-// watch waits until the choice is there, and reports whether it is: first by looking at the memory, where it shows at once. The event is asked for when
-// it has shown, and seldom before, since questions hold up whoever enqueues work meanwhile. With until, other goroutines are let run, which costs one
-// that is locked to its thread, as a Do's is, more than it waits; and the wait ends where until says so.
-func (s *sending) watch(until *atomic.Bool) bool {
+// watch waits until the route has arrived, and reports whether it has. It first looks at the memory,
+// where the last id shows at once. It asks for the event when the id shows, and seldom before, since
+// questions hold up the goroutines that enqueue work. With until, the wait also ends when until
+// does, and other goroutines run between the looks. A Do passes nil: it is locked to its thread, and
+// to yield would cost it more than it waits.
+func (r *route) watch(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
-	if s.look() {
+	if r.look() {
 		return true
 	}
-	s.mu.Lock()
-	memory, event := s.memory, s.event
-	s.mu.Unlock()
+	r.mu.Lock()
+	memory, event := r.memory, r.event
+	r.mu.Unlock()
 	if memory == nil {
 		return true
 	}
@@ -302,13 +259,13 @@ func (s *sending) watch(until *atomic.Bool) bool {
 	began := time.Now()
 	for asked := began; ; {
 		now := time.Now()
-		if shown := atomic.LoadInt64(last) != notYet; shown || s.arrived.Load() || now.Sub(asked) > seldom {
-			if s.look() {
+		if shown := atomic.LoadInt64(last) != notYet; shown || r.arrived.Load() || now.Sub(asked) > seldom {
+			if r.look() {
 				return true
 			}
 			asked = now
 		}
-		if now.Sub(began) > s.of.o.Poll {
+		if now.Sub(began) > r.routes.o.Poll {
 			break
 		}
 		if until != nil {
@@ -318,59 +275,63 @@ func (s *sending) watch(until *atomic.Bool) bool {
 			runtime.Gosched()
 		}
 	}
-	for !s.look() {
+	for !r.look() {
 		<-event.Done()
 	}
 	return true
 }
 
-func (r *routes) run() {
-	defer close(r.ended)
+// run delivers the routes. After close it waits for those that are on their way, which write memory.
+func (q *routes) run() {
+	defer close(q.ended)
 	for {
-		r.mu.Lock()
-		var s *sending
-		if len(r.sent) > 0 {
-			s = r.sent[0]
-			r.sent = r.sent[1:]
+		q.mu.Lock()
+		var r *route
+		if len(q.sent) > 0 {
+			r = q.sent[0]
+			q.sent = q.sent[1:]
 		}
-		closed := r.closed
-		r.mu.Unlock()
+		closed := q.closed
+		q.mu.Unlock()
 		switch {
-		case s != nil:
-			// Also when nobody receives it: the copy writes the memory. A Do that waits for it sees to it itself, on a thread that is awake.
-			if s.wait(&s.awaited) && !closed {
-				r.deliver(s)
+		case r != nil:
+			// A Do that awaits the route handles it itself, on a thread that is awake.
+			if r.wait(&r.awaited) && !closed {
+				q.deliver(r)
 			}
 		case closed:
 			return
 		default:
 			select {
-			case <-r.wake:
-			case <-r.dropped:
+			case <-q.wake:
+			case <-q.dropped:
 			}
 		}
 	}
 }
 
-// close ends the goroutine, and reports whether it had not been ended before.
-func (r *routes) close() bool {
-	r.mu.Lock()
-	closed := r.closed
-	r.closed = true
-	r.mu.Unlock()
-	if !closed {
-		close(r.dropped)
+// close drops the routes that are not delivered, waits for their copies and frees the memory. The
+// side stream stays open while a Do uses it: closing again closes it.
+func (q *routes) close() error {
+	q.mu.Lock()
+	closed := q.closed
+	q.closed = true
+	q.mu.Unlock()
+	if closed {
+		<-q.ended
+		return q.side.Close()
 	}
-	<-r.ended
-	return !closed
+	close(q.dropped)
+	<-q.ended
+	return q.free()
 }
 
-func (r *routes) free() error {
-	r.mapped.Lock()
-	defer r.mapped.Unlock()
+func (q *routes) free() error {
+	q.mapped.Lock()
+	defer q.mapped.Unlock()
 	var errs []error
-	for _, slab := range r.slabs {
+	for _, slab := range q.slabs {
 		errs = append(errs, slab.Close())
 	}
-	return errors.Join(append(errs, r.aside.Close())...)
+	return errors.Join(append(errs, q.side.Close())...)
 }

@@ -8,27 +8,28 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// CacheStats counts since the [Cache] were made.
+// CacheStats counts since the [Cache] was made.
 type CacheStats struct {
 	Hits       int           // Uses that found the unit there from a Use before
 	Ahead      int           // Uses of a unit whose copy had been begun for them, early or late: see Stall
 	Misses     int           // Uses that had to begin the copy
 	Prefetched int           // copies begun by Prefetch or a policy
-	Unused     int           // copies whose unit was not used before it was given up
+	Unused     int           // copies whose unit made room before it was used
 	Bytes      int64         // copied to the device
 	Written    int64         // bytes copied to the store
-	Copy       time.Duration // the copying of these bytes took, on the device
-	Stall      time.Duration // streams stood for copies, on the device
-	HostWait   time.Duration // goroutines waited in Prefetch and Use
+	Copy       time.Duration // of the device's time, for copying Bytes
+	Stall      time.Duration // of streams' time, waiting for copies
+	HostWait   time.Duration // of goroutines' time, waiting in Prefetch and Use
 }
 
-// Uses are all of them.
+// Uses is the number of all Uses.
 func (s CacheStats) Uses() int { return s.Hits + s.Ahead + s.Misses }
 
 // HitRate is the share of Uses that needed no copy; 0 where there were none.
 func (s CacheStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Uses())) }
 
-// Hidden is the share of the copying during which no stream stood for it, from 0 to 1; 0 where there was none.
+// Hidden is the share of the copying, from 0 to 1, during which no stream waited for it; 0 where
+// there was no copying.
 func (s CacheStats) Hidden() float64 {
 	if s.Copy <= 0 {
 		return 0
@@ -43,45 +44,58 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// mark is a timing event that several own. The lock is that of the Cache.
-type mark struct {
-	*cgotorch.Event
-	more int // owners but one
+// Stats returns the counts. It waits for the enqueuer and never for the device. Copy and Stall leave
+// out the work that the device has not finished.
+func (c *Cache[M]) Stats() CacheStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.offerEmptied()
+	c.settleBefore(nil)
+	c.stats.harvest()
+	return c.stats.CacheStats
 }
 
-// share returns the mark for another owner, who is to Close it too.
-func (m *mark) share() *mark {
-	m.more++
-	return m
+// sharedEvent is a timing event with several owners. The Cache's lock guards it.
+type sharedEvent struct {
+	*cgotorch.Event
+	more int // owners beside the first
+}
+
+// share returns the event for another owner, who must Close it too.
+func (e *sharedEvent) share() *sharedEvent {
+	e.more++
+	return e
 }
 
 // Close frees the event with its last owner.
-func (m *mark) Close() error {
-	if m == nil {
+func (e *sharedEvent) Close() error {
+	if e == nil {
 		return nil
 	}
-	if m.more--; m.more >= 0 {
+	if e.more--; e.more >= 0 {
 		return nil
 	}
-	return m.Event.Close()
+	return e.Event.Close()
 }
 
-// span is a time on the device: of a copy, or from where a stream stands to the end of the copy that it stands for, below 0 where it does not.
-type span struct {
-	from, to *mark
-	ahead    bool // a copy by Prefetch or a policy
+// interval is a time on the device: of a copy, or of a stream's wait for one. A wait for a copy that
+// was done before has a length below 0.
+type interval struct {
+	from, to *sharedEvent
+	ahead    bool // of a copy by Prefetch or a policy
 }
 
-func (s span) close() error { return errors.Join(s.from.Close(), s.to.Close()) }
+func (i interval) close() error { return errors.Join(i.from.Close(), i.to.Close()) }
 
-// stats are counts with the spans that are not known to be over, each list in the order of its events.
+// stats are counts with the intervals that are not known to be over. Each list is in the order of
+// its events.
 type stats struct {
 	CacheStats
-	copies, stalls []span
+	copies, stalls []interval
 	prefetching    int // of copies, those ahead
 }
 
-// harvest adds the spans that are over. It does not wait.
+// harvest adds the intervals that are over. It does not wait.
 func (s *stats) harvest() {
 	over := ended(s.copies, &s.Copy)
 	for _, c := range s.copies[:over] {
@@ -93,22 +107,55 @@ func (s *stats) harvest() {
 	s.stalls = slices.Delete(s.stalls, 0, ended(s.stalls, &s.Stall))
 }
 
-// ended adds spans to total, up to the first one that is not over, frees them, and returns how many there were. Those of a lost device are over.
-func ended(spans []span, total *time.Duration) int {
-	for i, p := range spans {
-		d, done := elapsed(p.from.Event, p.to.Event)
+// harvestMany is harvest where many intervals are kept. To ask for one takes microseconds, which a
+// Use is better without.
+func (s *stats) harvestMany() {
+	if len(s.copies)+len(s.stalls) > 64 {
+		s.harvest()
+	}
+}
+
+// nextAhead returns a channel that is closed when the first of the copies ahead is done; nil where
+// there is none.
+func (s *stats) nextAhead() <-chan struct{} {
+	i := slices.IndexFunc(s.copies, func(c interval) bool { return c.ahead })
+	if i < 0 {
+		return nil
+	}
+	return s.copies[i].to.Done()
+}
+
+// ended adds intervals to total, up to the first that is not over, frees them and returns their
+// number. The intervals of a lost device are over.
+func ended(intervals []interval, total *time.Duration) int {
+	for k, i := range intervals {
+		d, done := elapsed(i.from.Event, i.to.Event)
 		if !done {
-			return i
+			return k
 		}
 		*total += d
-		p.close()
+		i.close()
 	}
-	return len(spans)
+	return len(intervals)
+}
+
+// elapsed is the time on the device from one timing event to another, and whether the second is
+// done. It does not wait. On a lost device it is done, after no time.
+func elapsed(from, to *cgotorch.Event) (d time.Duration, done bool) {
+	done, err := to.Poll()
+	if err == nil && !done {
+		return 0, false
+	}
+	ms, err := to.Elapsed(from)
+	if err != nil {
+		return 0, true
+	}
+	return time.Duration(max(0, ms) * float64(time.Millisecond)), true
 }
 
 func (s *stats) close() {
-	for _, p := range slices.Concat(s.copies, s.stalls) {
-		p.close()
+	for _, i := range slices.Concat(s.copies, s.stalls) {
+		i.close()
 	}
 	s.copies, s.stalls = nil, nil
 }

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -59,7 +60,7 @@ func TestCacheStats_Stall(t *testing.T) {
 		if err := c.Prefetch(t.Context(), "1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Synchronize(); err != nil {
+		if err := errors.Join(c.Flush(t.Context()), d.Synchronize()); err != nil {
 			t.Fatal(err)
 		}
 		if second := use("1"); second.Stall != first.Stall || second.Copy <= first.Copy {

@@ -11,9 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Store holds the weights of units in host memory that can be page-locked, more of them than a device has room for. The bytes of one
-// unit lie together, each tensor at a multiple of 64 bytes, so that one copy takes the unit to a device. It is safe for use by
-// several goroutines.
+// Store holds weights in host memory that can be page-locked, more of them than a device has room
+// for. The bytes of a unit lie together, each tensor at a multiple of 64 bytes, so that one copy
+// takes the unit to a device. A Store is safe for use by several goroutines.
 type Store struct {
 	slabs  []*cgotorch.HostSlab
 	units  map[string]*storeUnit
@@ -21,12 +21,12 @@ type Store struct {
 	mapped bool
 
 	mu     sync.Mutex
-	users  int // Cache
+	users  int // Caches
 	pinned bool
 	closed bool
 }
 
-// TensorSpec describes a tensor of a unit. Its name is that in the unit's state, as in [nn.State].
+// TensorSpec describes a tensor of a unit. Its name is that in the module's state, as in [nn.State].
 type TensorSpec struct {
 	Name  string
 	DType cgotorch.DType
@@ -48,7 +48,7 @@ type StoreStats struct {
 	Mapped bool  // Memory is that of the files, which the system reads and keeps
 }
 
-// storeUnit is a unit in a store.
+// storeUnit is a unit in a Store.
 type storeUnit struct {
 	name   string
 	layout *layout
@@ -56,7 +56,7 @@ type storeUnit struct {
 	whole  []byte   // all of them, as the layout has them; nil where they lie elsewhere
 }
 
-// layout is where the tensors of a unit lie in the memory for it. Cache with equal tensors share one.
+// layout is where the tensors of a unit lie in its memory. Units with equal tensors share one.
 type layout struct {
 	tensors []TensorSpec
 	begin   []int64
@@ -64,7 +64,8 @@ type layout struct {
 	bytes   int64 // from the first tensor to the end of the last
 }
 
-// alignment of a tensor in its unit: the widest load of LibTorch's kernels takes 16 bytes, a line of a GPU's cache 128.
+// alignment of a tensor in its unit, in bytes. The widest load of LibTorch's kernels takes 16, a
+// line of a GPU's cache 128.
 const alignment = 64
 
 func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
@@ -104,20 +105,23 @@ func (t TensorSpec) size() (int64, error) {
 	return size, nil
 }
 
-func (t TensorSpec) String() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
+// text is the dtype and the shape.
+func (t TensorSpec) text() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
 // layoutKey is equal for units with equal tensors.
 func layoutKey(tensors []TensorSpec) string {
 	var b strings.Builder
 	for _, t := range tensors {
-		fmt.Fprintf(&b, "%q%v;", t.Name, t)
+		fmt.Fprintf(&b, "%q%s;", t.Name, t.text())
 	}
 	return b.String()
 }
 
-// NewStore allocates host memory for units, all zero; [Store.Bytes] is where their tensors go, before they are used. The order of the
-// units is that of [Store.Units]. The caller must Close it. It fails with [ErrInvalidOptions] for units without elements or without
-// names of their own, and with [cgotorch.ErrOutOfMemory] and the numbers where the host has not so much memory.
+// NewStore allocates host memory for units, all zero. [Store.Bytes] says where the program puts
+// their tensors, before it uses them. [Store.Units] has the order of units. The caller must Close
+// the Store. NewStore fails with [ErrInvalidOptions] for units without elements or without names of
+// their own. It fails with [cgotorch.ErrOutOfMemory] and the numbers where the host has too little
+// memory.
 func NewStore(units []UnitSpec) (*Store, error) {
 	s := &Store{}
 	if err := s.lay(units); err != nil {
@@ -134,21 +138,21 @@ func NewStore(units []UnitSpec) (*Store, error) {
 func (s *Store) lay(units []UnitSpec) error {
 	layouts := map[string]*layout{}
 	s.units = make(map[string]*storeUnit, len(units))
-	for _, m := range units {
-		if _, twice := s.units[m.Name]; twice || m.Name == "" {
-			return fmt.Errorf("weights: unit %q: it has no name, or another one has it too: %w", m.Name, ErrInvalidOptions)
+	for _, spec := range units {
+		if _, twice := s.units[spec.Name]; twice || spec.Name == "" {
+			return fmt.Errorf("weights: unit %q: it has no name, or another one has it too: %w", spec.Name, ErrInvalidOptions)
 		}
-		k := layoutKey(m.Tensors)
+		k := layoutKey(spec.Tensors)
 		l, ok := layouts[k]
 		if !ok {
 			var err error
-			if l, err = newLayout(slices.Clone(m.Tensors)); err != nil {
-				return fmt.Errorf("weights: unit %s: %w: %w", m.Name, err, ErrInvalidOptions)
+			if l, err = newLayout(slices.Clone(spec.Tensors)); err != nil {
+				return fmt.Errorf("weights: unit %s: %w: %w", spec.Name, err, ErrInvalidOptions)
 			}
 			layouts[k] = l
 		}
-		s.units[m.Name] = &storeUnit{name: m.Name, layout: l}
-		s.names = append(s.names, m.Name)
+		s.units[spec.Name] = &storeUnit{name: spec.Name, layout: l}
+		s.names = append(s.names, spec.Name)
 	}
 	if len(s.names) == 0 {
 		return fmt.Errorf("weights: a store of no units: %w", ErrInvalidOptions)
@@ -191,39 +195,34 @@ func (s *Store) allocate() error {
 		memory := slab.Bytes()
 		takePages(memory) // so that the next slab is compared with what is left
 		for at := int64(0); first < last; first++ {
-			m := s.units[s.names[first]]
-			at = aligned(at)
-			m.place(memory[at : at+m.layout.bytes : at+m.layout.bytes])
-			at += m.layout.bytes
+			unit := s.units[s.names[first]]
+			begin := aligned(at)
+			at = begin + unit.layout.bytes
+			unit.whole = memory[begin:at:at]
+			unit.parts = unit.layout.cut(unit.whole)
 		}
 	}
 	return nil
 }
 
-func (m *storeUnit) place(whole []byte) {
-	m.whole = whole
-	for i, begin := range m.layout.begin {
-		end := begin + m.layout.size[i]
-		m.parts = append(m.parts, whole[begin:end:end])
+// cut divides the memory of a unit into that of its tensors.
+func (l *layout) cut(whole []byte) (parts [][]byte) {
+	for i, begin := range l.begin {
+		end := begin + l.size[i]
+		parts = append(parts, whole[begin:end:end])
 	}
+	return parts
 }
 
-// Units lists the names of the units, in order: as [NewStore] was given them, or as [OpenStore] says. Do not change it.
+// Units returns the names of the units, in the order that [NewStore] was given or that [OpenStore]
+// describes. The slice is the store's: do not change it.
 func (s *Store) Units() []string { return s.names }
 
-// Spec describes a unit. It fails with [ErrUnknownUnit].
-func (s *Store) Spec(unit string) (UnitSpec, error) {
-	m, err := s.lookup(unit)
-	if err != nil {
-		return UnitSpec{}, err
-	}
-	return UnitSpec{Name: unit, Tensors: slices.Clone(m.layout.tensors)}, nil
-}
-
-// Bytes is the memory of a tensor, row-major and in the machine's byte order, valid until Close. It may be written, unless the store is
-// mapped, while no copy of the unit is under way; copies that a device has are not changed by that. It fails with [ErrUnknownUnit].
-func (s *Store) Bytes(unit, tensor string) ([]byte, error) {
-	m, err := s.lookup(unit)
+// Bytes returns the memory of a tensor, row-major and in the machine's byte order, valid until
+// Close. The program may write it while no copy of the unit is under way, unless the store is
+// mapped. Copies that are on a device do not change. Bytes fails with [ErrUnknownUnit].
+func (s *Store) Bytes(name, tensor string) ([]byte, error) {
+	unit, err := s.lookup(name)
 	if err != nil {
 		return nil, err
 	}
@@ -232,26 +231,26 @@ func (s *Store) Bytes(unit, tensor string) ([]byte, error) {
 	if s.closed {
 		return nil, fmt.Errorf("weights: the store: %w", ErrClosed)
 	}
-	var names []string
-	for i, t := range m.layout.tensors {
+	var tensors []string
+	for i, t := range unit.layout.tensors {
 		if t.Name == tensor {
-			return m.parts[i], nil
+			return unit.parts[i], nil
 		}
-		names = append(names, t.Name)
+		tensors = append(tensors, t.Name)
 	}
-	return nil, fmt.Errorf("weights: unit %s has no tensor %s; it has %s: %w", unit, tensor, strings.Join(names, ", "), ErrUnknownUnit)
+	return nil, fmt.Errorf("weights: unit %s has no tensor %s; it has %s: %w", name, tensor, strings.Join(tensors, ", "), ErrUnknownUnit)
 }
 
-func (s *Store) lookup(unit string) (*storeUnit, error) {
-	if m, ok := s.units[unit]; ok {
-		return m, nil
+func (s *Store) lookup(name string) (*storeUnit, error) {
+	if unit, ok := s.units[name]; ok {
+		return unit, nil
 	}
-	return nil, fmt.Errorf("weights: %w: the store has no unit %q; its %d units are named like %q", ErrUnknownUnit, unit, len(s.names), s.names[0])
+	return nil, fmt.Errorf("weights: %w: the store has no unit %q; its %d units are named like %q", ErrUnknownUnit, name, len(s.names), s.names[0])
 }
 
-// Pin page-locks the memory, so that copies to CUDA devices do not wait; [NewCache] calls it for those. It does nothing on a store that is
-// pinned already. It fails with [cgotorch.ErrNoDevice] without CUDA and with [cgotorch.ErrOutOfMemory] and the numbers where the system
-// refuses to lock so much.
+// Pin page-locks the memory, so that copies to CUDA devices do not wait. [NewCache] calls it for
+// these devices. On a pinned store it does nothing. It fails with [cgotorch.ErrNoDevice] without
+// CUDA, and with [cgotorch.ErrOutOfMemory] and the numbers where the system refuses to lock so much.
 func (s *Store) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,13 +282,13 @@ func (s *Store) pin() error {
 	return nil
 }
 
-// Stats says what the store holds.
+// Stats returns what the store holds.
 func (s *Store) Stats() StoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := StoreStats{Units: len(s.names), Pinned: s.pinned, Mapped: s.mapped}
-	for _, m := range s.units {
-		for _, part := range m.parts {
+	for _, unit := range s.units {
+		for _, part := range unit.parts {
 			st.Bytes += int64(len(part))
 		}
 	}
@@ -299,7 +298,7 @@ func (s *Store) Stats() StoreStats {
 	return st
 }
 
-// use counts one that copies from the store.
+// use counts a Cache that copies from the store.
 func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +314,7 @@ func (s *Store) use(pin bool) error {
 	return nil
 }
 
-// shared reports whether several Cache use the store.
+// shared reports whether several Caches use the store.
 func (s *Store) shared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,12 +327,13 @@ func (s *Store) unuse() {
 	s.users--
 }
 
-// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. Closing twice does nothing.
+// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. Closing twice does
+// nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users > 0 {
-		return fmt.Errorf("weights: the store: %w: %d Cache use it: close them first", ErrBusy, s.users)
+		return fmt.Errorf("weights: the store: %w: %d Caches use it: close them first", ErrBusy, s.users)
 	}
 	s.closed = true
 	return s.free()
@@ -345,8 +345,8 @@ func (s *Store) free() error {
 		errs = append(errs, slab.Close())
 	}
 	s.slabs = nil
-	for _, m := range s.units {
-		m.parts, m.whole = make([][]byte, len(m.parts)), nil
+	for _, unit := range s.units {
+		unit.parts, unit.whole = make([][]byte, len(unit.parts)), nil
 	}
 	return errors.Join(errs...)
 }

@@ -15,25 +15,30 @@ import (
 
 // StoreOptions are the options of [OpenStore].
 type StoreOptions struct {
-	// Units matches the beginning of a tensor's name up to the point behind the unit's name: `^.*\.experts\.expert_\d+` makes a unit
-	// of each expert of a Switch Transformer, `^(encoder|decoder)\.block\.\d+` one of each block. The rest is the tensor's name in the unit.
-	// Tensors that do not match are left out.
+	// Units matches the beginning of a tensor's name up to the point behind the name of its unit. The
+	// rest is the tensor's name in the unit. `^.*\.experts\.expert_\d+` makes a unit of each expert of
+	// a Switch Transformer, `^(encoder|decoder)\.block\.\d+` a unit of each block. Tensors that do not
+	// match are left out.
 	Units *regexp.Regexp
 
 	// DType is what floating tensors are converted to; 0 leaves each as it is.
 	DType cgotorch.DType
 
-	// Map has the store use the files' own pages, which the system keeps once for all processes, in place of memory of its own. A unit is
-	// then as many copies as it has tensors. The files must not be changed, nor become shorter, while the store is open. Where the system
-	// cannot page-lock them, [Store.Pin] fails and says so.
+	// Map has the store use the files' own pages, which the system keeps once for all processes, in
+	// place of memory of its own. A unit then takes one copy for each tensor. The files must not be
+	// changed or shortened while the store is open. Where the system cannot page-lock them,
+	// [Store.Pin] fails and says so.
 	Map bool
 }
 
-// OpenStore reads units from safetensors files: one, several shards, the .index.json that lists them, or a folder with model.safetensors or
-// model.safetensors.index.json. The units are in the order of
-// their names, in which numbers count by value, and the tensors of a unit by name. It waits until all is read, by as many threads as
-// there are cores. The caller must Close it. It fails with [safetensors.ErrFormat] for a file that is damaged or cut short, with
-// [ErrInvalidOptions] where no tensor matches, one is in two files, or one would have to be converted in a mapped file, and with [cgotorch.ErrOutOfMemory] and the numbers.
+// OpenStore reads units from safetensors files. A path is a file, the .index.json that lists several
+// shards, or a folder with model.safetensors or model.safetensors.index.json. Units are in the order
+// of their names, in which numbers count by value, and so are the tensors of a unit. OpenStore waits
+// until all is read, by as many threads as there are cores. The caller must Close the Store.
+//
+// OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short, and with
+// [cgotorch.ErrOutOfMemory] and the numbers. It fails with [ErrInvalidOptions] where no tensor
+// matches, where a tensor is in two files, and for a mapped tensor that must be converted.
 func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	if o.Units == nil {
 		return nil, fmt.Errorf("weights: StoreOptions.Units is nil: say which tensors make a unit: %w", ErrInvalidOptions)
@@ -45,7 +50,7 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := storeReader{o: o, from: map[string]map[string]*member{}}
+	r := storeReader{o: o, from: map[string]map[string]*fileTensor{}}
 	defer r.close()
 	for _, path := range shards {
 		if err := r.open(path); err != nil {
@@ -71,7 +76,7 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// shardsOf are the files that paths stand for.
+// shardsOf returns the files that paths stand for.
 func shardsOf(paths []string) ([]string, error) {
 	var shards []string
 	for _, path := range paths {
@@ -91,11 +96,11 @@ func shardsOf(paths []string) ([]string, error) {
 type storeReader struct {
 	o     StoreOptions
 	files []*safetensors.File
-	from  map[string]map[string]*member // by unit and tensor
+	from  map[string]map[string]*fileTensor // by unit and tensor
 }
 
-// member is a tensor in a file.
-type member struct {
+// fileTensor is a tensor in a file.
+type fileTensor struct {
 	file  *safetensors.File
 	info  safetensors.Info
 	dtype cgotorch.DType // in the file
@@ -114,31 +119,31 @@ func (r *storeReader) open(path string) error {
 		return fmt.Errorf("weights: %w", err)
 	}
 	r.files = append(r.files, f)
-	for _, t := range f.Tensors() {
-		unit, name, ok := r.split(t.Name)
+	for _, info := range f.Tensors() {
+		unit, name, ok := r.split(info.Name)
 		if !ok {
 			continue
 		}
-		dtype, ok := checkpoint.DType(t.DType)
+		dtype, ok := checkpoint.DType(info.DType)
 		if !ok {
-			return fmt.Errorf("weights: %s: tensor %s: LibTorch has no %s: convert it first: %w", path, t.Name, t.DType, ErrInvalidOptions)
+			return fmt.Errorf("weights: %s: tensor %s: LibTorch has no %s: convert it first: %w", path, info.Name, info.DType, ErrInvalidOptions)
 		}
 		tensors := r.from[unit]
 		if tensors == nil {
-			tensors = map[string]*member{}
+			tensors = map[string]*fileTensor{}
 			r.from[unit] = tensors
 		}
 		if other, twice := tensors[name]; twice {
-			return fmt.Errorf("weights: tensor %s is in %s and in %s: %w", t.Name, other.file.Name(), path, ErrInvalidOptions)
+			return fmt.Errorf("weights: tensor %s is in %s and in %s: %w", info.Name, other.file.Name(), path, ErrInvalidOptions)
 		}
-		m := &member{file: f, info: t, dtype: dtype, spec: TensorSpec{Name: name, DType: dtype, Shape: t.Shape}}
+		t := &fileTensor{file: f, info: info, dtype: dtype, spec: TensorSpec{Name: name, DType: dtype, Shape: info.Shape}}
 		if r.o.DType != 0 && dtype.IsFloat() {
-			m.spec.DType = r.o.DType
+			t.spec.DType = r.o.DType
 		}
-		if r.o.Map && m.spec.DType != dtype {
-			return fmt.Errorf("weights: %s: tensor %s is %v and wanted as %v: open the store without Map: %w", path, t.Name, dtype, m.spec.DType, ErrInvalidOptions)
+		if r.o.Map && t.spec.DType != dtype {
+			return fmt.Errorf("weights: %s: tensor %s is %v and wanted as %v: open the store without Map: %w", path, info.Name, dtype, t.spec.DType, ErrInvalidOptions)
 		}
-		tensors[name] = m
+		tensors[name] = t
 	}
 	return nil
 }
@@ -154,13 +159,13 @@ func (r *storeReader) split(tensor string) (unit, name string, ok bool) {
 
 func (r *storeReader) specs() []UnitSpec {
 	var specs []UnitSpec
-	for unit, tensors := range r.from {
-		m := UnitSpec{Name: unit}
+	for name, tensors := range r.from {
+		unit := UnitSpec{Name: name}
 		for _, t := range tensors {
-			m.Tensors = append(m.Tensors, t.spec)
+			unit.Tensors = append(unit.Tensors, t.spec)
 		}
-		slices.SortFunc(m.Tensors, func(a, b TensorSpec) int { return compareNames(a.Name, b.Name) })
-		specs = append(specs, m)
+		slices.SortFunc(unit.Tensors, func(a, b TensorSpec) int { return compareNames(a.Name, b.Name) })
+		specs = append(specs, unit)
 	}
 	slices.SortFunc(specs, func(a, b UnitSpec) int { return compareNames(a.Name, b.Name) })
 	return specs
@@ -200,9 +205,9 @@ func (r *storeReader) readInto(s *Store) error {
 		}
 		defer converts.Close()
 		for _, name := range s.names[begin:end] {
-			m := s.units[name]
-			for i, t := range m.layout.tensors {
-				if err := r.from[name][t.Name].readInto(m.parts[i], converts); err != nil {
+			unit := s.units[name]
+			for i, t := range unit.layout.tensors {
+				if err := r.from[name][t.Name].readInto(unit.parts[i], converts); err != nil {
 					return fmt.Errorf("weights: unit %s: %w", name, err)
 				}
 			}
@@ -211,17 +216,17 @@ func (r *storeReader) readInto(s *Store) error {
 	})
 }
 
-// readInto reads the tensor, converting it on the stream where the store has another dtype.
-func (m *member) readInto(memory []byte, converts *cgotorch.Stream) error {
-	if m.dtype == m.spec.DType {
-		return m.file.ReadInto(m.info.Name, memory)
+// readInto reads the tensor. On the stream it converts a tensor that the store has in another dtype.
+func (t *fileTensor) readInto(memory []byte, converts *cgotorch.Stream) error {
+	if t.dtype == t.spec.DType {
+		return t.file.ReadInto(t.info.Name, memory)
 	}
-	data, err := m.file.Read(m.info.Name)
+	data, err := t.file.Read(t.info.Name)
 	if err != nil {
 		return err
 	}
 	return converts.Do(func(x *cgotorch.Exec) error {
-		copy(memory, cgotorch.ToBytes(x, x.To(cgotorch.FromBytes(x, data, m.dtype, m.spec.Shape), m.spec.DType)))
+		copy(memory, cgotorch.ToBytes(x, x.To(cgotorch.FromBytes(x, data, t.dtype, t.spec.Shape), t.spec.DType)))
 		return nil
 	})
 }
@@ -247,16 +252,16 @@ func (r *storeReader) mapInto(s *Store) error {
 		slabs[f] = slab
 	}
 	for _, name := range s.names {
-		m := s.units[name]
-		for i, t := range m.layout.tensors {
+		unit := s.units[name]
+		for i, t := range unit.layout.tensors {
 			from := r.from[name][t.Name]
 			begin := from.file.Offset(from.info)
-			end := begin + m.layout.size[i]
+			end := begin + unit.layout.size[i]
 			memory := slabs[from.file].Bytes()
 			if end > int64(len(memory)) {
 				return fmt.Errorf("weights: %s: tensor %s: the file has become shorter: %w", from.file.Name(), from.info.Name, safetensors.ErrFormat)
 			}
-			m.parts = append(m.parts, memory[begin:end:end])
+			unit.parts = append(unit.parts, memory[begin:end:end])
 		}
 	}
 	return nil

@@ -10,51 +10,55 @@ import (
 
 // Use is a unit on the device, lent until [Use.Release] or the end of the Do.
 type Use[M any] struct {
-	Module M
-	Name   string
+	Module M   // its tensors are the unit's
 	Slot   int // of [Cache.At], from 0
 
-	of      *Cache[M]
+	name    string
+	cache   *Cache[M]
 	do      *cgotorch.Stream
 	changes bool
 	slot    *slot[M] // nil when it is released
 }
 
-// Use makes x's stream wait, on the device, for the unit's copy, which it begins if nobody has prefetched the unit, and returns the unit. Its
-// tensors may be read on x's stream until Release, or the end of the Do; they must not be written, and what shares their memory cannot be kept.
-// They require no gradient. The host waits only where all slots are in use by other Dos, until one is released, and where a Prefetch of the unit has just
-// been made, until its calls into CUDA have been.
+// Use makes x's stream wait, on the device, for the unit's copy, and returns the unit's module. It
+// begins the copy if no Prefetch has. The host waits only where all slots are in use by other Dos,
+// until one is released, and for a copy that has just been begun, until it is enqueued.
 //
-// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free, because this Do has them or because the others wait too;
-// and with the errors of [Cache.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]: see [Cache.At]. It cannot be
-// called in a function that is computed again.
-func (m *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
-	return m.use(x, "Cache.Use", name, false)
+// The module's tensors may be read on x's stream until Release or the end of the Do. They must not
+// be written, and tensors that share their memory cannot be kept. They require no gradient.
+//
+// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free, because this Do
+// has them or because the other Dos wait too. It fails with the errors of [Cache.Prefetch], and in a
+// captured function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a
+// function that is computed again.
+func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
+	return c.use(x, "Cache.Use", name, false)
 }
 
-// UseToChange is Use of a unit whose tensors are to be written, on x's stream: that waits for all who have read them so far. [Use.ReleaseChanged]
-// is to follow. It fails with [ErrBusy] while somebody else uses the unit, or another Cache the store, and with
-// [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
-func (m *Cache[M]) UseToChange(x *cgotorch.Exec, name string) *Use[M] {
-	return m.use(x, "Cache.UseToChange", name, true)
+// useToChange is Use of a unit whose tensors are to be written on x's stream, which waits for the
+// work that has read them so far. releaseChanged is to follow. It fails with [ErrBusy] while another
+// Use has the unit or another Cache the store, and with [cgotorch.ErrInvalidArgument] for a mapped
+// store, which cannot be written.
+func (c *Cache[M]) useToChange(x *cgotorch.Exec, name string) *Use[M] {
+	return c.use(x, "Cache.useToChange", name, true)
 }
 
-func (m *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] {
+func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] {
 	if x.Capturing() {
-		x.Fail(op, fmt.Errorf("weights: unit %s is used inside a capture, and its copy is no part of the graph: capture with the unit of a slot (Cache.At), and call Use around the launch: %w", name, cgotorch.ErrNotCapturable))
+		x.Fail(op, fmt.Errorf("weights: unit %s is used inside a capture, and its copy is no part of the graph: capture with the module of a slot (Cache.At), and call Use around the launch: %w", name, cgotorch.ErrNotCapturable))
 	}
-	if x.Device() != m.device {
-		x.Fail(op, fmt.Errorf("weights: unit %s comes to %v and is used on %v: %w: use it on a stream of its device", name, m.device, x.Device(), cgotorch.ErrInvalidArgument))
+	if x.Device() != c.device {
+		x.Fail(op, fmt.Errorf("weights: unit %s comes to %v and is used on %v: %w: use it on a stream of its device", name, c.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	u := &Use[M]{Name: name, of: m, do: x.DoStream(), changes: changes}
+	u := &Use[M]{name: name, cache: c, do: x.DoStream(), changes: changes}
 	x.AtEnd(func() { u.end(x) }) // first, since it unwinds where x cannot be used
-	m.mu.Lock()
-	defer m.mu.Unlock() // what follows may unwind
-	if err := m.acquire(u); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock() // what follows may unwind
+	if err := c.acquire(u); err != nil {
 		x.Fail(op, err)
 	}
-	x.Lend(u.slot.memory, name).Close() // no view of the memory can be kept
-	m.awaitCopy(x, u.slot)
+	u.slot.forbidKeep(x, name)
+	c.awaitCopy(x, u.slot)
 	if changes {
 		for _, e := range u.slot.released {
 			x.Wait(e)
@@ -63,262 +67,235 @@ func (m *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 	return u
 }
 
-// awaitCopy makes x's stream wait for the copy into the slot, unless it does.
-func (m *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
-	if slot.awaited[x.Stream()] {
+// awaitCopy makes x's stream wait for the copy into the slot, unless it does already.
+func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
+	on := keyOf(x)
+	if slot.awaited[on] {
 		return
 	}
 	if done, err := slot.ready.Poll(); err != nil || !done {
-		m.stats.stalls = append(m.stats.stalls, span{from: &mark{Event: x.RecordTiming()}, to: slot.ready.share()})
+		c.stats.stalls = append(c.stats.stalls, interval{from: &sharedEvent{Event: x.RecordTiming()}, to: slot.ready.share()})
 	}
 	x.Wait(slot.ready.Event)
 	if len(slot.awaited) >= manyStreams {
 		clear(slot.awaited) // of streams that may be closed; to wait again does no harm
 	}
-	slot.awaited[x.Stream()] = true
+	slot.awaited[on] = true
 }
 
-const (
-	manyStreams = 64 // more than programs use at a time
-	manySpans   = 64 // to ask for one takes microseconds, which a Use has no need for
-)
-
-// acquire gives u its slot. m.mu is held, but while it waits.
-func (m *Cache[M]) acquire(u *Use[M]) error {
-	s, err := m.lookup(u.Name)
+// acquire gives u the slot that holds its unit, and counts the use. c.mu is held, but while bringIn
+// waits for a slot.
+func (c *Cache[M]) acquire(u *Use[M]) error {
+	unit, err := c.lookup(u.name)
 	if err != nil {
 		return err
 	}
-	defer m.leaveLine(u.do)
-	defer m.offerEmptied()
-	filled := false
-	for {
-		if s.slot != nil {
-			_ = m.settle(s.slot) // it is tried again below
-		}
-		if s.slot != nil {
-			break
-		}
-		if free := m.victim(true); free != nil && (len(m.line) == 0 || m.line[0] == u.do) {
-			if err := m.fill(free, s, false, false); err != nil {
-				return err
-			}
-			filled = true
-		} else if err := m.waitForSlot(u.do, s); err != nil {
-			return err
-		}
+	defer c.leaveLine(u.do)
+	defer c.offerEmptied()
+	filled, err := c.bringIn(unit, u.do)
+	if err != nil {
+		return err
 	}
-	slot := s.slot
+	if err := c.canUse(unit, u.changes); err != nil {
+		return err
+	}
+	slot := unit.slot
 	switch {
-	case slot.changing:
-		return fmt.Errorf("weights: unit %s: %w: somebody changes it: use it afterwards", u.Name, ErrBusy)
-	case u.changes && slot.uses > 0:
-		return fmt.Errorf("weights: unit %s: %w: others use it, so that it cannot be changed now", u.Name, ErrBusy)
-	case u.changes && s.whole == nil:
-		return fmt.Errorf("weights: unit %s lies in a mapped file, which cannot be written: open the store without Map: %w", u.Name, cgotorch.ErrInvalidArgument)
-	case u.changes && m.store.shared():
-		return fmt.Errorf("weights: unit %s: %w: other Caches use its store, which would read what is written", u.Name, ErrBusy)
 	case filled:
-		m.stats.Misses++
+		c.stats.Misses++
 	case slot.fresh:
-		m.stats.Ahead++
+		c.stats.Ahead++
 	default:
-		m.stats.Hits++
+		c.stats.Hits++
 	}
-	m.dequeue(s)
+	c.dequeue(unit)
 	slot.wanted, slot.fresh, slot.changing = false, false, u.changes
 	slot.uses++
 	slot.users[u.do]++
-	u.slot, u.Slot, u.Module = slot, slot.index, slot.bound[s.layout].module
-	m.clock++
-	s.use.count++
-	s.use.last = m.clock
-	if m.o.Policy == NextLayer {
-		m.prefetchNext(s)
+	u.slot, u.Slot, u.Module = slot, slot.index, slot.modules[unit.layout].module
+	c.clock++
+	unit.usage.count++
+	unit.usage.last = c.clock
+	if c.o.Policy == NextLayer {
+		c.prefetchNext(unit)
 	}
-	if len(m.stats.copies)+len(m.stats.stalls) > manySpans {
-		m.stats.harvest()
+	c.stats.harvestMany()
+	return nil
+}
+
+// bringIn returns when a slot holds the unit and the copy into it is enqueued, and reports whether
+// it has begun that copy. While it waits for a slot, c.mu is not held and everything may change.
+func (c *Cache[M]) bringIn(unit *unit[M], do *cgotorch.Stream) (filled bool, err error) {
+	for {
+		if unit.slot != nil {
+			_ = c.settle(unit.slot) // after a failure the unit has no slot, and is copied again
+		}
+		if unit.slot != nil {
+			return false, nil
+		}
+		if slot := c.victim(true); slot != nil && c.isNext(do) {
+			err := c.fill(slot, unit, false)
+			return err == nil, err
+		}
+		if err := c.waitForSlot(do, unit); err != nil {
+			return false, err
+		}
+	}
+}
+
+// canUse fails where another use of the unit, or of its store, excludes a new one.
+func (c *Cache[M]) canUse(unit *unit[M], changes bool) error {
+	switch {
+	case unit.slot.changing:
+		return fmt.Errorf("weights: unit %s: %w: somebody changes it: use it afterwards", unit.name, ErrBusy)
+	case changes && unit.slot.uses > 0:
+		return fmt.Errorf("weights: unit %s: %w: others use it, so that it cannot be changed now", unit.name, ErrBusy)
+	case changes && unit.whole == nil:
+		return fmt.Errorf("weights: unit %s lies in a mapped file, which cannot be written: open the store without Map: %w", unit.name, cgotorch.ErrInvalidArgument)
+	case changes && c.store.shared():
+		return fmt.Errorf("weights: unit %s: %w: other Caches use its store, and would read what is written", unit.name, ErrBusy)
 	}
 	return nil
 }
 
-// leaveLine ends a Do's wait for a slot, and lets the next in line look.
-func (m *Cache[M]) leaveLine(do *cgotorch.Stream) {
-	if i := slices.Index(m.line, do); i >= 0 {
-		m.line = slices.Delete(m.line, i, i+1)
-		m.signal()
+// isNext reports whether no other Do is before this one in the line for a slot.
+func (c *Cache[M]) isNext(do *cgotorch.Stream) bool { return len(c.line) == 0 || c.line[0] == do }
+
+// leaveLine ends a Do's wait for a slot, and lets the next Do in the line look.
+func (c *Cache[M]) leaveLine(do *cgotorch.Stream) {
+	if i := slices.Index(c.line, do); i >= 0 {
+		c.line = slices.Delete(c.line, i, i+1)
+		c.signal()
 	}
 }
 
-// waitForSlot waits until something has changed, with m.mu not held meanwhile.
-func (m *Cache[M]) waitForSlot(who *cgotorch.Stream, wanted *unit[M]) error {
-	m.waiting[who] = wanted
-	defer delete(m.waiting, who)
-	if !slices.Contains(m.line, who) {
-		m.line = append(m.line, who)
+// waitForSlot puts a Do into the line for a slot and waits until something has changed. It fails
+// where nothing can. c.mu is held, but while it waits.
+func (c *Cache[M]) waitForSlot(do *cgotorch.Stream, wanted *unit[M]) error {
+	c.waiting[do] = wanted
+	defer delete(c.waiting, do)
+	if !slices.Contains(c.line, do) {
+		c.line = append(c.line, do)
 	}
-	stuck := m.victim(true) == nil
-	for _, slot := range m.slots[:m.o.Slots] {
-		held := false
-		for user := range slot.users {
-			w := m.waiting[user]
-			held = held || w != nil && w.slot == nil // who finds its unit there now goes on
-		}
-		stuck = stuck && held
-	}
-	if stuck {
-		return fmt.Errorf("weights: unit %s: %w: all %d are in use by this Do, or by others that wait for one too: Release a unit before the next Use, or let CacheOptions.Slots be more", wanted.name, ErrNoSlot, m.o.Slots)
+	if c.stuck() {
+		return fmt.Errorf("weights: unit %s: %w: all %d are in use by this Do, or by others that wait for one too: Release a unit before the next Use, or let CacheOptions.Slots be more", wanted.name, ErrNoSlot, c.o.Slots)
 	}
 	began := time.Now()
-	changed := m.changed
-	m.mu.Unlock()
+	changed := c.changed
+	c.mu.Unlock()
 	<-changed
-	m.mu.Lock()
-	m.stats.HostWait += time.Since(began)
-	if m.closed {
+	c.mu.Lock()
+	c.stats.HostWait += time.Since(began)
+	if c.closed {
 		return fmt.Errorf("weights: unit %s: %w", wanted.name, ErrClosed)
 	}
 	return nil
 }
 
-// dequeue forgets a prefetch that a Use has overtaken.
-func (m *Cache[M]) dequeue(s *unit[M]) {
-	if i := slices.Index(m.queue, s); i >= 0 {
-		m.queue = slices.Delete(m.queue, i, i+1)
-		m.signal()
+// stuck reports whether each slot is in use by a Do that waits for a slot itself.
+func (c *Cache[M]) stuck() bool {
+	if c.victim(true) != nil {
+		return false
 	}
-}
-
-// prefetchNext begins the copies of the units behind one that is used, as far as there are slots. They were begun in order, so that none is
-// missing before one that is there.
-func (m *Cache[M]) prefetchNext(s *unit[M]) {
-	next := func(i int) *unit[M] { return m.order[(s.place+i)%len(m.order)] }
-	most := min(m.o.Slots, len(m.order)) - 1
-	there := most
-	for there > 0 && next(there).slot == nil {
-		there--
-	}
-	for i := there + 1; i <= most; i++ {
-		if next(i).kind.err != nil {
-			continue
+	for _, slot := range c.slots[:c.o.Slots] {
+		held := false
+		for do := range slot.users {
+			wanted := c.waiting[do]
+			held = held || wanted != nil && wanted.slot == nil // a Do whose unit is there now goes on
 		}
-		slot := m.victim(false)
-		if slot == nil || m.fill(slot, next(i), true, false) != nil {
-			return
+		if !held {
+			return false
 		}
 	}
+	return true
 }
 
-// Release ends the use on x, an Exec of the Do that began it: the slot may be filled anew when the work enqueued on x's stream so far is done. What else has
-// read the unit on other streams must have been joined with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
+// Release ends the use on x, an Exec of the Do that began it. The slot may be filled anew behind the
+// work enqueued on x's stream so far. Other streams that have read the unit must have been joined
+// with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
 func (u *Use[M]) Release(x *cgotorch.Exec) {
-	m := u.of
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	u.cache.mu.Lock()
+	defer u.cache.mu.Unlock()
 	if u.slot == nil {
 		return
 	}
 	u.sameDo(x, "Use.Release")
-	u.release(x.Stream(), x.Record())
+	u.release(keyOf(x), x.Record())
 }
 
 func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
 	if x.DoStream() != u.do {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.Name + " was taken by another Do: release it there"})
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.name + " was taken by another Do: release it there"})
 	}
 }
 
-// ReleaseChanged is Release of what [Cache.UseToChange] gave: the unit is copied to the store, on a stream of its own, behind the work
-// enqueued on x's stream so far. What is used or copied of the unit next has the changes; the store's bytes have them after [Cache.Flush]. It
-// fails with [cgotorch.ErrMisuse] after a Release, and for what Use gave.
-func (u *Use[M]) ReleaseChanged(x *cgotorch.Exec) {
-	const op = "Use.ReleaseChanged"
-	m := u.of
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := u.slot
-	if s == nil || !u.changes {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.Name + " is released already, or was not taken by UseToChange"})
+// releaseChanged is Release after useToChange. The unit is copied to the store, on a stream of its
+// own, behind the work enqueued on x's stream so far. The unit's next uses and copies have the
+// changes, and the store's bytes have them after Flush. It fails with [cgotorch.ErrMisuse] after a
+// Release and after Use.
+func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
+	const op = "Use.releaseChanged"
+	c := u.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u.slot == nil || !u.changes {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.name + " is released already, or was not taken by useToChange"})
 	}
 	u.sameDo(x, op)
-	if m.backs == nil {
+	if c.backs == nil {
 		var err error
-		if m.backs, err = cgotorch.NewStream(m.device, cgotorch.StreamOptions{Name: "unit write-backs"}); err != nil {
+		if c.backs, err = cgotorch.NewStream(c.device, cgotorch.StreamOptions{Name: "weight write-backs"}); err != nil {
 			x.Fail(op, err)
 		}
 	}
 	e := x.Record()
-	of := s.holds
-	written, err := s.copyBack(m.backs, e)
+	unit := u.slot.holds
+	written, err := u.slot.copyBack(c.backs, e)
 	if err != nil {
 		e.Close()
-		x.Fail(op, fmt.Errorf("weights: copying unit %s to the store: %w", u.Name, err))
+		x.Fail(op, fmt.Errorf("weights: copying unit %s to the store: %w", u.name, err))
 	}
-	if of.written != nil {
-		of.written.Close()
+	if unit.written != nil {
+		unit.written.Close()
 	}
-	of.written = written
-	m.stats.Written += of.layout.bytes
-	u.release(x.Stream(), e)
+	unit.written = written
+	c.stats.Written += unit.layout.bytes
+	u.release(keyOf(x), e)
 }
 
-// end is Release at the end of the Do, also of one on a lost device, where there is nothing to record.
+// end is Release at the end of the Do, also of a Do on a lost device, where nothing can be recorded.
 func (u *Use[M]) end(x *cgotorch.Exec) {
-	u.of.mu.Lock()
-	defer u.of.mu.Unlock()
+	u.cache.mu.Lock()
+	defer u.cache.mu.Unlock()
 	if u.slot == nil {
 		return
 	}
 	var e *cgotorch.Event
-	defer func() { u.release(x.Stream(), e) }()
+	defer func() { u.release(keyOf(x), e) }()
 	e = x.Record()
 }
 
-// release gives the slot back behind the event, if there is one. m.mu is held.
-func (u *Use[M]) release(stream *cgotorch.Stream, e *cgotorch.Event) {
-	m, s := u.of, u.slot
+// release gives the slot back behind the event, if there is one. c.mu is held.
+func (u *Use[M]) release(on streamKey, e *cgotorch.Event) {
+	c, slot := u.cache, u.slot
 	u.slot = nil
 	if e != nil {
-		s.releasedBehind(stream, e)
+		slot.releasedBehind(on, e)
 	}
-	if s.users[u.do]--; s.users[u.do] == 0 {
-		delete(s.users, u.do)
+	if slot.users[u.do]--; slot.users[u.do] == 0 {
+		delete(slot.users, u.do)
 	}
-	s.changing = false
-	if s.uses--; s.uses > 0 {
+	slot.changing = false
+	if slot.uses--; slot.uses > 0 {
 		return
 	}
 	switch {
-	case m.closed && !m.inUse():
-		m.freeLater()
+	case c.closed && !c.inUse():
+		c.freeLater()
 		return
-	case m.o.Policy == OnDemand && !s.stays && !s.wanted:
-		s.holds.slot = nil
-		s.holds = nil
+	case c.o.Policy == OnDemand && !slot.stays && !slot.wanted:
+		slot.holds.slot = nil
+		slot.holds = nil
 	}
-	m.slotFree()
+	c.slotFree()
 }
-
-// At is the unit of a slot, of the kind of the one named, for functions that are captured: a graph made with it reads whatever the slot
-// holds. Nothing orders it with the copies but the Use, which says the slot, around the launch:
-//
-//	u := units.Use(x, name)
-//	x.Launch(graphs[u.Slot])
-//	u.Release(x)
-//
-// Outside a capture use [Cache.Use]. It fails with [ErrUnknownUnit], [ErrNoSlot] for a slot that is not there, and for a unit that cannot be used.
-func (m *Cache[M]) At(slot int, name string) (module M, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s, err := m.lookup(name)
-	if err != nil {
-		return module, err
-	}
-	if slot < 0 || slot >= len(m.slots) || m.slots[slot].bound[s.layout] == nil {
-		return module, fmt.Errorf("weights: slot %d of %d is not for unit %s: %w", slot, len(m.slots), name, ErrNoSlot)
-	}
-	return m.slots[slot].bound[s.layout].module, nil
-}
-
-// Slots is the number of slots, those of units that stay included.
-func (m *Cache[M]) Slots() int { return m.o.Slots + len(m.o.Pinned) }

@@ -41,7 +41,7 @@ func TestSyncDebug_Experts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cache.Close()
-	mixture, err := weights.NewExperts(cache, names, weights.RoutesOptions{})
+	mixture, err := weights.NewExperts(cache, names, weights.ExpertsOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
