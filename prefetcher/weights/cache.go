@@ -25,8 +25,8 @@ type CacheOptions struct {
 	// slot of its own.
 	Pinned []string
 
-	// InFlight bounds the prefetches whose copies are not done. With more of them [Cache.Prefetch]
-	// waits for a copy, or fails where all of them wait for a slot. 0 means 8, or Slots if larger.
+	// InFlight bounds the prefetches whose copies are not done; 0 means 8, or Slots if larger. With
+	// more of them [Cache.Prefetch] waits for a copy, or fails where all wait for a slot.
 	InFlight int
 }
 
@@ -83,11 +83,11 @@ type kind struct {
 // store.
 //
 // build makes a module on x's device. The module's state, as [nn.State] lists it, must have the
-// names, dtypes and shapes of the unit of that name. The values do not matter ([cgotorch.Exec.Empty]
-// will do), since the slot's memory takes their place. build is called for each slot and for each
-// kind of unit, with the name of the first unit of its kind. Units whose tensors are equal in name,
-// dtype and shape are of one kind. A module that does not fit a kind is an error of that kind alone:
-// Prefetch, Use and [Cache.Check] return it. NewCache fails where build fits no kind.
+// names, dtypes and shapes of the unit of that name. The values do not matter
+// ([cgotorch.Exec.Empty] will do), since the slot's memory takes their place. Units whose tensors
+// are equal in name, dtype and shape are of one kind. NewCache calls build for each slot and kind,
+// with the name of the kind's first unit. A module that does not fit a kind is an error of that
+// kind alone: Prefetch, Use and [Cache.Check] return it. NewCache fails where build fits no kind.
 //
 // The caller must Close the cache before the store. NewCache fails with [ErrInvalidOptions], with
 // [ErrUnknownUnit] for a name in Pinned, with [cgotorch.ErrNoDevice], and with

@@ -6,10 +6,12 @@
 // slot is memory of fixed address for one unit at a time. A module is always an nn.Module.
 //
 //	blocks := regexp.MustCompile(`^block\.\d+`)
-//	store, err := weights.OpenStore([]string{"model.safetensors"}, weights.StoreOptions{Units: blocks})
-//	layers, err := weights.NewCache(store, device, build, weights.CacheOptions{Policy: weights.NextLayer})
+//	files := []string{"model.safetensors"}
+//	store, err := weights.OpenStore(files, weights.StoreOptions{Units: blocks})
+//	o := weights.CacheOptions{Policy: weights.NextLayer}
+//	layers, err := weights.NewCache(store, device, build, o)
 //	for _, name := range store.Units() {
-//		layer := layers.Use(x, name) // x's stream waits for the copy; the next unit's copy has begun
+//		layer := layers.Use(x, name) // x's stream waits for the copy; the next one has begun
 //		hidden = layer.Module.Forward(x, hidden)
 //		layer.Release(x)
 //	}

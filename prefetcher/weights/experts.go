@@ -28,8 +28,8 @@ type ExpertsOptions struct {
 //
 // The moment at which Route is called decides how early the copies begin. On demand, that is just
 // before Run. In a pre-gated model block i routes for block i+1, and Route is called a block
-// earlier. For other models Predict makes a guess. An Experts is safe for use by several goroutines,
-// each in a Do of its own.
+// earlier. For other models Predict makes a guess. An Experts is safe for use by several
+// goroutines, each in a Do of its own.
 type Experts[M nn.Module] struct {
 	cache  *Cache[M]
 	names  [][]string
@@ -78,8 +78,8 @@ type layerRoute struct {
 	prefetched bool // its experts have been prefetched
 }
 
-// NewExperts makes layers of experts. names are the names of the cache's units, by layer and expert.
-// The caller must Close the Experts before the cache. It fails with [ErrUnknownUnit], with
+// NewExperts makes layers of experts. names are the names of the cache's units, by layer and
+// expert. The caller must Close the Experts before the cache. It fails with [ErrUnknownUnit], with
 // [ErrInvalidOptions], with [cgotorch.ErrNoDevice] and with [cgotorch.ErrOutOfMemory].
 func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions) (*Experts[M], error) {
 	for _, layer := range names {
@@ -341,6 +341,6 @@ func (e *Experts[M]) Stats() ExpertsStats {
 	return e.stats
 }
 
-// Close waits for the routes that are on their way, and frees their memory. A Run that follows finds
-// the routes that have arrived. The cache stays open. Closing twice does nothing.
+// Close waits for the routes that are on their way, and frees their memory. A Run that follows
+// finds the routes that have arrived. The cache stays open. Closing twice does nothing.
 func (e *Experts[M]) Close() error { return e.routes.close() }

@@ -105,7 +105,8 @@ func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgo
 	return logits
 }
 
-// In every mode, however the experts come, the steps give the bits that they give with resident ones.
+// In every mode, however the experts come, the steps give the bits that they give with resident
+// ones.
 func TestExperts_Modes(t *testing.T) {
 	for _, gating := range []text.Gating{text.Gated, text.Predicted, text.PreGated} {
 		t.Run([]string{"gated", "predicted", "pre-gated"}[gating], func(t *testing.T) {

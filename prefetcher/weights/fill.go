@@ -11,12 +11,13 @@ import (
 // Note [The enqueuer]
 //
 // To enqueue a copy takes CUDA some 10 us, and 50 us with cold caches, as they are behind a wait.
-// The caller of Prefetch has better uses for that time, such as the launch of the kernels that
-// are to hide the copy. So Prefetch decides everything under the Cache's lock and hands the fill to
-// a goroutine of the Cache, the enqueuer. The enqueuer needs no lock of the Cache and enqueues the
+// The caller of Prefetch has better uses for that time, such as the launch of the kernels that are
+// to hide the copy. So Prefetch decides everything under the Cache's lock and hands the fill to a
+// goroutine of the Cache, the enqueuer. The enqueuer needs no lock of the Cache and enqueues the
 // fills in the order in which they were decided. Code that needs more than the unit of a slot
 // settles the slot first, which waits for the enqueuer and never for the device. The fills that a
-// Use or an arrived route begins are enqueued by their own goroutine, which has nothing better to do.
+// Use or an arrived route begins are enqueued by their own goroutine, which has nothing better to
+// do.
 
 // fill is the copy of a unit into a slot, from the decision to the copy stream.
 type fill[M any] struct {
@@ -43,7 +44,8 @@ func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 // error. c.mu is held.
 func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
 	f := c.decide(slot, unit, true)
-	slot.modules[unit.layout].whole.BumpVersion() // the copy counts as a write from now on: a backward that needs what it overwrites fails
+	// The copy counts as a write from now on: a backward that needs the overwritten unit fails.
+	slot.modules[unit.layout].whole.BumpVersion()
 	f.enqueued = make(chan struct{})
 	c.handed <- f // has room for InFlight fills
 }

@@ -146,8 +146,8 @@ func checkLeaks(t *testing.T) {
 	})
 }
 
-// checkStreams fails the test for each race that the stream checker finds until it ends. To be called before what is to be closed
-// is made.
+// checkStreams fails the test for each race that the stream checker finds until it ends. To be
+// called before what is to be closed is made.
 func checkStreams(t *testing.T) {
 	t.Helper()
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })

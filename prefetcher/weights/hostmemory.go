@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// availableMemory returns the bytes of host memory that the program can still take without swapping,
-// as the system and the process's control group see them; false where neither says. A program that
-// asks for more does not fail then. It is ended when it writes there.
+// availableMemory returns the bytes of host memory that the program can still take without
+// swapping, as the system and the process's control group see them; false where neither says. A
+// program that asks for more does not fail then. It is ended when it writes there.
 func availableMemory() (int64, bool) {
 	free, known := meminfo("MemAvailable:")
 	if left, ok := cgroupLeft(); ok && (!known || left < free) {
@@ -33,8 +33,8 @@ func takePages(memory []byte) {
 	})
 }
 
-// inParallel calls fn for pieces of 0 to n on all cores. Pieces begin at multiples of step. It waits
-// for all calls and returns their errors.
+// inParallel calls fn for pieces of 0 to n on all cores. Pieces begin at multiples of step. It
+// waits for all calls and returns their errors.
 func inParallel(n, step int, fn func(begin, end int) error) error {
 	workers := runtime.GOMAXPROCS(0)
 	piece := max(1, (n/step+workers)/workers) * step
@@ -76,8 +76,8 @@ func fieldOf(text []byte, name string, scale int64) (int64, bool) {
 	return 0, false
 }
 
-// cgroupLeft returns the bytes that the memory limits of the process's control groups leave: the limit
-// less the memory that is used and cannot be dropped.
+// cgroupLeft returns the bytes that the memory limits of the process's control groups leave: the
+// limit less the memory that is used and cannot be dropped.
 func cgroupLeft() (least int64, known bool) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

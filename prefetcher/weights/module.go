@@ -16,8 +16,8 @@ type slotModule[M any] struct {
 	whole  *cgotorch.Tensor   // uint8: all of it
 }
 
-// newSlotModule builds a module for units of kind k and lets its tensors lie in memory. taken has
-// the tensors of all modules that lie in slots.
+// newSlotModule builds a module for units of kind k and lets its tensors lie in memory. The set
+// taken has the tensors of all slots' modules.
 func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, build func(x *cgotorch.Exec, name string) (M, error), taken map[*cgotorch.Tensor]bool) (*slotModule[M], error) {
 	module, err := build(x, k.first)
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 // has the error.
 //
 // Where every slot is in use, or holds a prefetched unit, the copy begins when a slot is released.
-// Only where InFlight prefetches are not done, and copies are among them, does Prefetch wait for one
-// of these copies, or for the end of ctx, whose cause it returns. It may be called inside a Do or
-// outside.
+// Prefetch waits only where InFlight prefetches are not done and copies are among them. It then
+// waits for one of these copies, or for the end of ctx, whose cause it returns. Prefetch may be
+// called inside a Do or outside.
 //
-// Prefetch fails with [ErrNoSlot] where InFlight prefetches wait for a slot, with [ErrUnknownUnit],
-// with [ErrClosed], and for a unit that does not fit its slot or its module.
+// Prefetch fails with [ErrNoSlot] where InFlight prefetches wait for a slot. It fails with
+// [ErrUnknownUnit], with [ErrClosed], and for a unit that does not fit its slot or its module.
 func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 	for {
 		slotFree, copied, err := c.tryPrefetch(name, true)
@@ -177,9 +177,10 @@ func (c *Cache[M]) signal() {
 	c.changed = make(chan struct{})
 }
 
-// Flush waits until every copy that a Prefetch has begun is enqueued, and until changed units are in
-// the store, or for the end of ctx, whose cause it returns. Copies to the device may still be under
-// way: [cgotorch.Device.Synchronize] waits for them. Flush fails with [cgotorch.ErrDeviceLost].
+// Flush waits until every copy that a Prefetch has begun is enqueued, and until changed units are
+// in the store. It also ends when ctx does, and returns its cause. Copies to the device may still
+// be under way: [cgotorch.Device.Synchronize] waits for them. Flush fails with
+// [cgotorch.ErrDeviceLost].
 func (c *Cache[M]) Flush(ctx context.Context) error {
 	c.mu.Lock()
 	c.settleBefore(nil)

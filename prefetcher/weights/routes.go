@@ -14,8 +14,8 @@ import (
 )
 
 // routes brings the routes of layers from the device to the host without a wait. It copies each
-// route to page-locked memory behind the work that makes it. A goroutine of its own hands the routes
-// to deliver, in the order in which they were sent, each when it has arrived.
+// route to page-locked memory behind the work that makes it. A goroutine of its own hands the
+// routes to deliver, in the order in which they were sent, each when it has arrived.
 type routes struct {
 	device  cgotorch.Device
 	o       ExpertsOptions
@@ -115,9 +115,9 @@ const notYet = math.MinInt64
 
 // send enqueues the copy of ids, Int64 with one for each token and contiguous, and returns at once.
 // The copy is enqueued on x's stream or, with aside, on the side stream. Then x's stream is to wait
-// for the copy (awaitCopy) before it writes ids again. A route that has not arrived takes memory, of
-// which more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for other ids,
-// with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
+// for the copy (awaitCopy) before it writes ids again. A route that has not arrived takes memory,
+// of which more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for other
+// ids, with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
 func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
@@ -226,7 +226,7 @@ func (q *routes) keep(piece []int64) {
 
 // await waits until the route has arrived, in the Do that runs the layer.
 func (r *route) await() {
-	r.routes.mapped.RLock() // before awaited: the goroutine that then leaves the route may free its memory
+	r.routes.mapped.RLock() // before awaited: the goroutine then leaves the route, and may free its memory
 	defer r.routes.mapped.RUnlock()
 	r.awaited.Store(true)
 	r.watch(nil)
@@ -239,11 +239,11 @@ func (r *route) wait(until *atomic.Bool) bool {
 	return r.watch(until)
 }
 
-// watch waits until the route has arrived, and reports whether it has. It first looks at the memory,
-// where the last id shows at once. It asks for the event when the id shows, and seldom before, since
-// questions hold up the goroutines that enqueue work. With until, the wait also ends when until
-// does, and other goroutines run between the looks. A Do passes nil: it is locked to its thread, and
-// to yield would cost it more than it waits.
+// watch waits until the route has arrived, and reports whether it has. It first looks at the
+// memory, where the last id shows at once. It asks for the event when the id shows, and seldom
+// before, since questions hold up the goroutines that enqueue work. With until, the wait also ends
+// when until does, and other goroutines run between the looks. A Do passes nil: it is locked to its
+// thread, and to yield would cost it more than it waits.
 func (r *route) watch(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
 	if r.look() {
@@ -281,7 +281,8 @@ func (r *route) watch(until *atomic.Bool) bool {
 	return true
 }
 
-// run delivers the routes. After close it waits for those that are on their way, which write memory.
+// run delivers the routes. After close it waits for those that are on their way, which write
+// memory.
 func (q *routes) run() {
 	defer close(q.ended)
 	for {

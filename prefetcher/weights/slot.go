@@ -75,8 +75,8 @@ func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	return err
 }
 
-// releasedBehind notes that the slot is filled behind the event, which takes the place of an earlier
-// event of the same stream.
+// releasedBehind notes that the slot is filled behind the event, which takes the place of an
+// earlier event of the same stream.
 func (s *slot[M]) releasedBehind(on streamKey, e *cgotorch.Event) {
 	if before := s.released[on]; before != nil {
 		before.Close()

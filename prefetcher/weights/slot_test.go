@@ -8,7 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// With work pending that reads a slot, the slot is filled anew behind it, and the host waits for neither.
+// With work pending that reads a slot, the slot is filled anew behind it, and the host waits for
+// neither.
 func TestSlot_Reuse_InOrder(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)

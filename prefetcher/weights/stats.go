@@ -44,8 +44,8 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// Stats returns the counts. It waits for the enqueuer and never for the device. Copy and Stall leave
-// out the work that the device has not finished.
+// Stats returns the counts. It waits for the enqueuer and never for the device. Copy and Stall
+// leave out the work that the device has not finished.
 func (c *Cache[M]) Stats() CacheStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +78,8 @@ func (e *sharedEvent) Close() error {
 	return e.Event.Close()
 }
 
-// interval is a time on the device: of a copy, or of a stream's wait for one. A wait for a copy that
-// was done before has a length below 0.
+// interval is a time on the device: of a copy, or of a stream's wait for one. A wait for a copy
+// that was done before has a length below 0.
 type interval struct {
 	from, to *sharedEvent
 	ahead    bool // of a copy by Prefetch or a policy

@@ -26,7 +26,8 @@ type Store struct {
 	closed bool
 }
 
-// TensorSpec describes a tensor of a unit. Its name is that in the module's state, as in [nn.State].
+// TensorSpec describes a tensor of a unit. Its name is that in the module's state, as in
+// [nn.State].
 type TensorSpec struct {
 	Name  string
 	DType cgotorch.DType
@@ -250,7 +251,8 @@ func (s *Store) lookup(name string) (*storeUnit, error) {
 
 // Pin page-locks the memory, so that copies to CUDA devices do not wait. [NewCache] calls it for
 // these devices. On a pinned store it does nothing. It fails with [cgotorch.ErrNoDevice] without
-// CUDA, and with [cgotorch.ErrOutOfMemory] and the numbers where the system refuses to lock so much.
+// CUDA, and with [cgotorch.ErrOutOfMemory] and the numbers where the system refuses to lock so
+// much.
 func (s *Store) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,8 +329,8 @@ func (s *Store) unuse() {
 	s.users--
 }
 
-// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. Closing twice does
-// nothing.
+// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. Closing twice
+// does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

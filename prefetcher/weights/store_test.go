@@ -59,7 +59,8 @@ func TestNewStore(t *testing.T) {
 	}
 }
 
-// A store of large units takes the bytes of its tensors and a page for each slab; units do not lie across slabs.
+// A store of large units takes the bytes of its tensors and a page for each slab; units do not lie
+// across slabs.
 func TestNewStore_Accounting(t *testing.T) {
 	checkLeaks(t)
 	if free, ok := availableMemory(); ok && free < 4<<30 {
@@ -107,7 +108,8 @@ func TestNewStore_Refused(t *testing.T) {
 	}
 }
 
-// What CUDA will not lock is refused with the numbers, here pages that are no longer behind their mapping.
+// What CUDA will not lock is refused with the numbers, here pages that are no longer behind their
+// mapping.
 func TestStore_Pin_Refused(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")

@@ -16,9 +16,9 @@ import (
 // StoreOptions are the options of [OpenStore].
 type StoreOptions struct {
 	// Units matches the beginning of a tensor's name up to the point behind the name of its unit. The
-	// rest is the tensor's name in the unit. `^.*\.experts\.expert_\d+` makes a unit of each expert of
-	// a Switch Transformer, `^(encoder|decoder)\.block\.\d+` a unit of each block. Tensors that do not
-	// match are left out.
+	// rest is the tensor's name in the unit. Tensors that do not match are left out. For a Switch
+	// Transformer `^.*\.experts\.expert_\d+` makes a unit of each expert. There
+	// `^(encoder|decoder)\.block\.\d+` makes a unit of each block.
 	Units *regexp.Regexp
 
 	// DType is what floating tensors are converted to; 0 leaves each as it is.
@@ -31,10 +31,11 @@ type StoreOptions struct {
 	Map bool
 }
 
-// OpenStore reads units from safetensors files. A path is a file, the .index.json that lists several
-// shards, or a folder with model.safetensors or model.safetensors.index.json. Units are in the order
-// of their names, in which numbers count by value, and so are the tensors of a unit. OpenStore waits
-// until all is read, by as many threads as there are cores. The caller must Close the Store.
+// OpenStore reads units from safetensors files. A path is a file, the .index.json that lists
+// several shards, or a folder with model.safetensors or model.safetensors.index.json. Units are in
+// the order of their names, in which numbers count by value, and so are the tensors of a unit.
+// OpenStore waits until all is read, by as many threads as there are cores. The caller must Close
+// the Store.
 //
 // OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short, and with
 // [cgotorch.ErrOutOfMemory] and the numbers. It fails with [ErrInvalidOptions] where no tensor
@@ -216,7 +217,8 @@ func (r *storeReader) readInto(s *Store) error {
 	})
 }
 
-// readInto reads the tensor. On the stream it converts a tensor that the store has in another dtype.
+// readInto reads the tensor. On the stream it converts a tensor that the store has in another
+// dtype.
 func (t *fileTensor) readInto(memory []byte, converts *cgotorch.Stream) error {
 	if t.dtype == t.spec.DType {
 		return t.file.ReadInto(t.info.Name, memory)

@@ -56,7 +56,8 @@ func TestOpenStore_Map_UnusedShard(t *testing.T) {
 	}
 }
 
-// writeUnits writes n linear layers, tensors of unit i scaled as in scalesStore, and a tensor of none; edit may change it.
+// writeUnits writes n linear layers, tensors of unit i scaled as in scalesStore, and a tensor of
+// none; edit may change it.
 func writeUnits(t testing.TB, path string, from, to int) {
 	t.Helper()
 	var tensors []safetensors.Tensor

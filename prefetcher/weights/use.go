@@ -21,24 +21,25 @@ type Use[M any] struct {
 }
 
 // Use makes x's stream wait, on the device, for the unit's copy, and returns the unit's module. It
-// begins the copy if no Prefetch has. The host waits only where all slots are in use by other Dos,
-// until one is released, and for a copy that has just been begun, until it is enqueued.
+// begins the copy if no Prefetch has. Where all slots are in use by other Dos the host waits until
+// one is released. For a copy that has just been begun the host waits until it is enqueued. It
+// waits for nothing else.
 //
 // The module's tensors may be read on x's stream until Release or the end of the Do. They must not
 // be written, and tensors that share their memory cannot be kept. They require no gradient.
 //
-// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free, because this Do
-// has them or because the other Dos wait too. It fails with the errors of [Cache.Prefetch], and in a
-// captured function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a
-// function that is computed again.
+// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free: this Do has
+// them, or the other Dos wait too. It fails with the errors of [Cache.Prefetch], and in a captured
+// function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a function
+// that is computed again.
 func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.Use", name, false)
 }
 
-// useToChange is Use of a unit whose tensors are to be written on x's stream, which waits for the
-// work that has read them so far. releaseChanged is to follow. It fails with [ErrBusy] while another
-// Use has the unit or another Cache the store, and with [cgotorch.ErrInvalidArgument] for a mapped
-// store, which cannot be written.
+// useToChange is Use of a unit whose tensors are to be written on x's stream. The stream waits for
+// the work that has read them so far. releaseChanged is to follow. It fails with [ErrBusy] while
+// another Use has the unit, or another Cache the store. It fails with
+// [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
 func (c *Cache[M]) useToChange(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.useToChange", name, true)
 }
@@ -210,9 +211,9 @@ func (c *Cache[M]) stuck() bool {
 	return true
 }
 
-// Release ends the use on x, an Exec of the Do that began it. The slot may be filled anew behind the
-// work enqueued on x's stream so far. Other streams that have read the unit must have been joined
-// with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
+// Release ends the use on x, an Exec of the Do that began it. The slot may be filled anew behind
+// the work enqueued on x's stream so far. Other streams that have read the unit must have been
+// joined with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
 func (u *Use[M]) Release(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()
@@ -263,7 +264,8 @@ func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	u.release(keyOf(x), e)
 }
 
-// end is Release at the end of the Do, also of a Do on a lost device, where nothing can be recorded.
+// end is Release at the end of the Do, also of a Do on a lost device, where nothing can be
+// recorded.
 func (u *Use[M]) end(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()

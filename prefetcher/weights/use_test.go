@@ -40,7 +40,8 @@ func TestUse_EndOfDoReleases(t *testing.T) {
 	})
 }
 
-// Where all slots are in use, a Use of another Do waits for one; where none can become free it fails.
+// Where all slots are in use, a Use of another Do waits for one; where none can become free it
+// fails.
 func TestUse_WaitsForSlot(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
