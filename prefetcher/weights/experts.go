@@ -188,18 +188,21 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	return out
 }
 
-// Layer returns one layer as a function of tokens and ids: Route and then Run.
-func (e *Experts[M]) Layer(layer int) ExpertLayer[M] { return ExpertLayer[M]{e, layer} }
+// Layer returns one layer as a text.Experts. Its Forward is Route and then Run: it maps tokens
+// [tokens, width] to the same shape, row i by expert ids[i]. ids is Int64 [tokens].
+func (e *Experts[M]) Layer(layer int) interface {
+	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
+} {
+	return expertLayer[M]{e, layer}
+}
 
-// ExpertLayer is a layer of [Experts]. It is a text.Experts.
-type ExpertLayer[M nn.Module] struct {
+// expertLayer is a layer of an Experts.
+type expertLayer[M nn.Module] struct {
 	experts *Experts[M]
 	layer   int
 }
 
-// Forward maps tokens [tokens, width] to the same shape, row i by expert ids[i]. ids is Int64
-// [tokens]. It waits until the ids are on the host, and fails as Route and Run do.
-func (l ExpertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+func (l expertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	l.experts.Route(x, l.layer, ids)
 	return l.experts.Run(x, l.layer, tokens)
 }
