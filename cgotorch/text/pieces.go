@@ -70,7 +70,7 @@ type PiecesOptions struct {
 }
 
 // Pieces is a decoder's step cut at its sparse layers, for experts that run elsewhere: piece i runs from the results of sparse layer i-1's experts to the
-// choice of sparse layer i's, the last one to the logits. Each can be captured: what it leaves to the next is then memory of its graph.
+// route of sparse layer i, the last one to the logits. Each can be captured: what it leaves to the next is then memory of its graph.
 type Pieces struct {
 	m      *Switch
 	c      *Cache
@@ -238,7 +238,7 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// reach leaves what sparse layer i is reached by, and the choices and guesses that are made there.
+// reach leaves what sparse layer i is reached by, and the routes and guesses that are made there.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.Norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)

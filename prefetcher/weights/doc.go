@@ -22,9 +22,10 @@
 //
 // # The one rule
 //
-// Work is enqueued only by a call that names its stream. A Cache gets its copy stream when it is
-// made, and [Cache.Prefetch] enqueues on that stream and on no other. The calls that name an Exec
-// enqueue on the Exec's stream. They may also begin copies on the copy stream.
+// Work is enqueued only by a call that names its stream. A Cache was given its copy stream when it
+// was made, so a call on the Cache names that stream too. [Cache.Prefetch] enqueues on the copy
+// stream and on no other. [Cache.Use] and [Use.Release] enqueue on the stream of the Exec that they
+// take, and may begin copies on the copy stream.
 //
 // A copy that Prefetch begins may be enqueued a moment after Prefetch has returned, always in the
 // order of the calls. [Cache.Use] waits for that moment where it needs the unit. So do
