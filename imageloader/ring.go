@@ -103,7 +103,7 @@ func (r *ring) give(b *buffer) {
 	defer r.mu.Unlock()
 	r.taken-- //edge:buffer-given-counts TestRing_Buffers
 	//edge:buffer-is-free-again TestRing_Buffers
-	r.free <- b // has room for all
+	r.free <- b      // has room for all
 	if r.taken > 0 { //edge:slab-outlives-batches TestLoader_Close_UnreleasedBatches
 		return
 	}
