@@ -60,7 +60,7 @@ test-asan: ## the C++ tests under AddressSanitizer, leaks included
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
 fuzz: libraries ## fuzz what reads archives, images and tokenizers, FUZZTIME=10m each
-	@for target in imageloader:FuzzArchive imageloader:FuzzIndex cgotorch/inflate:FuzzInflate cgotorch/inflate:FuzzIndex cgotorch/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer; do \
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
 mutations: libraries ## take each wait, record and free away: a test must fail; writes docs/edges.md

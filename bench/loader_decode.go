@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // benchLoaderDecode measures what decoding alone gains from more threads, from files in memory: no loader can gain more.

@@ -13,8 +13,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // benchLoaderShuffle measures how far from a uniform permutation the order of an epoch is, of an archive of which the shuffle buffer

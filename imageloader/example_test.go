@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // A directory of two classes, read in batches of two.

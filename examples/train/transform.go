@@ -1,6 +1,6 @@
 package main
 
-import "github.com/streamtorch/streamtorch/cgotorch/decode"
+import "github.com/streamtorch/streamtorch/imageloader/decode"
 
 // transform is how an image becomes Size x Size: for training a crop drawn anew each time, for testing its middle.
 func (t *trainer) transform(training bool) decode.Transform {
