@@ -10,7 +10,7 @@ import "math"
 // more than 65,793 pixels may differ by 1: its mean is of an exact sum, PyTorch's of one rounded to float32.
 type ImageStep [8]float32
 
-// The first element of a step; csrc/augment_pixels.h numbers them too.
+// The first element of a step; csrc/kernels/augment_pixels.h numbers them too.
 const (
 	stepBrightness = 1 + iota
 	stepContrast

@@ -195,7 +195,7 @@ func captureOn(d Device) *graphWork {
 // onCUDA counts the nodes of autograd's graphs that call functions again on a CUDA device.
 var onCUDA atomic.Int64
 
-// holdCaptures keeps captures off while a backward runs that may call functions again; see Note [Captures take turns] in csrc/capture.h.
+// holdCaptures keeps captures off while a backward runs that may call functions again; see Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
 	if !x.Device().IsCUDA() || x.Capturing() || x.s.recomputing || onCUDA.Load() == 0 {
 		return func() {}

@@ -4,7 +4,7 @@ import "sync"
 
 const defaultMemory = 512 << 20
 
-// memory is a number of bytes that Decode calls share for the images that Go decodes: what csrc/decode_memory.h is for those
+// memory is a number of bytes that Decode calls share for the images that Go decodes: what csrc/decode/memory.h is for those
 // of the threads. It hands out no memory, only the right to take it.
 type memory struct {
 	limit         int

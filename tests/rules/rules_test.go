@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -191,6 +192,53 @@ func TestImports_PointOneWay(t *testing.T) {
 			if to := height(imported); to > from || to < 0 {
 				t.Errorf("%s imports %s: the arrow points the wrong way", s.path, imported)
 			}
+		}
+	}
+}
+
+// The folders of csrc include what lies below them: decode and inflate nothing of LibTorch's half, kernels and
+// features the core, and the core nothing but the narrow headers by which it asks a feature.
+func TestIncludes_PointOneWay(t *testing.T) {
+	below := map[string][]string{
+		"core":     {"check/checker.h", "cuda/backend.h", "graph/capture.h", "witness/trace.h", "witness/watch.h"},
+		"check":    {"core/", "witness/watch.h"},
+		"witness":  {"core/", "check/checker.h"},
+		"graph":    {"core/", "check/checker.h", "cuda/backend.h"},
+		"kernels":  {"core/"},
+		"parallel": {"core/", "graph/", "kernels/sleep.h", "check/checker.h"},
+		"cuda":     {"core/", "kernels/floats.h", "witness/trace.h"},
+		"decode":   {"inflate/"},
+		"inflate":  {"decode/status.h"},
+	}
+	include := regexp.MustCompile(`(?m)^#include "([^"]+)"`)
+	for folder, allowed := range below {
+		files, err := filepath.Glob(filepath.Join(root, "csrc", folder, "*.*"))
+		if err != nil || len(files) == 0 {
+			t.Errorf("csrc/%s: no files, %v", folder, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range include.FindAllStringSubmatch(string(text), -1) {
+				name := match[1]
+				mayTest := strings.HasSuffix(name, "_test.h") && strings.Contains(file, "_test.")
+				right := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+				if !strings.Contains(name, "/") || right(folder+"/") || right("include/") || mayTest || slices.ContainsFunc(allowed, right) {
+					continue
+				}
+				t.Errorf("csrc/%s/%s includes %s: the arrow points the wrong way", folder, filepath.Base(file), name)
+			}
+		}
+	}
+	folders, err := filepath.Glob(filepath.Join(root, "csrc/*/*.cc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range folders {
+		if folder := filepath.Base(filepath.Dir(file)); below[folder] == nil {
+			t.Errorf("csrc/%s is in no room of this test", folder)
 		}
 	}
 }

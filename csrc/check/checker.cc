@@ -1,0 +1,647 @@
+// The stream checker, and where it learns of what happens: LibTorch's operator hook, its trace of CUDA calls, and the core's own calls.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "check/checker.h"
+#include "check/clocks.h"
+#include "check/schema.h"
+#include "core/device.h"
+#include "core/event.h"
+#include "core/memory.h"
+#include "core/stream.h"
+#include "witness/watch.h"
+
+namespace ct::checker {
+namespace {
+
+using Queue = Checker::Queue;
+using Actor = Checker::Actor;
+
+// ---- What the calling thread is about
+
+// A node of autograd that runs.
+struct Node {
+  Queue queue = Checker::kNone;  // on the CPU, of the forward operator
+  uint64_t site = 0;
+  size_t ops = 0;  // how many operators were under way when it began
+};
+
+struct Thread {
+  const ct_stream* stream = nullptr;  // of the call under way; NULL on autograd's threads
+  uint64_t site = 0;
+  bool backward = false;         // the call under way is a backward
+  std::vector<std::string> ops;  // under way, innermost last
+  std::vector<Node> nodes;       // the same
+};
+thread_local Thread thread;
+
+// Where a node's forward operator ran, by the thread and the sequence number that LibTorch gives both.
+class Forwards {
+ public:
+  void set(uint64_t of, int64_t number, Node node) {
+    const std::lock_guard lock(mutex_);
+    auto& nodes = threads_[of];
+    nodes[number] = node;
+    if (nodes.size() > kKept) nodes.erase(nodes.begin());
+  }
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    threads_.clear();
+  }
+  Node get(uint64_t of, int64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto nodes = threads_.find(of);
+    if (nodes == threads_.end()) return {};
+    const auto node = nodes->second.find(number);
+    return node == nodes->second.end() ? Node{} : node->second;
+  }
+
+ private:
+  static constexpr size_t kKept = 1 << 14;  // more operators than a graph has that is differentiated
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::map<int64_t, Node>> threads_;
+};
+
+Forwards& forwards() {
+  static auto* const all = new Forwards;
+  return *all;
+}
+
+const c10::impl::VirtualGuardImpl& cuda_guard() {
+  static const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  return guard;
+}
+
+// The queue of work on the device that the thread enqueues now.
+Queue current_queue(c10::Device device) {
+  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // what CUDA will be told
+  if (thread.stream == nullptr) return Checker::kNone;
+  if (thread.stream->device.is_cuda()) return Checker::kHost;
+  if (!thread.nodes.empty() && thread.nodes.back().queue != Checker::kNone) return thread.nodes.back().queue;
+  return Checker::instance().queue_of(*thread.stream);
+}
+
+Actor actor(Queue queue, const char* op = nullptr) {
+  Actor by;
+  by.queue = queue;
+  // What the program called, or autograd did, and not what that is made of.
+  const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
+  if (op != nullptr) by.op = op;
+  else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];
+  by.site = thread.site;
+  by.backward = thread.backward || !thread.nodes.empty();
+  if (!thread.nodes.empty()) by.forward = thread.nodes.back().site;
+  return by;
+}
+
+// ---- Captures
+
+struct Noted {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  caffe2::TypeMeta dtype;
+  bool write = false;
+  Actor by;
+};
+
+// The captures under way; there is one a device at most.
+struct Captures {
+  std::atomic<int> count{0};
+  std::mutex mutex;
+  std::map<c10::DeviceIndex, std::vector<Noted>> notes;
+};
+
+Captures& captures() {
+  static auto* const all = new Captures;
+  return *all;
+}
+
+void note(const at::Tensor& tensor, bool write, const Actor& by) {
+  if (!tensor.is_cuda() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
+  if (!cuda().is_capturing(cuda_guard().getStream(tensor.device()))) return;
+  Captures& all = captures();
+  const std::lock_guard lock(all.mutex);
+  const auto notes = all.notes.find(tensor.device().index());
+  if (notes == all.notes.end()) return;
+  notes->second.push_back({c10::weak_intrusive_ptr<c10::StorageImpl>(tensor.storage().getWeakStorageImpl()), tensor.sizes().vec(),
+                           tensor.strides().vec(), tensor.storage_offset(), tensor.dtype(), write, by});
+}
+
+void access(const at::Tensor& tensor, bool write, const Actor& by) {
+  Checker::instance().access(tensor, write, by);
+  if (captures().count.load(std::memory_order_relaxed) > 0) note(tensor, write, by);
+}
+
+// An operator reads or writes a tensor, on the queue or, where it lies in the memory of the host and the queue is a device's, there.
+void touch(const at::Tensor& tensor, bool write, c10::Device device) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
+  Checker& checker = Checker::instance();
+  const bool on_host = tensor.is_cpu() && (device.is_cuda() || (thread.stream != nullptr && thread.stream->device.is_cuda()));
+  // The host itself does this, behind all that CPU streams have done: that is done at once.
+  if (on_host) checker.host_waits_for(c10::Device(c10::kCPU));
+  const Queue queue = on_host ? Checker::kHost : current_queue(tensor.device());
+  if (queue == Checker::kNone) return;
+  // Autograd tells LibTorch's allocator of its uses itself.
+  if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue, true);
+  access(tensor, write, actor(queue));
+}
+
+// A copy between the host and a device. Where the host may run ahead and the host's side is page-locked, the device's stream does
+// both halves.
+void touch_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  const at::Tensor& host = to.is_cpu() ? to : from;
+  const at::Tensor& other = to.is_cpu() ? from : to;
+  const bool async = non_blocking && host.has_storage() && at::detail::getCUDAHooks().isPinnedPtr(host.storage().data());
+  const Queue queue = current_queue(other.device());
+  if (async) {
+    access(from, false, actor(queue));
+    access(to, true, actor(queue));
+    return;
+  }
+  touch(from, false, from.device());
+  touch(to, true, to.device());
+}
+
+bool crosses(const at::Tensor& a, const at::Tensor& b) { return a.defined() && b.defined() && a.is_cpu() != b.is_cpu(); }
+
+// ---- Operators
+
+struct EffectsByName {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::unique_ptr<const Effects>> effects;
+};
+
+// Whether the operator is written in terms of others alone, which say more exactly what is touched.
+bool is_composite(const c10::OperatorName& name) {
+  const auto op = c10::Dispatcher::singleton().findSchema(name);
+  return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+}
+
+const Effects* effects_of(const at::RecordFunction& fn, const c10::OperatorName& name) {
+  static auto* const known = new EffectsByName;
+  std::string key = name.name + "." + name.overload_name;
+  const std::lock_guard lock(known->mutex);
+  auto& effects = known->effects[std::move(key)];
+  if (effects == nullptr) {
+    auto found = std::make_unique<Effects>(ct::effects_of(*fn.operator_schema()));
+    if (is_composite(name)) {
+      std::fill(found->arguments.begin(), found->arguments.end(), Effects::none);
+      found->conditional.clear();
+    }
+    effects = std::move(found);
+  }
+  return effects.get();
+}
+
+// A CUDA device among those of the arguments, or the CPU.
+c10::Device device_of(c10::ArrayRef<const c10::IValue> inputs) {
+  for (const c10::IValue& in : inputs) {
+    if (in.isTensor() && in.toTensor().defined() && in.toTensor().is_cuda()) return in.toTensor().device();
+    if (!in.isTensorList()) continue;
+    for (const c10::IValue& t : in.toListRef()) {
+      if (t.toTensor().defined() && t.toTensor().is_cuda()) return t.toTensor().device();
+    }
+  }
+  return c10::Device(c10::kCPU);
+}
+
+void touch(const c10::IValue& in, bool write, c10::Device device) {
+  if (in.isTensor()) {
+    touch(in.toTensor(), write, device);
+  } else if (in.isTensorList()) {
+    for (const c10::IValue& t : in.toListRef()) touch(t.toTensor(), write, device);
+  } else if (in.isList()) {  // Tensor?[]
+    for (const c10::IValue& t : in.toListRef()) {
+      if (t.isTensor()) touch(t.toTensor(), write, device);
+    }
+  }
+}
+
+void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) {
+  const size_t count = effects.arguments.size();
+  if (inputs.size() < count) return;
+  inputs = inputs.slice(inputs.size() - count);  // a stack may hold more below
+  if (effects.copies && crosses(inputs[0].toTensor(), inputs[1].toTensor())) {
+    touch_copy(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toBool());
+    return;
+  }
+  const c10::Device device = device_of(inputs);
+  for (size_t i = 0; i < count; ++i) {
+    if (effects.arguments[i] != Effects::none) touch(inputs[i], effects.arguments[i] == Effects::write, device);
+  }
+  if (effects.condition >= 0) {
+    const c10::IValue& condition = inputs[static_cast<size_t>(effects.condition)];
+    if (condition.isBool() ? condition.toBool() : condition.isTensor()) {
+      for (size_t i : effects.conditional) touch(inputs[i], true, device);
+    }
+  }
+}
+
+// Whether an operator under way is one that waits for itself in its CPU kernel, and not on CUDA.
+bool waits_on_cpu_alone() {
+  return std::any_of(thread.ops.begin(), thread.ops.end(), [](const std::string& op) { return waits_on_cpu_alone_in(op); });
+}
+
+struct Entered final : at::ObserverContext {
+  bool op = false, node = false;
+  Queue waits_for = Checker::kNone;  // of an operator that gives the host a value
+};
+
+std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
+  if (!is_on()) return nullptr;
+  auto entered = std::make_unique<Entered>();
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    Node node = forwards().get(fn.forwardThreadId(), fn.seqNr());
+    if (thread.stream != nullptr && !thread.stream->device.is_cuda()) {
+      // As on a device: the node runs on its forward's stream, behind the one before. LibTorch orders no more than it must; on the CPU
+      // it runs one node after the other.
+      const Queue before = current_queue(thread.stream->device);
+      if (node.queue == Checker::kNone) node.queue = before;
+      Checker::instance().join(node.queue, before);
+    } else {
+      node.queue = Checker::kNone;
+    }
+    node.ops = thread.ops.size();
+    thread.nodes.push_back(node);
+    entered->node = true;
+    return entered;
+  }
+  const auto name = fn.operator_name();
+  if (!name) return entered;
+  entered->op = true;
+  thread.ops.push_back(name->name);
+  if (fn.seqNr() >= 0 && thread.nodes.empty() && thread.stream != nullptr) {
+    const Queue queue = thread.stream->device.is_cuda() ? Checker::kNone : current_queue(thread.stream->device);
+    forwards().set(at::RecordFunction::currentThreadId(), fn.seqNr(), {queue, thread.site, 0});
+  }
+  try {
+    const Effects& effects = *effects_of(fn, *name);
+    touch_all(effects, fn.inputs());
+    if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
+  } catch (...) {
+    // No memory, or a shape that cannot be told: this operator goes unchecked, and leaves all the same.
+  }
+  return entered;
+}
+
+void leave(const at::RecordFunction&, at::ObserverContext* context) {
+  const auto* entered = static_cast<Entered*>(context);
+  if (entered == nullptr) return;
+  if (entered->op && !thread.ops.empty()) thread.ops.pop_back();
+  Checker::instance().host_waits(entered->waits_for);
+  if (!entered->node || thread.nodes.empty()) return;
+  const Node node = thread.nodes.back();
+  thread.nodes.pop_back();
+  // What follows, the next node or what comes behind the whole backward, follows this one.
+  if (node.queue != Checker::kNone && thread.stream != nullptr) Checker::instance().join(current_queue(thread.stream->device), node.queue);
+}
+
+// ---- LibTorch's own streams and events on CUDA
+
+// LibTorch tells its Python interpreter of every CUDA event, allocation and wait. There is no Python here, and this takes its place;
+// nothing but the trace is ever asked of it.
+class CudaTrace final : public c10::impl::PyInterpreterVTable {
+ public:
+  std::string name() const override { return "streamtorch"; }
+  void trace_gpu_event_creation(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_event_deletion(c10::DeviceType, uintptr_t event) const override {
+    const std::lock_guard lock(mutex_);
+    events_.erase(event);
+  }
+  void trace_gpu_event_record(c10::DeviceType type, uintptr_t event, uintptr_t stream) const override {
+    if (!is_on() || type != c10::kCUDA) return;
+    auto known = Checker::instance().record(native(stream));
+    const std::lock_guard lock(mutex_);
+    events_[event] = std::move(known);
+  }
+  void trace_gpu_event_wait(c10::DeviceType type, uintptr_t event, uintptr_t stream) const override {
+    if (!is_on() || type != c10::kCUDA) return;
+    if (const auto known = clock_of(event)) Checker::instance().wait(native(stream), *known);
+  }
+  void trace_gpu_memory_allocation(c10::DeviceType type, uintptr_t data) const override {
+    if (!is_on() || type != c10::kCUDA) return;
+    const Queue queue = current_queue(cuda_guard().getDevice());
+    Checker::instance().born(reinterpret_cast<const void*>(data), 0, actor(queue));
+  }
+  void trace_gpu_memory_deallocation(c10::DeviceType type, uintptr_t data) const override {
+    if (!is_on() || type != c10::kCUDA) return;
+    Checker::instance().dies(reinterpret_cast<const void*>(data), actor(Checker::kNone));
+  }
+  void trace_gpu_stream_creation(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_device_synchronization(c10::DeviceType type) const override {
+    if (is_on() && type == c10::kCUDA) Checker::instance().host_waits_for(cuda_guard().getDevice());
+  }
+  void trace_gpu_stream_synchronization(c10::DeviceType type, uintptr_t stream) const override {
+    if (is_on() && type == c10::kCUDA) Checker::instance().host_waits(native(stream));
+  }
+  void trace_gpu_event_synchronization(c10::DeviceType type, uintptr_t event) const override {
+    if (!is_on() || type != c10::kCUDA) return;
+    if (const auto known = clock_of(event)) Checker::instance().host_waits(*known);
+  }
+
+  // Of tensors that Python made, of which there are none.
+  void incref(PyObject*) const override { none(); }
+  void decref(PyObject*) const override { none(); }
+  bool try_incref(const c10::impl::PyObjectSlot&) const override { none(); }
+  size_t refcnt(PyObject*) const override { none(); }
+  c10::intrusive_ptr<c10::TensorImpl> detach(const c10::TensorImpl*) const override { none(); }
+  void dispatch(const c10::OperatorHandle&, torch::jit::Stack*) const override { none(); }
+  void reportErrorCallback(PyObject*, c10::DispatchKey) const override { none(); }
+  void python_op_registration_trampoline(const c10::OperatorHandle&, c10::DispatchKey, c10::DispatchKeySet, torch::jit::Stack*, bool,
+                                         bool) const override { none(); }
+  void throw_abstract_impl_not_imported_error(std::string, const char*, const char*) const override { none(); }
+  void python_dispatcher(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) const override { none(); }
+  bool is_contiguous(const c10::TensorImpl*, at::MemoryFormat) const override { none(); }
+  c10::SymBool sym_is_contiguous(const c10::TensorImpl*, at::MemoryFormat) const override { none(); }
+  bool is_strides_like(const c10::TensorImpl*, at::MemoryFormat) const override { none(); }
+  bool is_non_overlapping_and_dense(const c10::TensorImpl*) const override { none(); }
+  c10::Device device(const c10::TensorImpl*) const override { none(); }
+  int64_t dim(const c10::TensorImpl*) const override { none(); }
+  c10::IntArrayRef strides(const c10::TensorImpl*) const override { none(); }
+  c10::IntArrayRef sizes(const c10::TensorImpl*) const override { none(); }
+  c10::SymIntArrayRef sym_sizes(const c10::TensorImpl*) const override { none(); }
+  c10::Layout layout(const c10::TensorImpl*) const override { none(); }
+  int64_t numel(const c10::TensorImpl*) const override { none(); }
+  c10::SymInt sym_numel(const c10::TensorImpl*) const override { none(); }
+  c10::SymIntArrayRef sym_strides(const c10::TensorImpl*) const override { none(); }
+  c10::SymInt sym_storage_offset(const c10::TensorImpl*) const override { none(); }
+  void reset_backward_hooks(const c10::TensorImpl*) const override { none(); }
+
+ private:
+  [[noreturn]] static void none() { TORCH_CHECK(false, "there is no Python in this process"); }
+
+  static Queue native(uintptr_t stream) {
+    return Checker::instance().queue_of_native(cuda_guard().getDevice().index(), stream);
+  }
+  std::shared_ptr<const Checker::Clock> clock_of(uintptr_t event) const {
+    const std::lock_guard lock(mutex_);
+    const auto at = events_.find(event);
+    return at == events_.end() ? nullptr : at->second;
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<uintptr_t, std::shared_ptr<const Checker::Clock>> events_;
+};
+
+void install() {
+  static const bool done = [] {
+    count_cpu_allocations();
+    static const auto* const trace = new c10::impl::PyInterpreter(new CudaTrace);
+    c10::impl::GPUTrace::set_trace(trace);
+    return true;
+  }();
+  (void)done;
+}
+
+std::atomic<at::CallbackHandle> callback{0};
+
+void turn(bool on_now) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (on_now && is_on()) Checker::instance().report_anew();
+  if (on_now == is_on()) return;
+  if (on_now) {
+    install();
+    Checker::instance().forget();
+    if (callback == 0) {
+      callback = at::addGlobalCallback(at::RecordFunctionCallback(&enter, &leave)
+                                           .needsInputs(true)
+                                           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    } else {
+      at::reenableCallback(callback);
+    }
+    on = true;
+  } else {
+    on = false;
+    at::disableCallback(callback);
+    Checker::instance().forget();
+    forwards().forget();
+  }
+}
+
+}  // namespace
+
+// ---- The core's own calls
+
+// For what must not throw: without memory for it, what f would have noted goes unchecked.
+template <typename F>
+void quietly(F&& f) noexcept {
+  try {
+    f();
+  } catch (...) {
+  }
+}
+
+struct Accesses {
+  explicit Accesses(std::vector<Noted> notes) : notes(std::move(notes)) {}
+  const std::vector<Noted> notes;
+};
+
+void capture_begins(c10::Device device) noexcept {
+  if (!is_on()) return;
+  quietly([&] {
+    Captures& all = captures();
+    const std::lock_guard lock(all.mutex);
+    all.notes[device.index()].clear();
+    all.count = static_cast<int>(all.notes.size());
+  });
+}
+
+std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept {
+  std::shared_ptr<const Accesses> found;
+  quietly([&] {
+    Captures& all = captures();
+    const std::lock_guard lock(all.mutex);
+    const auto notes = all.notes.find(device.index());
+    if (notes == all.notes.end()) return;
+    std::vector<Noted> outlive;
+    std::set<std::tuple<const void*, int64_t, std::vector<int64_t>, bool, uint64_t>> seen;
+    for (Noted& n : notes->second) {
+      const auto storage = n.storage.lock();
+      if (storage != nullptr && seen.emplace(storage.get(), n.offset, n.sizes, n.write, n.by.site).second) outlive.push_back(std::move(n));
+    }
+    all.notes.erase(notes);
+    all.count = static_cast<int>(all.notes.size());
+    found = std::make_shared<const Accesses>(std::move(outlive));
+  });
+  return found;
+}
+
+void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept {
+  if (!is_on() || accesses == nullptr) return;
+  quietly([&] {
+    Checker& checker = Checker::instance();
+    const Queue from = checker.queue_of(stream);
+    std::set<Queue> queues;
+    for (const Noted& n : accesses->notes) {
+      if (queues.insert(n.by.queue).second) checker.join(n.by.queue, from);
+    }
+    for (const Noted& n : accesses->notes) {
+      auto storage = n.storage.lock();
+      if (storage == nullptr) continue;
+      at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CUDA), n.dtype);
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(n.sizes, n.strides, n.offset);
+      checker.access(tensor, n.write, n.by);
+    }
+    for (const Queue queue : queues) checker.join(from, queue);
+  });
+}
+
+Scope::Scope(const ct_exec& x) : stream_before_(thread.stream), site_before_(thread.site) {
+  thread.stream = x.stream;
+  thread.site = x.site;
+}
+
+Scope::~Scope() {
+  thread.stream = stream_before_;
+  thread.site = site_before_;
+}
+
+OnStream::OnStream(const ct_stream& stream) : on_(is_on() && !stream.device.is_cuda()) {
+  if (!on_) return;
+  Node node = thread.nodes.empty() ? Node{} : thread.nodes.back();
+  node.queue = Checker::instance().queue_of(stream);
+  thread.nodes.push_back(node);
+}
+
+OnStream::~OnStream() {
+  if (on_ && !thread.nodes.empty()) thread.nodes.pop_back();
+}
+
+bool runs_on(const ct_stream& stream) {
+  if (!is_on() || stream.device.is_cuda()) return true;
+  return current_queue(stream.device) == Checker::instance().queue_of(stream);
+}
+
+struct Apart::Before {
+  Thread thread;
+};
+
+Apart::Apart() : before_(is_on() ? new Before{std::exchange(thread, {})} : nullptr) {}
+Apart::~Apart() {
+  if (before_ != nullptr) thread = std::move(before_->thread);
+}
+
+Backward::Backward() : before_(thread.backward) { thread.backward = true; }
+Backward::~Backward() { thread.backward = before_; }
+
+void reads(const char* op, const at::Tensor& tensor) {
+  if (is_on()) access(tensor, false, actor(current_queue(tensor.device()), op));
+}
+
+void reads_elsewhere(const char* op, const at::Tensor& tensor) {
+  if (!is_on() || thread.stream == nullptr) return;
+  const bool staged = tensor.is_cpu() && thread.stream->device.is_cuda();  // the host reads it, behind what CPU streams have done
+  if (staged) Checker::instance().host_waits_for(c10::Device(c10::kCPU));
+  Checker::instance().access(tensor, false, actor(staged ? Checker::kHost : current_queue(thread.stream->device), op));
+}
+
+void writes(const char* op, const at::Tensor& tensor) {
+  if (is_on()) access(tensor, true, actor(current_queue(tensor.device()), op));
+}
+
+void slab(const char* op, const void* data, int64_t bytes, bool write, bool at_once) {
+  if (!is_on() || thread.stream == nullptr) return;
+  const Queue queue = Checker::instance().queue_of(*thread.stream);
+  Checker::instance().access_slab(data, bytes, write, actor(at_once ? Checker::kHost : queue, op));
+}
+
+void used(const at::Tensor& tensor, const ct_stream& stream) {
+  if (is_on()) Checker::instance().used(tensor, Checker::instance().queue_of(stream), false);
+}
+
+Known recorded(const ct_stream& stream) {
+  return is_on() ? Checker::instance().record(Checker::instance().queue_of(stream)) : nullptr;
+}
+
+void waited(const ct_stream& stream, const Known& event) {
+  if (is_on() && event != nullptr) Checker::instance().wait(Checker::instance().queue_of(stream), *event);
+}
+
+void ended(const ct_stream& stream) {
+  if (is_on() && !stream.device.is_cuda()) quietly([&] { Checker::instance().ended(stream.id); });
+}
+
+void branches(const ct_stream& side, const ct_stream& parent) {
+  if (is_on()) Checker::instance().branches(Checker::instance().queue_of(side), Checker::instance().queue_of(parent));
+}
+
+void host_waited_for(const Known& event) {
+  if (is_on() && event != nullptr) quietly([&] { Checker::instance().host_waits(*event); });
+}
+
+void host_waited_for(const ct_stream& stream) {
+  if (is_on()) Checker::instance().host_waits(Checker::instance().queue_of(stream));
+}
+
+void host_waited_for(c10::Device device) {
+  if (is_on()) Checker::instance().host_waits_for(device);
+}
+
+void host_waited_for(c10::DeviceType type) {
+  if (is_on()) Checker::instance().host_waits_for(c10::Device(type));
+}
+
+bool in_slab(const void* data) { return Checker::instance().in_slab(data); }
+
+void slab_over(const void* data, int64_t bytes, const Known& event) {
+  if (is_on() && event != nullptr) Checker::instance().slab_over(data, bytes, *event);
+}
+
+void slab_born(const void* data, int64_t bytes) {
+  Checker::instance().slab_born(data, bytes);
+}
+
+void slab_dies(const void* data) {
+  quietly([&] { Checker::instance().slab_dies(data); });
+}
+
+void host_reads(const at::Tensor& tensor) {
+  if (is_on()) quietly([&] { Checker::instance().access(tensor, false, Actor{Checker::kHost, "the host", 0, 0, false}); });
+}
+
+void allocated(const void* data, int64_t bytes) {
+  Checker::instance().born(data, bytes, actor(current_queue(c10::Device(c10::kCPU))));
+}
+
+void freed(const void* data) {
+  quietly([&] { Checker::instance().dies(data, actor(Checker::kNone)); });
+}
+
+}  // namespace ct::checker
+
+extern "C" {
+
+ct_status* ct_check_streams(int32_t on) noexcept {
+  return ct::guarded([&] {
+    ct::load_cuda();
+    ct::checker::turn(on != 0);
+  });
+}
+
+int32_t ct_race_take(ct_race* out) noexcept { return ct::Checker::instance().take(out); }
+
+void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) noexcept {
+  if (!ct::checker::is_on()) return;
+  ct::checker::quietly([&] {
+    ct::Checker::instance().access_slab(data, bytes, write != 0, {ct::Checker::kHost, "the host", site, 0, false});
+  });
+}
+
+void ct_check_over(const void* data, int64_t bytes, const ct_event* event) noexcept {
+  if (event != nullptr) ct::checker::quietly([&] { ct::checker::slab_over(data, bytes, event->known); });
+}
+
+}  // extern "C"

@@ -1,0 +1,90 @@
+#include "check/schema.h"
+
+#include <string_view>
+#include <unordered_set>
+
+#include "witness/watch.h"
+
+namespace ct {
+namespace {
+
+using Names = std::unordered_set<std::string_view>;
+
+// These are marked as writing, or not marked at all, and touch no element: they change what a tensor says of itself, or ask for it.
+const Names& metadata_only() {
+  static const Names names{
+      "aten::record_stream", "aten::requires_grad_", "aten::retain_grad", "aten::detach_", "aten::set_", "aten::set_data",
+      "aten::squeeze_", "aten::unsqueeze_", "aten::transpose_",
+      "aten::t_", "aten::swapaxes_", "aten::swapdims_", "aten::as_strided_", "aten::rename_", "aten::_backward",
+      "aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand_like", "aten::randn_like",
+      "aten::randint_like", "aten::new_empty", "aten::new_empty_strided", "aten::new_zeros", "aten::new_ones", "aten::new_full",
+      "aten::_has_same_storage_numel", "aten::_has_compatible_shallow_copy_type", "aten::is_same_size", "aten::result_type",
+      "aten::size", "aten::stride", "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset",
+      "aten::_version", "aten::output_nr", "aten::is_leaf", "aten::data", "aten::is_complex", "aten::is_floating_point",
+      "aten::is_signed", "aten::is_pinned", "aten::is_inference", "aten::is_coalesced", "aten::broadcast_tensors",
+      "aten::_use_cudnn_ctc_loss", "aten::_nested_tensor_size", "aten::_reshape_alias", "aten::_debug_has_internal_overlap",
+      "aten::can_cast", "aten::qscheme", "aten::to_sparse", "aten::_fused_sdp_choice", "aten::_efficientzerotensor", "aten::_unsafe_view", "aten::lift",
+      "aten::is_set_to", "aten::dense_dim", "aten::sparse_dim", "aten::_shape_as_tensor", "aten::fill", "aten::zero",
+  };
+  return names;
+}
+
+// Only the shape of these arguments is looked at.
+bool shape_only(std::string_view op, const std::string& argument) {
+  return argument == "other" && (op == "aten::view_as" || op == "aten::expand_as" || op == "aten::reshape_as" || op == "aten::type_as");
+}
+
+bool holds_tensors(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::OptionalType:
+      return holds_tensors(type->castRaw<c10::OptionalType>()->getElementType());
+    case c10::TypeKind::ListType:
+      return holds_tensors(type->castRaw<c10::ListType>()->getElementType());
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> corrected_operators() {
+  std::vector<std::string> names(metadata_only().begin(), metadata_only().end());
+  return names;
+}
+
+Effects effects_of(const c10::FunctionSchema& schema) {
+  Effects effects;
+  const std::string& op = schema.name();
+  const bool metadata = metadata_only().count(op) != 0;
+  effects.waits = waits_on_cuda(op);
+  effects.copies = op == "aten::copy_";
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::Argument& argument = arguments[i];
+    const c10::AliasInfo* const alias = argument.alias_info();
+    auto effect = Effects::none;
+    if (!metadata && holds_tensors(argument.type()) && !shape_only(op, argument.name())) {
+      // What is marked as an alias and not as written is the base of a view. Where such an operator must copy, it calls one that says so.
+      effect = alias == nullptr ? Effects::read : alias->isWrite() ? Effects::write : Effects::none;
+    }
+    effects.arguments.push_back(effect);
+    const std::string& name = argument.name();
+    // Batch norm's running statistics are written in training, though most of its operators do not mark them. Fused optimizers mark
+    // gradients as written, and write them only to take a scale off.
+    if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
+    if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
+      effects.arguments.back() = Effects::read;
+      effects.conditional.push_back(i);
+    }
+    const bool boolean = argument.type()->kind() == c10::TypeKind::BoolType;
+    if ((boolean && (name == "training" || name == "train")) || name == "grad_scale") effects.condition = static_cast<int>(i);
+  }
+  if (op == "aten::batch_norm_update_stats" || op.starts_with("aten::batch_norm_gather_stats")) {
+    for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // that is all they are for
+  }
+  return effects;
+}
+
+}  // namespace ct

@@ -1,0 +1,53 @@
+#include "check/schema.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
+
+namespace {
+
+using ct::Effects;
+
+Effects effects_of(const char* name, const char* overload = "") {
+  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  EXPECT_TRUE(op.has_value()) << name << "." << overload;
+  return op ? ct::effects_of(op->schema()) : Effects{};
+}
+
+using All = std::vector<Effects::Effect>;
+
+TEST(CheckerSchema, FollowsTheMarks) {
+  EXPECT_EQ(effects_of("aten::add", "Tensor").arguments, (All{Effects::read, Effects::read, Effects::none}));
+  EXPECT_EQ(effects_of("aten::add_", "Tensor").arguments, (All{Effects::write, Effects::read, Effects::none}));
+  EXPECT_EQ(effects_of("aten::add", "out").arguments, (All{Effects::read, Effects::read, Effects::none, Effects::write}));
+  EXPECT_EQ(effects_of("aten::_foreach_add_", "List").arguments, (All{Effects::write, Effects::read, Effects::none}));
+  EXPECT_EQ(effects_of("aten::view").arguments, (All{Effects::none, Effects::none}));
+}
+
+TEST(CheckerSchema, CorrectsTheMarks) {
+  EXPECT_EQ(effects_of("aten::record_stream").arguments, (All{Effects::none, Effects::none}));
+  EXPECT_EQ(effects_of("aten::empty_like").arguments[0], Effects::none);
+  EXPECT_EQ(effects_of("aten::expand_as").arguments, (All{Effects::none, Effects::none}));
+  for (const char* name : {"aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::_batch_norm_impl_index"}) {
+    const Effects e = effects_of(name);
+    EXPECT_EQ(e.conditional, (std::vector<size_t>{3, 4})) << name;  // running_mean, running_var
+    EXPECT_EQ(e.condition, 5) << name;
+  }
+  const Effects sgd = effects_of("aten::_fused_sgd_");
+  EXPECT_EQ(sgd.arguments[1], Effects::read);
+  EXPECT_EQ(sgd.conditional, (std::vector<size_t>{1}));
+  EXPECT_GT(sgd.condition, 1);
+  EXPECT_EQ(effects_of("aten::batch_norm_update_stats").arguments[1], Effects::write);
+  EXPECT_TRUE(effects_of("aten::copy_").copies);
+  EXPECT_TRUE(effects_of("aten::_local_scalar_dense").waits);
+}
+
+// A name that LibTorch does not have would correct nothing.
+TEST(CheckerSchema, KnowsOnlyOperatorsThatExist) {
+  for (const std::string& name : ct::corrected_operators()) {
+    bool found = false;
+    for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) found |= op.name == name;
+    EXPECT_TRUE(found) << name;
+  }
+}
+
+}  // namespace

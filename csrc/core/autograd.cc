@@ -1,0 +1,106 @@
+#include "core/autograd.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "core/exec.h"
+#include "core/tensor.h"
+
+namespace ct::autograd {
+
+variable_list gradients(ct_tensor* const* grads, int32_t count, const ct_stream& stream) {
+  variable_list list;
+  if (grads == nullptr) return list;
+  for (int32_t i = 0; i < count; ++i) {
+    if (grads[i] != nullptr) use(*grads[i], stream);
+    list.push_back(grads[i] == nullptr ? at::Tensor() : grads[i]->tensor);
+  }
+  return list;
+}
+
+variable_list tensors(ct_tensor* const* handles, int32_t count, const char* name, const ct_stream& stream) {
+  variable_list list;
+  for (int32_t i = 0; i < count; ++i) {
+    const ct_tensor& handle = deref(handles[i], name);
+    use(handle, stream);
+    list.push_back(handle.tensor);
+  }
+  return list;
+}
+
+ct_exec without_autocast(ct_exec x) {
+  x.autocast = -1;
+  return x;
+}
+
+void backward(const variable_list& roots, const variable_list& grads, int32_t retain_graph) {
+  const checker::Backward checked;
+  torch::autograd::backward(roots, grads, retain_graph != 0, false);
+}
+
+}  // namespace ct::autograd
+
+using ct::autograd::gradients;
+using ct::autograd::tensors;
+using ct::autograd::without_autocast;
+
+extern "C" {
+
+ct_status* ct_backward(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count,
+                       int32_t retain_graph) noexcept {
+  return ct::executed(without_autocast(x), [&] {
+    ct::autograd::backward(tensors(roots, count, "root", *x.stream), gradients(grads, count, *x.stream), retain_graph);
+  });
+}
+
+ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* grads, int32_t count, ct_tensor* const* inputs,
+                        int32_t input_count, int32_t retain_graph, int32_t create_graph, int32_t allow_unused,
+                        ct_tensor** out) noexcept {
+  return ct::executed(without_autocast(x), [&] {
+    const ct::checker::Backward backward;
+    const auto found = torch::autograd::grad(tensors(roots, count, "root", *x.stream),
+                                             tensors(inputs, input_count, "input", *x.stream),
+                                             gradients(grads, count, *x.stream), retain_graph != 0, create_graph != 0, allow_unused != 0);
+    for (int32_t i = 0; i < input_count; ++i) {
+      out[i] = found[i].defined() ? new ct_tensor(found[i], CT_STREAM_UNKNOWN) : nullptr;
+    }
+  });
+}
+
+ct_status* ct_tensor_set_requires_grad(const ct_tensor* tensor, int32_t requires_grad) noexcept {
+  return ct::guarded([&] {
+    const at::Tensor& t = ct::deref(tensor, "tensor").tensor;
+    TORCH_CHECK(t.is_leaf(), "only a leaf can be made to require a gradient or not to; this tensor is the result of an operator");
+    t.set_requires_grad(requires_grad != 0);
+  });
+}
+
+void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
+  const at::Tensor none;
+  const at::Tensor& grad = tensor == nullptr ? none : tensor->tensor.grad();
+  if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
+  ct_tensor* before = *out;  // freed last: a new handle at its address would look like the old one
+  // Backward made it, on the stream of a forward operator that is not known here.
+  *out = grad.defined() ? new ct_tensor(grad, CT_STREAM_UNKNOWN) : nullptr;
+  delete before;
+}
+
+ct_status* ct_tensor_set_grad(const ct_tensor* tensor, const ct_tensor* grad) noexcept {
+  return ct::guarded([&] {
+    const at::Tensor& of = ct::deref(tensor, "tensor").tensor;
+    if (grad == nullptr) {
+      of.mutable_grad().reset();
+      return;
+    }
+    const at::Tensor& to = grad->tensor;
+    TORCH_CHECK(to.sizes() == of.sizes() && to.scalar_type() == of.scalar_type() && to.device() == of.device(),
+                "a gradient must have the shape, dtype and device of its tensor, ", of.sizes(), " of ", of.scalar_type(), " on ",
+                of.device(), "; got ", to.sizes(), " of ", to.scalar_type(), " on ", to.device());
+    of.mutable_grad() = grad->tensor;
+  });
+}
+
+void ct_tensor_bump_version(const ct_tensor* tensor) noexcept {
+  if (tensor != nullptr) tensor->tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // extern "C"

@@ -1,0 +1,95 @@
+#include "core/event.h"
+
+#include "core/handles_test.h"
+
+namespace {
+
+using ct_test::Event;
+using ct_test::kCpu;
+using ct_test::kCuda;
+using ct_test::Stream;
+using EventTest = ct_test::HandlesTest;
+
+TEST_F(EventTest, IsDoneAfterItsWork) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream a = ct_test::new_stream(device), b = ct_test::new_stream(device);
+    const Event e = ct_test::record(a);
+    EXPECT_OK(ct_stream_wait(b.get(), e.get()));
+    EXPECT_OK(ct_stream_wait(a.get(), e.get()));
+    EXPECT_OK(ct_event_synchronize(e.get()));
+    int32_t done = 0;
+    EXPECT_OK(ct_event_query(e.get(), &done));
+    EXPECT_EQ(done, 1);
+  }
+}
+
+TEST_F(EventTest, Wait_BetweenDevices) {
+  SKIP_WITHOUT_CUDA();
+  const Stream cpu = ct_test::new_stream(kCpu), cuda = ct_test::new_stream(kCuda);
+  EXPECT_OK(ct_stream_wait(cpu.get(), ct_test::record(cuda).get()));
+  EXPECT_OK(ct_stream_wait(cuda.get(), ct_test::record(cpu).get()));
+}
+
+TEST_F(EventTest, Elapsed) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    const Event start = ct_test::record(s, true);
+    for (int i = 0; i < 10; ++i) ct_test::floats(ct_test::exec(s), {1, 2, 3});
+    const Event end = ct_test::record(s, true);
+    EXPECT_OK(ct_event_synchronize(end.get()));
+    double forward = -1, none = -1, backward = -1;
+    EXPECT_OK(ct_event_elapsed(start.get(), end.get(), &forward));
+    EXPECT_OK(ct_event_elapsed(start.get(), start.get(), &none));
+    EXPECT_OK(ct_event_elapsed(end.get(), start.get(), &backward));
+    EXPECT_GT(forward, 0);
+    EXPECT_EQ(none, 0);
+    EXPECT_EQ(backward, -forward);
+  }
+}
+
+TEST_F(EventTest, Elapsed_Refused) {
+  const Stream s = ct_test::new_stream();
+  const Event timed = ct_test::record(s, true), plain = ct_test::record(s);
+  double ms = 77;
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "not recorded for timing", ct_event_elapsed(timed.get(), plain.get(), &ms));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "not recorded for timing", ct_event_elapsed(plain.get(), timed.get(), &ms));
+  if (ct_test::has_cuda()) {
+    const Stream cuda = ct_test::new_stream(kCuda);
+    const Event there = ct_test::record(cuda, true);
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "between events of", ct_event_elapsed(timed.get(), there.get(), &ms));
+  }
+  EXPECT_EQ(ms, 77);
+}
+
+// Behind work that is not done, as many as anybody likes.
+TEST_F(EventTest, Record_DoesNotWait) {
+  SKIP_WITHOUT_CUDA();
+  const Stream s = ct_test::new_stream(kCuda);
+  std::vector<Event> events;
+  for (int round = 0; round < 2; ++round) {  // in the second they are there already
+    ASSERT_OK(ct_sleep(ct_test::exec(s), 200'000'000));
+    for (int i = 0; i < 400; ++i) events.push_back(ct_test::record(s, i % 2 == 0));
+    int32_t done = 1;
+    EXPECT_OK(ct_event_query(events.front().get(), &done));
+    EXPECT_EQ(done, 0) << "round " << round;
+    EXPECT_OK(ct_event_synchronize(events.back().get()));
+    EXPECT_OK(ct_event_query(events.front().get(), &done));
+    EXPECT_EQ(done, 1);
+    events.clear();
+  }
+}
+
+// Note [Events are never destroyed].
+TEST_F(EventTest, Record_TakesAFreedOne) {
+  SKIP_WITHOUT_CUDA();
+  const Stream s = ct_test::new_stream(kCuda);
+  Event e = ct_test::record(s);
+  void* const native = e->native;
+  e.reset();
+  EXPECT_NE(ct_test::record(s, true)->native, native) << "one for timing";
+  EXPECT_EQ(ct_test::record(s)->native, native);
+}
+
+}  // namespace

@@ -1,0 +1,109 @@
+// Counts of the memory that LibTorch allocates.
+#include <ATen/Context.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "check/checker.h"
+#include "core/device.h"
+#include "core/memory.h"
+
+namespace {
+
+std::atomic<int64_t> allocated{0}, peak{0}, allocations{0};
+
+void count(int64_t bytes) {
+  const int64_t now = allocated += bytes;
+  int64_t before = peak;
+  while (now > before && !peak.compare_exchange_weak(before, now)) {
+  }
+}
+
+// Wraps LibTorch's CPU allocator. The C library knows the size of each block, so nothing is stored beside it.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator* base) : base_(base) { base_delete = base->raw_deleter(); }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    c10::DataPtr block = base_->allocate(bytes);
+    void* data = block.get();
+    if (data == nullptr) return block;
+    ++allocations;
+    count(static_cast<int64_t>(malloc_usable_size(data)));
+    if (ct::checker::is_on()) ct::checker::allocated(data, static_cast<int64_t>(bytes));
+    if (!block.compare_exchange_deleter(base_delete, &release)) {
+      throw ct::Failure(CT_INTERNAL, "LibTorch's CPU allocator has changed its deleter");
+    }
+    return block;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { base_->copy_data(to, from, bytes); }
+
+ private:
+  static void release(void* data) {
+    if (data == nullptr) return;
+    allocated -= static_cast<int64_t>(malloc_usable_size(data));
+    if (ct::checker::is_on()) ct::checker::freed(data);
+    base_delete(data);
+  }
+  static inline c10::DeleterFnPtr base_delete = nullptr;
+  c10::Allocator* const base_;
+};
+
+c10::DeviceAllocator& allocator(c10::Device device) {
+  at::globalContext().lazyInitDevice(device.type());  // LibTorch's allocator refuses to be asked before
+  return *c10::getDeviceAllocator(device.type());
+}
+
+}  // namespace
+
+void ct::count_cpu_allocations() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(new CountingAllocator(c10::GetCPUAllocator()), 255); });
+}
+
+int64_t ct::allocated_bytes(c10::Device device) {
+  constexpr size_t all = 0;  // StatType::AGGREGATE
+  return allocator(device).getDeviceStats(device.index()).allocated_bytes[all].current;
+}
+
+extern "C" {
+
+ct_status* ct_memory_stats(ct_device device, ct_memory* out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (!where.is_cuda()) {
+      ct::count_cpu_allocations();
+      *out = ct_memory{allocated, peak, allocated, allocations};
+      return;
+    }
+    const auto stats = allocator(where).getDeviceStats(where.index());
+    constexpr size_t all = 0;  // StatType::AGGREGATE
+    *out = ct_memory{stats.allocated_bytes[all].current, stats.allocated_bytes[all].peak, stats.reserved_bytes[all].current,
+                     stats.allocation[all].allocated};
+  });
+}
+
+ct_status* ct_memory_reset_peak(ct_device device) noexcept {
+  return ct::on_device(device, [](c10::Device where) {
+    if (where.is_cuda()) {
+      allocator(where).resetPeakStats(where.index());
+    } else {
+      ct::count_cpu_allocations();
+      peak = allocated.load();
+    }
+  });
+}
+
+ct_status* ct_memory_release_cached(ct_device device) noexcept {
+  return ct::on_device(device, [](c10::Device where) {
+    if (!where.is_cuda()) return;
+    allocator(where).emptyCache();
+    ct::checker::host_waited_for(where);
+  });
+}
+
+}  // extern "C"

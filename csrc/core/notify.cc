@@ -1,0 +1,106 @@
+// Tells when events are done, to whoever waits without holding a thread.
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "core/event.h"
+#include "core/status.h"
+
+namespace ct {
+namespace {
+
+// The thread that waits asks the device itself, every kPause, and only about the oldest recording of each stream: the others cannot be
+// done before it. A thread that did so for it would have to wake it, which takes as long again. CUDA could call back instead
+// (cudaLaunchHostFunc), but holds the stream up until the callback has returned.
+class Notifier {
+ public:
+  void ask(const ct_event& event, uint64_t token, bool known) {
+    const std::lock_guard lock(mutex_);
+    if (event.recording == nullptr) {
+      done_.push_back(token);
+      return;
+    }
+    streams_[event.recording->stream].emplace(event.recording->number, Wait{event.recording, known ? event.known : nullptr, token});
+  }
+
+  int32_t take(uint64_t* tokens, int32_t capacity) {
+    const PromptSleep prompt;
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        look();
+        if (!done_.empty() || streams_.empty()) {
+          const size_t count = std::min(done_.size(), static_cast<size_t>(std::max(capacity, 0)));
+          std::copy_n(done_.begin(), count, tokens);
+          done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(count));
+          return static_cast<int32_t>(count);
+        }
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+ private:
+  struct Wait {
+    std::shared_ptr<const Recording> recording;
+    checker::Known known;
+    uint64_t token;
+  };
+  static constexpr std::chrono::microseconds kPause{20};
+
+  // Without it a sleep of 20 us lasts 70.
+  class PromptSleep {
+   public:
+    PromptSleep() { prctl(PR_SET_TIMERSLACK, 1UL); }
+    ~PromptSleep() { prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before_)); }
+
+   private:
+    const int before_ = prctl(PR_GET_TIMERSLACK);
+  };
+
+  void look() {
+    for (auto stream = streams_.begin(); stream != streams_.end();) {
+      auto& waits = stream->second;
+      while (!waits.empty() && waits.begin()->second.recording->done()) {
+        checker::host_waited_for(waits.begin()->second.known);  // who is told may rely on it
+        done_.push_back(waits.begin()->second.token);
+        waits.erase(waits.begin());
+      }
+      stream = waits.empty() ? streams_.erase(stream) : std::next(stream);
+    }
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::multimap<uint64_t, Wait>> streams_;  // by stream, then by the recording's number; none is empty
+  std::vector<uint64_t> done_;                                           // not taken yet
+};
+
+Notifier& notifier() {
+  static auto* const one = new Notifier;
+  return *one;
+}
+
+}  // namespace
+}  // namespace ct
+
+extern "C" {
+
+ct_status* ct_event_notify(const ct_event* event, uint64_t token, int32_t known) noexcept {
+  return ct::guarded([&] {
+    const ct_event& of = ct::deref(event, "event");
+    if (of.recording == nullptr && known != 0) ct::checker::host_waited_for(of.known);
+    ct::notifier().ask(of, token, known != 0);
+  });
+}
+
+int32_t ct_notified(uint64_t* tokens, int32_t capacity) noexcept { return ct::notifier().take(tokens, capacity); }
+
+}  // extern "C"

@@ -1,0 +1,102 @@
+#include <string>
+#include <thread>
+
+#include "core/handles_test.h"
+
+namespace {
+
+using ct_test::Args;
+using ct_test::exec;
+using ct_test::kCpu;
+using ct_test::Stream;
+using ProcessTest = ct_test::HandlesTest;
+
+std::vector<float> draw(const ct_exec& x) {
+  return ct_test::values<float>(x, ct_test::run1(x, "aten::rand", Args().is({16}).rest()));
+}
+
+TEST_F(ProcessTest, Seed_Reproduces) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    const ct_exec x = exec(s);
+    EXPECT_OK(ct_seed(7));
+    const std::vector<float> first = draw(x), second = draw(x);
+    EXPECT_NE(first, second);
+    EXPECT_OK(ct_seed(7));
+    EXPECT_EQ(draw(x), first);
+    EXPECT_OK(ct_seed(8));
+    EXPECT_NE(draw(x), first);
+  }
+}
+
+TEST_F(ProcessTest, GeneratorState_RoundTrip) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    const ct_exec x = exec(s);
+    EXPECT_OK(ct_seed(1));
+    draw(x);
+    std::vector<uint8_t> state(8192);
+    int64_t size = static_cast<int64_t>(state.size());
+    ASSERT_OK(ct_generator_state(device, state.data(), &size));
+    EXPECT_GT(size, 0);
+    EXPECT_LT(size, 8192);
+    const std::vector<float> want = draw(x);
+    draw(x);
+    EXPECT_OK(ct_generator_set_state(device, state.data(), size));
+    EXPECT_EQ(draw(x), want);
+
+    int64_t small = size - 1;
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "the generator's state has " + std::to_string(size) + " bytes",
+                 ct_generator_state(device, state.data(), &small));
+    EXPECT_EQ(small, size - 1);
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "", ct_generator_set_state(device, state.data(), size - 1));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "0 bytes are no generator's state", ct_generator_set_state(device, state.data(), 0));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "-4 bytes are no generator's state", ct_generator_set_state(device, state.data(), -4));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "bytes", ct_generator_set_state(device, state.data(), int64_t{1} << 50));
+  }
+}
+
+TEST_F(ProcessTest, Switches) {
+  for (const int32_t which : {CT_SWITCH_CUDNN_BENCHMARK, CT_SWITCH_TF32, CT_SWITCH_DETERMINISTIC}) {
+    int32_t before = -1, on = -1;
+    EXPECT_OK(ct_switch_get(which, &before));
+    for (const int32_t want : {1, 0, 1}) {
+      EXPECT_OK(ct_switch_set(which, want));
+      EXPECT_OK(ct_switch_get(which, &on));
+      EXPECT_EQ(on, want) << which;
+    }
+    EXPECT_OK(ct_switch_set(which, before));
+  }
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "no switch of number -1", ct_switch_set(-1, 1));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "no switch of number 3", ct_switch_set(3, 1));
+}
+
+TEST_F(ProcessTest, Deterministic_ReachesOperators) {
+  const Stream s = ct_test::new_stream();
+  const ct_exec x = exec(s);
+  EXPECT_OK(ct_switch_set(CT_SWITCH_DETERMINISTIC, 1));
+  // Deterministic mode fills fresh memory, with NaN for floats.
+  const float fresh = ct_test::values<float>(x, ct_test::run1(x, "aten::empty.memory_format", Args().is({1}).rest()))[0];
+  EXPECT_NE(fresh, fresh);
+  EXPECT_OK(ct_switch_set(CT_SWITCH_DETERMINISTIC, 0));
+}
+
+TEST_F(ProcessTest, Threads) {
+  const int32_t before = ct_threads_get();
+  EXPECT_GE(before, 1);
+  EXPECT_OK(ct_threads_set(1));
+  EXPECT_EQ(ct_threads_get(), 1);
+  int32_t elsewhere = 0;
+  std::thread([&] { elsewhere = ct_threads_get(); }).join();
+  EXPECT_EQ(elsewhere, 1) << "threads that enter LibTorch later inherit it";
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a thread count of 0", ct_threads_set(0));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a thread count of -3", ct_threads_set(-3));
+  EXPECT_EQ(ct_threads_get(), 1);
+  EXPECT_OK(ct_threads_set(before));
+}
+
+TEST_F(ProcessTest, LibTorchVersion) { EXPECT_EQ(std::string(ct_libtorch_version()).rfind("2.11.0", 0), 0U); }
+
+}  // namespace

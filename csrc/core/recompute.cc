@@ -1,0 +1,122 @@
+// Recomputing: a node of the graph that keeps the input of what it stands for, and computes the rest again.
+#include <ATen/ops/detach.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "core/exec.h"
+#include "core/tensor.h"
+#include "core/token.h"
+
+namespace {
+
+using torch::autograd::variable_list;
+
+// The caller's function.
+class Function {
+ public:
+  Function(ct::Token token, const ct_function& f) : token_(std::move(token)), run_(f.run), release_(f.release) {}
+
+  // stream: of the memory of in.
+  at::Tensor operator()(const at::Tensor& in, uint64_t stream) const {
+    const ct::checker::Apart apart;
+    ct_tensor* out = nullptr;
+    const uint64_t failure = run_(token_.number(), new ct_tensor(in, stream), &out);
+    if (failure != 0) {
+      throw ct::Failure(CT_INTERNAL, "what was computed again failed", std::make_shared<const ct::Token>(failure, release_));
+    }
+    const std::unique_ptr<ct_tensor> owned(out);
+    return ct::deref(out, "the result of a ct_function").tensor;
+  }
+
+ private:
+  const ct::Token token_;
+  uint64_t (*const run_)(uint64_t, ct_tensor*, ct_tensor**);
+  void (*const release_)(uint64_t);
+};
+
+// d(result)/d(in) by running the function again. Like LibTorch's own nodes it is run by several threads at most one after the other.
+class Recompute final : public torch::autograd::Node {
+ public:
+  Recompute(std::shared_ptr<const Function> function, const ct_tensor& in)
+      : function_(std::move(function)), in_(in.tensor, /*is_output=*/false), stream_(in.stream) {
+    // Without an edge the engine takes it for a leaf, and orders the end of the backward behind it.
+    if (in.tensor.requires_grad()) set_next_edges(torch::autograd::collect_next_edges(in.tensor));
+  }
+
+  std::string name() const override { return "Recompute"; }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    in_.reset_data();
+    function_.reset();
+  }
+
+ private:
+  variable_list apply(variable_list&& grads) override {
+    // With inputs named, the leaves that the function reads would get gradients all the same.
+    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
+      throw ct::Failure(CT_UNSUPPORTED,
+                        "gradients of named inputs cannot be found through what is computed again; accumulate them with backward");
+    }
+    std::shared_ptr<const Function> function;
+    at::Tensor in;
+    {
+      const std::lock_guard lock(mutex_);
+      in = in_.unpack();
+      function = function_;
+    }
+    const bool wanted = num_outputs() > 0;
+    if (!grads[0].defined()) return variable_list(num_outputs());
+    in = in.detach();
+    in.set_requires_grad(wanted);
+    {
+      const at::Tensor out = (*function)(in, stream_);
+      check(out);
+      if (out.requires_grad()) torch::autograd::backward({out}, {std::move(grads[0])});
+    }
+    if (!wanted) return {};
+    return {in.grad()};
+  }
+
+  void check(const at::Tensor& out) const {
+    const torch::autograd::InputMetadata& first = input_metadata(0);
+    TORCH_CHECK(first.is_same_shape(out) && first.options().dtype() == out.dtype() && first.device() == out.device(),
+                "what was computed again is ", out.scalar_type(), out.sizes(), " on ", out.device(), ", where it was ",
+                first.options().dtype().toScalarType(), first.shape_as_dim_vector(), " on ", first.device(), " the first time");
+  }
+
+  std::shared_ptr<const Function> function_;
+  torch::autograd::SavedVariable in_;
+  const uint64_t stream_;  // of in
+};
+
+}  // namespace
+
+extern "C" {
+
+ct_status* ct_recompute(ct_exec x, ct_function f, const ct_tensor* in, const ct_tensor* result, ct_tensor** out) noexcept {
+  ct::Token token(f.token, f.release);
+  return ct::executed(x, [&] {
+    const ct_tensor& from = ct::deref(in, "in");
+    const ct_tensor& to = ct::deref(result, "result");
+    ct::use(from, *x.stream);
+    // A tensor of its own, whatever result is: in itself, a view of it, or a leaf. The stream checker takes this operator, the last one
+    // before the node, for the forward of the node.
+    at::Tensor recorded = to.tensor.detach();
+    if (x.grad != 0 && torch::autograd::isDifferentiableType(recorded.scalar_type())) {
+      auto function = std::make_shared<const Function>(std::move(token), f);
+      const std::shared_ptr<torch::autograd::Node> node(new Recompute(std::move(function), from), torch::autograd::deleteNode);
+      torch::autograd::set_history(recorded, node);
+    }
+    *out = new ct_tensor(std::move(recorded), to.stream);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,165 @@
+#include <atomic>
+#include <thread>
+
+#include "core/handles_test.h"
+
+namespace {
+
+using ct_test::Args;
+using ct_test::exec;
+using ct_test::floats;
+using ct_test::run1;
+using ct_test::Status;
+using ct_test::Stream;
+using ct_test::Tensor;
+using ct_test::values;
+using Floats = std::vector<float>;
+
+// What a function of the tests does, by its token.
+struct Square {
+  ct_exec x{};
+  uint64_t failure = 0;  // returned, if not 0
+  bool none = false;     // gives no tensor
+  std::atomic<int> runs{0}, released{0}, failures_released{0};
+};
+
+uint64_t run(uint64_t token, ct_tensor* in, ct_tensor** out) {
+  auto& square = *reinterpret_cast<Square*>(token);
+  const Tensor owned(in);
+  ++square.runs;
+  if (square.failure != 0) return square.failure;
+  if (square.none) return 0;
+  ct_exec x = square.x;
+  x.thread = ct_thread_id();
+  *out = run1(x, "aten::mul.Tensor", Args().t(owned).t(owned)).release();
+  return 0;
+}
+
+// A failure's number is the address of a Square, too, and odd.
+void release(uint64_t number) {
+  if (number % 2 == 0) {
+    ++reinterpret_cast<Square*>(number)->released;
+  } else {
+    ++reinterpret_cast<Square*>(number - 1)->failures_released;
+  }
+}
+
+ct_function function(Square& square) { return {reinterpret_cast<uint64_t>(&square), run, release}; }
+
+class RecomputeTest : public ct_test::HandlesTest {
+ protected:
+  // in^2, to be computed again.
+  Tensor recompute(Square& square, const Tensor& in) {
+    const Tensor result = run1(exec_of(square), "aten::mul.Tensor", Args().t(in).t(in));
+    ct_tensor* out = nullptr;
+    EXPECT_OK(ct_recompute(square.x, function(square), in.get(), result.get(), &out));
+    return Tensor(out);
+  }
+  static ct_exec exec_of(const Square& square) {
+    ct_exec x = square.x;
+    x.grad = 0;
+    return x;
+  }
+};
+
+ct_status* backward(const ct_exec& x, const Tensor& root, bool retain = false) {
+  ct_tensor* r = root.get();
+  const Tensor one = floats(x, Floats{1, 1});
+  ct_tensor* g = one.get();
+  return ct_backward(x, &r, &g, 1, retain);
+}
+
+TEST_F(RecomputeTest, Backward_RunsTheFunction) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    Square square{ct_test::with_grad(exec(s))};
+    const Tensor in = floats(square.x, Floats{2, 3});
+    ASSERT_OK(ct_tensor_set_requires_grad(in.get(), 1));
+    {
+      const Tensor out = recompute(square, in);
+      EXPECT_EQ(values<float>(square.x, out), (Floats{4, 9}));
+      EXPECT_OK(backward(square.x, out, true));
+      EXPECT_OK(backward(square.x, out));
+      EXPECT_EQ(square.released, 1) << "with what backward frees";
+      EXPECT_FAILS(CT_INVALID_ARGUMENT, "a second time", backward(square.x, out));
+    }
+    ct_tensor* grad = nullptr;
+    ct_tensor_grad(in.get(), &grad);
+    EXPECT_EQ(values<float>(square.x, Tensor(grad)), (Floats{8, 12}));
+    EXPECT_EQ(square.runs, 2);
+    EXPECT_EQ(square.released, 1);
+  }
+}
+
+TEST_F(RecomputeTest, Function_IsReleasedWithItsGraph) {
+  const Stream s = ct_test::new_stream();
+  Square square{ct_test::with_grad(exec(s))};
+  Tensor out = recompute(square, floats(square.x, Floats{2, 3}));
+  ct_live live;
+  ct_live_handles(&live);
+  EXPECT_EQ(live.functions, 1);
+  EXPECT_EQ(square.released, 0);
+  std::thread([&] { out.reset(); }).join();
+  EXPECT_EQ(square.released, 1);
+  EXPECT_EQ(square.runs, 0);
+}
+
+TEST_F(RecomputeTest, Function_IsConsumedByAFailure) {
+  const Stream s = ct_test::new_stream();
+  Square square{ct_test::with_grad(exec(s))};
+  const Tensor in = floats(square.x, Floats{2, 3});
+  ct_tensor* out = nullptr;
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "in is NULL", ct_recompute(square.x, function(square), nullptr, in.get(), &out));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "result is NULL", ct_recompute(square.x, function(square), in.get(), nullptr, &out));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "stream", ct_recompute({}, function(square), in.get(), in.get(), &out));
+  EXPECT_EQ(square.released, 3);
+  EXPECT_EQ(out, nullptr);
+}
+
+TEST_F(RecomputeTest, Function_IsReleasedWhereNothingIsRecorded) {
+  const Stream s = ct_test::new_stream();
+  Square square{exec(s)};
+  const Tensor out = recompute(square, floats(square.x, Floats{2, 3}));
+  EXPECT_EQ(square.released, 1);
+  ct_tensor_info info;
+  ct_tensor_describe(out.get(), &info);
+  EXPECT_FALSE(info.requires_grad);
+}
+
+// The number that the function returned is the status's until that is freed.
+TEST_F(RecomputeTest, Backward_FailsWithTheFunction) {
+  for (const ct_device device : ct_test::devices()) {
+    SCOPED_TRACE(device);
+    const Stream s = ct_test::new_stream(device);
+    Square square{ct_test::with_grad(exec(s))};
+    square.failure = reinterpret_cast<uint64_t>(&square) + 1;
+    const Tensor out = recompute(square, floats(square.x, Floats{2, 3}));
+    Status status(backward(square.x, out));
+    ASSERT_NE(status, nullptr);
+    EXPECT_EQ(ct_status_code(status.get()), CT_INTERNAL);
+    EXPECT_EQ(ct_status_cause(status.get()), square.failure);
+    EXPECT_EQ(square.failures_released, 0);
+    status.reset();
+    EXPECT_EQ(square.failures_released, 1);
+    square.failure = 0;
+    square.none = true;
+    const Tensor again = recompute(square, floats(square.x, Floats{2, 3}));
+    status.reset(backward(square.x, again));
+    EXPECT_EQ(ct_status_code(status.get()), CT_INVALID_ARGUMENT);
+    EXPECT_EQ(ct_status_cause(status.get()), 0u);
+  }
+}
+
+TEST_F(RecomputeTest, Gradients_Refused) {
+  const Stream s = ct_test::new_stream();
+  Square square{ct_test::with_grad(exec(s))};
+  const Tensor in = floats(square.x, Floats{2, 3});
+  ASSERT_OK(ct_tensor_set_requires_grad(in.get(), 1));
+  const Tensor out = recompute(square, in), one = floats(square.x, Floats{1, 1});
+  ct_tensor *root = out.get(), *grad = one.get(), *input = in.get(), *found = nullptr;
+  EXPECT_FAILS(CT_UNSUPPORTED, "computed again", ct_gradients(square.x, &root, &grad, 1, &input, 1, 0, 0, 0, &found));
+  EXPECT_EQ(square.runs, 0);
+}
+
+}  // namespace

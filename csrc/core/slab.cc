@@ -1,0 +1,108 @@
+#include "core/slab.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "check/checker.h"
+#include "core/device.h"
+#include "core/live.h"
+#include "graph/capture.h"
+
+namespace {
+
+size_t rounded(int64_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (static_cast<size_t>(bytes) + page - 1) / page * page;
+}
+
+std::string lock_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur) + " bytes";
+}
+
+// Maps pages of a file, or fresh ones where that is below 0.
+void* map(int file, int64_t bytes) {
+  if (bytes <= 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a slab of " + std::to_string(bytes) + " bytes: it must have 1 or more");
+  void* data = file < 0 ? mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                        : mmap(nullptr, rounded(bytes), PROT_READ, MAP_SHARED, file, 0);
+  if (data != MAP_FAILED) return data;
+  throw ct::Failure(CT_OUT_OF_MEMORY, "no host memory for a slab of " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+}
+
+void check_file(int file, int64_t bytes) {
+  struct stat info{};
+  if (fstat(file, &info) != 0) throw ct::Failure(CT_INVALID_ARGUMENT, std::string("the file cannot be mapped: ") + std::strerror(errno));
+  if (info.st_size < bytes) {
+    throw ct::Failure(CT_INVALID_ARGUMENT, "the file has " + std::to_string(info.st_size) + " bytes, fewer than the " + std::to_string(bytes) + " to be mapped");
+  }
+}
+
+void count(const ct_slab& slab) {
+  ++ct::live().slabs;
+  ct::live().slab_bytes += slab.bytes;
+  ct::checker::slab_born(slab.data, slab.bytes);
+}
+
+}  // namespace
+
+ct_slab::ct_slab(int64_t bytes) : bytes(bytes), read_only(false), data(map(-1, bytes)) { count(*this); }
+
+ct_slab::ct_slab(int file, int64_t bytes) : bytes(bytes), read_only(true), data((check_file(file, bytes), map(file, bytes))) { count(*this); }
+
+ct_slab::~ct_slab() {
+  ct::checker::slab_dies(data);
+  const size_t size = rounded(bytes);
+  if (pinned) {
+    ct::after_captures([data = data, size] {
+      ct::cuda().unlock_pages(data);
+      munmap(data, size);
+    });
+    ct::live().pinned_bytes -= bytes;
+  } else {
+    munmap(data, size);
+  }
+  ct::live().slab_bytes -= bytes;
+  --ct::live().slabs;
+}
+
+extern "C" {
+
+ct_status* ct_slab_new(int64_t bytes, ct_slab** out) noexcept {
+  return ct::guarded([&] { *out = new ct_slab(bytes); });
+}
+
+ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) noexcept {
+  return ct::guarded([&] { *out = new ct_slab(file, bytes); });
+}
+
+void ct_slab_free(ct_slab* slab) noexcept { delete slab; }
+
+void* ct_slab_data(const ct_slab* slab) noexcept { return slab == nullptr ? nullptr : slab->data; }
+
+ct_status* ct_slab_pin(ct_slab* slab) noexcept {
+  return ct::guarded(c10::Device(c10::kCUDA, 0), [&] {
+    ct_slab& s = ct::deref(slab, "slab");
+    if (s.pinned) return;
+    ct::CudaBackend& cuda = ct::cuda();
+    try {
+      cuda.lock_pages(s.data, rounded(s.bytes), s.read_only);
+    } catch (const std::exception& e) {
+      throw ct::Failure(CT_OUT_OF_MEMORY, "cannot page-lock " + std::to_string(s.bytes) + " bytes of host memory (" +
+                                              std::to_string(ct::live().pinned_bytes) + " are locked already, the limit of this process is " +
+                                              lock_limit() + "): lock less. CUDA says: " + e.what());
+    }
+    s.pinned = true;
+    ct::live().pinned_bytes += s.bytes;
+  });
+}
+
+int32_t ct_slab_pinned(const ct_slab* slab) noexcept { return slab != nullptr && slab->pinned; }
+
+}  // extern "C"

@@ -1,0 +1,104 @@
+#include "core/status.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/device.h"
+#include "core/live.h"
+
+ct_status::ct_status(int32_t code, std::string message, std::shared_ptr<const ct::Token> cause)
+    : code(code), message(std::move(message)), cause(std::move(cause)) {
+  ++ct::live().statuses;
+}
+ct_status::~ct_status() { --ct::live().statuses; }
+
+namespace ct {
+namespace {
+
+// Returned when there is no memory for a status. Never freed, never counted as freed.
+ct_status* out_of_host_memory() noexcept {
+  static ct_status* const status = new ct_status(CT_OUT_OF_MEMORY, "out of host memory", nullptr);
+  return status;
+}
+// Made at load time, when there is memory.
+[[maybe_unused]] const ct_status* const made_early = (out_of_host_memory(), --live().statuses, nullptr);
+
+ct_status* make(int32_t code, const std::string& message, const std::shared_ptr<const Token>& cause = nullptr) noexcept {
+  try {
+    return new ct_status(code, message, cause);
+  } catch (...) {
+    return out_of_host_memory();
+  }
+}
+
+ct_status* classify() noexcept {
+  try {
+    throw;
+  } catch (const Failure& e) {
+    return make(e.code, e.message, e.cause);
+  } catch (const c10::OutOfMemoryError& e) {
+    return make(CT_OUT_OF_MEMORY, e.what_without_backtrace());
+  } catch (const c10::NotImplementedError& e) {
+    return make(CT_UNSUPPORTED, e.what_without_backtrace());
+  } catch (const c10::AcceleratorError& e) {
+    // cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread
+    const bool capture = e.get_error_code() >= 900 && e.get_error_code() <= 908;
+    return make(capture ? CT_NOT_CAPTURABLE : CT_INTERNAL, e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    const std::string text = e.what_without_backtrace();
+    // LibTorch's CPU allocator reports exhaustion as a plain Error.
+    const bool memory = text.find("DefaultCPUAllocator") != std::string::npos && text.find("memory") != std::string::npos;
+    return make(memory ? CT_OUT_OF_MEMORY : CT_INVALID_ARGUMENT, text);
+  } catch (const std::bad_alloc&) {
+    return out_of_host_memory();
+  } catch (const std::exception& e) {
+    return make(CT_INTERNAL, e.what());
+  } catch (...) {
+    return make(CT_INTERNAL, "an exception that is no std::exception");
+  }
+}
+
+}  // namespace
+
+ct_status* status_of_exception(c10::Device device) noexcept {
+  ct_status* status = classify();
+  if (!device.is_cuda() || status->code == CT_DEVICE_LOST || status->code == CT_MISUSE || status->code == CT_NO_DEVICE) {
+    return status;
+  }
+  try {
+    const std::string loss = detect_loss(device);
+    if (loss.empty()) return status;
+    ct_status* lost = make(CT_DEVICE_LOST, loss + "\nThe call that saw it: " + status->message);
+    ct_status_free(status);
+    return lost;
+  } catch (...) {
+    return status;
+  }
+}
+
+char* new_text(const std::string& text) {
+  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) throw std::bad_alloc();
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+}  // namespace ct
+
+extern "C" {
+
+int32_t ct_abi_version(void) noexcept { return CT_ABI_VERSION; }
+int32_t ct_status_code(const ct_status* status) noexcept { return status == nullptr ? 0 : status->code; }
+const char* ct_status_message(const ct_status* status) noexcept { return status == nullptr ? "" : status->message.c_str(); }
+uint64_t ct_status_cause(const ct_status* status) noexcept {
+  return status == nullptr || status->cause == nullptr ? 0 : status->cause->number();
+}
+void ct_status_free(ct_status* status) noexcept {
+  if (status != ct::out_of_host_memory()) delete status;
+}
+void ct_text_free(char* text) noexcept { std::free(text); }
+
+}  // extern "C"

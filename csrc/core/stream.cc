@@ -1,0 +1,137 @@
+#include "core/stream.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <atomic>
+#include <string>
+
+#include "check/checker.h"
+#include "core/device.h"
+#include "core/free_list.h"
+#include "core/live.h"
+#include "core/status.h"
+#include "witness/trace.h"
+
+namespace {
+
+// CPU streams are numbered; a CUDA stream's number is made of its device and LibTorch's own number for it.
+std::atomic<uint64_t> cpu_streams{1};
+constexpr uint64_t kCudaBit = uint64_t{1} << 63;
+
+// Note [Streams are never destroyed]: LibTorch's allocator keys its blocks, and cuBLAS its workspaces, by stream. A stream
+// that is closed waits here for its next owner, or both would be stranded.
+auto& free_streams() {
+  static auto* const list = new ct::FreeList<ct_stream_kind, c10::Stream>;
+  return *list;
+}
+
+c10::Stream take_stream(const ct_stream_kind& kind) {
+  if (const auto stream = free_streams().take(kind)) return *stream;
+  if (kind.multiprocessors > 0) return ct::cuda().new_part_stream(kind.device, kind.multiprocessors, kind.part, kind.priority);
+  return ct::cuda().new_stream(kind.device, kind.priority);
+}
+
+c10::Stream cpu_stream() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::kCPU)); }
+
+ct_stream* new_stream(c10::Device device, const ct_stream_kind& kind) {
+  if (!device.is_cuda()) return new ct_stream(device, cpu_stream(), cpu_streams++, true, kind);
+  const c10::Stream stream = take_stream(kind);
+  try {
+    return new ct_stream(device, stream, ct::cuda_stream_id(stream), true, kind);
+  } catch (...) {
+    free_streams().give(kind, stream);
+    throw;
+  }
+}
+
+}  // namespace
+
+uint64_t ct::cuda_stream_id(c10::Stream stream) {
+  return kCudaBit | (uint64_t(uint8_t(stream.device_index())) << 56) | (uint64_t(stream.id()) & ((uint64_t{1} << 56) - 1));
+}
+
+ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool own, const ct_stream_kind& kind)
+    : device(device), stream(stream), id(id), own(own), kind(kind) {
+  if (device.is_cuda()) ct::trace_knows(*this);
+  ++ct::live().streams;
+}
+
+ct_stream::~ct_stream() {
+  --ct::live().streams;
+  if (own) ct::checker::ended(*this);
+  // One that was made elsewhere may be destroyed there from now on; the default stream never is.
+  if (!own && device.is_cuda() && ct_stream_native(this) != nullptr) ct::trace_forgets(*this);
+  if (own && device.is_cuda()) free_streams().give(kind, stream);
+}
+
+extern "C" {
+
+ct_status* ct_stream_default(ct_device device, ct_stream** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (!where.is_cuda()) {
+      *out = new ct_stream(where, cpu_stream(), 0, false);
+      return;
+    }
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getDefaultStream(where);
+    *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), false);
+  });
+}
+
+ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) { *out = new_stream(where, {where.index(), priority, 0, 0}); });
+}
+
+ct_status* ct_stream_parts(ct_device device, int32_t multiprocessors, int32_t* parts) noexcept {
+  return ct::on_device(device, [&](c10::Device where) { *parts = where.is_cuda() ? ct::cuda().parts(where.index(), multiprocessors) : 0; });
+}
+
+ct_status* ct_stream_new_part(ct_device device, int32_t multiprocessors, int32_t part, ct_stream** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (where.is_cuda() && (part < 0 || part >= ct::cuda().parts(where.index(), multiprocessors))) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "the device has no part " + std::to_string(part) + " of " + std::to_string(multiprocessors) +
+                                                 " multiprocessors");
+    }
+    *out = new_stream(where, {where.index(), 0, multiprocessors, part});
+  });
+}
+
+ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) noexcept {
+  return ct::on_device(device, [&](c10::Device where) {
+    if (!where.is_cuda()) throw ct::Failure(CT_INVALID_ARGUMENT, "the CPU has no streams of anybody's own: make a new one");
+    const c10::Stream stream = ct::cuda().external_stream(native, where.index());
+    *out = new ct_stream(where, stream, ct::cuda_stream_id(stream), false);
+  });
+}
+
+void ct_stream_free(ct_stream* stream) noexcept { delete stream; }
+
+uint64_t ct_stream_id(const ct_stream* stream) noexcept { return stream == nullptr ? 0 : stream->id; }
+
+ct_device ct_stream_device(const ct_stream* stream) noexcept {
+  return ct::from_device(stream == nullptr ? c10::Device(c10::kCPU) : stream->device);
+}
+
+void* ct_stream_native(const ct_stream* stream) noexcept {
+  if (stream == nullptr || !stream->device.is_cuda()) return nullptr;
+  return ct::cuda().native_stream(stream->stream);
+}
+
+ct_status* ct_stream_query(const ct_stream* stream, int32_t* done) noexcept {
+  if (stream == nullptr) return ct::guarded([&] { ct::deref(stream, "stream"); });
+  return ct::guarded(stream->device, [&] {
+    ct::require(stream->device);
+    *done = !stream->device.is_cuda() || stream->stream.query();
+    if (*done != 0) ct::checker::host_waited_for(*stream);
+  });
+}
+
+ct_status* ct_stream_synchronize(const ct_stream* stream) noexcept {
+  if (stream == nullptr) return ct::guarded([&] { ct::deref(stream, "stream"); });
+  return ct::guarded(stream->device, [&] {
+    ct::require(stream->device);
+    if (stream->device.is_cuda()) stream->stream.synchronize();
+    ct::checker::host_waited_for(*stream);
+  });
+}
+
+}  // extern "C"

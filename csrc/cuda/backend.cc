@@ -1,0 +1,214 @@
+#include "cuda/backend.h"
+
+#include <ATen/cuda/PeerToPeerAccess.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "cuda/graph.h"
+#include "cuda/parts.h"
+#include "cuda/program.h"
+#include "cuda/trace.h"
+#include "cuda/watch.h"
+
+namespace ct {
+namespace {
+
+cudaStream_t native(c10::Stream stream) { return c10::cuda::CUDAStream(stream).stream(); }
+
+// While another thread captures a graph in CUDA's global mode, calls that CUDA calls unsafe there, such as a query of an event, would
+// end that capture with an error; unless the calling thread says that they have nothing to do with it.
+class BesideCaptures {
+ public:
+  BesideCaptures() noexcept { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+class Backend final : public CudaBackend {
+ public:
+  void bind_thread(c10::DeviceIndex device) override {
+    int current = 0;
+    C10_CUDA_CHECK(cudaGetDevice(&current));
+    if (current == device) C10_CUDA_CHECK(cudaSetDevice(device));
+  }
+
+  c10::Stream new_stream(c10::DeviceIndex device, int priority) override {
+    const BesideCaptures beside;
+    const c10::cuda::CUDAGuard guard(device);
+    cudaStream_t stream = nullptr;
+    C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+    return c10::cuda::getStreamFromExternal(stream, device).unwrap();
+  }
+
+  int parts(c10::DeviceIndex device, int multiprocessors) override {
+    const BesideCaptures beside;
+    return parts_of(device, multiprocessors);
+  }
+
+  c10::Stream new_part_stream(c10::DeviceIndex device, int multiprocessors, int part, int priority) override {
+    const BesideCaptures beside;
+    const c10::cuda::CUDAGuard guard(device);
+    return c10::cuda::getStreamFromExternal(ct::new_part_stream(device, multiprocessors, part, priority), device).unwrap();
+  }
+
+  c10::Stream external_stream(void* external, c10::DeviceIndex device) override {
+    auto* stream = static_cast<cudaStream_t>(external);
+    TORCH_CHECK(stream != cudaStreamPerThread, "cudaStreamPerThread is another stream on each thread: make one with cudaStreamCreateWithFlags");
+    if (stream == nullptr || stream == cudaStreamLegacy) return c10::cuda::getDefaultCUDAStream(device).unwrap();
+    int of = 0;
+    C10_CUDA_CHECK(cudaStreamGetDevice(stream, &of));
+    TORCH_CHECK(of == device, "the stream is one of cuda:", of, ", not of cuda:", static_cast<int>(device));
+    return c10::cuda::getStreamFromExternal(stream, device).unwrap();
+  }
+
+  void* native_stream(c10::Stream stream) override { return native(stream); }
+
+  void* new_event(c10::DeviceIndex device, bool timing) override {
+    const BesideCaptures beside;
+    const c10::cuda::CUDAGuard guard(device);
+    cudaEvent_t event = nullptr;
+    // Not cudaEventBlockingSync: of such recordings CUDA takes some 56 behind work that is not done, and for the next the host waits.
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
+    return event;
+  }
+
+  void record(void* event, c10::Stream stream) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), native(stream)));
+  }
+
+  void wait(c10::Stream stream, void* event) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaStreamWaitEvent(native(stream), static_cast<cudaEvent_t>(event), 0));
+  }
+
+  bool query_event(void* event) override {
+    const BesideCaptures beside;
+    const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    C10_CUDA_CHECK(code);
+    return true;
+  }
+
+  void synchronize_event(void* event) override {
+    while (!query_event(event)) std::this_thread::sleep_for(std::chrono::microseconds(20));  // CUDA's own wait would spin
+  }
+
+  float elapsed(void* start, void* end) override {
+    float milliseconds = 0;
+    C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(start), static_cast<cudaEvent_t>(end)));
+    return milliseconds;
+  }
+
+  void lock_pages(void* data, size_t bytes, bool read_only) override {
+    const BesideCaptures beside;
+    C10_CUDA_CHECK(cudaHostRegister(data, bytes, cudaHostRegisterPortable | (read_only ? cudaHostRegisterReadOnly : 0U)));
+  }
+
+  void unlock_pages(void* data) noexcept override {
+    const BesideCaptures beside;
+    (void)cudaHostUnregister(data);
+    (void)cudaGetLastError();
+  }
+
+  bool page_locked(const void* data) override {
+    cudaPointerAttributes attributes{};
+    C10_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
+    return attributes.type != cudaMemoryTypeUnregistered;
+  }
+
+  void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
+    C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, native(stream)));
+  }
+
+  void copy_between(void* destination, c10::DeviceIndex to, const void* source, c10::DeviceIndex from, size_t bytes,
+                    c10::Stream stream) override {
+    if (to != from) (void)at::cuda::get_p2p_access(to, from);  // without it the copy goes through the host
+    C10_CUDA_CHECK(cudaMemcpyPeerAsync(destination, to, source, from, bytes, native(stream)));
+  }
+
+  void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
+    const bool wait = !page_locked(destination);
+    C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
+    if (wait) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+  }
+
+  void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
+              void** arguments) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    const void* function = kernel_of(program, kernel, stream.device_index());
+    C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
+  }
+
+  std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) override { return ct::new_graph(device); }
+
+  bool is_capturing(c10::Stream stream) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    // The legacy default stream cannot, and is not to be asked while another one does.
+    if (native(stream) == nullptr) return false;
+    C10_CUDA_CHECK(cudaStreamIsCapturing(native(stream), &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) override { return ct::new_graph_pool(device); }
+  void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept override { ct::free_graph_pool(device, pool); }
+  void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void*)> of) override {
+    ct::enter_graph_pool(device, pool, std::move(of));
+  }
+  void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept override { ct::leave_graph_pool(device, pool); }
+  int64_t graph_pool_bytes(c10::DeviceIndex device, c10::MempoolId_t pool) override { return ct::graph_pool_bytes(device, pool); }
+
+  void start_trace(size_t limit) override { ct::start_trace(limit); }
+  void stop_trace(ct_trace& out) override { ct::stop_trace(out); }
+  uint32_t trace_number(c10::Stream stream) override {
+    const c10::cuda::CUDAGuard guard(stream.device_index());
+    C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));  // the guard leaves a thread alone that has no context yet
+    return ct::trace_number(native(stream));
+  }
+  void start_watching(CudaCalls* calls) override { ct::start_watching(calls); }
+  void stop_watching() noexcept override { ct::stop_watching(); }
+
+  std::string context_error(c10::DeviceIndex device) noexcept override {
+    const BesideCaptures beside;
+    // Back only to a device that has a context: to set another one would make one there.
+    c10::DeviceIndex before = device;
+    (void)c10::cuda::GetDevice(&before);
+    if (before != device) (void)cudaSetDevice(device);
+    (void)cudaGetLastError();
+    // A destroyed context answers every call with the error that destroyed it; a query neither waits nor enqueues.
+    const cudaError_t code = cudaStreamQuery(nullptr);
+    (void)cudaGetLastError();
+    if (before != device) (void)c10::cuda::MaybeSetDevice(before);
+    switch (code) {
+      case cudaSuccess:
+      case cudaErrorNotReady:
+      case cudaErrorStreamCaptureUnsupported:
+      case cudaErrorStreamCaptureImplicit:
+      case cudaErrorMemoryAllocation:
+        return "";
+      default:
+        return cudaGetErrorString(code);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace ct
+
+ct::CudaBackend* ct_cuda_backend(void) {
+  static auto* const backend = new ct::Backend;
+  return backend;
+}

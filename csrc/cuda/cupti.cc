@@ -1,0 +1,103 @@
+#include "cuda/cupti.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <type_traits>
+
+#include "core/status.h"
+#include "cuda/watch.h"
+
+namespace ct {
+namespace {
+
+Cupti open_cupti() {
+  const std::string name = "libcupti.so." + std::to_string(CUPTI_API_VERSION / 10000);
+  void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = dlerror();
+    throw Failure(CT_UNSUPPORTED, "CUPTI, on which traces and NoWaits rest, cannot be opened; run `make setup` on this machine (" + std::string(why == nullptr ? "unknown error" : why) + ")");
+  }
+  Cupti all{};
+  const auto find = [&](auto& function, const char* symbol) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
+    if (function == nullptr) throw Failure(CT_UNSUPPORTED, name + " has no " + symbol + ": it is of another version than CUDA 13.0");
+  };
+  find(all.activity_disable, "cuptiActivityDisable");
+  find(all.activity_enable, "cuptiActivityEnable");
+  find(all.activity_flush, "cuptiActivityFlushAll");
+  find(all.activity_next, "cuptiActivityGetNextRecord");
+  find(all.activity_dropped, "cuptiActivityGetNumDroppedRecords");
+  find(all.activity_register, "cuptiActivityRegisterCallbacks");
+  find(all.enable_callback, "cuptiEnableCallback");
+  find(all.result_string, "cuptiGetResultString");
+  find(all.stream_id, "cuptiGetStreamIdEx");
+  find(all.set_thread_id_type, "cuptiSetThreadIdType");
+  find(all.subscribe, "cuptiSubscribe_v2");
+  find(all.unsubscribe, "cuptiUnsubscribe");
+  all.current_context = reinterpret_cast<decltype(all.current_context)>(dlsym(RTLD_DEFAULT, "cuCtxGetCurrent"));
+  if (all.current_context == nullptr) throw Failure(CT_UNSUPPORTED, "the driver has no cuCtxGetCurrent");
+  return all;
+}
+
+struct Subscription {
+  std::mutex mutex;
+  CUpti_SubscriberHandle handle = nullptr;
+  int users = 0;
+};
+
+Subscription& subscription() {
+  static auto* const one = new Subscription;
+  return *one;
+}
+
+}  // namespace
+
+void Cupti::check(CUptiResult result, const char* what) const {
+  if (result == CUPTI_SUCCESS) return;
+  const char* text = nullptr;
+  (void)result_string(result, &text);
+  throw Failure(CT_INTERNAL, std::string(what) + ": " + (text == nullptr ? "unknown error of CUPTI" : text));
+}
+
+const Cupti& cupti() {
+  static const Cupti all = open_cupti();  // tried again where it failed
+  return all;
+}
+
+CUpti_SubscriberHandle subscribe() {
+  Subscription& shared = subscription();
+  const std::lock_guard lock(shared.mutex);
+  if (shared.users == 0) {
+    char other[CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN + 1] = "";
+    CUpti_SubscriberParams params{};
+    params.structSize = CUpti_SubscriberParams_STRUCT_SIZE;
+    params.subscriberName = "streamtorch";
+    params.oldSubscriberName = other;
+    params.oldSubscriberSize = CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN;
+    const CUptiResult result = cupti().subscribe(&shared.handle, on_call, nullptr, &params);
+    if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
+      throw Failure(CT_UNSUPPORTED, "another tool watches this process through CUPTI, which allows one at a time (" +
+                                        std::string(other[0] == '\0' ? "Nsight, cuda-gdb, compute-sanitizer or a profiler" : other) +
+                                        "): run without it");
+    }
+    cupti().check(result, "cuptiSubscribe_v2");
+  }
+  ++shared.users;
+  return shared.handle;
+}
+
+CUpti_SubscriberHandle subscribed() noexcept {
+  const std::lock_guard lock(subscription().mutex);
+  return subscription().handle;
+}
+
+void unsubscribe() noexcept {
+  Subscription& shared = subscription();
+  const std::lock_guard lock(shared.mutex);
+  if (--shared.users > 0) return;
+  (void)cupti().unsubscribe(shared.handle);
+  shared.handle = nullptr;
+}
+
+}  // namespace ct

@@ -1,0 +1,230 @@
+#include "cuda/graph.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cuda/graph_fills.h"
+
+namespace ct {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+cudaStream_t current() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+// Note [A graph's random numbers]: LibTorch has one generator for each device, and a captured kernel reads seed and offset from memory
+// that belongs to the state of the generator it was captured with. So that launches of several graphs do not write into the same
+// memory, the device's generator has a copy of its state while a graph is captured, which the graph keeps; at a launch the copy gets
+// seed and offset of the device's generator, and that one goes on from behind the numbers that the launch takes.
+class GeneratorState {
+ public:
+  // The device's generator draws from a copy of its state until give_back.
+  void stand_in(c10::DeviceIndex device) {
+    at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
+    const std::lock_guard lock(of_device.mutex());
+    real_ = of_device.graphsafe_get_state();
+    own_ = of_device.clone();
+    of_device.graphsafe_set_state(own_);
+    real_of(device) = real_;
+  }
+
+  void give_back(c10::DeviceIndex device) {
+    if (!real_.defined()) return;
+    at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
+    const std::lock_guard lock(of_device.mutex());
+    of_device.graphsafe_set_state(real_);
+    real_ = real_of(device) = at::Generator();
+  }
+
+  template <typename F>
+  void launch(c10::DeviceIndex device, F&& replay) {
+    at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
+    const std::lock_guard lock(of_device.mutex());
+    const at::Generator& real = real_of(device);  // where another graph is being captured
+    auto* from = (real.defined() ? real : of_device).get<at::CUDAGeneratorImpl>();
+    auto* own = own_.get<at::CUDAGeneratorImpl>();
+    own->set_current_seed(from->current_seed());
+    own->set_philox_offset_per_thread(from->philox_offset_per_thread());
+    replay();
+    from->set_philox_offset_per_thread(own->philox_offset_per_thread());
+  }
+
+ private:
+  // The state that another one stands in for, if any; guarded by the mutex of the device's generator.
+  static at::Generator& real_of(c10::DeviceIndex device) {
+    static auto* const all = new at::Generator[256];
+    return all[static_cast<uint8_t>(device)];
+  }
+
+  at::Generator real_, own_;
+};
+
+class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
+ public:
+  explicit Graph(c10::DeviceIndex device) : at::cuda::CUDAGraph(/*keep_graph=*/true), device_(device) {}
+
+  ~Graph() override { abandon(); }
+
+  void begin(c10::MempoolId_t pool) override {
+    generator_.stand_in(device_);
+    try {
+      pool_ = pool;
+      on_ = current();
+      begun_ = true;
+      capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+
+  bool end(CudaGraph* older) override {
+    try {
+      capture_end();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    begun_ = false;
+    generator_.give_back(device_);
+    for (const auto& [state, increment] : captured_generator_states_) random_ = random_ || increment > 0;
+    replace_fills(graph_, device_);
+    const bool updated = older != nullptr && take(static_cast<Graph&>(*older));
+    if (!updated) instantiate();
+    if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();  // then the first launch does it
+    return updated;
+  }
+
+  void launch() override {
+    const c10::cuda::CUDAGuard guard(device_);
+    if (!random_) {
+      C10_CUDA_CHECK(cudaGraphLaunch(graph_exec_, current()));
+      return;
+    }
+    generator_.launch(device_, [&] { replay(); });
+  }
+
+  bool random() const override { return random_; }
+
+  uint64_t drawn() const override { return captured_generator_states_.begin()->first->offset_intragraph_; }
+  void set_drawn(uint64_t drawn) override { captured_generator_states_.begin()->first->offset_intragraph_ = drawn; }
+
+  void count(int64_t* nodes, int64_t* kernels, int64_t* copies, int64_t* fills) override {
+    size_t all = 0;
+    C10_CUDA_CHECK(cudaGraphGetNodes(graph_, nullptr, &all));
+    std::vector<cudaGraphNode_t> list(all);
+    if (all > 0) C10_CUDA_CHECK(cudaGraphGetNodes(graph_, list.data(), &all));
+    *nodes = static_cast<int64_t>(all);
+    *kernels = *copies = *fills = 0;
+    for (cudaGraphNode_t node : list) {
+      cudaGraphNodeType type{};
+      C10_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+      *kernels += type == cudaGraphNodeTypeKernel;
+      *copies += type == cudaGraphNodeTypeMemcpy;
+      *fills += type == cudaGraphNodeTypeMemset;
+    }
+  }
+
+  void write_dot(const char* path) override {
+    C10_CUDA_CHECK(cudaGraphDebugDotPrint(graph_, path, cudaGraphDebugDotFlagsVerbose));
+  }
+
+ private:
+  // Takes over what the older graph has on the device, if it can do this one's work with other parameters.
+  bool take(Graph& older) {
+    if (!older.has_graph_exec_) return false;
+    cudaGraphExecUpdateResultInfo info{};
+    if (cudaGraphExecUpdate(older.graph_exec_, graph_, &info) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    graph_exec_ = std::exchange(older.graph_exec_, nullptr);
+    has_graph_exec_ = std::exchange(older.has_graph_exec_, false);
+    return true;
+  }
+
+  // Ends a capture that has failed, or was begun and is not wanted; LibTorch's own end leaves the pools open then.
+  void abandon() noexcept {
+    if (!std::exchange(begun_, false)) return;
+    cudaGraph_t rest = nullptr;
+    (void)cudaStreamEndCapture(on_, &rest);  // it may have ended, or never begun
+    if (rest != nullptr) (void)cudaGraphDestroy(rest);
+    (void)cudaGetLastError();
+    const auto succeeds = [](auto&& f) {
+      try {
+        f();
+        return true;
+      } catch (...) {
+        return false;
+      }
+    };
+    if (succeeds([&] { allocator::endAllocateToPool(device_, pool_); })) {
+      succeeds([&] { allocator::releasePool(device_, pool_); });
+    }
+    at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
+    if (succeeds([&] { host->end_allocate_to_pool(pool_); })) {
+      succeeds([&] { host->release_pool(pool_); });
+    }
+    succeeds([&] { generator_.give_back(device_); });
+  }
+
+  const c10::DeviceIndex device_;
+  c10::MempoolId_t pool_{};
+  cudaStream_t on_ = nullptr;
+  bool begun_ = false;
+  bool random_ = false;
+  GeneratorState generator_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) { return std::make_unique<Graph>(device); }
+
+c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) {
+  const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
+  allocator::get()->createOrIncrefPool(device, pool);
+  // A capture also opens a pool of page-locked memory by that number, and LibTorch refuses to open one again that is closed for good.
+  at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
+  host->begin_allocate_to_pool(pool, [](c10::Stream) { return false; });
+  host->end_allocate_to_pool(pool);
+  return pool;
+}
+
+void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
+  try {
+    allocator::releasePool(device, pool);
+    at::getHostAllocator(at::kCUDA)->release_pool(pool);
+  } catch (...) {  // on a lost device
+  }
+}
+
+void enter_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(void*)> of) {
+  allocator::beginAllocateToPool(device, pool, [of = std::move(of)](cudaStream_t stream) { return of(stream); });
+}
+
+void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
+  try {
+    allocator::endAllocateToPool(device, pool);
+    allocator::releasePool(device, pool);
+  } catch (...) {  // on a lost device
+  }
+}
+
+int64_t graph_pool_bytes(c10::DeviceIndex device, c10::MempoolId_t pool) {
+  int64_t bytes = 0;
+  for (const auto& segment : allocator::snapshot(pool, false).segments) {
+    if (segment.device == device && segment.owner_private_pool_id == pool) bytes += static_cast<int64_t>(segment.total_size);
+  }
+  return bytes;
+}
+
+}  // namespace ct

@@ -1,0 +1,404 @@
+#include "decode/jpeg.h"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+
+// jpeglib.h needs size_t and FILE before it.
+#include <jpeglib.h>
+// and this its JPEG types.
+#include <jerror.h>
+
+#include "decode/huffman.h"
+#include "decode/status.h"
+
+// Note [Taking libjpeg's place]
+// Two thirds of the time of a photograph go into its entropy-coded data, and decode::Huffman takes half the time of
+// libjpeg's decoder for them. It is put in through the table of functions that libjpeg's own decoders fill in, which jpeglib.h
+// declares and does not define. The two functions that it begins with are the same in every libjpeg-turbo from 1.0 to 3.1,
+// and no other libjpeg has jpeg_crop_scanline. A test compares the pixels with those of libjpeg's own decoder.
+struct jpeg_entropy_decoder {
+  void (*start_pass)(j_decompress_ptr);
+  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);  // the blocks are 0 before; NULL: they are not wanted
+};
+
+// Note [libjpeg's memory]
+// What grows with the image, its coefficients and its rows, is cut from one block whose size the header tells: so it can be
+// counted before it is taken, and it is gone when it is freed (Note [Pages]). libjpeg asks for both through a table of
+// functions that jpeglib.h declares. What an array of coefficients is, only the functions know that make it and look into it:
+// here it is the addresses of its rows. The rest, tables and the like, is malloc's. So are rows that do not fit: what a later
+// libjpeg-turbo may want beyond those of 2.1 is not counted, and is no reason to refuse the image.
+struct jvirt_barray_control {
+  JBLOCKARRAY rows;
+};
+
+namespace decode {
+
+// Note [Leaving libjpeg]
+// libjpeg wants its error handler not to return. Its frames are C, so the handler leaves with longjmp, to the setjmp in
+// attempt(). Everything between the two must be free of destructors: the steps given to attempt() hold plain values only,
+// and whatever owns memory lives in the caller.
+struct Jpeg::Codec {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  jpeg_source_mgr source{};
+  jpeg_progress_mgr progress{};
+  Huffman* huffman = nullptr;  // in libjpeg's place
+  uint8_t* next = nullptr;     // the rest of the block for libjpeg
+  uint8_t* end = nullptr;
+  decltype(jpeg_memory_mgr::alloc_sarray) rows = nullptr;  // libjpeg's own
+  std::jmp_buf escape;
+  int32_t code = 0;
+  char reason[JMSG_LENGTH_MAX] = "";
+};
+
+namespace {
+
+// Each scan costs a pass over the whole image, so a small file with many is a way to stop a loader. Encoders write about ten.
+constexpr int kMostScans = 100;
+
+constexpr int kComponents = 4;  // the most, of CMYK
+
+using Codec = Jpeg::Codec;
+
+Codec& codec_of(void* info) { return *static_cast<Codec*>(static_cast<j_common_ptr>(info)->client_data); }
+
+[[noreturn]] void leave(Codec& codec, int32_t code, const char* reason) {
+  codec.code = code;
+  std::snprintf(codec.reason, sizeof codec.reason, "%s", reason);
+  std::longjmp(codec.escape, 1);
+}
+
+[[noreturn]] void leave_corrupt(j_common_ptr info) {
+  Codec& codec = codec_of(info);
+  char text[JMSG_LENGTH_MAX];
+  info->err->format_message(info, text);
+  constexpr char kPrefix[] = "Corrupt JPEG data: ";
+  const size_t skip = std::strncmp(text, kPrefix, sizeof kPrefix - 1) == 0 ? sizeof kPrefix - 1 : 0;
+  char reason[JMSG_LENGTH_MAX];
+  std::snprintf(reason, sizeof reason, "corrupt JPEG: %.*s", JMSG_LENGTH_MAX - 20, text + skip);
+  leave(codec, CTD_CORRUPT, reason);
+}
+
+void on_error(j_common_ptr info) {
+  char text[JMSG_LENGTH_MAX];
+  switch (info->err->msg_code) {
+    case JERR_OUT_OF_MEMORY:
+      leave(codec_of(info), CTD_OUT_OF_MEMORY, "out of host memory");
+    case JERR_IMAGE_TOO_BIG:  // libjpeg's own limit, 65500 pixels
+      info->err->format_message(info, text);
+      leave(codec_of(info), CTD_TOO_LARGE, text);
+#if JPEG_LIB_VERSION < 70 // Ubuntu's libjpeg-turbo has version 8's interface, without this code
+    case JERR_ARITH_NOTIMPL:
+#endif
+    case JERR_BAD_PRECISION:
+    case JERR_COMPONENT_COUNT:
+    case JERR_CONVERSION_NOTIMPL:
+    case JERR_FRACT_SAMPLE_NOTIMPL:
+    case JERR_NOTIMPL:
+    case JERR_NOT_COMPILED:
+    case JERR_SOF_UNSUPPORTED:
+      info->err->format_message(info, text);
+      leave(codec_of(info), CTD_UNSUPPORTED, text);
+    default:
+      leave_corrupt(info);
+  }
+}
+
+// Where libjpeg only warns, it goes on with grey or repeated blocks. Those warnings are errors here; the others say
+// that something is odd and the pixels are right, such as bytes after the last one.
+void on_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  switch (info->err->msg_code) {
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+      leave_corrupt(info);
+    default:
+      break;
+  }
+}
+
+boolean on_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
+  Codec& codec = codec_of(info);
+  switch (codec.huffman->decode(blocks)) {
+    case Huffman::Result::kOk:
+      return TRUE;
+    case Huffman::Result::kBadCode:
+      leave(codec, CTD_CORRUPT, "corrupt JPEG: bad Huffman code");
+    case Huffman::Result::kOverfull:
+      leave(codec, CTD_CORRUPT, "corrupt JPEG: a block with more than 64 coefficients");
+    default:
+      leave(codec, CTD_CORRUPT, "corrupt JPEG: premature end of data segment");
+  }
+}
+
+boolean on_end_of_data(j_decompress_ptr info) { leave(codec_of(info), CTD_TRUNCATED, "truncated JPEG"); }
+
+void on_skip(j_decompress_ptr info, long count) {
+  if (count <= 0) return;
+  if (static_cast<size_t>(count) > info->src->bytes_in_buffer) on_end_of_data(info);
+  info->src->next_input_byte += count;
+  info->src->bytes_in_buffer -= count;
+}
+
+// The number of scans, for a message. Only as good as the markers.
+int scans_of(Bytes file) {
+  int scans = 0;
+  for (size_t i = 0; i + 1 < file.size(); ++i) scans += file[i] == 0xFF && file[i + 1] == 0xDA;
+  return scans;
+}
+
+void on_progress(j_common_ptr common) {
+  const auto info = reinterpret_cast<j_decompress_ptr>(common);
+  if (info->input_scan_number <= kMostScans) return;
+  const Bytes rest(info->src->next_input_byte, info->src->bytes_in_buffer);
+  char reason[JMSG_LENGTH_MAX];
+  std::snprintf(reason, sizeof reason, "%s JPEG with %d scans, above the limit of %d",
+                info->progressive_mode ? "progressive" : "sequential", info->input_scan_number + scans_of(rest),
+                kMostScans);
+  leave(codec_of(common), CTD_TOO_LARGE, reason);
+}
+
+// attempt runs one step in libjpeg. See Note [Leaving libjpeg].
+template <class Step>
+void attempt(Codec& codec, Step step) {
+  if (setjmp(codec.escape) == 0) {
+    step(&codec.info);
+    return;
+  }
+  throw Error(codec.code, codec.reason);
+}
+
+constexpr size_t kAligned = 64;  // twice what libjpeg's vector code needs, as in its own arrays
+
+size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
+
+// cut returns the next bytes of the block, or null where it has no more.
+uint8_t* cut(Codec& codec, size_t size) {
+  size = up(size, kAligned);
+  if (size > static_cast<size_t>(codec.end - codec.next)) return nullptr;
+  return std::exchange(codec.next, codec.next + size);
+}
+
+JSAMPARRAY on_rows(j_common_ptr info, int pool, JDIMENSION width, JDIMENSION rows) {
+  Codec& codec = codec_of(info);
+  const size_t stride = up(width, kAligned);
+  uint8_t* const block = cut(codec, stride * rows);
+  if (!block) return codec.rows(info, pool, width, rows);
+  const auto out = static_cast<JSAMPARRAY>(info->mem->alloc_small(info, pool, rows * sizeof(JSAMPROW)));
+  for (JDIMENSION y = 0; y < rows; ++y) out[y] = block + y * stride;
+  return out;
+}
+
+jvirt_barray_ptr on_coefficients(j_common_ptr info, int pool, boolean, JDIMENSION width, JDIMENSION rows, JDIMENSION) {
+  const auto block = reinterpret_cast<JBLOCKROW>(cut(codec_of(info), size_t{width} * rows * sizeof(JBLOCK)));
+  if (!block) leave(codec_of(info), CTD_INTERNAL, "JPEG with more coefficients than were counted");
+  const auto out = static_cast<jvirt_barray_ptr>(info->mem->alloc_small(info, pool, sizeof(jvirt_barray_control)));
+  out->rows = static_cast<JBLOCKARRAY>(info->mem->alloc_small(info, pool, rows * sizeof(JBLOCKROW)));
+  for (JDIMENSION y = 0; y < rows; ++y) out->rows[y] = block + size_t{y} * width;
+  return out;
+}
+
+JBLOCKARRAY on_look(j_common_ptr, jvirt_barray_ptr array, JDIMENSION first, JDIMENSION, boolean) { return array->rows + first; }
+
+// The coefficients' bytes, which are whole MCUs.
+size_t coefficients_of(const jpeg_decompress_struct& info) {
+  size_t blocks = 0;
+  for (int i = 0; i < info.num_components; ++i) {
+    const jpeg_component_info& c = info.comp_info[i];
+    blocks += up(c.width_in_blocks, c.h_samp_factor) * up(c.height_in_blocks, c.v_samp_factor);
+  }
+  return blocks * sizeof(JBLOCK);
+}
+
+// The most that libjpeg has of the rows of a component: up to 16 of blocks, where it is shrunk less than others are, or
+// three MCUs for upsampling, which looks at the rows above and below; and as many as it upsamples at a time.
+size_t rows_of(size_t width, size_t blocks, int v_samp_factor, int max_v_samp_factor) {
+  return (blocks * DCTSIZE + kAligned) * 2 * DCTSIZE * v_samp_factor + (width + MAX_SAMP_FACTOR + kAligned) * max_v_samp_factor;
+}
+
+// The size of the block that libjpeg's memory is cut from.
+size_t block_of(Codec& codec) {
+  jpeg_decompress_struct& info = codec.info;
+  size_t size = kAligned + (jpeg_has_multiple_scans(&info) ? coefficients_of(info) : 0);
+  for (int i = 0; i < info.num_components; ++i) {
+    const jpeg_component_info& c = info.comp_info[i];
+    size += rows_of(info.image_width, c.width_in_blocks, c.v_samp_factor, info.max_v_samp_factor);
+  }
+  return size;
+}
+
+int32_t color_space_of(const jpeg_decompress_struct& info) {
+  switch (info.jpeg_color_space) {
+    case JCS_GRAYSCALE: return CTD_GREY;
+    case JCS_RGB: return CTD_RGB;
+    case JCS_YCbCr: return CTD_YCC;
+    case JCS_CMYK: return CTD_CMYK;
+    case JCS_YCCK: return CTD_YCCK;
+    default:
+      throw Error(CTD_UNSUPPORTED, "JPEG with " + std::to_string(info.num_components) + " colour components");
+  }
+}
+
+// Files hold the inks inverted, whether or not they have Adobe's marker. Rounding as in Pillow's conversion.
+void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
+  for (; width-- > 0; in += 4, out += 3) {
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - in[c]) * in[3] + 128;
+      out[c] = static_cast<uint8_t>(in[3] - ((product + (product >> 8)) >> 8));
+    }
+  }
+}
+
+// The columns that libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of the part for the edge of
+// the image; one MCU more on each side keeps every pixel of the box what it is in the whole image.
+struct Part {
+  JDIMENSION left, width;  // libjpeg moves left to a multiple of the MCU
+};
+
+Part part_of(const jpeg_decompress_struct& info, const Box& box, int shrink) {
+  const int margin = info.max_h_samp_factor * DCTSIZE / shrink;
+  const int left = std::max(box.left - margin, 0);
+  const int right = std::min(box.left + box.width + margin, static_cast<int>(info.output_width));
+  return {static_cast<JDIMENSION>(left), static_cast<JDIMENSION>(right - left)};
+}
+
+}  // namespace
+
+Jpeg::Jpeg(Bytes file) : codec_(std::make_unique<Codec>()) {
+  Codec& codec = *codec_;
+  codec.info.err = jpeg_std_error(&codec.errors);
+  codec.errors.error_exit = on_error;
+  codec.errors.emit_message = on_message;
+  codec.info.client_data = &codec;
+  codec.progress.progress_monitor = on_progress;
+  codec.source.next_input_byte = file.data();
+  codec.source.bytes_in_buffer = file.size();
+  codec.source.init_source = [](j_decompress_ptr) {};
+  codec.source.fill_input_buffer = on_end_of_data;
+  codec.source.skip_input_data = on_skip;
+  codec.source.resync_to_restart = jpeg_resync_to_restart;
+  codec.source.term_source = [](j_decompress_ptr) {};
+  try {
+    attempt(codec, [](j_decompress_ptr info) {
+      jpeg_create_decompress(info);
+      info->src = &codec_of(info).source;
+      info->progress = &codec_of(info).progress;
+      jpeg_read_header(info, TRUE);
+    });
+    info_.format = CTD_JPEG;
+    info_.width = static_cast<int32_t>(codec.info.image_width);
+    info_.height = static_cast<int32_t>(codec.info.image_height);
+    info_.channels = codec.info.num_components;
+    info_.bits = codec.info.data_precision;
+    info_.color_space = color_space_of(codec.info);
+    info_.progressive = codec.info.progressive_mode ? 1 : 0;
+    info_.orientation = orientation_of_jpeg(file);
+  } catch (...) {
+    jpeg_destroy_decompress(&codec.info);
+    throw;
+  }
+}
+
+Jpeg::~Jpeg() { jpeg_destroy_decompress(&codec_->info); }
+
+// take_over says whether huffman decodes the file's scan. See Note [Taking libjpeg's place].
+bool Jpeg::take_over(Huffman& huffman) {
+  Codec& codec = *codec_;
+  if (jpeg_has_multiple_scans(&codec.info)) return false;
+  switch (huffman.begin(codec.info, {codec.source.next_input_byte, codec.source.bytes_in_buffer})) {
+    case Huffman::Result::kOk:
+      codec.huffman = &huffman;
+      codec.info.entropy->decode_mcu = on_mcu;
+      return true;
+    case Huffman::Result::kTruncated:
+      throw Error(CTD_TRUNCATED, "truncated JPEG");
+    default:
+      return false;
+  }
+}
+
+Need Jpeg::need(const Box& whole, int shrink) const {
+  jpeg_decompress_struct& info = codec_->info;
+  const Box box = shrunk(whole, shrink);
+  const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;  // see part_of: two, and what libjpeg moves left
+  const size_t width = std::min((info_.width + shrink - 1) / shrink, box.width + margins);
+  Need need;
+  if (!jpeg_has_multiple_scans(&info)) {
+    const jpeg_component_info& c = info.comp_info[0];
+    const size_t across = up(info_.width, size_t{DCTSIZE} * info.max_h_samp_factor) / (DCTSIZE * info.max_h_samp_factor);
+    const size_t mcus = info.num_components == 1 ? size_t{c.width_in_blocks} * c.height_in_blocks : across * info.total_iMCU_rows;
+    need = Huffman::need(info.src->bytes_in_buffer, coefficients_of(info), mcus, info.restart_interval);
+  }
+  need.pixels = width * (info_.color_space == CTD_GREY ? 1 : 3) * box.height + width * kComponents;
+  need.codec = block_of(*codec_);
+  return need;
+}
+
+Need Jpeg::most(int64_t pixels) {
+  constexpr int64_t kMcu = DCTSIZE * MAX_SAMP_FACTOR;
+  static_assert(kLongestJpegSide >= JPEG_MAX_DIMENSION);
+  const int64_t area = std::min(pixels, kLongestJpegSide * kLongestJpegSide);
+  const int64_t width = std::min(area, kLongestJpegSide), sides = std::min(area + 1, 2 * kLongestJpegSide);
+  const size_t padded = area + kMcu * sides + kMcu * kMcu;  // to whole MCUs
+  Need need = Huffman::need(SIZE_MAX, kComponents * padded * sizeof(JCOEF), padded / DCTSIZE2, 1);
+  need.pixels = 3 * area + kComponents * width;
+  // With several scans libjpeg has the coefficients, which are as much as the data that Huffman takes with one.
+  need.codec = kComponents * rows_of(width, (width + kMcu) / DCTSIZE, MAX_SAMP_FACTOR, MAX_SAMP_FACTOR) + kAligned;
+  return need;
+}
+
+View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
+  Codec& codec = *codec_;
+  const Box box = shrunk(whole, shrink);
+  codec.info.scale_num = 1;
+  codec.info.scale_denom = static_cast<unsigned>(shrink);
+  const bool ink = info_.color_space == CTD_CMYK || info_.color_space == CTD_YCCK;
+  codec.info.out_color_space = info_.color_space == CTD_GREY ? JCS_GRAYSCALE : ink ? JCS_CMYK : JCS_RGB;
+  Part part{};
+  const size_t block = block_of(codec);
+  codec.next = jpeg_has_multiple_scans(&codec.info) ? scratch.codec.zeros(block) : scratch.codec.bytes(block);
+  codec.end = codec.next + block;
+  codec.next += -reinterpret_cast<uintptr_t>(codec.next) % kAligned;
+  attempt(codec, [&](j_decompress_ptr info) {
+    if (info->data_precision == 8) codec.rows = std::exchange(info->mem->alloc_sarray, on_rows);
+    info->mem->request_virt_barray = on_coefficients;
+    info->mem->access_virt_barray = on_look;
+    jpeg_start_decompress(info);
+    part = part_of(*info, box, shrink);
+    if (part.width < info->output_width) jpeg_crop_scanline(info, &part.left, &part.width);
+  });
+  // With several scans libjpeg has read the file to its end by now.
+  const bool seen = take_over(scratch.huffman) || jpeg_has_multiple_scans(&codec.info);
+  const int channels = info_.color_space == CTD_GREY ? 1 : 3;
+  const size_t stride = static_cast<size_t>(part.width) * channels;
+  const size_t line = static_cast<size_t>(part.width) * codec.info.output_components;
+  uint8_t* const spare = scratch.pixels.bytes(stride * box.height + line);  // a row that is not wanted, or not RGB yet
+  uint8_t* const pixels = spare + line;
+  attempt(codec, [&](j_decompress_ptr info) {
+    const auto top = static_cast<JDIMENSION>(box.top), bottom = static_cast<JDIMENSION>(box.top + box.height);
+    const auto read = [info](uint8_t* to) { jpeg_read_scanlines(info, &to, 1); };
+    if (top > 0) jpeg_skip_scanlines(info, top);
+    while (info->output_scanline < bottom) {
+      uint8_t* const to = pixels + (info->output_scanline - top) * stride;
+      read(ink ? spare : to);
+      if (ink) rgb_from_inverted_cmyk(spare, to, static_cast<int>(part.width));
+    }
+    if (seen) return;
+    // The rest is for its errors only. Skipping up to the last row would not look at it at all.
+    if (info->output_scanline + 1 < info->output_height) {
+      jpeg_skip_scanlines(info, info->output_height - 1 - info->output_scanline);
+    }
+    while (info->output_scanline < info->output_height) read(spare);
+    jpeg_finish_decompress(info);
+  });
+  const int left = box.left - static_cast<int>(part.left);
+  return {pixels + static_cast<size_t>(left) * channels, box.height, box.width, channels, stride};
+}
+
+}  // namespace decode

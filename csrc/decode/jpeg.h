@@ -1,0 +1,32 @@
+// JPEG files, by libjpeg-turbo.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "decode/reader.h"
+
+namespace decode {
+
+constexpr int64_t kLongestJpegSide = 65500;  // libjpeg's own limit
+
+class Jpeg : public Reader {
+ public:
+  explicit Jpeg(Bytes file);
+  ~Jpeg() override;
+  View read(const Box& box, int shrink, Scratch& scratch) override;
+  Need need(const Box& box, int shrink) const override;
+  bool shrinks() const override { return true; }
+
+  // most returns what the largest need of an image of up to so many pixels does not exceed.
+  static Need most(int64_t pixels);
+
+  struct Codec;
+
+ private:
+  bool take_over(Huffman& huffman);
+
+  std::unique_ptr<Codec> codec_;
+};
+
+}  // namespace decode

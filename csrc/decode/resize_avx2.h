@@ -1,0 +1,17 @@
+// The two passes of the resize, eight sums at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "decode/resize.h"
+
+namespace decode {
+
+// Both write what the portable passes in decode/resize.cc write. They need a processor with AVX2.
+constexpr int kLeastWidthAvx2 = 6;  // of the rows that across_rgb_avx2 reads
+
+void across_rgb_avx2(const Pass& pass, const Axis& x, size_t rows);
+void down_avx2(const Pass& pass, const Axis& y, size_t row);
+
+}  // namespace decode

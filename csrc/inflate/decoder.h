@@ -1,0 +1,83 @@
+// Inflating a deflate stream in pieces, from its start or from the start of any of its blocks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "include/cgotorch_inflate.h"
+#include "inflate/table.h"
+
+namespace inflater {
+
+using Bytes = std::span<const uint8_t>;
+
+constexpr size_t kWindow = 32768;  // how far back a match may reach
+
+// What the header of a dynamic block says.
+struct Header {
+  uint8_t lengths[kLiterals + kDistances];
+  int literals = 0, distances = 0;
+};
+
+// Bits reads bits from bytes, the lowest bit of a byte first. Past the end it reads zeros, and `position` says so by being
+// larger than the end.
+class Bits {
+ public:
+  Bits(Bytes bytes, uint64_t position);
+  // refill leaves at least 56 bits to be peeked at.
+  void refill();
+  uint64_t peek() const { return bits_; }
+  void drop(int n) { bits_ >>= n, count_ -= n; }
+  uint32_t take(int n) {  // n is at most 32
+    const auto value = static_cast<uint32_t>(bits_ & ((uint64_t{1} << n) - 1));
+    drop(n);
+    return value;
+  }
+  uint64_t position() const { return (static_cast<uint64_t>(next_ - begin_) + beyond_) * 8 - static_cast<uint64_t>(count_); }
+  // near_end says that refill may not read eight bytes at once.
+  bool near_end() const { return end_ - next_ < 8; }
+
+ private:
+  const uint8_t *begin_, *next_, *end_;
+  uint64_t bits_ = 0;
+  uint64_t beyond_ = 0;  // bytes of zeros read past the end
+  int count_ = 0;
+};
+
+// read_header reads what follows the first three bits of a dynamic block. It returns what is wrong, or nullptr.
+const char* read_header(Bits& bits, Header& header);
+
+// Input is the bytes there are, and whether there are no more.
+struct Input {
+  Bytes bytes;
+  bool last;
+};
+
+template <class T>
+struct Output;
+
+// Decoder goes through a stream block by block. It holds the tables of the block it is in, and no data.
+class Decoder {
+ public:
+  // run does what the C header says of ctd_inflater_run. T is uint8_t or uint16_t.
+  template <class T>
+  void run(Input in, T* out, size_t size, ctd_inflate& io);
+
+ private:
+  template <class T>
+  int32_t stored(Bits& bits, Input in, Output<T>& out);
+  template <class T>
+  int32_t codes(Bits& bits, Input in, Output<T>& out);
+  const char* begin_block(Bits& bits);  // returns what is wrong, or nullptr
+
+  enum class In { kNone, kStored, kCodes } in_ = In::kNone;
+  bool final_ = false;
+  bool fixed_ = false;  // the tables are those of the fixed codes
+  size_t left_ = 0;  // bytes of a stored block
+  std::array<Entry, kLiteralEntries> literals_{};
+  std::array<Entry, kDistanceEntries> distances_{};
+};
+
+}  // namespace inflater

@@ -1,0 +1,262 @@
+// What an augmentation makes of one pixel: one source for the CPU and CUDA, so that both give the same bytes. Every float operation rounds as it stands: csrc/CMakeLists.txt and cuda/program.cc turn the
+// compilers' own fusing off.
+//
+// The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32, with PyTorch's fused multiply-add
+// where its add(alpha=...) has one: on the CPU they agree in every byte (tests/fixtures/augment).
+#pragma once
+
+#include <math.h>
+
+#include "kernels/both_devices.h"
+
+namespace ct::augment {
+
+CT_ON_BOTH_DEVICES(kPixelsText,
+
+// As cgotorch/augment.go numbers them.
+enum Kind { kNothing, kBrightness, kContrast, kSaturation, kHue, kPosterize, kSolarize, kAutoContrast, kEqualize, kSharpness, kAffine };
+
+constexpr int kLevels = 256;
+constexpr int kMaxSteps = 8;
+constexpr int kStepValues = 7;
+
+// One row of the tensor of steps.
+struct Step {
+  float kind;
+  float value[kStepValues];
+};
+
+CT_FUNCTION int kind_of(const Step& step) { return static_cast<int>(step.kind); }
+// What becomes of a value does not depend on the other channels: a table of 256 entries a channel says it.
+CT_FUNCTION bool has_table(int kind) {
+  return kind == kBrightness || kind == kContrast || kind == kPosterize || kind == kSolarize || kind == kAutoContrast || kind == kEqualize;
+}
+// The table depends on the whole image as it is before the step: on the sum of its grey values, or on its histograms.
+CT_FUNCTION bool needs_histogram(int kind) { return kind == kAutoContrast || kind == kEqualize; }
+CT_FUNCTION bool needs_image(int kind) { return kind == kContrast || needs_histogram(kind); }
+
+struct Source {
+  const unsigned char* pixels;
+  int height;
+  int width;
+  bool flip;
+};
+
+template <int C>
+struct Pixel {
+  unsigned char channel[C];
+};
+
+CT_FUNCTION unsigned char clamped(float value) {
+  return static_cast<unsigned char>(value > 0.0f ? (value < 255.0f ? static_cast<int>(value) : 255) : 0);
+}
+
+template <int C>
+CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
+  const unsigned char* from = s.pixels + (static_cast<long long>(y) * s.width + (s.flip ? s.width - 1 - x : x)) * C;
+  Pixel<C> p;
+  for (int c = 0; c < C; ++c) p.channel[c] = from[c];
+  return p;
+}
+
+// sum: of a value and its eight neighbours, and four times the value. Over 13 it is the blurred value; that never lies in the middle
+// between two integers, so no float is needed to round it.
+CT_FUNCTION unsigned char sharpened(int value, int sum, const Step& step) {
+  const float blurred = static_cast<float>((2 * sum + 13) / 26);
+  return clamped(fmaf(step.value[1], blurred - static_cast<float>(value), static_cast<float>(value)));
+}
+
+template <int C>
+CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) {
+  Pixel<C> p = read<C>(s, y, x);
+  if (y == 0 || x == 0 || y == s.height - 1 || x == s.width - 1) return p;
+  int sum[C];
+  for (int c = 0; c < C; ++c) sum[c] = 4 * p.channel[c];
+  for (int dy = -1; dy <= 1; ++dy) {
+    for (int dx = -1; dx <= 1; ++dx) {
+      const Pixel<C> q = read<C>(s, y + dy, x + dx);
+      for (int c = 0; c < C; ++c) sum[c] += q.channel[c];
+    }
+  }
+  for (int c = 0; c < C; ++c) p.channel[c] = sharpened(p.channel[c], sum[c], step);
+  return p;
+}
+
+// Makes a step of the tensor ready for an image's pixels: the inverse matrix, in pixels from the middle, gives places from -1 to 1.
+CT_FUNCTION Step ready(Step step, int height, int width) {
+  if (kind_of(step) == kAffine) {
+    for (int i = 0; i < 3; ++i) {
+      step.value[i] /= 0.5f * static_cast<float>(width);
+      step.value[3 + i] /= 0.5f * static_cast<float>(height);
+    }
+  }
+  return step;
+}
+
+template <int C>
+CT_FUNCTION Pixel<C> moved(const Source& s, const Step& step, int y, int x) {
+  const float from_middle_x = x - 0.5f * (s.width - 1);
+  const float from_middle_y = y - 0.5f * (s.height - 1);
+  const float grid_x = (from_middle_x * step.value[0] + from_middle_y * step.value[1]) + step.value[2];
+  const float grid_y = (from_middle_x * step.value[3] + from_middle_y * step.value[4]) + step.value[5];
+  const float from_x = rintf((grid_x + 1.0f) * (0.5f * s.width) - 0.5f);
+  const float from_y = rintf((grid_y + 1.0f) * (0.5f * s.height) - 0.5f);
+  if (from_x >= 0.0f && from_x < s.width && from_y >= 0.0f && from_y < s.height) {
+    return read<C>(s, static_cast<int>(from_y), static_cast<int>(from_x));
+  }
+  Pixel<C> black;
+  for (int c = 0; c < C; ++c) black.channel[c] = 0;
+  return black;
+}
+
+// What the steps begin with. Only the first step may look at other pixels than its own.
+template <int C>
+CT_FUNCTION Pixel<C> first(const Source& s, const Step& step, int y, int x) {
+  const int kind = kind_of(step);
+  if (kind == kSharpness) return sharpened<C>(s, step, y, x);
+  if (kind == kAffine) return moved<C>(s, step, y, x);
+  return read<C>(s, y, x);
+}
+
+template <int C>
+CT_FUNCTION float grey(const Pixel<C>& p) {
+  if constexpr (C == 1) {
+    return p.channel[0];
+  } else {
+    return floorf(fmaf(p.channel[2], 0.114f, fmaf(p.channel[1], 0.587f, p.channel[0] * 0.2989f)));
+  }
+}
+
+template <int C>
+CT_FUNCTION Pixel<C> saturated(Pixel<C> p, const Step& step) {
+  if constexpr (C == 3) {
+    const float without = grey<C>(p);
+    for (int c = 0; c < C; ++c) p.channel[c] = clamped(fmaf(without, step.value[1], p.channel[c] * step.value[0]));
+  }
+  return p;
+}
+
+CT_FUNCTION float unit(float v) { return v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v; }
+
+// From RGB to hue, saturation and value, and back.
+template <int C>
+CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
+  if constexpr (C == 3) {
+    constexpr float scale = static_cast<float>(1.0 / 255);
+    const float r = p.channel[0] * scale;
+    const float g = p.channel[1] * scale;
+    const float b = p.channel[2] * scale;
+    const float redder = r > g ? r : g;
+    const float least_of_two = r > g ? g : r;
+    const float most = redder > b ? redder : b;
+    const float least = least_of_two < b ? least_of_two : b;
+    const float range = most - least;
+    const bool grey_pixel = most == least;
+    const float saturation = range / (grey_pixel ? 1.0f : most);
+    const float divisor = grey_pixel ? 1.0f : range;
+    const float from_r = (most - r) / divisor;
+    const float from_g = (most - g) / divisor;
+    const float from_b = (most - b) / divisor;
+    const float sector = most == r ? from_b - from_g : most == g ? (from_r + 2.0f) - from_b : (from_g + 4.0f) - from_r;
+    float hue = sector * static_cast<float>(1.0 / 6.0) + 1.0f;
+    hue = hue - truncf(hue);
+    hue = hue + step.value[0];
+    hue = hue - truncf(hue);
+    if (hue < 0.0f) hue = hue + 1.0f;
+    const float six = hue * 6.0f;
+    const float whole = floorf(six);
+    const float within = saturation * (six - whole);
+    const float without = 1.0f - saturation;
+    const float high = most;
+    const float falling = unit((1.0f - within) * most);
+    const float rising = unit((within + without) * most);
+    const float low = unit(without * most);
+    const int which = static_cast<int>(whole) % 6;
+    const float red = which == 0 || which == 5 ? high : which == 1 ? falling : which == 4 ? rising : low;
+    const float green = which == 1 || which == 2 ? high : which == 0 ? rising : which == 3 ? falling : low;
+    const float blue = which == 3 || which == 4 ? high : which == 2 ? rising : which == 5 ? falling : low;
+    constexpr float back = static_cast<float>(255.0 + 1.0 - 1e-3);
+    p.channel[0] = clamped(red * back);
+    p.channel[1] = clamped(green * back);
+    p.channel[2] = clamped(blue * back);
+  }
+  return p;
+}
+
+// Of a pixel, the step that has no other pixels to look at. table: [C][256], where the step has one.
+template <int C>
+CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* table) {
+  const int kind = kind_of(step);
+  if (has_table(kind)) {
+    for (int c = 0; c < C; ++c) p.channel[c] = table[c * kLevels + p.channel[c]];
+  } else if (kind == kSaturation) {
+    p = saturated<C>(p, step);
+  } else if (kind == kHue) {
+    p = turned<C>(p, step);
+  }
+  return p;
+}
+
+// The pixel behind the first count steps, which are ready. tables: [steps][C][256].
+template <int C>
+CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const unsigned char* tables, int y, int x) {
+  Pixel<C> p = count > 0 ? first<C>(s, steps[0], y, x) : read<C>(s, y, x);
+  for (int k = 0; k < count; ++k) p = stepped<C>(p, steps[k], tables + k * C * kLevels);
+  return p;
+}
+
+// What the tables of one channel need to know of its histogram, which becomes the number of pixels of each value or a lower one.
+struct Summary {
+  int low;
+  int high;
+  int unit;  // of equalize: pixels for each step of the result
+};
+
+CT_FUNCTION Summary summarize(int* histogram) {
+  Summary s;
+  s.low = -1;
+  s.high = 0;
+  int pixels = 0;
+  int last = 0;
+  for (int v = 0; v < kLevels; ++v) {
+    const int here = histogram[v];
+    if (here > 0) {
+      if (s.low < 0) s.low = v;
+      s.high = v;
+      last = here;
+    }
+    pixels += here;
+    histogram[v] = pixels;
+  }
+  s.unit = (pixels - last) / 255;
+  return s;
+}
+
+// An entry of a step's table. mean is of the grey values, the rest of one channel; each is there where the step needs it.
+CT_FUNCTION unsigned char entry(const Step& step, float mean, const Summary& s, const int* cumulative, int value) {
+  const float v = static_cast<float>(value);
+  switch (kind_of(step)) {
+    case kBrightness: return clamped(v * step.value[0]);
+    case kContrast: return clamped(fmaf(mean, step.value[1], v * step.value[0]));
+    case kPosterize: {
+      const int bits = static_cast<int>(step.value[0]);
+      return static_cast<unsigned char>(value & (((1 << bits) - 1) << (8 - bits)));
+    }
+    case kSolarize: return static_cast<unsigned char>(v >= step.value[0] ? 255 - value : value);
+    case kAutoContrast: {
+      if (s.high == s.low) return static_cast<unsigned char>(value);
+      return clamped((v - s.low) / (static_cast<float>(s.high - s.low) * static_cast<float>(1.0 / 255)));
+    }
+    case kEqualize: {
+      if (s.unit == 0) return static_cast<unsigned char>(value);
+      if (value == 0) return 0;
+      const int level = (cumulative[value - 1] + s.unit / 2) / s.unit;
+      return static_cast<unsigned char>(level > 255 ? 255 : level);
+    }
+    default: return static_cast<unsigned char>(value);
+  }
+}
+
+)  // CT_ON_BOTH_DEVICES
+
+}  // namespace ct::augment

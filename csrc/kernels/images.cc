@@ -1,0 +1,40 @@
+#include "kernels/images.h"
+
+#include <cstdint>
+
+namespace ct::images {
+
+void check_pixels(const at::Tensor& pixels, const at::Tensor* flips) {
+  TORCH_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.is_contiguous(),
+              "pixels must be contiguous uint8 [N, H, W, C]; got ", pixels.scalar_type(), " ", pixels.sizes());
+  TORCH_CHECK(pixels.numel() <= INT32_MAX, "pixels may have 2^31 - 1 elements; got ", pixels.sizes());
+  TORCH_CHECK(flips == nullptr || (flips->scalar_type() == at::kBool && flips->numel() == pixels.size(0) && flips->is_contiguous()),
+              "flips must be contiguous bool [", pixels.size(0), "]; got ", flips->scalar_type(), " ", flips->sizes());
+}
+
+void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& table, const at::Tensor& out) {
+  check_pixels(pixels, flips);
+  const int64_t n = pixels.size(0), h = pixels.size(1), w = pixels.size(2), c = pixels.size(3);
+  TORCH_CHECK(c >= 1 && c <= kMaxChannels, "pixels must have 1 to ", kMaxChannels, " channels; got ", pixels.sizes());
+  TORCH_CHECK((out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble || out.scalar_type() == at::kHalf ||
+               out.scalar_type() == at::kBFloat16) &&
+                  out.sizes() == at::IntArrayRef({n, c, h, w}),
+              "out must be of a floating-point dtype of 16 bits or more and [", n, ", ", c, ", ", h, ", ", w, "]; got ", out.scalar_type(), " ",
+              out.sizes());
+  TORCH_CHECK(out.is_non_overlapping_and_dense() || out.numel() == 0, "out must be dense; got strides ", out.strides());
+  TORCH_CHECK(!out.requires_grad(), "out must not require a gradient");
+  TORCH_CHECK(table.scalar_type() == out.scalar_type() && table.is_contiguous() && table.sizes() == at::IntArrayRef({c, kLevels}),
+              "table must be contiguous ", out.scalar_type(), " [", c, ", ", kLevels, "]; got ", table.scalar_type(), " ", table.sizes());
+}
+
+Geometry geometry(const at::Tensor& pixels, const at::Tensor& out) {
+  return {static_cast<int>(pixels.size(0)), static_cast<int>(pixels.size(1)), static_cast<int>(pixels.size(2)),
+          static_cast<int>(pixels.size(3)), out.stride(0), out.stride(1), out.stride(2), out.stride(3)};
+}
+
+void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, const Geometry& g, void** arguments) {
+  const int64_t blocks = int64_t{g.images} * ((g.height + kRows - 1) / kRows);
+  cuda().launch(program, kernel, stream, static_cast<unsigned>(blocks), static_cast<unsigned>(kThreads / g.channels * g.channels), arguments);
+}
+
+}  // namespace ct::images

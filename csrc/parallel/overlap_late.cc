@@ -1,0 +1,162 @@
+#include "parallel/overlap_late.h"
+
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/input_metadata.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/exec.h"
+#include "core/memory.h"
+#include "parallel/overlap.h"
+
+namespace ct {
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+
+// What a layer's node hands on: the gradients of its input, its weights and its bias.
+constexpr size_t kInput = 0, kWeight = 1;
+
+bool is_layer(const Node& node) { return is_linear(node) || node.name() == "ConvolutionBackward0"; }
+
+bool has_hooks(Node& node) {
+  return !node.pre_hooks().empty() || !node.post_hooks().empty() || !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+         node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+// Makes autograd run a node of one input on a stream: metadata has that which is current when it is made.
+void move(Node& node, c10::Stream stream) {
+  const auto& of = node.input_metadata(0);
+  const at::TensorOptions options = of.options();
+  const torch::autograd::SymIntSmallVec shape(of.shape_as_dim_vector().begin(), of.shape_as_dim_vector().end());
+  const bool subclass = of.is_tensor_subclass(), nested = of.is_nested_tensor();
+  const auto dtype = of.grad_dtype();
+  const CurrentStream current(stream);
+  node.clear_input_metadata();
+  node.add_input_metadata(options, shape, subclass, nested, dtype);
+}
+
+}  // namespace
+
+LateGradients::LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const std::vector<const ct_stream*>& sides)
+    : main_(main) {
+  if (!main.device.is_cuda()) return;
+  most_ = allocated_bytes(main.device) / 40;
+  std::vector<Node*> found;  // also those whose edges have not been counted yet, at its end
+  const auto reach = [&](Node* node) {
+    if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);
+  };
+  for (const at::Tensor& root : roots) {
+    roots_.push_back(torch::autograd::impl::gradient_edge(root).function);
+    reach(roots_.back().get());
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    for (const Edge& edge : found[i]->next_edges()) reach(edge.function.get());
+  }
+  try {
+    for (Node* node : found) {
+      // A layer of a branch, or one whose input needs no gradient, goes the plain way.
+      if (!is_layer(*node) || has_hooks(*node) || node->num_outputs() <= kWeight || !node->next_edge(kInput).is_valid()) continue;
+      if (node->stream() != main.stream) continue;
+      std::vector<Node*> path;
+      bool late = true;
+      for (size_t of = kWeight; of < node->num_outputs(); ++of) late = late && simple(node->next_edge(of), path);
+      if (!late) continue;
+      const ct_stream& side = *sides[layers_.size() % sides.size()];
+      layers_.emplace(node, &side);
+      for (Node* n : path) {
+        moved_.push_back({n->getptr(), n->input_metadata(0).stream()});
+        move(*n, side.stream);
+      }
+    }
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
+void LateGradients::restore() {
+  for (const Moved& m : moved_) move(*m.node, m.before);
+  moved_.clear();
+}
+
+void LateGradients::end(bool failed) {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  // Where it has failed a thread of autograd's may be reading these. Nodes that are used again run on the side stream then, which is right too.
+  if (!failed) restore();
+  release_held();
+}
+
+const ct_stream* LateGradients::side() {
+  if (layers_.empty()) return nullptr;
+  const auto layer = layers_.find(torch::autograd::get_current_node().get());
+  const std::lock_guard lock(mutex_);
+  return layer == layers_.end() || ended_ ? nullptr : layer->second;
+}
+
+void LateGradients::release() {
+  const std::lock_guard lock(mutex_);
+  release_held();
+}
+
+void LateGradients::release_held() {
+  peak_ = std::max(peak_, kept_bytes());
+  std::vector<const ct_stream*> waited;
+  for (auto r = kept_.rbegin(); r != kept_.rend(); ++r) {  // the last one of a stream comes behind all others
+    if (std::find(waited.begin(), waited.end(), r->side) != waited.end()) continue;
+    wait(main_, *r->end);
+    waited.push_back(r->side);
+  }
+  kept_.clear();
+}
+
+void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side) {
+  const std::lock_guard lock(mutex_);
+  // What came before is let go as far as it must be; of this one the engine still holds something.
+  int64_t bytes = kept_bytes();
+  for (; bytes > most_; bytes = kept_bytes()) {
+    wait(main_, *kept_.front().end);
+    kept_.pop_front();
+  }
+  peak_ = std::max(peak_, bytes);
+  kept_.push_back({grad, input, &side, std::unique_ptr<const ct_event>(record(side, /*timing=*/false))});
+  if (ended_) release_held();
+}
+
+// Of what nobody else keeps alive any more. Several layers may have read one tensor, or one memory.
+int64_t LateGradients::kept_bytes() const {
+  std::unordered_map<const c10::TensorImpl*, std::pair<const at::Tensor*, size_t>> held;  // how often by us
+  const auto hold = [&held](const at::Tensor& t) { ++held.try_emplace(t.unsafeGetTensorImpl(), &t, size_t{0}).first->second.second; };
+  for (const Reading& r : kept_) {
+    hold(r.grad);
+    hold(r.input);
+  }
+  std::unordered_map<const c10::StorageImpl*, std::pair<const at::Tensor*, size_t>> ours;  // memory, and how many tensors on it are ours alone
+  for (const auto& [impl, by] : held) {
+    const at::Tensor& t = *by.first;
+    if (t.has_storage() && t.use_count() == by.second) ++ours.try_emplace(t.storage().unsafeGetStorageImpl(), &t, size_t{0}).first->second.second;
+  }
+  size_t bytes = 0;
+  for (const auto& [storage, of] : ours) {
+    if (of.first->storage().use_count() == of.second) bytes += storage->nbytes();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+// Whether what goes along an edge goes to a parameter, through casts at most, and nothing else does; with the nodes on the way.
+bool LateGradients::simple(const Edge& edge, std::vector<Node*>& path) const {
+  if (!edge.is_valid()) return true;
+  for (Node* node = edge.function.get();; node = node->next_edge(0).function.get()) {
+    if (node == nullptr || edges_to_.at(node) != 1 || node->num_inputs() != 1 || has_hooks(*node)) return false;
+    const auto& input = node->input_metadata(0);
+    if (input.was_default_constructed() || input.device() != main_.device) return false;
+    path.push_back(node);
+    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr) return true;
+    if (node->name() != "ToCopyBackward0" || node->num_outputs() != 1) return false;
+  }
+}
+
+}  // namespace ct

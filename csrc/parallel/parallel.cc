@@ -1,0 +1,83 @@
+// Branches of work on side streams.
+//
+// Note [Memory of branches]: a side stream's work lies between two events of its parent's stream: the fork, and the join. LibTorch's
+// allocator hands memory out again in the order of the stream that it was made for, so it would have to be told of each use by another
+// stream: it then records an event when the memory is freed, asks about it at later allocations, and in a capture gives the memory back
+// only when that ends. Three rules do without. What a branch uses of its parent's memory, and of that parent's parent's, is kept alive until
+// its parent waits for it; memory of other streams is recorded as anywhere else. The side stream's own memory, once freed, is handed out
+// again in the next branch, behind a fork, and so behind what the parent did with it. And since backward runs the nodes of a branch on the
+// side stream again, and frees there what they kept of the parent's memory as soon as they are enqueued, all of that is kept alive until
+// the backward has ended: the engine makes the calling stream wait for all others then.
+#include <ATen/ops/detach.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <utility>
+
+#include "core/exec.h"
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace {
+
+using torch::autograd::variable_list;
+
+// The identity, from a branch to its parent.
+class Join final : public torch::autograd::Node {
+ public:
+  Join(torch::autograd::edge_list&& edges, std::shared_ptr<const ct::Borrowed> borrowed)
+      : Node(std::move(edges)), borrowed_(std::move(borrowed)) {}
+
+  std::string name() const override { return "Join"; }
+  void release_variables() override { borrowed_.reset(); }
+
+ private:
+  variable_list apply(variable_list&& grads) override {
+    torch::autograd::Engine::get_default_engine().queue_callback([borrowed = borrowed_] {});
+    return std::move(grads);
+  }
+
+  std::shared_ptr<const ct::Borrowed> borrowed_;
+};
+
+}  // namespace
+
+extern "C" {
+
+ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) noexcept {
+  return ct::guarded([&] {
+    const ct_stream& branch = ct::deref(side, "side");
+    const ct_stream& from = ct::deref(parent, "parent");
+    if (branch.device != from.device) throw ct::Failure(CT_INVALID_ARGUMENT, "a branch's stream is of another device than its parent's");
+    if (branch.id == from.id || branch.borrowed != nullptr) {
+      throw ct::Failure(CT_INVALID_ARGUMENT, "the stream of a branch is in use already, by another branch or by what forks");
+    }
+    auto borrowed = std::make_shared<ct::Borrowed>();
+    if (from.borrowed != nullptr) borrowed->family = from.borrowed->family;
+    borrowed->family.insert(from.id);
+    branch.borrowed = std::move(borrowed);
+    ct::checker::branches(branch, from);
+  });
+}
+
+ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) noexcept {
+  const std::shared_ptr<const ct::Borrowed> borrowed = side == nullptr ? nullptr : std::exchange(side->borrowed, nullptr);
+  return ct::executed(x, [&] {
+    if (borrowed != nullptr && x.stream->borrowed != nullptr) {  // the parent's own parent does not wait for the side yet
+      x.stream->borrowed->storages.insert(borrowed->storages.begin(), borrowed->storages.end());
+    }
+    if (result == nullptr) return;
+    at::Tensor tensor = result->tensor;
+    if (tensor.requires_grad() && c10::GradMode::is_enabled()) {
+      auto edges = torch::autograd::collect_next_edges(tensor);
+      tensor = tensor.detach();
+      const std::shared_ptr<torch::autograd::Node> node(new Join(std::move(edges), borrowed), torch::autograd::deleteNode);
+      torch::autograd::set_history(tensor, node);
+    }
+    *out = new ct_tensor(std::move(tensor), result->stream);
+    if (side != nullptr && transient != 0 && result->stream == side->id) (*out)->recorded.store(x.stream->id, std::memory_order_relaxed);
+  });
+}
+
+}  // extern "C"
