@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,6 +150,17 @@ func (r *routes) allocate(n int) error {
 	return nil
 }
 
+// slabOf returns the slab that a piece is part of.
+func (r *routes) slabOf(piece []int64) *cgotorch.HostSlab {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
+	return r.slabs[slices.IndexFunc(r.slabs, func(slab *cgotorch.HostSlab) bool {
+		memory := slab.Bytes()
+		return first-uintptr(unsafe.Pointer(unsafe.SliceData(memory))) < uintptr(len(memory))
+	})]
+}
+
 // piece takes memory for n numbers.
 func (r *routes) piece(n int) ([]int64, error) {
 	size := r.o.Tokens
@@ -236,9 +248,12 @@ func (s *sending) look() bool {
 	if s.memory == nil {
 		return true
 	}
-	done, err := cgotorch.QueryFor(s.event, s.memory)
+	done, err := s.event.Poll()
 	if err == nil && !done {
 		return false
+	}
+	if err == nil {
+		err = s.of.slabOf(s.memory).Await(s.event)
 	}
 	if s.route.Err = err; err == nil {
 		s.route.Experts = append([]int64(nil), s.memory...)
