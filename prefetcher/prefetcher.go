@@ -18,8 +18,10 @@ type Source interface {
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin page-locks the memory of the batches. It is called once, when they go to a CUDA device.
-	Pin() error
+	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of memory that its batches lie in,
+	// before its first Epoch, and p.HostWrites when it fills that memory again. It calls p.Unpin before it frees the memory.
+	// Parts of batches that lie in other memory are copied by the host first, see [Stats].Staged.
+	Pin(p imageloader.Pinner) error
 }
 
 // shape is that of the source's largest batch.
@@ -29,6 +31,7 @@ type shape struct{ batch, height, width, channels int }
 // Stats and Close.
 type Prefetcher struct {
 	source Source
+	pinner *pinner
 	device cgotorch.Device
 	shape  shape
 	copies *cgotorch.Stream
@@ -48,16 +51,18 @@ type Prefetcher struct {
 type Stats struct {
 	Batches, Samples int
 	Bytes            int64         // copied to the device
+	Staged           int64         // of these, the host copied into page-locked memory first, since the source has them in other memory
 	Copy             time.Duration // the copying of these bytes took, on the device
 	HostWait         time.Duration // the consumer's goroutine waited for a batch to be on its way
 	Stall            time.Duration // the consumer's stream had no work between two batches of an epoch; and the host's wait for each epoch's first batch
 }
 
-// New page-locks the source's memory, when the device is a CUDA one, and allocates Depth+1 slots on the device. The source
-// stays the caller's and must outlive the Prefetcher, which must be Closed. It fails with [cgotorch.ErrNoDevice],
-// [cgotorch.ErrOutOfMemory] or [ErrInvalidOptions].
+// New hands the source's memory over and allocates Depth+1 slots on the device. A CUDA device has the memory page-locked; on
+// every device the stream checker knows of it. The source stays the caller's and must outlive the Prefetcher, which must be
+// Closed; its memory stays page-locked for as long as the source has it. New fails with [cgotorch.ErrNoDevice], with
+// [cgotorch.ErrOutOfMemory] also where the memory cannot be page-locked, with [ErrInvalidOptions], or as the source's Pin does.
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
-	p := &Prefetcher{source: source, device: device}
+	p := &Prefetcher{source: source, device: device, pinner: &pinner{device: device}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
 	o, err := o.complete(p.shape.channels)
 	if err != nil {
@@ -66,10 +71,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	if p.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "prefetcher copies"}); err != nil {
 		return nil, fmt.Errorf("prefetcher: %w", err)
 	}
-	if device.IsCUDA() {
-		err = source.Pin()
-	}
-	if err == nil {
+	if err = source.Pin(p.pinner); err == nil {
 		err = p.copies.Do(func(x *cgotorch.Exec) error {
 			p.recipe = recipe{o: o, shape: p.shape}
 			if err := p.recipe.allocate(x, o.Depth+1); err != nil {

@@ -27,6 +27,7 @@ type item struct {
 // copying is a host batch and what was drawn for it, which may be given back when the second event is done.
 type copying struct {
 	host          *imageloader.HostBatch
+	from          origin
 	drawn         *parameters // or nil
 	began, copied *cgotorch.Event
 }
@@ -103,10 +104,13 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		return context.Cause(ctx)
 	}
 	c := copying{host: host, drawn: drawn}
-	err := r.p.copies.Do(func(x *cgotorch.Exec) error {
-		s.fill(x, &c, recipe)
-		return nil
-	})
+	var err error
+	if c.from, err = s.staging.stage(host, r.p.pinner, s.ready); err == nil {
+		err = r.p.copies.Do(func(x *cgotorch.Exec) error {
+			s.fill(x, &c, recipe)
+			return nil
+		})
+	}
 	if err != nil {
 		// What was enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize()
@@ -118,7 +122,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	}
 	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
 	bytes := int64(len(host.Images)+8*len(host.Labels)+len(host.Flip)) + recipe.bytes(host.N)
-	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes })
+	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes; st.Staged += c.from.staged })
 	r.copied <- c
 	r.full <- item{batch: b}
 	return nil
@@ -138,12 +142,11 @@ func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
 		// They fail on a lost device alone, where no copy runs any more.
-		_ = cgotorch.SynchronizeFor(c.copied, c.host.Images)
-		_ = cgotorch.SynchronizeFor(c.copied, c.host.Labels)
-		_ = cgotorch.SynchronizeFor(c.copied, c.host.Flip)
+		_ = c.from.slab.Await(c.copied)
 		if c.drawn != nil {
-			_ = cgotorch.SynchronizeFor(c.copied, c.drawn.steps)
-			_ = cgotorch.SynchronizeFor(c.copied, c.drawn.erased)
+			if c.drawn.slab != nil {
+				_ = c.drawn.slab.Await(c.copied)
+			}
 			r.p.recipe.takeBack(c.drawn)
 		}
 		if ms, err := c.copied.Elapsed(c.began); err == nil {
