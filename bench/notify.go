@@ -49,9 +49,9 @@ func benchNotify(c *config, emit func(row)) error {
 func wakeUps(stream *cgotorch.Stream, events, goroutines int, event func(i int) int) (late sample, threads int64, err error) {
 	marks := make([]*cgotorch.Event, events)
 	err = stream.Do(func(x *cgotorch.Exec) error {
-		x.Sleep(300 * time.Millisecond) // until all wait
+		x.Call("streamtorch::sleep", int64(300*time.Millisecond), x.Device()) // until all wait
 		for i := range marks {
-			x.Sleep(time.Millisecond)
+			x.Call("streamtorch::sleep", int64(time.Millisecond), x.Device())
 			marks[i] = x.Record()
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // benchPrefetch takes the prefetcher's work apart, on a device that does nothing else: what a batch costs in all, and what of it is
@@ -63,7 +64,7 @@ func benchPrefetch(c *config, emit func(row)) error {
 			return time.Since(began).Seconds() * 1e3 / float64(batches), err
 		}},
 		{"copy", "uint8 from page-locked memory", block(func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, f.pixels, f.replay.batches[0].Images) })},
-		{"normalise", "half of the images flipped, uint8 to float32, one kernel", block(func(x *cgotorch.Exec) { x.NormalizeImages(f.pixels, flips, f.table, f.into) })},
+		{"normalise", "half of the images flipped, uint8 to float32, one kernel", block(func(x *cgotorch.Exec) { images.Normalize(x, f.pixels, flips, f.table, f.into) })},
 	}
 	var runs []side
 	for _, p := range parts {

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
@@ -118,7 +119,7 @@ func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
 		}
 	}
 	return f.stream.Do(func(x *cgotorch.Exec) error {
-		f.table = x.Keep(x.NormalizationTable(vision.ImageNetMean[:], vision.ImageNetStd[:], cgotorch.Float32))
+		f.table = x.Keep(images.NormalizationTable(x, vision.ImageNetMean[:], vision.ImageNetStd[:], cgotorch.Float32))
 		shape := []int64{int64(n), int64(height), int64(width), int64(channels)}
 		f.pixels = x.Keep(x.Empty(cgotorch.Uint8, shape...))
 		f.nhwc = x.Keep(x.Empty(cgotorch.Float32, shape...))
@@ -191,8 +192,8 @@ func (f *feed) pageableUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
 }
 
 // normalized does on the training stream what the prefetcher does on its own, but for the flip.
-func (f *feed) normalized(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
-	x.NormalizeImages(f.pixels, nil, f.table, f.into)
+func (f *feed) normalized(x *cgotorch.Exec) (_, labels *cgotorch.Tensor) {
+	images.Normalize(x, f.pixels, nil, f.table, f.into)
 	return f.into, f.labels
 }
 

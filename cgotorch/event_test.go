@@ -172,7 +172,7 @@ func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	d := cuda(t)
 	s, idle := newStream(t, d), newStream(t, d)
 	warm(t, s)
-	s.Do(func(x *Exec) error { x.Sleep(300 * time.Millisecond); return nil })
+	s.Do(func(x *Exec) error { sleep(x, 300 * time.Millisecond); return nil })
 	e := record(t, s)
 	watch := record(t, s)
 	defer watch.Close()
@@ -209,7 +209,7 @@ func TestStream_Wait_CPUForCUDA(t *testing.T) {
 		value := byte(3 + i)
 		var e *Event
 		err := s.Do(func(x *Exec) error {
-			x.Sleep(length)
+			sleep(x, length)
 			CopyTo(x, x.Full(Uint8, int(value), 4), slab.Bytes())
 			e = x.Record()
 			return nil

@@ -70,12 +70,16 @@ func (x *Exec) must(op string, status *C.ct_status, ts ...*Tensor) {
 	x.report(e)
 }
 
-// Fail makes the Do return err: it does not return. An err that is no [*Error] is wrapped in one, of no code of its own.
+// Fail makes the Do return err: it does not return. It wraps an err that is no [*Error] in an Error without a code,
+// and fills in the Caller that an Error lacks.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
 	if !ok || e == nil {
-		e = &Error{Op: op, Err: err, Caller: caller()}
+		e = &Error{Op: op, Err: err}
+	}
+	if e.Caller == "" {
+		e.Caller = caller()
 	}
 	x.s.fail(e)
 }

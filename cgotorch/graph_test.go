@@ -195,7 +195,7 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 			x.AddOut(b, c, out)
 		})
 		// The stream that was forked to is free for other work, which the graph does not touch.
-		if err := side.Do(func(x *Exec) error { x.Sleep(time.Millisecond); return nil }); err != nil {
+		if err := side.Do(func(x *Exec) error { sleep(x, time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		launch(t, g, s)
@@ -490,7 +490,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	var busy *Event
 	err := s.Do(func(x *Exec) error {
 		y := x.NoWaits() // opens CUPTI, which takes a while
-		x.Sleep(500 * time.Millisecond)
+		sleep(x, 500 * time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			y.Launch(g)

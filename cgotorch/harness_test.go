@@ -203,6 +203,9 @@ func together(n int, fn func(i int)) {
 	all.Wait()
 }
 
+// sleep enqueues work that takes d and does nothing else.
+func sleep(x *Exec, d time.Duration) { x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device()) }
+
 // equal compares a tensor's shape and elements; no shape is one dimension.
 func equal[T Element](t testing.TB, x *Exec, got *Tensor, want []T, shape ...int64) {
 	t.Helper()

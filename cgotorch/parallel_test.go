@@ -172,7 +172,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 								return x.Add(c, c)
 							},
 							func(x *Exec) *Tensor {
-								x.Sleep(time.Millisecond)
+								sleep(x, time.Millisecond)
 								c := x.Add(a, b)
 								a.Close()
 								return x.Add(c, c)
@@ -212,7 +212,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 				}
 				sum := func(x *Exec, branches ...func(x *Exec) *Tensor) *Tensor {
 					both := x.ParallelWith(ParallelOptions{Transient: true}, branches...)
-					x.Sleep(time.Millisecond)
+					sleep(x, time.Millisecond)
 					out := x.Add(both[0], both[1])
 					both[0].Close()
 					both[1].Close()
@@ -354,7 +354,7 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 	s := newStream(t, d)
 	const each = 5 * time.Millisecond
 	sleep := func(x *Exec) *Tensor {
-		x.Sleep(each)
+		sleep(x, each)
 		return x.Ones(Float32, 1)
 	}
 	for range 2 {
@@ -402,7 +402,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 			}
 			return x.ParallelWith(ParallelOptions{Choice: choice, Inputs: []*Tensor{in}}, branch, branch)
 		}
-		sleep := func(x *Exec) { x.Sleep(time.Millisecond) }
+		sleep := func(x *Exec) { sleep(x, time.Millisecond) }
 		for range 16 {
 			if err := s.Do(func(x *Exec) error { section(x, sleep); return nil }); err != nil {
 				t.Fatal(err)

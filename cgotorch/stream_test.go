@@ -527,7 +527,7 @@ func TestStream_HostWaits(t *testing.T) {
 		"Stream.Synchronize": s.Synchronize,
 		"Device.Synchronize": d.Synchronize,
 	} {
-		if err := s.Do(func(x *Exec) error { x.Sleep(100 * time.Millisecond); return nil }); err != nil {
+		if err := s.Do(func(x *Exec) error { sleep(x, 100 * time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		e := record(t, s)
@@ -624,7 +624,7 @@ func TestExternalStream(t *testing.T) {
 	// Work of both is in one order.
 	var a *Tensor
 	if err := own.Do(func(x *Exec) error {
-		x.Sleep(50 * time.Millisecond)
+		sleep(x, 50 * time.Millisecond)
 		a = x.Keep(x.Full(Float32, 7, 4))
 		return nil
 	}); err != nil {

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // ColorJitter changes brightness, contrast, saturation and hue, in random order, as torchvision's ColorJitter does. A field of 0
@@ -31,7 +31,7 @@ func (j ColorJitter) valid() bool {
 const jitterSteps = 4
 
 // steps appends an image's.
-func (j ColorJitter) steps(k key, to []cgotorch.ImageStep) []cgotorch.ImageStep {
+func (j ColorJitter) steps(k key, to []images.Step) []images.Step {
 	brightness, contrast := k.draw(drawJitter)
 	saturation, hue := k.draw(drawJitterColour)
 	factor := func(c choice, v float64) float64 { return c.between(max(0, 1-v), 1+v) }
@@ -39,13 +39,13 @@ func (j ColorJitter) steps(k key, to []cgotorch.ImageStep) []cgotorch.ImageStep 
 	for _, which := range permutationOf4(order.below(24)) {
 		switch {
 		case which == 0 && j.Brightness > 0:
-			to = append(to, cgotorch.BrightnessStep(factor(brightness, j.Brightness)))
+			to = append(to, images.Brightness(factor(brightness, j.Brightness)))
 		case which == 1 && j.Contrast > 0:
-			to = append(to, cgotorch.ContrastStep(factor(contrast, j.Contrast)))
+			to = append(to, images.Contrast(factor(contrast, j.Contrast)))
 		case which == 2 && j.Saturation > 0:
-			to = append(to, cgotorch.SaturationStep(factor(saturation, j.Saturation)))
+			to = append(to, images.Saturation(factor(saturation, j.Saturation)))
 		case which == 3 && j.Hue > 0:
-			to = append(to, cgotorch.HueStep(hue.between(-j.Hue, j.Hue)))
+			to = append(to, images.Hue(hue.between(-j.Hue, j.Hue)))
 		}
 	}
 	return to
@@ -64,7 +64,7 @@ func permutationOf4(i int) []int {
 }
 
 // trivialStep is what TrivialAugmentWide does to an image: one of 14 operations, as likely as any other, with one of 31 magnitudes.
-func trivialStep(k key, height, width int) cgotorch.ImageStep {
+func trivialStep(k key, height, width int) images.Step {
 	operation, magnitude := k.draw(drawTrivial)
 	sign, _ := k.draw(drawTrivialSign)
 	return trivialOperation(operation.below(trivialOperations), magnitude.below(trivialMagnitudes), sign.unit() < 0.5, height, width)
@@ -76,7 +76,7 @@ const (
 )
 
 // trivialOperation numbers operations as torchvision's table does, which says too where a magnitude has a sign.
-func trivialOperation(operation, magnitude int, negative bool, height, width int) cgotorch.ImageStep {
+func trivialOperation(operation, magnitude int, negative bool, height, width int) images.Step {
 	signed := func(most float32) float64 {
 		if v := linspace(0, most, trivialMagnitudes, magnitude); !negative {
 			return v
@@ -87,33 +87,33 @@ func trivialOperation(operation, magnitude int, negative bool, height, width int
 	const most = 0.99
 	switch operation {
 	case 1:
-		return cgotorch.ShearStep(signed(most), 0, height, width)
+		return images.Shear(signed(most), 0, height, width)
 	case 2:
-		return cgotorch.ShearStep(0, signed(most), height, width)
+		return images.Shear(0, signed(most), height, width)
 	case 3:
-		return cgotorch.TranslateStep(int(signed(32)), 0)
+		return images.Translate(int(signed(32)), 0)
 	case 4:
-		return cgotorch.TranslateStep(0, int(signed(32)))
+		return images.Translate(0, int(signed(32)))
 	case 5:
-		return cgotorch.RotateStep(signed(135))
+		return images.Rotate(signed(135))
 	case 6:
-		return cgotorch.BrightnessStep(1 + signed(most))
+		return images.Brightness(1 + signed(most))
 	case 7:
-		return cgotorch.SaturationStep(1 + signed(most))
+		return images.Saturation(1 + signed(most))
 	case 8:
-		return cgotorch.ContrastStep(1 + signed(most))
+		return images.Contrast(1 + signed(most))
 	case 9:
-		return cgotorch.SharpnessStep(1 + signed(most))
+		return images.Sharpness(1 + signed(most))
 	case 10:
-		return cgotorch.PosterizeStep(int(math.RoundToEven(8 - float64(magnitude)/5)))
+		return images.Posterize(int(math.RoundToEven(8 - float64(magnitude)/5)))
 	case 11:
-		return cgotorch.SolarizeStep(255 * linspace(1, 0, trivialMagnitudes, magnitude))
+		return images.Solarize(255 * linspace(1, 0, trivialMagnitudes, magnitude))
 	case 12:
-		return cgotorch.AutoContrastStep()
+		return images.AutoContrast()
 	case 13:
-		return cgotorch.EqualizeStep()
+		return images.Equalize()
 	}
-	return cgotorch.ImageStep{}
+	return images.Step{}
 }
 
 // linspace is the i-th of n numbers from first to last, rounded to float32 as torch.linspace's are.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/filetest"
 )
 
@@ -29,16 +30,16 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 			if c.Signed {
 				signs = []bool{false, true}
 			}
-			var steps [][]cgotorch.ImageStep
+			var steps [][]images.Step
 			for magnitude := range len(c.CRCs) / len(signs) {
 				for _, negative := range signs {
-					steps = append(steps, []cgotorch.ImageStep{trivialOperation(c.Operation, magnitude, negative, height, width)})
+					steps = append(steps, []images.Step{trivialOperation(c.Operation, magnitude, negative, height, width)})
 				}
 			}
 			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
 				from := cgotorch.FromSlice(x, slices.Repeat(pixels, len(steps)), int64(len(steps)), int64(height), int64(width), 3)
 				out := x.EmptyLike(from)
-				x.AugmentImages(from, nil, x.ImageSteps(steps...), out)
+				images.Augment(x, from, nil, images.Steps(x, steps...), out)
 				got := cgotorch.ToSlice[uint8](x, out)
 				for i, want := range c.CRCs {
 					if crc := crc32.ChecksumIEEE(got[i*len(pixels):][:len(pixels)]); crc != want {
@@ -70,7 +71,7 @@ func source(t *testing.T, name string) (pixels []uint8, height, width int) {
 
 func TestTrivialStep_EvenlySpread(t *testing.T) {
 	operations, magnitudes, negatives := [trivialOperations]int{}, [trivialMagnitudes]int{}, 0
-	places := map[cgotorch.ImageStep][2]int{} // of those without a sign, or plain
+	places := map[images.Step][2]int{} // of those without a sign, or plain
 	for operation := range trivialOperations {
 		for magnitude := range trivialMagnitudes {
 			places[trivialOperation(operation, magnitude, false, 20, 30)] = [2]int{operation, magnitude}
@@ -105,8 +106,8 @@ func TestTrivialStep_EvenlySpread(t *testing.T) {
 func TestColorJitter_Distribution(t *testing.T) {
 	want := distributions(t, "ColorJitter")[0]
 	jitter := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}
-	names := map[float32]string{cgotorch.BrightnessStep(0)[0]: "brightness", cgotorch.ContrastStep(0)[0]: "contrast",
-		cgotorch.SaturationStep(0)[0]: "saturation", cgotorch.HueStep(0)[0]: "hue"}
+	names := map[float32]string{images.Brightness(0)[0]: "brightness", images.Contrast(0)[0]: "contrast",
+		images.Saturation(0)[0]: "saturation", images.Hue(0)[0]: "hue"}
 	numbers := map[string]int{"brightness": 0, "contrast": 1, "saturation": 2, "hue": 3}
 	got := map[string][]float64{}
 	for k := range keys {

@@ -3,6 +3,7 @@ package prefetcher
 import (
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -307,7 +308,7 @@ func TestRoutes(t *testing.T) {
 				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
 			}
 			for range 2 { // the first time memory is page-locked for the choices of more than 8 tokens
-				x.Sleep(20 * time.Millisecond) // so that a look comes before the copy
+				torchtest.Sleep(x, 20*time.Millisecond) // so that a look comes before the copy
 				for layer := range 20 {
 					r.Send(x, layer, ids[layer])
 				}

@@ -3,7 +3,7 @@ package prefetcher
 import (
 	"math"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // MixUp adds to each image of a batch, with its labels, the one before it, the first with the last, as torchvision's MixUp does: lambda of
@@ -20,7 +20,7 @@ type CutMix struct {
 
 // drawnMix is what a batch is mixed with.
 type drawnMix struct {
-	images cgotorch.ImageMix
+	images images.MixOptions
 	share  float64 // of an image's own label
 }
 
@@ -29,7 +29,7 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {
 		lambda := beta(k, m.Alpha)
-		return drawnMix{cgotorch.ImageMix{Mix: cgotorch.MixUp, Lambda: lambda}, lambda}
+		return drawnMix{images.MixOptions{Kind: images.MixUp, Share: lambda}, lambda}
 	}
 	row, column := k.draw(drawCut)
 	return cut(beta(k, c.Alpha), row.below(height), column.below(width), height, width)
@@ -39,7 +39,7 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))
-	m := cgotorch.ImageMix{Mix: cgotorch.CutMix, Top: max(0, row-halfHeight), Left: max(0, column-halfWidth),
+	m := images.MixOptions{Kind: images.CutMix, Top: max(0, row-halfHeight), Left: max(0, column-halfWidth),
 		Bottom: min(height, row+halfHeight), Right: min(width, column+halfWidth)}
 	return drawnMix{m, 1 - float64((m.Right-m.Left)*(m.Bottom-m.Top))/float64(height*width)}
 }

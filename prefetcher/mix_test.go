@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 func TestBeta_Distribution(t *testing.T) {
@@ -32,7 +32,7 @@ func TestCutMix_Distribution(t *testing.T) {
 		got := map[string][]float64{}
 		for k := range keys {
 			m := drawMix(k, MixUp{}, CutMix{want.Alpha}, want.Height, want.Width)
-			if m.images.Mix != cgotorch.CutMix {
+			if m.images.Kind != images.CutMix {
 				t.Fatalf("%+v", m)
 			}
 			got["lam"] = append(got["lam"], m.share)
@@ -50,7 +50,7 @@ func TestCutMix_Distribution(t *testing.T) {
 func TestCut_Area(t *testing.T) {
 	// Half of the sides about row 5 and column 1 of 8 x 12: rows 3 to 7, columns -2 to 4.
 	got := cut(0.75, 5, 1, 8, 12)
-	want := drawnMix{cgotorch.ImageMix{Mix: cgotorch.CutMix, Top: 3, Left: 0, Bottom: 7, Right: 4}, 1 - 16./96}
+	want := drawnMix{images.MixOptions{Kind: images.CutMix, Top: 3, Left: 0, Bottom: 7, Right: 4}, 1 - 16./96}
 	if got.images.Top != want.images.Top || got.images.Left != want.images.Left || got.images.Bottom != want.images.Bottom ||
 		got.images.Right != want.images.Right || got.share != want.share {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -65,11 +65,11 @@ func TestDrawMix_EitherAsOften(t *testing.T) {
 	for k := range keys {
 		both := drawMix(k, MixUp{0.2}, CutMix{1}, 16, 16)
 		one := drawMix(k, MixUp{}, CutMix{1}, 16, 16)
-		if both.images.Mix == cgotorch.MixUp {
+		if both.images.Kind == images.MixUp {
 			ups++
 			one = drawMix(k, MixUp{0.2}, CutMix{}, 16, 16)
 		}
-		if both.share != one.share || both.images.Top != one.images.Top || both.images.Mix != one.images.Mix {
+		if both.share != one.share || both.images.Top != one.images.Top || both.images.Kind != one.images.Kind {
 			t.Fatalf("key %d: %+v with both, %+v alone", k, both, one)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"slices"
 	"strings"
 	"sync"
@@ -89,7 +90,7 @@ func apply(t testing.TB, x *cgotorch.Exec, m *Modules[*nn.Linear], i int) {
 func mean(x *cgotorch.Exec, m *Modules[*nn.Linear], i int) *cgotorch.HostRead {
 	u := m.Use(x, moduleName(i))
 	defer u.Release(x)
-	x.Sleep(10 * time.Millisecond)
+	torchtest.Sleep(x, 10*time.Millisecond)
 	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
 }
 
@@ -248,7 +249,7 @@ func TestModules_Reuse_InOrder(t *testing.T) {
 			in := x.Ones(cgotorch.Float32, 1, width)
 			for i := range 8 {
 				u := m.Use(x, moduleName(i))
-				x.Sleep(50 * time.Millisecond)
+				torchtest.Sleep(x, 50*time.Millisecond)
 				means = append(means, x.ReadAsync(x.Mean(u.Module.Forward(x, in))))
 				u.Release(x)
 				if i+1 < 8 {
@@ -298,7 +299,7 @@ func TestModules_EndOfDoReleases(t *testing.T) {
 				v := m.Use(x, moduleName(i))
 				v.Release(x)
 				v.Release(x)
-				x.Sleep(10 * time.Millisecond)
+				torchtest.Sleep(x, 10*time.Millisecond)
 				means = append(means, x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width)))))
 				return failure
 			})
@@ -406,7 +407,7 @@ func TestModules_Prefetch_Cancelled(t *testing.T) {
 	do(t, newStream(t, d), func(x *cgotorch.Exec) {
 		for i := range 2 {
 			u := m.Use(x, moduleName(i))
-			x.Sleep(100 * time.Millisecond)
+			torchtest.Sleep(x, 100*time.Millisecond)
 			u.Release(x)
 		}
 		prefetch(t, m, 2, 3)
@@ -681,7 +682,7 @@ func TestModules_Close_BehindGraph(t *testing.T) {
 		defer graph.Close()
 		do(t, s, func(x *cgotorch.Exec) {
 			u := m.Use(x, moduleName(0))
-			x.Sleep(300 * time.Millisecond)
+			torchtest.Sleep(x, 300*time.Millisecond)
 			x.Launch(graph)
 			u.Release(x)
 		})

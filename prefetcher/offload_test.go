@@ -3,6 +3,7 @@ package prefetcher
 import (
 	"context"
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -238,7 +239,7 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 			other := m.Use(x, moduleName(1))
 			for range 2 {
 				u := m.UseToChange(x, moduleName(0))
-				x.Sleep(10 * time.Millisecond)
+				torchtest.Sleep(x, 10*time.Millisecond)
 				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
 				u.ReleaseChanged(x)
 				other.Release(x)

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
@@ -48,13 +49,13 @@ func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0
 // draws reports whether anything is drawn for the images of a batch.
 func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() || o.mixes() }
 
-const stepValues = len(cgotorch.ImageStep{})
+const stepValues = len(images.Step{})
 
 // allocate makes the memory, and room for the parameters of some batches that are on their way at once. If it fails, close frees what there
 // is.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
-	r.table = x.Keep(x.NormalizationTable(r.o.Mean, r.o.Std, r.o.DType))
+	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
 	steps, boxes := 0, 0
 	if s := r.o.stepsOf(); s > 0 {
 		r.steps = x.Keep(x.Empty(cgotorch.Float32, n, int64(s), int64(stepValues)))
@@ -101,7 +102,7 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	if r.steps != nil {
 		most := o.stepsOf()
 		clear(p.steps)
-		steps := make([]cgotorch.ImageStep, 0, most)
+		steps := make([]images.Step, 0, most)
 		for i := range host.N {
 			k := key(host.Keys[i])
 			steps = steps[:0]
@@ -145,21 +146,21 @@ func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 }
 
 // images enqueues what makes images of n images' pixels. flips may be nil; p is nil where nothing is drawn.
-func (r *recipe) images(x *cgotorch.Exec, pixels, flips, images *cgotorch.Tensor, p *parameters, n int) {
+func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
 	if r.steps != nil {
 		augmented := first(x, r.augmented, n)
-		x.AugmentImages(pixels, flips, first(x, r.steps, n), augmented)
+		images.Augment(x, pixels, flips, first(x, r.steps, n), augmented)
 		pixels, flips = augmented, nil
 	}
 	if r.erased == nil && !r.o.mixes() {
-		x.NormalizeImages(pixels, flips, r.table, images)
+		images.Normalize(x, pixels, flips, r.table, out)
 		return
 	}
 	mix := p.mix.images
 	if r.erased != nil {
 		mix.Erased = first(x, r.erased, n)
 	}
-	x.MixImages(pixels, flips, r.table, images, mix)
+	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
 // fits reports what a batch lacks that the augmentations need.

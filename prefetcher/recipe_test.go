@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
@@ -151,18 +152,18 @@ func TestAugmentations_Mixes(t *testing.T) {
 		o := everything
 		o.MixUp, o.CutMix, o.Classes = MixUp{0.8}, CutMix{1}, classes
 		mixed, soft := batches(t, source, d, o)
-		at, kinds := 0, map[cgotorch.MixKind]int{}
+		at, kinds := 0, map[images.MixKind]int{}
 		for _, n := range sizes {
 			m := drawMix(key(keys[at]), o.MixUp, o.CutMix, picturesHeight, picturesWidth)
-			kinds[m.images.Mix]++
+			kinds[m.images.Kind]++
 			for i := range n {
 				own, before := plain[at+i], plain[at+(i+n-1)%n]
 				for j := range own {
 					y, x := j/picturesWidth%picturesHeight, j%picturesWidth
 					want := own[j]
 					switch {
-					case m.images.Mix == cgotorch.MixUp:
-						want = float32(before[j]*float32(1-m.images.Lambda)) + float32(own[j]*float32(m.images.Lambda))
+					case m.images.Kind == images.MixUp:
+						want = float32(before[j]*float32(1-m.images.Share)) + float32(own[j]*float32(m.images.Share))
 					case y >= m.images.Top && y < m.images.Bottom && x >= m.images.Left && x < m.images.Right:
 						want = before[j]
 					}
@@ -179,7 +180,7 @@ func TestAugmentations_Mixes(t *testing.T) {
 			}
 			at += n
 		}
-		if kinds[cgotorch.MixUp] == 0 || kinds[cgotorch.CutMix] == 0 {
+		if kinds[images.MixUp] == 0 || kinds[images.CutMix] == 0 {
 			t.Errorf("of both mixes there were %v", kinds)
 		}
 	})

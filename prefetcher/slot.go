@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // slot is device memory for one batch; see Note [Life of a slot].
@@ -68,7 +69,7 @@ func (s *slot) fill(x *cgotorch.Exec, c *copying, r *recipe) {
 	c.copied = x.RecordTiming()
 	r.images(x, pixels, flips, first(x, s.images, n), drawn, n)
 	if s.soft != nil {
-		x.MixLabels(labels, first(x, s.soft, n), drawn.mix.share)
+		images.MixLabels(x, labels, first(x, s.soft, n), drawn.mix.share)
 	}
 	s.ready = x.Record()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
@@ -24,10 +25,10 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 			Shapes: pixels.String(), Message: "pixels must be uint8 [N, H, W, 3]"})
 	}
 	return x.Tidy(func() *cgotorch.Tensor {
-		images := x.Permute(x.Empty(cgotorch.Float32, shape...), 0, 3, 1, 2)
-		table := x.NormalizationTable(mean[:], std[:], cgotorch.Float32)
-		x.NormalizeImages(x.Contiguous(pixels, cgotorch.Contiguous), nil, table, images)
-		return images
+		out := x.Permute(x.Empty(cgotorch.Float32, shape...), 0, 3, 1, 2)
+		table := images.NormalizationTable(x, mean[:], std[:], cgotorch.Float32)
+		images.Normalize(x, x.Contiguous(pixels, cgotorch.Contiguous), nil, table, out)
+		return out
 	})
 }
 

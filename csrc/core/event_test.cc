@@ -69,7 +69,7 @@ TEST_F(EventTest, Record_DoesNotWait) {
   const Stream s = ct_test::new_stream(kCuda);
   std::vector<Event> events;
   for (int round = 0; round < 2; ++round) {  // in the second they are there already
-    ASSERT_OK(ct_sleep(ct_test::exec(s), 200'000'000));
+    ASSERT_OK(ct_test::sleep(ct_test::exec(s), 200'000'000));
     for (int i = 0; i < 400; ++i) events.push_back(ct_test::record(s, i % 2 == 0));
     int32_t done = 1;
     EXPECT_OK(ct_event_query(events.front().get(), &done));

@@ -1,6 +1,7 @@
 #include "core/exec.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 
 #include <mutex>
 #include <set>

@@ -263,6 +263,12 @@ inline ct_status* fails(const ct_exec& x, const std::string& name, const Args& a
   return call(x, name, args, &out);
 }
 
+// Work that takes so long and does nothing else; on the CPU it waits that long.
+inline ct_status* sleep(const ct_exec& x, int64_t nanoseconds) {
+  Results none;
+  return call(x, "streamtorch::sleep", Args().i(nanoseconds).device(), &none);
+}
+
 // Checks that a test leaves no handle behind.
 class HandlesTest : public ::testing::Test {
  protected:

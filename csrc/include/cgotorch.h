@@ -31,7 +31,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* Raised with each release in which a declaration below has changed. The Go package refuses libraries of another number. */
-#define CT_ABI_VERSION 5
+#define CT_ABI_VERSION 6
 int32_t ct_abi_version(void) CT_NOEXCEPT;
 
 typedef struct ct_status ct_status;
@@ -280,43 +280,6 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
                    ct_overflow** overflow /* new */) CT_NOEXCEPT;
 void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_words, ct_tensor** result_tensors /* new */)
     CT_NOEXCEPT;
-
-/* ---- Images ---------------------------------------------------------------------------------------------------------- */
-
-/* Enqueues out[n, c, h, w] = table[c, pixels[n, h, w', c]], where w' is W-1-w in an image that flips marks and w in others:
- * flip, normalise, cast and memory format in one pass. pixels: uint8 [N, H, W, C], contiguous, C from 1 to 4. flips: bool [N], or
- * NULL for none. table: [C, 256], the value of each pixel value in each channel, of out's dtype, which is floating. */
-ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips /* or NULL */, const ct_tensor* table,
-                               const ct_tensor* out) CT_NOEXCEPT;
-
-/* Enqueues out[n] = pixels[n], turned left to right where flips says so, behind the steps steps[n, 0], steps[n, 1], ... pixels and out:
- * uint8 [N, H, W, C], contiguous, C 1 or 3, without common memory. flips: bool [N], or NULL for none. steps: float32 [N, S, 8], S up to
- * 8: a kind, then its values, as cgotorch/augment.go lists them; what it does not list changes nothing. */
-ct_status* ct_augment_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips /* or NULL */, const ct_tensor* steps,
-                             const ct_tensor* out) CT_NOEXCEPT;
-
-enum { CT_MIX_NONE = 0, CT_MIX_UP = 1, CT_MIX_CUT = 2 };
-
-typedef struct ct_mix {
-  int32_t kind;
-  int32_t top, left, bottom, right; /* CT_MIX_CUT: the box that comes from the image before */
-  double lambda;                    /* CT_MIX_UP: the share of the image itself */
-  double fill[4];                   /* of erased pixels, in each channel */
-} ct_mix;
-
-/* What ct_normalize_images does; then the pixels of each image's box are mix->fill; then each image is mixed with the one before it in the
- * batch, the first with the last. All in one pass. erased: int32 [N, 4], each box's top, left, height and width in the result, or NULL
- * for none. */
-ct_status* ct_mix_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips /* or NULL */, const ct_tensor* table,
-                         const ct_tensor* erased /* or NULL */, const ct_mix* mix, const ct_tensor* out) CT_NOEXCEPT;
-/* Enqueues out[n] = lambda of labels[n] + (1 - lambda) of labels[n-1], the first with the last. labels: int64 [N]; out: float32
- * [N, classes], dense and row-major. A label that is no class adds nothing. */
-ct_status* ct_mix_labels(ct_exec x, const ct_tensor* labels, double lambda, const ct_tensor* out) CT_NOEXCEPT;
-
-/* ---- Time ------------------------------------------------------------------------------------------------------------ */
-
-/* Enqueues work that takes so long and does nothing else; on the CPU it waits that long. */
-ct_status* ct_sleep(ct_exec x, int64_t nanoseconds) CT_NOEXCEPT;
 
 /* ---- Waits ----------------------------------------------------------------------------------------------------------- */
 

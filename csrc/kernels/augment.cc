@@ -1,13 +1,17 @@
-// Augmentations of uint8 images: every image has steps of its own, and is read a few times and written once.
+// streamtorch::augment_images: every image has steps of its own, and is read a few times and written once.
+//
+// out[n] is the image pixels[n], turned left to right where flips says so, behind the steps steps[n, 0], steps[n, 1], ... pixels and out:
+// uint8 [N, H, W, C], contiguous, C 1 or 3, without common memory. flips: bool [N], or none. steps: float32 [N, S, 8], S up to 8: a kind,
+// then its values, as cgotorch/images/step.go lists them. A kind that is not listed changes nothing.
 
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/device.h"
-#include "core/exec.h"
-#include "core/tensor.h"
 #include "kernels/augment_pixels.h"
 #include "kernels/images.h"
 
@@ -221,12 +225,8 @@ KERNEL(augment_1, 1)
 KERNEL(augment_3, 3)
 )cuda"};
 
-void augment_on_cuda(Batch b, c10::Stream stream) {
-  void* arguments[] = {&b.pixels, &b.flips, &b.steps, &b.count, &b.out, &b.height, &b.width};
-  cuda().launch(kProgram, b.channels == 1 ? "augment_1" : "augment_3", stream, static_cast<unsigned>(b.images), kThreads, arguments);
-}
-
-void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& steps, const at::Tensor& out) {
+void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& steps, const at::Tensor& out) {
+  images::check_device(out, {&pixels, images::pointer(flips), &steps});
   images::check_pixels(pixels, flips);
   const int64_t n = pixels.size(0), c = pixels.size(3);
   TORCH_CHECK(c == 1 || c == 3, "pixels must have 1 or 3 channels; got ", pixels.sizes());
@@ -241,37 +241,30 @@ void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& 
   TORCH_CHECK(pixels.numel() == 0 || from + pixels.numel() <= to || to + out.numel() <= from, "out and pixels share memory");
 }
 
+void augment_batch(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& steps, const at::Tensor& out) {
+  check(pixels, flips, steps, out);
+  if (pixels.numel() == 0) return;
+  Batch b{static_cast<const uint8_t*>(pixels.const_data_ptr()),
+          images::data_of<uint8_t>(flips),
+          static_cast<const Step*>(steps.const_data_ptr()),
+          static_cast<uint8_t*>(out.mutable_data_ptr()),
+          static_cast<int32_t>(pixels.size(0)),
+          static_cast<int32_t>(pixels.size(1)),
+          static_cast<int32_t>(pixels.size(2)),
+          static_cast<int32_t>(pixels.size(3)),
+          static_cast<int32_t>(steps.size(1))};
+  if (out.is_cuda()) {
+    void* arguments[] = {&b.pixels, &b.flips, &b.steps, &b.count, &b.out, &b.height, &b.width};
+    cuda().launch(kProgram, b.channels == 1 ? "augment_1" : "augment_3", images::stream_of(out), static_cast<unsigned>(b.images), kThreads, arguments);
+  } else {
+    augment_on_cpu(b);
+  }
+  out.unsafeGetTensorImpl()->bump_version();
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("augment_images(Tensor pixels, Tensor? flips, Tensor steps, *, Tensor(a!) out) -> ()", TORCH_FN(augment_batch));
+}
+
 }  // namespace
 }  // namespace ct
-
-extern "C" ct_status* ct_augment_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips, const ct_tensor* steps,
-                                        const ct_tensor* out) noexcept {
-  return ct::executed(x, [&] {
-    const at::Tensor& from = ct::deref(pixels, "pixels").tensor;
-    const at::Tensor& by = ct::deref(steps, "steps").tensor;
-    const at::Tensor& to = ct::deref(out, "out").tensor;
-    ct::use_here({pixels, flips, steps, out}, *x.stream);
-    ct::check(from, flips == nullptr ? nullptr : &flips->tensor, by, to);
-    if (from.numel() == 0) return;
-    constexpr const char* op = "AugmentImages";
-    for (const ct_tensor* tensor : {pixels, flips, steps}) {
-      if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
-    }
-    ct::checker::writes(op, to);
-    const ct::Batch batch{static_cast<const uint8_t*>(from.const_data_ptr()),
-                          flips == nullptr ? nullptr : static_cast<const uint8_t*>(flips->tensor.const_data_ptr()),
-                          static_cast<const ct::Step*>(by.const_data_ptr()),
-                          static_cast<uint8_t*>(to.mutable_data_ptr()),
-                          static_cast<int32_t>(from.size(0)),
-                          static_cast<int32_t>(from.size(1)),
-                          static_cast<int32_t>(from.size(2)),
-                          static_cast<int32_t>(from.size(3)),
-                          static_cast<int32_t>(by.size(1))};
-    if (to.is_cuda()) {
-      ct::augment_on_cuda(batch, x.stream->stream);
-    } else {
-      ct::augment_on_cpu(batch);
-    }
-    to.unsafeGetTensorImpl()->bump_version();
-  });
-}

@@ -49,6 +49,11 @@ std::vector<uint8_t> expected(const std::vector<uint8_t>& pixels, int height, in
 }
 
 // Processors with and without a fused multiply-add, and CUDA, give the same bytes.
+ct_status* augment_images(const ct_exec& x, const Tensor& pixels, ct_tensor* flips, const Tensor& steps, const Tensor& out) {
+  ct_test::Results none;
+  return ct_test::call(x, "streamtorch::augment_images", ct_test::Args().t(pixels).t(flips).t(steps).t(out), &none);
+}
+
 TEST_F(AugmentTest, EveryProcessorAlike) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> factors(0, 2), turns(-0.5, 0.5);
@@ -80,7 +85,7 @@ TEST_F(AugmentTest, EveryProcessorAlike) {
         const Tensor by = ct_test::floats(x, values, {1, count, kValues});
         const Tensor flips = ct_test::tensor(x, ct_test::kBool, std::vector<uint8_t>{flip}, {1});
         const uint32_t version = ct_test::describe(out).version;
-        ASSERT_OK(ct_augment_images(x, from.get(), flips.get(), by.get(), out.get()));
+        ASSERT_OK(augment_images(x, from, flips.get(), by, out));
         for (augment::Step& s : steps) s = augment::ready(s, height, width);
         EXPECT_EQ(ct_test::values<uint8_t>(x, out), expected<3>(pixels, height, width, flip, steps.data(), count));
         EXPECT_GT(ct_test::describe(out).version, version);
@@ -95,13 +100,11 @@ TEST_F(AugmentTest, RefusesWhatIsNotThere) {
     const ct_exec x = exec(stream);
     const auto bytes = [&] { return ct_test::tensor(x, ct_test::kUint8, std::vector<uint8_t>(12), {1, 2, 2, 3}); };
     const Tensor from = bytes(), out = bytes(), steps = ct_test::floats(x, std::vector<float>(kValues), {1, 1, kValues});
-    ASSERT_OK(ct_augment_images(x, from.get(), nullptr, steps.get(), out.get()));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "pixels is NULL", ct_augment_images(x, nullptr, nullptr, steps.get(), out.get()));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "steps is NULL", ct_augment_images(x, from.get(), nullptr, nullptr, out.get()));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "out is NULL", ct_augment_images(x, from.get(), nullptr, steps.get(), nullptr));
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "share memory", ct_augment_images(x, from.get(), nullptr, steps.get(), from.get()));
-    const Tensor images = ct_test::floats(x, std::vector<float>(12), {1, 3, 2, 2}), table = ct_test::floats(x, std::vector<float>(768), {3, 256});
-    EXPECT_FAILS(CT_INVALID_ARGUMENT, "mix is NULL", ct_mix_images(x, from.get(), nullptr, table.get(), nullptr, nullptr, images.get()));
+    ASSERT_OK(augment_images(x, from, nullptr, steps, out));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "(Tensor pixels", augment_images(x, Tensor(), nullptr, steps, out));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "(Tensor steps", augment_images(x, from, nullptr, Tensor(), out));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "(Tensor", augment_images(x, from, nullptr, steps, Tensor()));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "share memory", augment_images(x, from, nullptr, steps, from));
   }
 }
 
@@ -110,7 +113,7 @@ TEST_F(AugmentTest, RefusesATensorOfAnotherDevice) {
   const Stream cpu = ct_test::new_stream(), cuda = ct_test::new_stream(ct_test::kCuda);
   const auto bytes = [&] { return ct_test::tensor(exec(cuda), ct_test::kUint8, std::vector<uint8_t>(12), {1, 2, 2, 3}); };
   const Tensor from = bytes(), out = bytes(), steps = ct_test::floats(exec(cpu), std::vector<float>(kValues), {1, 1, kValues});
-  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a tensor lies on cpu", ct_augment_images(exec(cuda), from.get(), nullptr, steps.get(), out.get()));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a tensor lies on cpu", augment_images(exec(cuda), from, nullptr, steps, out));
 }
 
 }  // namespace

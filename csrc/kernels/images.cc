@@ -1,18 +1,27 @@
 #include "kernels/images.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <cstdint>
 
 namespace ct::images {
 
-void check_pixels(const at::Tensor& pixels, const at::Tensor* flips) {
+void check_device(const at::Tensor& out, std::initializer_list<const at::Tensor*> others) {
+  for (const at::Tensor* tensor : others) {
+    TORCH_CHECK(tensor == nullptr || tensor->device() == out.device(), "a tensor lies on ", tensor->device(), ", out on ", out.device());
+  }
+}
+
+void check_pixels(const at::Tensor& pixels, const std::optional<at::Tensor>& flips) {
   TORCH_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.is_contiguous(),
               "pixels must be contiguous uint8 [N, H, W, C]; got ", pixels.scalar_type(), " ", pixels.sizes());
   TORCH_CHECK(pixels.numel() <= INT32_MAX, "pixels may have 2^31 - 1 elements; got ", pixels.sizes());
-  TORCH_CHECK(flips == nullptr || (flips->scalar_type() == at::kBool && flips->numel() == pixels.size(0) && flips->is_contiguous()),
+  TORCH_CHECK(!flips || (flips->scalar_type() == at::kBool && flips->numel() == pixels.size(0) && flips->is_contiguous()),
               "flips must be contiguous bool [", pixels.size(0), "]; got ", flips->scalar_type(), " ", flips->sizes());
 }
 
-void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& table, const at::Tensor& out) {
+void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const at::Tensor& out) {
+  check_device(out, {&pixels, pointer(flips), &table});
   check_pixels(pixels, flips);
   const int64_t n = pixels.size(0), h = pixels.size(1), w = pixels.size(2), c = pixels.size(3);
   TORCH_CHECK(c >= 1 && c <= kMaxChannels, "pixels must have 1 to ", kMaxChannels, " channels; got ", pixels.sizes());
@@ -32,9 +41,11 @@ Geometry geometry(const at::Tensor& pixels, const at::Tensor& out) {
           static_cast<int>(pixels.size(3)), out.stride(0), out.stride(1), out.stride(2), out.stride(3)};
 }
 
-void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, const Geometry& g, void** arguments) {
+c10::Stream stream_of(const at::Tensor& tensor) { return c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()); }
+
+void launch(const CudaProgram& program, const char* kernel, const at::Tensor& out, const Geometry& g, void** arguments) {
   const int64_t blocks = int64_t{g.images} * ((g.height + kRows - 1) / kRows);
-  cuda().launch(program, kernel, stream, static_cast<unsigned>(blocks), static_cast<unsigned>(kThreads / g.channels * g.channels), arguments);
+  cuda().launch(program, kernel, stream_of(out), static_cast<unsigned>(blocks), static_cast<unsigned>(kThreads / g.channels * g.channels), arguments);
 }
 
 }  // namespace ct::images

@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
+#include <optional>
+
 #include "core/device.h"
 #include "kernels/both_devices.h"
 
@@ -30,17 +33,32 @@ struct Geometry {
 
 constexpr int kThreads = 256;
 
+// Throws unless all tensors lie on the device of out; NULL stands for one that is left out.
+void check_device(const at::Tensor& out, std::initializer_list<const at::Tensor*> others);
+
+// The tensor, or NULL for none.
+inline const at::Tensor* pointer(const std::optional<at::Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
+
 // Throws unless pixels are contiguous uint8 [N, H, W, C] of less than 2^31 elements, and flips, if there are any, contiguous bool [N].
-void check_pixels(const at::Tensor& pixels, const at::Tensor* flips);
+void check_pixels(const at::Tensor& pixels, const std::optional<at::Tensor>& flips);
 
 // The same for the rest of what makes images of 1 to kMaxChannels channels: out must be of a floating-point dtype, [N, C, H, W], without
 // gaps and without a gradient, and table of the same dtype, contiguous [C, kLevels].
-void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& table, const at::Tensor& out);
+void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const at::Tensor& out);
 
 Geometry geometry(const at::Tensor& pixels, const at::Tensor& out);
 
 // A block makes kRows rows of one image. Neighbouring threads make neighbouring elements of a row, and blockDim.x is a multiple
 // of the channels, so that a thread stays in one channel and divides once.
-void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, const Geometry& g, void** arguments);
+void launch(const CudaProgram& program, const char* kernel, const at::Tensor& out, const Geometry& g, void** arguments);
+
+// The stream on which LibTorch runs operators on the tensor's device now: the exec's.
+c10::Stream stream_of(const at::Tensor& tensor);
+
+// The elements of an optional tensor; NULL for none.
+template <typename T>
+const T* data_of(const std::optional<at::Tensor>& tensor) {
+  return tensor ? static_cast<const T*>(tensor->const_data_ptr()) : nullptr;
+}
 
 }  // namespace ct::images

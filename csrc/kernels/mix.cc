@@ -1,15 +1,23 @@
-// MixUp, CutMix and erased boxes, in the pass that normalises: from uint8 pixels to the mixed images of a batch, and its labels.
+// streamtorch::mix_images and mix_labels: MixUp, CutMix and erased boxes in the pass that normalises.
+//
+// mix_images does what normalize_images does. Then the pixels of each image's box are fill, one value a channel, or 0 without any. Then each
+// image is mixed with the one before it in the batch, the first with the last: kind 0 leaves it, kind 1 (MixUp) takes share of the image and
+// 1 - share of the one before, kind 2 (CutMix) takes the rows and columns of cut (top, left, bottom, right) from the one before.
+// erased: int32 [N, 4], each box's top, left, height and width in the result, or none.
+//
+// mix_labels gives out[n] = share of labels[n] + (1 - share) of labels[n-1], the first with the last. labels: int64 [N]; out: float32
+// [N, classes], contiguous. A label that is no class adds nothing.
 
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
 #include "core/device.h"
-#include "core/exec.h"
-#include "core/tensor.h"
 #include "kernels/images.h"
 
 namespace ct {
@@ -18,6 +26,8 @@ namespace {
 using images::Geometry;
 using images::kLevels;
 using images::kMaxChannels;
+
+enum Kind : int32_t { kNone = 0, kMixUp = 1, kCutMix = 2 };
 
 struct Cut {
   int32_t kind, top, left, bottom, right;
@@ -67,13 +77,13 @@ void mix_on_cpu(const Inputs<T>& in, const Cut& cut, double lambda, T* out, cons
     const int64_t before = n == 0 ? g.images - 1 : n - 1;
     for (int64_t h = 0; h < g.height; ++h) {
       normalize_row(in, g, n, h, own);
-      if (cut.kind == CT_MIX_UP) {
+      if (cut.kind == kMixUp) {
         normalize_row(in, g, before, h, other);
         for (int64_t i = 0; i < size; ++i) {
           const T a(static_cast<Wide<T>>(other[i]) * rest), b(static_cast<Wide<T>>(own[i]) * share);
           own[i] = T(static_cast<Wide<T>>(a) + static_cast<Wide<T>>(b));
         }
-      } else if (cut.kind == CT_MIX_CUT && h >= cut.top && h < cut.bottom) {
+      } else if (cut.kind == kCutMix && h >= cut.top && h < cut.bottom) {
         normalize_row(in, g, before, h, other);
         const int64_t left = std::clamp<int64_t>(cut.left, 0, width), right = std::clamp<int64_t>(cut.right, left, width);
         std::copy(other + left * channels, other + right * channels, own + left * channels);
@@ -187,88 +197,70 @@ extern "C" __global__ void mix_labels(const long long* labels, float share, floa
 )cuda"};
 
 template <typename T>
-void mix(const char* kernel, const at::Tensor& pixels, const uint8_t* flips, const at::Tensor& table, const int32_t* erased, const ct_mix& m,
-         const at::Tensor& out, c10::Stream stream) {
+void mix(const char* kernel, const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table,
+         const std::optional<at::Tensor>& erased, at::ArrayRef<double> fill, Cut cut, double share, const at::Tensor& out) {
   Geometry g = images::geometry(pixels, out);
-  Cut cut{m.kind, m.top, m.left, m.bottom, m.right};
-  double lambda = m.lambda;
-  Inputs<T> in{static_cast<const uint8_t*>(pixels.const_data_ptr()), flips, static_cast<const T*>(table.const_data_ptr()), erased, {}};
-  for (int64_t c = 0; c < kMaxChannels; ++c) in.fill[c] = T(static_cast<Wide<T>>(m.fill[c]));
+  Inputs<T> in{static_cast<const uint8_t*>(pixels.const_data_ptr()), images::data_of<uint8_t>(flips), static_cast<const T*>(table.const_data_ptr()),
+               images::data_of<int32_t>(erased), {}};
+  for (size_t c = 0; c < fill.size(); ++c) in.fill[c] = T(static_cast<Wide<T>>(fill[c]));
   T* to = static_cast<T*>(out.mutable_data_ptr());
-  if (!out.is_cuda()) return mix_on_cpu(in, cut, lambda, to, g);
-  void* arguments[] = {&in.pixels, &in.flips, &in.table, &in.erased, in.fill, &cut, &lambda, &to, &g};
-  images::launch(kProgram, kernel, stream, g, arguments);
+  if (!out.is_cuda()) return mix_on_cpu(in, cut, share, to, g);
+  void* arguments[] = {&in.pixels, &in.flips, &in.table, &in.erased, in.fill, &cut, &share, &to, &g};
+  images::launch(kProgram, kernel, out, g, arguments);
 }
 
-void check(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& table, const at::Tensor* erased, const ct_mix& m,
-           const at::Tensor& out) {
+void mix_images(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const std::optional<at::Tensor>& erased,
+                at::ArrayRef<double> fill, int64_t kind, double share, at::IntArrayRef cut, const at::Tensor& out) {
   images::check(pixels, flips, table, out);
+  images::check_device(out, {images::pointer(erased)});
   const int64_t n = pixels.size(0);
-  TORCH_CHECK(erased == nullptr || (erased->scalar_type() == at::kInt && erased->sizes() == at::IntArrayRef({n, 4}) && erased->is_contiguous()),
+  TORCH_CHECK(!erased || (erased->scalar_type() == at::kInt && erased->sizes() == at::IntArrayRef({n, 4}) && erased->is_contiguous()),
               "erased must be contiguous Int [", n, ", 4]; got ", erased->scalar_type(), " ", erased->sizes());
-  TORCH_CHECK(m.kind == CT_MIX_NONE || m.kind == CT_MIX_UP || m.kind == CT_MIX_CUT, "unknown kind of mix ", m.kind);
-  TORCH_CHECK(m.kind != CT_MIX_UP || (m.lambda >= 0 && m.lambda <= 1), "lambda must be from 0 to 1; got ", m.lambda);
+  TORCH_CHECK(fill.empty() || static_cast<int64_t>(fill.size()) == pixels.size(3), "fill has ", fill.size(),
+              " values; it must have one for each channel of ", pixels.sizes());
+  TORCH_CHECK(kind >= kNone && kind <= kCutMix, "unknown kind of mix ", kind);
+  TORCH_CHECK(kind != kMixUp || (share >= 0 && share <= 1), "share must be from 0 to 1; got ", share);
+  TORCH_CHECK(cut.size() == 4, "cut must be top, left, bottom and right; got ", cut);
+  if (pixels.numel() == 0) return;
+  const auto side = [](int64_t v) { return static_cast<int32_t>(std::clamp<int64_t>(v, INT32_MIN, INT32_MAX)); };
+  const Cut how{static_cast<int32_t>(kind), side(cut[0]), side(cut[1]), side(cut[2]), side(cut[3])};
+  switch (out.scalar_type()) {
+    case at::kHalf: mix<at::Half>("mix_half", pixels, flips, table, erased, fill, how, share, out); break;
+    case at::kBFloat16: mix<at::BFloat16>("mix_bfloat16", pixels, flips, table, erased, fill, how, share, out); break;
+    case at::kDouble: mix<double>("mix_double", pixels, flips, table, erased, fill, how, share, out); break;
+    default: mix<float>("mix_float", pixels, flips, table, erased, fill, how, share, out);
+  }
+  out.unsafeGetTensorImpl()->bump_version();
+}
+
+void mix_labels(const at::Tensor& labels, double share, const at::Tensor& out) {
+  images::check_device(out, {&labels});
+  TORCH_CHECK(labels.scalar_type() == at::kLong && labels.dim() == 1 && labels.is_contiguous(), "labels must be contiguous Long [N]; got ",
+              labels.scalar_type(), " ", labels.sizes());
+  TORCH_CHECK(out.scalar_type() == at::kFloat && out.dim() == 2 && out.size(0) == labels.size(0) && out.is_contiguous() &&
+                  out.numel() <= INT32_MAX && !out.requires_grad(),
+              "out must be contiguous Float [", labels.size(0), ", classes] without a gradient; got ", out.scalar_type(), " ", out.sizes());
+  TORCH_CHECK(share >= 0 && share <= 1, "share must be from 0 to 1; got ", share);
+  if (out.numel() == 0) return;
+  const auto* data = static_cast<const int64_t*>(labels.const_data_ptr());
+  auto* soft = static_cast<float*>(out.mutable_data_ptr());
+  auto own = static_cast<float>(share), rest = static_cast<float>(1 - share);
+  auto images = static_cast<int32_t>(out.size(0)), classes = static_cast<int32_t>(out.size(1));
+  if (out.is_cuda()) {
+    void* arguments[] = {&data, &own, &rest, &soft, &images, &classes};
+    cuda().launch(kProgram, "mix_labels", ct::images::stream_of(out), static_cast<unsigned>(images), ct::images::kThreads, arguments);
+  } else {
+    mix_labels_on_cpu(data, own, rest, soft, images, classes);
+  }
+  out.unsafeGetTensorImpl()->bump_version();
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("mix_images(Tensor pixels, Tensor? flips, Tensor table, Tensor? erased, float[] fill, int kind, float share, int[] cut, *, "
+              "Tensor(a!) out) -> ()",
+              TORCH_FN(mix_images));
+  library.def("mix_labels(Tensor labels, float share, *, Tensor(a!) out) -> ()", TORCH_FN(mix_labels));
 }
 
 }  // namespace
 }  // namespace ct
-
-extern "C" {
-
-ct_status* ct_mix_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips, const ct_tensor* table, const ct_tensor* erased,
-                         const ct_mix* mix, const ct_tensor* out) noexcept {
-  return ct::executed(x, [&] {
-    const at::Tensor& from = ct::deref(pixels, "pixels").tensor;
-    const at::Tensor& to = ct::deref(out, "out").tensor;
-    const at::Tensor& values = ct::deref(table, "table").tensor;
-    const ct_mix& how = ct::deref(mix, "mix");
-    ct::use_here({pixels, flips, table, erased, out}, *x.stream);
-    ct::check(from, flips == nullptr ? nullptr : &flips->tensor, values, erased == nullptr ? nullptr : &erased->tensor, how, to);
-    if (from.numel() == 0) return;
-    constexpr const char* op = "MixImages";
-    for (const ct_tensor* tensor : {pixels, flips, table, erased}) {
-      if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
-    }
-    ct::checker::writes(op, to);
-    const auto* flip = flips == nullptr ? nullptr : static_cast<const uint8_t*>(flips->tensor.const_data_ptr());
-    const auto* boxes = erased == nullptr ? nullptr : static_cast<const int32_t*>(erased->tensor.const_data_ptr());
-    const c10::Stream stream = x.stream->stream;
-    switch (to.scalar_type()) {
-      case at::kHalf: ct::mix<at::Half>("mix_half", from, flip, values, boxes, how, to, stream); break;
-      case at::kBFloat16: ct::mix<at::BFloat16>("mix_bfloat16", from, flip, values, boxes, how, to, stream); break;
-      case at::kDouble: ct::mix<double>("mix_double", from, flip, values, boxes, how, to, stream); break;
-      default: ct::mix<float>("mix_float", from, flip, values, boxes, how, to, stream);
-    }
-    to.unsafeGetTensorImpl()->bump_version();
-  });
-}
-
-ct_status* ct_mix_labels(ct_exec x, const ct_tensor* labels, double lambda, const ct_tensor* out) noexcept {
-  return ct::executed(x, [&] {
-    const at::Tensor& from = ct::deref(labels, "labels").tensor;
-    const at::Tensor& to = ct::deref(out, "out").tensor;
-    ct::use_here({labels, out}, *x.stream);
-    TORCH_CHECK(from.scalar_type() == at::kLong && from.dim() == 1 && from.is_contiguous(), "labels must be contiguous Long [N]; got ",
-                from.scalar_type(), " ", from.sizes());
-    TORCH_CHECK(to.scalar_type() == at::kFloat && to.dim() == 2 && to.size(0) == from.size(0) && to.is_contiguous() &&
-                    to.numel() <= INT32_MAX && !to.requires_grad(),
-                "out must be contiguous Float [", from.size(0), ", classes] without a gradient; got ", to.scalar_type(), " ", to.sizes());
-    TORCH_CHECK(lambda >= 0 && lambda <= 1, "lambda must be from 0 to 1; got ", lambda);
-    if (to.numel() == 0) return;
-    ct::checker::reads("MixLabels", from);
-    ct::checker::writes("MixLabels", to);
-    const auto* data = static_cast<const int64_t*>(from.const_data_ptr());
-    auto* soft = static_cast<float*>(to.mutable_data_ptr());
-    auto share = static_cast<float>(lambda), rest = static_cast<float>(1 - lambda);
-    auto images = static_cast<int32_t>(to.size(0)), classes = static_cast<int32_t>(to.size(1));
-    if (to.is_cuda()) {
-      void* arguments[] = {&data, &share, &rest, &soft, &images, &classes};
-      ct::cuda().launch(ct::kProgram, "mix_labels", x.stream->stream, static_cast<unsigned>(images), ct::images::kThreads, arguments);
-    } else {
-      ct::mix_labels_on_cpu(data, share, rest, soft, images, classes);
-    }
-    to.unsafeGetTensorImpl()->bump_version();
-  });
-}
-
-}  // extern "C"

@@ -1,12 +1,17 @@
-// Pixels to the images that a model reads: flip, normalise, cast and layout in one pass over the memory.
+// streamtorch::normalize_images: pixels to the images that a model reads. It flips, normalises, casts and lays out in one pass.
+//
+//   out[n, c, h, w] = table[c, pixels[n, h, w', c]], where w' is W-1-w in an image that flips marks and w in others
+//
+// pixels: uint8 [N, H, W, C], contiguous, C from 1 to 4. flips: bool [N], or none. table: [C, 256], the value of each pixel value in
+// each channel, of the dtype of out, which is floating.
 
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "core/device.h"
-#include "core/exec.h"
-#include "core/tensor.h"
 #include "kernels/images.h"
 
 namespace ct {
@@ -70,24 +75,23 @@ KERNEL(normalize_4, unsigned int)
 KERNEL(normalize_8, unsigned long long)
 )cuda"};
 
-void normalize_on_cuda(const void* pixels, const void* flips, const void* table, void* out, int64_t element, Geometry g, c10::Stream stream) {
-  const char* kernel = element == 2 ? "normalize_2" : element == 4 ? "normalize_4" : "normalize_8";
-  void* arguments[] = {&pixels, &flips, &table, &out, &g};
-  images::launch(kProgram, kernel, stream, g, arguments);
-}
-
 template <typename T>
 void normalize_on_cpu(const at::Tensor& pixels, const uint8_t* flips, const at::Tensor& table, const at::Tensor& out, const Geometry& g) {
   normalize_on_cpu(static_cast<const uint8_t*>(pixels.const_data_ptr()), flips, static_cast<const T*>(table.const_data_ptr()),
                    static_cast<T*>(out.mutable_data_ptr()), g);
 }
 
-void normalize(const at::Tensor& pixels, const at::Tensor* flips, const at::Tensor& table, const at::Tensor& out, c10::Stream stream) {
-  const Geometry g = images::geometry(pixels, out);
-  const auto* flip_data = flips == nullptr ? nullptr : static_cast<const uint8_t*>(flips->const_data_ptr());
+void normalize_images(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const at::Tensor& out) {
+  images::check(pixels, flips, table, out);
+  if (pixels.numel() == 0) return;
+  Geometry g = images::geometry(pixels, out);
+  const uint8_t* flip_data = images::data_of<uint8_t>(flips);
   const int64_t element = out.element_size();
   if (out.is_cuda()) {
-    normalize_on_cuda(pixels.const_data_ptr(), flip_data, table.const_data_ptr(), out.mutable_data_ptr(), element, g, stream);
+    const void *from = pixels.const_data_ptr(), *values = table.const_data_ptr();
+    void* to = out.mutable_data_ptr();
+    void* arguments[] = {&from, &flip_data, &values, &to, &g};
+    images::launch(kProgram, element == 2 ? "normalize_2" : element == 4 ? "normalize_4" : "normalize_8", out, g, arguments);
   } else if (element == 2) {
     normalize_on_cpu<uint16_t>(pixels, flip_data, table, out, g);
   } else if (element == 4) {
@@ -95,26 +99,12 @@ void normalize(const at::Tensor& pixels, const at::Tensor* flips, const at::Tens
   } else {
     normalize_on_cpu<uint64_t>(pixels, flip_data, table, out, g);
   }
+  out.unsafeGetTensorImpl()->bump_version();
+}
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
+  library.def("normalize_images(Tensor pixels, Tensor? flips, Tensor table, *, Tensor(a!) out) -> ()", TORCH_FN(normalize_images));
 }
 
 }  // namespace
 }  // namespace ct
-
-extern "C" ct_status* ct_normalize_images(ct_exec x, const ct_tensor* pixels, const ct_tensor* flips, const ct_tensor* table,
-                                          const ct_tensor* out) noexcept {
-  return ct::executed(x, [&] {
-    const at::Tensor& from = ct::deref(pixels, "pixels").tensor;
-    const at::Tensor& to = ct::deref(out, "out").tensor;
-    const at::Tensor& values = ct::deref(table, "table").tensor;
-    ct::use_here({pixels, flips, table, out}, *x.stream);
-    ct::images::check(from, flips == nullptr ? nullptr : &flips->tensor, values, to);
-    if (from.numel() == 0) return;
-    constexpr const char* op = "NormalizeImages";
-    for (const ct_tensor* tensor : {pixels, flips, table}) {
-      if (tensor != nullptr) ct::checker::reads(op, tensor->tensor);
-    }
-    ct::checker::writes(op, to);
-    ct::normalize(from, flips == nullptr ? nullptr : &flips->tensor, values, to, x.stream->stream);
-    to.unsafeGetTensorImpl()->bump_version();
-  });
-}

@@ -52,6 +52,11 @@ std::vector<T> expected(const Images& m, bool flipped, const std::vector<T>& tab
 }
 
 // Floating tensors are made from their bits, whatever these mean.
+ct_status* normalize(const ct_exec& x, const Tensor& pixels, ct_tensor* flips, const Tensor& table, const Tensor& out) {
+  ct_test::Results none;
+  return ct_test::call(x, "streamtorch::normalize_images", Args().t(pixels).t(flips).t(table).t(out), &none);
+}
+
 template <typename T>
 void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped, bool channels_last) {
   SCOPED_TRACE(::testing::Message() << device << " dtype " << dtype << " [" << m.n << " " << m.h << " " << m.w << " " << m.c << "]"
@@ -66,7 +71,7 @@ void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped
   Tensor out = channels_last ? run1(x, "aten::permute", Args().t(ct_test::tensor(x, dtype, zeros, {m.n, m.h, m.w, m.c})).is({0, 3, 1, 2}))
                              : ct_test::tensor(x, dtype, zeros, {m.n, m.c, m.h, m.w});
   const uint32_t version = ct_test::describe(out).version;
-  ASSERT_OK(ct_normalize_images(x, pixels.get(), flipped ? flips.get() : nullptr, table.get(), out.get()));
+  ASSERT_OK(normalize(x, pixels, flipped ? flips.get() : nullptr, table, out));
   EXPECT_EQ(values<T>(x, out), expected(m, flipped, bits));
   EXPECT_GT(ct_test::describe(out).version, version);
 }
@@ -98,9 +103,9 @@ TEST_F(NormalizeTest, RefusesWhatDoesNotFit) {
     };
     const Tensor pixels = zeros(ct_test::kUint8, {2, 4, 5, 3}), out = zeros(ct_test::kFloat, {2, 3, 4, 5});
     const Tensor table = zeros(ct_test::kFloat, {3, 256}), flips = zeros(ct_test::kBool, {2});
-    ASSERT_OK(ct_normalize_images(x, pixels.get(), flips.get(), table.get(), out.get()));
+    ASSERT_OK(normalize(x, pixels, flips.get(), table, out));
     const auto refuses = [&](const std::string& text, const Tensor& p, const Tensor& f, const Tensor& t, const Tensor& o) {
-      EXPECT_FAILS(CT_INVALID_ARGUMENT, text, ct_normalize_images(x, p.get(), f.get(), t.get(), o.get()));
+      EXPECT_FAILS(CT_INVALID_ARGUMENT, text, normalize(x, p, f.get(), t, o));
     };
     refuses("pixels must be contiguous uint8", zeros(ct_test::kInt8, {2, 4, 5, 3}), flips, table, out);
     refuses("pixels must be contiguous uint8", zeros(ct_test::kUint8, {4, 5, 3}), flips, table, out);
@@ -118,9 +123,9 @@ TEST_F(NormalizeTest, RefusesWhatDoesNotFit) {
     const Tensor leaf = zeros(ct_test::kFloat, {2, 3, 4, 5});
     ASSERT_OK(ct_tensor_set_requires_grad(leaf.get(), 1));
     refuses("out must not require a gradient", pixels, flips, table, leaf);
-    refuses("pixels is NULL", Tensor(), flips, table, out);
-    refuses("out is NULL", pixels, flips, table, Tensor());
-    refuses("table is NULL", pixels, flips, Tensor(), out);
+    refuses("(Tensor pixels", Tensor(), flips, table, out);
+    refuses("(Tensor out", pixels, flips, table, Tensor());
+    refuses("(Tensor table", pixels, flips, Tensor(), out);
   }
 }
 
@@ -133,7 +138,7 @@ TEST_F(NormalizeTest, RefusesATensorOfAnotherDevice) {
   const Tensor pixels = zeros(cuda, ct_test::kUint8, {2, 4, 5, 3}), out = zeros(cuda, ct_test::kFloat, {2, 3, 4, 5});
   const Tensor table = zeros(cpu, ct_test::kFloat, {3, 256});
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "a tensor lies on cpu",
-               ct_normalize_images(exec(cuda), pixels.get(), nullptr, table.get(), out.get()));
+               normalize(exec(cuda), pixels, nullptr, table, out));
 }
 
 TEST_F(NormalizeTest, AnEmptyBatch) {
@@ -143,8 +148,7 @@ TEST_F(NormalizeTest, AnEmptyBatch) {
     const auto zeros = [&](ct_test::DType dtype, const std::vector<int64_t>& shape) {
       return run1(x, "aten::zeros", Args().is(shape).i(dtype).none().device().rest());
     };
-    EXPECT_OK(ct_normalize_images(x, zeros(ct_test::kUint8, {0, 4, 5, 3}).get(), nullptr, zeros(ct_test::kFloat, {3, 256}).get(),
-                                  zeros(ct_test::kFloat, {0, 3, 4, 5}).get()));
+    EXPECT_OK(normalize(x, zeros(ct_test::kUint8, {0, 4, 5, 3}), nullptr, zeros(ct_test::kFloat, {3, 256}), zeros(ct_test::kFloat, {0, 3, 4, 5})));
   }
 }
 

@@ -208,7 +208,7 @@ at::Tensor avg_pool2d(const at::Tensor& self, at::IntArrayRef kernel_size, at::I
 }
 
 // For every backend: what is called in here has gradients of its own.
-TORCH_LIBRARY(streamtorch, library) {
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
               TORCH_FN(max_pool2d));
   library.def("avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "

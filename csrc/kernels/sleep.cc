@@ -1,10 +1,12 @@
 #include "kernels/sleep.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/library.h>
+
 #include <chrono>
 #include <thread>
 
 #include "core/device.h"
-#include "core/exec.h"
 
 namespace {
 
@@ -22,17 +24,19 @@ extern "C" __global__ void sleep(long long nanoseconds) {
 }
 )cuda"};
 
-}  // namespace
-
-void ct::sleep(const ct_stream& stream, int64_t nanoseconds) {
-  if (!stream.device.is_cuda()) {
+void sleep_for(c10::Stream stream, int64_t nanoseconds) {
+  if (!stream.device().is_cuda()) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
     return;
   }
   void* arguments[] = {&nanoseconds};
-  cuda().launch(kProgram, "sleep", stream.stream, 1, 1, arguments);
+  ct::cuda().launch(kProgram, "sleep", stream, 1, 1, arguments);
 }
 
-extern "C" ct_status* ct_sleep(ct_exec x, int64_t nanoseconds) noexcept {
-  return ct::executed(x, [&] { ct::sleep(*x.stream, nanoseconds); });
-}
+void sleep_on(int64_t nanoseconds, c10::Device device) { sleep_for(c10::impl::VirtualGuardImpl(device.type()).getStream(device), nanoseconds); }
+
+TORCH_LIBRARY_FRAGMENT(streamtorch, library) { library.def("sleep(int nanoseconds, *, Device device) -> ()", TORCH_FN(sleep_on)); }
+
+}  // namespace
+
+void ct::sleep(const ct_stream& stream, int64_t nanoseconds) { sleep_for(stream.stream, nanoseconds); }

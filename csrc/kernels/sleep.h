@@ -1,4 +1,5 @@
-// Work that takes a given time and does nothing: for tests of what waits and what overlaps, and to let the host run ahead.
+// streamtorch::sleep: work that takes a given time and does nothing, on the CPU by waiting. Tests of waits and of overlaps use it, and trials
+// that let the host run ahead.
 #pragma once
 
 #include <cstdint>

@@ -9,6 +9,7 @@
 // side stream again, and frees there what they kept of the parent's memory as soon as they are enqueued, all of that is kept alive until
 // the backward has ended: the engine makes the calling stream wait for all others then.
 #include <ATen/ops/detach.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"runtime"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		return captureErr, duringErr
 	}
 	captureErr, duringErr := capture(func() error {
-		err := other.Do(func(x *cgotorch.Exec) error { x.Sleep(2 * time.Millisecond); x.Neg(kept); return nil })
+		err := other.Do(func(x *cgotorch.Exec) error { torchtest.Sleep(x, 2*time.Millisecond); x.Neg(kept); return nil })
 		e, recordErr := other.RecordTiming()
 		if recordErr != nil {
 			return recordErr

@@ -1,11 +1,13 @@
 package streams
 
 import (
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // each runs what must be free of races, on each device.
@@ -55,7 +57,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		for _, length := range []time.Duration{0, 30 * time.Millisecond} { // kernels are loaded, and then: on a GPU it is not done when it is asked for
 			s.must(s.a.Synchronize())
 			s.do(s.a, func(x *cgotorch.Exec) {
-				x.Sleep(length)
+				torchtest.Sleep(x, length)
 				cgotorch.CopyTo(x, x.Ones(cgotorch.Uint8, 32), slab.Bytes())
 			})
 		}
@@ -92,14 +94,14 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 			to := s.slab(256 * 4).Bytes()
 			cgotorch.CopyTo(x, t, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(to))), 256))
 		},
-		"NormalizeImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
-			x.NormalizeImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1))
+		"images.Normalize": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			images.Normalize(x, x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1))
 		},
-		"MixImages": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
-			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1), cgotorch.ImageMix{})
+		"images.Mix": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			images.Mix(x, x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, t, x.Empty(cgotorch.Float32, 1, 1, 1, 1), images.MixOptions{})
 		},
-		"MixLabels": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
-			x.MixLabels(x.Zeros(cgotorch.Int64, 1), t, 1)
+		"images.MixLabels": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
+			images.MixLabels(x, x.Zeros(cgotorch.Int64, 1), t, 1)
 		},
 		"gradient of a backward": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) {
 			p := x.Ones(cgotorch.Float32, 1, 256)
@@ -115,7 +117,7 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	})
 }
 
-// The same of AugmentImages, which takes none of that shape: an operator that gave it one would tell the allocator itself.
+// The same of images.Augment, which takes none of that shape: an operator that gave it one would tell the allocator itself.
 func TestCheckStreams_FreedWhileAnotherStreamAugments(t *testing.T) {
 	each(t, map[string]func(x *cgotorch.Exec) *cgotorch.Tensor{
 		"pixels": func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Uint8, 1, 2, 2, 3) },
@@ -131,7 +133,7 @@ func TestCheckStreams_FreedWhileAnotherStreamAugments(t *testing.T) {
 			} else {
 				pixels = x.Zeros(cgotorch.Uint8, 1, 2, 2, 3)
 			}
-			x.AugmentImages(pixels, nil, steps, x.Empty(cgotorch.Uint8, 1, 2, 2, 3))
+			images.Augment(x, pixels, nil, steps, x.Empty(cgotorch.Uint8, 1, 2, 2, 3))
 		})
 		t.Close()
 	})

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"errors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"slices"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestFromDevice(t *testing.T) {
 			const n = 1 << 16
 			var made *cgotorch.Tensor
 			err := producer.Do(func(x *cgotorch.Exec) error {
-				x.Sleep(20 * time.Millisecond)
+				torchtest.Sleep(x, 20*time.Millisecond)
 				made = x.Keep(x.Transpose(x.View(x.Arange(cgotorch.Float32, 0, n, 1), 256, 256), 0, 1))
 				return nil
 			})
@@ -58,7 +59,7 @@ func TestFromDevice(t *testing.T) {
 			}
 			var got []float32
 			err = consumer.Do(func(x *cgotorch.Exec) error {
-				x.Sleep(20 * time.Millisecond)
+				torchtest.Sleep(x, 20*time.Millisecond)
 				copied := x.FromDevice(made)
 				strides, want := copied.Strides(), made.Strides()
 				if copied.Device() != to || !slices.Equal(strides, want) {
@@ -171,7 +172,11 @@ func TestEvent_BetweenDevices(t *testing.T) {
 	a, b := newStream(t, cgotorch.CUDA(0)), newStream(t, cgotorch.CUDA(1))
 	for _, way := range [][2]*cgotorch.Stream{{a, b}, {b, a}} {
 		var first, second *cgotorch.Event
-		err := way[0].Do(func(x *cgotorch.Exec) error { x.Sleep(50 * time.Millisecond); first = x.RecordTiming(); return nil })
+		err := way[0].Do(func(x *cgotorch.Exec) error {
+			torchtest.Sleep(x, 50*time.Millisecond)
+			first = x.RecordTiming()
+			return nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

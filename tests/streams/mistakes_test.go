@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/prefetcher"
@@ -345,56 +346,56 @@ var mistakes = []struct {
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, t) })
 	}},
-	{"pixels changed while they are normalised", [2]string{"NormalizeImages", "aten::add_"}, false, func(s *scene) {
+	{"pixels changed while they are normalised", [2]string{"streamtorch::normalize_images", "aten::add_"}, false, func(s *scene) {
 		pixels := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			x.NormalizeImages(pixels, nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1))
+			images.Normalize(x, pixels, nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1))
 		})
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
 	}},
-	{"pixels changed while they are augmented", [2]string{"AugmentImages", "aten::add_"}, false, func(s *scene) {
+	{"pixels changed while they are augmented", [2]string{"streamtorch::augment_images", "aten::add_"}, false, func(s *scene) {
 		pixels := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			x.AugmentImages(pixels, nil, x.Zeros(cgotorch.Float32, 1, 1, 8), x.Empty(cgotorch.Uint8, 1, 1, 1, 1))
+			images.Augment(x, pixels, nil, x.Zeros(cgotorch.Float32, 1, 1, 8), x.Empty(cgotorch.Uint8, 1, 1, 1, 1))
 		})
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, pixels) })
 	}},
-	{"augmented pixels read too early", [2]string{"AugmentImages", "aten::sum"}, false, func(s *scene) {
+	{"augmented pixels read too early", [2]string{"streamtorch::augment_images", "aten::sum"}, false, func(s *scene) {
 		out := s.sharedOf(cgotorch.Uint8, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			x.AugmentImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 1, 8), out)
+			images.Augment(x, x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 1, 8), out)
 		})
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
 	}},
-	{"boxes changed while they are erased", [2]string{"MixImages", "aten::add_"}, false, func(s *scene) {
+	{"boxes changed while they are erased", [2]string{"streamtorch::mix_images", "aten::add_"}, false, func(s *scene) {
 		boxes := s.sharedOf(cgotorch.Int32, 1, 4)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1),
-				cgotorch.ImageMix{Erased: boxes})
+			images.Mix(x, x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), x.Empty(cgotorch.Float32, 1, 1, 1, 1),
+				images.MixOptions{Erased: boxes})
 		})
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, boxes) })
 	}},
-	{"mixed images read too early", [2]string{"MixImages", "aten::sum"}, false, func(s *scene) {
+	{"mixed images read too early", [2]string{"streamtorch::mix_images", "aten::sum"}, false, func(s *scene) {
 		out := s.sharedOf(cgotorch.Float32, 1, 1, 1, 1)
 		s.do(s.a, func(x *cgotorch.Exec) {
-			x.MixImages(x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), out, cgotorch.ImageMix{Mix: cgotorch.MixUp})
+			images.Mix(x, x.Zeros(cgotorch.Uint8, 1, 1, 1, 1), nil, x.Zeros(cgotorch.Float32, 1, 256), out, images.MixOptions{Kind: images.MixUp})
 		})
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
 	}},
-	{"labels changed while they are mixed", [2]string{"MixLabels", "aten::add_"}, false, func(s *scene) {
+	{"labels changed while they are mixed", [2]string{"streamtorch::mix_labels", "aten::add_"}, false, func(s *scene) {
 		labels := s.sharedOf(cgotorch.Int64, 1)
-		s.do(s.a, func(x *cgotorch.Exec) { x.MixLabels(labels, x.Empty(cgotorch.Float32, 1, 2), 0.5) })
+		s.do(s.a, func(x *cgotorch.Exec) { images.MixLabels(x, labels, x.Empty(cgotorch.Float32, 1, 2), 0.5) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { add(x, labels) })
 	}},
-	{"mixed labels read too early", [2]string{"MixLabels", "aten::sum"}, false, func(s *scene) {
+	{"mixed labels read too early", [2]string{"streamtorch::mix_labels", "aten::sum"}, false, func(s *scene) {
 		out := s.sharedOf(cgotorch.Float32, 1, 2)
-		s.do(s.a, func(x *cgotorch.Exec) { x.MixLabels(x.Zeros(cgotorch.Int64, 1), out, 0.5) })
+		s.do(s.a, func(x *cgotorch.Exec) { images.MixLabels(x, x.Zeros(cgotorch.Int64, 1), out, 0.5) })
 		s.order(s.a, s.b)
 		s.do(s.b, func(x *cgotorch.Exec) { readOnly(x, out) })
 	}},
@@ -540,7 +541,7 @@ var mistakes = []struct {
 		s.order(s.b, s.a)
 		s.do(s.a, func(x *cgotorch.Exec) { x.Call("aten::_foreach_mul_.Scalar", []*cgotorch.Tensor{t, u}, 0.5) })
 	}},
-	{"batch read on a stream that did not use it, behind a host that is slow", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
+	{"batch read on a stream that did not use it, behind a host that is slow", [2]string{"streamtorch::normalize_images", "aten::sum"}, false, func(s *scene) {
 		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
 			time.Sleep(time.Millisecond) // the prefetcher's goroutine has waited for the copy
 			s.readAside(x, b)
@@ -574,7 +575,7 @@ var mistakes = []struct {
 		slot.Close()
 		s.do(s.a, func(x *cgotorch.Exec) {})
 	}},
-	{"batch read on a stream that did not use it", [2]string{"NormalizeImages", "aten::sum"}, false, func(s *scene) {
+	{"batch read on a stream that did not use it", [2]string{"streamtorch::normalize_images", "aten::sum"}, false, func(s *scene) {
 		s.prefetch(s.readAside)
 	}},
 	{"batch read on a side stream that is not joined", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {

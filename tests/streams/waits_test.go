@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"iter"
 	"testing"
 	"time"
@@ -126,7 +127,7 @@ func TestStep_DoesNotWait(t *testing.T) {
 			if err := r.stream.Synchronize(); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.stream.Do(func(x *cgotorch.Exec) error { x.Sleep(50 * time.Millisecond); held = x.Record(); return nil }); err != nil {
+			if err := r.stream.Do(func(x *cgotorch.Exec) error { torchtest.Sleep(x, 50*time.Millisecond); held = x.Record(); return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}

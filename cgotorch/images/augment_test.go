@@ -1,0 +1,298 @@
+package images_test
+
+import (
+	"errors"
+	"fmt"
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"hash/crc32"
+	"image"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/internal/filetest"
+)
+
+// What torchvision makes of the same images: tests/fixtures/augment/make.py.
+const augmentFixtures = "../../tests/fixtures/augment/"
+
+// pixelImage is one image, [H, W, C].
+type pixelImage struct {
+	height, width, channels int
+	pixels                  []uint8
+}
+
+// fixtureImage is a source of make.py.
+func fixtureImage(t testing.TB, name string) pixelImage {
+	t.Helper()
+	name, isGrey := strings.CutSuffix(name, "-grey")
+	from, height, width := name, 0, 0
+	switch name {
+	case "tiled":
+		from, height, width = "wide", 224, 224
+	case "black":
+		from = "small"
+	case "dull":
+		from = "wide"
+	}
+	img := filetest.PNG(t, "../../tests/fixtures/transforms/source-"+from+".png")
+	size := img.Bounds().Size()
+	if height == 0 {
+		height, width = size.Y, size.X
+	}
+	out := pixelImage{height: height, width: width, channels: 3}
+	if isGrey {
+		out.channels = 1
+	}
+	for y := range height {
+		for x := range width {
+			rgb := rgbAt(img, x%size.X, y%size.Y)
+			for c, v := range rgb {
+				switch name {
+				case "black":
+					v = 0
+				case "dull":
+					v = v/5 + 90
+				}
+				if !isGrey || c == 1 {
+					out.pixels = append(out.pixels, v)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func rgbAt(img image.Image, x, y int) [3]uint8 {
+	r, g, b, _ := img.At(x, y).RGBA()
+	return [3]uint8{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8)}
+}
+
+// namedStep is the step that make.py calls so, in an image of this size.
+func namedStep(t testing.TB, name string, v []float64, height, width int) images.Step {
+	switch name {
+	case "Brightness":
+		return images.Brightness(v[0])
+	case "Contrast":
+		return images.Contrast(v[0])
+	case "Saturation":
+		return images.Saturation(v[0])
+	case "Hue":
+		return images.Hue(v[0])
+	case "Posterize":
+		return images.Posterize(int(v[0]))
+	case "Solarize":
+		return images.Solarize(v[0])
+	case "AutoContrast":
+		return images.AutoContrast()
+	case "Equalize":
+		return images.Equalize()
+	case "Sharpness":
+		return images.Sharpness(v[0])
+	case "ShearX":
+		return images.Shear(v[0], 0, height, width)
+	case "ShearY":
+		return images.Shear(0, v[0], height, width)
+	case "Translate":
+		return images.Translate(int(v[0]), int(v[1]))
+	case "Rotate":
+		return images.Rotate(v[0])
+	}
+	t.Fatalf("no step %q", name)
+	return images.Step{}
+}
+
+// augmented is one image behind the steps.
+func augmented(x *cgotorch.Exec, img pixelImage, flip bool, steps ...images.Step) []uint8 {
+	pixels := cgotorch.FromSlice(x, img.pixels, 1, int64(img.height), int64(img.width), int64(img.channels))
+	out := x.EmptyLike(pixels)
+	images.Augment(x, pixels, cgotorch.FromSlice(x, []bool{flip}), images.Steps(x, steps), out)
+	return cgotorch.ToSlice[uint8](x, out)
+}
+
+func TestAugmentImages_EqualsTorchvision(t *testing.T) {
+	var cases []struct {
+		Source string
+		Steps  [][]any
+		CRC    uint32
+	}
+	filetest.JSON(t, augmentFixtures+"steps.json", &cases)
+	if len(cases) < 300 {
+		t.Fatal(len(cases))
+	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckLeaks(t)
+		for _, c := range cases {
+			img := fixtureImage(t, c.Source)
+			var steps []images.Step
+			for _, s := range c.Steps {
+				var arguments []float64
+				for _, v := range s[1:] {
+					arguments = append(arguments, v.(float64))
+				}
+				steps = append(steps, namedStep(t, s[0].(string), arguments, img.height, img.width))
+			}
+			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				if got := crc32.ChecksumIEEE(augmented(x, img, false, steps...)); got != c.CRC {
+					t.Errorf("%s: %v: CRC-32 %d, torchvision's is %d", c.Source, c.Steps, got, c.CRC)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// someSteps is a random list of steps for an image.
+func someSteps(r *rand.Rand, height, width int) []images.Step {
+	any := []images.Step{{}, images.Brightness(2 * r.Float64()), images.Contrast(2 * r.Float64()), images.Saturation(2 * r.Float64()), images.Hue(r.Float64() - 0.5),
+		images.Posterize(r.IntN(9)), images.Solarize(255 * r.Float64()), images.AutoContrast(), images.Equalize()}
+	first := append(slices.Clone(any), images.Sharpness(2*r.Float64()), images.Shear(2*r.Float64()-1, 0, height, width), images.Shear(0, 2*r.Float64()-1, height, width),
+		images.Translate(r.IntN(65)-32, 0), images.Translate(0, r.IntN(65)-32), images.Rotate(270*r.Float64()-135))
+	steps := []images.Step{first[r.IntN(len(first))]}
+	for range r.IntN(images.MaxSteps) {
+		steps = append(steps, any[r.IntN(len(any))])
+	}
+	return steps
+}
+
+// randomBatch has images of few and of many values.
+func randomBatch(r *rand.Rand, n, height, width, channels int) []uint8 {
+	pixels := make([]uint8, n*height*width*channels)
+	for i := range pixels {
+		size := len(pixels) / n
+		pixels[i] = uint8(r.IntN(256))
+		if i/size%3 == 1 {
+			pixels[i] = 100 + pixels[i]/8
+		}
+	}
+	return pixels
+}
+
+// cgotorch.CUDA gives the cgotorch.CPU's bytes, and the cgotorch.CPU those of each image alone.
+func TestAugmentImages_AnyBatchAnyDevice(t *testing.T) {
+	for _, shape := range [][4]int{{7, 33, 45, 3}, {5, 64, 64, 3}, {3, 1, 1, 3}, {4, 2, 9, 1}, {3, 224, 224, 3}, {6, 40, 31, 1}} {
+		n, height, width, channels := shape[0], shape[1], shape[2], shape[3]
+		r := rand.New(rand.NewPCG(uint64(n), uint64(height)))
+		pixels := randomBatch(r, n, height, width, channels)
+		steps, flips := make([][]images.Step, n), make([]bool, n)
+		for i := range steps {
+			steps[i], flips[i] = someSteps(r, height, width), r.IntN(2) == 1
+		}
+		var want []uint8
+		size := height * width * channels
+		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			for i := range n {
+				img := pixelImage{height, width, channels, pixels[i*size:][:size]}
+				want = append(want, augmented(x, img, flips[i], steps[i]...)...)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.CheckLeaks(t)
+			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				from := cgotorch.FromSlice(x, pixels, int64(n), int64(height), int64(width), int64(channels))
+				out := x.EmptyLike(from)
+				images.Augment(x, from, cgotorch.FromSlice(x, flips), images.Steps(x, steps...), out)
+				got := cgotorch.ToSlice[uint8](x, out)
+				for i := range n {
+					if !slices.Equal(got[i*size:][:size], want[i*size:][:size]) {
+						t.Errorf("%v: image %d behind %v is another one than alone on the CPU", shape, i, steps[i])
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestAugmentImages_FlipsFirst(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckLeaks(t)
+		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			img := pixelImage{2, 3, 1, []uint8{1, 2, 3, 4, 5, 6}}
+			if got, want := augmented(x, img, true), []uint8{3, 2, 1, 6, 5, 4}; !slices.Equal(got, want) {
+				t.Errorf("flipped: got %v, want %v", got, want)
+			}
+			if got, want := augmented(x, img, true, images.Translate(1, 0)), []uint8{0, 3, 2, 0, 6, 5}; !slices.Equal(got, want) {
+				t.Errorf("flipped and moved: got %v, want %v", got, want)
+			}
+			if got, want := augmented(x, img, false, images.Brightness(1), images.Translate(1, 0), images.Sharpness(0), images.Step{99}), img.pixels; !slices.Equal(got, want) {
+				t.Errorf("steps out of place, and an unknown one: got %v, want %v", got, want)
+			}
+			pixels := cgotorch.FromSlice(x, img.pixels, 1, 2, 3, 1)
+			out := x.EmptyLike(pixels)
+			images.Augment(x, pixels, nil, images.Steps(x, nil), out)
+			if !x.Equal(out, pixels) {
+				t.Error("no flips and no steps changed the image")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestAugmentImages_Refuses(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckLeaks(t)
+		for want, shapes := range map[string]func(x *cgotorch.Exec) (pixels, flips, steps, out *cgotorch.Tensor){
+			"pixels must be contiguous uint8": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Float32, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 2, 4, 5, 3)
+			},
+			"1 or 3 channels": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 4), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 2, 4, 5, 4)
+			},
+			"flips must be contiguous bool [2]": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), x.Zeros(cgotorch.Bool, 3), x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 2, 4, 5, 3)
+			},
+			"steps must be contiguous Float [2, up to 8, 8]": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 2, 9, 8), x.Empty(cgotorch.Uint8, 2, 4, 5, 3)
+			},
+			"out must be contiguous Byte [2, 4, 5, 3]": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 2, 5, 4, 3)
+			},
+			"share memory": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				all := x.Zeros(cgotorch.Uint8, 3, 4, 5, 3)
+				return x.Narrow(all, 0, 0, 2), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Narrow(all, 0, 1, 2)
+			},
+			"(Tensor steps) cannot be None": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
+				return x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, nil, x.Empty(cgotorch.Uint8, 2, 4, 5, 3)
+			},
+		} {
+			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+				pixels, flips, steps, out := shapes(x)
+				images.Augment(x, pixels, flips, steps, out)
+				return nil
+			})
+			if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), want) || !strings.Contains(fmt.Sprint(err), "augment_test.go") {
+				t.Errorf("got %v, want an error that says %q and where", err, want)
+			}
+		}
+	})
+}
+
+func TestAugmentImages_Empty(t *testing.T) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckLeaks(t)
+		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			images.Augment(x, x.Empty(cgotorch.Uint8, 0, 4, 5, 3), nil, images.Steps(x), x.Empty(cgotorch.Uint8, 0, 4, 5, 3))
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

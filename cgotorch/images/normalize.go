@@ -1,0 +1,52 @@
+package images
+
+import (
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// pixelValues is the number of values of a uint8 pixel.
+const pixelValues = 256
+
+// NormalizationTable returns (p/255 - mean)/std for each pixel value p, as [Normalize] reads it: [C, 256] of dtype on
+// x's device, where C is the number of means and of standard deviations. On a CUDA device it waits until the table
+// is staged. The Do owns the result.
+//
+// It divides, subtracts and divides in float32, as torchvision's ToTensor and Normalize do, and in float64 for that
+// dtype. Images are therefore torchvision's to the bit on every device: a training run that begins with a
+// difference in the last bit ends elsewhere.
+func NormalizationTable(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DType) *cgotorch.Tensor {
+	if len(mean) != len(std) {
+		x.Fail("images.NormalizationTable", &cgotorch.Error{Op: "images.NormalizationTable", Code: cgotorch.CodeInvalidArgument,
+			Message: fmt.Sprintf("%d means and %d standard deviations", len(mean), len(std))})
+	}
+	shape := []int64{int64(len(mean)), pixelValues}
+	if dtype == cgotorch.Float64 {
+		return cgotorch.FromSlice(x, normalized[float64](mean, std), shape...)
+	}
+	return x.Tidy(func() *cgotorch.Tensor {
+		return x.To(cgotorch.FromSlice(x, normalized[float32](mean, std), shape...), dtype)
+	})
+}
+
+func normalized[T float32 | float64](mean, std []float64) []T {
+	var values []T
+	for c := range mean {
+		for p := range pixelValues {
+			unit := T(T(p) / 255) // a conversion rounds: the compiler must not fuse the steps
+			values = append(values, T(unit-T(mean[c]))/T(std[c]))
+		}
+	}
+	return values
+}
+
+// Normalize enqueues out[n, c, h, w] = table[c, pixels[n, h, w', c]] in one pass over the memory. w' is W-1-w in the
+// images that flips marks, which turns them left to right, and w in the others.
+//
+// pixels is contiguous uint8 [N, H, W, C] with C from 1 to 4. flips is bool [N], or nil for none. out is
+// [N, C, H, W] of a floating dtype of 16 bits or more, in any dense memory order, such as channels last. table,
+// [C, 256] of the same dtype, holds the result for each pixel value in each channel; see [NormalizationTable].
+func Normalize(x *cgotorch.Exec, pixels, flips, table, out *cgotorch.Tensor) {
+	x.Call("streamtorch::normalize_images", pixels, flips, table, out)
+}
