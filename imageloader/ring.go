@@ -100,7 +100,7 @@ func (p *pages) unpin() {
 		return
 	}
 	for memory := range p.buffers {
-		p.pinner.Unpin(memory)
+		p.pinner.Unpin(memory) //edge:buffer-unpinned TestLoader_Pin
 	}
 	p.pinner = nil
 }
@@ -125,7 +125,7 @@ func (r *ring) pin(p Pinner) error {
 	for memory := range r.pages.buffers {
 		if err := p.Pin(memory); err != nil {
 			for _, memory := range pinned {
-				p.Unpin(memory)
+				p.Unpin(memory) //edge:failed-pin-unpins TestLoader_Pin
 			}
 			return err
 		}
@@ -149,9 +149,9 @@ func (l layout) buffer(memory []byte) *buffer {
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken++
+	r.taken++ //edge:buffer-taken-counts TestLoader_Close_UnreleasedBatches
 	if r.pages.pinner != nil {
-		r.pages.pinner.HostWrites(b.memory)
+		r.pages.pinner.HostWrites(b.memory) //edge:fill-is-told TestRing_Take_TellsThePinner
 	}
 }
 
@@ -159,11 +159,16 @@ func (r *ring) taking(b *buffer) {
 func (r *ring) give(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken--
-	r.free <- b // has room for all
-	if r.closed && r.taken == 0 {
-		_ = r.pages.unmap()
+	r.taken-- //edge:buffer-given-counts TestRing_Buffers
+	//edge:buffer-is-free-again TestRing_Buffers
+	r.free <- b      // has room for all
+	if r.taken > 0 { //edge:slab-outlives-batches TestLoader_Close_UnreleasedBatches
+		return
 	}
+	if !r.closed { //edge:slab-outlives-epochs TestRing_Buffers
+		return
+	}
+	_ = r.pages.unmap() //edge:last-release-frees-slab TestLoader_Close_UnreleasedBatches
 }
 
 // close frees the memory now or, with buffers taken, when the last comes back.
@@ -171,8 +176,8 @@ func (r *ring) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	if r.taken > 0 {
+	if r.taken > 0 { //edge:close-leaves-slab-to-batches TestLoader_Close_UnreleasedBatches
 		return nil
 	}
-	return r.pages.unmap()
+	return r.pages.unmap() //edge:close-frees-slab TestRing_Buffers
 }

@@ -37,7 +37,7 @@ func (p *pinner) Unpin(memory []byte) {
 	p.slabs = slices.DeleteFunc(p.slabs, func(slab *cgotorch.HostSlab) bool {
 		found := holds(slab, memory)
 		if found {
-			slab.Close()
+			slab.Close() //edge:unpinned-slab-freed TestPinner_Refused
 		}
 		return found
 	})
@@ -45,7 +45,7 @@ func (p *pinner) Unpin(memory []byte) {
 
 func (p *pinner) HostWrites(memory []byte) {
 	if slab := slabOf(p, memory); slab != nil {
-		slab.HostWrites()
+		slab.HostWrites() //edge:fill-is-a-write TestPinner_RefilledUnderACopy checked
 	}
 }
 

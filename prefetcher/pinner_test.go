@@ -171,3 +171,36 @@ func TestPinner_Refused(t *testing.T) {
 	}
 	p.Unpin(memory)
 }
+
+// The stream checker learns that a slot's own memory is about to be filled again.
+func TestStaging_RefilledUnderACopy(t *testing.T) {
+	checkLeaks(t)
+	races := 0
+	stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	stream, s := newStream(t, cgotorch.CPU), staging{device: cgotorch.CPU}
+	host := &imageloader.HostBatch{N: 1, Images: make([]byte, 12), Labels: make([]int64, 1), Flip: []bool{true}}
+	for range 2 {
+		from, err := s.stage(host, &pinner{}, nil) // the event behind the copy is forgotten
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = stream.Do(func(x *cgotorch.Exec) error {
+			cgotorch.CopyFrom(x, x.Empty(cgotorch.Bool, 1), from.flips)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if err := stream.Synchronize(); err != nil {
+		t.Error(err)
+	}
+	s.close(nil)
+	if stop(); races != 1 {
+		t.Errorf("%d races, want that of the second filling with the first copy", races)
+	}
+}

@@ -142,12 +142,12 @@ func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
 		// They fail on a lost device alone, where no copy runs any more.
-		_ = c.from.slab.Await(c.copied)
+		_ = c.from.slab.Await(c.copied) //edge:buffer-behind-copy TestEpoch_HasNoRace checked
 		if c.drawn != nil {
 			if c.drawn.slab != nil {
-				_ = c.drawn.slab.Await(c.copied)
+				_ = c.drawn.slab.Await(c.copied) //edge:drawn-behind-copy TestAugmentations_HaveNoRace checked
 			}
-			r.p.recipe.takeBack(c.drawn)
+			r.p.recipe.takeBack(c.drawn) //edge:drawn-goes-back TestAugmentations_MemoryComesBack
 		}
 		if ms, err := c.copied.Elapsed(c.began); err == nil {
 			r.p.count(func(s *Stats) { s.Copy += time.Duration(ms * float64(time.Millisecond)) })

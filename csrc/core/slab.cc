@@ -53,7 +53,7 @@ void* check_foreign(void* data, int64_t bytes) {
 }
 
 void count(const ct_slab& slab) {
-  if (!ct::checker::slab_born(slab.data, slab.bytes)) throw ct::Failure(CT_INVALID_ARGUMENT, "the memory is another slab's, or part of it is");
+  if (!ct::checker::slab_born(slab.data, slab.bytes)) throw ct::Failure(CT_INVALID_ARGUMENT, "the memory is another slab's, or part of it is");  //edge:slab-born TestCheckStreams_FindsMistakes checked
   ++ct::live().slabs;
   ct::live().slab_bytes += slab.bytes;
 }
@@ -73,7 +73,8 @@ ct_slab::~ct_slab() {
   const size_t size = rounded(bytes);
   if (pinned) ct::live().pinned_bytes -= bytes;
   if (!owned) {
-    if (pinned) ct::cuda().unlock_pages(data);  // at once, under captures too: its owner may unmap it now
+    // At once, under captures too: its owner may unmap it now.
+    if (pinned) ct::cuda().unlock_pages(data);  //edge:foreign-slab-unlocked TestHostSlabOver gpu
   } else if (pinned) {
     ct::after_captures([data = data, size] {
       ct::cuda().unlock_pages(data);
