@@ -79,7 +79,7 @@ fuzz: libraries ## fuzz what reads archives, images and tokenizers, FUZZTIME=10m
 	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
-mutations: libraries ## take each wait, record and free away: a test must fail; writes docs/edges.md
+mutations: libraries ## take each wait, record and free away: a test must fail
 	@go run ./tests/mutation -jobs $(JOBS)
 
 lint: libraries ## go vet and gofmt; C++ is compiled with -Wall -Wextra, and -Werror where g++ is 13 or older, by every build

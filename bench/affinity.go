@@ -23,8 +23,8 @@ func (s cores) last() cores {
 	return one
 }
 
-// onOneCore runs start with this thread on one core of those that the process may use. A process that start starts has that core alone,
-// with all its threads and processes, from its first instruction on.
+// onOneCore runs start with this thread on the last core that the process may use. A process that
+// start begins has that core alone, with all its threads and processes.
 func onOneCore(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

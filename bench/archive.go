@@ -67,8 +67,8 @@ func (all photographs) classes() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// writeTar writes an archive of so many images to a file: the photographs over and over, each time under other names in the same
-// folders.
+// writeTar writes an archive of so many images to a file. The photographs repeat, each time under
+// other names in the same folders.
 func (all photographs) writeTar(to string, images int) error {
 	return create(to, func(w io.Writer) error { return all.write(w, images) })
 }
@@ -110,11 +110,11 @@ func create(path string, write func(io.Writer) error) (err error) {
 	return errors.Join(write(buffered), buffered.Flush())
 }
 
-// gzipWriter compresses with all cores into one gzip member, as pigz does: pieces that know nothing of each other, each ended by
-// an empty block.
+// gzipWriter compresses with all cores into one gzip member, as pigz does. Its pieces know nothing
+// of each other, and each ends with an empty block.
 //
-// The level is 6, gzip's own. Level 1 of compress/gzip stores most of a JPEG file as it is, and such an archive inflates at
-// 4,200 MB/s where those that gzip makes inflate at 800.
+// The level is 6, gzip's own. Level 1 of compress/gzip stores most of a JPEG file as it is. Such an
+// archive inflates at 4,200 MB/s, gzip's own at 800.
 type gzipWriter struct {
 	to     io.Writer
 	pieces []*bytes.Buffer // not compressed yet; all full but the last

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"errors"
-	"slices"
-
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// capturedWork is a function that captures itself, run on the default stream again and again on the same inputs.
+// capturedWork is a function that captures itself. It runs on the default stream again and again,
+// on the same inputs.
 type capturedWork struct {
 	c        *config
 	stream   *cgotorch.Stream
@@ -19,7 +17,8 @@ type capturedWork struct {
 // work is what can capture itself.
 type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 
-// newCapturedWork has run fn warm times: rehearsals, the capture, and what is compared. Close it also where that failed.
+// newCapturedWork has run fn warm times: rehearsals, the capture and trials. The caller closes the
+// result, also after a failure.
 func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
 	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}
 	for range c.or(1, warm) {
@@ -37,31 +36,6 @@ func (w *capturedWork) run() error {
 // side is microseconds of a run, of so many back to back.
 func (w *capturedWork) side(runs int) side {
 	return func() (float64, error) { return microseconds(w.c, runs, w.run) }
-}
-
-// traced returns the kernels of one run, in order of start.
-func (w *capturedWork) traced() ([]cgotorch.TraceRecord, error) {
-	trace, err := cgotorch.StartTrace()
-	if err != nil {
-		return nil, err
-	}
-	failed := w.run()
-	r, err := trace.Stop()
-	if err := errors.Join(failed, err); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(r.Work, func(w cgotorch.TraceRecord) bool { return w.Kind != cgotorch.TraceKernel }), nil
-}
-
-// blocks is how many the kernels have, in the mean over their time.
-func blocks(kernels []cgotorch.TraceRecord) float64 {
-	var sum, all float64
-	for _, k := range kernels {
-		t := (k.End - k.Start).Seconds()
-		sum += t * float64(k.Blocks)
-		all += t
-	}
-	return sum / max(all, 1e-12)
 }
 
 // inference is m's Forward without gradients.

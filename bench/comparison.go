@@ -62,10 +62,8 @@ func (s *comparison) sides() []side {
 // row compares two sides.
 func (s *comparison) row(name string, ours sample, peer string, theirs sample, note string) row {
 	versions := s.processes[len(s.processes)-1].versions
-	r := against(name, ours.median(), "images/s", peer, theirs.median(), higher,
+	return inTurns(name, ours, "images/s", peer, theirs, higher,
 		fmt.Sprintf("%s; ours %v; peer %v; %s, %s", note, ours, theirs, s.processes[0].versions, versions))
-	r.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
-	return r
 }
 
 func (s *comparison) close() {

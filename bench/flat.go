@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchFlat trains for 1,000 batches on the CPU and 10,000 on CUDA, several epochs, and reports by how much memory and threads
-// grow after the first tenth.
+// benchFlat trains for 1,000 batches on the CPU and 10,000 on CUDA, over several epochs. It reports
+// how much memory and threads grow after the first tenth.
 func benchFlat(c *config, emit func(row)) error {
 	every, size := c.or(2, 100), 32
 	if c.device.IsCUDA() {

@@ -74,8 +74,9 @@ func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(
 	}
 }
 
-// benchGraphTrain returns a benchmark of a model's training step on a resident batch: eager and captured, ours and PyTorch's, and
-// torch.compile's beside them; how long a launch takes, and memory.
+// benchGraphTrain returns a benchmark of a model's training step on a resident batch, eager and
+// captured. PyTorch's eager, captured and compiled steps take turns with ours. A launch and memory
+// are measured too.
 func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
@@ -96,7 +97,7 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 		}
 		ours = append(ours, g)
 	}
-	if err := peers.prepare(c, "prepare_train", "model", model, "batch", batch, "dtype", "autocast"); err != nil {
+	if err := peers.prepare(c, "prepare_train", "model", model, "batch", batch); err != nil {
 		return err
 	}
 	steps := c.or(1, max(10, 2000/batch))
@@ -198,9 +199,7 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 		}, cgotorch.CapturedOptions{InPlace: true, Log: c.tell})
 	}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
-		images := x.Randn(cgotorch.Float32, int64(batch), 3, 224, 224)
-		g.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
-		g.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, 1000, int64(batch)))
+		g.images, g.labels = randomBatch(x, batch, 224, 1000)
 		return nil
 	})
 	if err == nil {
@@ -231,13 +230,15 @@ func (g *graphStep) run(x *cgotorch.Exec) error {
 	return nil
 }
 
-// block runs so many steps and returns milliseconds per step; its last step has ended on the device.
+// block runs so many steps and returns milliseconds per step. Its last step has ended on the
+// device.
 func (g *graphStep) block(steps int) (float64, error) {
 	seconds, err := g.c.secondsEach(steps, func() error { return g.stream.Do(g.run) })
 	return seconds * 1e3, err
 }
 
-// launches returns how long Runs, and the Dos around them, take on the host, in microseconds, each behind another one that the device is busy with.
+// launches returns microseconds that Runs, and the Dos around them, take on the host. The device is
+// busy with the run before each.
 func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 	for range count {
 		if err := g.c.device.Synchronize(); err != nil {
@@ -268,8 +269,8 @@ func (g *graphStep) close() {
 	g.learner.close()
 }
 
-// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to back on one stream, and by many
-// goroutines.
+// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to
+// back on one stream, and by many goroutines.
 func benchGraphInference(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {
@@ -289,7 +290,7 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	defer m.close()
 	calls := c.or(1, 300)
 	stream := cgotorch.DefaultStream(c.device)
-	fused, err := m.fuse(nn.FuseOptions{})
+	fused, err := m.fuse()
 	if err != nil {
 		return err
 	}
@@ -331,11 +332,9 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 		if k < 0 {
 			return
 		}
-		r := against(fmt.Sprintf("graph/inference/%s/%d/%s", model, batch, name), values[i].median(), "us", "PyTorch "+peer, values[k].median(), lower,
+		emit(inTurns(fmt.Sprintf("graph/inference/%s/%d/%s", model, batch, name), values[i], "us", "PyTorch "+peer, values[k], lower,
 			fmt.Sprintf("%s; blocks of %d calls back to back, in turns; bfloat16 weights and images, evaluation, channels last, input on the device; ours %v; peer %v; %s; %v; %s",
-				our, calls, values[i], values[k], c.settings(), s, peers.versions()))
-		r.Ratio = ratioOf(ratios(values[k], values[i]).median(), 1)
-		emit(r)
+				our, calls, values[i], values[k], c.settings(), s, peers.versions())))
 	}
 	report("captured", "ours", "graph")
 	report("captured-and-copy", "ours, copying", "graph, copying")
@@ -386,9 +385,9 @@ func (p graphPeers) served(c *config, model string, batch int) (*served, error) 
 }
 
 // fuse returns the model fused, which the caller closes.
-func (m *served) fuse(o nn.FuseOptions) (fused nn.Module, err error) {
+func (m *served) fuse() (fused nn.Module, err error) {
 	err = cgotorch.DefaultStream(m.input.Device()).Do(func(x *cgotorch.Exec) error {
-		fused = nn.Fuse(x, m.model, o)
+		fused = nn.Fuse(x, m.model, nn.FuseOptions{})
 		return nil
 	})
 	return fused, err
@@ -399,8 +398,8 @@ func (m *served) close() {
 	nn.Close(m.model)
 }
 
-// servingRow compares 16 goroutines over 8 streams with one goroutine, each call with its input from the host, its answer read back and
-// compared with that of an eager call.
+// servingRow compares 16 goroutines over 8 streams with one goroutine. Each call has its input from
+// the host. Its answer is read back and compared with that of an eager call.
 func servingRow(c *config, s switches, model string, emit func(row)) error {
 	const goroutines, streams, images = 16, 8, 32
 	m, err := newServed(c, model, images)
@@ -471,11 +470,9 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	if err != nil {
 		return err
 	}
-	r := against("graph/serving/"+model+"/1", values[0].median(), "calls/s", "ours, one goroutine", values[1].median(), higher,
+	emit(inTurns("graph/serving/"+model+"/1", values[0], "calls/s", "ours, one goroutine", values[1], higher,
 		fmt.Sprintf("%d goroutines over %d streams, batch 1, bfloat16, input from the host and answer read back and compared; ours %v; peer %v; %s; %v; %v",
-			goroutines, streams, values[0], values[1], c.settings(), s, strings.TrimSpace(infer.Stats().Why)))
-	r.Ratio = ratioOf(ratios(values[0], values[1]).median(), 1)
-	emit(r)
+			goroutines, streams, values[0], values[1], c.settings(), s, strings.TrimSpace(infer.Stats().Why))))
 	return nil
 }
 

@@ -1,4 +1,4 @@
-"""Training and inference of torchvision's models in PyTorch, eager, captured in a CUDA graph or compiled, on a batch that stays on the device."""
+"""Training and inference of torchvision's models in PyTorch on a batch that stays on the device: eager, in a CUDA graph, compiled."""
 
 import gc
 import statistics
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from peer import serve, synchronize
+from peer import seconds, serve, synchronize
 
 CLASSES = 1000
 SIZES = {"inception_v3": 299}  # of other models 224
@@ -17,22 +17,19 @@ WARM_UP = 5  # runs; a capture needs three, torch.compile's own graphs two
 state = {}
 
 
-def prepare_train(*, model, batch, device, mode, dtype):
+def prepare_train(*, model, batch, device, mode):
     """Replaces what was prepared by a training step of so many images, and warms it up.
 
-    model is resnet18, resnet50 or mobilenet_v2; mode is eager, graph or compile, the last two on CUDA only; dtype is autocast, which
-    has float32 weights and images and calculates in bfloat16, or bfloat16, which has all of them in bfloat16.
+    model is a name of torchvision's; mode is eager, graph or compile, the last two on CUDA only. Weights and images are float32, and
+    autocast calculates in bfloat16.
     """
     clear(device, mode)
-    precision = {"autocast": torch.float32, "bfloat16": torch.bfloat16}[dtype]
-    network = made(model, device, precision)
+    network = made(model, device, torch.float32)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
     criterion = nn.CrossEntropyLoss()
-    images = resident(model, batch, device, precision)
+    images = resident(model, batch, device, torch.float32)
     labels = torch.randint(CLASSES, (batch,), device=device)
-    autocast = torch.autocast(
-        device.split(":")[0], torch.bfloat16, enabled=dtype == "autocast", cache_enabled=mode != "graph"
-    )
+    autocast = torch.autocast(device.split(":")[0], torch.bfloat16, cache_enabled=mode != "graph")
     forward = in_mode(network, mode)
 
     def step():
@@ -49,7 +46,7 @@ def prepare_train(*, model, batch, device, mode, dtype):
 
 def train_block(*, steps):
     """Milliseconds per step, of so many between two synchronisations."""
-    return {"milliseconds": seconds(state["run"], steps) * 1e3}
+    return {"milliseconds": seconds(state["device"], state["run"], steps) * 1e3}
 
 
 def train_memory():
@@ -98,7 +95,7 @@ def inference_block(*, calls, copy):
         static.copy_(source)
         run()
 
-    return {"microseconds": seconds(copy_and_run if copy else run, calls) * 1e6}
+    return {"microseconds": seconds(state["device"], copy_and_run if copy else run, calls) * 1e6}
 
 
 def clear(device, mode):
@@ -164,15 +161,6 @@ def install(work, mode, before_capture=lambda: None):
 def repeat(work, times):
     for _ in range(times):
         work()
-
-
-def seconds(work, times):
-    """Seconds that a run of work takes, of so many between two synchronisations."""
-    synchronize(state["device"])
-    began = time.perf_counter()
-    repeat(work, times)
-    synchronize(state["device"])
-    return (time.perf_counter() - began) / times
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -13,8 +12,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz, and asks what share of the rate is left;
-// with the batch copied to the graph's memory, and with a graph for each slot of the prefetcher.
+// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz,
+// and reports the share of the rate that is left. One way copies the batch to the graph's memory.
+// The other has a graph for each slot of the prefetcher.
 func benchGraphFed(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU has no graphs; use -device cuda")
@@ -126,7 +126,7 @@ func (f *fed) open(r recipe, all photographs, archive string) error {
 func (f *fed) captured(inPlace bool) *cgotorch.Captured {
 	return cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{f.step(x, in[0], in[1])}
-	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: func(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }})
+	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell})
 }
 
 // resident runs as many steps as an epoch has on the resident batch, and returns images per second.

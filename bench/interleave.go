@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// side is one of the things compared. It does a block of work, up to a synchronise, and returns what it measured.
+// side is a thing that is compared. It does a block of work, up to a synchronise, and returns its
+// measurement.
 type side func() (float64, error)
 
-// interleave runs the sides in turn, A B A B …, after one round that does not count, and returns each one's values.
+// interleave runs the sides in turn, A B A B …, and returns the values of each. The first round
+// does not count.
 func interleave(rounds int, sides ...side) ([]sample, error) {
 	values := make([]sample, len(sides))
 	for round := range rounds + 1 {

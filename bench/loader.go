@@ -13,8 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// server is our side of a comparison of loaders: a process that loads and does nothing else. It answers the requests that
-// loader.py answers.
+// server is our side of a comparison of loaders: a process that only loads. It answers the requests
+// that loader.py answers.
 type server struct {
 	loader *imageloader.Loader
 }
@@ -61,8 +61,6 @@ func (s *server) answer(r request) (map[string]any, error) {
 	case "epochs":
 		rate, err := s.epochs(r.Count)
 		return map[string]any{"images_per_second": rate}, err
-	case "memory":
-		return s.memory(r.Count)
 	}
 	return nil, fmt.Errorf("%q is no request", r.Do)
 }
@@ -97,8 +95,9 @@ func (s *server) epoch() (int, error) {
 	return images, nil
 }
 
-// epochs reads one epoch and then so many more, and returns the images per second of those: from the end of an epoch to the end of
-// one, so that each has its boundary, and nothing that was read before counts.
+// epochs reads one epoch and then so many more, and returns the images per second of the later
+// ones. The clock runs from the end of an epoch to the end of another. Every epoch so has its
+// boundary, and earlier reading does not count.
 func (s *server) epochs(count int) (float64, error) {
 	if _, err := s.epoch(); err != nil {
 		return 0, err
@@ -115,28 +114,14 @@ func (s *server) epochs(count int) (float64, error) {
 	return rate, quiet()
 }
 
-// memory reads so many epochs and returns the process's resident set after the first and the last, and its peak, in MiB.
-func (s *server) memory(count int) (map[string]any, error) {
-	var first, last map[string]int64
-	for i := range count {
-		if _, err := s.epoch(); err != nil {
-			return nil, err
-		}
-		if last = processStatus(); i == 0 {
-			first = last
-		}
-	}
-	mib := func(kib int64) float64 { return float64(kib) / 1024 }
-	return map[string]any{"first": mib(first["VmRSS"]), "resident": mib(last["VmRSS"]), "peak": mib(last["VmHWM"])}, nil
-}
-
 func (s *server) close() {
 	if s.loader != nil {
 		s.loader.Close()
 	}
 }
 
-// quiet waits until this process does nothing any more: what it still read ahead would slow down the side whose turn is next.
+// quiet waits until this process is idle. Reading ahead would slow down the side whose turn is
+// next.
 func quiet() error {
 	const look = 20 * time.Millisecond
 	for began := time.Now(); time.Since(began) < 10*time.Second; {

@@ -8,7 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// benchLoaderDecode measures what decoding alone gains from more threads, from files in memory: no loader can gain more.
+// benchLoaderDecode measures how decoding alone, from files in memory, gains from more threads. No
+// loader can gain more.
 func benchLoaderDecode(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, _ string) error {
 		sides := make([]side, 2)

@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchLoaderOneCore compares decoding photographs on one core, the same for both sides: reading, decoding, cropping, collating.
+// benchLoaderOneCore compares decoding photographs on one core, the same for both sides: reading,
+// decoding, cropping, collating.
 func benchLoaderOneCore(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
 		images := c.or(16, 3*len(all))
@@ -81,43 +82,11 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 	})
 }
 
-// benchLoaderCIFAR compares small images, where what is done once an image and once a batch weighs most.
-func benchLoaderCIFAR(c *config, emit func(row)) error {
-	full := cifar
-	full.archive = "cifar10-train.tgz" // 50,000 images
-	if _, err := c.find(full.archive); err != nil {
-		full = cifar
-	}
-	return c.withPhotographs(full, func(all photographs, folder string) error {
-		archive := filepath.Join(folder, "images.tgz")
-		images := c.or(16, len(all))
-		if err := all.writeTgz(archive, images); err != nil {
-			return err
-		}
-		s := comparison{c: c, recipe: full}
-		defer s.close()
-		if err := errors.Join(s.ours(archive), s.theirs(archive, "pillow")); err != nil {
-			return err
-		}
-		workers, err := s.processes[1].bestWorkers(c, false)
-		if err != nil {
-			return err
-		}
-		values, err := interleave(c.roundsOr(3), s.sides()...)
-		if err != nil {
-			return err
-		}
-		emit(s.row("loader/cifar", values[0], "DataLoader, Pillow", values[1],
-			fmt.Sprintf("uint8 batches of 128x32x32x3, random crop of 4 pixels' padding; %d images, ours from a .tgz that the shuffle buffer holds, the peer's in a folder, in the page cache; epochs from the second on, each with its boundary; %d cores, ours as many decode threads, peer %d workers, the best of those tried",
-				images, runtime.NumCPU(), workers)))
-		return nil
-	})
-}
-
 // images is the length of an epoch of photographs: some seconds on as many cores.
 func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 
-// withPhotographs calls use with the images of a recipe, and a folder for what is made of them that is removed afterwards.
+// withPhotographs calls use with the images of a recipe, and a folder for archives made of them. It
+// removes the folder afterwards.
 func (c *config) withPhotographs(r recipe, use func(all photographs, folder string) error) error {
 	once, err := c.find(r.archive)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchLoaderTrain trains ResNet-50 from one long .tgz and asks what share of its rate on a resident batch is left. Three take turns:
-// steps on the resident batch; a new loader's first epoch and the ones after it; the same of a new DataLoader.
+// benchLoaderTrain trains ResNet-50 from one long .tgz and reports the share of its rate on a
+// resident batch. Three sides take turns: steps on the resident batch, a new loader's first and
+// later epochs, the same of a new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU trains ResNet-50 so slowly that any loader keeps up; use -device cuda")
@@ -53,8 +54,9 @@ type loaderTraining struct {
 	theirs         []rates
 }
 
-// rates are what one run of a first epoch and later ones gave: images per second, cores busy in the later epochs, MiB resident at
-// the peak where that was watched, and before the loader was opened.
+// rates are the results of a first epoch and later ones. They are images per second, cores busy in
+// the later epochs, and MiB resident: at the peak where that was watched, and before the loader was
+// opened.
 type rates struct{ First, Alone, Later, Cores, Peak, Before float64 } // First with the opening of the archive, Alone without
 
 func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
@@ -81,10 +83,10 @@ func (b *loaderTraining) open() error {
 	r := b.recipe
 	const steps = 1_000_000 // of the schedule: more than are taken
 	var err error
-	if b.peer, err = b.c.startPeer("train.py", b.switches); err != nil {
+	if b.peer, err = b.c.startPeer("loader.py", b.switches); err != nil {
 		return err
 	}
-	err = b.peer.do(nil, "prepare", "archive", b.archive, "part", r.train, "recipe", r.name, "batch", r.batch, "device", b.c.device.String(), "steps", steps)
+	err = b.peer.do(nil, "prepare_training", "archive", b.archive, "part", r.train, "recipe", r.name, "batch", r.batch, "device", b.c.device.String(), "steps", steps)
 	if err != nil {
 		return err
 	}
@@ -92,9 +94,7 @@ func (b *loaderTraining) open() error {
 		return err
 	}
 	return b.stream.Do(func(x *cgotorch.Exec) error {
-		images := x.Randn(cgotorch.Float32, int64(r.batch), 3, int64(r.size), int64(r.size))
-		b.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
-		b.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, r.classes, int64(r.batch)))
+		b.images, b.labels = randomBatch(x, r.batch, r.size, r.classes)
 		return nil
 	})
 }
@@ -186,7 +186,8 @@ func (b *loaderTraining) ours() (float64, error) {
 	return r.Later, nil
 }
 
-// epochsSince trains for so many epochs and returns the images per second since a moment, until the device is done.
+// epochsSince trains for so many epochs and returns the images per second since a moment, until the
+// device is done.
 func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetcher, epochs int) (float64, error) {
 	images := 0
 	for range epochs {
@@ -206,7 +207,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 // pytorch does the same with a DataLoader.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
-	err := b.peer.do(&r, "epochs", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
+	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
 	r.Alone = r.First
 	b.theirs = append(b.theirs, r)
 	fmt.Fprintf(os.Stderr, "bench: peer %+v\n", r)

@@ -1,12 +1,14 @@
-// Command bench runs this library and its peers in one run and prints one JSON object a line: name, value, unit, peer,
-// peer_value, ratio (above 1 is better for us) and a note with the settings both sides had.
+// Command bench runs this library and its peers in one run and prints one JSON object a line. Its
+// fields are name, value, unit, peer, peer_value, ratio and note. A ratio above 1 is better for us.
+// The note has the settings of both sides.
 //
 //	make bench                                rows that take minutes
 //	make bench ARGS='-run op/'                those whose benchmark's name matches
 //	make bench ARGS='-run . -device cuda'     all, on a GPU
 //
-// Times are taken in turns, ours, the peer's, ours, the peer's, and each block of work ends with a synchronise before its
-// clock stops. A value is the median of its blocks; the note says how many there were and how far apart the quartiles lie.
+// Blocks of work alternate: ours, the peer's, ours, the peer's. Each ends with a synchronise before
+// its clock stops. A value is the median of its blocks. The note says how many blocks there were
+// and how far apart the quartiles lie.
 package main
 
 import (
@@ -39,17 +41,9 @@ var benchmarks = []benchmark{
 	{name: "flat/batches", run: benchFlat},
 	{name: "step/resnet50", slow: true, run: benchStep},
 	{name: "prefetch/224x224", slow: true, run: benchPrefetch},
-	{name: "check/resnet18", slow: true, run: benchCheck},
-	{name: "notify/wake-up", slow: true, run: benchNotify},
-	{name: "starvation", slow: true, run: benchStarvation},
-	{name: "train/imagenet", slow: true, run: benchPhotographs},
 	{name: "loader/photos-1-core", run: benchLoaderOneCore},
 	{name: "loader/photos-all-cores", slow: true, run: benchLoaderAllCores},
 	{name: "loader/decode", slow: true, run: benchLoaderDecode},
-	{name: "loader/inflate", slow: true, run: benchLoaderInflate},
-	{name: "loader/shuffle", run: benchLoaderShuffle},
-	{name: "loader/cifar", slow: true, run: benchLoaderCIFAR},
-	{name: "loader/memory", slow: true, run: benchLoaderMemory},
 	{name: "loader/train", slow: true, run: benchLoaderTrain},
 	{name: "graph/train/resnet50/32", slow: true, run: benchGraphTrain("resnet50", 32)},
 	{name: "graph/train/resnet50/128", slow: true, run: benchGraphTrain("resnet50", 128)},
@@ -62,21 +56,11 @@ var benchmarks = []benchmark{
 	{name: "graph/inference/resnet50", slow: true, run: benchGraphInference("resnet50")},
 	{name: "graph/inference/mobilenet_v2", slow: true, run: benchGraphInference("mobilenet_v2")},
 	{name: "graph/fed", slow: true, run: benchGraphFed},
-	{name: "overlap/convolutions", slow: true, run: benchOverlapConvolutions},
 	{name: "overlap/step", slow: true, run: benchOverlapStep},
 	{name: "parallel/models/googlenet", slow: true, run: benchParallelModel("googlenet")},
 	{name: "parallel/models/inception_v3", slow: true, run: benchParallelModel("inception_v3")},
-	{name: "parallel/models/squeezenet1_1", slow: true, run: benchParallelModel("squeezenet1_1")},
 	{name: "modules/overlap", slow: true, run: benchModulesOverlap},
 	{name: "modules/rounds", slow: true, run: benchModulesRounds},
-	{name: "modules/pinned", slow: true, run: benchModulesPinned},
-	{name: "modules/layers", slow: true, run: benchModulesLayers},
-	{name: "modules/optimizer", slow: true, run: benchModulesOptimizer},
-	{name: "modules/switch/float32", slow: true, run: benchSwitch("float32", cgotorch.Float32)},
-	{name: "modules/switch/bfloat16", slow: true, run: benchSwitch("bfloat16", cgotorch.BFloat16)},
-	{name: "pool", slow: true, run: benchPool},
-	{name: "parallel/sections", slow: true, run: benchParallel},
-	{name: "parallel/waves", slow: true, run: benchWaves},
 }
 
 // config is what the flags say.
@@ -102,14 +86,7 @@ func main() {
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")
 	flag.BoolVar(&c.compile, "compile", true, "measure torch.compile too, in graph/, which takes a minute a row")
 	flag.BoolVar(&c.brief, "brief", false, "one round of a few steps each, to see that all runs; the figures mean nothing")
-	picture := flag.String("picture", "", "draw the rows of parallel/waves in this file of results, as SVG, and leave")
 	flag.Parse()
-	if *picture != "" {
-		if err := drawFile(*picture); err != nil {
-			fail(1, err)
-		}
-		return
-	}
 	if flag.NArg() > 0 {
 		fail(2, fmt.Errorf("%q is no flag; the benchmarks are chosen by -run", flag.Arg(0)))
 	}
@@ -165,7 +142,8 @@ func runOne(c *config, name string) error {
 	return err
 }
 
-// runEach runs each benchmark in a process of its own, so that none finds another's memory, threads and settings.
+// runEach runs each benchmark in a process of its own, so that none finds another's memory, threads
+// and settings.
 func runEach(names []string) bool {
 	ok := true
 	for _, name := range names {

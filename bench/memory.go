@@ -13,8 +13,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-// benchMemory compares the most that LibTorch has allocated on the device at a time during a ResNet-50 step on a resident batch,
-// after steps before it have made the gradients and the momentum. On the CPU both sides count with libcgotorch's counter.
+// benchMemory compares the peak of allocated bytes on the device during a ResNet-50 step on a
+// resident batch. Earlier steps have made the gradients and the momentum. On the CPU both sides
+// count with libcgotorch's counter.
 func benchMemory(c *config, emit func(row)) error {
 	dtypes := []cgotorch.DType{0}
 	if c.device.IsCUDA() {
@@ -29,10 +30,11 @@ func benchMemory(c *config, emit func(row)) error {
 }
 
 func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
-	// Deterministic algorithms are off, cuDNN's choice is not timed: both sides take the same algorithms, with the same workspaces.
+	// Deterministic algorithms are off, and cuDNN's choice is not timed. Both sides so take the same
+	// algorithms, with the same workspaces.
 	s := switches{}
 	batch := c.or(2, 32)
-	p, err := c.startPeer("memory.py", s)
+	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
@@ -41,7 +43,7 @@ func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
 	if err != nil {
 		return err
 	}
-	err = p.do(nil, "prepare", "library", library, "device", c.device.String(), "batch", batch, "autocast", autocast != 0)
+	err = p.do(nil, "prepare_counted", "library", library, "device", c.device.String(), "batch", batch, "autocast", autocast != 0)
 	if err != nil {
 		return err
 	}
@@ -60,7 +62,7 @@ func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
 	}{{"/train", true}, {"/nograd", false}} {
 		values, err := interleave(c.or(1, 2),
 			func() (float64, error) { return ours.peak(c, mode.training) },
-			p.value("peak", "step", "training", mode.training))
+			p.value("peak", "counted", "training", mode.training))
 		if err != nil {
 			return err
 		}
@@ -89,9 +91,7 @@ func newMemoryStep(c *config, batch int, autocast cgotorch.DType) (*memoryStep, 
 	l.autocast = autocast
 	m := &memoryStep{learner: l}
 	err = l.stream.Do(func(x *cgotorch.Exec) error {
-		images := x.Randn(cgotorch.Float32, int64(batch), 3, 224, 224)
-		m.images = x.Keep(x.Contiguous(images, cgotorch.ChannelsLast))
-		m.labels = x.Keep(x.RandInt(cgotorch.Int64, 0, 1000, int64(batch)))
+		m.images, m.labels = randomBatch(x, batch, 224, 1000)
 		return nil
 	})
 	if err != nil {

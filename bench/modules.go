@@ -170,11 +170,11 @@ func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	return f, err
 }
 
-// benchModulesOverlap puts one copy of a module beside two products, enqueued before it and behind it; from memory that is not page-locked as the
-// control, and in PyTorch.
+// benchModulesOverlap puts one copy of a module beside two products, enqueued before it or behind
+// it. Copies from memory that is not page-locked are the control, and PyTorch's the peer.
 func benchModulesOverlap(c *config, emit func(row)) error {
 	s := switches{}
-	p, err := c.startPeer("modules.py", s)
+	p, err := c.startPeer("copies.py", s)
 	if err != nil {
 		return err
 	}
@@ -218,10 +218,11 @@ func benchModulesOverlap(c *config, emit func(row)) error {
 	return nil
 }
 
-// benchModulesRounds has a copy about as long as the work that needs it, again and again: on demand, and ahead.
+// benchModulesRounds has a copy about as long as the work that needs it, again and again: on
+// demand, and ahead.
 func benchModulesRounds(c *config, emit func(row)) error {
 	s := switches{}
-	p, err := c.startPeer("modules.py", s)
+	p, err := c.startPeer("copies.py", s)
 	if err != nil {
 		return err
 	}
@@ -281,33 +282,4 @@ func benchModulesRounds(c *config, emit func(row)) error {
 	return nil
 }
 
-// benchModulesPinned makes a store of the experts of Switch-base-128's decoder and page-locks it.
-func benchModulesPinned(c *config, emit func(row)) error {
-	count := c.or(4, 768)
-	expert := []prefetcher.TensorSpec{{Name: "wi.weight", DType: cgotorch.Float32, Shape: []int64{3072, 768}}, {Name: "wo.weight", DType: cgotorch.Float32, Shape: []int64{768, 3072}}}
-	var specs []prefetcher.ModuleSpec
-	for i := range count {
-		specs = append(specs, prefetcher.ModuleSpec{Name: fmt.Sprint(i), Tensors: expert})
-	}
-	_, before := cgotorch.HostMemory()
-	began := time.Now()
-	store, err := prefetcher.NewStore(specs)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	made := time.Since(began)
-	began = time.Now()
-	if c.device.IsCUDA() {
-		if err := store.Pin(); err != nil {
-			return err
-		}
-	}
-	locked := time.Since(began)
-	_, after := cgotorch.HostMemory()
-	st := store.Stats()
-	const powers = 32 << 20 // what LibTorch's allocator would round an expert to
-	emit(against("modules/pinned", float64(st.Memory)/float64(st.Bytes), "bytes of memory for each of a module", "PyTorch's rounding", powers*float64(count)/float64(st.Bytes), lower,
-		fmt.Sprintf("%d experts of 18,874,368 bytes; %d bytes in slabs, %d page-locked; made in %.1f s, locked in %.1f s; %s", count, st.Memory, after-before, made.Seconds(), locked.Seconds(), c.settings())))
-	return nil
-}
+func micros(d time.Duration) float64 { return float64(d) / 1e3 }

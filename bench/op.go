@@ -16,7 +16,8 @@ const (
 	opsPerTidy  = 100
 )
 
-// benchOp measures what one small operator costs through Go. All sides run on the same thread, inside one Do a block.
+// benchOp measures the cost of one small operator through Go. All sides run on the same thread,
+// inside one Do a block.
 func benchOp(c *config, emit func(row)) error {
 	stream := cgotorch.DefaultStream(c.device)
 	a, err := handwritten.Full(opElements, 1, c.device.IsCUDA())
@@ -123,17 +124,15 @@ func benchOp(c *config, emit func(row)) error {
 			{"", native, "at::add in C++"},
 			{"/handwritten", ours.wrapped, "hand-written cgo wrapper"},
 		} {
-			r := against("op/add/"+kind(c.device)+ours.name+peer.name, ours.values.median(), "ns", peer.what, peer.values.median(), lower,
-				fmt.Sprintf("float32 [%d], no grad, %s; %s; ours %v; peer %v", opElements, ours.how, c.settings(), ours.values, peer.values))
-			r.Ratio = ratioOf(ratios(peer.values, ours.values).median(), 1)
-			emit(r)
+			emit(inTurns("op/add/"+kind(c.device)+ours.name+peer.name, ours.values, "ns", peer.what, peer.values, lower,
+				fmt.Sprintf("float32 [%d], no grad, %s; %s; ours %v; peer %v", opElements, ours.how, c.settings(), ours.values, peer.values)))
 		}
 	}
 	return nil
 }
 
-// benchGuard measures what it costs to set LibTorch's state for one call and to restore it: an upper bound, since the call looks at its
-// arguments too.
+// benchGuard measures the cost to set LibTorch's state for one call and to restore it. The figure
+// is an upper bound, since the call looks at its arguments too.
 func benchGuard(c *config, emit func(row)) error {
 	const calls = 100_000
 	for _, own := range []bool{false, true} {

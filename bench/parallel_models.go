@@ -10,18 +10,18 @@ import (
 // A form is a way in which a model of branches is run.
 type form struct {
 	name     string
-	fused    int // index into the models: as it is, fused, fused with siblings merged
+	fused    bool
 	schedule nn.Schedule
 }
 
 var forms = []form{
-	{"in-turn", 0, nn.InTurn}, {"side-by-side", 0, nn.SideBySide}, {"chosen", 0, nn.Fastest},
-	{"fused/in-turn", 1, nn.InTurn}, {"fused/side-by-side", 1, nn.SideBySide}, {"fused/chosen", 1, nn.Fastest},
-	{"merged/in-turn", 2, nn.InTurn}, {"merged/side-by-side", 2, nn.SideBySide},
+	{"in-turn", false, nn.InTurn}, {"side-by-side", false, nn.SideBySide}, {"chosen", false, nn.Fastest},
+	{"fused/in-turn", true, nn.InTurn}, {"fused/side-by-side", true, nn.SideBySide}, {"fused/chosen", true, nn.Fastest},
 }
 
-// benchParallelModel returns a benchmark of captured calls of a model of branches: on one stream, side by side, and as Choices have it; as it is
-// and fused; PyTorch's graph and torch.compile beside them.
+// benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
+// fused. The branches run in turn, side by side, and as Choices have them. PyTorch's graph and
+// torch.compile stand beside them.
 func benchParallelModel(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {
@@ -39,20 +39,19 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 		return err
 	}
 	defer m.close()
-	models := []nn.Module{m.model}
-	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
-		fused, err := m.fuse(o)
-		if err != nil {
-			return err
-		}
-		defer nn.Close(fused)
-		models = append(models, fused)
+	fused, err := m.fuse()
+	if err != nil {
+		return err
 	}
+	defer nn.Close(fused)
 	calls := c.or(1, 50)
 	var names []string
 	var sides []side
 	for _, f := range forms {
-		net := models[f.fused]
+		net := m.model
+		if f.fused {
+			net = fused
+		}
 		nn.SetSchedule(net, f.schedule)
 		warm := 5 // rehearsals, and the capture
 		if f.schedule == nn.Fastest {
@@ -84,11 +83,9 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 		if of[peer] == nil {
 			return
 		}
-		r := against(fmt.Sprintf("parallel/models/%s/%d/%s", model, batch, ours), of[ours].median(), "us", label, of[peer].median(), lower,
+		emit(inTurns(fmt.Sprintf("parallel/models/%s/%d/%s", model, batch, ours), of[ours], "us", label, of[peer], lower,
 			fmt.Sprintf("captured; %s %v; %s %v; blocks of %d calls back to back, in turns; bfloat16, evaluation, channels last; %s; %v; %s",
-				ours, of[ours], label, of[peer], calls, c.settings(), s, peers.versions()))
-		r.Ratio = ratioOf(ratios(of[peer], of[ours]).median(), 1)
-		emit(r)
+				ours, of[ours], label, of[peer], calls, c.settings(), s, peers.versions())))
 	}
 	report("in-turn", "PyTorch graph", "graph")
 	report("side-by-side", "in turn", "in-turn")

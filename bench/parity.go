@@ -18,17 +18,19 @@ import (
 // epochs is how long examples/train trains without flags.
 const epochs = 8
 
-// benchLosses compares the first losses of the recipe: PyTorch gets our first weights, and the pixels, labels and flips that our
-// loader makes, and does the rest itself. The value is the largest relative difference; the peer's is the one allowed.
+// benchLosses compares the first losses of the recipe. PyTorch gets our first weights and our
+// loader's pixels, labels and flips, and does the rest itself. The value is the largest relative
+// difference. The peer's value is the allowed difference.
 //
-// The peer normalises as ToTensor and Normalize do, and so does the prefetcher on the CPU. On CUDA it rounds differently in the
-// last bit or two, and this training multiplies such a difference by about a thousand within ten steps, in PyTorch alone too.
+// The peer normalises as ToTensor and Normalize do, and so does the prefetcher on the CPU. On CUDA
+// the prefetcher rounds differently in the last bit or two. This training multiplies such a
+// difference by about a thousand within ten steps, in PyTorch alone too.
 func benchLosses(c *config, emit func(row)) error {
 	const allowed = 1e-4
 	steps := c.or(4, 100)
 	s := switches{deterministic: true}
 	os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // without it cuBLAS refuses to be deterministic, here and in the peer
-	p, err := c.startPeer("parity.py", s)
+	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func benchLosses(c *config, emit func(row)) error {
 	if len(reply.Losses) != steps || len(ours) != steps {
 		return fmt.Errorf("%d losses, the peer has %d, want %d", len(ours), len(reply.Losses), steps)
 	}
-	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", cifar.text, c.settings(), s, p.versions)
+	common := fmt.Sprintf("same weights, pixels, labels and flips; %s; %s; %v; %s", cifarText, c.settings(), s, p.versions)
 	name := "parity/cifar/first-100-losses/" + kind(c.device)
 	worst, text := difference(ours, reply.Losses)
 	first := against(name, worst, "relative difference", "allowed", allowed, lower,
@@ -80,10 +82,11 @@ func difference(a, b []float64) (worst float64, text string) {
 	return worst, fmt.Sprintf("largest of %d at loss %d (%.9g and %.9g), %d equal to the bit, the first that is not is %d", len(a), at+1, a[at], b[at], equal, first+1)
 }
 
-// benchTop1 trains the whole recipe for three seeds on both sides, from the same weights and in the same order.
+// benchTop1 trains the whole recipe for three seeds on both sides, from the same weights and in the
+// same order.
 func benchTop1(c *config, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
-	p, err := c.startPeer("parity.py", s)
+	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
 	}
@@ -99,7 +102,7 @@ func benchTop1(c *config, emit func(row)) error {
 	}
 	emit(against("parity/cifar/top1/"+kind(c.device), ours.mean(), "% of test images", "PyTorch", theirs.mean(), higher,
 		fmt.Sprintf("means over seeds; ours %.2f, peer %.2f; %d epochs; same weights and order; %s; %s; %v; %s",
-			[]float64(ours), []float64(theirs), c.or(1, epochs), cifar.text, c.settings(), s, p.versions)))
+			[]float64(ours), []float64(theirs), c.or(1, epochs), cifarText, c.settings(), s, p.versions)))
 	return nil
 }
 
@@ -175,7 +178,8 @@ func newParityRun(c *config, seed uint64, epochs int) (*parityRun, error) {
 	return r, nil
 }
 
-// train writes the batches of so many steps for the peer, trains on the same ones, and returns the losses and the batches' sizes.
+// train writes the batches of so many steps for the peer and trains on the same batches. It returns
+// the losses and the batches' sizes.
 func (r *parityRun) train(c *config, steps int) (losses []float64, sizes []int, err error) {
 	writing, err := cifar.open(c, r.archive, r.seed, cifar.batch)
 	if err != nil {
@@ -214,7 +218,8 @@ func (r *parityRun) close() {
 	os.RemoveAll(r.folder)
 }
 
-// dump writes the first batches of a loader's next epochs as parity.py reads them, and returns their sizes.
+// dump writes the first batches of a loader's next epochs as step.py reads them, and returns their
+// sizes.
 func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []int, err error) {
 	file, err := os.Create(path)
 	if err != nil {

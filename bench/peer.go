@@ -14,13 +14,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The peers travel in the program, so that it runs on a machine that has nothing but Python with PyTorch.
+// The peers travel in the program, so that it runs on a machine that has nothing but Python with
+// PyTorch.
 //
 //go:embed *.py
 var scripts embed.FS
 
-// peer is a process that does what it is asked, one request at a time, and is idle otherwise: Python, or this program where our
-// side needs a process of its own.
+// peer is a process that answers one request at a time and is idle otherwise. It is Python, or this
+// program where our side needs a process of its own.
 type peer struct {
 	versions string
 	command  *exec.Cmd

@@ -4,11 +4,9 @@ A request is {"do": name, ...arguments}; the reply is what the function of that 
 """
 
 import json
-import multiprocessing
 import os
 import sys
-import tarfile
-import tempfile
+import time
 import traceback
 
 import torch
@@ -46,33 +44,11 @@ def synchronize(device):
         torch.cuda.synchronize()
 
 
-def unpacked(archive, part):
-    """Unpacks an archive, as users of ImageFolder do once. Returns its folder, which is there as long as the object, and the path of part."""
-    folder = tempfile.TemporaryDirectory(prefix="bench-images-")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder.name, filter="data")
-    return folder, os.path.join(folder.name, part)
-
-
-def processes():
-    """Ids of this process and its workers."""
-    return [os.getpid(), *(p.pid for p in multiprocessing.active_children())]
-
-
-def cpu_time():
-    """Seconds of processor time that this process and its workers have used."""
-    ticks = 0
-    for pid in processes():
-        with open(f"/proc/{pid}/stat") as line:
-            fields = line.read().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def pss():
-    """Memory of this process and its workers in MiB, what they share counted once."""
-    total = 0
-    for pid in processes():
-        with open(f"/proc/{pid}/smaps_rollup") as lines:
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
+def seconds(device, work, times):
+    """Seconds that a run of work takes, of so many between two synchronisations."""
+    synchronize(device)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    synchronize(device)
+    return (time.perf_counter() - began) / times

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// benchPrefetch takes the prefetcher's work apart, on a device that does nothing else: what a batch costs in all, and what of it is
-// the copy and the normalisation.
+// benchPrefetch takes the prefetcher's work apart, on a device that does nothing else. It measures
+// a whole batch, its copy and its normalisation.
 func benchPrefetch(c *config, emit func(row)) error {
 	batches := c.or(2, 100)
 	f, err := newFeed(c, imagenet, c.or(2, imagenet.batch))

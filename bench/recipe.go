@@ -16,16 +16,16 @@ import (
 
 // recipe is what examples/train does with its flags. recipe.py does the same in PyTorch.
 type recipe struct {
-	name, text string // in rows
-	archive    string
-	train      string // first folder of the images to train on
-	model      string
-	classes    int
-	batch      int
-	size       int // height and width of the model's input
-	crop       decode.Transform
-	lr, decay  float64
-	autocast   cgotorch.DType // 0: none
+	name      string // in rows
+	archive   string
+	train     string // first folder of the images to train on
+	model     string
+	classes   int
+	batch     int
+	size      int // height and width of the model's input
+	crop      decode.Transform
+	lr, decay float64
+	autocast  cgotorch.DType // 0: none
 }
 
 const momentum = 0.9
@@ -33,15 +33,15 @@ const momentum = 0.9
 // cifar is examples/train without flags; its numbers are those there.
 var cifar = recipe{
 	name:    "cifar",
-	text:    "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding",
 	archive: "cifar10-10k.tgz", train: "train", model: "resnet20", classes: 10, batch: 128, size: 32,
 	crop: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}, lr: 0.2, decay: 5e-4,
 }
 
+const cifarText = "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding"
+
 // imagenet is what one trains on photographs with a GPU.
 var imagenet = recipe{
 	name:    "imagenet",
-	text:    "ResNet-50, batch 128, autocast to bfloat16, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and random resized crop of 224x224",
 	archive: "imagenet-sample-300.tgz", train: "sample", model: "resnet50", classes: 300, batch: 128, size: 224,
 	crop: decode.RandomResizedCrop{Height: 224, Width: 224}, lr: 0.1, decay: 1e-4, autocast: cgotorch.BFloat16,
 }
@@ -82,7 +82,8 @@ type learner struct {
 	overlap  *cgotorch.Overlap // of backward; nil for none
 }
 
-// newLearner makes a model by its name with weights drawn from seed, channels last, and an optimizer for it.
+// newLearner makes a model by its name with weights drawn from seed, channels last, and an
+// optimizer for it.
 func newLearner(c *config, model string, options vision.Options, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
 	l := &learner{stream: cgotorch.DefaultStream(c.device), schedule: schedule}
 	if err := cgotorch.Seed(seed); err != nil {
@@ -123,8 +124,14 @@ func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgoto
 	return loss
 }
 
-// epoch trains on the next epoch, or on so many steps of it, and returns the number of images. Each loss is given to seen, where
-// that is not nil.
+// randomBatch makes images of size x size, channels last, and their labels. The caller closes both.
+func randomBatch(x *cgotorch.Exec, n, size, classes int) (images, labels *cgotorch.Tensor) {
+	random := x.Randn(cgotorch.Float32, int64(n), 3, int64(size), int64(size))
+	return x.Keep(x.Contiguous(random, cgotorch.ChannelsLast)), x.Keep(x.RandInt(cgotorch.Int64, 0, classes, int64(n)))
+}
+
+// epoch trains on the next epoch, or on so many steps of it, and returns the number of images. It
+// gives each loss to seen, unless that is nil.
 func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cgotorch.Exec, loss *cgotorch.Tensor)) (images int, err error) {
 	last := l.done + steps
 	for batch, err := range ahead.Epoch(context.Background()) {

@@ -9,8 +9,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// replay is a source that keeps up with any device: batches decoded once, which it yields again and again from page-locked
-// memory. Its epochs do not end.
+// replay is a source that keeps up with any device. It decodes batches once and yields them again
+// and again from page-locked memory. Its epochs do not end.
 type replay struct {
 	memory  []byte
 	pinner  imageloader.Pinner

@@ -52,6 +52,17 @@ func against(name string, value float64, unit string, peer string, peerValue flo
 	return row{Name: name, Value: number(value), Unit: unit, Peer: &peer, PeerValue: &other, Ratio: &ratio, Note: note}
 }
 
+// inTurns returns the row of two sides whose blocks took turns. It has their medians, and the
+// median of the blocks' ratios.
+func inTurns(name string, ours sample, unit string, peer string, theirs sample, is better, note string) row {
+	r := against(name, ours.median(), unit, peer, theirs.median(), is, note)
+	if is == lower {
+		ours, theirs = theirs, ours
+	}
+	r.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
+	return r
+}
+
 // ratioOf is a row's ratio where it is not that of its values.
 func ratioOf(a, b float64) *number {
 	r := number(a / b)

@@ -13,9 +13,10 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchStep measures a ResNet-50 training step whose batch is on the device already, comes by the prefetcher, or is copied in the
-// usual ways; the first also in PyTorch. What feeds the prefetcher are images decoded once, in page-locked memory, so that the
-// loader keeps up. All take turns in blocks of steps, each on the same model and device.
+// benchStep measures a ResNet-50 training step whose batch is resident, comes by the prefetcher, or
+// is copied in the usual ways. PyTorch takes the resident batch. The prefetcher reads images
+// decoded once, in page-locked memory, so that the loader keeps up. All take turns in blocks of
+// steps, each on the same model and device.
 func benchStep(c *config, emit func(row)) error {
 	steps := c.or(1, 20)
 	s := switches{benchmark: c.device.IsCUDA()}
@@ -48,9 +49,7 @@ func benchStep(c *config, emit func(row)) error {
 		steps, imagenet.classes, size, c.settings(), s, p.versions)
 	prefix := fmt.Sprintf("step/resnet50/bf16/%d/", size)
 	report := func(name, text string, ours sample, peer string, theirs sample) {
-		r := against(prefix+name, ours.median(), "ms", peer, theirs.median(), lower, fmt.Sprintf("%s; ours %v; peer %v; %s", text, ours, theirs, common))
-		r.Ratio = ratioOf(ratios(theirs, ours).median(), 1)
-		emit(r)
+		emit(inTurns(prefix+name, ours, "ms", peer, theirs, lower, fmt.Sprintf("%s; ours %v; peer %v; %s", text, ours, theirs, common)))
 	}
 	report(ways[0].name, ways[0].text, resident, "PyTorch eager", pytorch)
 	for i, w := range ways[1:] {
@@ -154,7 +153,8 @@ func (f *feed) ways() []way {
 	}
 }
 
-// block runs so many steps and returns milliseconds per step; its last step, and the copies ahead, have ended on the device.
+// block runs so many steps and returns milliseconds per step. Its last step, and the copies ahead,
+// have ended on the device.
 func (f *feed) block(c *config, steps int, w way) (float64, error) {
 	seconds, err := c.secondsEach(steps, func() error {
 		if w.wait != nil {

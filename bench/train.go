@@ -10,20 +10,17 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchTrainCIFAR compares images per second of the recipe.
+// benchTrainCIFAR compares images per second of the recipe, from files to updated weights. Our
+// loader and prefetcher stand against PyTorch with ImageFolder and DataLoader. Epochs of ours and
+// the peer's alternate. Between them neither does anything.
 func benchTrainCIFAR(c *config, emit func(row)) error {
-	archive, err := c.find(cifar.archive)
+	r, rounds := cifar, c.roundsOr(3)
+	archive, err := c.find(r.archive)
 	if err != nil {
 		return err
 	}
-	return benchTrain(c, cifar, archive, c.roundsOr(3), emit)
-}
-
-// benchTrain compares images per second from files to updated weights: our loader and prefetcher against PyTorch with ImageFolder
-// and DataLoader. An epoch of ours and one of the peer's take turns; in between, neither does anything.
-func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
-	p, err := c.startPeer("train.py", s)
+	p, err := c.startPeer("loader.py", s)
 	if err != nil {
 		return err
 	}
@@ -45,7 +42,7 @@ func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row))
 		return err
 	}
 	defer l.close()
-	err = p.do(nil, "prepare", "archive", archive, "part", r.train, "recipe", r.name, "batch", c.or(8, r.batch), "device", c.device.String(), "steps", steps)
+	err = p.do(nil, "prepare_training", "archive", archive, "part", r.train, "recipe", r.name, "batch", c.or(8, r.batch), "device", c.device.String(), "steps", steps)
 	if err != nil {
 		return err
 	}
@@ -71,15 +68,14 @@ func benchTrain(c *config, r recipe, archive string, rounds int, emit func(row))
 		return err
 	}
 	ours, theirs := values[0], values[1]
-	out := against("train/"+r.name+"/"+kind(c.device), ours.median(), "images/s", "PyTorch, DataLoader", theirs.median(), higher,
+	emit(inTurns("train/"+r.name+"/"+kind(c.device), ours, "images/s", "PyTorch, DataLoader", theirs, higher,
 		fmt.Sprintf("epochs of %d images, files to updated weights; %s; %s; %v; ours %d decode threads, %v; peer %d workers, the best of those tried, %v; %s",
-			loader.Len(), r.text, c.settings(), s, c.threads, ours, workers, theirs, p.versions))
-	out.Ratio = ratioOf(ratios(ours, theirs).median(), 1)
-	emit(out)
+			loader.Len(), cifarText, c.settings(), s, c.threads, ours, workers, theirs, p.versions)))
 	return nil
 }
 
-// bestWorkers leaves the peer with the number of worker processes that gives it the most images per second.
+// bestWorkers leaves the peer with the number of worker processes that gives the most images per
+// second.
 func (p *peer) bestWorkers(c *config, pinned bool) (int, error) {
 	counts := []int{0, 1, 2}
 	if cores := runtime.NumCPU(); cores > 2 {

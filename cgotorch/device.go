@@ -80,7 +80,7 @@ func (d Device) Synchronize() error {
 	if w := currentWorker(); w != nil && w.stream.hasLaters() {
 		return &Error{Op: "Device.Synchronize", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of " + w.stream.String() + ", for which calls given to Later wait: call it behind the Do"}
 	}
-	awaitLaters(func(s *Stream) bool { return s.device == d })
+	awaitLaters(func(s *Stream) bool { return s.device == d }) //edge:synchronize-behind-later TestStream_Later
 	return check("Device.Synchronize", C.ct_device_synchronize(d.c()))
 }
 

@@ -104,7 +104,7 @@ func (e *Event) synchronize(op string) error {
 	}
 	e.mu.RUnlock()
 	waits(op)
-	<-e.Done()
+	<-e.Done() //edge:event-synchronize TestCheckStreams_HostWaits checked
 	h, err := e.lock(op)
 	if err != nil {
 		return nil // closed meanwhile, and done
@@ -171,11 +171,11 @@ func (e *Event) Close() error {
 	if e == nil {
 		return nil
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.mu.Lock()         //edge:event-close-waits TestEvent_CloseWaitsForCallsUnderWay
+	defer e.mu.Unlock() //edge:event-close-waits also
 	if e.h != nil {
 		e.cleanup.Stop()
-		C.ct_event_free(e.h)
+		C.ct_event_free(e.h) //edge:event-freed TestEvent
 		e.h = nil
 	}
 	return nil

@@ -145,7 +145,7 @@ func (x *Exec) On(s *Stream) *Exec {
 	} else if s == x.s.stream || x.s.uses(s) {
 		y.c.stream, err = s.handle("Exec.On")
 	} else if y.c.stream, err = s.use("Exec.On"); err == nil {
-		x.s.used = append(x.s.used, s)
+		x.s.used = append(x.s.used, s) //edge:on-is-remembered TestStream_CloseUnderOn
 	}
 	if err != nil {
 		x.Fail("Exec.On", err)
@@ -164,7 +164,7 @@ func (x *Exec) RecordTiming() *Event { return x.record("Exec.RecordTiming", 1) }
 
 func (x *Exec) record(op string, timing C.int32_t) *Event {
 	x.checkThread(op)
-	x.s.count(x.c.stream)
+	x.s.count(x.c.stream) //edge:count-before-record TestExec_CountLater_BeforeRecord
 	e, err := recordEvent(op, x.c.stream, timing)
 	if err != nil {
 		x.Fail(op, err)
@@ -176,6 +176,7 @@ func (x *Exec) record(op string, timing C.int32_t) *Event {
 // Wait makes work enqueued on x's stream from now on run after the event. The host does not wait.
 func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
+	//edge:exec-wait TestEpoch_HasNoRace checked
 	if err := e.awaitedBy("Exec.Wait", x.c.stream, x.capture()); err != nil {
 		x.Fail("Exec.Wait", err)
 	}
@@ -257,7 +258,7 @@ func (x *Exec) adopt(t *Tensor) {
 func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	x.checkThread("Exec.Lend")
 	x.open("Exec.Lend", t)
-	y := x.s.own(C.ct_tensor_lend(t.h))
+	y := x.s.own(C.ct_tensor_lend(t.h)) //edge:lent-skip-go TestCheckStreams_FindsMistakes checked
 	runtime.KeepAlive(t)
 	if x.s.lent == nil {
 		x.s.lent = map[uint64]lending{}

@@ -38,7 +38,7 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 			host.Close()
 		}
 	}()
-	r.event = x.Record()
+	r.event = x.Record() //edge:read-behind-copy TestCheckStreams_HostReads checked
 	recorded = true
 	return r
 }
@@ -88,7 +88,7 @@ func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r.host.Closed() {
 		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the read is closed"}
 	}
-	if err := r.event.synchronize(op); err != nil {
+	if err := r.event.synchronize(op); err != nil { //edge:read-waits TestCheckStreams_HostReads checked
 		return err
 	}
 	defer runtime.KeepAlive(r.host)
@@ -101,8 +101,8 @@ func (r *HostRead) Close() error {
 	if r == nil || r.host == nil {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.host.Close()
-	return r.event.Close()
+	r.mu.Lock()            //edge:read-close-waits TestHostRead_CloseWaitsForReads
+	defer r.mu.Unlock()    //edge:read-close-waits also
+	r.host.Close()         //edge:read-memory-freed TestReadAsync
+	return r.event.Close() //edge:read-event-freed TestReadAsync
 }

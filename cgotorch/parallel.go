@@ -97,7 +97,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	joined := 0
 	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
 		for _, b := range sides[joined:] {
-			_ = x.await(op, b.x)
+			_ = x.await(op, b.x) //edge:parallel-failed-join TestExec_Parallel_Failures checked
 			_ = check(op, C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil))
 			x.s.handCounts(b.x.c.stream, x)
 		}
@@ -115,7 +115,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		}
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
 		b.x.parent = x
-		b.x.Wait(fork)
+		b.x.Wait(fork) //edge:parallel-fork TestExec_Parallel checked
 		x.must(op, C.ct_branch_begin(b.x.c.stream, x.c.stream))
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
@@ -123,14 +123,14 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	// Streams that were given are used by others too, between whose work there is no fork.
 	transient := (o.Transient || !x.GradEnabled()) && o.Streams == nil && x.ours()
 	for i, b := range sides {
-		if err := x.await(op, b.x); err != nil {
+		if err := x.await(op, b.x); err != nil { //edge:parallel-join TestExec_Parallel checked
 			x.Fail(op, err)
 		}
 		var out *C.ct_tensor
 		joined++
 		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(transient), &out))
 		results[i+1] = x.s.own(out)
-		x.s.handCounts(b.x.c.stream, x)
+		x.s.handCounts(b.x.c.stream, x) //edge:parallel-counts TestParallel_BatchNorm_Counts checked
 	}
 }
 

@@ -182,17 +182,17 @@ func (s *scope) end() (first *Panic) {
 		if s.err = failure; failure == nil {
 			s.err = s.waited
 		}
-		s.freeFrom(0)
+		s.freeFrom(0) //edge:end-frees TestDo_FreesWhatItMade
 		for _, l := range s.lent {
 			C.ct_storage_free(l.name)
 		}
 		for _, stream := range s.used {
-			stream.unuse()
+			stream.unuse() //edge:on-ends TestStream_CloseUnderOn
 		}
 		s.endWatches()
 		s.barred = "an Exec was used after its Do had returned"
 	}()
-	s.runAtEnd(&first)
+	s.runAtEnd(&first) //edge:end-before-frees TestAtEnd
 	return first
 }
 
@@ -243,6 +243,6 @@ func (s *scope) freeFrom(mark int, keep ...*Tensor) {
 	clear(s.tensors[len(kept):])
 	s.tensors = kept
 	if len(handles) > 0 {
-		C.ct_tensors_free(&handles[0], C.int64_t(len(handles)))
+		C.ct_tensors_free(&handles[0], C.int64_t(len(handles))) //edge:tensors-freed TestDo_FreesWhatItMade
 	}
 }

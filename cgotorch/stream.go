@@ -156,7 +156,7 @@ func (s *Stream) lock(op string) (*C.ct_stream, error) {
 	if s == nil {
 		return nil, noStream(op)
 	}
-	s.mu.Lock()
+	s.mu.Lock() //edge:dos-exclude-each-other TestDo_ExcludesOthers
 	h, err := s.handle(op)
 	if err != nil {
 		s.mu.Unlock()
@@ -250,7 +250,7 @@ func (s *Stream) use(op string) (*C.ct_stream, error) {
 	defer s.state.Unlock()
 	h, err := s.open(op)
 	if err == nil {
-		s.users++
+		s.users++ //edge:on-counts TestStream_CloseUnderOn
 	}
 	return h, err
 }
@@ -299,7 +299,7 @@ func (s *Stream) Wait(e *Event) error {
 		return err
 	}
 	defer s.mu.Unlock()
-	return e.awaitedBy("Stream.Wait", h, nil)
+	return e.awaitedBy("Stream.Wait", h, nil) //edge:stream-wait TestCheckStreams_FindsMistakes checked
 }
 
 // Query reports whether all work enqueued so far is done.
@@ -335,12 +335,12 @@ func (s *Stream) Close() error {
 	if w := currentWorker(); w != nil && w.stream == s {
 		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}
-	awaitLaters(func(of *Stream) bool { return of == s })
+	awaitLaters(func(of *Stream) bool { return of == s }) //edge:close-behind-later TestStream_Later
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()
 	defer s.state.Unlock()
-	if s.users > 0 {
+	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
 		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
 	}
 	if s.worker != nil {
@@ -351,7 +351,7 @@ func (s *Stream) Close() error {
 	if !s.device.IsCUDA() && !checking.Load() {
 		streamNames.Delete(uint64(C.ct_stream_id(s.h)))
 	}
-	C.ct_stream_free(s.h)
+	C.ct_stream_free(s.h) //edge:stream-freed TestStream_AfterClose
 	s.h = nil
 	s.closed = !s.isDefault
 	return nil

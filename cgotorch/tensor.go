@@ -41,7 +41,7 @@ func (t *Tensor) Close() error {
 		return nil
 	}
 	grad := t.grad
-	freeTensor(t.take())
+	freeTensor(t.take()) //edge:tensor-freed TestKeep
 	if grad != nil {
 		return grad.Close()
 	}

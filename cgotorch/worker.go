@@ -81,7 +81,7 @@ func (w *worker) run() {
 // stop waits until the worker has ended.
 func (w *worker) stop() {
 	close(w.tasks)
-	<-w.ended
+	<-w.ended //edge:close-ends-worker TestStream_Close_ItsWorkerHasEnded
 }
 
 func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {

@@ -47,12 +47,12 @@ type HostBatch struct {
 // Releasing twice is legal. It never waits, and may be called after the loader's Close. For a batch that is not from a
 // loader it forgets the memory and calls OnRelease.
 func (b *HostBatch) Release() {
-	if b.released.Swap(true) {
+	if b.released.Swap(true) { //edge:release-once TestHostBatch_OnRelease
 		return
 	}
 	b.Images, b.Labels, b.Flip = nil, nil, nil
 	if b.ring != nil {
-		b.ring.give(b.buffer)
+		b.ring.give(b.buffer) //edge:release-gives TestLoader_Close_UnreleasedBatches
 	}
 	if b.OnRelease != nil {
 		b.OnRelease()

@@ -61,7 +61,7 @@ func (l *Loader) start(from State) *epoch {
 		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
 		full: make(chan *HostBatch, l.options.Buffers), short: make(chan struct{}), missing: make(chan int),
 	}
-	l.running[e] = true
+	l.running[e] = true //edge:close-waits-epochs TestLoader_Close_WhileLeaving
 	e.unusable = from.Skipped
 	if from.Samples > 0 {
 		e.unusable = max(from.Skipped-max(from.Position-from.Samples, 0), 0)
@@ -117,7 +117,7 @@ func (e *epoch) stop(cause error) {
 		drop(items)
 	}
 	for batch := range e.full {
-		batch.Release()
+		batch.Release() //edge:untaken-batch-goes-back TestLoader_Close_Anywhere
 	}
 }
 

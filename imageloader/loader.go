@@ -259,7 +259,7 @@ func (l *Loader) readAhead(e *epoch) {
 
 // end waits until the epoch's goroutines are gone, and those of the next one where this one was left before its end.
 func (l *Loader) end(e *epoch) {
-	l.stop(e, context.Canceled)
+	l.stop(e, context.Canceled) //edge:loop-ends-pipeline TestEpoch_LeftEarly
 	l.mu.Lock()
 	l.current = nil
 	ahead := l.ahead
@@ -270,7 +270,7 @@ func (l *Loader) end(e *epoch) {
 	}
 	l.mu.Unlock()
 	if ahead != nil {
-		l.stop(ahead, context.Canceled)
+		l.stop(ahead, context.Canceled) //edge:early-leave-ends-read-ahead TestEpoch_LeftEarly
 	}
 }
 

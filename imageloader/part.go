@@ -254,7 +254,7 @@ func (e *epoch) complete(p *part, size int) error {
 
 // borrow moves up to n images from the beginning of the part behind.
 func (e *epoch) borrow(p, from *part, n int) error {
-	<-from.done
+	<-from.done //edge:decoded-before-borrowed TestEpoch_ManySkipped
 	if from.err != nil {
 		return from.err
 	}
@@ -274,7 +274,7 @@ func (e *epoch) borrow(p, from *part, n int) error {
 	p.results, from.results = append(p.results, from.results[:items]...), from.results[items:]
 	if len(from.items) == 0 {
 		e.parts = append(e.parts[:1], e.parts[2:]...)
-		e.loader.ring.give(from.buffer)
+		e.loader.ring.give(from.buffer) //edge:emptied-part-goes-back TestEpoch_ManySkipped
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func (e *epoch) send(p *part) error {
 	}
 	e.parts = e.parts[1:]
 	if batch.N == 0 || e.loader.options.DropLast && batch.N < e.loader.options.BatchSize {
-		e.loader.ring.give(p.buffer)
+		e.loader.ring.give(p.buffer) //edge:empty-batch-goes-back TestEpoch_ManySkipped
 		return nil
 	}
 	e.place.Batch++
@@ -314,12 +314,12 @@ func (e *epoch) send(p *part) error {
 // abandon gives back what the assembler holds, at its end.
 func (e *epoch) abandon() {
 	for _, p := range e.parts {
-		<-p.done
+		<-p.done //edge:abandon-waits-for-decoding TestEpoch_LeftEarly_WaitsForDecoding
 		drop(p.items)
-		e.loader.ring.give(p.buffer)
+		e.loader.ring.give(p.buffer) //edge:abandoned-part-goes-back TestEpoch_LeftEarly
 	}
 	if e.spare != nil {
-		e.loader.ring.give(e.spare)
+		e.loader.ring.give(e.spare) //edge:unfilled-buffer-goes-back TestEpoch_LeftEarly
 	}
 	drop(e.pending)
 	e.parts, e.spare, e.pending = nil, nil, nil

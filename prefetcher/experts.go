@@ -67,7 +67,7 @@ type routing struct {
 // copied makes x's stream wait for the copy of the ids, which is over, or about to be, so that it may write them again.
 func (c *routing) copied(x *cgotorch.Exec) {
 	defer c.sent.release()
-	x.Wait(c.sent.event)
+	x.Wait(c.sent.event) //edge:choice-behind-route TestExperts_Route_SameMemory checked
 }
 
 // NewExperts makes layers of experts: names are those of the modules, by layer and expert. Close ends it, before the Modules. It fails with

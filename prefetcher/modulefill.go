@@ -48,6 +48,7 @@ func (m *Modules[M]) fill(slot *moduleSlot[M], of *module[M], ahead, aside bool)
 		f.enqueue(m.copies)
 		return m.settle(slot)
 	}
+	//edge:module-prefetch-counts-as-write TestMisuse_LateBackward
 	slot.bound[of.layout].whole.BumpVersion() // the copy counts as a write from now on: a backward that needs what it overwrites fails
 	f.enqueued = make(chan struct{})
 	err := m.copies.Later(func() {
@@ -64,8 +65,9 @@ func (m *Modules[M]) fill(slot *moduleSlot[M], of *module[M], ahead, aside bool)
 // enqueue enqueues the copy on the stream, behind every use of what the slot held and behind the module's own copy to the store.
 func (f *filling[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
-	behind := f.uses
+	behind := f.uses //edge:module-refill-behind-uses TestModules_Reuse_InOrder checked
 	if f.module.written != nil {
+		//edge:module-copy-behind-back TestUse_ReleaseChanged_ToAnotherSlot checked
 		behind = append(behind[:len(behind):len(behind)], f.module.written)
 	}
 	b := f.slot.bound[f.module.layout]
@@ -106,7 +108,7 @@ func (m *Modules[M]) settleBefore(f *filling[M]) {
 func (m *Modules[M]) settleFirst() error {
 	f := m.pending[0]
 	m.pending = m.pending[1:]
-	if f.enqueued != nil {
+	if f.enqueued != nil { //edge:module-settled TestModules_Prefetch
 		select {
 		case <-f.enqueued:
 		default:

@@ -113,14 +113,14 @@ func (b *binding[M]) close() error {
 // copyBack enqueues the copy of what the slot holds to the store, behind the event, and returns one behind the copy, for which the next copy into
 // the slot waits too, and the next change.
 func (s *moduleSlot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
-	if err := backs.Wait(changed); err != nil {
+	if err := backs.Wait(changed); err != nil { //edge:module-back-behind-change TestUse_ReleaseChanged checked
 		return nil, err
 	}
 	b := s.bound[s.holds.layout]
 	if err := backs.CopyTo(b.whole, s.holds.whole); err != nil {
 		return nil, errors.Join(err, backs.Synchronize())
 	}
-	if err := s.releasedOn(backs); err != nil {
+	if err := s.releasedOn(backs); err != nil { //edge:module-refill-behind-back TestUse_ReleaseChanged checked
 		return nil, err
 	}
 	return backs.Record()
@@ -148,7 +148,7 @@ func (s *moduleSlot[M]) releasedBehind(stream *cgotorch.Stream, e *cgotorch.Even
 			}
 		}
 	}
-	s.released[stream] = e
+	s.released[stream] = e //edge:module-release-of-each-stream TestModules_Reuse_SeveralStreams checked
 }
 
 // takeUses returns the events behind every use of what the slot held, for the caller to close, and forgets them.
@@ -170,6 +170,7 @@ func closeAll(events []*cgotorch.Event) {
 func (s *moduleSlot[M]) close(copies *cgotorch.Stream) error {
 	var errs []error
 	if s.ready != nil {
+		//edge:module-close-waits-for-copies TestModules_Close_WaitsForCopies checked
 		errs = append(errs, s.ready.Synchronize())
 	}
 	uses := s.takeUses()

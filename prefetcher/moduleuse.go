@@ -57,7 +57,7 @@ func (m *Modules[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M
 	m.awaitCopy(x, u.slot)
 	if changes {
 		for _, e := range u.slot.released {
-			x.Wait(e)
+			x.Wait(e) //edge:module-change-behind-readers TestMisuse_ReleaseChanged_Readers checked
 		}
 	}
 	return u
@@ -65,13 +65,13 @@ func (m *Modules[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M
 
 // awaitCopy makes x's stream wait for the copy into the slot, unless it does.
 func (m *Modules[M]) awaitCopy(x *cgotorch.Exec, slot *moduleSlot[M]) {
-	if slot.awaited[x.Stream()] {
+	if slot.awaited[x.Stream()] { //edge:module-each-stream-waits TestModules_Reuse_SeveralStreams checked
 		return
 	}
 	if done, err := slot.ready.Poll(); err != nil || !done {
 		m.stats.stalls = append(m.stats.stalls, span{from: &mark{Event: x.RecordTiming()}, to: slot.ready.share()})
 	}
-	x.Wait(slot.ready.Event)
+	x.Wait(slot.ready.Event) //edge:module-use-behind-copy TestModules_Policies checked
 	if len(slot.awaited) >= manyStreams {
 		clear(slot.awaited) // of streams that may be closed; to wait again does no harm
 	}
@@ -127,7 +127,7 @@ func (m *Modules[M]) acquire(u *Use[M]) error {
 	}
 	m.dequeue(s)
 	slot.wanted, slot.fresh, slot.changing = false, false, u.changes
-	slot.uses++
+	slot.uses++ //edge:module-in-use-is-kept TestModules_Use_WaitsForSlot
 	slot.users[u.do]++
 	u.slot, u.Slot, u.Module = slot, slot.index, slot.bound[s.layout].module
 	m.clock++
@@ -219,7 +219,7 @@ func (u *Use[M]) Release(x *cgotorch.Exec) {
 		return
 	}
 	u.sameDo(x, "Use.Release")
-	u.release(x.Stream(), x.Record())
+	u.release(x.Stream(), x.Record()) //edge:module-release-records TestModules_Reuse_InOrder checked
 }
 
 func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
@@ -271,7 +271,7 @@ func (u *Use[M]) end(x *cgotorch.Exec) {
 	}
 	var e *cgotorch.Event
 	defer func() { u.release(x.Stream(), e) }()
-	e = x.Record()
+	e = x.Record() //edge:module-do-records-its-end TestModules_EndOfDoReleases checked
 }
 
 // release gives the slot back behind the event, if there is one. m.mu is held.

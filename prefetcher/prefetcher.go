@@ -86,7 +86,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 		})
 	}
 	if err != nil {
-		p.free()
+		p.free() //edge:failed-new-frees TestNew_NoMemory
 		return nil, fmt.Errorf("prefetcher: %w", err)
 	}
 	p.freeSlots = make(chan *slot, len(p.slots))
@@ -155,8 +155,11 @@ func (p *Prefetcher) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running = nil
-	if p.closed && len(p.freeSlots) == len(p.slots) {
-		p.free()
+	if len(p.freeSlots) < len(p.slots) { //edge:loop-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked
+		return // after Close, takeBack frees everything
+	}
+	if p.closed {
+		p.free() //edge:loop-frees TestClose_InLoop
 	}
 }
 
@@ -164,8 +167,9 @@ func (p *Prefetcher) end() {
 func (p *Prefetcher) takeBack(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.freeSlots <- s
+	p.freeSlots <- s //edge:slot-goes-back TestSlot_EndOfBodyIsRecorded
 	if p.closed && p.running == nil && len(p.freeSlots) == len(p.slots) {
+		//edge:last-use-frees TestSlot_DoOutlivesBody
 		go p.free() // not here: this may be the end of a Do
 	}
 }
@@ -199,9 +203,9 @@ func (p *Prefetcher) Close() error {
 	p.closed = true
 	if p.running != nil {
 		p.running(fmt.Errorf("prefetcher: %w", ErrClosed))
-		return nil
+		return nil //edge:close-leaves-slots-to-loop TestClose_BeforeTheFirstBatch
 	}
-	if len(p.freeSlots) < len(p.slots) {
+	if len(p.freeSlots) < len(p.slots) { //edge:close-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked
 		return nil // takeBack ends it
 	}
 	return p.free()
@@ -211,12 +215,13 @@ func (p *Prefetcher) Close() error {
 func (p *Prefetcher) free() error {
 	for _, s := range p.slots {
 		for _, e := range s.released {
+			//edge:free-behind-uses TestEpoch_HasNoRace checked
 			_ = p.copies.Wait(e) // it fails on a lost device, whose memory is gone already
 		}
-		s.close()
+		s.close() //edge:slots-freed TestEpoch_HasNoRace
 	}
-	p.recipe.close()
+	p.recipe.close() //edge:recipe-freed TestEpoch_HasNoRace
 	p.slots = nil
 	p.stall.close()
-	return p.copies.Close()
+	return p.copies.Close() //edge:copy-stream-closed TestEpoch_HasNoRace
 }

@@ -209,7 +209,7 @@ func (r *routes) send(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tens
 	if aside {
 		made := x.Record()
 		x = x.On(r.aside)
-		x.Wait(made)
+		x.Wait(made) //edge:route-behind-choice TestExperts_Modes checked
 		made.Close()
 	}
 	cgotorch.CopyTo(x, ids, memory)

@@ -34,7 +34,7 @@ type copying struct {
 
 func (c copying) close() {
 	c.began.Close()
-	c.copied.Close()
+	c.copied.Close() //edge:copied-event-freed TestEpoch_HasNoRace
 }
 
 func startRun(ctx context.Context, p *Prefetcher) *run {
@@ -51,11 +51,11 @@ func startRun(ctx context.Context, p *Prefetcher) *run {
 
 // stop ends the epoch's goroutines and waits for them.
 func (r *run) stop(cancel context.CancelCauseFunc) {
-	cancel(context.Canceled)
-	r.done.Wait()
+	cancel(context.Canceled) //edge:loop-ends-copying TestEpoch_ReleasesEachBatch
+	r.done.Wait()            //edge:loop-waits-for-copies TestEpoch_ReleasesEachBatch
 	for item := range r.full {
 		if item.batch != nil {
-			r.p.takeBack(item.batch.slot)
+			r.p.takeBack(item.batch.slot) //edge:unseen-batch-frees-slot TestEpoch_ReleasesEachBatch
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (r *run) copyAll(ctx context.Context) {
 // copy takes a free slot, enqueues the copy of host into it and passes both on.
 func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	if err := r.p.fits(host); err != nil {
-		host.Release()
+		host.Release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
 		return err
 	}
 	recipe := &r.p.recipe
@@ -99,8 +99,8 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	select {
 	case s = <-r.p.freeSlots:
 	case <-ctx.Done():
-		host.Release()
-		recipe.takeBack(drawn)
+		host.Release()         //edge:cancelled-goes-back TestEpoch_CancelledWithoutASlot
+		recipe.takeBack(drawn) //edge:cancelled-drawn-goes-back TestAugmentations_MemoryComesBack
 		return context.Cause(ctx)
 	}
 	c := copying{host: host, drawn: drawn}
@@ -113,11 +113,11 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	}
 	if err != nil {
 		// What was enqueued before the failure may still read the buffers.
-		_ = r.p.copies.Synchronize()
+		_ = r.p.copies.Synchronize() //edge:failed-copy-is-over TestEpoch_ReleasesEachBatch checked
 		c.close()
-		host.Release()
-		recipe.takeBack(drawn)
-		r.p.takeBack(s)
+		host.Release()         //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch
+		recipe.takeBack(drawn) //edge:failed-drawn-goes-back TestAugmentations_MemoryComesBack
+		r.p.takeBack(s)        //edge:failed-copy-frees-slot TestEpoch_ReleasesEachBatch
 		return fmt.Errorf("prefetcher: copying batch %d of epoch %d: %w", host.Index, host.Epoch, err)
 	}
 	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
@@ -153,7 +153,7 @@ func (r *run) release() {
 			r.p.count(func(s *Stats) { s.Copy += time.Duration(ms * float64(time.Millisecond)) })
 		}
 		c.close()
-		c.host.Release()
+		c.host.Release() //edge:buffer-goes-back TestEpoch_ReleasesEachBatch
 	}
 }
 

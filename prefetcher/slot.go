@@ -63,10 +63,13 @@ func (s *slot) fill(x *cgotorch.Exec, c *copying, r *recipe) {
 		flips = first(x, s.flips, n)
 		cgotorch.CopyFrom(x, flips, c.from.flips)
 	}
-	if drawn != nil {
+	if drawn != nil { //edge:copied-behind-drawn TestAugmentations_HaveNoRace checked
 		r.send(x, drawn, n)
 	}
+	//edge:copied-behind-copies TestEpoch_HasNoRace checked
+	//edge:copied-behind-drawn also
 	c.copied = x.RecordTiming()
+	//edge:ready-behind-normalise TestEpoch_HasNoRace checked
 	r.images(x, pixels, flips, first(x, s.images, n), drawn, n)
 	if s.soft != nil {
 		images.MixLabels(x, labels, first(x, s.soft, n), drawn.mix.share)
@@ -77,12 +80,12 @@ func (s *slot) fill(x *cgotorch.Exec, c *copying, r *recipe) {
 // awaitUses makes the copy stream wait, on the device, for every use of the slot's last batch.
 func (s *slot) awaitUses(x *cgotorch.Exec) {
 	for _, e := range s.released {
-		x.Wait(e)
-		e.Close()
+		x.Wait(e) //edge:refill-behind-uses TestEpoch_HasNoRace checked
+		e.Close() //edge:released-events-freed TestEpoch_HasNoRace
 	}
 	s.released = nil
 	if s.ready != nil {
-		s.ready.Close()
+		s.ready.Close() //edge:ready-event-freed TestEpoch_HasNoRace
 		s.ready = nil
 	}
 }
@@ -103,23 +106,26 @@ func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 		s.mu.Unlock()
 		return fmt.Errorf("prefetcher: %s: %w: use it inside the body of the loop that yielded it, or Clone its tensors there", b, ErrBatchOver)
 	}
-	s.uses++
-	s.streams[x.Stream()] = struct{}{}
+	s.uses++                           //edge:use-is-counted TestSlot_FreedByTheLast
+	s.streams[x.Stream()] = struct{}{} //edge:body-knows-its-streams TestSlot_LaterDoOfTheBody_InOrder checked
 	s.mu.Unlock()
 	x.AtEnd(func() {
+		//edge:use-ends-with-its-do TestSlot_FreedByTheLast
 		defer s.useOver() // also when the device is lost, where there is nothing to record
 		e := x.Record()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.released = append(s.released, e)
+		s.released = append(s.released, e) //edge:do-records-its-end TestSlot_DoOutlivesBody_InOrder checked
 	})
-	x.Wait(s.ready)
+	x.Wait(s.ready) //edge:use-behind-copy TestEpoch_HasNoRace checked
 	return nil
 }
 
 func (s *slot) useOver() {
 	s.mu.Lock()
 	s.uses--
+	//edge:do-leaves-slot-to-body TestSlot_FreedByTheLast
+	//edge:do-leaves-slot-to-dos TestSlot_FreedByTheLast
 	free := s.lentTo == nil && s.uses == 0
 	s.mu.Unlock()
 	if free {
@@ -132,13 +138,13 @@ func (s *slot) useOver() {
 // is passed over; if that Do has used the batch it records when it ends.
 func (s *slot) endBody() {
 	s.mu.Lock()
-	s.lentTo = nil
+	s.lentTo = nil //edge:body-ends TestBatch_UsedAfterItsBody
 	for stream := range s.streams {
 		if e, err := stream.TryRecord(); err == nil && e != nil {
-			s.released = append(s.released, e)
+			s.released = append(s.released, e) //edge:body-records-its-end TestSlot_LaterDoOfTheBody_InOrder checked
 		}
 	}
-	free := s.uses == 0
+	free := s.uses == 0 //edge:body-leaves-slot-to-dos TestSlot_FreedByTheLast
 	s.mu.Unlock()
 	if free {
 		s.free(s)
@@ -147,14 +153,14 @@ func (s *slot) endBody() {
 
 func (s *slot) close() {
 	for _, t := range []*cgotorch.Tensor{s.pixels, s.flips, s.images, s.labels, s.soft} {
-		t.Close()
+		t.Close() //edge:slot-memory-freed TestEpoch_HasNoRace
 	}
-	for _, e := range s.released {
+	for _, e := range s.released { //edge:slot-uses-freed TestEpoch_HasNoRace
 		e.Close()
 	}
 	s.staging.close(s.ready)
 	if s.ready != nil {
-		s.ready.Close()
+		s.ready.Close() //edge:slot-ready-freed TestEpoch_HasNoRace
 	}
 	s.released, s.ready = nil, nil
 }

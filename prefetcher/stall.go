@@ -31,7 +31,7 @@ func (s *stall) used(b *Batch, x *cgotorch.Exec) {
 		}
 	}
 	s.mu.Unlock()
-	if now != nil {
+	if now != nil { //edge:stall-use-freed TestBatch_TwoDosTwoStreams
 		now.Close()
 	}
 	s.harvest()
@@ -43,7 +43,7 @@ func (s *stall) atEnd(x *cgotorch.Exec) {
 		e := x.RecordTiming()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.last != nil {
+		if s.last != nil { //edge:stall-start-freed TestBatch_TwoDosTwoStreams
 			s.last.Close()
 		}
 		s.last = e
@@ -61,7 +61,7 @@ func (s *stall) harvest() {
 			return
 		}
 		s.total += d
-		g.close()
+		g.close() //edge:stall-gap-freed TestEpoch_HasNoRace
 		s.pending = s.pending[1:]
 	}
 }
@@ -78,7 +78,7 @@ func (s *stall) startEpoch(waited time.Duration) {
 	defer s.mu.Unlock()
 	s.total += waited
 	if s.last != nil {
-		s.last.Close()
+		s.last.Close() //edge:stall-epoch-freed TestEpoch_HasNoRace
 		s.last = nil
 	}
 }

@@ -1,7 +1,8 @@
 //go:build bench
 
-// Package handwritten is the peer of the rows op/…: one operator wrapped by hand with cgo, without streams, modes, scopes or
-// error texts, as fast as such a wrapper can be. bench/build.sh sets the flags that it needs.
+// Package handwritten is the peer of the rows op/…: one operator wrapped by hand with cgo, as fast
+// as a wrapper can be. It has no streams, modes, scopes or error texts. bench/build.sh sets its
+// flags.
 package handwritten
 
 // #cgo noescape hw_add
@@ -54,8 +55,8 @@ func AddTimes(a, b *Tensor, count int) error {
 	return nil
 }
 
-// GuardTimes calls the core count times in C++, with a call that sets and restores LibTorch's state and does nothing between: on a stream
-// of its own, which has to be set, or on the default one.
+// GuardTimes calls the core count times in C++, with a call that sets and restores LibTorch's state
+// and does nothing between. The stream is one of its own, which has to be set, or the default one.
 func GuardTimes(cuda, ownStream bool, count int) error {
 	number := func(b bool) C.int32_t {
 		if b {

@@ -38,7 +38,7 @@ func doOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error)
 	}
 }
 
-// network is the model of testdata/make.py, and with dropout one whose steps draw random numbers.
+// network is the model of testdata/make.py. With dropout its steps draw random numbers.
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
@@ -92,7 +92,7 @@ func (r *run) train(x *cgotorch.Exec, steps int) (losses []float64) {
 
 type place struct{ Epoch, Batch int }
 
-// halfRun trains one matrix of 16 bits with all that an optimizer can have around it.
+// halfRun trains one matrix of 16 bits with scaler, masters and averages.
 type halfRun struct {
 	model  *struct{ W *cgotorch.Tensor }
 	opt    *optim.Optimizer
@@ -120,7 +120,7 @@ func (r *halfRun) close() {
 	r.ema.Close()
 }
 
-// train does steps of which the first is skipped.
+// train does steps, the first of which is skipped.
 func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	for i := range steps {
 		grad := x.Sub(x.To(r.model.W, cgotorch.Float32), x.Linspace(cgotorch.Float32, 0, 2, 5))
@@ -137,7 +137,7 @@ func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	return nil
 }
 
-// Masters, the scaler and averages go on to the bit.
+// Masters, scaler and averages continue to the bit.
 func TestLoad_MastersScalerAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	do(t, func(x *cgotorch.Exec) error {
@@ -193,10 +193,10 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 			return err
 		}
 		defer plain.close()
-		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is nothing that it keeps") {
+		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is not kept with these options") {
 			t.Errorf("masters into an optimizer without: %v", err)
 		}
-		// From before there were masters: they begin from the parameters that are loaded.
+		// A file from before there were masters: they begin from the loaded parameters.
 		if err := plain.train(x, 5); err != nil {
 			return err
 		}
@@ -230,7 +230,7 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 
 func TestLoad_GoesOn(t *testing.T) { testGoesOn(t, cgotorch.CPU, 0) }
 
-// Also that the CUDA generator goes on. Some of cuDNN's kernels add in no fixed order.
+// The CUDA generator continues too. Some of cuDNN's kernels add in no fixed order.
 func TestLoad_GoesOn_CUDA(t *testing.T) {
 	if err := cgotorch.CUDA(0).Check(); err != nil {
 		t.Skip("no GPU to train on: ", err)
@@ -306,7 +306,7 @@ func TestSave_SameBytes(t *testing.T) {
 	})
 }
 
-// The optimizer's state belongs to names: another order of parameters is no other state.
+// The optimizer's state belongs to names: the order of parameters does not matter.
 func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	do(t, func(x *cgotorch.Exec) error {
@@ -386,14 +386,14 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 				t.Errorf("%s differs", n.Name)
 			}
 		}
-		// A model with another head takes the rest.
+		// A model with another head loads the rest.
 		head := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 2, 2, nn.LinearOptions{}))
 		defer nn.Close(head.Modules[1].Module)
 		return LoadModel(x, path, &struct{ Body *nn.Sequential }{head}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true})
 	})
 }
 
-// Fine-tuning: a model with another number of classes takes all but its last layer.
+// In fine-tuning, a model with another number of classes loads all but its last layer.
 func TestLoadModel_Skip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	do(t, func(x *cgotorch.Exec) error {
@@ -496,7 +496,7 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 			want string
 		}{
 			{path, adam, `adam: the state is one of "sgd"`},
-			{path, plain, "momentum_buffer of parameter 0 is nothing that it keeps"},
+			{path, plain, "momentum_buffer of parameter 0 is not kept with these options"},
 			{path, fewer, "its optimizer had parameters that this one has not: 0.weight"},
 			{path, buffer, "its optimizer did not have the parameter 1.running_mean"},
 			{path, foreign, "parameter 0 of the optimizer (float32[6]) is not in the model"},
@@ -592,7 +592,7 @@ func TestSave_FullDisk(t *testing.T) {
 	})
 }
 
-// Wherever a bit has changed, or the file ends, there is an error that names the file, and nothing is loaded.
+// A changed bit or a missing end, anywhere, is an error that names the file. Nothing is loaded.
 func TestLoad_Damaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	do(t, func(x *cgotorch.Exec) error {
@@ -617,7 +617,7 @@ func TestLoad_Damaged(t *testing.T) {
 			}
 		}
 		harmless := strings.Index(string(whole), `"format":"pt"`)
-		for at := 0; at < len(whole); at += 1 + at/500*3 { // the header byte for byte, the elements at some places
+		for at := 0; at < len(whole); at += 1 + at/500*3 { // the header byte by byte, the elements at some places
 			if at >= harmless && at < harmless+len(`"format":"pt"`) {
 				continue
 			}

@@ -2,14 +2,15 @@ package checkpoint
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// dtypes are those that both LibTorch and the file format have.
+// dtypes holds the dtypes that both LibTorch and the file format have.
 var dtypes = map[string]cgotorch.DType{
 	"BOOL": cgotorch.Bool, "U8": cgotorch.Uint8, "I8": cgotorch.Int8, "U16": cgotorch.Uint16, "I16": cgotorch.Int16,
 	"U32": cgotorch.Uint32, "I32": cgotorch.Int32, "U64": cgotorch.Uint64, "I64": cgotorch.Int64,
 	"F16": cgotorch.Float16, "BF16": cgotorch.BFloat16, "F32": cgotorch.Float32, "F64": cgotorch.Float64, "C64": cgotorch.Complex64,
 }
 
-// DType is LibTorch's for a dtype of the file format, such as "F32"; false where it has none.
+// DType returns LibTorch's dtype for a dtype of the file format, such as "F32". It returns false
+// where LibTorch has none.
 func DType(name string) (cgotorch.DType, bool) {
 	d, ok := dtypes[name]
 	return d, ok

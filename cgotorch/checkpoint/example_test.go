@@ -14,7 +14,8 @@ import (
 
 type config struct{ In, Out int }
 
-// A run is saved, and another program makes its model again from what the checkpoint says, and goes on.
+// The example saves a run. Another program makes the model again from the checkpoint's config, and
+// continues.
 func Example() {
 	folder, err := os.MkdirTemp("", "checkpoint")
 	if err != nil {

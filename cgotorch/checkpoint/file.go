@@ -22,22 +22,23 @@ const (
 	ofEMA        = "ema/"
 )
 
-// ErrDamaged is in the error of a file that is no whole safetensors file, or in which something has changed since it was saved.
+// ErrDamaged is in the error of a file that is no whole safetensors file, or that has changed since
+// it was saved.
 var ErrDamaged = errors.New("damaged: copy it again, or go on from another checkpoint")
 
-// Info is what a checkpoint says beside its tensors.
+// Info holds the fields of a checkpoint that are no tensors.
 type Info struct {
 	Version   int             `json:"version"`             // 0 where the file was not saved by this package
 	Epoch     int             `json:"epoch"`               // as given to [Save]
 	Step      int             `json:"step"`                // as given to [Save]
 	Loader    json.RawMessage `json:"loader,omitempty"`    // the place in the data, nil if none was given
-	Config    json.RawMessage `json:"config,omitempty"`    // how the run was set up, nil if that was not given
+	Config    json.RawMessage `json:"config,omitempty"`    // the settings of the run, nil if none were given
 	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if none was given
 
 	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if none was given
 }
 
-// OptimizerInfo is the part of an optimizer's state that is not tensors; see [optim.State].
+// OptimizerInfo holds the fields of an optimizer's state that are no tensors. See [optim.State].
 type OptimizerInfo struct {
 	Rule   string   `json:"rule"`
 	LR     float64  `json:"lr"`
@@ -46,8 +47,8 @@ type OptimizerInfo struct {
 	Steps  []int64  `json:"steps"`
 }
 
-// Inspect reads what a checkpoint says beside its tensors, for instance to make the model it is of. Of a file that this
-// package has not saved it returns the zero Info.
+// Inspect reads the fields of a checkpoint that are no tensors, for instance to make the model. It
+// returns the zero Info for a file that this package has not saved.
 func Inspect(path string) (Info, error) {
 	f, err := open(path)
 	if err != nil {
@@ -62,7 +63,7 @@ type file struct {
 	info Info
 }
 
-// fail returns an error about the file, as format and args say.
+// fail returns an error about the file, with the text of format and args.
 func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
@@ -108,14 +109,14 @@ func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
 	return cgotorch.FromBytes(x, data, dtype, t.Shape), nil
 }
 
-// checksums are those of the tensors and, under metadataKey, of that metadata.
+// checksums holds those of the tensors and, under metadataKey, of the metadata.
 type checksums map[string]string
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }
 
-// openWhole is open for a file whose tensors have been compared with their checksums, if it has any.
+// openWhole is open, and compares the tensors with their checksums, if the file has any.
 func openWhole(path string) (*file, error) {
 	f, err := open(path)
 	if err != nil {

@@ -13,11 +13,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// Load waits for the device and makes the model, the optimizer unless it is nil, and LibTorch's default generators go on from
-// a checkpoint; what the caller restores itself is in the Info, a scaler's state among it, and for averages there is [LoadEMA]. The CUDA generator is restored when x's device is CUDA and
-// was so when it was saved. Dtypes are converted. It fails, having changed nothing, with [ErrDamaged] for a damaged file,
-// with a [*nn.LoadError] for another model, and for another optimizer. A file that this package has not saved is loaded with
-// [LoadModel].
+// Load makes a run continue from a checkpoint: the model, the optimizer unless it is nil, and
+// LibTorch's default generators. It waits for the device. Dtypes are converted. The CUDA generator
+// is restored if x's device is CUDA, and was CUDA when the run was saved. The caller restores a
+// scaler and its own state from the Info, and averages by [LoadEMA].
+//
+// Load fails with [ErrDamaged] for a damaged file, with a [*nn.LoadError] for another model, and
+// for another optimizer. In these cases nothing has changed. Use [LoadModel] for a file that this
+// package has not saved.
 func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info, error) {
 	f, err := openWhole(path)
 	if err != nil {
@@ -52,8 +55,9 @@ func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info,
 	return f.info, nil
 }
 
-// LoadEMA waits for the device and makes averages of the model's parameters go on from a checkpoint. It fails, having changed nothing, with
-// [ErrDamaged] for a damaged file, and where the checkpoint has not an average of each parameter.
+// LoadEMA makes averages of the model's parameters continue from a checkpoint, and waits for the
+// device. It fails with [ErrDamaged] for a damaged file, and where the checkpoint lacks the average
+// of a parameter. In these cases nothing has changed.
 func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 	f, err := openWhole(path)
 	if err != nil {
@@ -83,10 +87,12 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 	return nil
 }
 
-// LoadModel waits for the device and copies the model's part of a checkpoint, or all tensors of another safetensors file such
-// as a torchvision state dict, into the model. Dtypes are converted. It fails, having changed nothing, with [ErrDamaged] for
-// a damaged file, and with a [*nn.LoadError] where names or shapes differ, unless the options say otherwise: with
-// [nn.LoadOptions].Skip a model with another number of classes takes all but the last layer.
+// LoadModel copies a model's tensors from a checkpoint, or from another safetensors file such as a
+// torchvision state dict, and waits for the device. Dtypes are converted. By [nn.LoadOptions].Skip
+// a model with another number of classes loads all but the last layer.
+//
+// LoadModel fails with [ErrDamaged] for a damaged file, and with a [*nn.LoadError] where names or
+// shapes differ, unless o allows that. In these cases nothing has changed.
 func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error {
 	f, err := openWhole(path)
 	if err != nil {
@@ -100,7 +106,7 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 	return f.copyTo(x.NoGrad().NoAutocast(), matched)
 }
 
-// match returns the model's tensors that are to be loaded from the file. It reads no elements.
+// match returns the model's tensors that the file has. It reads no elements.
 func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
 	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
@@ -150,7 +156,8 @@ func tensorNames(model any) map[*cgotorch.Tensor]string {
 	return names
 }
 
-// restore finds the optimizer's state by the names of its parameters, so that their order does not matter.
+// restore finds the optimizer's state by the names of its parameters, so their order does not
+// matter.
 func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error {
 	saved := f.info.Optimizer
 	if saved == nil {

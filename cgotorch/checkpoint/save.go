@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// Checkpoint is what [Save] saves. All but the model may be left out.
+// Checkpoint is the input of [Save]. All fields but Model may be left out.
 type Checkpoint struct {
 	Model     any              // a pointer to a module of package nn
 	Optimizer *optim.Optimizer // of parameters of the model
@@ -19,14 +19,14 @@ type Checkpoint struct {
 	EMA       *optim.EMA       // of parameters of the model; not while they are swapped
 	Epoch     int              // as the program counts them
 	Step      int              // as the program counts them
-	Loader    any              // the place in the data, such as a loader's State; anything that can be JSON
-	Config    any              // what is needed to make the model and the run again; anything that can be JSON
+	Loader    any              // the place in the data, such as a loader's State; any value that JSON can hold
+	Config    any              // settings to make the model and the run again; any value that JSON can hold
 }
 
-// Save waits for the device and writes a checkpoint, and with it the states of LibTorch's default generators of the CPU and
-// of x's device. The file at path, if there is one, is replaced by the whole new one, or stays as it is when Save fails, on a
-// full disk for instance. A panic of an operator does no harm to it either. It fails with the error of [nn.Check] rather than
-// save a part of a model.
+// Save writes a checkpoint, with the states of LibTorch's default generators of the CPU and of x's
+// device. It waits for the device. The whole new file replaces a file at path. If Save fails, on a
+// full disk for instance, or if an operator panics, the old file stays. Save fails with the error
+// of [nn.Check], and never saves a part of a model.
 func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
 	tensors, info, err := c.contents(x)
 	if err != nil {
@@ -133,7 +133,6 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// paramNames are the names in the model of the parameters of an optimizer, or of averages.
 // whole fails where the optimizer has stepped with tensors that are not its own.
 func whole(opt *optim.Optimizer, s optim.State) error {
 	own := map[int]bool{}
@@ -148,6 +147,7 @@ func whole(opt *optim.Optimizer, s optim.State) error {
 	return nil
 }
 
+// paramNames returns the names in the model of params. of names their owner in errors.
 func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor]string) ([]string, error) {
 	list := make([]string, len(params))
 	for i, p := range params {
@@ -160,7 +160,7 @@ func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor
 	return list, nil
 }
 
-// entry reads the tensor when it is its turn to be written.
+// entry returns an entry that reads the tensor when it is due to be written.
 func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tensor, error) {
 	if t.Closed() {
 		return safetensors.Tensor{}, cgotorch.ErrClosed
@@ -177,8 +177,8 @@ func bytesEntry(name string, data []byte) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, DType: "U8", Shape: []int64{int64(len(data))}, Data: data}
 }
 
-// withChecksums appends a tensor with the checksums of the others. It is written last: its elements are bytes, which come
-// behind all wider ones, and among bytes it is the last given.
+// withChecksums appends a tensor with the checksums of the others. It must be written last. It is,
+// since its elements are bytes, which come behind all wider ones, and it is the last of these.
 func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.Tensor {
 	sums := checksums{metadataKey: checksum(metadata)}
 	for i := range tensors {
@@ -187,7 +187,7 @@ func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.
 		if read == nil {
 			read = func() ([]byte, error) { return t.Data, nil }
 		}
-		sums[t.Name] = checksum(nil) // holds the place
+		sums[t.Name] = checksum(nil) // reserves the entry
 		name := t.Name
 		t.Read = func() ([]byte, error) {
 			data, err := read()
@@ -195,7 +195,7 @@ func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.
 			return data, err
 		}
 	}
-	text, _ := json.Marshal(sums) // strings alone
+	text, _ := json.Marshal(sums) // strings cannot fail
 	return append(tensors, safetensors.Tensor{
 		Name: checksumName, DType: "U8", Shape: []int64{int64(len(text))},
 		Read: func() ([]byte, error) { return json.Marshal(sums) },

@@ -6,12 +6,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// refuse makes the Do fail, with ErrInvalidArgument, for an argument of which no module can be made.
+// refuse makes the Do fail with ErrInvalidArgument, for an argument that no module can be made
+// from.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
-// argument is a number that a constructor was given.
+// argument is a number given to a constructor.
 type argument struct {
 	name  string
 	value int

@@ -2,7 +2,7 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// BatchNorm2dOptions are the options of [NewBatchNorm2d].
+// BatchNorm2dOptions choose how [NewBatchNorm2d] scales and shifts, and which statistics it keeps.
 type BatchNorm2dOptions struct {
 	Eps               cgotorch.Opt[float64] // added to the variance; unset means 1e-5
 	Momentum          cgotorch.Opt[float64] // weight of a batch in the running statistics; unset means 0.1
@@ -11,8 +11,8 @@ type BatchNorm2dOptions struct {
 	NoStatistics      bool                  // no running statistics: evaluation normalises by the batch too
 }
 
-// BatchNorm2d normalises each channel over the batch and the image; in evaluation by running statistics, which training
-// updates.
+// BatchNorm2d normalises each channel over the batch and the image. Evaluation normalises by
+// running statistics, which training updates.
 type BatchNorm2d struct {
 	Weight            *cgotorch.Tensor // [channels], or nil
 	Bias              *cgotorch.Tensor // [channels], or nil
@@ -25,8 +25,8 @@ type BatchNorm2d struct {
 	Eval              bool                  // normalise by the running statistics
 }
 
-// NewBatchNorm2d makes a layer for images of the given channels, float32, on x's device: weights 1, biases 0, running
-// mean 0 and variance 1.
+// NewBatchNorm2d makes a layer for images of the given channels, in float32 on x's device. Weights
+// begin as 1, biases as 0, the running mean as 0 and the running variance as 1.
 func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *BatchNorm2d {
 	const where = "nn.NewBatchNorm2d"
 	atLeast(x, where, 1, argument{"channels", channels})
@@ -44,21 +44,22 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 	return m
 }
 
-// Forward maps [N, channels, H, W] to the same shape. In training it changes the running statistics, and fails where a
-// channel has a single value, whose variance is not defined. With CumulativeAverage it then waits for the device.
+// Forward maps [N, channels, H, W] to the same shape. Training changes the running statistics. With
+// CumulativeAverage, training waits for the device. Forward fails in training where a channel has a
+// single value, since its variance is not defined.
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
 	}
 	o := cgotorch.BatchNormOptions{Training: !m.Eval || m.RunningMean == nil, Momentum: m.Momentum, Eps: m.Eps}
 	if o.Training && in.Numel() == int64(m.Channels) {
-		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, of which there is no variance: use a larger batch or image, or running statistics in evaluation", in)
+		refuse(x, "nn.BatchNorm2d", "%v has one value per channel, which has no variance: use a larger batch or image, or running statistics in evaluation", in)
 	}
 	dependsOnMode(x, "nn.BatchNorm2d", &m.Eval)
 	mean, variance := m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
-	case x.Recomputing(): // of a batch that is in them already
+	case x.Recomputing(): // the running statistics hold this batch already
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		x.CountLater(m.NumBatchesTracked)

@@ -10,15 +10,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Check returns an error for each place where m, a pointer to a module, holds tensors or modules that [State] does not see,
-// so that no optimizer would change them and no file would have them: maps, unexported fields, and embedded fields that are
-// no structs. It names the field and says what to do. Fields with the tag `state:"-"` are left out on purpose. It looks at
-// what is held now, so call it on a module that is made; what a closure holds it cannot see.
+// Check returns an error for each place in m where [State] misses a tensor or a module. m is a
+// pointer to a module. No optimizer would change such a tensor, and no file would hold it.
 //
-// [Load], [To], [Close] and package checkpoint check by themselves.
+// Such places are maps, unexported fields, and embedded fields that are no structs. Fields with the
+// tag `state:"-"` are left out on purpose. Each error names the field and says how to mend it.
+// Check looks at the values of now, so call it when the module is complete. It cannot look into
+// closures.
+//
+// [Load], [To], [Close] and package checkpoint call Check themselves.
 func Check(m any) error {
 	c := checker{module: m, known: map[place]bool{}, seen: map[place]bool{}}
-	walk(m, func(v reflect.Value, own []slot) {
+	walk(m, func(v reflect.Value, own []heldTensor) {
 		if v.CanAddr() {
 			c.known[placeOf(v.Addr())] = true
 		}
@@ -32,15 +35,16 @@ func Check(m any) error {
 	return errors.Join(c.lost...)
 }
 
-// checker looks at a module as [State] walks it, and besides at the fields that State passes over.
+// checker walks a module as [State] does, and also looks at the fields that State passes over.
 type checker struct {
 	module any
-	known  map[place]bool // the tensors and modules that State sees
-	seen   map[place]bool // what check has gone through
+	known  map[place]bool // the tensors and modules that State finds
+	seen   map[place]bool // the pointers that check has followed
 	lost   []error
 }
 
-// place is what a pointer points to. A struct and its first field have one address.
+// place is the target of a pointer. A struct and its first field have one address, so the type
+// counts too.
 type place struct {
 	address unsafe.Pointer
 	of      reflect.Type
@@ -58,7 +62,8 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// check looks at a value that State walks. Structs of other packages than within's are looked into only if they are modules.
+// check looks at a value that State walks. Of structs from packages other than within, it looks
+// only into modules.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {
@@ -107,7 +112,8 @@ func (c *checker) fields(name string, v reflect.Value, within string) {
 	}
 }
 
-// follow goes through pointers and interfaces, through no pointer twice, to what can hold tensors.
+// follow goes through pointers and interfaces to a value that can hold tensors, and through no
+// pointer twice.
 func (c *checker) follow(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
 		if v.Type() == tensorType || v.IsNil() || v.Kind() == reflect.Pointer && !first(c.seen, v) {
@@ -126,7 +132,8 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// holds reports whether there is a tensor in v, or a module with a mode, that State does not see by another way.
+// holds reports whether v holds a tensor, or a module with a mode, that State does not find
+// elsewhere.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }
@@ -184,18 +191,19 @@ func isModule(t reflect.Type) bool {
 	return p.Implements(moduleType) || p.Implements(containerType)
 }
 
-// ownStruct reports whether a struct that a module holds is likely a part of it, and not an optimizer, a stream or the like.
+// ownStruct reports whether a struct held by a module is likely a part of it. An optimizer or a
+// stream, for instance, is none.
 func ownStruct(t reflect.Type, within string) bool {
 	return t.PkgPath() == "" || t.PkgPath() == within || isModule(t)
 }
 
-// packageOf is the path of the package that declares a type or the type of its elements, else within.
+// packageOf returns the path of the package that declares a type or its elements, or else within.
 func packageOf(t reflect.Type, within string) string {
 	for t.PkgPath() == "" {
 		switch t.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 			t = t.Elem()
-		case reflect.Struct: // its unexported fields know
+		case reflect.Struct: // its unexported fields name the package
 			for i := range t.NumField() {
 				if f := t.Field(i); f.PkgPath != "" {
 					return f.PkgPath

@@ -138,7 +138,7 @@ func TestTo_Checks(t *testing.T) {
 	}), "nn.To", "w, an unexported")
 }
 
-// What cannot be seen is an error wherever a module is loaded or closed.
+// Loading and closing fail with the error of Check.
 func TestCheck_ByWhatReturnsErrors(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		l := newLeaf(x)

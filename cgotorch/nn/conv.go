@@ -2,7 +2,7 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// PaddingMode says what a convolution sees beyond the border of its input.
+// PaddingMode names the values that a convolution reads beyond the border of its input.
 type PaddingMode string
 
 // The padding modes.
@@ -13,13 +13,14 @@ const (
 	PadCircular  PaddingMode = "circular"  // the opposite border
 )
 
-// Conv2dOptions are the options of [NewConv2d] and of a [Conv2d].
+// Conv2dOptions set the window and the border of a [Conv2d]. The zero value is stride 1 without
+// padding.
 type Conv2dOptions struct {
 	Stride      Size        // step of the window; 0x0 means 1x1
 	Padding     Size        // rows and columns added on each side
 	Dilation    Size        // distance between the kernel's points; 0x0 means 1x1
 	Groups      int         // blocks of channels that do not see each other; 0 means 1
-	PaddingMode PaddingMode // what the padding holds; "" means zeros
+	PaddingMode PaddingMode // values of the padding; "" means zeros
 	NoBias      bool
 }
 
@@ -30,7 +31,8 @@ type Conv2d struct {
 	Conv2dOptions
 }
 
-// NewConv2d makes a convolution from in to out channels, float32, on x's device, initialised as torch.nn.Conv2d.
+// NewConv2d makes a convolution from in to out channels, in float32 on x's device, initialised as
+// torch.nn.Conv2d.
 func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Conv2d {
 	const where = "nn.NewConv2d"
 	o.check(x, where, in, out, kernel)
@@ -61,7 +63,8 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 	}
 }
 
-// Forward maps [N, in, H, W] to [N, out, H', W'], H' = (H + 2*padding - dilation*(height-1) - 1)/stride + 1.
+// Forward maps [N, in, H, W] to [N, out, H', W'], H' = (H + 2*padding - dilation*(height-1) -
+// 1)/stride + 1.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
 	out := x.Conv2d(padded, m.Weight, m.Bias, cgotorch.Conv2dOptions{
@@ -71,7 +74,8 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return out
 }
 
-// pad returns in with its border, where that is not of zeros, and the zeros that the operator is to add.
+// pad adds a border that is not of zeros. It returns the padded input, and the border of zeros that
+// the operator still has to add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	if m.PaddingMode == PadZeros || m.Padding == (Size{}) {
 		return in, m.Padding

@@ -6,10 +6,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids are the tokens' experts as the host has read them, and order, from
-// [ExpertOrder], the order of the tokens by expert on the device; nil where there is one token, or one expert for all. fn is called once for each expert
-// that has tokens, in ascending order, with these tokens [n, d_model], in the order they had, and returns what the expert makes of them, in
-// the same shape. The result has the tokens' order. It does not wait for the device, unless fn does.
+// Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids are the tokens'
+// experts, as read by the host. order is the tokens' order by expert on the device, from
+// [ExpertOrder]. order may be nil for a single token, and where all tokens have the same expert.
+//
+// fn is called once for each expert that has tokens, in ascending order. It gets these tokens as
+// [n, d_model], in their order, and returns the expert's results in the same shape. Dispatch
+// returns all results in the tokens' order. It waits for the device only if fn does. It fails with
+// [cgotorch.ErrInvalidArgument] where a shape does not fit.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()
@@ -42,12 +46,13 @@ func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgo
 	})
 }
 
-// ExpertOrder returns the stable order of tokens by expert, Int64 [tokens]: which token comes first, second, …. ids is Int64 [tokens].
+// ExpertOrder returns the positions of the tokens sorted by expert, as Int64 [tokens]. Tokens of
+// one expert keep their order. ids is Int64 [tokens].
 func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
 }
 
-// UnsortRows puts the rows of sorted, which an index by order has made, back where they were.
+// UnsortRows undoes an index by order: row i of sorted goes to row order[i] of the result.
 func UnsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
 }

@@ -2,7 +2,8 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Dropout zeroes values in training and scales the others by 1/(1-P); in evaluation it passes its input on.
+// Dropout zeroes values in training and scales the others by 1/(1-P). Evaluation passes the input
+// on.
 type Dropout struct {
 	P    float64 // probability of zeroing a value, in [0, 1]
 	Eval bool

@@ -6,7 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// duplicate returns m with copies of its tensors and of all modules below it that hold some or have modes; m itself, where there are none.
+// duplicate copies m, with its tensors and all modules below it that hold tensors or have modes. If
+// there are none, it returns m itself.
 func (f *Fusion) duplicate(x *cgotorch.Exec, m Module) Module {
 	d := duplication{x: x, f: f, of: m, made: map[place]reflect.Value{}}
 	return d.value(reflect.ValueOf(m)).Interface().(Module)
@@ -16,10 +17,10 @@ type duplication struct {
 	x    *cgotorch.Exec
 	f    *Fusion
 	of   Module
-	made map[place]reflect.Value // what pointers point to
+	made map[place]reflect.Value // the copy of a pointer's target
 }
 
-// value copies what State and SetTraining see of v, and shares the rest.
+// value copies the tensors and modes in v that State and SetTraining see, and shares the rest.
 func (d *duplication) value(v reflect.Value) reflect.Value {
 	if !owns(v) {
 		return v
@@ -63,7 +64,7 @@ func (d *duplication) fields(to, from reflect.Value) {
 		switch {
 		case f.Anonymous && stateTag(f) == "" && value.Kind() == reflect.Struct:
 			d.fields(to.Field(i), value)
-		case !f.IsExported() && from.Type() == parallelType: // what it has measured, which the copy measures anew
+		case !f.IsExported() && from.Type() == parallelType: // its measurements, which the copy makes anew
 		case !f.IsExported() && !value.IsZero():
 			refuse(d.x, "nn.Fuse", "%T cannot be copied: the unexported field %s of %v holds something; let it be a nn.Fusible", d.of, f.Name, from.Type())
 		case !f.IsExported():
@@ -87,7 +88,7 @@ func owns(v reflect.Value) bool {
 		return true
 	}
 	found := false
-	w := walker{path: map[any]bool{}, visit: func(v reflect.Value, own []slot) {
+	w := walker{path: map[any]bool{}, visit: func(v reflect.Value, own []heldTensor) {
 		_, moded := modeOf(v)
 		found = found || moded || len(own) > 0
 	}}

@@ -2,9 +2,10 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// EmbeddingOptions are the options of [NewEmbedding].
+// EmbeddingOptions choose a row of an [Embedding] that stands for padding.
 type EmbeddingOptions struct {
-	// PaddingIndex is a row that begins as zeros and gets no gradient; negative counts from the end. Unset means none.
+	// PaddingIndex is a row that begins as zeros and gets no gradient. A negative index counts from the
+	// end. Unset means none.
 	PaddingIndex cgotorch.Opt[int]
 }
 
@@ -14,7 +15,8 @@ type Embedding struct {
 	EmbeddingOptions
 }
 
-// NewEmbedding makes rows of the given width, float32, on x's device, drawn from the standard normal distribution.
+// NewEmbedding makes rows of the given width, in float32 on x's device, drawn from the standard
+// normal distribution.
 func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedding {
 	const where = "nn.NewEmbedding"
 	atLeast(x, where, 1, argument{"rows", rows}, argument{"width", width})
@@ -37,8 +39,8 @@ func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedd
 	return m
 }
 
-// Forward maps int64 (or int32) [...] to [..., width]. An index outside of the rows is an error on the CPU and loses a CUDA
-// device.
+// Forward maps int64 (or int32) [...] to [..., width]. An index outside of the rows is an error on
+// the CPU and loses a CUDA device.
 func (m *Embedding) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Embedding(m.Weight, indices, cgotorch.EmbeddingOptions{PaddingIndex: m.PaddingIndex})
 }

@@ -107,7 +107,7 @@ func TestLosses_RefuseArguments(t *testing.T) {
 	}
 }
 
-// A tensor that is not there is an error, not a panic of Go's.
+// A nil or closed tensor is an error, not a panic of Go's.
 func TestLosses_RefuseNilAndClosed(t *testing.T) {
 	type loss = func(x *cgotorch.Exec, a, b *cgotorch.Tensor)
 	for name, run := range map[string]loss{

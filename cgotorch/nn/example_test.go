@@ -57,7 +57,8 @@ func Example() {
 	// loss [] gradient float32[10 8]
 }
 
-// Experts that the host calls when it has read which ones are wanted, for instance because their weights are on their way.
+// The host calls each expert. It has read first which experts the tokens need, for instance because
+// weights have to be fetched.
 func ExampleDispatch() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()

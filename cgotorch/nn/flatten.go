@@ -8,7 +8,8 @@ type Flatten struct {
 	End   int // 0 means -1, the last
 }
 
-// Forward maps [N, C, H, W] to [N, C*H*W] by default. It copies only what cannot be viewed so.
+// Forward maps [N, C, H, W] to [N, C*H*W] by default. It returns a view where the strides allow
+// one, and otherwise a copy.
 func (m *Flatten) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	start, end := m.Start, m.End
 	if start == 0 {

@@ -7,28 +7,33 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// FuseOptions are the options of [Fuse].
+// FuseOptions choose what [Fuse] merges, and where it reports.
 type FuseOptions struct {
-	// Merge makes one of the 1x1 convolutions with which several branches of a [Parallel] begin. That saves reading their input again, and
-	// costs a copy for each branch that goes on with a convolution, which its part of the result lies scattered for: GoogLeNet and Inception-v3 lost
-	// by it on an H200, at batch 1 and 8, on one stream and side by side.
+	// Merge makes one convolution of the 1x1 convolutions with which branches of a [Parallel] begin.
+	// The input is then read once. Each branch that goes on with a convolution pays for a copy, since
+	// its channels of the merged result are strided. GoogLeNet and Inception-v3 became slower by it on
+	// an H200, at batch 1 and 8, with branches serial and parallel.
 	Merge bool
 	Log   func(text string) // is told of modules that Fuse does not look into; nil for nobody
 }
 
-// Fuse returns a model for inference that computes what m, in evaluation mode, does, but for rounding, in fewer operators: batch norms are
-// part of the convolution before them, ReLUs and the sum of a [Residual] of the one operator (see [FusedConv2d]). Identities and dropouts are left out, and so is what only training runs, such as
-// auxiliary heads. Weights are folded in float64 and rounded once, to the convolution's dtype; device and memory format stay.
+// Fuse returns a model for inference with fewer operators, whose results equal m's in evaluation
+// mode up to rounding. It folds batch norms into the convolution before them. ReLUs and the sum of
+// a [Residual] become part of the convolution's operator (see [FusedConv2d]). Identities, dropouts
+// and modules that only training runs, such as auxiliary heads, are left out. Weights are folded in
+// float64 and rounded once to the convolution's dtype. Device and memory format stay.
 //
-// The result has tensors of its own, which [Close] frees, under other names in [State] than m's; m stays as it is, and may be closed or
-// trained on. Its Forward runs as in [cgotorch.Exec.NoGrad]. It has nothing to switch to training.
-//
-// Fuse looks into Sequential, Parallel, Residual and every [Fusible], which all models of package vision are. Other modules are copied as they
-// are, and Log is told so unless they are this package's; one without tensors and modes, such as a [Func], is shared. Batch norms that follow no
+// Fuse looks into Sequential, Parallel, Residual and every [Fusible], such as all models of package
+// vision. Other modules are copied unchanged, and Log is told of those from other packages. A
+// module without tensors and modes, such as a [Func], is shared. Batch norms that follow no
 // convolution, or have no running statistics, are copied too.
 //
-// It fails with [cgotorch.ErrInvalidArgument] where a module is in training mode, with the error of [Check], and for a module that cannot be
-// copied because of what it holds in unexported fields.
+// The result owns its tensors, under other names in [State] than m's; [Close] frees them. m is not
+// changed, and may be closed or trained. Forward of the result runs as in [cgotorch.Exec.NoGrad].
+// The result has no training mode.
+//
+// Fuse fails with [cgotorch.ErrInvalidArgument] where a module is in training mode, and with the
+// error of [Check]. It also fails where unexported fields keep a module from being copied.
 func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 	const where = "nn.Fuse"
 	if absent(m) {
@@ -38,7 +43,7 @@ func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 		x.Fail(where, err)
 	}
 	original := map[*cgotorch.Tensor]bool{}
-	walk(m, func(v reflect.Value, own []slot) {
+	walk(m, func(v reflect.Value, own []heldTensor) {
 		if eval, ok := modeOf(v); ok && !eval {
 			refuse(x, where, "%v is in training mode: call nn.SetTraining(m, false) first", v.Type())
 		}
@@ -64,48 +69,50 @@ func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 	return out
 }
 
-// fused is a fused model as a whole.
+// fused is a whole fused model.
 type fused struct{ Model Module }
 
 // Children implements [Container].
 func (m *fused) Children() []Child { return []Child{{Module: m.Model}} }
 
-// Forward is the model's, and records nothing for backward: parts of it could, which would give wrong gradients.
+// Forward records nothing for backward, since a record of some parts alone would give wrong
+// gradients.
 func (m *fused) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Model.Forward(x.NoGrad(), in)
 }
 
-// Fusible is implemented by modules that say how [Fuse] fuses them. Most compute one module after another, and say so:
+// Fusible is implemented by modules that tell [Fuse] how to fuse them. Most compute one module
+// after another, and list these:
 //
 //	func (n *Net) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 //		return f.Fuse(x, n.Conv1, n.BN1, &nn.ReLU{}, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, n.FC)
 //	}
 //
-// Others return a struct of their own, of parts that f.Fuse and f.Copy made.
+// Others return a struct of their own, made of results of f.Fuse and f.Copy.
 type Fusible interface {
 	Module
 
-	// Fuse returns a module that computes what this one, in evaluation mode, does. It changes nothing, and what it returns holds none of the
-	// module's tensors. A module that has no tensors and no mode may return itself.
+	// Fuse returns a module with the results of this module in evaluation mode. It changes nothing, and
+	// the result holds no tensor of this module. A module without tensors and modes may return itself.
 	//
-	// A type that embeds a Fusible is not asked, since Fuse may be the embedded one's and not know what the outer Forward adds: give that
-	// field a name.
+	// Fuse is not called on a type that embeds a Fusible. The method could be the embedded type's,
+	// which does not know the outer Forward. Give that field a name.
 	Fuse(x *cgotorch.Exec, f *Fusion) Module
 }
 
-// Fusion is one call of [Fuse], for the modules that it asks.
+// Fusion is a call of [Fuse] in progress, handed to every [Fusible].
 type Fusion struct {
 	o      FuseOptions
 	copies map[*cgotorch.Tensor]*cgotorch.Tensor
-	within map[Module]bool // is being asked
+	within map[Module]bool // modules whose Fuse is running
 }
 
-// Fuse returns the fused form of modules that run one after another, passing over those without a value.
+// Fuse returns the fused form of modules that run one after another. It passes over nil modules.
 func (f *Fusion) Fuse(x *cgotorch.Exec, modules ...Module) Module {
 	return sequence(f.chain(x, modules...))
 }
 
-// Copy returns a copy of t for the fused model, and the same one each time. nil is nil.
+// Copy returns the fused model's copy of t: for the same t the same copy. A nil t gives nil.
 func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	if t == nil {
 		return nil
@@ -118,7 +125,7 @@ func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return c
 }
 
-// sequence is modules one after another as one.
+// sequence makes one module of modules that run one after another.
 func sequence(modules []Module) Module {
 	switch len(modules) {
 	case 0:
@@ -129,7 +136,8 @@ func sequence(modules []Module) Module {
 	return NewSequential(modules...)
 }
 
-// unrolled appends m to a list of modules that run one after another: of a Sequential its modules, of what evaluation passes over nothing.
+// unrolled appends m to a list of modules that run one after another. It appends the modules of a
+// Sequential, and nothing for modules without effect in evaluation.
 func unrolled(list []Module, m Module) []Module {
 	if absent(m) {
 		return list
@@ -148,7 +156,7 @@ func unrolled(list []Module, m Module) []Module {
 	return append(list, m)
 }
 
-// chain is Fuse before it is one module.
+// chain returns the fused modules before Fuse joins them.
 func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	var list, out []Module
 	for _, m := range modules {
@@ -173,7 +181,7 @@ func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	return out
 }
 
-// append appends the fused form of m, an activation to the convolution before it.
+// append appends the fused form of m. An activation joins the convolution before it.
 func (f *Fusion) append(x *cgotorch.Exec, out []Module, m Module) []Module {
 	if a := activationOf(m); a != NoActivation && len(out) > 0 {
 		if conv, ok := out[len(out)-1].(*FusedConv2d); ok && conv.Activation == NoActivation {
@@ -194,16 +202,16 @@ func activationOf(m Module) Activation {
 	return NoActivation
 }
 
-// with is m, on the same tensors, with an activation.
+// with returns m with an activation, on the same tensors.
 func (m *FusedConv2d) with(x *cgotorch.Exec, a Activation) *FusedConv2d {
 	c := &FusedConv2d{Conv2d: m.Conv2d, Activation: a}
-	if a == ActivateReLU && c.Bias == nil { // which the operator would make anew each time
+	if a == ActivateReLU && c.Bias == nil { // the operator would otherwise make one each time
 		c.Bias = x.To(x.Zeros(cgotorch.Float32, m.Weight.Shape()[0]), m.Weight.DType())
 	}
 	return c
 }
 
-// foldable reports whether norm's statistics are part of the model and fit the convolution.
+// foldable reports whether norm has running statistics, and whether these fit the convolution.
 func foldable(conv *Conv2d, norm *BatchNorm2d) bool {
 	return norm.RunningMean != nil && norm.RunningVar != nil && norm.RunningMean.Numel() == conv.Weight.Shape()[0]
 }
@@ -240,7 +248,7 @@ func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *Fus
 	return out
 }
 
-// factor is what evaluation multiplies each channel with, in float64.
+// factor returns the factor of each channel in evaluation, in float64.
 func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	factor := x.Rsqrt(x.AddScalar(x.To(m.RunningVar, cgotorch.Float64), m.Eps.Or(1e-5)))
 	if m.Weight != nil {
@@ -249,7 +257,7 @@ func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	return factor
 }
 
-// module is the fused form of one module that is no convolution.
+// module returns the fused form of a module that is no convolution.
 func (f *Fusion) module(x *cgotorch.Exec, m Module) Module {
 	switch m := m.(type) {
 	case *Parallel:
@@ -313,7 +321,7 @@ func absent(m Module) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// modeOf reports whether the module of a struct has modes, and whether it is in evaluation in all of them.
+// modeOf reports whether a module's struct has modes, and whether all of them are evaluation.
 func modeOf(v reflect.Value) (eval, ok bool) {
 	if v.Kind() != reflect.Struct {
 		return false, false

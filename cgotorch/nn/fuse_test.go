@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// onFusingDevices is onEachDevice with convolutions of full precision, on a stream that is closed with its branches'.
+// onFusingDevices is onEachDevice with convolutions of full precision. Its stream is closed, with
+// the streams of branches.
 func onFusingDevices(t *testing.T, test func(t *testing.T, x *cgotorch.Exec)) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		before := cgotorch.TF32()
@@ -33,7 +34,7 @@ func onFusingDevices(t *testing.T, test func(t *testing.T, x *cgotorch.Exec)) {
 	})
 }
 
-// A layers makes layers and frees them.
+// layers makes layers and frees them.
 type layers struct {
 	x    *cgotorch.Exec
 	made []nn.Module
@@ -64,8 +65,8 @@ func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 
 func (l *layers) close() { nn.Close(l.made) }
 
-// fuses fails unless the fused form of m, in evaluation mode, computes what m does, in each dtype and memory format. It returns the names in
-// its state and what Log was told.
+// fuses fails unless the fused form of m equals m in evaluation mode, in each dtype and memory
+// format. It returns the names in the fused model's state and the texts that Log was told.
 func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOptions, in *cgotorch.Tensor) (names string, told []string) {
 	t.Helper()
 	nn.SetTraining(m, false)
@@ -214,7 +215,8 @@ func TestFuse_Residual(t *testing.T) {
 	})
 }
 
-// branches is a Parallel with branches that begin with 1x1 convolutions that can be merged, and others. The names of what is merged begin with one.
+// branches is a Parallel with branches that begin with 1x1 convolutions that can be merged, and
+// others. The names of the former begin with "one".
 func branches(l *layers) *nn.Parallel {
 	conv := func(in, out, kernel int, o nn.Conv2dOptions) nn.Module {
 		o.NoBias = true
@@ -284,7 +286,8 @@ func TestFuse_Parallel(t *testing.T) {
 	})
 }
 
-// The original's Schedule stays, SetSchedule reaches what is merged, and branches keep their names.
+// The original's Schedule stays, SetSchedule reaches merged branches, and branches keep their
+// names.
 func TestFuse_Parallel_Schedule(t *testing.T) {
 	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
 		for _, reset := range []bool{false, true} {
@@ -312,7 +315,7 @@ func TestFuse_Parallel_Schedule(t *testing.T) {
 	}
 }
 
-// A branch that is no more than its part of the merged convolution takes no stream.
+// A branch that is nothing but its part of the merged convolution takes no stream.
 func TestFuse_Parallel_Cuts(t *testing.T) {
 	doApart(t, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -333,13 +336,13 @@ func TestFuse_Parallel_Cuts(t *testing.T) {
 	})
 }
 
-// Scaled says how it fuses, and has a tensor of its own.
+// Scaled implements Fusible, and has a tensor of its own.
 type Scaled struct {
 	Conv  *nn.Conv2d
 	Norm  *nn.BatchNorm2d
 	Scale *cgotorch.Tensor
 	Head  nn.Module
-	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // in place of what Fuse says
+	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // in place of Fuse's own result
 }
 
 func (m *Scaled) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -390,7 +393,7 @@ func TestFuse_Fusible(t *testing.T) {
 	})
 }
 
-// deeper has the Fuse of the Scaled that it embeds, which does not know of its own Forward.
+// deeper has the Fuse of the embedded Scaled, which does not know deeper's Forward.
 type deeper struct {
 	*Scaled
 	Count int
@@ -403,7 +406,7 @@ func (m *deeper) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 // block is no Fusible. It holds tensors and modules in many ways.
 type block struct {
 	Conv     *nn.Conv2d
-	Again    *nn.Conv2d // the same one
+	Again    *nn.Conv2d // the same convolution
 	Scale    *cgotorch.Tensor
 	List     []*nn.BatchNorm2d
 	Pair     [2]nn.Module
@@ -473,7 +476,7 @@ func TestFuse_CopiesUnknown(t *testing.T) {
 	})
 }
 
-// A fused model is as it was whatever becomes of the original, and behind the Do.
+// A fused model does not change with the original, and outlives the Do.
 func TestFuse_Independent(t *testing.T) {
 	var fused nn.Module
 	var borrowed *cgotorch.Tensor
@@ -580,7 +583,7 @@ func TestFuse_Refuses(t *testing.T) {
 	}
 }
 
-// hidden has its state where State does not see it.
+// hidden holds state that State does not see.
 type hidden struct{ conv *nn.Conv2d }
 
 func (m *hidden) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -598,7 +601,7 @@ func (m *sharing) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
 	return &fusedScaled{Body: m.hidden.conv}
 }
 
-// With gradients enabled a fused model records nothing, in none of its parts.
+// With gradients enabled a fused model records nothing, in any of its parts.
 func TestFuse_NoGradients(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -646,7 +649,7 @@ func TestFuse_Autocast(t *testing.T) {
 	})
 }
 
-// On CUDA neither bias, nor sum, nor ReLU are kernels of their own.
+// On CUDA bias, sum and ReLU are no kernels of their own.
 func TestFuse_KernelsOnCUDA(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, x *cgotorch.Exec) {
 		if !x.Device().IsCUDA() {

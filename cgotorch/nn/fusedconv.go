@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Activation is what a [FusedConv2d] does to each value of its result.
+// Activation names the function that a [FusedConv2d] applies to each value of its result.
 type Activation string
 
 // The activations.
@@ -17,9 +17,12 @@ const (
 	ActivateReLU6 Activation = "relu6" // as [ReLU6]
 )
 
-// FusedConv2d is a convolution and an activation, for inference: what [Fuse] makes of a convolution, the batch norms behind it and a ReLU.
-// On CUDA a convolution with ReLU is one operator of cuDNN's in float32, float16 and bfloat16; elsewhere, under autocast and in groups, for
-// which LibTorch has kernels of its own, the activation follows in place.
+// FusedConv2d is a convolution and an activation, for inference. [Fuse] makes it of a convolution,
+// the batch norms behind it and a ReLU.
+//
+// On CUDA a convolution with ReLU is one operator of cuDNN's, in float32, float16 and bfloat16.
+// Elsewhere the activation follows in place. It follows in place too under autocast, and in groups,
+// since LibTorch has its own kernels for these.
 type FusedConv2d struct {
 	Conv2d
 	Activation Activation
@@ -30,12 +33,13 @@ func (m *FusedConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return m.forward(x.NoGrad(), in, nil)
 }
 
-// ForwardAdd adds z, which it does not change, to the convolution's result before the activation. It records nothing for backward.
+// ForwardAdd adds z to the convolution's result before the activation. It does not change z, and
+// records nothing for backward.
 func (m *FusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x.NoGrad(), in, z)
 }
 
-// forward: z is nil where nothing is added.
+// forward adds z, unless z is nil.
 func (m *FusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	if out := m.atOnce(x, in, z); out != nil {
 		return out
@@ -65,8 +69,9 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(t, z)
 }
 
-// atOnce is forward as one operator of cuDNN's, or nil where there is none for it. That operator knows no autocast, does not broadcast z, and
-// is not split where it has more elements than 32 bits count, as LibTorch splits others.
+// atOnce computes forward as one operator of cuDNN's, or returns nil where no operator fits. The
+// operator ignores autocast and does not broadcast z. LibTorch splits other operators at more
+// elements than 32 bits can count, and does not split this one.
 func (m *FusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype := in.DType()
 	switch {
@@ -94,7 +99,7 @@ func (m *FusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch
 	return x.Call("aten::cudnn_convolution_add_relu", padded, m.Weight, z, 1, m.Bias, stride, zeros.ints(), dilation, 1)[0].(*cgotorch.Tensor)
 }
 
-// resultShape is the shape of the result for an input of that shape, padded with zeros.
+// resultShape returns the shape of the result for an input of shape in, padded with zeros.
 func (m *Conv2d) resultShape(in []int64, zeros Size) []int64 {
 	weight := m.Weight.Shape()
 	stride, dilation := m.Stride.or(Size{1, 1}), m.Dilation.or(Size{1, 1})

@@ -2,9 +2,10 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// fusedResidual is a Residual whose body ends in a convolution, which adds the shortcut and activates the sum.
+// fusedResidual is a Residual whose body ends in a convolution. Last adds the shortcut and
+// activates the sum.
 type fusedResidual struct {
-	Body     Module // nil where the convolution is all
+	Body     Module // nil where the body is Last alone
 	Last     *FusedConv2d
 	Shortcut Module // nil means the input itself
 }

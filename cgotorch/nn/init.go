@@ -6,14 +6,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// KaimingOptions are the options of [KaimingUniform] and [KaimingNormal]; the zero value is for layers followed by a ReLU.
+// KaimingOptions are the options of [KaimingUniform] and [KaimingNormal]. The zero value is for
+// layers followed by a ReLU.
 type KaimingOptions struct {
 	FanOut bool    // keep the variance of the gradients instead of that of the activations
 	Gain   float64 // factor of the standard deviation; 0 means sqrt(2), ReLU's
 }
 
-// KaimingUniform fills a weight [out, in, ...] in place with numbers drawn evenly from [-b, b), b = sqrt(3)*gain/sqrt(fan),
-// where fan is in (or out) times the size of the kernel. Nothing is recorded for backward. Source: torch.nn.init.
+// KaimingUniform fills a weight [out, in, ...] in place with numbers drawn evenly from [-b, b), b =
+// sqrt(3)*gain/sqrt(fan). fan is in (or out) times the size of the kernel. Nothing is recorded for
+// backward. Source: torch.nn.init.
 func KaimingUniform(x *cgotorch.Exec, weight *cgotorch.Tensor, o KaimingOptions) {
 	bound := math.Sqrt(3) * o.deviation(x, "nn.KaimingUniform", weight)
 	Uniform(x, weight, -bound, bound)
@@ -42,7 +44,8 @@ func (o KaimingOptions) deviation(x *cgotorch.Exec, where string, weight *cgotor
 	return o.Gain / math.Sqrt(float64(fan))
 }
 
-// Uniform fills t in place with numbers drawn evenly from [from, to). Nothing is recorded for backward.
+// Uniform fills t in place with numbers drawn evenly from [from, to).
+// Nothing is recorded for backward.
 func Uniform(x *cgotorch.Exec, t *cgotorch.Tensor, from, to float64) {
 	x.NoGrad().UniformInPlace(t, from, to).Close()
 }
@@ -52,14 +55,16 @@ func Normal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation float64) {
 	x.NoGrad().NormalInPlace(t, mean, deviation).Close()
 }
 
-// TruncatedNormal fills t in place with normal numbers of which none is below from or above to. Nothing is recorded for backward. As in
-// torch.nn.init, about one number in 16 million is from itself where that lies many deviations away: a draw of 0, whose quantile is -Inf.
+// TruncatedNormal fills t in place with normal numbers between from and to. Nothing is recorded for
+// backward. A draw of 0, about one in 16 million, gives from itself, as in torch.nn.init: its
+// quantile is -Inf.
 func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from, to float64) {
 	if !(deviation > 0 && from < to) {
 		refuse(x, "nn.TruncatedNormal", "deviation is %v, from %v, to %v: want a deviation above 0, and from below to", deviation, from, to)
 	}
 	x = x.NoGrad()
-	// Twice the probability of numbers below v, less 1: evenly drawn between those of the bounds, and back.
+	// probability(v) is 2p-1, where p is the probability of numbers below v. Values are drawn evenly
+	// between those of the bounds, and mapped back.
 	probability := func(v float64) float64 { return 2*((1+math.Erf((v-mean)/deviation/math.Sqrt2))/2) - 1 }
 	Uniform(x, t, probability(from), probability(to))
 	x.Call("aten::erfinv_", t)[0].(*cgotorch.Tensor).Close()
@@ -73,8 +78,8 @@ func Constant(x *cgotorch.Exec, t *cgotorch.Tensor, value float64) {
 	x.NoGrad().FillInPlace(t, value).Close()
 }
 
-// initLayer draws the weight and the bias (nil for none) of a linear layer or a convolution as torch.nn does: evenly, within
-// 1/sqrt(fan in) up to rounding.
+// initLayer draws the weight and the bias (nil for none) of a linear layer or a convolution as
+// torch.nn does. The numbers are even within 1/sqrt(fan in), up to rounding.
 func initLayer(x *cgotorch.Exec, weight, bias *cgotorch.Tensor) {
 	slope := math.Sqrt(5)
 	KaimingUniform(x, weight, KaimingOptions{Gain: math.Sqrt(2 / (1 + slope*slope))})
@@ -90,7 +95,7 @@ func initLayer(x *cgotorch.Exec, weight, bias *cgotorch.Tensor) {
 	Uniform(x, bias, -bound, bound)
 }
 
-// keepParameters hands tensors out of the Do as parameters.
+// keepParameters makes tensors trainable, and keeps them beyond the Do.
 func keepParameters(x *cgotorch.Exec, where string, tensors ...*cgotorch.Tensor) {
 	for _, t := range tensors {
 		if t == nil {
@@ -103,7 +108,7 @@ func keepParameters(x *cgotorch.Exec, where string, tensors ...*cgotorch.Tensor)
 	keepBuffers(x, tensors...)
 }
 
-// keepBuffers hands tensors out of the Do.
+// keepBuffers keeps tensors beyond the Do.
 func keepBuffers(x *cgotorch.Exec, tensors ...*cgotorch.Tensor) {
 	for _, t := range tensors {
 		if t != nil {

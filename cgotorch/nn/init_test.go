@@ -17,7 +17,7 @@ func TestTruncatedNormal_Bounds(t *testing.T) {
 		if low, high := slices.Min(got), slices.Max(got); !(low >= -1 && low < -0.9 && high <= 0.5 && high > 0.4) {
 			t.Errorf("numbers from %v to %v, want them from -1 to 0.5", low, high)
 		}
-		nn.TruncatedNormal(x, weight, 100, 1, -1, 1) // each draw is one of 0
+		nn.TruncatedNormal(x, weight, 100, 1, -1, 1) // each draw is a bound
 		if got := values(x, weight); slices.Min(got) != -1 || slices.Max(got) != -1 {
 			t.Errorf("numbers from %v to %v, want -1", slices.Min(got), slices.Max(got))
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// LayerNormOptions are the options of [NewLayerNorm].
+// LayerNormOptions choose the parameters of [NewLayerNorm].
 type LayerNormOptions struct {
 	Eps      cgotorch.Opt[float64] // added to the variance; unset means 1e-5
 	NoAffine bool                  // no Weight and no Bias
@@ -21,8 +21,8 @@ type LayerNorm struct {
 	Eps    cgotorch.Opt[float64]
 }
 
-// NewLayerNorm makes a layer that normalises over the last dimensions, whose sizes are shape; float32, on x's device,
-// weights 1, biases 0.
+// NewLayerNorm makes a layer that normalises over the last dimensions, whose sizes are shape. Its
+// tensors are float32 on x's device: weights 1, biases 0.
 func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNorm {
 	const where = "nn.NewLayerNorm"
 	if len(shape) == 0 || slices.Min(shape) < 1 {

@@ -8,12 +8,13 @@ type Linear struct {
 	Bias   *cgotorch.Tensor // [out], or nil
 }
 
-// LinearOptions are the options of [NewLinear].
+// LinearOptions choose the parameters of [NewLinear].
 type LinearOptions struct {
 	NoBias bool
 }
 
-// NewLinear makes a layer from in to out features, float32, on x's device, initialised as torch.nn.Linear.
+// NewLinear makes a layer from in to out features, in float32 on x's device, initialised as
+// torch.nn.Linear.
 func NewLinear(x *cgotorch.Exec, in, out int, o LinearOptions) *Linear {
 	const where = "nn.NewLinear"
 	atLeast(x, where, 1, argument{"in", in}, argument{"out", out})

@@ -9,29 +9,30 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Copy writes source, broadcast and cast, into destination, and records nothing for backward. Between host and device it
-// waits for the device.
+// Copy writes source, broadcast and cast, into destination, and records nothing for backward. It
+// waits for the device if it copies between host and device.
 func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 	x.NoGrad().CopyInPlace(destination, source).Close()
 }
 
-// LoadOptions are the options of [Load]; the zero value wants exactly the model's names. To fine-tune with another number of
-// classes, leave the last layer as it was made:
+// LoadOptions choose the names that [Load] may leave out. The zero value wants exactly the model's
+// names. To fine-tune with another number of classes, leave the last layer unchanged:
 //
 //	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
 type LoadOptions struct {
-	AllowMissing    bool // names of the model that are not among the tensors keep their values
-	AllowUnexpected bool // names that the model does not have are passed over
+	AllowMissing    bool // the model keeps its values for names that the tensors lack
+	AllowUnexpected bool // names that the model lacks are passed over
 
-	// Skip, where it is not nil, chooses names of which neither the model's nor the loaded tensors are looked at: the
-	// model's keep their values, whatever the shapes are.
+	// Skip chooses names that Load does not look at, in the model and among the tensors. The model
+	// keeps its values there, whatever the shapes are. nil means none.
 	Skip func(name string) bool
 }
 
-// LoadError says what keeps tensors from being a model's state. All names are sorted as in the model, or by alphabet.
+// LoadError lists the reasons why tensors are not a model's state. All names are sorted as in the
+// model, or by alphabet.
 type LoadError struct {
-	Missing    []string // the model has them, the tensors do not
-	Unexpected []string // the tensors have them, the model does not
+	Missing    []string // names of the model that the tensors lack
+	Unexpected []string // names of tensors that the model lacks
 	Misshapen  []string // of another shape; each with both shapes
 }
 
@@ -48,9 +49,13 @@ func (e *LoadError) Error() string {
 	return "nn: Load: the tensors do not fit the model: " + strings.Join(parts, "; ")
 }
 
-// Load copies tensors, by their names in [State], into m's parameters and buffers, casting to their dtypes. Between host and
-// device it waits for the device. It fails and changes nothing with the error of [Check], and with a [*LoadError] unless
-// names and shapes fit. A missing num_batches_tracked is no error: files older than PyTorch 0.4.1 do not have it.
+// Load copies tensors, by their names in [State], into m's parameters and buffers, and casts to
+// their dtypes. It waits for the device if it copies between host and device. The tensors stay the
+// caller's.
+//
+// It fails with the error of [Check], and with a [*LoadError] unless names and shapes fit. After a
+// failure m is unchanged. A missing num_batches_tracked is no error, since files older than PyTorch
+// 0.4.1 lack it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
 	var entries []Entry
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
@@ -68,16 +73,16 @@ func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOp
 	return nil
 }
 
-// Entry is what is known of a tensor before it is read from wherever it is stored.
+// Entry describes a stored tensor before it is read.
 type Entry struct {
 	Name   string
 	Shape  []int64
 	Text   string // dtype and shape, for errors
-	Closed bool   // there is nothing to be read
+	Closed bool   // the tensor cannot be read any more
 }
 
-// Match is [Load] for tensors of any store, before they are read: it returns those of m's tensors that have an entry to be
-// loaded from, and fails as Load does. No two entries have the same name.
+// Match is [Load] for tensors of any store, before they are read. It returns the tensors of m that
+// have an entry, and fails as Load does. Names of entries must differ.
 func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
 	if err := Check(m); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ func twoLayers(x *cgotorch.Exec) *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nn.NewBatchNorm2d(x, 1, nn.BatchNorm2dOptions{}))
 }
 
-// stateFor are tensors that fit twoLayers, all 5, some in other dtypes.
+// stateFor returns tensors that fit twoLayers: all are 5, and some have other dtypes.
 func stateFor(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
 	return map[string]*cgotorch.Tensor{
 		"0.weight": x.Full(cgotorch.Float64, 5, 1, 2), "0.bias": x.Full(cgotorch.BFloat16, 5, 1),
@@ -106,7 +106,7 @@ func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
 	})
 }
 
-// Of skipped names nothing is looked at: neither their shapes, nor whether they are there.
+// Load does not look at skipped names: neither at their shapes nor at their presence.
 func TestLoad_Skip(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		m := twoLayers(x)

@@ -6,7 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Options of the losses; in each the zero value is PyTorch's default, and Reduction's is the mean.
+// Options of the losses. Each zero value is PyTorch's default, and Reduction's is the mean.
 type (
 	CrossEntropyOptions = cgotorch.CrossEntropyOptions
 	NLLOptions          = cgotorch.NLLLossOptions
@@ -14,9 +14,10 @@ type (
 	MSEOptions          = cgotorch.LossOptions
 )
 
-// CrossEntropy is the cross entropy of logits [N, C, ...] against labels: int64 class numbers [N, ...], or probabilities of
-// the logits' shape. A class number outside of 0 to C-1 that is not IgnoreIndex (-100) is an error on the CPU and loses a
-// CUDA device: check labels on the host, as imageloader does.
+// CrossEntropy is the cross entropy of logits [N, C, ...] against labels: int64 class numbers [N,
+// ...], or probabilities of the logits' shape. Class numbers are 0 to C-1, or IgnoreIndex (-100).
+// Any other class number is an error on the CPU and loses a CUDA device. Check labels on the host,
+// as imageloader does.
 func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntropyOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.CrossEntropy", "logits", logits, "labels", labels)
 	if !labels.DType().IsFloat() {
@@ -25,8 +26,8 @@ func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntr
 	return x.CrossEntropyWith(logits, labels, o)
 }
 
-// NLL is the negative log likelihood of int64 class numbers [N, ...] under log probabilities [N, C, ...]. Of class numbers it
-// asks what [CrossEntropy] asks.
+// NLL is the negative log likelihood of int64 class numbers [N, ...] under log probabilities [N, C,
+// ...]. The bounds of class numbers are those of [CrossEntropy].
 func NLL(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, o NLLOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.NLL", "log probabilities", logProbabilities, "labels", labels)
 	checkLabels(x, "nn.NLL", labels)
@@ -46,7 +47,8 @@ func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB 
 	}
 }
 
-// checkShapes refuses what LibTorch would broadcast, which is a mistake in a loss.
+// checkShapes refuses different shapes. LibTorch would broadcast them, which is a mistake in a
+// loss.
 func checkShapes(x *cgotorch.Exec, where string, a, b *cgotorch.Tensor) {
 	if !slices.Equal(a.Shape(), b.Shape()) {
 		refuse(x, where, "%v and %v are of different shapes", a, b)
@@ -60,7 +62,7 @@ func BCEWithLogits(x *cgotorch.Exec, logits, targets *cgotorch.Tensor, o BCEOpti
 	return x.BinaryCrossEntropyWithLogits(logits, targets, o)
 }
 
-// MSE is the mean squared difference of predictions and targets, which are of the same shape.
+// MSE is the mean squared difference of predictions and targets of equal shapes.
 func MSE(x *cgotorch.Exec, predictions, targets *cgotorch.Tensor, o MSEOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.MSE", "predictions", predictions, "targets", targets)
 	checkShapes(x, "nn.MSE", predictions, targets)

@@ -2,20 +2,22 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// merged is a Parallel in which branches that began with 1x1 convolutions of a kind have one between them, and get their channels of its
-// result. What the convolution was all of is an [Identity], which takes no turn and no stream.
+// merged is a Parallel in which 1x1 convolutions of a kind, at the beginning of branches, are one.
+// Each of these branches gets its channels of the merged result. A branch that was nothing but its
+// 1x1 convolution becomes an [Identity], which needs no stream.
 //
-// A cut of a channels-last tensor, or of a batch of more than one image, is strided: a convolution that follows copies it first.
+// Some channels of a channels-last tensor, or of a batch of several images, are strided. A
+// convolution that follows copies them first.
 type merged struct {
 	Heads []*FusedConv2d
-	Cuts  []cut `state:"-"` // of each branch
+	Cuts  []cut `state:"-"` // by branch
 	Parallel
 }
 
-// cut is a range of the channels of a head's result; one of no length stands for the input itself.
+// cut is a range of the channels of a head's result. A cut of length 0 stands for the input itself.
 type cut struct{ Head, Start, Length int }
 
-// Forward returns what Join makes of the branches' results.
+// Forward joins the branches' results.
 func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	heads := make([]*cgotorch.Tensor, len(m.Heads))
 	for i, h := range m.Heads {
@@ -24,7 +26,7 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	results := make([]*cgotorch.Tensor, len(m.Branches))
 	inputs := []*cgotorch.Tensor{in}
 	var branches []func(x *cgotorch.Exec) *cgotorch.Tensor
-	var places []int // of their results
+	var places []int // the index in results of each branch
 	for i, b := range m.Branches {
 		input := in
 		if c := m.Cuts[i]; c.Length > 0 {
@@ -64,17 +66,17 @@ func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	return out
 }
 
-// A headKind is what convolutions that are merged have in common.
+// headKind holds the properties that merged convolutions share.
 type headKind struct {
 	channels   int64 // of the input
 	dtype      cgotorch.DType
 	activation Activation
 }
 
-// merge takes the convolutions with which chains begin off them.
+// merge moves the first convolutions of chains into heads.
 func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	m.Cuts = make([]cut, len(chains))
-	begin := map[headKind][]int{} // the chains that do
+	begin := map[headKind][]int{} // the chains that begin with a convolution of this kind
 	var kinds []headKind
 	for i, c := range chains {
 		if len(c) == 0 {
@@ -106,13 +108,14 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	}
 }
 
-// pointwise reports whether each pixel of the result is of one pixel of the input, at the same place, and of all its channels.
+// pointwise reports whether each pixel of the result depends only on the pixel of the input at its
+// place, and on all its channels.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
 	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
 }
 
-// stacked is one convolution with the channels of several, one behind another.
+// stacked returns one convolution with the channels of several, one behind another.
 func stacked(x *cgotorch.Exec, convs []*FusedConv2d) *FusedConv2d {
 	var weights, biases []*cgotorch.Tensor
 	biased := false

@@ -7,8 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Module maps a tensor to a tensor. Forward enqueues its work on x's stream and returns a new handle, which belongs to x's Do;
-// it does not close in.
+// Module maps a tensor to a tensor. Forward enqueues its work on x's stream. It returns a new
+// handle, which belongs to x's Do, and does not close in.
 type Module interface {
 	Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 }
@@ -19,13 +19,14 @@ type Func func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 // Forward calls f.
 func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return f(x, in) }
 
-// SetTraining puts m and all its children in training mode, or in evaluation mode: it sets each exported field "Eval bool"
-// to !training. The zero value of every module is training. Whether gradients are recorded is the Exec's business.
+// SetTraining puts m and all its children in training mode or in evaluation mode. It sets each
+// exported field "Eval bool" to !training. The zero value of every module is training. The Exec,
+// not the mode, decides whether gradients are recorded.
 func SetTraining(m any, training bool) {
-	walk(m, func(v reflect.Value, _ []slot) { setEval(v, !training) })
+	walk(m, func(v reflect.Value, _ []heldTensor) { setEval(v, !training) })
 }
 
-// dependsOnMode says that a captured function has used a module in the mode that it is in.
+// dependsOnMode ties a captured function to the mode in which it used a module.
 func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
 	if !x.Capturing() {
 		return
@@ -39,7 +40,7 @@ func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
 	})
 }
 
-// setEval sets the field Eval of a struct and of those it embeds.
+// setEval sets the field Eval of a struct, and of the structs that it embeds.
 func setEval(v reflect.Value, eval bool) {
 	if v.Kind() != reflect.Struct {
 		return
@@ -57,7 +58,7 @@ func setEval(v reflect.Value, eval bool) {
 	}
 }
 
-// ZeroGrad removes the gradients of m's parameters, which costs no kernel.
+// ZeroGrad removes the gradients of m's parameters. It runs no kernel.
 func ZeroGrad(m any) error {
 	var errs []error
 	for _, p := range Parameters(m) {
@@ -66,8 +67,8 @@ func ZeroGrad(m any) error {
 	return errors.Join(errs...)
 }
 
-// Close frees every parameter and buffer of m and its children, once each, and their gradients. Closing twice does nothing.
-// Where [Check] finds tensors that it cannot free, it returns that error.
+// Close frees every parameter and buffer of m and its children, and their gradients. A second Close
+// does nothing. It returns the error of [Check] for tensors that it cannot find.
 func Close(m any) error {
 	errs := []error{Check(m)}
 	for _, n := range State(m) {

@@ -10,7 +10,7 @@ import (
 
 func addOne(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.AddScalar(in, 1) }
 
-// Each intermediate is closed when the next module has run, the input and the result are not.
+// Each intermediate is closed when the next module has run. The input and the result are not.
 func TestSequential_Forward_ClosesIntermediates(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		in := x.Zeros(cgotorch.Float32, 1)
@@ -19,7 +19,7 @@ func TestSequential_Forward_ClosesIntermediates(t *testing.T) {
 			seen = append(seen, in)
 			return addOne(x, in)
 		})
-		pass := nn.Func(func(_ *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }) // not as it should be
+		pass := nn.Func(func(_ *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }) // returns its argument, against the contract
 		out := nn.NewSequential(pass, watch, nil, &nn.Identity{}, watch, pass, watch).Forward(x, in)
 		if got := values(x, out); !slices.Equal(got, []float32{3}) {
 			t.Errorf("the result is %v, want 3", got)
@@ -80,7 +80,8 @@ func TestResidual_Forward(t *testing.T) {
 	})
 }
 
-// A body whose backward needs its result must not be added into, which is what InPlace is not the default for.
+// Adding into a body's result fails where the body's backward needs that result. InPlace is
+// therefore no default.
 func TestResidual_Backward(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{0})

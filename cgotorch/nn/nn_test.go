@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// More threads than cores, in tests that run beside others, would mostly wait for each other.
+// More threads than cores would mostly wait for each other, in tests that run beside others.
 func TestMain(m *testing.M) {
 	if err := cgotorch.SetThreads(1); err != nil {
 		fmt.Println(err)

@@ -8,33 +8,35 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Parallel gives its input to several branches and joins their results, as the blocks of GoogLeNet do. The branches run side by side on the
-// device where that is faster: see [cgotorch.Exec.Parallel].
+// Parallel gives its input to several branches and joins their results, as the blocks of GoogLeNet
+// do. The branches run side by side on the device where that is faster: see
+// [cgotorch.Exec.Parallel].
 type Parallel struct {
 	Branches []Child
 	Join     Join              // nil means Concat(1), of the channels
-	Schedule Schedule          // "" means the faster one, which the first calls find out
-	Log      func(text string) // is told what was found, and why; nil for nobody
+	Schedule Schedule          // "" means the faster way, which the first calls measure
+	Log      func(text string) // is told the measurements and the decision; nil for nobody
 
 	once   sync.Once
 	choice *cgotorch.Choice
 }
 
-// Schedule says how the branches of a [Parallel] run.
+// Schedule decides whether the branches of a [Parallel] run side by side.
 type Schedule string
 
 // The schedules.
 const (
 	Fastest    Schedule = ""             // measured, for each shape of the input
-	SideBySide Schedule = "side by side" // on a stream each
+	SideBySide Schedule = "side by side" // each branch on a stream of its own
 	InTurn     Schedule = "in turn"      // one after another
 )
 
-// SetSchedule sets the Schedule of every [Parallel] in m, a pointer to a module: of those that [State] sees, and of those in exported fields
-// that the tag `state:"-"` hides. A function that is captured already keeps to the schedule that it was captured with.
+// SetSchedule sets the Schedule of every [Parallel] in m, a pointer to a module. It reaches those
+// that [State] sees, and those in exported fields that the tag `state:"-"` hides. A captured
+// function keeps the schedule of its capture.
 func SetSchedule(m any, s Schedule) {
 	w := &walker{path: map[any]bool{}}
-	w.visit = func(v reflect.Value, _ []slot) { setSchedule(w, v, s) }
+	w.visit = func(v reflect.Value, _ []heldTensor) { setSchedule(w, v, s) }
 	if v := reflect.ValueOf(m); holdsState(v) {
 		w.module("", v)
 	}
@@ -42,7 +44,8 @@ func SetSchedule(m any, s Schedule) {
 
 var parallelType = reflect.TypeFor[Parallel]()
 
-// setSchedule sets the schedule of a struct that is a Parallel, and goes on to those that it embeds and to hidden fields.
+// setSchedule sets the schedule of a struct that is a Parallel. Otherwise it goes on to embedded
+// structs and to hidden fields.
 func setSchedule(w *walker, v reflect.Value, s Schedule) {
 	if v.Kind() != reflect.Struct {
 		return
@@ -64,14 +67,14 @@ func setSchedule(w *walker, v reflect.Value, s Schedule) {
 	}
 }
 
-// Join makes one tensor of the results of branches, which it does not close.
+// Join makes one tensor of the branches' results. It does not close the results.
 type Join interface {
 	join(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor
-	// transient: it is as cgotorch.ParallelOptions.Transient says.
+	// transient is the value of cgotorch.ParallelOptions.Transient for this Join.
 	transient() bool
 }
 
-// Concat joins along a dimension; the others must be equal.
+// Concat joins along a dimension. All other dimensions must be equal.
 func Concat(dim int) Join { return concat(dim) }
 
 type concat int
@@ -117,7 +120,7 @@ func NewParallel(branches ...Module) *Parallel {
 // Children implements [Container].
 func (m *Parallel) Children() []Child { return m.Branches }
 
-// Decisions are what was found for each shape of the input so far.
+// Decisions returns the decisions made so far, one for each shape of the input.
 func (m *Parallel) Decisions() []cgotorch.Decision { return m.measure().Decisions() }
 
 func (m *Parallel) measure() *cgotorch.Choice {
@@ -125,7 +128,7 @@ func (m *Parallel) measure() *cgotorch.Choice {
 	return m.choice
 }
 
-// Forward returns what Join makes of the branches' results.
+// Forward joins the branches' results.
 func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if len(m.Branches) == 0 {
 		refuse(x, "nn.Parallel", "there are no branches")

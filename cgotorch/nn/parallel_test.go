@@ -12,7 +12,7 @@ func multiply(by float64) nn.Module {
 	return nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, by) })
 }
 
-// doApart is do on a stream that is closed afterwards, and with it those of branches.
+// doApart is do on a stream that is closed afterwards, with the streams of branches.
 func doApart(t *testing.T, fn func(x *cgotorch.Exec)) {
 	t.Helper()
 	do(t, func(*cgotorch.Exec) {})
@@ -57,7 +57,7 @@ func TestParallel_Forward(t *testing.T) {
 	}
 }
 
-// What a branch on another stream leaves to be counted later is counted before the branches are joined.
+// Counts put off by a branch on another stream are made before the branches are joined.
 func TestParallel_BatchNorm_Counts(t *testing.T) {
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
 	if err != nil {

@@ -2,9 +2,12 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// MaxPool2d takes the largest value of each window. Without a gradient, images of float32, float16 or bfloat16 in channels last on CUDA are
-// pooled by a kernel of the library's own with the same results (which x.MaxPool2d, LibTorch's, is not), in a ninth to three quarters of the time of LibTorch's; the first such call of
-// a process compiles it, which takes some 0.1 s.
+// MaxPool2d takes the largest value of each window.
+//
+// A kernel of the library pools images in channels last on CUDA, where no gradient is needed, in
+// float32, float16 and bfloat16. Its results equal those of LibTorch's kernel, which
+// [cgotorch.Exec.MaxPool2d] always uses. It takes between a ninth and three quarters of the time.
+// The first such call of a process compiles the kernel, in about 0.1 s.
 type MaxPool2d struct {
 	Kernel   Size
 	Stride   Size // step of the window; 0x0 means Kernel
@@ -20,13 +23,14 @@ func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)[0].(*cgotorch.Tensor)
 }
 
-// AvgPool2d takes the mean of each window. Without a gradient it is pooled as by [MaxPool2d], with the same results.
+// AvgPool2d takes the mean of each window. Where no gradient is needed, the library's own kernel
+// pools as for [MaxPool2d], with equal results.
 type AvgPool2d struct {
 	Kernel         Size
 	Stride         Size // step of the window; 0x0 means Kernel
 	Padding        Size // rows and columns of zeros added on each side, at most half of Kernel
 	CeilMode       bool // the last window may end outside of the input
-	ExcludePadding bool // the mean is over what is not padding
+	ExcludePadding bool // the mean leaves out padding
 	Divisor        int  // divides the sum of a window; 0 means its size
 }
 
@@ -41,7 +45,8 @@ func (m *AvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 		!m.ExcludePadding, divisor)[0].(*cgotorch.Tensor)
 }
 
-// AdaptiveAvgPool2d takes means of windows chosen so that the result has the size Output.
+// AdaptiveAvgPool2d takes means of windows. It chooses the windows so that the result has the size
+// Output.
 type AdaptiveAvgPool2d struct {
 	Output Size // 0x0 means 1x1: the mean of each channel
 }

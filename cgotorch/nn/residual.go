@@ -7,8 +7,8 @@ type Residual struct {
 	Body       Module
 	Shortcut   Module // nil means in itself
 	Activation Module // nil means none
-	// InPlace adds into Body's result, which saves its memory. The last module of Body must be one whose backward does not
-	// need its result, such as a convolution or a norm: otherwise Backward fails.
+	// InPlace adds into Body's result, which saves its memory. Backward of Body's last module must not
+	// need its result: a convolution or a norm will do. Otherwise Backward fails.
 	InPlace bool
 }
 

@@ -6,14 +6,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Sequential runs modules one after another and closes each intermediate once the next module has read it. Modules without
-// a value are passed over.
+// Sequential runs modules one after another. It closes each intermediate once the next module has
+// read it, and passes over nil modules.
 type Sequential struct {
 	Modules []Child
-	// Recompute is the number of segments, of equally many modules each, of which backward is to find no more than the input: it computes
-	// the rest again, by [cgotorch.Exec.Recompute]. That saves memory for the time of one more forward. 0 keeps everything; more than
-	// there are modules means a segment for each. A module that works in place must not begin a segment. Unlike in PyTorch's
-	// checkpoint_sequential the last segment is one like the others.
+	// Recompute is the number of segments that keep only their input for backward. Backward computes
+	// the rest again, by [cgotorch.Exec.Recompute]. That saves memory and costs the time of one more
+	// forward. Segments have equally many modules. 0 keeps everything. More segments than modules means
+	// a segment for each module. A module that works in place must not begin a segment. The last
+	// segment is like the others, unlike in PyTorch's checkpoint_sequential.
 	Recompute int
 }
 
@@ -29,7 +30,7 @@ func NewSequential(modules ...Module) *Sequential {
 // Children implements [Container].
 func (s *Sequential) Children() []Child { return s.Modules }
 
-// Forward gives each module the result of the one before it, and returns that of the last.
+// Forward gives each module the result of the module before it, and returns the last result.
 func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	modules := make([]Module, 0, len(s.Modules))
 	for _, c := range s.Modules {

@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// onEachDevice is with deterministic operators on CUDA.
+// onEachDevice runs test on each device, on CUDA with deterministic operators.
 func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	t.Run("cpu", func(t *testing.T) { test(t, cgotorch.CPU) })
 	t.Run("cuda:0", func(t *testing.T) {
@@ -30,7 +30,8 @@ func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	})
 }
 
-// recomputing is a network with all that could be done twice: buffers, random numbers, work in place, another Sequential.
+// recomputing is a network with all that must not happen twice: buffers, random numbers, work in
+// place, another Sequential.
 func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	const channels = 16
 	conv := func(in int) nn.Module {
@@ -48,7 +49,8 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	return net
 }
 
-// train runs three steps, and returns the bits of the losses, and of all gradients and tensors of the state behind each.
+// train runs three steps. It returns the bits of the losses, and after each step the bits of all
+// gradients and state tensors.
 func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
 	t.Helper()
 	if err := cgotorch.Seed(3); err != nil {
@@ -98,7 +100,8 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 	return seen
 }
 
-// Whatever is computed again, losses, gradients, weights, buffers and random numbers are those of the plain step, to the bit.
+// Recomputed steps equal plain steps to the bit: losses, gradients, weights, buffers and random
+// numbers.
 func TestSequential_Recompute(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for _, autocast := range []bool{false, true} {
@@ -108,7 +111,7 @@ func TestSequential_Recompute(t *testing.T) {
 					t.Errorf("%s is empty", name)
 				}
 			}
-			train(t, d, autocast, 1, 0) // LibTorch's thread for the device counts as a goroutine once it has called Go
+			train(t, d, autocast, 1, 0) // LibTorch's thread for the device counts as a goroutine after its first call of Go
 			leaktest.Check(t, cgotorch.LiveHandles)
 			for _, c := range [][2]int{{1, 0}, {2, 0}, {4, 0}, {100, 0}, {0, 1}, {4, 4}} {
 				got := train(t, d, autocast, c[0], c[1])
@@ -125,7 +128,7 @@ func TestSequential_Recompute(t *testing.T) {
 	})
 }
 
-// A stack of layers keeps the memory of one of its segments, and the borders of the others.
+// A stack of layers keeps the memory of one segment, and the borders of the others.
 func TestSequential_Recompute_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if _, err := d.Memory(); err != nil {
@@ -142,7 +145,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 				net := nn.NewSequential(modules...)
 				net.Recompute = segments
 				defer nn.Close(net)
-				for range 2 { // in the first one libraries make room for themselves
+				for range 2 { // in the first step, libraries make room for themselves
 					in := x.Ones(cgotorch.Float32, 4, 8, 64, 64)
 					if err := d.ResetPeakMemory(); err != nil {
 						return err
@@ -174,8 +177,9 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 		}
 		plain, four := peak(0), peak(4)
 		t.Logf("%d KiB, in 4 segments %d KiB", plain>>10, four>>10)
-		// Of each layer the plain step keeps two results, of its convolution and its ReLU; four segments keep a border each, and those of
-		// the layers of one segment. What is needed meanwhile is the same, and a library's own memory.
+		// The plain step keeps two results of each layer: of the convolution and of the ReLU. Four segments
+		// keep a border each, and the results of the layers of one segment. Memory needed meanwhile, and
+		// the libraries' own, is equal in both.
 		if plain-four < (2*layers-4-2*layers/4-4)*bytes {
 			t.Errorf("a peak of %d bytes, in 4 segments %d; a layer's image has %d", plain, four, bytes)
 		}
@@ -216,7 +220,7 @@ func TestSequential_Recompute_NothingToDo(t *testing.T) {
 	})
 }
 
-// What fails in the second call says where in the program the module was called.
+// A failure in the second run of a module tells where the program called the module.
 func TestSequential_Recompute_Failure(t *testing.T) {
 	err := try(t, func(x *cgotorch.Exec) {
 		weight := x.Ones(cgotorch.Float32, 2, 2)

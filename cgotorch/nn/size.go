@@ -2,8 +2,8 @@ package nn
 
 import "fmt"
 
-// Size is a height and a width: of a kernel, a stride, a padding, a dilation or an image. What Size{0, 0} stands for is said
-// where it is used.
+// Size is a height and a width: of a kernel, a stride, a padding, a dilation or an image. Each use
+// says what Size{0, 0} means.
 type Size [2]int
 
 // Square is a Size of equal height and width.
@@ -13,7 +13,7 @@ func (s Size) String() string { return fmt.Sprintf("%dx%d", s[0], s[1]) }
 
 func (s Size) ints() []int64 { return []int64{int64(s[0]), int64(s[1])} }
 
-// or is s, and other where s is Size{0, 0}.
+// or returns s, or other where s is Size{0, 0}.
 func (s Size) or(other Size) Size {
 	if s == (Size{}) {
 		return other

@@ -16,29 +16,35 @@ type Named struct {
 	Buffer bool // not a parameter: no optimizer changes it
 }
 
-// Child is a module under the name that its tensors' names begin with.
+// Child is a module with a name, which begins the names of its tensors.
 type Child struct {
-	Name   string // "" means none: the module's tensors and children are named as if they were its parent's
+	// Name may be "". The module's tensors and children then have names as if they were its parent's.
+	Name   string
 	Module Module
 }
 
-// Container is implemented by modules that name their children themselves; their fields are not looked at.
+// Container is implemented by modules that name their children themselves. Their fields are not
+// looked at.
 type Container interface {
 	Children() []Child
 }
 
-// State returns the parameters and buffers of m, a pointer to a module, in the order of PyTorch's state dict: for each module
-// its own parameters, its own buffers, then its children, each in the order of declaration.
+// State returns the parameters and buffers of m in the order of PyTorch's state dict. m is a
+// pointer to a module. Each module lists its own parameters, then its own buffers, then its
+// children, each in the order of declaration.
 //
-// Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag `state:"name"` gives
-// another name, `state:"-"` hides the field, and the option in `state:",buffer"` makes a tensor a buffer. The fields of
-// embedded structs count as the module's own. The elements of a slice or array are named 0, 1, …. Nil tensors and modules are
-// passed over, and so are fields that are neither tensors, structs, modules, nor slices or arrays of them: a tensor in a map
-// or an unexported field is neither saved nor trained. [Check] returns an error that names such a field; call it once for
-// each kind of module that you write. A tensor that is held twice is listed twice.
+// Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag
+// `state:"name"` gives another name, `state:"-"` hides the field, and `state:",buffer"` makes a
+// tensor a buffer. The fields of embedded structs count as the module's own. The elements of a
+// slice or array are named 0, 1, ….
+//
+// State passes over nil tensors and nil modules. It looks into tensors, structs, modules, and
+// slices or arrays of these, and passes over all other fields. A tensor in a map or an unexported
+// field is neither saved nor trained. [Check] names such fields: call it once for each kind of
+// module that you write. A tensor that is held twice is listed twice.
 func State(m any) []Named {
 	var state []Named
-	walk(m, func(_ reflect.Value, own []slot) {
+	walk(m, func(_ reflect.Value, own []heldTensor) {
 		for _, s := range own {
 			state = append(state, s.Named)
 		}
@@ -69,7 +75,7 @@ func Parameters(m any) []*cgotorch.Tensor {
 	return tensors
 }
 
-// CountParameters is the number of elements of all parameters of m.
+// CountParameters returns the number of elements of all parameters of m.
 func CountParameters(m any) int64 {
 	var n int64
 	for _, p := range Parameters(m) {
@@ -83,15 +89,15 @@ var (
 	containerType = reflect.TypeFor[Container]()
 )
 
-// slot is where a module holds one of its tensors.
-type slot struct {
+// heldTensor is a tensor with its name, and the value of a module that holds it.
+type heldTensor struct {
 	Named
 	field reflect.Value
 }
 
-// walk calls visit for m and every module below it, parents first, with the module's struct (or list) and the tensors that
-// are its own.
-func walk(m any, visit func(v reflect.Value, own []slot)) {
+// walk calls visit for m and every module below it, parents first. visit gets the module's struct
+// (or list), and the tensors that are its own.
+func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 	w := walker{visit: visit, path: map[any]bool{}}
 	if v := reflect.ValueOf(m); holdsState(v) {
 		w.module("", v)
@@ -99,7 +105,7 @@ func walk(m any, visit func(v reflect.Value, own []slot)) {
 }
 
 type walker struct {
-	visit func(v reflect.Value, own []slot)
+	visit func(v reflect.Value, own []heldTensor)
 	path  map[any]bool // pointers from the root to here: a module that holds itself is walked once
 }
 
@@ -122,7 +128,7 @@ func (w *walker) module(prefix string, v reflect.Value) {
 		}
 		v = v.Elem()
 	}
-	var own, buffers []slot
+	var own, buffers []heldTensor
 	var children []member
 	for _, m := range membersOf(v) {
 		switch {
@@ -130,9 +136,9 @@ func (w *walker) module(prefix string, v reflect.Value) {
 		case m.value.Type() != tensorType:
 			children = append(children, m)
 		case m.buffer:
-			buffers = append(buffers, slot{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true}, m.value})
+			buffers = append(buffers, heldTensor{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true}, m.value})
 		default:
-			own = append(own, slot{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false}, m.value})
+			own = append(own, heldTensor{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false}, m.value})
 		}
 	}
 	w.visit(v, append(own, buffers...))
@@ -145,7 +151,7 @@ func (w *walker) module(prefix string, v reflect.Value) {
 	}
 }
 
-// holdsState reports whether a value is a tensor or something that may hold some.
+// holdsState reports whether a value is a tensor or may hold tensors.
 func holdsState(v reflect.Value) bool {
 	if !v.IsValid() {
 		return false
@@ -174,7 +180,8 @@ func elementsMayHold(list reflect.Type) bool {
 	return false
 }
 
-// membersOf lists the children that a container names, the elements of a slice or array, or the exported fields of a struct.
+// membersOf lists the children that a container names. Without a container, it lists the elements
+// of a slice or array, or the exported fields of a struct.
 func membersOf(v reflect.Value) []member {
 	var members []member
 	if c, ok := containerOf(v); ok {
@@ -217,7 +224,7 @@ func membersOf(v reflect.Value) []member {
 	return members
 }
 
-// stateTag is the name that a field's tag gives it, "" for none and "-" for a hidden field.
+// stateTag returns the name in a field's tag: "" for none, "-" for a hidden field.
 func stateTag(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("state"), ",")
 	return name
@@ -236,7 +243,8 @@ func structUnder(v reflect.Value) (reflect.Value, bool) {
 	return v, v.Kind() == reflect.Struct
 }
 
-// containerOf returns v as a Container, unless it is one only because it embeds one: then its other fields count too.
+// containerOf returns v as a Container. A struct that only embeds a Container is none, since its
+// other fields count too.
 func containerOf(v reflect.Value) (Container, bool) {
 	if v.Kind() == reflect.Struct {
 		for i := range v.NumField() {
@@ -255,7 +263,8 @@ func containerOf(v reflect.Value) (Container, bool) {
 	return c, ok
 }
 
-// stateName is a field's name in lower case, its words joined by underscores. A digit belongs to the word before it.
+// stateName returns a field's name in lower case, its words joined by underscores. A digit belongs
+// to the word before it.
 func stateName(field string) string {
 	letters := []rune(field)
 	var b strings.Builder

@@ -130,7 +130,7 @@ func TestState_Embedded(t *testing.T) {
 	})
 }
 
-// The tensors of children without a name are named as if they were the parent's, however deep.
+// The tensors of children without a name have names as if they were the parent's, at any depth.
 func TestState_UnnamedChildren(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) {
 		a, b, c := newLeaf(x), newLeaf(x), newLeaf(x)

@@ -7,16 +7,17 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// ToOptions are the options of [To].
+// ToOptions choose the dtype and the memory format of [To].
 type ToOptions struct {
 	DType        cgotorch.DType // of the floating parameters and buffers; 0 leaves each as it is
-	ChannelsLast bool           // lay out tensors of four dimensions channels last, as convolutions of such images want them
+	ChannelsLast bool           // give tensors of four dimensions the memory format channels last, for convolutions of such images
 }
 
-// To moves m to x's device, replacing each parameter and buffer that is not already as asked for; it waits for the device
-// where they move between host and device. The old tensors are closed and their gradients dropped: make the optimizer
-// afterwards. No work that reads them may be pending on another stream. It fails with the error of [Check],
-// and with [cgotorch.ErrInvalidArgument] for a DType that is not floating.
+// To moves m to x's device, and replaces each parameter and buffer that does not already fit x and
+// o. It waits for the device if tensors move between host and device. It closes the old tensors and
+// drops their gradients, so make the optimizer afterwards. No pending work on another stream may
+// read the old tensors. It fails with the error of [Check], and with [cgotorch.ErrInvalidArgument]
+// for a DType that is not floating.
 func To(x *cgotorch.Exec, m any, o ToOptions) {
 	if err := Check(m); err != nil {
 		x.Fail("nn.To", err)
@@ -41,11 +42,12 @@ func To(x *cgotorch.Exec, m any, o ToOptions) {
 	}
 }
 
-// Replace gives m other tensors: those that with returns in place of m's, which are closed, unless with returns nil. It fails, having replaced
-// those before, at a tensor that m does not hold in a field of a struct that is held by pointer.
+// Replace gives m other tensors. with returns the tensor in place of its argument, or nil to leave
+// it. Replaced tensors are closed. Replace fails at a tensor outside of a field of a struct that m
+// holds by pointer. Tensors before it are then replaced already.
 func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	var failed error
-	walk(m, func(_ reflect.Value, own []slot) {
+	walk(m, func(_ reflect.Value, own []heldTensor) {
 		for _, s := range own {
 			if failed != nil {
 				return
@@ -63,7 +65,7 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	return failed
 }
 
-// move returns t itself where there is nothing to do.
+// move returns t itself where it needs no change.
 func (o ToOptions) move(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype, format := t.DType(), cgotorch.Preserve
 	if o.DType != 0 && dtype.IsFloat() {

@@ -7,26 +7,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// AdamOptions are the options of [NewAdam] and [NewAdamW]; the zero value is PyTorch's default.
+// AdamOptions are the settings of [NewAdam] and [NewAdamW]. The zero value is PyTorch's default.
 type AdamOptions struct {
-	LR             float64                  // learning rate, above 0; 0 means 0.001
-	Betas          cgotorch.Opt[[2]float64] // decays of the means of gradients and of their squares, each in [0, 1); unset means 0.9 and 0.999
-	Eps            float64                  // added to the root of the squares' mean, above 0; 0 means 1e-8
-	WeightDecay    float64                  // from 0; 0 means none for Adam and 0.01 for AdamW
-	NoWeightDecay  bool                     // no weight decay, for AdamW too
-	AMSGrad        bool                     // divide by the largest mean of squares so far
-	MasterWeights  bool                     // step float32 copies of float16 and bfloat16 parameters, and round them to those; see [Optimizer.ResetMasters]
-	Implementation Implementation           // fused unless another is chosen
+	LR float64 // learning rate, above 0; 0 means 0.001
+	// Betas are the decays of the means of gradients and of their squares, each in [0, 1). Unset means
+	// 0.9 and 0.999.
+	Betas         cgotorch.Opt[[2]float64]
+	Eps           float64 // added to the root of the squares' mean, above 0; 0 means 1e-8
+	WeightDecay   float64 // from 0; 0 means none for Adam and 0.01 for AdamW
+	NoWeightDecay bool    // no weight decay, for AdamW too
+	AMSGrad       bool    // divide by the largest mean of squares so far
+	// MasterWeights makes steps change float32 copies of float16 and bfloat16 parameters. The
+	// parameters are these copies, rounded. See [Optimizer.ResetMasters].
+	MasterWeights  bool
+	Implementation Implementation // fused unless another is chosen
 }
 
-// NewAdam returns an optimizer of torch.optim.Adam's rule over all groups: weight decay is a factor of the parameter added to
-// its gradient. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument].
+// NewAdam returns an optimizer of torch.optim.Adam's rule over all groups. Weight decay adds the
+// parameter times WeightDecay to its gradient. The caller must Close the optimizer. NewAdam fails
+// with [cgotorch.ErrInvalidArgument].
 func NewAdam(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	return newAdam("adam", false, options, groups)
 }
 
-// NewAdamW is [NewAdam] for torch.optim.AdamW's rule: weight decay times learning rate is the part by which a parameter
-// shrinks, outside the means.
+// NewAdamW is [NewAdam] for torch.optim.AdamW's rule. Each step multiplies a parameter by 1 -
+// WeightDecay*LR, and leaves the gradient and its means without weight decay.
 func NewAdamW(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	if options.WeightDecay == 0 && !options.NoWeightDecay {
 		options.WeightDecay = 0.01
@@ -75,7 +80,8 @@ func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
 
 func (r *adam) counts() bool { return true }
 
-// together: foreach takes the count of steps from the host, one for all.
+// together is 0 for fused steps, which count on the device. foreach takes the count of steps from
+// the host, for all its parameters.
 func (r *adam) together(step int64, fused bool) int64 {
 	if fused {
 		return 0
@@ -94,8 +100,8 @@ func (r *adam) watch() func() string {
 }
 
 func (r *adam) fused(x *cgotorch.Exec, b *batch) {
-	steps := make([]*cgotorch.Tensor, len(b.slots))
-	for i, s := range b.slots {
+	steps := make([]*cgotorch.Tensor, len(b.parameters))
+	for i, s := range b.parameters {
 		steps[i] = s.count
 	}
 	x.ForeachAddScalarInPlace(steps, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// learner trains two layers on a made-up function; its step can be captured.
+// learner trains two layers on a made-up function. Its step can be captured.
 type learner struct {
 	params []*cgotorch.Tensor
 	opt    *Optimizer
@@ -20,7 +20,7 @@ type learner struct {
 	clip   float64
 }
 
-// capturedCase is a way of training that is to give the same bits eagerly and captured.
+// capturedCase is a way of training that must give the same bits eagerly and captured.
 type capturedCase struct {
 	name      string
 	dtype     cgotorch.DType // of the parameters
@@ -65,7 +65,7 @@ var capturedCases = []capturedCase{
 			if step < 10 {
 				return nil
 			}
-			return l.opt.SetMomentum(0.8) // again and again, but it changes once
+			return l.opt.SetMomentum(0.8) // at each step, but it changes once
 		}},
 	{name: "betas, decay", captures: 3, new: func(g ...Group) (*Optimizer, error) { return NewAdamW(AdamOptions{LR: 0.01}, g...) },
 		between: func(x *cgotorch.Exec, step int, l *learner) error {
@@ -147,7 +147,7 @@ func (l *learner) close() {
 	}
 }
 
-// step is a training step on inputs and targets, whose loss is multiplied by a factor.
+// step is a training step on inputs and targets. It multiplies the loss by a factor.
 func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	l.opt.ZeroGrad()
 	hidden := x.ReLU(x.Linear(x.To(in[0], l.params[0].DType()), l.params[0], l.params[1]))
@@ -176,7 +176,7 @@ func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Ten
 	return []*cgotorch.Tensor{loss}
 }
 
-// outcome is all that training leaves behind.
+// outcome holds all that a training changes.
 type outcome struct {
 	losses []float32
 	values map[string][]float32
@@ -198,7 +198,7 @@ func (c capturedCase) train(t *testing.T, stream *cgotorch.Stream, o cgotorch.Ca
 	defer l.close()
 	step := cgotorch.NewCaptured(l.step, o)
 	defer step.Close()
-	schedule := Warmup(5, 0.1, Cosine(10, 0.1)) // which stays the same for the last five steps
+	schedule := Warmup(5, 0.1, Cosine(10, 0.1)) // the same for the last five steps
 	for i := range steps {
 		in(func(x *cgotorch.Exec) error {
 			if c.between != nil {
@@ -270,7 +270,8 @@ func (got outcome) compare(t *testing.T, want outcome) {
 	}
 }
 
-// Captured steps give the bits of eager ones, with a schedule, overflows, and settings that change between steps.
+// Captured steps give the bits of eager steps, with a schedule, overflows, and settings that
+// change.
 func TestStep_Captured(t *testing.T) {
 	leaktest.Check(t, cgotorch.LiveHandles)
 	for _, device := range devices(t) {
@@ -307,7 +308,7 @@ func devices(t *testing.T) []cgotorch.Device {
 	return []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)}
 }
 
-// Where the first step of all is captured, it and what it needs are done by the first launch.
+// A first step that is captured is done, with its preparations, by the first launch.
 func TestStep_CapturedFirst(t *testing.T) {
 	leaktest.Check(t, cgotorch.LiveHandles)
 	for _, device := range devices(t) {
@@ -391,7 +392,8 @@ func TestStep_CapturedFirst(t *testing.T) {
 	}
 }
 
-// capturingStream is a stream of a GPU, closed when the test ends, which then has left nothing else behind; without a GPU the test is skipped.
+// capturingStream is a stream of a GPU, closed when the test ends. The test fails if handles are
+// left. Without a GPU it is skipped.
 func capturingStream(t *testing.T) *cgotorch.Stream {
 	t.Helper()
 	device := cgotorch.CUDA(0)
@@ -407,7 +409,7 @@ func capturingStream(t *testing.T) *cgotorch.Stream {
 	return stream
 }
 
-// What cannot be captured says so, and what to do.
+// An operation that cannot be captured fails, and tells the remedy.
 func TestStep_NotCapturable_CUDA(t *testing.T) {
 	stream := capturingStream(t)
 	for _, c := range []struct {
@@ -462,7 +464,8 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 	}
 }
 
-// A graph whose optimizer, scaler or averages are closed is out of date, and so is one whose learning rate is illegal not launched.
+// A graph whose optimizer, scaler or averages are closed is out of date. A graph with an illegal
+// learning rate is not launched.
 func TestStep_CapturedStale_CUDA(t *testing.T) {
 	stream := capturingStream(t)
 	for _, c := range []struct {

@@ -6,10 +6,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// ClipGradNorm scales the gradients of params in place so that their common 2-norm is at most maxNorm, as
-// torch.nn.utils.clip_grad_norm_ does, and returns the norm before that, shape []. The host does not wait; parameters without
-// a gradient are passed over, and without any the norm is 0. A norm that is not finite makes the gradients so too. It can
-// be captured. It fails with [cgotorch.ErrInvalidArgument] for a maxNorm that is not a number from 0 up.
+// ClipGradNorm scales the gradients of params in place so that their common 2-norm is at most
+// maxNorm, as torch.nn.utils.clip_grad_norm_ does. It returns the norm before that, shape [].
+// Parameters without a gradient are passed over; the norm of no gradients is 0. A norm that is not
+// finite makes the gradients not finite. It does not wait, and can be captured. It fails with
+// [cgotorch.ErrInvalidArgument] unless maxNorm is a number from 0 up.
 func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) *cgotorch.Tensor {
 	if !(maxNorm >= 0) {
 		x.Fail("optim.ClipGradNorm", errNorm(maxNorm))
@@ -33,9 +34,10 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 	})
 }
 
-// ClipGradValue moves every element of the gradients of params into [-limit, limit] in place, as torch.nn.utils.clip_grad_value_ does.
-// The host does not wait; parameters without a gradient are passed over, and NaN stays. It can be captured. It fails with
-// [cgotorch.ErrInvalidArgument] for a limit that is not a number from 0 up.
+// ClipGradValue moves every element of the gradients of params into [-limit, limit] in place, as
+// torch.nn.utils.clip_grad_value_ does. Parameters without a gradient are passed over, and NaN
+// stays. It does not wait, and can be captured. It fails with [cgotorch.ErrInvalidArgument] unless
+// limit is a number from 0 up.
 func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	if !(limit >= 0) {
 		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))
@@ -47,7 +49,7 @@ func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	}
 }
 
-// gradients are those that the parameters have, in a list for each device and dtype.
+// gradients returns the gradients of params, in a list for each device and dtype.
 func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	for _, p := range params {
 		if grad := p.Grad(); grad != nil {
@@ -57,7 +59,7 @@ func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	return lists
 }
 
-// insert adds t to the list of its device and dtype, which is made if there is none.
+// insert adds t to the list of its device and dtype, or makes that list.
 func insert(lists [][]*cgotorch.Tensor, t *cgotorch.Tensor) [][]*cgotorch.Tensor {
 	for i, list := range lists {
 		if list[0].Device() == t.Device() && list[0].DType() == t.DType() {

@@ -13,7 +13,7 @@ import (
 func TestClipGradNorm(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		p, none := param(x, 0, 0), x.Zeros(cgotorch.Float32, 2)
-		half := x.To(param(x, 0), cgotorch.BFloat16) // makes the common norm one over two dtypes
+		half := x.To(param(x, 0), cgotorch.BFloat16) // makes the common norm span two dtypes
 		for _, c := range []struct {
 			grad, half float64
 			norm, max  float64

@@ -7,7 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// Steps, clipping and the removal of gradients return while the device is still busy with what came before.
+// Steps, clipping and the removal of gradients return while the device is still busy with earlier
+// work.
 func TestStep_CUDA_DoesNotWait(t *testing.T) {
 	device := cgotorch.CUDA(0)
 	if err := device.Check(); err != nil {

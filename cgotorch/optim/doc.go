@@ -1,5 +1,6 @@
-// Package optim changes parameters by their gradients: SGD, Adam and AdamW as PyTorch defines them, learning-rate schedules,
-// clipping and scaling of gradients, and averages of parameters.
+// Package optim changes parameters by their gradients. It has SGD, Adam and AdamW as PyTorch
+// defines them, learning-rate schedules, clipping and scaling of gradients, and averages of
+// parameters.
 //
 //	opt, err := optim.NewSGD(optim.SGDOptions{LR: 0.1, Momentum: 0.9}, optim.Group{Params: params})
 //	schedule := optim.Warmup(500, 0.01, optim.Cosine(9500, 0))
@@ -14,8 +15,12 @@
 //	}
 //	err = opt.Close()
 //
-// Nothing here waits for the device, but for what reads it for a checkpoint: the State of an optimizer and what a Scaler tells. Steps by
-// fused operators can be captured, with schedule, clipping, scaling and averages (see [Optimizer.Step]); ZeroGrad goes before the backward
-// there. Arithmetic and its order are those of PyTorch 2.11 with the same [Implementation]:
-// results are equal to the bit on the same processor. On CUDA a fused step rounds the learning rate to float32.
+// Only reads for a checkpoint wait for the device: [Optimizer.State], and [Scaler.State] with its
+// shorter forms.
+//
+// Steps by fused operators can be captured, with schedule, clipping, scaling and averages (see
+// [Optimizer.Step]). ZeroGrad goes before the backward there.
+//
+// Arithmetic and its order are those of PyTorch 2.11 with the same [Implementation]. Results are
+// equal to the bit on the same processor. On CUDA a fused step rounds the learning rate to float32.
 package optim

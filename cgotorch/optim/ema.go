@@ -8,27 +8,32 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// EMA keeps exponential moving averages of parameters, which often do better on the validation data than the parameters. They begin as copies of
-// these, and each Update moves them by the part 1-decay of the way to the parameters: torch.optim.swa_utils' get_ema_multi_avg_fn, whose
-// first update copies. It borrows the parameters, and is used by one goroutine at a time.
+// EMA keeps exponential moving averages of parameters. These often do better on the validation data
+// than the parameters.
+//
+// The averages begin as copies of the parameters. Each Update moves them towards the parameters, by
+// 1-decay of the distance. The source is get_ema_multi_avg_fn of torch.optim.swa_utils, whose first
+// update copies. The parameters stay the caller's. An EMA is used by one goroutine at a time.
 type EMA struct {
 	decay    float64
 	params   []*cgotorch.Tensor
 	averages []*cgotorch.Tensor
 	lists    []emaList
-	aside    []*cgotorch.Tensor // the parameters' own values while the averages are in their place, list by list; nil if they are not
-	closed   bool
+	// The parameters' own values while the averages are in their place, list by list; otherwise nil.
+	aside  []*cgotorch.Tensor
+	closed bool
 }
 
-// emaList is the part of the parameters that one operator can read.
+// emaList holds the parameters that one operator can read.
 type emaList struct {
 	params, averages []*cgotorch.Tensor
 	wide             bool // the parameters are of 16 bits and the averages float32
 }
 
-// NewEMA makes the averages, on the devices of the parameters and of their dtypes, but of float32 for those of float16 and bfloat16, which could not
-// take up a small part. The decay is from 0 to 1, usually 0.999 or more. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument], and
-// in a captured function with [cgotorch.ErrNotCapturable].
+// NewEMA makes averages of params, on the devices of the parameters. They have the parameters'
+// dtypes, or float32 for float16 and bfloat16, which could not hold small changes. The decay is
+// from 0 to 1, usually 0.999 or more. The caller must Close the EMA. NewEMA fails with
+// [cgotorch.ErrInvalidArgument], and in a captured function with [cgotorch.ErrNotCapturable].
 func NewEMA(x *cgotorch.Exec, params []*cgotorch.Tensor, decay float64) (*EMA, error) {
 	fail := func(format string, args ...any) (*EMA, error) {
 		return nil, fmt.Errorf("optim: ema: %s: %w", fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
@@ -72,8 +77,9 @@ func (e *EMA) insert(p, average *cgotorch.Tensor, wide bool) {
 	e.lists = append(e.lists, emaList{[]*cgotorch.Tensor{p}, []*cgotorch.Tensor{average}, wide})
 }
 
-// Update moves the averages to the parameters. It belongs behind the optimizer's Step, and can be captured. It fails with
-// [cgotorch.ErrInvalidArgument] while the averages are in the parameters' place, and with [cgotorch.ErrClosed].
+// Update moves the averages towards the parameters. Call it after the optimizer's Step. It can be
+// captured. It fails with [cgotorch.ErrInvalidArgument] while the averages are in the parameters'
+// place, and with [cgotorch.ErrClosed].
 func (e *EMA) Update(x *cgotorch.Exec) {
 	const op = "optim.EMA.Update"
 	e.use(x, op)
@@ -106,8 +112,9 @@ func (e *EMA) Update(x *cgotorch.Exec) {
 	})
 }
 
-// Swap puts the averages into the parameters, for an evaluation or to save the model, and the next time the parameters' own values back. In
-// between the parameters must not be trained, and their own values take as much memory again. It cannot be captured.
+// Swap exchanges the parameters' values for the averages, for an evaluation or to save the model.
+// The next Swap restores the parameters' own values. Between the two, the parameters must not be
+// trained. The saved values take as much memory as the parameters. Swap cannot be captured.
 func (e *EMA) Swap(x *cgotorch.Exec) {
 	const op = "optim.EMA.Swap"
 	e.use(x, op)
@@ -145,14 +152,16 @@ func (e *EMA) Swap(x *cgotorch.Exec) {
 // Swapped reports whether the averages are in the parameters' place.
 func (e *EMA) Swapped() bool { return e.aside != nil }
 
-// Params returns the parameters. They are borrowed.
+// Params returns the parameters, which stay the caller's.
 func (e *EMA) Params() []*cgotorch.Tensor { return slices.Clone(e.params) }
 
-// Averages returns the averages, in the order of the parameters: what there is to save. They are borrowed, and the next Update changes them.
+// Averages returns the averages, in the order of the parameters, for saving. The EMA owns them, and
+// the next Update changes them.
 func (e *EMA) Averages() []*cgotorch.Tensor { return slices.Clone(e.averages) }
 
-// Restore makes the averages go on from others, in the same order, which are copied; their dtypes are converted. It fails with
-// [cgotorch.ErrInvalidArgument], having changed nothing, where shapes differ, and with [cgotorch.ErrClosed].
+// Restore continues from other averages, in the order of the parameters. It copies them, and
+// converts their dtypes. It fails with [cgotorch.ErrInvalidArgument] where shapes differ, and with
+// [cgotorch.ErrClosed]. After a failure nothing has changed.
 func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 	if e.closed {
 		return fmt.Errorf("optim: ema: %w", cgotorch.ErrClosed)
@@ -172,7 +181,8 @@ func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 	return nil
 }
 
-// Close frees the averages. The parameters stay as they are, which is as the averages where Swap has put these there. Closing twice does nothing.
+// Close frees the averages. The parameters keep their present values: after an odd number of Swaps,
+// those are the averages. A second Close does nothing.
 func (e *EMA) Close() error {
 	e.closed = true
 	var errs []error

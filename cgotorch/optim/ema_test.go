@@ -27,7 +27,7 @@ func TestEMA(t *testing.T) {
 			}
 			e.Update(x.Autocast(cgotorch.BFloat16))
 		}
-		// 1 + (5-1)/4 = 2; 2 + (9-2)/4 = 3.75: the distance of every parameter to what it was.
+		// 1 + (5-1)/4 = 2; 2 + (9-2)/4 = 3.75: the change of every parameter.
 		want, dtypes := []float32{3.75, 3.75, 6.75, 3.75}, []cgotorch.DType{cgotorch.Float32, cgotorch.Float32, cgotorch.Float32, cgotorch.Float64}
 		for i, average := range e.Averages() {
 			if got := values(x, average)[0]; got != want[i] || average.DType() != dtypes[i] || average.RequiresGrad() {
@@ -50,7 +50,7 @@ func TestEMA(t *testing.T) {
 	})
 }
 
-// Averages of bfloat16 parameters take up parts that bfloat16 could not.
+// Averages of bfloat16 parameters hold changes that are too small for bfloat16.
 func TestEMA_BFloat16(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		p := x.Ones(cgotorch.BFloat16, 2)

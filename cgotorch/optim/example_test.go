@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
 
-// A line through points, by gradient descent whose learning rate warms up and falls.
+// The example fits a line through points by gradient descent. The learning rate warms up and falls.
 func Example() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()
@@ -41,7 +41,8 @@ func Example() {
 	// <nil>
 }
 
-// Gradients in float16 need a factor, which the scaler looks for: it begins too high here, and the first steps are skipped.
+// Gradients in float16 need a factor, which the scaler finds. It begins too high here, so the first
+// steps are skipped.
 func ExampleScaler() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()

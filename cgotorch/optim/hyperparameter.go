@@ -6,11 +6,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The learning rate is set by SetLR and SetScale; what is set here is an option still, no part of [State]: a program that goes on from a
-// checkpoint sets it again. Graphs that a step was captured in are out of date afterwards.
+// SetLR and SetScale set the learning rate, which [State] holds. The settings below are options and
+// no part of State: a program that continues from a checkpoint sets them again. Each change makes
+// captured steps out of date.
 
-// SetWeightDecay sets the weight decay of a group, counted from 0, from the next step on. It fails with
-// [cgotorch.ErrInvalidArgument] for a group that is not there and for what is not a number from 0 up.
+// SetWeightDecay sets the weight decay of a group, counted from 0, from the next step on. It fails
+// with [cgotorch.ErrInvalidArgument] for a group that does not exist, and unless weightDecay is a
+// number from 0 up.
 func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 	switch {
 	case group < 0 || group >= len(o.groups):
@@ -22,8 +24,9 @@ func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 	return nil
 }
 
-// SetMomentum sets the momentum from the next step on. It fails with [cgotorch.ErrInvalidArgument] for a rule other than SGD, for an
-// optimizer that was made without momentum, and for what is not a number above 0.
+// SetMomentum sets the momentum from the next step on. It fails with [cgotorch.ErrInvalidArgument]
+// for a rule other than SGD, and for an optimizer that was made without momentum. It fails so too
+// unless momentum is a number above 0.
 func (o *Optimizer) SetMomentum(momentum float64) error {
 	r, ok := o.rule.(*sgd)
 	switch {
@@ -38,8 +41,9 @@ func (o *Optimizer) SetMomentum(momentum float64) error {
 	return nil
 }
 
-// SetBetas sets the decays of the means of gradients and of their squares from the next step on. It fails with
-// [cgotorch.ErrInvalidArgument] for a rule other than Adam and AdamW, and for what is not in [0, 1).
+// SetBetas sets the decays of the means of gradients and of their squares from the next step on. It
+// fails with [cgotorch.ErrInvalidArgument] for a rule other than Adam and AdamW, and unless both
+// are in [0, 1).
 func (o *Optimizer) SetBetas(beta1, beta2 float64) error {
 	r, ok := o.rule.(*adam)
 	switch {

@@ -39,7 +39,8 @@ func TestSet_Refuses(t *testing.T) {
 	})
 }
 
-// What is set holds from the next step on, as if the optimizer had been made with it and restored; and a graph would be told what has changed.
+// A setting holds from the next step on, as if the optimizer had been made with it and restored.
+// The watch of a captured step describes the change.
 func TestSet(t *testing.T) {
 	for _, impl := range []Implementation{Fused, Foreach} {
 		for name, c := range map[string]struct {

@@ -34,7 +34,8 @@ func largestDifference(x *cgotorch.Exec, a, b *cgotorch.Tensor) float64 {
 	return x.Item(x.Max(x.Abs(x.Sub(x.To(a, cgotorch.Float64), x.To(b, cgotorch.Float64)))))
 }
 
-// With masters, training in 16 bits follows the float32 trajectory to one rounding; without them it stays behind.
+// With masters, training in 16 bits follows the float32 trajectory to one rounding. Without masters
+// it falls behind.
 func TestMasterWeights_FollowFloat32(t *testing.T) {
 	for name, new := range masterRules {
 		for _, impl := range []Implementation{Fused, Foreach} {
@@ -59,7 +60,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 						}
 						return p, nil
 					}
-					want, err := train(cgotorch.Float32, true) // which has no masters
+					want, err := train(cgotorch.Float32, true) // float32 has no masters
 					if err != nil {
 						return err
 					}
@@ -72,7 +73,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 						return err
 					}
 					near, far := largestDifference(x, with, want), largestDifference(x, without, want)
-					// Values are below 2, so that a rounding is at most epsilon; gradients are rounded too.
+					// Values are below 2, so that a rounding is at most epsilon. Gradients are rounded too.
 					if !(near <= 2*epsilon) || !(far > near) {
 						t.Errorf("%s, implementation %d, %v: off by %v, and by %v without masters", name, impl, dtype, near, far)
 					}
@@ -83,7 +84,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 	}
 }
 
-// What one bfloat16 cannot take up in a step adds up in the master.
+// Changes too small for a bfloat16 add up in the master.
 func TestMasterWeights_SmallSteps(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		p := x.Ones(cgotorch.BFloat16, 3)
@@ -116,7 +117,8 @@ func TestMasterWeights_SmallSteps(t *testing.T) {
 	})
 }
 
-// An optimizer that goes on from a state with masters does the same steps to the bit; from one without, it begins from the parameters.
+// An optimizer that continues from a state with masters does the same steps to the bit. From a
+// state without masters, it begins from the parameters.
 func TestMasterWeights_Restore(t *testing.T) {
 	for name, new := range masterRules {
 		do(t, func(x *cgotorch.Exec) error {
@@ -149,7 +151,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 			if err := trainTo(x, second, q, target, 5); err != nil {
 				return err
 			}
-			if !x.Equal(p, q) || !x.Equal(first.slots[0].master, second.slots[0].master) {
+			if !x.Equal(p, q) || !x.Equal(first.parameters[0].master, second.parameters[0].master) {
 				t.Errorf("%s: differs after Restore", name)
 			}
 
@@ -165,7 +167,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 			if err := trainTo(x, second, q, target, 1); err != nil {
 				return err
 			}
-			if got := values(x, second.slots[0].master)[0]; math.Abs(float64(got)-1.5) > 0.2 {
+			if got := values(x, second.parameters[0].master)[0]; math.Abs(float64(got)-1.5) > 0.2 {
 				t.Errorf("%s: the master is %v, want about the parameter's 1.5", name, got)
 			}
 

@@ -8,94 +8,98 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Implementation chooses the operators that do a step. Both give the same result but for rounding.
+// Implementation chooses the operators of a step. Results of both differ only by rounding.
 type Implementation int
 
 const (
-	// Fused, the default, is one operator for all parameters of a group, device and dtype, on CPU and CUDA: PyTorch's
-	// fused=True. It needs no memory beside the state. SGD of bfloat16 and float16 on the CPU is done by Foreach, because
-	// LibTorch's fused kernel is wrong there.
+	// Fused, the default, is one operator for all parameters of a group, device and dtype, on CPU and
+	// CUDA: PyTorch's fused=True. It needs no memory beside the state. On the CPU, SGD of bfloat16 and
+	// float16 uses Foreach, since LibTorch's fused kernel is wrong there.
 	Fused Implementation = iota
-	// Foreach is a few operators on lists of tensors. It is what PyTorch does by default: foreach=True on CUDA, and a loop
-	// of the same arithmetic on the CPU.
+	// Foreach is a few operators on lists of tensors. It is PyTorch's default: foreach=True on CUDA,
+	// and a loop of the same arithmetic on the CPU.
 	Foreach
 )
 
-// Group is a part of the parameters with settings of its own.
+// Group is a subset of the parameters with its own settings.
 type Group struct {
 	Params        []*cgotorch.Tensor // of real floating dtypes, in no other group
-	LR            float64            // 0 means that of the options
-	WeightDecay   float64            // 0 means that of the options
-	NoWeightDecay bool               // none, whatever the options say; usual for biases and normalisation
+	LR            float64            // 0 means LR of the optimizer's options
+	WeightDecay   float64            // 0 means WeightDecay of the optimizer's options
+	NoWeightDecay bool               // no weight decay, whatever the options say; usual for biases and normalisation
 }
 
-// Optimizer does steps of one rule, made by [NewSGD], [NewAdam] or [NewAdamW]. It borrows its parameters and owns what it
-// remembers of them, on their devices, from the first step on until Close. It is used by one goroutine at a time.
+// Optimizer changes parameters by one rule. [NewSGD], [NewAdam] and [NewAdamW] make it. The
+// parameters stay the caller's. The optimizer owns the tensors that it remembers of them, on their
+// devices, from the first step on until Close. It is used by one goroutine at a time.
 type Optimizer struct {
-	rule   rule
-	impl   Implementation
-	lr     float64
-	scale  float64
-	groups []group
-	slots  []*slot // of all groups, in order
-	closed bool
+	rule       rule
+	impl       Implementation
+	lr         float64
+	scale      float64
+	groups     []group
+	parameters []*parameter // of all groups, in order
+	closed     bool
 
-	part     map[*slot]bool // what StepPart is to change; nil for all
-	skipped  bool           // the device may have skipped steps that the slots have counted
-	restored int            // times
+	only     map[*parameter]bool // the parameters that a StepPart changes; nil for all
+	skipped  bool                // the device may have skipped steps that the host has counted
+	restored int                 // number of Restores
 }
 
 // rule is the arithmetic of one optimizer.
 type rule interface {
 	name() string
-	// remembers names the tensors kept for each parameter, as PyTorch does. They are 0 before the first step.
+	// remembers names the tensors kept for each parameter, as PyTorch does. They are 0 before the first
+	// step.
 	remembers() []string
-	// counts is true where fused needs a count of steps on the device for each parameter.
+	// counts reports whether fused needs a count of steps on the device for each parameter.
 	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
-	// together is equal for parameters that one call of fused, or foreach, can change, by the number of steps they have done.
+	// together returns a key. Parameters with equal keys can be changed by one call of fused or
+	// foreach. step is a parameter's number of steps so far.
 	together(step int64, fused bool) int64
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
-	// watch returns a function that says how the numbers that a step uses have changed since, or "".
+	// watch notes the numbers that a step uses. Its result describes a later change of these, or
+	// returns "".
 	watch() (changed func() string)
 }
 
 type group struct {
-	lr          float64 // 0: the optimizer's
+	lr          float64 // 0 means the optimizer's
 	weightDecay float64
 	buckets     []bucket
 
 	rate    *cgotorch.Tensor // the learning rate that captured steps read, nil if there are none
-	written float64          // what rate holds once the work enqueued so far is done
+	written float64          // value of rate once the enqueued work is done
 }
 
-// bucket is the part of a group that one operator can change.
+// bucket holds the parameters of a group that one operator can change.
 type bucket struct {
-	device cgotorch.Device
-	dtype  cgotorch.DType // of the parameters
-	wide   bool           // they have masters
-	slots  []*slot
-	now    batch // scratch
+	device     cgotorch.Device
+	dtype      cgotorch.DType // of the parameters
+	wide       bool           // they have masters
+	parameters []*parameter
+	now        batch // scratch
 }
 
-// batch is parameters of a bucket that have a gradient and can be changed together, with those gradients; or, where there are
-// masters, these and float32 copies of the gradients.
+// batch holds parameters of a bucket that can be changed together, and their gradients. Where there
+// are masters, params are the masters, and grads are float32 copies of the gradients.
 type batch struct {
 	lr, weightDecay float64
-	rate            *cgotorch.Tensor // nil: lr
-	scaling
+	rate            *cgotorch.Tensor // nil where the rate is lr
+	scalerInput
 	done          int64 // rule.together of its parameters
-	slots         []*slot
+	parameters    []*parameter
 	params, grads []*cgotorch.Tensor
 	lists         [3][]*cgotorch.Tensor
 }
 
-// state returns tensor k of every slot. The slice is valid until the next call with that k.
+// state returns tensor k of every parameter. The slice is valid until the next call with that k.
 func (b *batch) state(k int) []*cgotorch.Tensor {
 	b.lists[k] = b.lists[k][:0]
-	for _, s := range b.slots {
+	for _, s := range b.parameters {
 		b.lists[k] = append(b.lists[k], s.state[k])
 	}
 	return b.lists[k]
@@ -104,7 +108,7 @@ func (b *batch) state(k int) []*cgotorch.Tensor {
 func (b *batch) reset() {
 	clear(b.params)
 	clear(b.grads)
-	b.slots, b.params, b.grads = b.slots[:0], b.params[:0], b.grads[:0]
+	b.parameters, b.params, b.grads = b.parameters[:0], b.params[:0], b.grads[:0]
 }
 
 // settings are the options that all rules have.
@@ -158,16 +162,16 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 			if !p.DType().IsFloat() {
 				return fail("group %d: parameter %d is %v: only floating dtypes can be optimized", i, k, p)
 			}
-			s := &slot{
-				index: len(o.slots), param: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,
+			s := &parameter{
+				index: len(o.parameters), tensor: p, shape: p.Shape(), strides: p.Strides(), wide: of.masters && p.DType().Size() < 4,
 				state: make([]*cgotorch.Tensor, len(r.remembers())),
 			}
-			o.slots = append(o.slots, s)
+			o.parameters = append(o.parameters, s)
 			g.add(s)
 		}
 		o.groups = append(o.groups, g)
 	}
-	if len(o.slots) == 0 {
+	if len(o.parameters) == 0 {
 		return fail("there are no parameters: give at least one Group with Params")
 	}
 	return o, nil
@@ -175,27 +179,28 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 
 func legal(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
 
-func (g *group) add(s *slot) {
-	device, dtype := s.param.Device(), s.param.DType()
+func (g *group) add(s *parameter) {
+	device, dtype := s.tensor.Device(), s.tensor.DType()
 	for i := range g.buckets {
 		if b := &g.buckets[i]; b.device == device && b.dtype == dtype {
-			b.slots = append(b.slots, s)
+			b.parameters = append(b.parameters, s)
 			return
 		}
 	}
-	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, wide: s.wide, slots: []*slot{s}})
+	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, wide: s.wide, parameters: []*parameter{s}})
 }
 
-// Params returns the parameters of all groups, in order. They are borrowed.
+// Params returns the parameters of all groups, in order. They stay the caller's.
 func (o *Optimizer) Params() []*cgotorch.Tensor {
-	params := make([]*cgotorch.Tensor, len(o.slots))
-	for i, s := range o.slots {
-		params[i] = s.param
+	params := make([]*cgotorch.Tensor, len(o.parameters))
+	for i, s := range o.parameters {
+		params[i] = s.tensor
 	}
 	return params
 }
 
-// LR is the learning rate that the next Step uses for group i: the group's or the optimizer's, times the scale.
+// LR returns the learning rate that the next Step uses for group i: the group's or the optimizer's,
+// times the scale.
 func (o *Optimizer) LR(i int) float64 {
 	if lr := o.groups[i].lr; lr != 0 {
 		return lr * o.scale
@@ -203,27 +208,30 @@ func (o *Optimizer) LR(i int) float64 {
 	return o.lr * o.scale
 }
 
-// SetLR sets the learning rate of the groups that have none of their own; the scale stays.
+// SetLR sets the learning rate of the groups that have none of their own. The scale stays.
 func (o *Optimizer) SetLR(lr float64) { o.lr = lr }
 
-// SetScale sets the factor, 1 at first, by which every group's learning rate is multiplied: the value of a [Schedule].
+// SetScale sets the factor of every group's learning rate, which begins as 1. It is the value of a
+// [Schedule].
 func (o *Optimizer) SetScale(factor float64) { o.scale = factor }
 
-// ZeroGrad removes the gradients of all parameters. It enqueues nothing; the memory is free for the next backward. In a captured
-// function it belongs before the backward: where that finds gradients it adds to them, and each launch would go on to do so.
+// ZeroGrad removes the gradients of all parameters. It enqueues nothing, and the next backward can
+// use the memory. In a captured function, call it before the backward. A backward that finds
+// gradients adds to them, and so would each launch.
 func (o *Optimizer) ZeroGrad() {
-	for _, s := range o.slots {
-		if !s.param.Closed() {
-			_ = s.param.SetGrad(nil) // removing cannot fail
+	for _, s := range o.parameters {
+		if !s.tensor.Closed() {
+			_ = s.tensor.SetGrad(nil) // removing cannot fail
 		}
 	}
 }
 
-// Close frees what the optimizer remembers. The parameters and their gradients stay. Closing twice does nothing.
+// Close frees the tensors that the optimizer remembers. The parameters and their gradients stay. A
+// second Close does nothing.
 func (o *Optimizer) Close() error {
 	o.closed = true
 	var errs []error
-	for _, s := range o.slots {
+	for _, s := range o.parameters {
 		errs = append(errs, s.close())
 	}
 	for i := range o.groups {

@@ -42,7 +42,7 @@ func tryOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error
 	return stream.Do(fn)
 }
 
-// param is a parameter that holds values, with a gradient of ones.
+// param returns a parameter that holds values, with a gradient of ones.
 func param(x *cgotorch.Exec, values ...float32) *cgotorch.Tensor {
 	p := cgotorch.FromSlice(x, values)
 	setGrad(x, p, 1)
@@ -135,8 +135,9 @@ func TestStep_Defaults(t *testing.T) {
 	})
 }
 
-// Both implementations of every rule give, in every floating dtype and for sizes around those of vectors and of the pieces
-// that threads take, what float64 gives. LibTorch's fused kernels differ in that: see sgd.canFuse.
+// Both implementations of every rule give float64's results in every floating dtype. Sizes are
+// around those of vectors and of the pieces that threads take, where LibTorch's fused kernels
+// differ: see sgd.canFuse.
 func TestStep_EveryDType(t *testing.T) {
 	rules := map[string]func(i Implementation, g Group) (*Optimizer, error){
 		"sgd": func(i Implementation, g Group) (*Optimizer, error) {
@@ -165,7 +166,7 @@ func TestStep_EveryDType(t *testing.T) {
 				var starts, grads []*cgotorch.Tensor
 				for _, n := range []int64{1, 15, 16, 17, 33, 1000, 70_001} {
 					starts = append(starts, x.Rand(cgotorch.Float64, n))
-					grads = append(grads, x.AddScalar(x.Rand(cgotorch.Float64, n), 0.5)) // whose squares float16 can hold
+					grads = append(grads, x.AddScalar(x.Rand(cgotorch.Float64, n), 0.5)) // their squares fit float16
 				}
 				train := func(impl Implementation, dtype cgotorch.DType) ([]*cgotorch.Tensor, error) {
 					params := make([]*cgotorch.Tensor, len(starts))
@@ -264,7 +265,8 @@ func TestStep_GradientOfAnotherLayout(t *testing.T) {
 	}
 }
 
-// PyTorch's foreach SGD changes the gradients; ours never does, so that they can be looked at after a step.
+// PyTorch's foreach SGD changes the gradients. Ours never does, so that a program can read them
+// after a step.
 func TestStep_LeavesGradients(t *testing.T) {
 	for _, impl := range []Implementation{Fused, Foreach} {
 		for _, decay := range []float64{0, 0.1} {
@@ -306,7 +308,7 @@ func TestStep_Modes(t *testing.T) {
 		defer opt.Close()
 		x.Backward(x.Sum(p))
 		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // in place on a leaf: fails where it is recorded
-		if got := opt.slots[0].state[0]; got.DType() != cgotorch.Float32 || got.RequiresGrad() {
+		if got := opt.parameters[0].state[0]; got.DType() != cgotorch.Float32 || got.RequiresGrad() {
 			t.Errorf("keeps %v, requiring a gradient: %v", got, got.RequiresGrad())
 		}
 		return nil
@@ -332,7 +334,7 @@ func TestZeroGrad(t *testing.T) {
 			t.Errorf("its steps are %v", s.Steps)
 		}
 		p.Close()
-		opt.ZeroGrad() // does not mind
+		opt.ZeroGrad() // does not fail
 		return nil
 	})
 }
@@ -373,7 +375,7 @@ func TestStep_Fails(t *testing.T) {
 		wanted string
 	}{
 		{"closed optimizer", func(o *Optimizer) { o.Close() }, cgotorch.ErrClosed, "sgd: the optimizer: closed"},
-		{"closed parameter", func(o *Optimizer) { o.slots[1].param.Close() }, cgotorch.ErrClosed, "sgd: parameter 1: closed"},
+		{"closed parameter", func(o *Optimizer) { o.parameters[1].tensor.Close() }, cgotorch.ErrClosed, "sgd: parameter 1: closed"},
 		{"learning rate", func(o *Optimizer) { o.SetLR(math.NaN()) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of NaN"},
 		{"scale", func(o *Optimizer) { o.SetScale(-1) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of -0.5"},
 	} {
@@ -408,7 +410,8 @@ func TestClose_Twice(t *testing.T) {
 	})
 }
 
-// Fused steps take no memory beside the state; foreach ones as much as the parameters have, and give it back.
+// Fused steps take no memory beside the state. Foreach steps take as much as the parameters have,
+// and give it back.
 func TestStep_Memory(t *testing.T) {
 	if _, err := cgotorch.CPU.Memory(); err != nil { // counting begins
 		t.Fatal(err)

@@ -9,43 +9,44 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// ScalerOptions are the options of [NewScaler]; the zero value is PyTorch's default.
+// ScalerOptions set how the factor of [NewScaler] changes. The zero value is PyTorch's default.
 type ScalerOptions struct {
 	InitScale      float64 // factor at first, above 0; 0 means 65536
 	GrowthFactor   float64 // by which the factor grows, above 1; 0 means 2
-	BackoffFactor  float64 // by which it falls when a gradient was not finite, in (0, 1); 0 means 0.5
-	GrowthInterval int     // steps without such a gradient after which it grows; 0 means 2000
+	BackoffFactor  float64 // by which the factor falls after a gradient that is not finite, in (0, 1); 0 means 0.5
+	GrowthInterval int     // steps with finite gradients after which the factor grows; 0 means 2000
 }
 
-// Scaler multiplies losses by a factor, so that float16 can hold their gradients, and skips steps whose gradients were too large for it,
-// as torch.amp.GradScaler does:
+// Scaler multiplies losses by a factor, so that float16 can hold their gradients. It skips steps
+// whose gradients became too large, as torch.amp.GradScaler does:
 //
 //	x.Backward(scaler.Scale(x, loss))
-//	scaler.Unscale(x, opt) // only for what reads the gradients, such as ClipGradNorm
+//	scaler.Unscale(x, opt) // only before calls that read the gradients, such as ClipGradNorm
 //	scaler.Step(x, opt)
 //	scaler.Update(x)
 //
-// Whether a step is skipped the device decides; nothing waits for it, and all four can be captured: what is between two Updates in one
-// function. Several optimizers can share a Scaler; each skips steps by its own gradients. It is of one device, and used by one goroutine
-// at a time.
+// None of the four waits: the device decides whether a step is skipped. All four can be captured,
+// if all calls between two Updates are in one function. Several optimizers can share a Scaler; each
+// skips steps by its own gradients. A Scaler belongs to one device, and is used by one goroutine at
+// a time.
 type Scaler struct {
 	o          ScalerOptions
 	scale      *cgotorch.Tensor // float32 []
-	growth     *cgotorch.Tensor // int32 [], the steps since the factor has grown or fallen
+	growth     *cgotorch.Tensor // int32 [], the steps since the factor changed
 	one        *cgotorch.Tensor // float32 []
 	skipped    *cgotorch.Tensor // float64 []
-	optimizers []*scaled
+	optimizers []*scaledOptimizer
 	closed     bool
 }
 
-// scaled is what a Scaler knows of an optimizer.
-type scaled struct {
+// scaledOptimizer holds a Scaler's knowledge of an optimizer.
+type scaledOptimizer struct {
 	opt   *Optimizer
 	stage stage
 	found *cgotorch.Tensor // float32 [], 1 if a gradient was not finite
 }
 
-// stage is how far the step of an optimizer has come since the last Update.
+// stage is the progress of an optimizer's step since the last Update.
 type stage int
 
 const (
@@ -54,8 +55,8 @@ const (
 	stepped
 )
 
-// NewScaler returns a scaler on x's device. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument], and in a captured
-// function with [cgotorch.ErrNotCapturable].
+// NewScaler returns a scaler on x's device. The caller must Close it. NewScaler fails with
+// [cgotorch.ErrInvalidArgument], and in a captured function with [cgotorch.ErrNotCapturable].
 func NewScaler(x *cgotorch.Exec, o ScalerOptions) (*Scaler, error) {
 	if o.InitScale == 0 {
 		o.InitScale = 65536
@@ -102,9 +103,10 @@ func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor
 	return x.Mul(loss, s.scale)
 }
 
-// Unscale divides the gradients of the optimizer's parameters by the factor, for what reads or changes them before Step, which does it
-// else. It may be called once before a Step. It fails with [cgotorch.ErrUnsupported] for gradients of float16, which would become zeros:
-// keep the parameters float32, under autocast; and with [cgotorch.ErrInvalidArgument] the second time.
+// Unscale divides the gradients of the optimizer's parameters by the factor, for calls that read or
+// change them before Step. Without Unscale, Step divides. Call it at most once before a Step. It
+// fails with [cgotorch.ErrInvalidArgument] the second time. It fails with [cgotorch.ErrUnsupported]
+// for gradients of float16, which would become zeros. Keep such parameters float32, under autocast.
 func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Unscale"
 	x = s.use(x, op)
@@ -126,12 +128,14 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 	of.stage = unscaled
 }
 
-// Step does opt's Step with the gradients divided by the factor, unless one of them is infinite or NaN: then the device skips it, and
-// parameters and what the optimizer remembers stay as they are. It fails as [Optimizer.Step] does, with [cgotorch.ErrUnsupported] for an
-// optimizer whose step cannot be skipped on the device (by Foreach, SGD with Dampening, SGD of 16 bits on the CPU without MasterWeights),
-// and with [cgotorch.ErrInvalidArgument] for a second Step before Update.
+// Step does opt's Step with the gradients divided by the factor. If a gradient is infinite or NaN,
+// the device skips the step: parameters and remembered tensors then stay unchanged. The gradients
+// are undefined afterwards.
 //
-// The gradients are undefined afterwards.
+// It fails as [Optimizer.Step] does, and with [cgotorch.ErrInvalidArgument] for a second Step
+// before Update. It fails with [cgotorch.ErrUnsupported] for a step that the device cannot skip.
+// Such are steps by Foreach, by SGD with Dampening, and by SGD of 16 bits on the CPU without
+// MasterWeights.
 func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Step"
 	x = s.use(x, op)
@@ -142,17 +146,18 @@ func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	if why := opt.unskippable(); why != "" {
 		x.Fail(op, fmt.Errorf("%s: %s: %w", opt.rule.name(), why, cgotorch.ErrUnsupported))
 	}
-	by := scaling{foundInf: of.found}
+	by := scalerInput{foundInf: of.found}
 	if of.stage == ready {
 		of.look(x, gradients(opt.Params()), s.one, nil)
-		by = scaling{foundInf: of.found, gradScale: s.scale}
+		by = scalerInput{foundInf: of.found, gradScale: s.scale}
 	}
 	opt.step(x, by)
 	of.stage = stepped
 }
 
-// Update makes the factor fall if a gradient was not finite since the last Update, and grow after so many Updates without one. It belongs
-// behind the Steps of all optimizers, and fails with [cgotorch.ErrInvalidArgument] without any.
+// Update lowers the factor if a gradient was not finite since the last Update, and raises it after
+// GrowthInterval Updates with finite gradients. Call it after the Steps of all optimizers. It fails
+// with [cgotorch.ErrInvalidArgument] if there was no Step.
 func (s *Scaler) Update(x *cgotorch.Exec) {
 	const op = "optim.Scaler.Update"
 	x = s.use(x, op)
@@ -180,17 +185,19 @@ func (s *Scaler) Update(x *cgotorch.Exec) {
 // Factor waits for the device and returns the factor.
 func (s *Scaler) Factor(x *cgotorch.Exec) float64 { return s.State(x).Scale }
 
-// Skipped waits for the device and returns the number of Updates so far that found a gradient not to be finite.
+// Skipped waits for the device and returns the number of Updates so far with a gradient that was
+// not finite.
 func (s *Scaler) Skipped(x *cgotorch.Exec) int64 { return s.State(x).Skipped }
 
-// ScalerState is what a Scaler needs beside its options to go on as if it had not been interrupted.
+// ScalerState is the state that a Scaler needs, beside its options, to continue as if it had not
+// been interrupted.
 type ScalerState struct {
 	Scale   float64 `json:"scale"`
-	Growth  int64   `json:"growth_tracker"` // Updates since the factor has changed
+	Growth  int64   `json:"growth_tracker"` // Updates since the factor changed
 	Skipped int64   `json:"skipped"`        // see [Scaler.Skipped]
 }
 
-// State waits for the device and returns what there is to save.
+// State waits for the device and returns the state to save.
 func (s *Scaler) State(x *cgotorch.Exec) ScalerState {
 	x = s.use(x, "optim.Scaler.State")
 	var v []float64
@@ -201,8 +208,9 @@ func (s *Scaler) State(x *cgotorch.Exec) ScalerState {
 	return ScalerState{Scale: v[0], Growth: int64(v[1]), Skipped: int64(v[2])}
 }
 
-// Restore makes the scaler go on from state. It fails with [cgotorch.ErrInvalidArgument] and changes nothing if that is no state of a
-// scaler's, and with [cgotorch.ErrClosed].
+// Restore makes the scaler continue from state. It fails with [cgotorch.ErrInvalidArgument] if
+// state is not the state of a scaler, and with [cgotorch.ErrClosed]. After a failure nothing has
+// changed.
 func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
 	switch {
 	case s.closed:
@@ -217,7 +225,7 @@ func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
 	return nil
 }
 
-// Close frees the scaler's tensors. The optimizers stay. Closing twice does nothing.
+// Close frees the scaler's tensors. The optimizers stay. A second Close does nothing.
 func (s *Scaler) Close() error {
 	s.closed = true
 	errs := []error{s.scale.Close(), s.growth.Close(), s.one.Close(), s.skipped.Close()}
@@ -228,7 +236,8 @@ func (s *Scaler) Close() error {
 	return errors.Join(errs...)
 }
 
-// use fails if the scaler is closed, or once it will be for the graph that x's work becomes part of.
+// use fails if the scaler is closed. A captured graph that uses the scaler is out of date once it
+// is closed.
 func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	if s.closed {
 		x.Fail(op, fmt.Errorf("the scaler: %w", cgotorch.ErrClosed))
@@ -245,25 +254,26 @@ func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	return x.NoGrad().NoAutocast()
 }
 
-// of is what the scaler knows of opt.
-func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaled {
+// of returns the scaler's knowledge of opt.
+func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimizer {
 	if opt.closed {
 		x.Fail(op, fmt.Errorf("%s: the optimizer: %w", opt.rule.name(), cgotorch.ErrClosed))
 	}
-	i := slices.IndexFunc(s.optimizers, func(of *scaled) bool { return of.opt == opt })
+	i := slices.IndexFunc(s.optimizers, func(of *scaledOptimizer) bool { return of.opt == opt })
 	if i < 0 {
 		i = len(s.optimizers)
-		s.optimizers = append(s.optimizers, &scaled{opt: opt, found: x.Uncaptured().Keep(x.Uncaptured().Empty(cgotorch.Float32))})
+		s.optimizers = append(s.optimizers, &scaledOptimizer{opt: opt, found: x.Uncaptured().Keep(x.Uncaptured().Empty(cgotorch.Float32))})
 	}
 	of := s.optimizers[i]
 	if x.Capturing() {
-		x.AtEnd(func() { of.stage = ready }) // also where the capture fails and the function is run anew
+		x.AtEnd(func() { of.stage = ready }) // even if the capture fails and the function runs again
 	}
 	return of
 }
 
-// look multiplies the gradients by factor, unless it is nil, and finds out whether one is not finite.
-func (of *scaled) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor *cgotorch.Tensor) {
+// look multiplies the gradients by factor, unless factor is nil, and finds out whether a gradient
+// is not finite.
+func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor *cgotorch.Tensor) {
 	x.FillInPlace(of.found, 0).Close()
 	by := factor
 	if by == nil {
@@ -289,13 +299,13 @@ func (of *scaled) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor
 	}
 }
 
-// unskippable is why the device cannot skip a step of the optimizer, or "".
+// unskippable returns the reason why the device cannot skip a step of the optimizer, or "".
 func (o *Optimizer) unskippable() string {
 	if o.impl != Fused {
 		return "a step by Foreach cannot be skipped on the device: use Fused"
 	}
 	if r, ok := o.rule.(*sgd); ok && r.Dampening != 0 && r.Momentum != 0 {
-		return "with Dampening the first step is another than the next ones, and the host does not know whether it was skipped: leave it out"
+		return "with Dampening the first step differs from later ones, and the host does not know whether it was skipped: leave Dampening out"
 	}
 	for i := range o.groups {
 		for k := range o.groups[i].buckets {

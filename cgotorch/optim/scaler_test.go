@@ -43,7 +43,8 @@ func TestNewScaler_Refuses(t *testing.T) {
 	})
 }
 
-// With parameters of float16 and masters a step is that of float32, whatever the factor, where float16 alone would have lost the gradient.
+// With parameters of float16 and masters a step equals that of float32, whatever the factor.
+// Float16 alone would have lost the gradient.
 func TestScaler_Float16(t *testing.T) {
 	for name, new := range masterRules {
 		do(t, func(x *cgotorch.Exec) error {
@@ -72,8 +73,8 @@ func TestScaler_Float16(t *testing.T) {
 			setGrad(x, half, math.Inf(1))
 			s.Step(x, a)
 			s.Update(x)
-			if !x.Equal(a.slots[0].master, full) || !x.Equal(half, x.To(full, cgotorch.Float16)) {
-				t.Errorf("%s: the masters are %v, want %v", name, values(x, a.slots[0].master)[0], values(x, full)[0])
+			if !x.Equal(a.parameters[0].master, full) || !x.Equal(half, x.To(full, cgotorch.Float16)) {
+				t.Errorf("%s: the masters are %v, want %v", name, values(x, a.parameters[0].master)[0], values(x, full)[0])
 			}
 			if got := s.State(x); got != (ScalerState{Scale: 32768, Skipped: 1}) {
 				t.Errorf("%s: %+v", name, got)
@@ -83,7 +84,7 @@ func TestScaler_Float16(t *testing.T) {
 	}
 }
 
-// A first step that is skipped leaves nothing: the next one is the first.
+// A skipped first step leaves nothing: the next step is the first.
 func TestScaler_FirstStepSkipped(t *testing.T) {
 	for name, new := range masterRules {
 		do(t, func(x *cgotorch.Exec) error {
@@ -126,7 +127,7 @@ func TestScaler_FirstStepSkipped(t *testing.T) {
 	}
 }
 
-// Gradients of bfloat16 are looked at, and unscaled, as others are.
+// Gradients of bfloat16 are checked and unscaled like others.
 func TestScaler_BFloat16(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		s := newScaler(t, x, ScalerOptions{InitScale: 1024})

@@ -5,14 +5,16 @@ import (
 	"sort"
 )
 
-// Schedule is the factor of the learning rate for a step, counted from 0; give it to [Optimizer.SetScale]. What a step is,
-// a batch or an epoch, is the caller's choice. It has no state: to resume, go on with the next step.
+// Schedule returns the factor of the learning rate for a step, counted from 0. Give the factor to
+// [Optimizer.SetScale]. A step may be a batch or an epoch, as the caller chooses. A Schedule has no
+// state: to resume, continue with the next step.
 type Schedule func(step int) float64
 
 // Constant is 1 at every step.
 func Constant() Schedule { return func(int) float64 { return 1 } }
 
-// StepDecay is multiplied by gamma after each so many steps: PyTorch's StepLR. Less than 1 step means never.
+// StepDecay multiplies by gamma after every so many steps: PyTorch's StepLR. An every below 1 means
+// never.
 func StepDecay(every int, gamma float64) Schedule {
 	return func(step int) float64 {
 		if every < 1 || step < every {
@@ -22,7 +24,7 @@ func StepDecay(every int, gamma float64) Schedule {
 	}
 }
 
-// MultiStep is multiplied by gamma at each milestone, a step: PyTorch's MultiStepLR.
+// MultiStep multiplies by gamma at each milestone, a step: PyTorch's MultiStepLR.
 func MultiStep(milestones []int, gamma float64) Schedule {
 	sorted := append([]int(nil), milestones...)
 	sort.Ints(sorted)
@@ -31,16 +33,17 @@ func MultiStep(milestones []int, gamma float64) Schedule {
 	}
 }
 
-// Cosine falls from 1 at step 0 to floor at step steps along half a period of a cosine, and stays there: PyTorch's
-// CosineAnnealingLR with T_max = steps and eta_min = floor * lr, which goes up again afterwards.
+// Cosine falls from 1 at step 0 to floor at step steps, along half a period of a cosine, and stays
+// there. It is PyTorch's CosineAnnealingLR with T_max = steps and eta_min = floor * lr, except that
+// PyTorch's rises again afterwards.
 func Cosine(steps int, floor float64) Schedule {
 	return func(step int) float64 {
-		return cosine(1, floor, part(step, 0, float64(steps)))
+		return cosine(1, floor, progress(step, 0, float64(steps)))
 	}
 }
 
-// Warmup climbs linearly from start at step 0 to 1 at step steps, where then's step 0 is: PyTorch's LinearLR followed, in a
-// SequentialLR, by another schedule.
+// Warmup climbs linearly from start at step 0 to 1 at step steps. From there on it is then, whose
+// step 0 is step steps. It is PyTorch's LinearLR followed by another schedule in a SequentialLR.
 func Warmup(steps int, start float64, then Schedule) Schedule {
 	return func(step int) float64 {
 		if step < steps {
@@ -50,16 +53,16 @@ func Warmup(steps int, start float64, then Schedule) Schedule {
 	}
 }
 
-// OneCycleOptions are the options of [OneCycle]; its defaults are PyTorch's.
+// OneCycleOptions set the shape of [OneCycle]. The defaults are PyTorch's.
 type OneCycleOptions struct {
-	Rise           float64 // part of the steps, in (0, 1), in which the factor climbs; 0 means 0.3
+	Rise           float64 // fraction of the steps, in (0, 1), in which the factor climbs; 0 means 0.3
 	DivFactor      float64 // 1 over the factor at step 0; 0 means 25
 	FinalDivFactor float64 // factor at step 0 over the factor at the last step; 0 means 10,000
 	Linear         bool    // straight lines instead of cosines
 }
 
-// OneCycle climbs from 1/DivFactor to 1 and falls to 1/(DivFactor*FinalDivFactor), reached at step steps-1, and stays there:
-// PyTorch's OneCycleLR with max_lr = lr, two phases and cycle_momentum=False.
+// OneCycle climbs from 1/DivFactor to 1, and falls to 1/(DivFactor*FinalDivFactor) at step steps-1.
+// It stays there. It is PyTorch's OneCycleLR with max_lr = lr, two phases and cycle_momentum=False.
 func OneCycle(steps int, o OneCycleOptions) Schedule {
 	if o.Rise == 0 {
 		o.Rise = 0.3
@@ -72,20 +75,21 @@ func OneCycle(steps int, o OneCycleOptions) Schedule {
 	}
 	between := cosine
 	if o.Linear {
-		between = func(from, to, part float64) float64 { return from + (to-from)*part }
+		between = func(from, to, progress float64) float64 { return from + (to-from)*progress }
 	}
 	first := 1 / o.DivFactor
 	top, end := o.Rise*float64(steps)-1, float64(steps-1)
 	return func(step int) float64 {
 		if float64(step) <= top {
-			return between(first, 1, part(step, 0, top))
+			return between(first, 1, progress(step, 0, top))
 		}
-		return between(1, first/o.FinalDivFactor, part(step, top, end))
+		return between(1, first/o.FinalDivFactor, progress(step, top, end))
 	}
 }
 
-// part is how much of the way from one step to another is done, 0 to 1; a way of no length is done.
-func part(step int, from, to float64) float64 {
+// progress returns how far step is on the way between two steps, 0 to 1. A way of no length is
+// done.
+func progress(step int, from, to float64) float64 {
 	switch at := float64(step); {
 	case at >= to:
 		return 1
@@ -96,7 +100,7 @@ func part(step int, from, to float64) float64 {
 	}
 }
 
-// cosine goes from one value to another as part goes from 0 to 1.
-func cosine(from, to, part float64) float64 {
-	return to + (from-to)/2*(math.Cos(math.Pi*part)+1)
+// cosine goes from one value to another as progress goes from 0 to 1.
+func cosine(from, to, progress float64) float64 {
+	return to + (from-to)/2*(math.Cos(math.Pi*progress)+1)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What PyTorch's schedules do is compared in tests/parity/optim; here is what lies outside of their steps.
+// tests/parity/optim compares schedules with PyTorch's. The cases here lie outside of their steps.
 func TestSchedule_Edges(t *testing.T) {
 	for name, c := range map[string]struct {
 		schedule Schedule

@@ -6,19 +6,22 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SGDOptions are the options of [NewSGD]; the zero value is plain gradient descent with PyTorch's learning rate.
+// SGDOptions are the settings of [NewSGD]. The zero value is plain gradient descent with PyTorch's
+// learning rate.
 type SGDOptions struct {
-	LR             float64        // learning rate, above 0; 0 means 0.001
-	Momentum       float64        // factor of the momentum buffer, from 0
-	Dampening      float64        // part of the gradient kept out of the momentum buffer, from the second step on
-	Nesterov       bool           // look ahead along the momentum; needs Momentum, and Dampening 0
-	WeightDecay    float64        // factor of the parameter added to its gradient, from 0
-	MasterWeights  bool           // step float32 copies of float16 and bfloat16 parameters, and round them to those; see [Optimizer.ResetMasters]
+	LR          float64 // learning rate, above 0; 0 means 0.001
+	Momentum    float64 // factor of the momentum buffer, from 0
+	Dampening   float64 // fraction of the gradient kept out of the momentum buffer, from the second step on
+	Nesterov    bool    // look ahead along the momentum; needs Momentum, and Dampening 0
+	WeightDecay float64 // parameter times this factor is added to the gradient, from 0
+	// MasterWeights makes steps change float32 copies of float16 and bfloat16 parameters. The
+	// parameters are these copies, rounded. See [Optimizer.ResetMasters].
+	MasterWeights  bool
 	Implementation Implementation // fused unless another is chosen
 }
 
-// NewSGD returns an optimizer of torch.optim.SGD's rule over all groups. The caller must Close it. It fails with
-// [cgotorch.ErrInvalidArgument].
+// NewSGD returns an optimizer of torch.optim.SGD's rule over all groups. The caller must Close it.
+// It fails with [cgotorch.ErrInvalidArgument].
 func NewSGD(options SGDOptions, groups ...Group) (*Optimizer, error) {
 	switch {
 	case !legal(options.Momentum):
@@ -43,15 +46,17 @@ func (r *sgd) remembers() []string {
 	return []string{"momentum_buffer"}
 }
 
-// canFuse is false where LibTorch 2.11's kernel is wrong: on the CPU, in dtypes of 16 bits, for 16 elements and more.
+// canFuse is false where LibTorch 2.11's kernel is wrong: on the CPU, in dtypes of 16 bits, for 16
+// elements and more.
 func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 	return device.IsCUDA() || dtype.Size() >= 4
 }
 
 func (r *sgd) counts() bool { return false }
 
-// together: with dampening the first step is another than the next ones; without, it is one from a momentum of 0. On the device, which
-// may skip it, only the latter can be told from what the host knows.
+// together is 0 for a first step and 1 for others where Dampening makes first steps differ. Without
+// Dampening a fused first step is a step from a momentum of 0, so all steps go together. The host
+// then need not know whether the device has skipped a first step.
 func (r *sgd) together(step int64, fused bool) int64 {
 	if r.Momentum == 0 || fused && r.Dampening == 0 {
 		return 0
@@ -80,7 +85,7 @@ func (r *sgd) fused(x *cgotorch.Exec, b *batch) {
 		buffers = b.state(0)
 	}
 	if o.FirstStep && x.Capturing() {
-		x.Fail("optim.Step", fmt.Errorf("sgd: with Dampening the first step is another than the next ones: do one before: %w", cgotorch.ErrNotCapturable))
+		x.Fail("optim.Step", fmt.Errorf("sgd: with Dampening the first step differs from later ones: do one before the capture: %w", cgotorch.ErrNotCapturable))
 	}
 	if b.rate != nil {
 		x.FusedSGDTensorLRInPlace(b.params, b.grads, buffers, b.rate, o)

@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// An optimizer that goes on from the state of another does the same steps to the bit.
+// An optimizer that continues from the state of another does the same steps to the bit.
 func TestRestore_GoesOn(t *testing.T) {
 	for _, impl := range []Implementation{Fused, Foreach} {
 		for name, new := range map[string]func(g Group) (*Optimizer, error){
@@ -33,7 +33,7 @@ func TestRestore_GoesOn(t *testing.T) {
 				grad := func(params []*cgotorch.Tensor, step int) {
 					for i, p := range params {
 						if i == 1 && step%3 == 0 || i == 2 && step < 5 {
-							p.SetGrad(nil) // parameters differ in their number of steps, and the last has none yet
+							p.SetGrad(nil) // parameters differ in their numbers of steps, and the last has none yet
 							continue
 						}
 						setGrad(x, p, float64(i)-0.1*float64(step))
@@ -124,7 +124,7 @@ func TestRestore_Refuses(t *testing.T) {
 			{func(s *State) { s.Tensors = s.Tensors[1:] }, "parameter 0 has done 1 steps, and its exp_avg is nil"},
 			{func(s *State) { s.Tensors[0].Param = 2 }, "exp_avg is of parameter 2, and there are 2"},
 			{func(s *State) { s.Tensors[0].Param = -1 }, "exp_avg is of parameter -1"},
-			{func(s *State) { s.Tensors[0].Name = "momentum_buffer" }, "momentum_buffer of parameter 0 is nothing that it keeps"},
+			{func(s *State) { s.Tensors[0].Name = "momentum_buffer" }, "momentum_buffer of parameter 0 is not kept with these options"},
 			{func(s *State) { s.Tensors[0].Name = "exp_avg_sq" }, "exp_avg_sq of parameter 0 is there twice"},
 			{func(s *State) { s.Tensors[0].Tensor = params[1] }, "exp_avg of parameter 0 is float32[1], the parameter is float32[2]"},
 			{func(s *State) { s.Tensors[3].Tensor = nil }, "exp_avg_sq of parameter 1: closed"},
@@ -157,7 +157,8 @@ func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 	return s
 }
 
-// A first step that fails when it has made its state leaves nothing that is saved, and nothing open after another and Close.
+// A first step that fails after it has made its state leaves nothing to save. After another step
+// and Close nothing is open.
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){
 		"sgd": func(g Group) (*Optimizer, error) {

@@ -10,32 +10,39 @@ import (
 
 // Note [Captured steps]
 //
-// A step that is captured as part of a graph is run at each launch with the memory, and the numbers, that it was captured with. So
+// A captured step runs at each launch with the memory, and the numbers, of its capture. Therefore
 //
-//   - the learning rate is a tensor, written before a launch when it has changed (writeRate); a fused kernel reads it as a float32 and
-//     calculates in float64, for which reason eager steps on CUDA round theirs too, but for parameters of float64: both give the same bits;
-//   - steps are counted by a hook, on the device as well where the kernel reads the count;
-//   - what a parameter's first step needs, zeros and masters, is written by a hook that does so once (prepare);
-//   - of all other numbers the graph is told, and it is not launched any more when one has changed (watch).
+//   - The learning rate is a tensor, written before a launch if it has changed (writeRate). A fused
+//     kernel reads it as a float32 and calculates in float64. Eager steps on CUDA therefore round
+//     theirs too, except for parameters of float64. Both then give the same bits.
+//   - A hook counts the steps, also on the device where the kernel reads the count.
+//   - A hook writes the values that a parameter's first step needs, zeros and masters, once
+//     (prepare).
+//   - The graph knows all other numbers. It is not launched after a change of these (watch).
 //
-// Which parameters have a gradient is part of the graph.
+// The set of parameters that have a gradient is part of the graph.
 
-// scaling is what a [Scaler] gives a step.
-type scaling struct {
+// scalerInput holds a [Scaler]'s input to a step.
+type scalerInput struct {
 	gradScale *cgotorch.Tensor // divides the gradients; nil for 1
 	foundInf  *cgotorch.Tensor // the device skips the step where it is 1; nil for never
 }
 
-// Step changes every parameter that has a gradient; the others, and their counts of steps, stay as they are. It is not
-// recorded for backward and runs without autocast, whatever x says. It fails with [cgotorch.ErrInvalidArgument] for a
-// learning rate that is not a number from 0 up, and with [cgotorch.ErrClosed] for a closed parameter or optimizer.
+// Step changes every parameter that has a gradient. The other parameters, and their counts of
+// steps, stay. It is not recorded for backward and runs without autocast, whatever x says. It does
+// not wait.
 //
-// It can be captured, if it is [Fused]; else it fails with [cgotorch.ErrNotCapturable]. Each launch then uses the learning rate that there
-// is at that time, one for all Steps of the captured function, and changes those parameters that had a gradient when it was captured. A graph
-// must be captured again, as [cgotorch.Captured] does by itself, when another number has been set since: weight decay, momentum or betas.
-func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scaling{}) }
+// A Step by [Fused] can be captured. Each launch then uses the learning rate set at that time, the
+// same for all Steps of the captured function. It changes the parameters that had a gradient at the
+// capture. After a change of weight decay, momentum or betas the function must be captured again,
+// as [cgotorch.Captured] does by itself.
+//
+// Step fails with [cgotorch.ErrInvalidArgument] unless the learning rate is a number from 0 up. It
+// fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by [Foreach] fails in
+// a capture with [cgotorch.ErrNotCapturable].
+func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
-func (o *Optimizer) step(x *cgotorch.Exec, by scaling) {
+func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	if o.closed {
 		o.fail(x, "the optimizer: %w", cgotorch.ErrClosed)
 	}
@@ -56,7 +63,7 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scaling) {
 		for k := range g.buckets {
 			from := &g.buckets[k]
 			b := &from.now
-			b.lr, b.rate, b.weightDecay, b.scaling = lr, rate, g.weightDecay, by
+			b.lr, b.rate, b.weightDecay, b.scalerInput = lr, rate, g.weightDecay, by
 			if o.fuses(from) && from.device.IsCUDA() && from.dtype != cgotorch.Float64 {
 				b.lr = float64(float32(lr)) // see Note [Captured steps]
 			}
@@ -65,7 +72,7 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scaling) {
 	}
 }
 
-// legalRate is the learning rate of group i, or fails.
+// legalRate returns the learning rate of group i, or fails.
 func (o *Optimizer) legalRate(x *cgotorch.Exec, i int) float64 {
 	lr := o.LR(i)
 	if !legal(lr) {
@@ -74,7 +81,8 @@ func (o *Optimizer) legalRate(x *cgotorch.Exec, i int) float64 {
 	return lr
 }
 
-// capturedRate is the tensor from which a captured step reads the learning rate of group i; nil for other steps.
+// capturedRate returns the tensor from which a captured step reads the learning rate of group i. It
+// returns nil for other steps.
 func (o *Optimizer) capturedRate(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	if !x.Capturing() {
 		return nil
@@ -96,7 +104,8 @@ func (o *Optimizer) writeRate(x *cgotorch.Exec, i int) {
 	}
 }
 
-// watch returns a function that says what a step uses of the host that has changed since, or "".
+// watch notes the values of the host that a step depends on. Its result describes a later change of
+// these, or returns "".
 func (o *Optimizer) watch() func() string {
 	changed, restored := o.rule.watch(), o.restored
 	decays := make([]float64, len(o.groups))
@@ -118,10 +127,10 @@ func (o *Optimizer) watch() func() string {
 			}
 		}
 		if dampened && o.restored != restored {
-			return "the optimizer was restored" // perhaps to before its first step, which is another than the next ones
+			return "the optimizer was restored" // perhaps to before its first step, which differs from later steps with Dampening
 		}
-		for _, s := range o.slots {
-			if s.param.Closed() {
+		for _, s := range o.parameters {
+			if s.tensor.Closed() {
 				return fmt.Sprintf("parameter %d was closed", s.index)
 			}
 		}
@@ -129,7 +138,7 @@ func (o *Optimizer) watch() func() string {
 	}
 }
 
-// fuses reports whether steps of the bucket are done by rule.fused.
+// fuses reports whether rule.fused does the steps of the bucket.
 func (o *Optimizer) fuses(b *bucket) bool {
 	dtype := b.dtype
 	if b.wide {
@@ -141,45 +150,47 @@ func (o *Optimizer) fuses(b *bucket) bool {
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 	b, fused := &from.now, o.fuses(from)
 	defer b.reset()
-	var later []*slot // that cannot be changed together with b's; there are none unless a parameter was left out before
-	slots := from.slots
-	for len(slots) > 0 {
+	// Parameters that cannot be changed together with b's. There are none unless an earlier step left a
+	// parameter out.
+	var later []*parameter
+	parameters := from.parameters
+	for len(parameters) > 0 {
 		b.reset()
 		later = later[:0:0]
-		for _, s := range slots {
-			if s.param.Closed() {
+		for _, s := range parameters {
+			if s.tensor.Closed() {
 				o.fail(x, "parameter %d: %w", s.index, cgotorch.ErrClosed)
 			}
 			done := o.rule.together(s.step, fused)
-			if len(b.slots) > 0 && done != b.done {
+			if len(b.parameters) > 0 && done != b.done {
 				later = append(later, s)
 				continue
 			}
-			grad := s.param.Grad()
-			if grad == nil || o.part != nil && !o.part[s] {
+			grad := s.tensor.Grad()
+			if grad == nil || o.only != nil && !o.only[s] {
 				continue
 			}
 			b.done = done
-			b.slots = append(b.slots, s)
-			b.params = append(b.params, s.param)
+			b.parameters = append(b.parameters, s)
+			b.params = append(b.params, s.tensor)
 			b.grads = append(b.grads, grad)
 		}
-		slots = later
-		if len(b.slots) > 0 {
+		parameters = later
+		if len(b.parameters) > 0 {
 			o.stepBatch(x, b, from.wide, fused)
 		}
 	}
 }
 
 func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
-	slots := b.slots
+	parameters := b.parameters
 	if x.Capturing() {
-		slots = slices.Clone(slots) // b's are written over
+		parameters = slices.Clone(parameters) // b's are overwritten
 	}
-	for _, s := range slots {
+	for _, s := range parameters {
 		s.allocate(x, fused && o.rule.counts())
 	}
-	x.EachLaunch(func(x *cgotorch.Exec) { prepare(x.NoGrad().NoAutocast(), slots) })
+	x.EachLaunch(func(x *cgotorch.Exec) { prepare(x.NoGrad().NoAutocast(), parameters) })
 	x.Tidy(func() *cgotorch.Tensor {
 		switch {
 		case wide:
@@ -198,16 +209,16 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 		return nil
 	})
 	x.EachLaunch(func(*cgotorch.Exec) {
-		for _, s := range slots {
+		for _, s := range parameters {
 			s.step++
 		}
 	})
 }
 
-// widen puts masters and float32 copies of the gradients in the place of parameters and gradients.
+// widen replaces parameters and gradients by masters and float32 copies of the gradients.
 func (b *batch) widen(x *cgotorch.Exec) {
 	grads := make([]*cgotorch.Tensor, len(b.grads))
-	for i, s := range b.slots {
+	for i, s := range b.parameters {
 		b.params[i] = s.master
 		grads[i] = x.EmptyLike(s.master)
 	}
@@ -217,19 +228,20 @@ func (b *batch) widen(x *cgotorch.Exec) {
 
 // narrow rounds the masters to the parameters.
 func (b *batch) narrow(x *cgotorch.Exec) {
-	params := make([]*cgotorch.Tensor, len(b.slots))
-	for i, s := range b.slots {
-		params[i] = s.param
+	params := make([]*cgotorch.Tensor, len(b.parameters))
+	for i, s := range b.parameters {
+		params[i] = s.tensor
 	}
 	x.ForeachCopyInPlace(params, b.params)
 }
 
-// alignGrads gives every gradient its parameter's strides. Backward's have them; one that the program has set may not, and
-// LibTorch's fused CPU kernels walk through both as if they had.
+// alignGrads gives every gradient its parameter's strides. Gradients of a backward have them.
+// Gradients set by the program may have others, and LibTorch's fused CPU kernels assume that both
+// are equal.
 func alignGrads(x *cgotorch.Exec, b *batch) {
 	for i, grad := range b.grads {
-		if s := b.slots[i]; !s.laidOutLike(grad.Strides()) {
-			b.grads[i] = x.CopyInPlace(x.EmptyLike(s.param), grad)
+		if s := b.parameters[i]; !s.laidOutLike(grad.Strides()) {
+			b.grads[i] = x.CopyInPlace(x.EmptyLike(s.tensor), grad)
 		}
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Nothing in a step waits for the device, nor reads a value on the host.
+// No part of a step waits for the device, nor reads a value on the host.
 func TestStep_NoWaits(t *testing.T) {
 	for _, device := range devices(t) {
 		for _, c := range capturedCases {
 			if c.between != nil {
-				continue // which reads states
+				continue // State reads counts
 			}
 			doOn(t, device, func(x *cgotorch.Exec) error {
 				l, err := c.learner(x)

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// bitsOf is the number of bits of one element of each dtype.
+// bitsOf holds the number of bits of one element of each dtype.
 var bitsOf = map[string]uint64{
 	"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
 	"F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
@@ -13,7 +13,7 @@ var bitsOf = map[string]uint64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }
 
-// byteSize is the number of bytes of a tensor.
+// byteSize returns the number of bytes of a tensor.
 func byteSize(dtype string, shape []int64) (int64, error) {
 	size, ok := bitsOf[dtype]
 	if !ok {

@@ -16,9 +16,14 @@ const (
 	indexFile = "model.safetensors.index.json"
 )
 
-// Files returns the files that a path stands for: of a folder, as Hugging Face's save_pretrained writes it, model.safetensors or the shards that
-// model.safetensors.index.json names; of such an index, which ends in .json, its shards, sorted; and any other path itself. An index that is none, or
-// that names files of other folders, is an [ErrFormat].
+// Files returns the safetensors files that a path stands for:
+//
+//   - A folder, as Hugging Face's save_pretrained writes it, stands for its model.safetensors, or
+//     for the shards that its model.safetensors.index.json names.
+//   - Such an index, which ends in .json, stands for its shards, sorted.
+//   - Any other path stands for itself.
+//
+// A damaged index, or an index that names files of other folders, is an [ErrFormat].
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {

@@ -27,7 +27,7 @@ type Info struct {
 	begin int64 // from the end of the header
 }
 
-// encodeHeader is the JSON of a header, padded to a multiple of 8 bytes.
+// encodeHeader returns the JSON of a header, padded to a multiple of 8 bytes.
 func encodeHeader(tensors []Info, metadata map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	text := func(s string) {
@@ -82,7 +82,8 @@ func encodeHeader(tensors []Info, metadata map[string]string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decodeHeader is the inverse. The tensors are in the order of their bytes, which cover size without gap or overlap.
+// decodeHeader undoes encodeHeader. It returns the tensors in the order of their bytes, which must
+// cover size without gap or overlap.
 func decodeHeader(header []byte, size int64) (tensors []Info, metadata map[string]string, err error) {
 	if !utf8.Valid(header) {
 		return nil, nil, errors.New("the header is not UTF-8")
@@ -143,7 +144,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// decodeObject splits a JSON object, in which no key may be twice.
+// decodeObject splits a JSON object. A key must not appear twice.
 func decodeObject(data []byte) ([]member, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -156,7 +157,7 @@ func decodeObject(data []byte) ([]member, error) {
 		if err != nil {
 			return nil, fmt.Errorf("damaged JSON: %w", err)
 		}
-		m := member{key: t.(string)} // where a key must be, the decoder accepts strings alone
+		m := member{key: t.(string)} // the decoder accepts only strings as keys
 		if err := d.Decode(&m.value); err != nil {
 			return nil, fmt.Errorf("damaged JSON: %w", err)
 		}

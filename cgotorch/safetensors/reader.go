@@ -12,7 +12,8 @@ import (
 // ErrFormat is in the errors of a file that is damaged, cut short, or no safetensors file.
 var ErrFormat = errors.New("not a whole safetensors file")
 
-// ErrTorchSave is in the error, which is [ErrFormat] too, of a file that PyTorch's torch.save wrote.
+// ErrTorchSave is in the error of a file that PyTorch's torch.save wrote. That error is an
+// [ErrFormat] too.
 var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: convert it in Python, with safetensors.torch.save_file(torch.load(…), …)", ErrFormat)
 
 // File is an open file whose header has been checked. It may be read by several goroutines at once.
@@ -26,8 +27,8 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open reads and checks the header of a file. The caller must Close it. Its errors name the file and, where there is one, the
-// tensor; those of a bad file are [ErrFormat].
+// Open opens a file, and reads and checks its header. The caller must Close the File. Errors name
+// the file and, where there is one, the tensor. Errors of a bad file are [ErrFormat].
 func Open(path string) (*File, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -51,7 +52,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// NewFile is [Open] for size bytes of source, which errors call name.
+// NewFile is [Open] for size bytes of source. Errors use name as the file's name.
 func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 	f := &File{name: name, source: source, close: func() error { return nil }}
 	if err := f.readHeader(size); err != nil {
@@ -104,16 +105,16 @@ func (f *File) read(data []byte, at int64) error {
 	return err
 }
 
-// Name is the path given to [Open].
+// Name returns the path given to [Open], or the name given to [NewFile].
 func (f *File) Name() string { return f.name }
 
-// Tensors lists the tensors in the order of their bytes. Do not change it.
+// Tensors lists the tensors in the order of their bytes. Do not change the list.
 func (f *File) Tensors() []Info { return f.tensors }
 
-// Metadata returns the file's text, nil if it has none. Do not change it.
+// Metadata returns the file's map of strings, nil if it has none. Do not change the map.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Lookup finds a tensor.
+// Lookup finds a tensor by its name.
 func (f *File) Lookup(name string) (Info, bool) {
 	i, ok := f.index[name]
 	if !ok {
@@ -135,7 +136,7 @@ func (f *File) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadInto is [File.Read] into data, which has as many bytes as the tensor.
+// ReadInto is [File.Read] into data, which must have as many bytes as the tensor.
 func (f *File) ReadInto(name string, data []byte) error {
 	t, ok := f.Lookup(name)
 	switch {
@@ -150,7 +151,7 @@ func (f *File) ReadInto(name string, data []byte) error {
 	return nil
 }
 
-// Offset is where the elements of a tensor begin in the file.
+// Offset returns the place in the file at which the elements of a tensor begin.
 func (f *File) Offset(t Info) int64 { return f.base + t.begin }
 
 // Close closes the file.

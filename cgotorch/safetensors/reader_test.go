@@ -60,7 +60,7 @@ func TestOpen_PythonFile(t *testing.T) {
 	}
 }
 
-// file is a file with the given header and so many bytes behind it.
+// file returns a file with the given header and data bytes behind it.
 func file(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)
@@ -142,7 +142,7 @@ func TestNewFile_AcceptsSpaces(t *testing.T) {
 	}
 }
 
-// Every beginning of a file but the whole is refused.
+// Every true beginning of a file is refused.
 func TestNewFile_EveryPrefix(t *testing.T) {
 	whole, err := os.ReadFile("testdata/python.safetensors")
 	if err != nil {
@@ -204,7 +204,7 @@ func FuzzNewFile(f *testing.F) {
 			}
 			return
 		}
-		// What was accepted can be written, and says the same when it is read again.
+		// An accepted file can be written, and is the same when it is read again.
 		var tensors []Tensor
 		for _, info := range file.Tensors() {
 			data, err := file.Read(info.Name)

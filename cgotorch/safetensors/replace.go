@@ -10,9 +10,10 @@ import (
 	"syscall"
 )
 
-// WriteFile is [Write] to a new file beside path that then takes path's place: whatever happens, power cuts included, path
-// is the old file or the whole new one. It needs room for both. On failure, a full disk for instance, the new file is
-// removed; a process that is killed leaves it behind, as path.new-…. A file that was there keeps its permissions.
+// WriteFile is [Write] to a new file beside path, which then replaces path. path is the old file or
+// the whole new file at any time, even after a power cut. It needs room for both. The new file gets
+// the permissions of the old file. After a failure, of a full disk for instance, it removes the new
+// file. A process that is killed leaves it behind, as path.new-….
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	ordered, header, err := layout(tensors, metadata)
 	if err != nil {

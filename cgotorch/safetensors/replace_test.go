@@ -18,7 +18,7 @@ func tensorOf(bytes int) []Tensor {
 	return []Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(bytes)}, Data: make([]byte, bytes)}}
 }
 
-// onlyFile fails unless path, of the content given, is alone in its folder.
+// onlyFile fails unless path holds content and is alone in its folder.
 func onlyFile(t *testing.T, path string, content []byte) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -95,7 +95,8 @@ func TestWriteFile_Failures(t *testing.T) {
 	}
 }
 
-// TestWriteFile_FullDisk fills a file system of 1 MiB. Where the test may not mount one, the next test stands in.
+// TestWriteFile_FullDisk fills a file system of 1 MiB. Where the test may not mount such a file
+// system, TestWriteFile_FileTooLarge has to do.
 func TestWriteFile_FullDisk(t *testing.T) {
 	folder := t.TempDir()
 	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=1m"); err != nil {
@@ -112,7 +113,7 @@ func TestWriteFile_FullDisk(t *testing.T) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	onlyFile(t, path, old)
-	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // what the failure took is free again
+	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // the failure has freed its space
 		t.Errorf("afterwards: %v", err)
 	}
 }

@@ -16,13 +16,15 @@ type Tensor struct {
 	Shape []int64 // empty for a scalar
 	Data  []byte  // elements, row-major and little end first
 
-	// Read, where it is set, gives the data instead of Data when it is this tensor's turn, so that not all of them need to
-	// be in memory at once. What it returns is used before the next is called.
+	// Read, if it is not nil, returns the data in place of Data. Write calls it when the tensor is due,
+	// so the tensors need not be in memory together. Write uses the result before it calls the next
+	// Read.
 	Read func() ([]byte, error)
 }
 
-// Write writes a file. Tensors with wider elements come first, so that all are aligned, and otherwise they keep their order.
-// It fails, before it writes, for a name that is used twice, an unknown dtype, or data of another size than the shape's.
+// Write writes a file. Tensors with wider elements come first, for alignment, and otherwise keep
+// their order. Before it writes, it fails for a name that is used twice, an unknown dtype, or data
+// that do not have the shape's size.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	ordered, header, err := layout(tensors, metadata)
 	if err == nil {

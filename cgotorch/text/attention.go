@@ -5,11 +5,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Attention is T5's: without biases, its scores not scaled.
+// Attention is T5's attention, without biases and without scaled scores.
 type Attention struct {
 	Q, K, V, O *nn.Linear // [heads*d_kv, d_model], O [d_model, heads*d_kv]
 
-	RelativeAttentionBias *nn.Embedding // [buckets, heads], in a stack's first block, for all of its blocks; nil elsewhere
+	// RelativeAttentionBias [buckets, heads] serves all blocks of a stack. The first block holds it; in
+	// the others it is nil.
+	RelativeAttentionBias *nn.Embedding
 
 	heads, width int
 }
@@ -20,14 +22,14 @@ func (m *Attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor
 	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
 }
 
-// merge is the inverse.
+// merge undoes split.
 func (m *Attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Reshape(x.Transpose(t, 1, 2), shape[0], shape[2], int64(m.heads*m.width))
 }
 
-// attend maps queries' hidden states [batch, n, d_model], and keys and values [batch, heads, keys, width], to [batch, n, d_model]. bias is added to
-// the scores [batch, heads, n, keys]; nil for none.
+// attend maps queries' hidden states [batch, n, d_model] to the same shape. Keys and values are
+// [batch, heads, keys, width]. bias is added to the scores [batch, heads, n, keys]; nil means none.
 func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	scores := x.Tidy(func() *cgotorch.Tensor {
 		scores := x.MatMul(m.split(x, m.Q.Forward(x, hidden)), x.Transpose(keys, 2, 3))
@@ -42,10 +44,11 @@ func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 	})
 }
 
-// project is the queries, keys and values of hidden [batch, d_model] in one product, [batch, 3*heads*width].
+// project returns the queries, keys and values of hidden [batch, d_model] as one product, [batch,
+// 3*heads*width].
 func (m *Attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		if all := sideBySide(x, 3, m.Q.Weight, m.K.Weight, m.V.Weight); all != nil {
+		if all := stackedView(x, 3, m.Q.Weight, m.K.Weight, m.V.Weight); all != nil {
 			shape := all.Shape()
 			return x.Linear(hidden, x.View(all, shape[0]*shape[1], shape[2]), nil)
 		}
@@ -53,8 +56,9 @@ func (m *Attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch
 	})
 }
 
-// attendStep is attend for one token of each sequence, with as few operators as it takes: queries are [batch*heads, 1, width], keys [batch*heads, width, n],
-// values [batch*heads, n, width], bias [batch*heads, 1, n], and the result is [batch, d_model].
+// attendStep is attend for one token of each sequence, with as few operators as possible. Queries
+// are [batch*heads, 1, width], keys [batch*heads, width, n], values [batch*heads, n, width], bias
+// [batch*heads, 1, n]. The result is [batch, d_model].
 func (m *Attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		weights := x.Softmax(call(x, "aten::baddbmm", bias, queries, keys), -1)
@@ -62,13 +66,14 @@ func (m *Attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cg
 	})
 }
 
-// SelfAttention is a block's first layer.
+// SelfAttention is the first layer of a block.
 type SelfAttention struct {
 	SelfAttention *Attention `state:"SelfAttention"`
 	LayerNorm     *RMSNorm
 }
 
-// forward adds to hidden [batch, n, d_model] what it finds in itself; in and out are new handles.
+// forward adds the attention of hidden [batch, n, d_model] over itself to hidden. The result is a
+// new handle.
 func (m *SelfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		a, normed := m.SelfAttention, m.LayerNorm.Forward(x, hidden)
@@ -77,13 +82,14 @@ func (m *SelfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor)
 	})
 }
 
-// CrossAttention is the second layer of a decoder's block, over the encoder's result.
+// CrossAttention is the second layer of a decoder's block. It attends to the encoder's result.
 type CrossAttention struct {
 	EncDecAttention *Attention `state:"EncDecAttention"`
 	LayerNorm       *RMSNorm
 }
 
-// forward adds to hidden [batch, n, d_model] what it finds in keys and values [batch, heads, source, width].
+// forward adds the attention of hidden [batch, n, d_model] over keys and values [batch, heads,
+// source, width] to hidden.
 func (m *CrossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.Add(hidden, m.EncDecAttention.attend(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))

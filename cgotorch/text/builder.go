@@ -7,12 +7,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// A builder makes the weights of one model. They belong to the Do until all are made.
+// builder makes the weights of one model. They belong to the Do until all are made.
 type builder struct {
 	x      *cgotorch.Exec
 	config *SwitchConfig
 	SwitchOptions
-	draw bool // else the weights are undefined, to be loaded
+	draw bool // otherwise the weights are undefined, and a load follows
 }
 
 func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {
@@ -59,7 +59,7 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	return m
 }
 
-// weight is drawn from the normal distribution.
+// weight draws a weight from the normal distribution.
 func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
 	shape := make([]int64, len(size))
 	for i, n := range size {
@@ -92,7 +92,7 @@ func (b *builder) attention(biased bool) *Attention {
 	c := b.config
 	inner, narrow := c.NumHeads*c.DKV, root(c.DModel)
 	a := &Attention{O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV}
-	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // side by side, for Attention.project
+	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // one behind another, for Attention.project
 	for i, of := range []struct {
 		layer     **nn.Linear
 		deviation float64

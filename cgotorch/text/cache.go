@@ -6,24 +6,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// CacheOptions are the options of [Switch.NewCache].
+// CacheOptions set the size of a [Cache].
 type CacheOptions struct {
-	Batch    int // sequences that are decoded side by side; 0 means 1
-	Capacity int // tokens of each that the decoder reads, the first among them; 0 means 128
-	Source   int // tokens of the encoder at most; 0 means 512
+	Batch    int // sequences that are decoded together; 0 means 1
+	Capacity int // tokens that the decoder reads of each sequence, with the first; 0 means 128
+	Source   int // tokens that the encoder gives at most; 0 means 512
 }
 
-// Cache holds what decoding knows of its sequences, in memory of fixed shapes and addresses: a step reads and writes nothing else, so it can be captured
-// once and launched for every token of every sequence. All sequences of a cache are at the same position.
+// Cache holds the state of a decoding, in memory of fixed shapes and addresses. A step reads and
+// writes only the cache. A captured step can therefore be launched for every token. All sequences
+// of a cache are at the same position.
 //
-// It belongs to one decoding at a time. Its tensors may be read and written between steps, by work that is ordered with them.
+// A Cache belongs to one decoding at a time. Between steps, other work may read and write its
+// tensors, in an order with the steps.
 type Cache struct {
-	Tokens   *cgotorch.Tensor // Int64 [batch, 1]: what the next step reads
-	Position *cgotorch.Tensor // Int64 [1]: where Tokens are, from 0; below the capacity
+	Tokens   *cgotorch.Tensor // Int64 [batch, 1]: the input of the next step
+	Position *cgotorch.Tensor // Int64 [1]: the position of Tokens, from 0; below the capacity
 
-	Keys, Values           []*cgotorch.Tensor // a block's own, [batch, heads, capacity, d_kv], up to Position
-	CrossKeys, CrossValues []*cgotorch.Tensor // of the encoder's result, [batch, heads, source, d_kv]
-	CrossBias              *cgotorch.Tensor   // added to the scores over it, [batch*heads, 1, source]
+	// Keys and Values are the self-attention's, for each block, [batch, heads, capacity, d_kv]. They
+	// are valid up to Position.
+	Keys, Values []*cgotorch.Tensor
+	// CrossKeys and CrossValues are the cross-attention's, of the encoder's result, for each block,
+	// [batch, heads, source, d_kv].
+	CrossKeys, CrossValues []*cgotorch.Tensor
+	// CrossBias is added to the scores of the cross-attention, [batch*heads, 1, source].
+	CrossBias *cgotorch.Tensor
 
 	o       CacheOptions
 	row     *cgotorch.Tensor // Tokens as [batch]
@@ -33,16 +40,19 @@ type Cache struct {
 	next    int              // the host's copy of Position
 }
 
-// stepCache is a block's keys and values as a step reads them: keys [batch*heads, d_kv, n], values [batch*heads, n, d_kv].
+// stepCache holds a block's keys and values as a step reads them: keys [batch*heads, d_kv, n],
+// values [batch*heads, n, d_kv].
 type stepCache struct {
 	own          *cgotorch.Tensor // keys and then values, [2*batch*heads, capacity, d_kv]
-	keys, values *cgotorch.Tensor // views of it
+	keys, values *cgotorch.Tensor // views of own
 
 	crossKeys, crossValues *cgotorch.Tensor
 }
 
-// NewCache makes a cache on x's device: for each block and sequence keys and values, of heads*d_kv elements of the model's dtype, for each token of
-// Capacity and of Source. [Decoder.Start] makes it ready. The caller must Close it. It fails with [cgotorch.ErrInvalidArgument] for options below 0.
+// NewCache makes a cache on x's device, for Batch sequences. Each block has a key and a value for
+// each token of Capacity and of Source, of heads*d_kv elements of the model's dtype. Call
+// [Decoder.Start] before the first step. The caller must Close the cache. NewCache fails with
+// [cgotorch.ErrInvalidArgument] for options below 0.
 func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	const where = "Switch.NewCache"
 	for _, n := range []struct {
@@ -87,10 +97,10 @@ func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	return c
 }
 
-// Options are those that the cache was made with, with the defaults filled in.
+// Options returns the cache's options, with the defaults filled in.
 func (c *Cache) Options() CacheOptions { return c.o }
 
-// Close frees the cache. Closing twice does nothing.
+// Close frees the cache. A second Close does nothing.
 func (c *Cache) Close() error {
 	var errs []error
 	for _, t := range c.tensors() {
@@ -110,7 +120,8 @@ func (c *Cache) tensors() []*cgotorch.Tensor {
 	return all
 }
 
-// Next takes the likeliest of logits [batch, vocab_size] as the tokens of the next step. It can be captured with the step.
+// Next makes the likeliest of logits [batch, vocab_size] the tokens of the next step. It can be
+// captured with the step.
 func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -120,7 +131,7 @@ func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 	c.Advance(x)
 }
 
-// Advance moves to the next position; Tokens are the caller's to write. [Cache.Next] does both.
+// Advance moves to the next position. The caller writes Tokens. [Cache.Next] does both.
 func (c *Cache) Advance(x *cgotorch.Exec) {
 	plain(x).AddScalarInPlace(c.Position, 1).Close()
 	x.EachLaunch(func(*cgotorch.Exec) { c.next++ })

@@ -10,8 +10,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SwitchConfig is what Hugging Face's config.json says of a Switch Transformer. [DefaultSwitchConfig] has transformers' defaults;
-// fields of the file that are not here do not change a forward pass in inference.
+// SwitchConfig holds the fields of Hugging Face's config.json for a Switch Transformer.
+// [DefaultSwitchConfig] has transformers' defaults. Other fields of the file do not change a
+// forward pass in inference.
 type SwitchConfig struct {
 	ModelType string `json:"model_type"` // "switch_transformers"
 
@@ -27,24 +28,26 @@ type SwitchConfig struct {
 	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // see [SwitchConfig.SparseDecoder]
 
 	NumExperts     int    `json:"num_experts"`     // of each sparse layer
-	ExpertCapacity int    `json:"expert_capacity"` // at least 1; more is never reached, see [FeedForward.Route]
+	ExpertCapacity int    `json:"expert_capacity"` // at least 1; never reached, see [FeedForward.Route]
 	RouterBias     bool   `json:"router_bias"`     // routers add a bias
-	RouterDType    string `json:"router_dtype"`    // in which routers compute; "float32"
+	RouterDType    string `json:"router_dtype"`    // the dtype in which routers compute; "float32"
 
-	RelativeAttentionNumBuckets  int `json:"relative_attention_num_buckets"`  // of distances
-	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // from where on distances share a bucket
+	RelativeAttentionNumBuckets  int `json:"relative_attention_num_buckets"`  // number of buckets of distances
+	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // distances from here on share a bucket
 
-	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"`  // added to the mean square
-	InitializerFactor float64 `json:"initializer_factor"`  // of the deviations of new weights
-	DenseActFn        string  `json:"dense_act_fn"`        // "relu"
-	TieWordEmbeddings bool    `json:"tie_word_embeddings"` // encoder, decoder and head share one embedding; the head's input is scaled by 1/sqrt(DModel)
+	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"` // added to the mean square
+	InitializerFactor float64 `json:"initializer_factor"` // factor of the deviations of new weights
+	DenseActFn        string  `json:"dense_act_fn"`       // "relu"
+	// TieWordEmbeddings makes encoder, decoder and head share one embedding. The head's input is then
+	// scaled by 1/sqrt(DModel).
+	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 
 	PadTokenID          int      `json:"pad_token_id"`
-	EOSTokenID          TokenIDs `json:"eos_token_id"`           // any of them ends a sequence; none where null
+	EOSTokenID          TokenIDs `json:"eos_token_id"`           // each of them ends a sequence; none where null
 	DecoderStartTokenID int      `json:"decoder_start_token_id"` // missing or null means PadTokenID
 }
 
-// TokenIDs are tokens: in JSON a number, a list of numbers, or null for none.
+// TokenIDs lists tokens. In JSON it is a number, a list of numbers, or null for none.
 type TokenIDs []int
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -65,7 +68,8 @@ func (ids *TokenIDs) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// DefaultSwitchConfig returns transformers' defaults: google/switch-base-8, but for a smaller DFF and fewer sparse layers.
+// DefaultSwitchConfig returns transformers' defaults: google/switch-base-8 with a smaller DFF and
+// fewer sparse layers.
 func DefaultSwitchConfig() SwitchConfig {
 	return SwitchConfig{
 		ModelType: "switch_transformers",
@@ -78,15 +82,16 @@ func DefaultSwitchConfig() SwitchConfig {
 	}
 }
 
-// SwitchBase128 returns the config of google/switch-base-128: 12 blocks each way, every second one with 128 experts, 7.4 billion parameters.
+// SwitchBase128 returns the config of google/switch-base-128: 12 blocks each in encoder and
+// decoder, and 7.4 billion parameters. Every second block has 128 experts.
 func SwitchBase128() SwitchConfig {
 	c := DefaultSwitchConfig()
 	c.DFF, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers, c.NumExperts = 3072, 6, 6, 128
 	return c
 }
 
-// ReadSwitchConfig reads a config.json. Missing fields have transformers' defaults. Its errors name the file and the field; those of the
-// values are [cgotorch.ErrInvalidArgument].
+// ReadSwitchConfig reads a config.json. Missing fields have transformers' defaults. Its errors name
+// the file and the field. An illegal value is an [cgotorch.ErrInvalidArgument].
 func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	fail := func(err error) (SwitchConfig, error) {
 		return SwitchConfig{}, fmt.Errorf("text: %s: %w", path, err)
@@ -123,7 +128,8 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	return c, nil
 }
 
-// Check fails with [cgotorch.ErrInvalidArgument], naming the field as the file does, for values of which no model can be made.
+// Check fails with [cgotorch.ErrInvalidArgument] for values that no model can be made from. The
+// error names the field as the file does.
 func (c SwitchConfig) Check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...)
@@ -170,9 +176,11 @@ func (c SwitchConfig) Check() error {
 	return nil
 }
 
-// SparseEncoder reports whether a block of the encoder, counted from 0, has experts. As in transformers, with step the whole quotient of
-// NumLayers and NumSparseEncoderLayers these are blocks 1, 1+step, …, and every block where step is 1: there may be more than were asked for,
-// and where 0 were, step is NumLayers, so that block 1 is sparse all the same.
+// SparseEncoder reports whether a block of the encoder, counted from 0, has experts. As in
+// transformers, blocks 1, 1+step, … are sparse, and every block where step is 1. step is the whole
+// quotient of NumLayers and NumSparseEncoderLayers. There may be more sparse blocks than
+// NumSparseEncoderLayers. A NumSparseEncoderLayers of 0 makes step NumLayers, so block 1 is sparse
+// even then.
 func (c SwitchConfig) SparseEncoder(block int) bool {
 	return sparse(c.NumLayers, c.NumSparseEncoderLayers, block)
 }
@@ -190,7 +198,7 @@ func sparse(layers, wanted, block int) bool {
 	return step == 1 || step > 1 && block%step == 1
 }
 
-// configOf is the config.json that lies beside a file, or in a folder.
+// configOf reads the config.json beside a file, or in a folder.
 func configOf(path string) (SwitchConfig, error) {
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		path = filepath.Dir(path)

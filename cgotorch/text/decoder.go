@@ -5,7 +5,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Decoder turns the tokens so far, and the encoder's result, into hidden states of the tokens to come.
+// Decoder maps the tokens so far, and the encoder's result, to hidden states of the next tokens.
 type Decoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
 	Block          []*DecoderBlock
@@ -14,15 +14,16 @@ type Decoder struct {
 	config *SwitchConfig
 }
 
-// DecoderBlock is three layers: see [Decoder.Attend] for the first two.
+// DecoderBlock has three layers. See [Decoder.Attend] for the first two.
 type DecoderBlock struct {
 	Attention *SelfAttention  `state:"layer.0"`
 	Cross     *CrossAttention `state:"layer.1"`
 	FF        *FeedForward    `state:"layer.2"`
 }
 
-// Forward maps all decoder ids at once, Int64 [batch, n], of which none sees those behind it, to [batch, n, d_model]. encoded
-// [batch, source, d_model] is [Encoder.Forward]'s result, mask [batch, source] is 0 at its padding; nil means that there is none.
+// Forward maps all decoder ids at once, Int64 [batch, n], to [batch, n, d_model]. No token sees the
+// tokens behind it. encoded [batch, source, d_model] is [Encoder.Forward]'s result. mask [batch,
+// source] is 0 at padding; nil means no padding.
 func (m *Decoder) Forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Decoder.Forward"
 	x = plain(x)
@@ -47,7 +48,7 @@ func (m *Decoder) Forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 	})
 }
 
-// End norms what the last block has made.
+// End norms the result of the last block.
 func (m *Decoder) End(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }

@@ -5,8 +5,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Dense is ReLU(in @ WI.T) @ WO.T: a dense feed-forward layer, or one expert. It is the one definition of an expert's arithmetic: who runs experts
-// from memory of its own makes a Dense of it.
+// Dense is ReLU(in @ WI.T) @ WO.T: a dense feed-forward layer, or one expert. It alone defines an
+// expert's arithmetic. Programs that keep experts in memory of their own make a Dense of that
+// memory.
 type Dense struct {
 	WI *nn.Linear // [d_ff, d_model]
 	WO *nn.Linear // [d_model, d_ff]
@@ -20,7 +21,8 @@ func (m *Dense) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 	})
 }
 
-// NewExpert makes an expert on x's device whose weights are not set, for whoever puts others in their place. dtype 0 means Float32.
+// NewExpert makes an expert on x's device with undefined weights. The caller puts others in their
+// place. dtype 0 means Float32.
 func NewExpert(x *cgotorch.Exec, c SwitchConfig, dtype cgotorch.DType) *Dense {
 	if dtype == 0 {
 		dtype = cgotorch.Float32

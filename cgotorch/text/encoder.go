@@ -5,7 +5,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Encoder turns tokens into hidden states.
+// Encoder maps tokens to hidden states.
 type Encoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
 	Block          []*EncoderBlock
@@ -14,13 +14,14 @@ type Encoder struct {
 	config *SwitchConfig
 }
 
-// EncoderBlock is two layers: see [Encoder.Attend] for the first.
+// EncoderBlock has two layers. See [Encoder.Attend] for the first.
 type EncoderBlock struct {
 	Attention *SelfAttention `state:"layer.0"`
 	FF        *FeedForward   `state:"layer.1"`
 }
 
-// Forward maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0 at padding; nil means that there is none.
+// Forward maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0
+// at padding; nil means no padding.
 func (m *Encoder) Forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := m.Begin(x, ids, mask)
@@ -32,13 +33,14 @@ func (m *Encoder) Forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorc
 	})
 }
 
-// then closes what has had its last reader.
+// then closes read, after its last reader, and returns next.
 func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 	read.Close()
 	return next
 }
 
-// Begin returns the embedded ids [batch, n, d_model] and what Attend adds to the scores, [1 or batch, heads, n, n]. See [Encoder.Forward].
+// Begin returns the embedded ids [batch, n, d_model], and the bias that Attend adds to the scores,
+// [1 or batch, heads, n, n]. See [Encoder.Forward] for ids and mask.
 func (m *Encoder) Begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
 	const where = "Encoder.Begin"
 	x = plain(x)
@@ -55,12 +57,13 @@ func (m *Encoder) Begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, b
 	return m.EmbedTokens.Forward(x, ids), bias
 }
 
-// Attend runs the attention of a block, counted from 0, on hidden [batch, n, d_model]; the block's FF comes next.
+// Attend runs the attention of a block, counted from 0, on hidden [batch, n, d_model]. The block's
+// FF comes next.
 func (m *Encoder) Attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Block[block].Attention.forward(plain(x), hidden, bias)
 }
 
-// End norms what the last block has made.
+// End norms the result of the last block.
 func (m *Encoder) End(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }

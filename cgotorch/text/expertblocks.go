@@ -10,12 +10,15 @@ const gatheredBytes = 256 << 20
 
 // Note [Experts in blocks]
 //
-// How many tokens an expert has is known on the device alone, and shapes are the host's. So the sorted tokens are laid out in blocks of equal size, each of
-// one expert's tokens and padded with zeros. However the tokens fall, n tokens of e experts need no more than (n + e*(size-1))/size blocks of that
-// size, and no more than n: that many are computed, of which the last ones may be empty. Block b is of the expert whose blocks end first behind
-// b. Each block's weights are copied, for a batched product to read. A block of one token needs no sorting.
+// Only the device knows how many tokens an expert has, and the host decides shapes. The sorted
+// tokens are therefore laid out in blocks of equal size. A block holds tokens of one expert, padded
+// with zeros. n tokens of e experts never need more than (n + e*(size-1))/size blocks of that size,
+// nor more than n. That many blocks are computed, and the last may be empty. Block b belongs to the
+// first expert whose blocks end behind b. Each block's weights are copied, as input of a batched
+// product. A block of one token needs no sorting.
 
-// inBlocks runs tokens [tokens, d_model] through the experts with the stacked weights wi and wo; see Note [Experts in blocks].
+// inBlocks runs tokens [tokens, d_model] through the experts with the stacked weights wi and wo.
+// See Note [Experts in blocks].
 func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int64) *cgotorch.Tensor {
 	shape, experts := tokens.Shape(), wi.Shape()[0]
 	size, count := blocks(shape[0], experts)
@@ -32,7 +35,8 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	blockEnds := x.CumSum(blockCounts, 0)
 	blockStarts := x.Sub(blockEnds, blockCounts)
 
-	// An expert's blocks lie side by side, so the row of a token is that of its expert's first block, plus its place among the expert's tokens.
+	// An expert's blocks lie one behind another. The row of a token is therefore the first row of its
+	// expert's first block, plus its place among the expert's tokens.
 	place := x.Sub(x.Arange(cgotorch.Int64, 0, shape[0], nil), x.IndexSelect(starts, 0, sorted))
 	rows := x.Add(x.MulScalar(x.IndexSelect(blockStarts, 0, sorted), size), place)
 	laid := x.Zeros(tokens.DType(), count*size, shape[1])
@@ -43,8 +47,8 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	return nn.UnsortRows(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
 }
 
-// blocks chooses the size of blocks and how many there may be. Blocks of four times the mean number of tokens keep both the copies of weights and the padding
-// within a few times what is needed.
+// blocks chooses the size of blocks and their largest number. Blocks of four times the mean number
+// of tokens keep the copies of weights, and the padding, within a few times the need.
 func blocks(tokens, experts int64) (size, count int64) {
 	size = 1
 	for size < 64 && size < 4*tokens/experts {
@@ -57,7 +61,8 @@ func blocks(tokens, experts int64) (size, count int64) {
 	return size, count
 }
 
-// batched maps blocks [count, size, d_model] to the same shape, block i by expert of[i], as many at a time as limit bytes of weights allow.
+// batched maps blocks [count, size, d_model] to the same shape, block i by expert of[i]. It handles
+// as many blocks at a time as limit bytes of weights allow.
 func batched(x *cgotorch.Exec, wi, wo, in, of *cgotorch.Tensor, limit int64) *cgotorch.Tensor {
 	count := in.Shape()[0]
 	matrix := wi.Numel() / wi.Shape()[0] * int64(wi.DType().Size())

@@ -8,12 +8,12 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// Blocks hold every token however they fall, and there are no more than needed in the worst case.
+// Blocks hold every token however they fall. In the worst case no block is superfluous.
 func TestBlocks(t *testing.T) {
 	for tokens := int64(1); tokens < 300; tokens++ {
 		for _, experts := range []int64{1, 2, 7, 128} {
 			size, count := blocks(tokens, experts)
-			// The most blocks come of as many experts as there are that have one token more than whole blocks.
+			// The worst case has as many experts as possible with one token more than whole blocks.
 			var most int64
 			for used := int64(1); used <= min(tokens, experts); used++ {
 				most = max(most, used+(tokens-used)/size)
@@ -25,7 +25,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// However little memory there is for copies of weights, and under NoWaits.
+// However little memory there is for copies of weights, the results are equal, under NoWaits too.
 func TestInBlocks_Limit(t *testing.T) {
 	const width, inner = 8, 12
 	for _, size := range []struct{ tokens, experts int64 }{{1, 4}, {5, 4}, {60, 4}, {100, 9}} {

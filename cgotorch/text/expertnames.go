@@ -2,10 +2,12 @@ package text
 
 import "fmt"
 
-// ExpertPattern is a regular expression that matches, at the beginning of a tensor's name, the name of the expert that it belongs to.
+// ExpertPattern is a regular expression for the beginning of a tensor's name. It matches the name
+// of the tensor's expert.
 const ExpertPattern = `^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+`
 
-// ExpertNames returns the experts' names, which their tensors' begin with, of the decoder's sparse layers, or of the encoder's, by layer and expert.
+// ExpertNames returns the experts' names by layer and expert, for the sparse layers of the decoder,
+// or of the encoder. The names of an expert's tensors begin with its name.
 func (c SwitchConfig) ExpertNames(decoder bool) [][]string {
 	stack, layer, blocks, sparse := "encoder", 1, c.NumLayers, c.SparseEncoder
 	if decoder {

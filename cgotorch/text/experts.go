@@ -7,17 +7,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Experts run each token through the expert it wants.
+// Experts run each token through its expert.
 type Experts interface {
-	// Forward maps tokens [tokens, d_model] to the same shape, row i by the expert whose number is ids[i], Int64 [tokens], on x's device.
+	// Forward maps tokens [tokens, d_model] to the same shape, on x's device. Expert ids[i] maps row i;
+	// ids is Int64 [tokens].
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// ResidentExperts are a layer's experts in the memory of the device. The weights of all lie one behind another, and the experts hold views of them.
+// ResidentExperts are a layer's experts in the memory of the device. All weights lie one behind
+// another, and the experts hold views of them.
 type ResidentExperts struct {
 	Expert []*Dense `state:"-"` // named expert_0, expert_1, … in the state
 
-	// NoGrouped keeps to products that wait for nothing on any device: see [ResidentExperts.Forward].
+	// NoGrouped keeps to products that wait on no device: see [ResidentExperts.Forward].
 	NoGrouped bool
 }
 
@@ -30,19 +32,25 @@ func (m *ResidentExperts) Children() []nn.Child {
 	return children
 }
 
-// Forward implements [Experts]. Which way it goes depends on the device, the dtype and the number of tokens:
+// Forward implements [Experts]. The device, the dtype and the number of tokens decide how it
+// multiplies:
 //
-//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights: the results are those of [nn.Dispatch] to the bit. On the
-//     CPU so do up to 8 tokens, each by itself, which may differ in the last bits from what is made of several at once.
-//   - More tokens on the CPU run by LibTorch's grouped product, one product for each expert that has some: the results are again Dispatch's to the
-//     bit. [cgotorch.Exec.NoWaits] counts it, since in float32 on CUDA it would wait.
-//   - On CUDA in bfloat16 they run by LibTorch's grouped product, which is one kernel and may differ from Dense's product in the last bits. LibTorch 2.11
-//     waits for nothing there on compute capability 9.0, where it was tried; where a device lacks that kernel, it waits and cannot be
-//     captured, as it does in float32: there set NoGrouped.
-//   - On CUDA in float32, with NoGrouped, and where a row of weights is no multiple of 16 bytes, the weights of experts are copied beside each
-//     other, an expert's once for each block of its tokens, at most 256 MiB at a time or one expert's. The last bits may differ.
+//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights.
+//     The results are those of [nn.Dispatch] to the bit. On the CPU up to 8 tokens run so, one at a
+//     time. Their last bits may differ from those of several tokens at once.
+//   - More tokens on the CPU run by LibTorch's grouped product, a product for each expert with
+//     tokens. The results are Dispatch's to the bit. [cgotorch.Exec.NoWaits] counts this product,
+//     since in float32 on CUDA it would wait.
+//   - On CUDA in bfloat16 they run by LibTorch's grouped product, in one kernel. The last bits may
+//     differ from Dense's. LibTorch 2.11 does not wait there on compute capability 9.0, where it
+//     was tried. A device without that kernel waits and cannot be captured, as in float32: set
+//     NoGrouped.
+//   - Otherwise each block of an expert's tokens gets a copy of the expert's weights. This is so on
+//     CUDA in float32, with NoGrouped, and where a row of weights is no multiple of 16 bytes. At
+//     most 256 MiB are copied at a time, or one expert. The last bits may differ.
 //
-// After [nn.To] the weights do not lie one behind another any more, and each Forward copies them all: choose the dtype by [SwitchOptions] instead.
+// After [nn.To] the weights do not lie one behind another any more, and each Forward copies them
+// all. Choose the dtype by [SwitchOptions] instead.
 func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -58,10 +66,10 @@ func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 	})
 }
 
-// stacked is the weights of all experts, [experts, …].
+// stacked returns the weights of all experts, [experts, …].
 func (m *ResidentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
 	n := len(m.Expert)
-	if all := sideBySide(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
+	if all := stackedView(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
 		return all
 	}
 	all := make([]*cgotorch.Tensor, n)
@@ -71,7 +79,7 @@ func (m *ResidentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.
 	return x.Stack(all, 0)
 }
 
-// oneByOne copies each token's expert.
+// oneByOne runs each token with a copy of its expert.
 func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	var rows []*cgotorch.Tensor
 	for i := range int(tokens.Shape()[0]) {
@@ -89,13 +97,14 @@ func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.
 	return x.Cat(rows, 0)
 }
 
-// groupable reports whether LibTorch's grouped product takes weights [experts, d_ff, d_model], and their counterparts.
+// groupable reports whether LibTorch's grouped product takes weights [experts, d_ff, d_model], and
+// [experts, d_model, d_ff].
 func groupable(wi *cgotorch.Tensor) bool {
 	shape, size := wi.Shape(), int64(wi.DType().Size())
 	return shape[1]*size%16 == 0 && shape[2]*size%16 == 0
 }
 
-// grouped sorts the tokens by expert and has LibTorch multiply each group by its expert's weights.
+// grouped sorts the tokens by expert. LibTorch multiplies each group by its expert's weights.
 func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	order := nn.ExpertOrder(x, ids)
 	ends := searchSorted(x, x.IndexSelect(ids, 0, order), x.Arange(cgotorch.Int64, 0, wi.Shape()[0], nil), true)

@@ -5,10 +5,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// FeedForward is a block's last layer: hidden states plus what a dense layer, or each token's expert, makes of them.
+// FeedForward is a block's last layer. It adds the result of a dense layer, or of each token's
+// expert, to the hidden states.
 type FeedForward struct {
 	Dense     *Dense  `state:"mlp"` // nil in a sparse layer
-	Sparse    *Sparse `state:"mlp"` // nil in a dense one
+	Sparse    *Sparse `state:"mlp"` // nil in a dense layer
 	LayerNorm *RMSNorm
 }
 
@@ -17,15 +18,16 @@ type Sparse struct {
 	Router  *Router
 	Experts *ResidentExperts // nil with [SwitchOptions].NoExperts
 
-	Override Experts `state:"-"` // run in place of Experts where it is not nil; it is no part of the model's state
+	Override Experts `state:"-"` // runs in place of Experts unless nil; no part of the model's state
 }
 
-// Router says how well each expert suits a token.
+// Router computes how well each expert suits a token.
 type Router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
-// Routed is what a sparse layer wants of its experts: for each of the tokens, which are a batch's one row after another, one expert.
+// Routed is a sparse layer's routing: one expert for each token. The tokens are those of a batch,
+// one row after another.
 type Routed struct {
 	States        *cgotorch.Tensor // [tokens, d_model], normed: the experts' input
 	IDs           *cgotorch.Tensor // Int64 [tokens]
@@ -42,8 +44,8 @@ func (r Routed) Close() {
 // IsSparse reports whether the layer has experts.
 func (m *FeedForward) IsSparse() bool { return m.Sparse != nil }
 
-// Forward maps hidden [..., d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument] for a sparse layer that has neither
-// Experts nor an Override.
+// Forward maps hidden [..., d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument]
+// for a sparse layer without Experts and without Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	if !m.IsSparse() {
@@ -67,10 +69,12 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 	return m.Experts
 }
 
-// Route norms hidden [..., d_model] and chooses an expert for each token in a sparse layer, as [Router.Choose] does.
+// Route norms hidden [..., d_model] and chooses an expert for each token of a sparse layer, as
+// [Router.Choose] does. It fails with [cgotorch.ErrInvalidArgument] for a dense layer.
 //
-// No expert is ever too full: transformers 5.17 counts the tokens of an expert along a dimension of size 1, so that none comes to more
-// than one, and its expert_capacity drops no token. The same holds here.
+// No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
+// size 1, so no count exceeds 1. Its expert_capacity therefore drops no token, and neither does
+// Route.
 func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	const where = "FeedForward.Route"
 	if !m.IsSparse() {
@@ -87,8 +91,9 @@ func (m *FeedForward) Norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.
 	return x.Tidy(func() *cgotorch.Tensor { return rows(x, m.LayerNorm.Forward(x, hidden)) })
 }
 
-// Choose returns, for states [tokens, d_model], the likeliest expert of each token, Int64 [tokens], and its probability [tokens, 1]. It computes
-// in float32; the probabilities are rounded to the states' dtype before the largest is chosen, the first of equal ones, as in transformers.
+// Choose returns the likeliest expert of each token, Int64 [tokens], and its probability, [tokens,
+// 1]. states is [tokens, d_model]. As in transformers, it computes in float32, rounds the
+// probabilities to the states' dtype, and takes the first of the largest.
 func (m *Router) Choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
 	x = plain(x)
 	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
@@ -111,7 +116,8 @@ func (m *Router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgoto
 	return as(x.Softmax(scores, -1), tokens.DType())
 }
 
-// Combine returns hidden [..., d_model] plus the experts' results out [tokens, d_model], each times its expert's probability.
+// Combine returns hidden [..., d_model] plus the experts' results out [tokens, d_model], each times
+// its expert's probability.
 func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed Routed, out *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -123,7 +129,7 @@ func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed 
 	})
 }
 
-// rows is hidden [..., d_model] as [tokens, d_model].
+// rows returns hidden [..., d_model] as [tokens, d_model].
 func rows(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	if hidden.Dim() == 2 {
 		return hidden

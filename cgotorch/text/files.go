@@ -8,7 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// WeightFiles is [safetensors.Files]; an index that is none is an [cgotorch.ErrInvalidArgument] too.
+// WeightFiles is [safetensors.Files]. A damaged index is an [cgotorch.ErrInvalidArgument] too.
 func WeightFiles(folder string) ([]string, error) {
 	files, err := safetensors.Files(folder)
 	if errors.Is(err, safetensors.ErrFormat) {

@@ -7,20 +7,27 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// GenerateOptions are the options of [Switch.Generate].
+// GenerateOptions are the options of [Switch.Generate]. The zero value decodes at most 128 tokens
+// with the model's own step.
 type GenerateOptions struct {
-	MaxNewTokens int    // of each sequence, the end among them; 0 means 128
-	Cache        *Cache // whose memory is used, of ids' batch and with room for them and MaxNewTokens; nil means one of Generate's own
+	MaxNewTokens int // of each sequence, with the end; 0 means 128
+	// Cache is the cache to use. It must have ids' batch, and room for ids and MaxNewTokens. nil means
+	// a cache of Generate's own.
+	Cache *Cache
 
-	// Step returns the logits [batch, vocab_size] of what follows the cache's Tokens, as [Switch.Step] does, which nil means: for experts that run
-	// elsewhere, or to launch a captured step.
+	// Step returns the logits [batch, vocab_size] of the tokens after the cache's Tokens. nil means
+	// [Switch.Step]. A Step of yours can run experts elsewhere, or launch a captured step.
 	Step func(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor
 }
 
-// Generate waits for the device, one token behind it, and returns what the model answers to ids, Int64 [batch, n], taking the likeliest token each time: for each
-// sequence its tokens up to and with the first of the config's eos_token_id, without the decoder_start_token_id. mask [batch, n] is 0 at padding; nil
-// means that there is none. The steps go on until all sequences have ended, so one is enqueued more than is needed. It fails with ctx's cause,
-// and with [cgotorch.ErrInvalidArgument] for a cache that is too small.
+// Generate returns the model's answer to ids, Int64 [batch, n], and waits for the device. It takes
+// the likeliest token each time. mask [batch, n] is 0 at padding; nil means no padding. The answer
+// of a sequence ends with the first of the config's eos_token_id, and omits the
+// decoder_start_token_id.
+//
+// Generate reads each token while the device computes the next. The steps end when all sequences
+// have ended, so one step more than needed is enqueued. It fails with ctx's cause, and with
+// [cgotorch.ErrInvalidArgument] for a cache that is too small.
 func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgotorch.Tensor, o GenerateOptions) ([][]int64, error) {
 	const where = "Switch.Generate"
 	x = plain(x)
@@ -72,7 +79,7 @@ func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgot
 	return answers.rows, nil
 }
 
-// answers are the tokens of each sequence so far.
+// answers holds the tokens of each sequence so far.
 type answers struct {
 	rows  [][]int64
 	ended []bool

@@ -13,14 +13,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// LoadOptions are the options of [LoadSwitch].
+// LoadOptions choose the config of [LoadSwitch], and the options of the model.
 type LoadOptions struct {
 	SwitchOptions
-	Config *SwitchConfig // nil means that of config.json, in the folder given or beside the first file
+	Config *SwitchConfig // nil means config.json, in the given folder or beside the first file
 }
 
-// LoadSwitch waits for the device and makes a model from one or more safetensors files, or from a folder with model.safetensors, or with shards and
-// their model.safetensors.index.json. Dtypes are converted. [nn.Close] frees it. It fails as [ReadSwitchConfig], [WeightFiles] and [Switch.Load] do.
+// LoadSwitch makes a model from safetensors files, and waits for the device. paths are one or more
+// files, or a folder with model.safetensors. The folder may also hold shards and their
+// model.safetensors.index.json. Dtypes are converted. [nn.Close] frees the model. LoadSwitch fails
+// as [ReadSwitchConfig], [WeightFiles] and [Switch.Load] do.
 func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
@@ -53,10 +55,14 @@ func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, erro
 	return m, nil
 }
 
-// Load waits for the device and copies the tensors of safetensors files, which together are a model's, into m. Dtypes are converted. Embeddings
-// that are tied, or that a file of older transformers leaves out, may be missing, or be there under any of their names; the experts' names are
-// passed over where m has none. It changes nothing and fails, naming file and tensor, for a file that is no whole safetensors file, and with
-// [cgotorch.ErrInvalidArgument] for a tensor that is missing, of another shape or dtype, not m's, or in two files.
+// Load copies the tensors of safetensors files, which together are a model's, into m, and waits for
+// the device. Dtypes are converted. Embeddings that are tied, or that files of older transformers
+// omit, may be missing, or have any of their names. The experts' names are passed over where m has
+// no experts.
+//
+// Load fails for a damaged safetensors file. It fails with [cgotorch.ErrInvalidArgument] for a
+// tensor that is missing, unknown to m, in two files, or of another shape or dtype. Its errors name
+// file and tensor, and m is then unchanged.
 func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 	w, err := openWeights(paths)
 	defer w.close()
@@ -83,13 +89,13 @@ func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 
 var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
 
-// weights are the tensors of several files.
+// weights holds the tensors of several files.
 type weights struct {
 	files []*safetensors.File
 	of    map[string]*safetensors.File
 }
 
-// source is where one of a model's tensors is loaded from.
+// source is the place from which one of a model's tensors is loaded.
 type source struct {
 	to   *cgotorch.Tensor
 	file *safetensors.File
@@ -132,7 +138,7 @@ func (w weights) names() string {
 var (
 	expertName = regexp.MustCompile(`^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+\.w[io]\.weight$`)
 
-	// A tensor of T5's first files that no model has read.
+	// A tensor in T5's first files that no model reads.
 	unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 	embeddings = []string{"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
@@ -140,7 +146,7 @@ var (
 
 const headName = "lm_head.weight"
 
-// standIns are the names under which a tensor may be found, best first.
+// standIns returns the names under which a tensor may be found, best first.
 func (m *Switch) standIns(name string) []string {
 	switch {
 	case slices.Contains(embeddings, name) && m.Config.TieWordEmbeddings, name == headName && m.Config.TieWordEmbeddings:
@@ -196,7 +202,7 @@ func (s source) check() error {
 	return nil
 }
 
-// few joins errors, of many the first ones.
+// few joins errors. Of many it joins the first ones.
 func few(errs []error) error {
 	const most = 8
 	if n := len(errs); n > most {

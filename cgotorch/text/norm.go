@@ -8,7 +8,8 @@ type RMSNorm struct {
 	Eps    float64          // added to the mean square
 }
 
-// Forward maps [..., width] to the same shape. It computes in float32 and rounds once, which in bfloat16 transformers does twice.
+// Forward maps [..., width] to the same shape. It computes in float32 and rounds once. In bfloat16
+// transformers rounds twice.
 func (m *RMSNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return call(plain(x), "aten::rms_norm", in, m.Weight.Shape(), m.Weight, m.Eps)
 }

@@ -11,16 +11,17 @@ func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
-// plain is x without what could change the arithmetic.
+// plain returns x without the modes that could change the arithmetic.
 func plain(x *cgotorch.Exec) *cgotorch.Exec { return x.NoGrad().NoAutocast() }
 
 func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
 	return x.Call(op, args...)[0].(*cgotorch.Tensor)
 }
 
-// sideBySide is count tensors of one shape, among them some, as one [count, …], where they lie one behind another and nothing else with them; nil
-// where they do not.
-func sideBySide(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch.Tensor {
+// stackedView returns count tensors of one shape as one tensor [count, …], without a copy. The
+// tensors must lie one behind another, and fill their storage alone. It returns nil where they do
+// not. some begins with the first of them.
+func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch.Tensor {
 	first := some[0]
 	if first.StorageBytes() != int64(count)*first.Numel()*int64(first.DType().Size()) {
 		return nil
@@ -39,17 +40,18 @@ func sideBySide(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch
 	return call(x, "aten::as_strided", first, shape, strides, 0)
 }
 
-// searchSorted returns, for each of values, how many of the sorted numbers are at most as large, Int64 or Int32.
+// searchSorted counts, for each of values, the sorted numbers that are not larger. The counts are
+// Int64 or Int32.
 func searchSorted(x *cgotorch.Exec, sorted, values *cgotorch.Tensor, int32s bool) *cgotorch.Tensor {
 	return call(x, "aten::searchsorted.Tensor", sorted, values, int32s, true)
 }
 
-// indexCopy writes the entries of source to those of dim that index names.
+// indexCopy writes the entries of source to the entries of dim that index names.
 func indexCopy(x *cgotorch.Exec, t *cgotorch.Tensor, dim int, index, source *cgotorch.Tensor) {
 	call(x, "aten::index_copy_", t, dim, index, source).Close()
 }
 
-// lowest is the lowest finite number of a dtype.
+// lowest returns the lowest finite number of a dtype.
 func lowest(dtype cgotorch.DType) float64 {
 	if dtype == cgotorch.BFloat16 {
 		return -3.3895313892515355e38

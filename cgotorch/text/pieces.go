@@ -8,24 +8,25 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// RoutedExperts run the experts of sparse layers, counted from 0, that are told beforehand which ones are chosen.
+// RoutedExperts run the experts of sparse layers, counted from 0. They learn before each run which
+// experts were chosen.
 type RoutedExperts interface {
-	// Route tells which experts a layer's next Run is to run, ids Int64 [tokens] on x's stream.
+	// Route announces the experts of a layer's next Run: ids, Int64 [tokens], on x's stream.
 	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Predict tells which experts a layer will probably choose.
+	// Predict announces the experts that a layer will probably choose.
 	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Run maps tokens [tokens, d_model] to the same shape, each by the expert that Route has told.
+	// Run maps tokens [tokens, d_model] to the same shape, each by the expert that Route announced.
 	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// residentExperts are a decoder's own, on the device.
+// residentExperts are a decoder's own experts, on the device.
 type residentExperts struct {
 	layers []*ResidentExperts
 	ids    []*cgotorch.Tensor
 }
 
-// ResidentExperts are the decoder's own experts for [Pieces], which need not be told and wait for nothing. It fails with [cgotorch.ErrInvalidArgument] for a
-// model that was made without.
+// ResidentExperts returns the decoder's own experts for [Pieces]. They need no announcement, and
+// wait for nothing. It fails with [cgotorch.ErrInvalidArgument] for a model without experts.
 func (m *Switch) ResidentExperts(x *cgotorch.Exec) RoutedExperts {
 	e := &residentExperts{}
 	for _, block := range m.Decoder.Block {
@@ -50,47 +51,54 @@ func (e *residentExperts) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tens
 	return e.layers[layer].Forward(x, tokens, e.ids[layer])
 }
 
-// Gating says when a sparse layer of [Pieces] chooses its experts.
+// Gating is the time at which a sparse layer of [Pieces] chooses its experts.
 type Gating int
 
 const (
-	// Gated layers choose by what reaches them, as the Switch Transformer does.
+	// Gated layers choose by their own input, as the Switch Transformer does.
 	Gated Gating = iota
-	// Predicted layers do the same, and the router of each is asked beforehand as well, on what reaches the sparse layer before it, for experts that
-	// take time to come. Results are those of Gated.
+	// Predicted layers choose by their own input. Each router also guesses beforehand, from the input
+	// of the sparse layer before it, for experts that take time to arrive. Results are those of Gated.
 	Predicted
-	// PreGated layers choose by what reaches the sparse layer before them, the first one by the tokens' embeddings. This is another model, to be
-	// trained so (after Hwang et al., Pre-gated MoE, 2023): results are others.
+	// PreGated layers choose by the input of the sparse layer before them, and the first layer by the
+	// tokens' embeddings. This is another model with other results, and must be trained so. Source:
+	// Hwang et al., Pre-gated MoE, 2023.
 	PreGated
 )
 
-// PiecesOptions are the options of [Switch.NewPieces].
+// PiecesOptions choose the gating of [Switch.NewPieces].
 type PiecesOptions struct {
 	Gating Gating
 }
 
-// Pieces is a decoder's step cut at its sparse layers, for experts that run elsewhere: piece i runs from the results of sparse layer i-1's experts to the
-// choice of sparse layer i's, the last one to the logits. Each can be captured: what it leaves to the next is then memory of its graph.
+// Pieces is a decoder's step, cut at its sparse layers, for experts that run elsewhere. Piece i
+// begins with the results of sparse layer i-1's experts, and ends when sparse layer i has chosen
+// its experts. The last piece ends with the logits. Each piece can be captured. Its results for the
+// next piece are then memory of its graph.
 type Pieces struct {
 	m      *Switch
 	c      *Cache
 	o      PiecesOptions
 	sparse []int // blocks
 
-	out *cgotorch.Tensor // [tokens, d_model], of the experts of the layer reached: made beforehand, since they run outside of the graphs
+	// out [tokens, d_model] holds the results of the experts of the current layer. It exists
+	// beforehand, since experts run outside of the graphs.
+	out *cgotorch.Tensor
 
-	// What pieces leave. No piece writes in the place of what it reads: its rehearsal would leave its capture the wrong one.
+	// The pieces' results. No piece writes into its own input: after the warm-up run, its capture would
+	// find the wrong input.
 	embedded, bias *cgotorch.Tensor
-	hidden         []*cgotorch.Tensor // [batch, d_model], what reaches each sparse layer
+	hidden         []*cgotorch.Tensor // [batch, d_model], the input of each sparse layer
 	routed         []Routed           // of each sparse layer
 	guesses        []*cgotorch.Tensor // Int64 [tokens], of each sparse layer
 	logits         *cgotorch.Tensor
 
-	first  *cgotorch.Graph // of begin where that is launched by itself
+	first  *cgotorch.Graph // of begin, where it is launched by itself
 	graphs []*cgotorch.Graph
 }
 
-// NewPieces cuts the step of a cache. The caller must Close it, before cache and model. The model may have been made without experts.
+// NewPieces cuts the step of a cache. The caller must Close the result, before cache and model. The
+// model may have been made without experts.
 func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, o PiecesOptions) *Pieces {
 	x = plain(x)
 	p := &Pieces{m: m, c: c, o: o}
@@ -105,17 +113,18 @@ func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, o PiecesOptions) *Pieces 
 	return p
 }
 
-// leave keeps t in the place of what was left there before.
+// leave keeps t in a place, and closes the tensor that was there.
 func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 	x.Keep(t)
 	(*place).Close()
 	*place = t
 }
 
-// Layers is the number of sparse layers.
+// Layers returns the number of sparse layers.
 func (p *Pieces) Layers() int { return len(p.sparse) }
 
-// Capture waits for the device and makes a graph of each piece, which Step then launches. The cache is to be started anew behind it.
+// Capture makes a graph of each piece, for Step to launch, and waits for the device. Start the
+// cache anew afterwards.
 func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
 		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
@@ -153,8 +162,8 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	return nil
 }
 
-// Step runs a whole step, as [Switch.Step] does, with experts for the sparse layers. It returns the logits [batch, vocab_size], which hold until
-// the next step.
+// Step runs a whole step, as [Switch.Step] does, with the given experts for the sparse layers. It
+// returns the logits [batch, vocab_size], which are valid until the next Step.
 func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
 	x = plain(x)
 	if p.first != nil {
@@ -182,7 +191,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// tell tells the experts what piece i has chosen.
+// tell announces to experts those that piece i has chosen, or guessed.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.o.Gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)
@@ -196,7 +205,7 @@ func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	}
 }
 
-// begin enqueues what comes before the blocks.
+// begin enqueues the work before the blocks.
 func (p *Pieces) begin(x *cgotorch.Exec) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -210,7 +219,7 @@ func (p *Pieces) begin(x *cgotorch.Exec) {
 	})
 }
 
-// layer is sparse layer i.
+// layer returns sparse layer i.
 func (p *Pieces) layer(i int) *FeedForward { return p.m.Decoder.Block[p.sparse[i]].FF }
 
 // piece enqueues a piece.
@@ -238,7 +247,7 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// reach leaves what sparse layer i is reached by, and the choices and guesses that are made there.
+// reach leaves the input of sparse layer i, and the choices and guesses made from it.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.Norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
@@ -255,14 +264,14 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	}
 }
 
-// choose has sparse layer i choose by states.
+// choose makes sparse layer i choose by states.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.Choose(x, states)
 	leave(x, &p.routed[i].IDs, ids)
 	leave(x, &p.routed[i].Probabilities, probabilities)
 }
 
-// Close frees the graphs and what lies between the pieces. Closing twice does nothing.
+// Close frees the graphs and the pieces' results. A second Close does nothing.
 func (p *Pieces) Close() error {
 	var errs []error
 	for _, g := range append(p.graphs, p.first) {

@@ -7,9 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// buckets sorts relative positions, Int64 of any shape, key less query, into those of T5's learnt biases. Half of the buckets are for one distance
-// each, the others for ranges that grow with the logarithm up to the largest distance. Where keys may lie behind the query,
-// they have half of all buckets; elsewhere they count as distance 0.
+// buckets maps relative positions, key less query, Int64 of any shape, to the buckets of T5's
+// learnt biases. Half of the buckets hold one distance each. The others hold ranges that grow with
+// the logarithm, up to the largest distance. bothWays gives half of all buckets to keys behind the
+// query. Without it these count as distance 0.
 func (c *SwitchConfig) buckets(x *cgotorch.Exec, relative *cgotorch.Tensor, bothWays bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		n := c.RelativeAttentionNumBuckets
@@ -22,7 +23,8 @@ func (c *SwitchConfig) buckets(x *cgotorch.Exec, relative *cgotorch.Tensor, both
 			distance = x.Clamp(x.Neg(relative), 0, nil)
 		}
 		exact := n / 2
-		// The same float32 operations, in the same order, as transformers: a rounding decides between two buckets.
+		// The operations are transformers', float32 and in the same order: a rounding decides between two
+		// buckets.
 		far := x.Log(x.DivScalar(x.To(distance, cgotorch.Float32), exact))
 		far = x.MulScalar(x.DivScalar(far, math.Log(float64(c.RelativeAttentionMaxDistance)/float64(exact))), n-exact)
 		far = x.Clamp(x.AddScalar(x.To(far, cgotorch.Int64), exact), nil, n-1)
@@ -41,7 +43,7 @@ func positionBias(x *cgotorch.Exec, biases *nn.Embedding, buckets *cgotorch.Tens
 	})
 }
 
-// relative is key less query for every pair, Int64 [n, n].
+// relative returns key less query for every pair, Int64 [n, n].
 func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		positions := x.Arange(cgotorch.Int64, 0, n, nil)
@@ -49,7 +51,8 @@ func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	})
 }
 
-// padding turns a mask [batch, keys] that is 0 at padding, of any dtype, into numbers added to the scores, [batch, 1, 1, keys]; nil stays nil.
+// padding turns a mask [batch, keys] into numbers added to the scores, [batch, 1, 1, keys]. The
+// mask is 0 at padding, and of any dtype. nil stays nil.
 func padding(x *cgotorch.Exec, mask *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 	if mask == nil {
 		return nil

@@ -6,9 +6,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Start makes a cache ready for new sequences: their first token is the config's decoder_start_token_id, and the cross-attention's keys and values are those
-// of encoded [batch, source, d_model], [Encoder.Forward]'s result. mask [batch, source] is 0 at padding; nil means that there is none.
-// A source shorter than the cache's is padded. It fails with [cgotorch.ErrInvalidArgument] for a longer one, and for another batch.
+// Start prepares a cache for new sequences. Their first token is the config's
+// decoder_start_token_id. The keys and values of the cross-attention are those of encoded [batch,
+// source, d_model], [Encoder.Forward]'s result. mask [batch, source] is 0 at padding; nil means no
+// padding. A source shorter than the cache's is padded. Start fails with
+// [cgotorch.ErrInvalidArgument] for a longer source, and for another batch.
 func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
 	const where = "Decoder.Start"
 	x = plain(x)
@@ -20,7 +22,7 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	fill := func(t *cgotorch.Tensor, value cgotorch.Scalar) { x.FillInPlace(t, value).Close() }
 	for _, list := range [][]*cgotorch.Tensor{c.Keys, c.Values, c.CrossKeys, c.CrossValues} {
 		for _, t := range list {
-			fill(t, 0) // a weight of 0 times what was NaN would be NaN
+			fill(t, 0) // 0 times an old NaN would be NaN
 		}
 	}
 	dtype := c.CrossBias.DType()
@@ -49,11 +51,13 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	x.EachLaunch(func(*cgotorch.Exec) { c.next = 0 })
 }
 
-// Begin begins a step with the cache's Tokens at its Position: it returns their embeddings [batch, d_model], and what Attend adds to the scores,
-// [batch*heads, 1, capacity]. It fails with [cgotorch.ErrInvalidArgument], in a captured step at the launch, where the cache is full.
+// Begin begins a step with the cache's Tokens at its Position. It returns their embeddings [batch,
+// d_model], and the bias that Attend adds to the scores, [batch*heads, 1, capacity]. It fails with
+// [cgotorch.ErrInvalidArgument] where the cache is full, in a captured step at the launch.
 //
-// A step is Begin, then for each block Attend and the block's FF, then [Switch.Predict], and [Cache.Next] if there is to be another. Its shapes are fixed, and
-// what it reads and writes beside the cache are results of its parts: it can be captured, as a whole or in pieces.
+// A step is Begin, then for each block Attend and the block's FF, then [Switch.Predict].
+// [Cache.Next] follows if there is another step. The shapes of a step are fixed, and it uses no
+// memory but the cache's and its own results. It can therefore be captured, whole or in pieces.
 func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
 	const where = "Decoder.Begin"
 	x = plain(x)
@@ -71,7 +75,8 @@ func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tens
 	return m.EmbedTokens.Forward(x, c.row), bias
 }
 
-// Attend runs both attentions of a block, counted from 0, on hidden [batch, d_model], and remembers its keys and values in the cache.
+// Attend runs both attentions of a block, counted from 0, on hidden [batch, d_model]. It stores the
+// block's keys and values in the cache.
 func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	b := m.Block[block]
@@ -87,7 +92,8 @@ func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cg
 	})
 }
 
-// Step runs a whole step, with the model's own experts or their Overrides, and returns the logits of what follows the cache's Tokens, [batch, vocab_size].
+// Step runs a whole step, with the model's own experts or their Overrides. It returns the logits
+// [batch, vocab_size] of the tokens after the cache's Tokens.
 func (m *Switch) Step(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {

@@ -9,8 +9,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
-// One decoder step with resident experts, on CUDA of google/switch-base-128 in bfloat16, on the CPU of its like with 4 blocks and 8 experts. Captured, it
-// is one launch.
+// The benchmark runs one decoder step with resident experts. On CUDA the model is
+// google/switch-base-128 in bfloat16, on the CPU a like model with 4 blocks and 8 experts.
+// Captured, it is one launch.
 func BenchmarkSwitch_Step(b *testing.B) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
 		config, o := text.SwitchBase128(), text.SwitchOptions{DType: cgotorch.BFloat16}
@@ -60,7 +61,7 @@ func benchmarkStep(b *testing.B, s *cgotorch.Stream, config text.SwitchConfig, o
 			run  func() error
 		}{{"eager", func() error { return s.Do(step) }}, {"captured", func() error { return graph.Launch(s) }}} {
 			b.Run(fmt.Sprintf("device=%v/batch=%d/%s", s.Device(), batch, way.name), func(b *testing.B) {
-				for i := range b.N { // not b.Loop, which stops the clock before the device is waited for
+				for i := range b.N { // not b.Loop, which stops the clock before the wait for the device
 					if i%128 == 0 {
 						must(s.Synchronize())
 						b.StopTimer()

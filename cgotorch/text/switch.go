@@ -7,8 +7,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Switch is the Switch Transformer (Fedus, Zoph and Shazeer, 2021) as transformers' SwitchTransformersForConditionalGeneration has it. Where
-// word embeddings are tied, the encoder's, the decoder's and the head's weight are Shared's, and the state lists it under each name.
+// Switch is the Switch Transformer (Fedus, Zoph and Shazeer, 2021), as
+// SwitchTransformersForConditionalGeneration in transformers. Where word embeddings are tied,
+// encoder, decoder and head use Shared's weight. The state lists it under each name.
 type Switch struct {
 	Config SwitchConfig `state:"-"`
 
@@ -18,29 +19,38 @@ type Switch struct {
 	LMHead  *nn.Linear // [vocab_size, d_model]
 }
 
-// SwitchOptions are the options of [NewSwitch] and [LoadSwitch].
+// SwitchOptions choose the dtype and the experts of [NewSwitch] and [LoadSwitch].
 type SwitchOptions struct {
-	DType     cgotorch.DType // of all weights, Float32 or BFloat16; 0 means Float32. Routers compute in float32 all the same
-	NoExperts bool           // sparse layers have no experts: the state leaves their names out, and files' are passed over. Somebody else runs them, see [Sparse]
-	NoGrouped bool           // experts run without LibTorch's grouped product, which waits on some devices: see [ResidentExperts.Forward]
+	// DType is the dtype of all weights, Float32 or BFloat16. 0 means Float32. Routers compute in
+	// float32 in both cases.
+	DType cgotorch.DType
+	// NoExperts makes sparse layers without experts, which run elsewhere: see [Sparse]. The state lacks
+	// their names, and loading passes over them.
+	NoExperts bool
+	// NoGrouped makes experts run without LibTorch's grouped product, which waits on some devices: see
+	// [ResidentExperts.Forward].
+	NoGrouped bool
 }
 
-// NewSwitch makes a model on x's device with new weights, drawn from transformers' distributions but not in its order. [nn.Close] frees it.
-// It fails with [cgotorch.ErrInvalidArgument] for a config that [SwitchConfig.Check] refuses and for another dtype.
+// NewSwitch makes a model on x's device with new weights, drawn from transformers' distributions
+// but not in its order. [nn.Close] frees it. It fails with [cgotorch.ErrInvalidArgument] for a
+// config that [SwitchConfig.Check] refuses, and for another dtype.
 func NewSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	return newSwitch(x, "text.NewSwitch", config, o, true)
 }
 
-// DType is that of the weights.
+// DType returns the dtype of the weights.
 func (m *Switch) DType() cgotorch.DType { return m.Shared.Weight.DType() }
 
-// Encode maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0 at padding; nil means that there is none.
+// Encode maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0 at
+// padding; nil means no padding.
 func (m *Switch) Encode(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Encoder.Forward(plain(x), ids, mask)
 }
 
-// Logits returns, for each of decoderIDs, Int64 [batch, m], the logits of what follows it, [batch, m, vocab_size]. ids and mask are
-// [Switch.Encode]'s; decoderIDs begin with the config's decoder_start_token_id.
+// Logits returns the logits [batch, m, vocab_size] of the token after each of decoderIDs, Int64
+// [batch, m]. ids and mask are as for [Switch.Encode]. decoderIDs begin with the config's
+// decoder_start_token_id.
 func (m *Switch) Logits(x *cgotorch.Exec, ids, mask, decoderIDs *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -48,7 +58,7 @@ func (m *Switch) Logits(x *cgotorch.Exec, ids, mask, decoderIDs *cgotorch.Tensor
 	})
 }
 
-// Predict maps what the decoder's last block has made, [..., d_model], to logits [..., vocab_size].
+// Predict maps the result of the decoder's last block, [..., d_model], to logits [..., vocab_size].
 func (m *Switch) Predict(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor { return m.head(x, m.Decoder.End(x, hidden)) })

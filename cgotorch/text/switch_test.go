@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
-// The deviations of transformers' _init_weights.
+// The deviations are those of transformers' _init_weights.
 func TestNewSwitch_Distributions(t *testing.T) {
 	config := tiny()
 	config.VocabSize, config.DModel, config.DKV, config.DFF, config.NumHeads, config.NumExperts = 100, 64, 16, 256, 4, 32
@@ -48,7 +48,7 @@ func TestNewSwitch_Distributions(t *testing.T) {
 	})
 }
 
-// In bfloat16 the logits are float32's but for rounding, and nn.To leaves the experts what they are.
+// In bfloat16 the logits are float32's up to rounding, and nn.To does not change the experts.
 func TestSwitch_BFloat16(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		if err := cgotorch.Seed(20); err != nil {
@@ -85,7 +85,7 @@ func TestSwitch_BFloat16(t *testing.T) {
 	})
 }
 
-// Nothing of a whole pass of few tokens waits, and nothing is left behind by what fails.
+// No part of a whole pass of few tokens waits, and a failure leaves nothing behind.
 func TestSwitch_Logits_NoWaits(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		m := text.NewSwitch(x, tiny(), text.SwitchOptions{NoGrouped: true})
@@ -139,7 +139,8 @@ func TestSwitch_Refuses(t *testing.T) {
 	}
 }
 
-// LibTorch's grouped product does not take all widths, and after nn.To the experts do not lie one behind another.
+// LibTorch's grouped product does not take all widths. After nn.To the experts do not lie one
+// behind another.
 func TestResidentExperts_Forward_OddWidths(t *testing.T) {
 	do(t, func(x *cgotorch.Exec) error {
 		config := tiny()

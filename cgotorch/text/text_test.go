@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// More threads than cores, in tests that run beside others, would mostly wait for each other.
+// More threads than cores would mostly wait for each other, in tests that run beside others.
 func TestMain(m *testing.M) {
 	if err := cgotorch.SetThreads(1); err != nil {
 		fmt.Println(err)
@@ -54,7 +54,7 @@ func wantError(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// tiny is a config of a model with a sparse block each way.
+// tiny is the config of a model with a sparse block in encoder and decoder.
 func tiny() text.SwitchConfig {
 	c := text.DefaultSwitchConfig()
 	c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.NumExperts = 11, 8, 4, 12, 2, 3

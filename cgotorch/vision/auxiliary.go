@@ -2,7 +2,8 @@ package vision
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// runsHeads reports whether a model is in training, where its auxiliary heads run. A captured function is captured anew when that changes.
+// runsHeads reports whether a model is in training, where its auxiliary heads run. A change makes a
+// captured function be captured again.
 func runsHeads(x *cgotorch.Exec, what string, eval *bool) bool {
 	used := *eval
 	if x.Capturing() {

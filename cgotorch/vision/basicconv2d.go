@@ -5,8 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// BasicConv2d is a convolution without bias, a batch norm with 0.001 added to the variance, and a ReLU: what GoogLeNet and Inception-v3 are
-// made of.
+// BasicConv2d is a convolution without bias, a batch norm with 0.001 added to the variance, and a
+// ReLU. GoogLeNet and Inception-v3 consist of such layers.
 type BasicConv2d struct {
 	Conv *nn.Conv2d
 	BN   *nn.BatchNorm2d
@@ -37,10 +37,11 @@ type convs []struct {
 	name          string
 	out           int // channels
 	height, width int // of the kernel
-	stride        int // 1 means padding that keeps the size; otherwise there is none
+	stride        int // 1 pads to keep the size; other strides do not pad
 }
 
-// branch is a branch of an [nn.Parallel]: first, if it is not nil, then convolutions, named as if they were the Parallel's own.
+// branch is a branch of an [nn.Parallel]: first, if it is not nil, then convolutions. Their names
+// are as if they were the Parallel's own.
 func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	m := &nn.Sequential{}
 	if first != nil {
@@ -57,7 +58,7 @@ func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	return m
 }
 
-// unnamed is a Parallel of branches that give its tensors no names of their own.
+// unnamed is a Parallel whose branches add nothing to the names of their tensors.
 func unnamed(branches ...nn.Module) *nn.Parallel {
 	m := &nn.Parallel{}
 	for _, b := range branches {

@@ -37,7 +37,8 @@ func (m *BasicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
 }
 
-// Bottleneck is a 3x3 convolution between two 1x1 convolutions, the stride in the 3x3 one, and a shortcut.
+// Bottleneck is a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3 convolution
+// has the stride.
 type Bottleneck struct {
 	Conv1      *nn.Conv2d
 	BN1        *nn.BatchNorm2d
@@ -89,8 +90,8 @@ func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Modul
 	rectify(x, out)
 }
 
-// shortcut is nil where the input fits the block's result. It is made before the block's own layers, as in torchvision, so
-// that the random numbers are drawn in the same order.
+// shortcut returns nil where the input fits the block's result. Call it before making the block's
+// own layers, as torchvision does, for the same order of random numbers.
 func (b *builder) shortcut(in, out, stride int) nn.Module {
 	switch {
 	case stride == 1 && in == out:
@@ -101,7 +102,8 @@ func (b *builder) shortcut(in, out, stride int) nn.Module {
 	return nn.NewSequential(b.conv(in, out, 1, stride, 1), b.norm(out))
 }
 
-// padShortcut takes every stride-th pixel and adds channels of zeros, half before and half behind the others.
+// padShortcut takes every stride-th pixel and adds channels of zeros, half before and half behind
+// the others.
 type padShortcut struct{ channels, stride int }
 
 func (m *padShortcut) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {

@@ -7,14 +7,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// A builder makes the layers of one model, in torchvision's order, and frees them when a later one fails.
+// builder makes the layers of one model, in torchvision's order, and frees them when a later layer
+// fails.
 type builder struct {
 	x       *cgotorch.Exec
 	Options // with the defaults filled in
 	made    []nn.Module
 }
 
-// build runs fn after checking what all models share. classes is the default.
+// build runs fn after it has checked the options that all models share. classes is the default.
 func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, fn func(b *builder) M) M {
 	if o.Classes < 0 || o.Channels < 0 {
 		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default: %w", o.Classes, o.Channels, cgotorch.ErrInvalidArgument))
@@ -40,7 +41,7 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 	return m
 }
 
-// conv is a convolution without bias, padded so that a stride of 1 keeps the size.
+// conv makes a convolution without bias. Its padding keeps the size at a stride of 1.
 func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
 	return b.convWith(in, out, nn.Square(kernel), nn.Conv2dOptions{
 		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
@@ -65,7 +66,8 @@ func (b *builder) linear(in, out int) *nn.Linear {
 	return m
 }
 
-// redrawConvolutions draws the weights of all convolutions again, in the order of the state dict, as torchvision does.
+// redrawConvolutions draws the weights of all convolutions again, in the order of the state dict,
+// as torchvision does.
 func (b *builder) redrawConvolutions(m nn.Module) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() == 4 {
@@ -74,8 +76,9 @@ func (b *builder) redrawConvolutions(m nn.Module) {
 	}
 }
 
-// redrawTruncated draws the weights of all convolutions and linear layers again, in the order of the state dict, as torchvision does where
-// it follows TensorFlow: normal within [-2, 2], with a deviation for each.
+// redrawTruncated draws the weights of all convolutions and linear layers again, in the order of
+// the state dict. It draws normal numbers within [-2, 2], with a deviation for each weight, as
+// torchvision does where it follows TensorFlow.
 func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.Tensor) float64) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() > 1 {
@@ -84,7 +87,7 @@ func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.T
 	}
 }
 
-// probability is an option's value; unset means standard.
+// probability returns an option's value, and standard where it is unset.
 func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
 	v := p.Or(standard)
 	if !(v >= 0 && v <= 1) {
@@ -93,7 +96,7 @@ func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64]
 	return v
 }
 
-// then runs modules on t, one after another, and closes what each has read.
+// then runs modules on t, one after another, and closes each module's input.
 func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.Tensor {
 	for _, m := range modules {
 		out := m.Forward(x, t)

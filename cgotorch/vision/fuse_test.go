@@ -10,10 +10,11 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// forked are the models with branches.
+// forked lists the models with branches.
 var forked = map[string]bool{"googlenet": true, "inception_v3": true, "squeezenet1_0": true, "squeezenet1_1": true}
 
-// trainedModel is a model in evaluation mode that looks trained: its batch norms change what they get, and keep its size about.
+// trainedModel is a model in evaluation mode that looks trained. Its batch norms change their
+// input, and about keep its size.
 func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 	m, err := vision.New(x, name, o)
 	if err != nil {
@@ -32,7 +33,7 @@ func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 			nn.Copy(x, t, x.AddScalar(x.Rand(cgotorch.Float32, t.Shape()...), 0.5))
 		case strings.HasSuffix(n.Name, "running_mean"), strings.HasSuffix(n.Name, "bias"):
 			nn.Normal(x, t, 0, 0.2)
-		case t.Dim() == 4 && (name == "googlenet" || name == "inception_v3"): // whose weights of a new model only batch norms in training make up for
+		case t.Dim() == 4 && (name == "googlenet" || name == "inception_v3"): // a new model's weights, which only batch norms in training make up for
 			nn.KaimingUniform(x, t, nn.KaimingOptions{})
 		}
 	}
@@ -40,13 +41,14 @@ func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 	return m
 }
 
-// apart is the largest difference between two tensors, as a part of the largest value of want.
+// apart is the largest difference between two tensors, relative to the largest value of want.
 func apart(x *cgotorch.Exec, got, want *cgotorch.Tensor) float64 {
 	difference := x.Sub(x.To(got, cgotorch.Float64), x.To(want, cgotorch.Float64))
 	return x.Item(x.Max(x.Abs(difference))) / x.Item(x.Max(x.Abs(x.To(want, cgotorch.Float64))))
 }
 
-// onFusingDevices is with convolutions of full precision on CUDA, on a stream that is closed with its branches'.
+// onFusingDevices runs test on each device, on CUDA with convolutions of full precision. Its stream
+// is closed, with the streams of branches.
 func onFusingDevices(t *testing.T, test func(t *testing.T, s *cgotorch.Stream)) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
 		t.Run(d.String(), func(t *testing.T) {
@@ -97,7 +99,7 @@ func TestFuse_EqualsUnfused(t *testing.T) {
 						{nn.ToOptions{DType: cgotorch.Float32, ChannelsLast: true}, 1e-5},
 					} {
 						if i%2 == 1 && (name == "inception_v3" || name == "resnet50") || i > 0 && (name == "resnet34" || name == "resnet101") {
-							continue // as googlenet, resnet18 and resnet50, and slow
+							continue // like googlenet, resnet18 and resnet50, and slow
 						}
 						format := cgotorch.Contiguous
 						if to.ChannelsLast {
@@ -148,7 +150,7 @@ func compareFused(t *testing.T, x *cgotorch.Exec, m nn.Module, merge, forks bool
 	}
 }
 
-// Fused and unfused models of 16 bits are equally far from the one of 32 bits, about.
+// Fused and unfused models of 16 bits are about equally far from the model of 32 bits.
 func TestFuse_HalfPrecision(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, s *cgotorch.Stream) {
 		dtypes, names := []cgotorch.DType{cgotorch.BFloat16}, []string{"resnet20"} // slow on a CPU
@@ -194,7 +196,7 @@ func convolutions(m nn.Module) (n int) {
 
 func TestFuse_Merges(t *testing.T) {
 	for name, want := range map[string]struct{ fused, unmerged int }{
-		"googlenet":     {57 - 9*2, 57},           // nine blocks, three of the four convolutions over the input of each in one
+		"googlenet":     {57 - 9*2, 57},           // nine blocks: three of four convolutions over the input in one
 		"inception_v3":  {94 - 7*2 - 2*2 - 1, 94}, // 5b to 5d, 6b to 6e; 7b and 7c; 7a
 		"resnet18":      {20, 20},
 		"squeezenet1_1": {26, 26},
@@ -222,7 +224,7 @@ func TestFuse_Merges(t *testing.T) {
 	}
 }
 
-// A fused model needs nothing of the original's, and can be captured and served.
+// A fused model needs nothing of the original, and can be captured and served.
 func TestFuse_Serves(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, s *cgotorch.Stream) {
 		var fused nn.Module

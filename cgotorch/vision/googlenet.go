@@ -5,9 +5,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// GoogLeNet is the network of Szegedy et al., 2014 ("Going deeper with convolutions"), as torchvision has it: with batch norms, and with
-// 3x3 convolutions in the place of 5x5 ones. Each Inception block gives its input to four branches, branch1 to branch4, and concatenates
-// their channels. Images have at least 15x15 pixels; 224x224 is usual.
+// GoogLeNet is the network of Szegedy et al., 2014 ("Going deeper with convolutions"), as in
+// torchvision. It has batch norms, and 3x3 convolutions in place of 5x5. Each Inception block gives
+// its input to four branches, branch1 to branch4, and concatenates their channels. Images have at
+// least 15x15 pixels; 224x224 is usual.
 type GoogLeNet struct {
 	Conv1    *BasicConv2d // [N, Channels, H, W] to [N, 64, H/2, W/2]
 	MaxPool1 *nn.MaxPool2d
@@ -27,8 +28,8 @@ type GoogLeNet struct {
 	Inception5a *nn.Parallel // to [N, 832, H/32, W/32]
 	Inception5b *nn.Parallel // to [N, 1024, H/32, W/32]
 
-	Aux1    *GoogLeNetAux // of Inception4a's result; nil with NoAux
-	Aux2    *GoogLeNetAux // of Inception4d's result; nil with NoAux
+	Aux1    *GoogLeNetAux // from Inception4a's result; nil with NoAux
+	Aux2    *GoogLeNetAux // from Inception4d's result; nil with NoAux
 	Dropout *nn.Dropout
 	FC      *nn.Linear
 
@@ -36,7 +37,7 @@ type GoogLeNet struct {
 	Eval           bool
 }
 
-// NewGoogLeNet makes torchvision's googlenet: 13,004,888 parameters, or with NoAux 6,624,904.
+// NewGoogLeNet makes torchvision's googlenet: 13,004,888 parameters, or 6,624,904 with NoAux.
 func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	const where = "vision.NewGoogLeNet"
 	dropout, auxDropout := probability(x, where, "Dropout", o.Dropout, 0.2), probability(x, where, "AuxDropout", o.AuxDropout, 0.7)
@@ -75,8 +76,8 @@ func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	})
 }
 
-// inception is a block of GoogLeNet. widths are the channels of the 1x1 convolution, of the two convolutions of the second branch, of
-// the two of the third, and of that behind the pool.
+// inception is a block of GoogLeNet. widths are the channels of its convolutions: one in the first
+// branch, two in the second, two in the third, and one behind the pool.
 func (b *builder) inception(in int, widths ...int) *nn.Parallel {
 	conv := func(in, out, kernel int) nn.Module {
 		return b.basicConv(in, out, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})
@@ -96,8 +97,9 @@ func (m *GoogLeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch
 	return logits
 }
 
-// ForwardAux maps [N, Channels, H, W] to logits [N, Classes], and in training to those of the two auxiliary heads, the later one's first;
-// they are nil in evaluation and with NoAux. The paper adds 0.3 times the loss of each head to that of the logits.
+// ForwardAux maps [N, Channels, H, W] to logits [N, Classes], and in training to the logits of the
+// two auxiliary heads, Aux2's first. In evaluation and with NoAux the heads' logits are nil. The
+// paper adds 0.3 times the loss of each head to that of the logits.
 func (m *GoogLeNet) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logits, aux2, aux1 *cgotorch.Tensor) {
 	return m.forward(x, images, runsHeads(x, "vision.GoogLeNet", &m.Eval))
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// InceptionV3 is the third Inception network (Szegedy et al., 2015, "Rethinking the Inception Architecture for Computer Vision"), as
-// torchvision has it. Each Mixed block gives its input to three or four branches and concatenates their channels. Images have at least
-// 75x75 pixels, and 299x299 where the auxiliary head runs, which is also what the shapes here are for.
+// InceptionV3 is the third Inception network, as in torchvision (Szegedy et al., 2015, "Rethinking
+// the Inception Architecture for Computer Vision"). Each Mixed block gives its input to three or
+// four branches and concatenates their channels. Images have at least 75x75 pixels, and 299x299
+// where the auxiliary head runs. The shapes below are for 299x299.
 type InceptionV3 struct {
 	Conv1a   *BasicConv2d `state:"Conv2d_1a_3x3"` // [N, Channels, 299, 299] to [N, 32, 149, 149]
 	Conv2a   *BasicConv2d `state:"Conv2d_2a_3x3"`
@@ -28,7 +29,7 @@ type InceptionV3 struct {
 	Mixed6d *nn.Parallel `state:"Mixed_6d"` // to [N, 768, 17, 17]
 	Mixed6e *nn.Parallel `state:"Mixed_6e"` // to [N, 768, 17, 17]
 
-	AuxLogits *InceptionV3Aux `state:"AuxLogits"` // of Mixed6e's result; nil with NoAux
+	AuxLogits *InceptionV3Aux `state:"AuxLogits"` // from Mixed6e's result; nil with NoAux
 
 	Mixed7a *nn.Parallel `state:"Mixed_7a"` // to [N, 1280, 8, 8]
 	Mixed7b *nn.Parallel `state:"Mixed_7b"` // to [N, 2048, 8, 8]; branches have branches
@@ -40,7 +41,7 @@ type InceptionV3 struct {
 	Eval           bool
 }
 
-// NewInceptionV3 makes torchvision's inception_v3: 27,161,264 parameters, or with NoAux 23,834,568.
+// NewInceptionV3 makes torchvision's inception_v3: 27,161,264 parameters, or 23,834,568 with NoAux.
 func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
 	const where = "vision.NewInceptionV3"
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
@@ -78,7 +79,7 @@ func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
 			if m.AuxLogits != nil && weight == m.AuxLogits.FC.Weight {
 				return 0.001
 			}
-			return 0.1 // also of AuxLogits.Conv1, whose own 0.01 torchvision keeps where it does not look for it
+			return 0.1 // for AuxLogits.Conv1 too: torchvision sets 0.01 for it where its loop does not look
 		})
 		return m
 	})
@@ -91,7 +92,8 @@ func meanPool() *nn.AvgPool2d {
 	return &nn.AvgPool2d{Kernel: nn.Square(3), Stride: nn.Square(1), Padding: nn.Square(1)}
 }
 
-// inceptionA has a branch of a 5x5 convolution and one of two 3x3 ones: the paper's figure 5.
+// inceptionA has a branch with a 5x5 convolution and a branch with two 3x3 convolutions: the
+// paper's figure 5.
 func (b *builder) inceptionA(in, pooled int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 64, 1, 1, 1}}),
@@ -108,7 +110,8 @@ func (b *builder) inceptionB(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionC has 7x7 convolutions in two factors, of which the inner ones have width channels: the paper's figure 6.
+// inceptionC has 7x7 convolutions in two factors. The inner convolutions have width channels: the
+// paper's figure 6.
 func (b *builder) inceptionC(in, width int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 192, 1, 1, 1}}),
@@ -127,7 +130,8 @@ func (b *builder) inceptionD(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionE has branches that end in a 1x3 and a 3x1 convolution side by side: the paper's figure 7.
+// inceptionE has branches that end in a 1x3 and a 3x1 convolution side by side: the paper's figure
+// 7.
 func (b *builder) inceptionE(in int) *nn.Parallel {
 	fork := func(m *nn.Sequential, row, column string) *nn.Sequential {
 		ends := unnamed(b.branch(384, nil, convs{{row, 384, 1, 3, 1}}), b.branch(384, nil, convs{{column, 384, 3, 1, 1}}))
@@ -147,8 +151,9 @@ func (m *InceptionV3) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotor
 	return logits
 }
 
-// ForwardAux maps [N, Channels, H, W] to logits [N, Classes], and in training to those of the auxiliary head, which are nil in evaluation
-// and with NoAux. torchvision's recipe adds 0.4 times the loss of the head to that of the logits.
+// ForwardAux maps [N, Channels, H, W] to logits [N, Classes], and in training to those of the
+// auxiliary head. In evaluation and with NoAux the head's logits are nil. torchvision's recipe adds
+// 0.4 times the loss of the head to that of the logits.
 func (m *InceptionV3) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logits, aux *cgotorch.Tensor) {
 	return m.forward(x, images, runsHeads(x, "vision.InceptionV3", &m.Eval))
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// MLP is a multi-layer perceptron over the pixels, with the names of torchvision.ops.MLP: each hidden layer is a Linear, a
-// ReLU and a Dropout, the last layer a Linear and a Dropout.
+// MLP is a multi-layer perceptron over the pixels, with the names of torchvision.ops.MLP. Each
+// hidden layer is a Linear, a ReLU and a Dropout. The last layer is a Linear and a Dropout.
 type MLP struct {
 	nn.Sequential
 }

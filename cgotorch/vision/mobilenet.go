@@ -7,13 +7,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// MobileNetV2 is the network of inverted residuals of Sandler et al., 2018, as torchvision has it.
+// MobileNetV2 is the network of inverted residuals of Sandler et al., 2018, as in torchvision.
 type MobileNetV2 struct {
 	Features   *nn.Sequential
 	Classifier *nn.Sequential
 }
 
-// inverted lists the stages of MobileNetV2: expansion, channels, blocks, and stride of the first block.
+// inverted lists the stages of MobileNetV2: expansion, channels, blocks, and stride of
+// the first block.
 var inverted = [][4]int{{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}}
 
 // NewMobileNetV2 makes torchvision's mobilenet_v2: 3,504,872 parameters.
@@ -55,7 +56,7 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 	})
 }
 
-// roundToEight is the nearest multiple of 8 that is not less than nine tenths of n.
+// roundToEight returns the nearest multiple of 8 that is not less than nine tenths of n.
 func roundToEight(n float64) int {
 	rounded := max(8, int(n+4)/8*8)
 	if float64(rounded) < 0.9*n {
@@ -79,7 +80,7 @@ func (m *MobileNetV2) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
 
-// InvertedResidual is a depthwise convolution between two 1x1 convolutions, the first of which widens.
+// InvertedResidual is a depthwise convolution between two 1x1 convolutions. The first widens.
 type InvertedResidual struct {
 	Conv     *nn.Sequential
 	Shortcut bool // the input is added to the result

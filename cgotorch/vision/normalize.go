@@ -8,16 +8,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// The mean and standard deviation of ImageNet's channels, red, green and blue, in units of full intensity. torchvision's models
-// expect images normalised with them.
+// The mean and standard deviation of ImageNet's channels, red, green and blue, in units of full
+// intensity. torchvision's models expect images normalised with them.
 var (
 	ImageNetMean = [3]float64{0.485, 0.456, 0.406}
 	ImageNetStd  = [3]float64{0.229, 0.224, 0.225}
 )
 
-// Normalize returns (pixels/255 - mean)/std. pixels is uint8 [N, H, W, 3], RGB; the result is float32 [N, 3, H, W], channels
-// last. It fails with [cgotorch.ErrInvalidArgument] if pixels has another shape or dtype. The prefetcher does the same for
-// batches.
+// Normalize returns (pixels/255 - mean)/std. pixels is uint8 [N, H, W, 3], RGB. The result is
+// float32 [N, 3, H, W], channels last. It fails with [cgotorch.ErrInvalidArgument] if pixels has
+// another shape or dtype. The prefetcher does the same for batches.
 func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) *cgotorch.Tensor {
 	shape := pixels.Shape()
 	if len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
@@ -32,8 +32,8 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 	})
 }
 
-// enter returns images in a handle that the caller may close; with transform, images normalised with ImageNet's mean and deviation as if
-// with 0.5 and 0.5, in the way that gives torchvision's bits.
+// enter returns images in a handle that the caller may close. With transform it changes images from
+// ImageNet's mean and deviation to 0.5 and 0.5, with torchvision's bits.
 func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.Tensor {
 	if !transform {
 		return x.Alias(images)

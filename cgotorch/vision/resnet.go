@@ -5,7 +5,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// ResNet is a residual network (He et al., 2015) as torchvision has it, and its smaller form for CIFAR.
+// ResNet is a residual network (He et al., 2015) as in torchvision, or its smaller form for CIFAR.
 type ResNet struct {
 	Conv1   *nn.Conv2d
 	BN1     *nn.BatchNorm2d
@@ -27,7 +27,8 @@ func NewResNet34(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet34", o, newBasicBlock, 1, [4]int{3, 4, 6, 3})
 }
 
-// NewResNet50 makes torchvision's resnet50, whose blocks have their stride in the 3x3 convolution: 25,557,032 parameters.
+// NewResNet50 makes torchvision's resnet50: 25,557,032 parameters. Its blocks have their stride in
+// the 3x3 convolution.
 func NewResNet50(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet50", o, newBottleneck, 4, [4]int{3, 4, 6, 3})
 }
@@ -37,9 +38,9 @@ func NewResNet101(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet101", o, newBottleneck, 4, [4]int{3, 4, 23, 3})
 }
 
-// NewResNet20 makes He et al.'s network for 32x32 images: three layers of three basic blocks with 16, 32 and 64 channels.
-// Where the size changes, shortcuts are torchvision's 1x1 convolutions (272,474 parameters), or with PadShortcut those of the
-// paper, which have no parameters (269,722).
+// NewResNet20 makes He et al.'s network for 32x32 images: three layers of three basic blocks, with
+// 16, 32 and 64 channels. Where the size changes, shortcuts are torchvision's 1x1 convolutions
+// (272,474 parameters). With PadShortcut they are the paper's, without parameters (269,722).
 func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 	return build(x, "vision.NewResNet20", o, 10, func(b *builder) *ResNet {
 		m := &ResNet{Conv1: b.conv(b.Channels, 16, 3, 1, 1), BN1: b.norm(16)}
@@ -52,7 +53,7 @@ func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 	})
 }
 
-// blockOf makes one block; width is the number of channels inside of it.
+// blockOf makes one block. width is the number of channels inside of it.
 type blockOf func(b *builder, in, width, out, stride int) nn.Module
 
 func newResNet(x *cgotorch.Exec, where string, o Options, block blockOf, expansion int, depths [4]int) *ResNet {

@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-// Branches side by side give the bits of branches in turn, in training and in evaluation, and there is no race.
+// Parallel branches give the bits of serial branches, in training and in evaluation, without a
+// race.
 func TestSetSchedule_SameBits(t *testing.T) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
 		t.Run(d.String(), func(t *testing.T) {
@@ -48,7 +49,8 @@ func TestSetSchedule_SameBits(t *testing.T) {
 	}
 }
 
-// trained returns all that a step of training and an evaluation behind it leave, and the races that the stream checker found.
+// trained returns all tensors that a step of training and an evaluation leave, and the races that
+// the stream checker found.
 func trained(t *testing.T, d cgotorch.Device, schedule nn.Schedule, model string, size int64) (left map[string][]float32, races []error) {
 	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
 	if err != nil {

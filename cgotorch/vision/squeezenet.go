@@ -5,8 +5,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// SqueezeNet is the small network of Iandola et al., 2016 ("SqueezeNet: AlexNet-level accuracy with 50x fewer parameters"), as torchvision
-// has it. Images have at least 21x21 pixels in version 1.0 and 17x17 in 1.1; 224x224 is usual.
+// SqueezeNet is the small network of Iandola et al., 2016 ("SqueezeNet: AlexNet-level accuracy with
+// 50x fewer parameters"), as in torchvision. Images have at least 21x21 pixels in version 1.0 and
+// 17x17 in 1.1; 224x224 is usual.
 type SqueezeNet struct {
 	Features   *nn.Sequential // [N, Channels, H, W] to [N, 512, about H/16, about W/16]
 	Classifier *nn.Sequential // to [N, Classes, 1, 1]
@@ -17,13 +18,15 @@ func NewSqueezeNet1_0(x *cgotorch.Exec, o Options) *SqueezeNet {
 	return newSqueezeNet(x, "vision.NewSqueezeNet1_0", o, 96, 7, []int{16, 16, 32, 0, 32, 48, 48, 64, 0, 64})
 }
 
-// NewSqueezeNet1_1 makes torchvision's squeezenet1_1, of the same accuracy for less than half of the work: 1,235,496 parameters.
+// NewSqueezeNet1_1 makes torchvision's squeezenet1_1: 1,235,496 parameters. It has the accuracy of
+// 1.0 for less than half of the work.
 func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
 	return newSqueezeNet(x, "vision.NewSqueezeNet1_1", o, 64, 3, []int{16, 16, 0, 32, 32, 0, 48, 48, 64, 64})
 }
 
-// newSqueezeNet: width and kernel are the first convolution's; fires lists, behind the first pool, the narrow width of each Fire, and 0
-// for a pool. A Fire widens to eight times that.
+// newSqueezeNet makes a model whose first convolution has width channels and this kernel. fires
+// lists the layers behind the first pool: the narrow width of a Fire, or 0 for a pool. A Fire
+// widens to eight times its narrow width.
 func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	return build(x, where, o, 1000, func(b *builder) *SqueezeNet {
@@ -57,7 +60,7 @@ func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int,
 	})
 }
 
-// Forward maps [N, Channels, H, W] to logits [N, Classes], none of which is negative.
+// Forward maps [N, Channels, H, W] to logits [N, Classes], which are never negative.
 func (m *SqueezeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
 	return then(x, m.Features.Forward(x, images), m.Classifier, &nn.Flatten{})
 }
@@ -67,7 +70,8 @@ func (m *SqueezeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, m.Classifier, &nn.Flatten{})
 }
 
-// Fire is a 1x1 convolution that narrows, then a 1x1 and a 3x3 convolution side by side that widen, whose channels are concatenated.
+// Fire is a 1x1 convolution that narrows, then a 1x1 and a 3x3 convolution side by side that widen.
+// The channels of these two are concatenated.
 type Fire struct {
 	Squeeze     *nn.Conv2d
 	nn.Parallel // expand1x1 and expand3x3

@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// More threads than cores, in tests that run beside others, would mostly wait for each other.
+// More threads than cores would mostly wait for each other, in tests that run beside others.
 func TestMain(m *testing.M) {
 	if err := cgotorch.SetThreads(1); err != nil {
 		fmt.Println(err)
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// try runs fn in a Do on the CPU. The test fails if it ends with more handles than it began with.
+// try runs fn in a Do on the CPU. The test fails if the Do leaves handles.
 func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
 	t.Helper()
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
@@ -64,7 +64,7 @@ func TestNew_Names(t *testing.T) {
 	}
 }
 
-// However many layers a model has, its Forward leaves one handle behind, the result's.
+// Forward leaves one handle behind, the result's, however many layers a model has.
 func TestForward_ClosesIntermediates(t *testing.T) {
 	for _, name := range vision.Names() {
 		for _, o := range []vision.Options{{}, {PadShortcut: true}} {
@@ -88,7 +88,7 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 				for _, training := range []bool{true, false} {
 					nn.SetTraining(m, training)
 					if name == "resnet101" && training {
-						continue // as resnet50, and slow
+						continue // like resnet50, and slow
 					}
 					before := cgotorch.LiveHandles()["tensor"]
 					out := m.Forward(x, images)
@@ -105,7 +105,7 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 	}
 }
 
-// Two steps of training are the same, to the bit, and leave no graph behind.
+// Two steps of training are equal to the bit, and leave no autograd graph.
 func TestOptions_Recompute(t *testing.T) {
 	for _, name := range []string{"mobilenet_v2", "resnet20", "resnet18"} {
 		var want map[string][]float32
@@ -292,7 +292,7 @@ func TestMobileNetV2_Dropout(t *testing.T) {
 	})
 }
 
-// The layers made before the one that fails are freed; try counts them.
+// The layers made before the failing layer are freed; try counts them.
 func TestConstructors_FailureFreesLayers(t *testing.T) {
 	err := try(t, func(x *cgotorch.Exec) error {
 		vision.NewMLP(x, vision.Options{Hidden: []int{16, 16, 1 << 50}})

@@ -11,6 +11,7 @@ variable_list gradients(ct_tensor* const* grads, int32_t count, const ct_stream&
   variable_list list;
   if (grads == nullptr) return list;
   for (int32_t i = 0; i < count; ++i) {
+    //edge:gradient-given-tells-use TestStream_FreedGradientsOutliveTheirUse gpu
     if (grads[i] != nullptr) use(*grads[i], stream);
     list.push_back(grads[i] == nullptr ? at::Tensor() : grads[i]->tensor);
   }
@@ -61,6 +62,7 @@ ct_status* ct_gradients(ct_exec x, ct_tensor* const* roots, ct_tensor* const* gr
                                              tensors(inputs, input_count, "input", *x.stream),
                                              gradients(grads, count, *x.stream), retain_graph != 0, create_graph != 0, allow_unused != 0);
     for (int32_t i = 0; i < input_count; ++i) {
+      //edge:gradient-returned-is-foreign TestStream_FreedGradientsOutliveTheirUse gpu
       out[i] = found[i].defined() ? new ct_tensor(found[i], CT_STREAM_UNKNOWN) : nullptr;
     }
   });
@@ -80,6 +82,7 @@ void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
   if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
   ct_tensor* before = *out;  // freed last: a new handle at its address would look like the old one
   // Backward made it, on the stream of a forward operator that is not known here.
+  //edge:gradient-is-foreign TestStream_FreedGradientOutlivesItsUse gpu
   *out = grad.defined() ? new ct_tensor(grad, CT_STREAM_UNKNOWN) : nullptr;
   delete before;
 }

@@ -169,8 +169,9 @@ ct_status* ct_device_check(ct_device device) noexcept {
 
 ct_status* ct_device_synchronize(ct_device device) noexcept {
   return ct::on_device(device, [](c10::Device where) {
+    //edge:device-synchronize TestStream_HostWaits gpu
     if (where.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(where.index());
-    ct::checker::host_waited_for(where);
+    ct::checker::host_waited_for(where);  //edge:device-synchronize-is-known TestCheckStreams_HostWaits checked
   });
 }
 

@@ -44,15 +44,17 @@ Recording::Recording(const ct_stream& on, bool timing)
     : device(on.device), stream(on.id), timing(timing), native(take_event(on.device.index(), timing)) {
   static std::atomic<uint64_t> recordings{0};
   try {
-    cuda().record(native, on.stream);
+    cuda().record(native, on.stream);  //edge:device-record TestEvent_Done gpu
   } catch (...) {
     free_events().give({device.index(), timing}, native);
     throw;
   }
-  number = ++recordings;
+  number = ++recordings;  //edge:recordings-are-numbered TestEvent_Done gpu
 }
 
-Recording::~Recording() { free_events().give({device.index(), timing}, native); }
+Recording::~Recording() {
+  free_events().give({device.index(), timing}, native);  //edge:events-are-kept EventTest.Record_TakesAFreedOne gpu
+}
 
 bool Recording::done() const noexcept {
   try {
@@ -65,18 +67,19 @@ bool Recording::done() const noexcept {
 ct_event* record(const ct_stream& stream, bool timing) {
   require(stream.device);
   auto recording = stream.device.is_cuda() ? std::make_shared<const Recording>(stream, timing) : nullptr;
-  auto known = checker::recorded(stream);
+  auto known = checker::recorded(stream);  //edge:record-is-known TestCheckStreams_FindsMistakes checked
   return new ct_event(stream.device, std::move(recording), timing, std::move(known));
 }
 
 void wait(const ct_stream& stream, const ct_event& event) {
   require(stream.device);
-  checker::waited(stream, event.known);
+  checker::waited(stream, event.known);  //edge:wait-is-known TestCheckStreams_FindsMistakes checked
   if (event.native == nullptr) return;
   if (stream.device.is_cuda()) {
-    cuda().wait(stream.stream, event.native);
+    cuda().wait(stream.stream, event.native);  //edge:device-wait TestStream_WaitIsOnTheDevice gpu
   } else {
     require(event.device);
+    //edge:cpu-waits-for-device TestStream_Wait_CPUForCUDA gpu
     cuda().synchronize_event(event.native);  // a CPU stream runs its work at once, so to wait is to wait here
     checker::host_waited_for(event.known);
   }
@@ -102,6 +105,7 @@ ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) noexce
 ct_status* ct_event_query(const ct_event* event, int32_t* done) noexcept {
   ct_status* failed = ct_event_done(event, done);
   if (failed != nullptr || *done == 0) return failed;
+  //edge:event-query-is-known TestCheckStreams_HostWaits checked
   return ct::guarded(event->device, [&] { ct::checker::host_waited_for(event->known); });
 }
 
@@ -109,6 +113,7 @@ ct_status* ct_event_done(const ct_event* event, int32_t* done) noexcept {
   if (event == nullptr) return ct::guarded([&] { ct::deref(event, "event"); });
   return ct::guarded(event->device, [&] {
     ct::require(event->device);
+    //edge:event-query TestStream_HostWaits gpu
     *done = event->native == nullptr || ct::cuda().query_event(event->native);
   });
 }
@@ -117,6 +122,7 @@ ct_status* ct_event_synchronize(const ct_event* event) noexcept {
   if (event == nullptr) return ct::guarded([&] { ct::deref(event, "event"); });
   return ct::guarded(event->device, [&] {
     ct::require(event->device);
+    //edge:event-synchronize-waits EventTest.Record_DoesNotWait gpu
     if (event->native != nullptr) ct::cuda().synchronize_event(event->native);
     ct::checker::host_waited_for(event->known);
   });

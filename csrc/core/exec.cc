@@ -39,10 +39,12 @@ ExecGuard::ExecGuard(const ct_exec& x) {
     if (current().getDevice() != stream.device) {
       device_.emplace(stream.stream);
     } else if (current().getStream(stream.device) != stream.stream) {
+      //edge:exec-sets-stream TestStream_RunsBesideAnother gpu
+      //edge:exec-restores-stream ExecTest.Stream_IsTheExecsAndEndsWithTheCall gpu
       stream_.emplace(stream.stream);
     }
   }
-  if (checker::is_on()) [[unlikely]] checked_.emplace(x);
+  if (checker::is_on()) [[unlikely]] checked_.emplace(x);  //edge:exec-is-known TestCheckStreams_FindsMistakes checked
   if (x.watch != nullptr) [[unlikely]] watching_ = std::make_unique<Watching>(*x.watch);
   set_autocast(stream.device.type(), x.autocast);
   state_.set_grad_mode(x.grad != 0);

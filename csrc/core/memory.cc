@@ -34,6 +34,7 @@ class CountingAllocator final : public c10::Allocator {
     if (data == nullptr) return block;
     ++allocations;
     count(static_cast<int64_t>(malloc_usable_size(data)));
+    //edge:allocation-is-known TestCheckStreams_FindsMistakes checked
     if (ct::checker::is_on()) ct::checker::allocated(data, static_cast<int64_t>(bytes));
     if (!block.compare_exchange_deleter(base_delete, &release)) {
       throw ct::Failure(CT_INTERNAL, "LibTorch's CPU allocator has changed its deleter");
@@ -47,7 +48,7 @@ class CountingAllocator final : public c10::Allocator {
   static void release(void* data) {
     if (data == nullptr) return;
     allocated -= static_cast<int64_t>(malloc_usable_size(data));
-    if (ct::checker::is_on()) ct::checker::freed(data);
+    if (ct::checker::is_on()) ct::checker::freed(data);  //edge:free-is-known TestCheckStreams_FindsMistakes checked
     base_delete(data);
   }
   static inline c10::DeleterFnPtr base_delete = nullptr;

@@ -28,6 +28,7 @@ class Notifier {
       done_.push_back(token);
       return;
     }
+    //edge:recording-outlives-event TestEvent_Done_ClosedAndRecordedAgain gpu
     streams_[event.recording->stream].emplace(event.recording->number, Wait{event.recording, known ? event.known : nullptr, token});
   }
 
@@ -69,7 +70,9 @@ class Notifier {
   void look() {
     for (auto stream = streams_.begin(); stream != streams_.end();) {
       auto& waits = stream->second;
-      while (!waits.empty() && waits.begin()->second.recording->done()) {
+      while (!waits.empty()) {
+        if (!waits.begin()->second.recording->done()) break;  //edge:told-behind-work TestEvent_Done gpu
+        //edge:told-is-known TestCheckStreams_HostWaits gpu
         checker::host_waited_for(waits.begin()->second.known);  // who is told may rely on it
         done_.push_back(waits.begin()->second.token);
         waits.erase(waits.begin());

@@ -142,7 +142,7 @@ class Reader {
     if (tensor_ == tensors_end_) throw Failure(CT_INVALID_ARGUMENT, "a tensor is missing for argument " + place());
     const ct_tensor* handle = *tensor_++;
     if (handle == nullptr) return nullptr;
-    use(*handle, *x_.stream);
+    use(*handle, *x_.stream);  //edge:operator-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     return &handle->tensor;
   }
 

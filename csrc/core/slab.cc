@@ -69,7 +69,7 @@ ct_slab::ct_slab(int file, int64_t bytes) : bytes(bytes), read_only(true), owned
 ct_slab::ct_slab(void* data, int64_t bytes) : bytes(bytes), read_only(false), owned(false), data(check_foreign(data, bytes)) { count(*this); }
 
 ct_slab::~ct_slab() {
-  ct::checker::slab_dies(data);
+  ct::checker::slab_dies(data);  //edge:slab-dies TestCheckStreams_FindsMistakes checked
   const size_t size = rounded(bytes);
   if (pinned) ct::live().pinned_bytes -= bytes;
   if (!owned) {
@@ -77,11 +77,11 @@ ct_slab::~ct_slab() {
     if (pinned) ct::cuda().unlock_pages(data);  //edge:foreign-slab-unlocked TestHostSlabOver gpu
   } else if (pinned) {
     ct::after_captures([data = data, size] {
-      ct::cuda().unlock_pages(data);
+      ct::cuda().unlock_pages(data);  //edge:slab-unlocked TestHostSlab_PinAgain gpu
       munmap(data, size);
     });
   } else {
-    munmap(data, size);
+    munmap(data, size);  //edge:slab-unmapped TestHostSlab_CloseGivesTheMemoryBack
   }
   ct::live().slab_bytes -= bytes;
   --ct::live().slabs;

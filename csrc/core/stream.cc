@@ -61,6 +61,7 @@ ct_stream::~ct_stream() {
   if (own) ct::checker::ended(*this);
   // One that was made elsewhere may be destroyed there from now on; the default stream never is.
   if (!own && device.is_cuda() && ct_stream_native(this) != nullptr) ct::trace_forgets(*this);
+  //edge:streams-are-kept TestStream_CloseGivesItToTheNext gpu
   if (own && device.is_cuda()) free_streams().give(kind, stream);
 }
 
@@ -120,7 +121,8 @@ ct_status* ct_stream_query(const ct_stream* stream, int32_t* done) noexcept {
   if (stream == nullptr) return ct::guarded([&] { ct::deref(stream, "stream"); });
   return ct::guarded(stream->device, [&] {
     ct::require(stream->device);
-    *done = !stream->device.is_cuda() || stream->stream.query();
+    *done = !stream->device.is_cuda() || stream->stream.query();  //edge:stream-query TestStream_HostWaits gpu
+    //edge:stream-query-is-known TestCheckStreams_HostWaits checked
     if (*done != 0) ct::checker::host_waited_for(*stream);
   });
 }
@@ -129,8 +131,8 @@ ct_status* ct_stream_synchronize(const ct_stream* stream) noexcept {
   if (stream == nullptr) return ct::guarded([&] { ct::deref(stream, "stream"); });
   return ct::guarded(stream->device, [&] {
     ct::require(stream->device);
-    if (stream->device.is_cuda()) stream->stream.synchronize();
-    ct::checker::host_waited_for(*stream);
+    if (stream->device.is_cuda()) stream->stream.synchronize();  //edge:stream-synchronize TestStream_HostWaits gpu
+    ct::checker::host_waited_for(*stream);  //edge:stream-synchronize-is-known TestCheckStreams_HostWaits checked
   });
 }
 

@@ -70,6 +70,7 @@ bool waits_for(const at::Tensor& tensor, const void* data) {
 // Copies host memory to a tensor on a CUDA device and returns when it has been read: pageable memory has been when CUDA returns.
 void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
   cuda().copy_to_device(to.mutable_data_ptr(), data, to.nbytes(), stream);
+  //edge:from-host-reads-first TestHostSlab_FromSliceReadsBeforeReturn gpu
   if (cuda().page_locked(data)) stream.synchronize();
 }
 
@@ -85,11 +86,12 @@ void copy_from(const ct_stream& stream, const ct_tensor& handle, const void* dat
   check_host(to, data, bytes);
   if (!to.is_contiguous()) throw Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
   check_bytes(to);
-  use(handle, stream);
+  use(handle, stream);  //edge:copy-from-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
   if (bytes == 0) return;
   if (checker::is_on()) {
+    //edge:copy-from-reads-slab TestCheckStreams_FindsMistakes checked
     checker::slab("CopyFrom", data, bytes, false, waits_for(to, data));
-    checker::writes("CopyFrom", to);
+    checker::writes("CopyFrom", to);  //edge:copy-from-writes TestCheckStreams_FindsMistakes checked
   }
   if (to.is_cuda()) {
     if (in_capture(stream) && !cuda().page_locked(data)) refuse_in_capture(stream, "copy from a pinned HostSlab");
@@ -97,7 +99,7 @@ void copy_from(const ct_stream& stream, const ct_tensor& handle, const void* dat
   } else {
     std::memcpy(to.mutable_data_ptr(), data, static_cast<size_t>(bytes));
   }
-  to.unsafeGetTensorImpl()->bump_version();
+  to.unsafeGetTensorImpl()->bump_version();  //edge:copy-from-counts TestCopyFrom_CountsAsAWrite
 }
 
 constexpr char kReadLater[] = "read the tensor behind a launch of the graph";
@@ -129,14 +131,17 @@ void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& 
 
 void use_elsewhere(const ct_tensor& handle, const ct_stream& stream) {
   const at::Tensor& tensor = handle.tensor;
-  if (handle.stream == stream.id || handle.stream == kAnyStream || !tensor.has_storage()) return;
+  if (handle.stream == kAnyStream) return;  //edge:lent-skip TestCheckStreams_FindsMistakes checked
+  if (handle.stream == stream.id || !tensor.has_storage()) return;
   if (stream.borrowed != nullptr && stream.borrowed->family.count(handle.stream) > 0) {
+    //edge:branch-borrows TestExec_Parallel_Memory checked
     stream.borrowed->storages.try_emplace(tensor.storage().unsafeGetStorageImpl(), tensor.storage());
     return;
   }
   if (handle.recorded.load(std::memory_order_relaxed) == stream.id) return;
+  //edge:foreign-use TestStream_FreedMemoryOutlivesItsUse gpu
   if (tensor.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).recordDataPtrOnStream(tensor.storage().data_ptr(), stream.stream);
-  checker::used(tensor, stream);
+  checker::used(tensor, stream);  //edge:foreign-use-is-known TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
   handle.recorded.store(stream.id, std::memory_order_relaxed);
 }
 
@@ -190,7 +195,7 @@ ct_status* ct_tensor_to_host(ct_exec x, const ct_tensor* tensor, void* data, int
     ct::would_wait(x, "on a CUDA device it would wait for the elements");
     const c10::AutoGradMode no_grad(false);
     at::from_blob(data, from.tensor.sizes(), at::TensorOptions().dtype(from.tensor.dtype())).copy_(from.tensor);
-    ct::checker::host_waited_for(*x.stream);
+    ct::checker::host_waited_for(*x.stream);  //edge:to-host-is-known TestCheckStreams_HostWaits checked
   });
 }
 
@@ -219,6 +224,7 @@ ct_status* ct_tensor_copy_from(ct_exec x, const ct_tensor* tensor, const void* d
 ct_status* ct_copies_from(ct_exec x, const ct_event* const* behind, int32_t events, const ct_host_copy* copies, int32_t count,
                           ct_event** began, ct_event** done) noexcept {
   return ct::executed(x, [&] {
+    //edge:copies-behind-events TestStream_CopyFrom checked
     for (int32_t i = 0; i < events; ++i) ct::wait(*x.stream, deref(behind[i], "behind"));
     std::unique_ptr<ct_event> first(ct::record(*x.stream, true));
     for (int32_t i = 0; i < count; ++i) ct::copy_from(*x.stream, deref(copies[i].tensor, "tensor"), copies[i].data, copies[i].bytes);
@@ -240,8 +246,8 @@ ct_status* ct_tensor_from_device(ct_exec x, const ct_tensor* tensor, ct_tensor**
     const size_t bytes = from.nbytes();
     if (bytes > 0) {
       const void* data = from.const_data_ptr();
-      ct::use_elsewhere(*tensor, *x.stream);
-      ct::checker::reads_elsewhere("FromDevice", from);
+      ct::use_elsewhere(*tensor, *x.stream);  //edge:from-device-use TestFromDevice_FreedDuringTheCopy checked
+      ct::checker::reads_elsewhere("FromDevice", from);  //edge:from-device-is-known TestFromDevice_MissingWait checked
       ct::checker::writes("FromDevice", to);
       if (!here.is_cuda()) {
         std::memcpy(to.mutable_data_ptr(), data, bytes);
@@ -262,17 +268,18 @@ ct_status* ct_tensor_copy_to(ct_exec x, const ct_tensor* tensor, void* data, int
     ct::check_host(from.tensor, data, bytes);
     if (!from.tensor.is_contiguous()) throw ct::Failure(CT_INVALID_ARGUMENT, "the tensor is not contiguous");
     ct::check_bytes(from.tensor);
-    ct::use(from, *x.stream);
+    ct::use(from, *x.stream);  //edge:copy-to-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     if (bytes == 0) return;
     const bool waits = ct::checker::is_on() && ct::waits_for(from.tensor, data);
-    ct::checker::reads("CopyTo", from.tensor);
+    ct::checker::reads("CopyTo", from.tensor);  //edge:copy-to-reads TestCheckStreams_FindsMistakes checked
     if (from.tensor.is_cuda()) {
       if (ct::in_capture(*x.stream) && !ct::cuda().page_locked(data)) ct::refuse_in_capture(*x.stream, "copy to a pinned HostSlab");
       ct::cuda().copy_to_host(data, from.tensor.const_data_ptr(), static_cast<size_t>(bytes), x.stream->stream);
     } else {
       std::memcpy(data, from.tensor.const_data_ptr(), static_cast<size_t>(bytes));
     }
-    if (waits) ct::checker::host_waited_for(*x.stream);
+    if (waits) ct::checker::host_waited_for(*x.stream);  //edge:copy-to-is-known TestCheckStreams_HostWaits gpu
+    //edge:copy-to-writes-slab TestCheckStreams_FindsMistakes checked
     ct::checker::slab("CopyTo", data, bytes, true, waits);
   });
 }
@@ -282,7 +289,7 @@ ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) n
     const ct_tensor& from = deref(tensor, "tensor");
     ct::refuse_in_capture(*x.stream, ct::kReadLater);
     TORCH_CHECK(from.tensor.layout() == at::kStrided, "a tensor of layout ", from.tensor.layout(), " is not dense");
-    ct::use(from, *x.stream);
+    ct::use(from, *x.stream);  //edge:read-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     const c10::AutoGradMode no_grad(false);
     // LibTorch's page-locked memory is kept for the next read, and not handed out before this copy is done.
     const auto options = at::TensorOptions().dtype(from.tensor.dtype()).pinned_memory(from.tensor.is_cuda());

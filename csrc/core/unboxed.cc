@@ -119,6 +119,7 @@ bool Unboxed::call(const ct_stream& stream, const uint64_t* words, int32_t word_
   }
   if (word < end && *word == CT_ARG_REST_DEFAULT) ++word;
   if (word != end) return false;
+  //edge:plain-operator-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
   for (int i = 0; i < tensors_; ++i) use(*tensors[i], stream);
   *result = run(inputs, scalars);
   return true;

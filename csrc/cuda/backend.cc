@@ -131,6 +131,7 @@ class Backend final : public CudaBackend {
   }
 
   void copy_to_device(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
+    //edge:copy-from-on-stream TestHostSlab_PinnedCopyDoesNotWait gpu
     C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, native(stream)));
   }
 
@@ -142,6 +143,7 @@ class Backend final : public CudaBackend {
 
   void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) override {
     const bool wait = !page_locked(destination);
+    //edge:copy-to-on-stream TestStream_Wait_CPUForCUDA gpu
     C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, native(stream)));
     if (wait) C10_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
   }
@@ -150,6 +152,7 @@ class Backend final : public CudaBackend {
               void** arguments) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
     const void* function = kernel_of(program, kernel, stream.device_index());
+    //edge:kernel-on-stream TestEvent_Done gpu
     C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, native(stream)));
   }
 

@@ -5,7 +5,6 @@
 // then its values, as cgotorch/images/step.go lists them. A kind that is not listed changes nothing.
 
 #include <ATen/core/Tensor.h>
-#include <torch/library.h>
 
 #include <cstdint>
 #include <optional>
@@ -263,7 +262,7 @@ void augment_batch(const at::Tensor& pixels, const std::optional<at::Tensor>& fl
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  library.def("augment_images(Tensor pixels, Tensor? flips, Tensor steps, *, Tensor(a!) out) -> ()", TORCH_FN(augment_batch));
+  images::define(library, "augment_images(Tensor pixels, Tensor? flips, Tensor steps, *, Tensor(a!) out) -> ()", "augment_images", TORCH_FN(augment_batch));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/library.h>
 
 #include <initializer_list>
 #include <optional>
@@ -59,6 +60,15 @@ c10::Stream stream_of(const at::Tensor& tensor);
 template <typename T>
 const T* data_of(const std::optional<at::Tensor>& tensor) {
   return tensor ? static_cast<const T*>(tensor->const_data_ptr()) : nullptr;
+}
+
+// Defines an operator whose kernel serves the CPU and CUDA. It stands under both, and is no composite of other operators, so the stream
+// checker takes what it touches from its schema.
+template <typename Kernel>
+void define(torch::Library& library, const char* schema, const char* name, Kernel kernel) {
+  library.def(schema);
+  library.impl(name, torch::dispatch(c10::DispatchKey::CPU, kernel));
+  library.impl(name, torch::dispatch(c10::DispatchKey::CUDA, kernel));
 }
 
 }  // namespace ct::images

@@ -9,7 +9,6 @@
 // [N, classes], contiguous. A label that is no class adds nothing.
 
 #include <ATen/core/Tensor.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -230,7 +229,7 @@ void mix_images(const at::Tensor& pixels, const std::optional<at::Tensor>& flips
     case at::kDouble: mix<double>("mix_double", pixels, flips, table, erased, fill, how, share, out); break;
     default: mix<float>("mix_float", pixels, flips, table, erased, fill, how, share, out);
   }
-  out.unsafeGetTensorImpl()->bump_version();
+  out.unsafeGetTensorImpl()->bump_version();  //edge:mix-counts TestBatch_LateBackward
 }
 
 void mix_labels(const at::Tensor& labels, double share, const at::Tensor& out) {
@@ -256,10 +255,9 @@ void mix_labels(const at::Tensor& labels, double share, const at::Tensor& out) {
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  library.def("mix_images(Tensor pixels, Tensor? flips, Tensor table, Tensor? erased, float[] fill, int kind, float share, int[] cut, *, "
-              "Tensor(a!) out) -> ()",
-              TORCH_FN(mix_images));
-  library.def("mix_labels(Tensor labels, float share, *, Tensor(a!) out) -> ()", TORCH_FN(mix_labels));
+  images::define(library, "mix_images(Tensor pixels, Tensor? flips, Tensor table, Tensor? erased, float[] fill, int kind, float share, int[] cut, *, "
+              "Tensor(a!) out) -> ()", "mix_images", TORCH_FN(mix_images));
+  images::define(library, "mix_labels(Tensor labels, float share, *, Tensor(a!) out) -> ()", "mix_labels", TORCH_FN(mix_labels));
 }
 
 }  // namespace

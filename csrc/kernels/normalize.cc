@@ -6,7 +6,6 @@
 // each channel, of the dtype of out, which is floating.
 
 #include <ATen/core/Tensor.h>
-#include <torch/library.h>
 
 #include <cstdint>
 #include <optional>
@@ -99,11 +98,11 @@ void normalize_images(const at::Tensor& pixels, const std::optional<at::Tensor>&
   } else {
     normalize_on_cpu<uint64_t>(pixels, flip_data, table, out, g);
   }
-  out.unsafeGetTensorImpl()->bump_version();
+  out.unsafeGetTensorImpl()->bump_version();  //edge:normalize-counts TestBatch_LateBackward
 }
 
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
-  library.def("normalize_images(Tensor pixels, Tensor? flips, Tensor table, *, Tensor(a!) out) -> ()", TORCH_FN(normalize_images));
+  images::define(library, "normalize_images(Tensor pixels, Tensor? flips, Tensor table, *, Tensor(a!) out) -> ()", "normalize_images", TORCH_FN(normalize_images));
 }
 
 }  // namespace

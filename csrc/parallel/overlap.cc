@@ -38,7 +38,7 @@ constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 // Makes the main stream wait for a side stream.
 void join(const Overlapping& o, const ct_stream& side) {
   const std::unique_ptr<const ct_event> end(record(side, /*timing=*/false));
-  wait(o.main, *end);
+  wait(o.main, *end);  //edge:overlap-join TestOverlap_Serial checked
 }
 
 // Runs the gradients of the weights and bias on the side stream, and that of the input on the main one, which joined has wait for the others.
@@ -46,7 +46,7 @@ void join(const Overlapping& o, const ct_stream& side) {
 // out again behind a fork alone: Note [Memory of branches].
 Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
-  wait(side, *fork);
+  wait(side, *fork);  //edge:overlap-fork TestOverlap_Serial checked
   checker::branches(side, o.main);
   struct Join {  // always where one fails
     ~Join() {

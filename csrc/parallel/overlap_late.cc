@@ -68,7 +68,7 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
       layers_.emplace(node, &side);
       for (Node* n : path) {
         moved_.push_back({n->getptr(), n->input_metadata(0).stream()});
-        move(*n, side.stream);
+        move(*n, side.stream);  //edge:late-moves TestOverlap_Late gpu
       }
     }
   } catch (...) {
@@ -118,10 +118,11 @@ void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const 
   // What came before is let go as far as it must be; of this one the engine still holds something.
   int64_t bytes = kept_bytes();
   for (; bytes > most_; bytes = kept_bytes()) {
-    wait(main_, *kept_.front().end);
+    wait(main_, *kept_.front().end);  //edge:late-waits TestOverlap_Late gpu
     kept_.pop_front();
   }
   peak_ = std::max(peak_, bytes);
+  //edge:late-keeps TestOverlap_Late gpu
   kept_.push_back({grad, input, &side, std::unique_ptr<const ct_event>(record(side, /*timing=*/false))});
   if (ended_) release_held();
 }

@@ -1,10 +1,11 @@
-// Inspect reads an archive of labelled images as a loader would, and says what is in it: classes, images, sizes, and each
-// member that could not be used for training, with the reason.
+// Inspect reads an archive of labelled images as a loader would, and prints its contents. It prints
+// classes, images and sizes, and each member that training could not use, with the reason.
 //
-//	inspect ARCHIVE         a .tgz, .tar.gz, .tar or directory with names CLASS/FILE or SPLIT/CLASS/FILE
-//	inspect -json ARCHIVE   the same as one JSON object
+//	inspect ARCHIVE         # a .tgz, .tar.gz, .tar or directory: CLASS/FILE or SPLIT/CLASS/FILE
+//	inspect -json ARCHIVE   # the same as one JSON object
 //
-// It exits with 0 when all images are usable, 1 when some are not, and 2 when the archive itself cannot be read.
+// It exits with 0 when all images are usable, 1 when some are not, and 2 when the archive itself
+// cannot be read.
 package main
 
 import (
@@ -23,7 +24,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Exit codes.
+// The exit codes.
 const (
 	usable     = 0
 	badMembers = 1
@@ -76,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return usable
 }
 
-// print writes the report for people. It is not whole when the archive could not be read to its end.
+// print writes the report for people. whole is false when the archive could not be read to its end.
 func print(w io.Writer, r imageloader.Report, whole bool) {
 	fmt.Fprintf(w, "%s\n\n", printable(r.Path))
 	row := func(name, format string, args ...any) {

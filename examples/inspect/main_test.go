@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// pack writes a .tgz of members, given as name and content by turns.
+// pack writes a .tgz of members, given as names and contents by turns.
 func pack(t *testing.T, members ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer

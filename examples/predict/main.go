@@ -1,8 +1,9 @@
-// Predict names what is in pictures, with a model that examples/train has trained.
+// Predict classifies pictures with a model that examples/train has trained.
 //
 //	go run ./examples/predict -checkpoint runs/train/checkpoint.safetensors cat.jpg dog.png
 //
-// For each file it prints the most probable classes. The exit status is 1 when a file could not be read.
+// For each file it prints the most probable classes. The exit status is 1 when a file could not be
+// read.
 package main
 
 import (
@@ -20,7 +21,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// settings is what examples/train saves beside the tensors, as far as it is needed here.
+// settings are the fields that this program needs of those that examples/train saves beside the
+// tensors.
 type settings struct {
 	Config struct {
 		Model string `json:"model"`
@@ -98,7 +100,7 @@ func predict(path, deviceName string, top int, files []string) (failed bool, err
 	return len(read) < len(files), err
 }
 
-// decodeAll decodes the files that can be and reports the others.
+// decodeAll decodes the files that it can decode, and reports the others.
 func decodeAll(files []string, s settings) (pixels []byte, read []string, err error) {
 	var transform decode.Transform = decode.ResizeCenterCrop{Resize: s.Config.Size * 8 / 7, Height: s.Config.Size, Width: s.Config.Size}
 	if s.Config.Crop == "pad" {

@@ -1,4 +1,5 @@
-// Quickstart is the shortest whole training program: one epoch of a small model on an archive of labelled images.
+// Quickstart is the shortest whole training program: one epoch of a small model on an archive of
+// labelled images.
 //
 //	go run ./examples/quickstart [ARCHIVE]
 package main
@@ -80,11 +81,11 @@ func train(ctx context.Context, archive string) error {
 		if err != nil {
 			return err
 		}
-	} // the end of the body gives the batch's memory back, once that step has run on the device
+	} // the end of the body gives the batch's memory back, once its step has run on the device
 	return nil
 }
 
-// defaultArchive is the one of examples/train.
+// defaultArchive returns the archive of examples/train.
 func defaultArchive() string {
 	_, source, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(source), "..", "train", "data", "cifar10-10k.tgz")

@@ -9,14 +9,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// bill is what answers cost.
+// bill is the cost of answers.
 type bill struct {
 	m      *model
 	began  time.Time
 	tokens int // generated
 }
 
-// newBill begins the time.
+// newBill starts the clock.
 func newBill(m *model) (*bill, error) {
 	if err := m.device.Synchronize(); err != nil {
 		return nil, err

@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 
-// generate answers a prompt, taking the likeliest token each time, and calls say with each token as it comes, but not with the one that ends the answer.
+// generate answers a prompt, and takes the likeliest token each time. It calls say with each token
+// at once, but not with the token that ends the answer.
 func (m *model) generate(ctx context.Context, prompt []int64, most int, t *tracer, say func(token int64)) error {
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		encoded := m.net.Encode(x, cgotorch.FromSlice(x, prompt, 1, int64(len(prompt))), nil)
@@ -29,7 +30,7 @@ func (m *model) generate(ctx context.Context, prompt []int64, most int, t *trace
 			return err
 		}
 		var next *cgotorch.HostRead
-		err = m.stream.Do(func(x *cgotorch.Exec) error { // a Do for each token: what it has borrowed goes back at its end
+		err = m.stream.Do(func(x *cgotorch.Exec) error { // a Do for each token: its end gives back the memory that the token used
 			m.cache.Next(x, m.pieces.Step(x, m.decoder))
 			next = x.ReadAsync(m.cache.Tokens)
 			return nil
@@ -62,7 +63,8 @@ type printer struct {
 
 func (p *printer) add(token int64) {
 	p.ids = append(p.ids, token)
-	// All of it anew: what a token means depends on those before it, and a character may be half there.
+	// All tokens are decoded anew: a token's text depends on those before it, and a character may be
+	// half there.
 	text := strings.TrimRight(p.tokens.Decode(p.ids), "\uFFFD")
 	if rest, ok := strings.CutPrefix(text, p.said); ok {
 		fmt.Print(rest)

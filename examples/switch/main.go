@@ -1,13 +1,16 @@
-// Switch answers questions with a Switch Transformer whose experts lie in page-locked memory of the host and come to the device just in time.
+// Switch answers questions with a Switch Transformer. Its experts lie in page-locked memory of the
+// host and come to the device just in time.
 //
-//	go run ./examples/switch                                               # the little model beside this file, on the CPU
+//	go run ./examples/switch  # the little model beside this file, on the CPU
 //	go run ./examples/switch -device cuda -gating predicted "What is a slot?"
-//	go run ./examples/switch -model switch-base-128 -device cuda -dtype bfloat16 -slots 64 -captured "A <extra_id_0> walks into a bar."
+//	go run ./examples/switch -model switch-base-128 -device cuda -dtype bfloat16 \
+//		-slots 64 -captured "A <extra_id_0> walks into a bar."
 //
-// Copy this folder and make it yours. What it takes to have such a model is in model.go, the generation itself in generate.go.
+// Copy this folder and make it yours. model.go makes the model, and generate.go generates.
 //
-// -model is a folder as Hugging Face has it: config.json, tokenizer.json, and model.safetensors or shards with their index. The text goes to standard
-// output as it comes, and what it cost to standard error. Ctrl-C ends the answer that is under way.
+// -model is a folder from Hugging Face: config.json, tokenizer.json, and model.safetensors or
+// shards with their index. The text goes to standard output token by token, and its cost to
+// standard error. Ctrl-C ends the running answer.
 package main
 
 import (
@@ -29,7 +32,7 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// config is what the flags say.
+// config holds the values of the flags.
 type config struct {
 	folder    string
 	prompts   []string
@@ -50,7 +53,8 @@ var (
 	gatings  = map[string]text.Gating{"gated": text.Gated, "predicted": text.Predicted, "pre-gated": text.PreGated}
 )
 
-// questions are those that the little model is asked where nobody asks it anything. It knows the others in make.py, too.
+// questions are the little model's questions where the command line has none. It knows the other
+// questions in make.py too.
 var questions = []string{"What is an expert?", "Where do the experts live?", "How is a copy hidden?", "Who are you?"}
 
 func main() {
@@ -143,8 +147,8 @@ func names[T any](of map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(of)), ", ")
 }
 
-// ownModel is the folder beside this source file, wherever the program is started from inside the clone; a program that was moved elsewhere looks beside
-// itself.
+// ownModel returns the folder beside this source file, wherever inside the clone the program is
+// started. A program that was moved elsewhere looks beside itself.
 func ownModel() string {
 	const name = "model"
 	_, source, _, _ := runtime.Caller(0)

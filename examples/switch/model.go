@@ -21,15 +21,15 @@ type model struct {
 	net    *text.Switch // without its experts
 
 	store   *prefetcher.Store                // all experts, in the host's memory
-	modules *prefetcher.Modules[*text.Dense] // those on the device
+	modules *prefetcher.Modules[*text.Dense] // the experts on the device
 	encoder *prefetcher.Experts[*text.Dense]
 	decoder *prefetcher.Experts[*text.Dense]
 
-	cache  *text.Cache  // of the sequence that is decoded
+	cache  *text.Cache  // of the sequence in progress
 	pieces *text.Pieces // of the decoder's step, cut where experts come in
 }
 
-// load reads all that is in the folder.
+// load reads all files of the folder.
 func load(c config) (m *model, err error) {
 	m = &model{device: c.device, stream: cgotorch.DefaultStream(c.device)}
 	defer func() {
@@ -63,7 +63,7 @@ func load(c config) (m *model, err error) {
 	return m, m.cutDecoder(c)
 }
 
-// attachExperts has the experts of both stacks come to the device through the same slots.
+// attachExperts makes the experts of both stacks come to the device through the same slots.
 func (m *model) attachExperts(c config) (err error) {
 	encoder, decoder := m.net.Config.ExpertNames(false), m.net.Config.ExpertNames(true)
 	o := prefetcher.ModulesOptions{Policy: c.policy, Slots: c.slots}
@@ -100,7 +100,8 @@ func (m *model) attachExperts(c config) (err error) {
 	return nil
 }
 
-// cutDecoder makes the decoder's cache, which has room for the longest prompt, and cuts its step at the sparse layers.
+// cutDecoder makes the decoder's cache, which has room for the longest prompt, and cuts the
+// decoder's step at the sparse layers.
 func (m *model) cutDecoder(c config) error {
 	longest := 0
 	for _, p := range c.prompts {
@@ -120,7 +121,7 @@ func (m *model) cutDecoder(c config) error {
 	return err
 }
 
-// close frees everything, users before what they use.
+// close frees everything, users before the things that they use.
 func (m *model) close() error {
 	var errs []error
 	if m.encoder != nil {

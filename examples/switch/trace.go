@@ -9,8 +9,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Which tokens -trace traces, counted over all answers from 0: those after the first traceAfter, in which memory is allocated and algorithms are chosen, and no
-// more than traceTokens of them.
+// -trace traces at most traceTokens tokens, counted over all answers. It skips the first
+// traceAfter, in which memory is allocated and algorithms are chosen.
 const (
 	traceAfter  = 4
 	traceTokens = 60
@@ -24,7 +24,7 @@ type tracer struct {
 	trace *cgotorch.Trace // while it runs
 }
 
-// newTracer makes sure at once that there is a place for the file. path may be empty, for no trace.
+// newTracer makes the file at once, so that a bad path fails early. An empty path means no trace.
 func newTracer(path string) (*tracer, error) {
 	if path == "" {
 		return nil, nil
@@ -36,7 +36,7 @@ func newTracer(path string) (*tracer, error) {
 	return &tracer{path: path, file: file}, nil
 }
 
-// begin is called before each token, and end after it.
+// begin is called before each token, and its result after it.
 func (t *tracer) begin() (end func() error, err error) {
 	if t == nil || t.file == nil {
 		return func() error { return nil }, nil
@@ -59,7 +59,7 @@ func (t *tracer) begin() (end func() error, err error) {
 	}, nil
 }
 
-// finish writes what has been traced, if that is not done.
+// finish writes the trace, unless that is done.
 func (t *tracer) finish() error {
 	if t == nil || t.file == nil {
 		return nil
@@ -70,7 +70,8 @@ func (t *tracer) finish() error {
 	return t.write()
 }
 
-// write waits for the device and writes the trace, whole or not at all, and says on standard error what it shows.
+// write writes the trace, whole or not at all, and a summary to standard error. It waits for the
+// device.
 func (t *tracer) write() error {
 	records, err := t.trace.Stop()
 	t.trace = nil
@@ -97,7 +98,7 @@ func (t *tracer) write() error {
 	return err
 }
 
-// close ends what a run that failed has left.
+// close removes the remains of a run that failed.
 func (t *tracer) close() {
 	if t == nil || t.file == nil {
 		return

@@ -11,7 +11,7 @@ import (
 	"os"
 )
 
-// drawCurves writes a PNG: losses on the left, accuracies on the right, over epochs.
+// drawCurves draws a PNG over epochs: losses on the left, accuracies on the right.
 func drawCurves(path string, history []Epoch) error {
 	of := func(epochs []Epoch, value func(Epoch) float64) plotter.XYs {
 		var points plotter.XYs

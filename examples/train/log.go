@@ -18,15 +18,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// log writes what a run tells: a bar on standard error, a line an epoch on standard output, JSON lines in log.jsonl, and the
-// picture of the curves.
+// log writes the results of a run. Standard error gets a bar, standard output a line an epoch,
+// log.jsonl JSON lines, and curves.png the picture of the curves.
 type log struct {
 	file    *os.File
 	out     string
 	classes int
 }
 
-// openLog takes the folder for this run.
+// openLog reserves the output folder for this run.
 func openLog(out string) (*log, error) {
 	f, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -39,7 +39,8 @@ func openLog(out string) (*log, error) {
 	return &log{file: f, out: out}, nil
 }
 
-// begin empties the log of a run before, or of a resumed run's what came after its checkpoint, and writes the first line.
+// begin empties the log of an earlier run, and writes the first line. For a resumed run it removes
+// the lines after the checkpoint.
 func (l *log) begin(t *trainer) error {
 	l.classes = len(t.train.loader.Classes())
 	if err := l.keep(t); err != nil {
@@ -91,7 +92,8 @@ func (l *log) line(v any) error {
 	return err
 }
 
-// startBar shows images a second and the time left of the epoch; nothing where standard error is no terminal.
+// startBar shows images a second and the time left of the epoch. It shows nothing where standard
+// error is no terminal.
 func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 	return progressbar.NewOptions(t.train.loader.Len(),
 		progressbar.OptionSetWriter(os.Stderr),
@@ -102,13 +104,13 @@ func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 		progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 }
 
-// lossLog writes the loss of a step when the next one has been enqueued.
+// lossLog writes the loss of a step after the next step has been enqueued.
 type lossLog struct {
 	step int
 	loss *cgotorch.HostRead // or nil
 }
 
-// next takes over the loss of a step, nil for none, and writes the one before.
+// next keeps the loss of a step, nil for none, and writes the loss before it.
 func (l *lossLog) next(t *trainer, step int, loss *cgotorch.HostRead) error {
 	last := *l
 	l.step, l.loss = step, loss
@@ -123,7 +125,7 @@ func (l *lossLog) next(t *trainer, step int, loss *cgotorch.HostRead) error {
 	return t.log.step(last.step, value)
 }
 
-// close writes the last one.
+// close writes the last loss.
 func (l *lossLog) close(t *trainer) error { return l.next(t, 0, nil) }
 
 func (l *log) step(step int, loss float64) error {
@@ -136,7 +138,8 @@ func (l *log) step(step int, loss float64) error {
 	}{step, loss})
 }
 
-// worthSaying is the share of the time waiting for data from which on it is said what the loader is busy with.
+// worthSaying is the least share of time spent waiting for data at which the log says why the
+// loader was slow.
 const worthSaying = 0.02
 
 func (l *log) epoch(e Epoch, t *trainer) error {
@@ -157,7 +160,8 @@ func (l *log) epoch(e Epoch, t *trainer) error {
 	return errors.Join(err, l.line(e))
 }
 
-// finish ends standard output with one JSON object and draws the curves. Without a test, top1, top5 and test_loss are null.
+// finish ends standard output with one JSON object and draws the curves. Without a test, top1, top5
+// and test_loss are null.
 func (l *log) finish(history []Epoch) error {
 	last := history[len(history)-1]
 	var images, seconds, stall float64

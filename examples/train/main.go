@@ -1,13 +1,14 @@
 // Train trains an image classifier on an archive or folder of labelled images.
 //
-//	go run ./examples/train                                     # ResNet-20 on the CIFAR-10 images beside this file
-//	go run ./examples/train -data photos.tgz -model resnet50    # yours: TRAIN/CLASS/FILE and TEST/CLASS/FILE inside
-//	go run ./examples/train -resume                             # go on where the last run was stopped
+//	go run ./examples/train  # ResNet-20 on the CIFAR-10 images beside this file
+//	go run ./examples/train -data my.tgz -model resnet50  # yours: TRAIN/CLASS/FILE, TEST/CLASS/FILE
+//	go run ./examples/train -resume  # continue the last run
 //
 // Copy this folder and make it yours. The step itself is in train.go.
 //
-// One line an epoch and, at the end, one JSON object go to standard output; the progress bar goes to standard error. The
-// folder of -out receives checkpoint.safetensors, log.jsonl and curves.png. Ctrl-C ends the running step, saves and leaves.
+// One line an epoch and, at the end, one JSON object go to standard output. The progress bar goes
+// to standard error. The folder of -out receives checkpoint.safetensors, log.jsonl and curves.png.
+// Ctrl-C ends the running step, saves and leaves.
 package main
 
 import (
@@ -27,7 +28,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Config is what the flags say. It is saved with a checkpoint.
+// Config holds the values of the flags. A checkpoint saves it.
 type Config struct {
 	Model     string  `json:"model"`
 	Data      string  `json:"data"`
@@ -128,7 +129,7 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// complete checks what the flags say and fills in what depends on other flags.
+// complete checks the values of the flags, and fills in those that depend on other flags.
 func (c Config) complete(ctx context.Context) (Config, error) {
 	if c.Size == 0 {
 		c.Size = 224
@@ -177,8 +178,8 @@ func (c Config) complete(ctx context.Context) (Config, error) {
 	return c, nil
 }
 
-// defaultData is the archive beside this source file, wherever the program is started from inside the clone; a program that
-// was moved elsewhere looks beside itself.
+// defaultData returns the archive beside this source file, wherever inside the clone the program is
+// started. A program that was moved elsewhere looks beside itself.
 func defaultData() string {
 	const name = "cifar10-10k.tgz"
 	_, source, _, _ := runtime.Caller(0)

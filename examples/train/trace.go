@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Which steps of the run's first epoch -trace traces: those after the first traceAfter, in which memory is allocated and algorithms are
-// chosen, and no more than traceSteps of them. All, where the epoch has not as many.
+// -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter,
+// in which memory is allocated and algorithms are chosen. A short epoch is traced whole.
 const (
 	traceAfter = 10
 	traceSteps = 20
@@ -26,8 +26,8 @@ type tracer struct {
 	trace    *cgotorch.Trace // while it runs
 }
 
-// newTracer makes sure at once that there is a place for the file. path may be empty, for no trace; steps is how many the run's first
-// epoch has.
+// newTracer makes the file at once, so that a bad path fails early. An empty path means no trace.
+// steps is the number of steps in the run's first epoch.
 func newTracer(path string, steps int) (*tracer, error) {
 	if path == "" {
 		return nil, nil
@@ -43,7 +43,7 @@ func newTracer(path string, steps int) (*tracer, error) {
 	return t, nil
 }
 
-// begin is called before each step, and end after it.
+// begin is called before each step, and its result after it.
 func (t *tracer) begin(step int) (end func() error, err error) {
 	if t == nil || t.file == nil {
 		return func() error { return nil }, nil
@@ -66,8 +66,8 @@ func (t *tracer) begin(step int) (end func() error, err error) {
 	}, nil
 }
 
-// finish waits for the device and writes the trace, whole or not at all, and says on standard error what it shows. It does nothing
-// where that is done, or nothing has been traced.
+// finish writes the trace, whole or not at all, and a summary to standard error. It waits for the
+// device. It does nothing if the trace is written, or if there is none.
 func (t *tracer) finish() error {
 	if t == nil || t.trace == nil {
 		return nil
@@ -98,7 +98,7 @@ func (t *tracer) finish() error {
 	return err
 }
 
-// close ends what a run that failed has left.
+// close removes the remains of a run that failed.
 func (t *tracer) close() {
 	if t == nil || t.file == nil {
 		return

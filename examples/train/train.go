@@ -38,7 +38,7 @@ type trainer struct {
 	tracer   *tracer // nil for no trace
 }
 
-// Progress is how far a run has come. It is saved with a checkpoint.
+// Progress is the progress of a run. A checkpoint saves it.
 type Progress struct {
 	Epoch   int               `json:"epoch"` // epochs done
 	Step    int               `json:"step"`  // steps done in all
@@ -47,7 +47,7 @@ type Progress struct {
 	History []Epoch           `json:"history"` // of the epochs done
 }
 
-// Tally is the sums over the batches of an epoch.
+// Tally holds sums over the batches of an epoch.
 type Tally struct {
 	Images  int           `json:"images"`
 	Loss    float64       `json:"loss"` // summed over images
@@ -70,10 +70,12 @@ type Epoch struct {
 	ImagesPerSecond float64 `json:"images_per_second"` // trained
 	DataWaitShare   float64 `json:"data_wait_share"`   // of the training time, 0 to 1
 	Seconds         float64 `json:"seconds"`           // trained
-	BoundBy         string  `json:"bound_by"`          // what the batches waited for, and the cores that the loader used
+	// BoundBy names the part of the loader that the batches waited for, and the cores that the loader
+	// used.
+	BoundBy string `json:"bound_by"`
 }
 
-// Tested is what an epoch's test found.
+// Tested holds the results of an epoch's test.
 type Tested struct {
 	TestLoss float64 `json:"test_loss"`
 	Top1     float64 `json:"top1"` // share of the test images, 0 to 1
@@ -94,7 +96,7 @@ func run(ctx context.Context, c Config) error {
 	return t.log.finish(t.progress.History)
 }
 
-// open makes all that a run needs, from a checkpoint where one is resumed.
+// open makes the objects of a run, from a checkpoint where a run is resumed.
 func (t *trainer) open(ctx context.Context) error {
 	var saved *saved
 	var err error
@@ -106,7 +108,7 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.Config, err = t.Config.complete(ctx); err != nil {
 		return err
 	}
-	t.progress.Loader = imageloader.State{Seed: t.Seed} // where a run begins that is interrupted before its first step
+	t.progress.Loader = imageloader.State{Seed: t.Seed} // the beginning of a run that is interrupted before its first step
 	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
 		return err
 	}
@@ -175,7 +177,7 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.tracer, err = newTracer(t.Trace, t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
-	return t.log.begin(t) // last: it begins a new log where none is continued
+	return t.log.begin(t) // last, since it begins a new log unless a run is resumed
 }
 
 func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
@@ -196,7 +198,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 	}
 	var test Tally
 	if err == nil {
-		test, err = t.testEpoch(ctx) // interrupted here, the run tests again when it is resumed
+		test, err = t.testEpoch(ctx) // after an interruption here, a resumed run tests again
 	}
 	if interrupted(ctx, err) {
 		if err := t.save(); err != nil {
@@ -213,12 +215,13 @@ func (t *trainer) epoch(ctx context.Context) error {
 	return t.save()
 }
 
-// interrupted reports whether err says no more than that ctx has ended.
+// interrupted reports whether err only means that ctx has ended.
 func interrupted(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
-// tally adds what has been trained since began to the epoch's sums. It waits for the device, so that its clock covers the work.
+// tally adds the training since began to the epoch's sums. It waits for the device, so that its
+// clock covers the work.
 func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	tally := &t.progress.Train
 	if err := t.sums.read(t.stream, tally); err != nil {
@@ -232,9 +235,10 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	return nil
 }
 
-// trainEpoch is the loop of a training program: a batch that is on the device already, and one step.
+// trainEpoch is the loop of a training program: a batch that is already on the device, and one
+// step.
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
-	var losses lossLog // one step late, so that the device has always work
+	var losses lossLog // one step late, so that the device always has work
 	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish()) }()
 	for batch, err := range t.train.ahead.Epoch(ctx) {
 		if err != nil {
@@ -274,8 +278,8 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 	return nil
 }
 
-// trainStep changes the weights by one batch and returns its mean loss. On a GPU it is captured as a graph, which is launched from then on:
-// what it does on the host is done no more.
+// trainStep changes the weights by one batch and returns its mean loss. On a GPU it is captured as
+// a graph. Later steps launch the graph, and do not run this code again.
 func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	pictures, labels := in[0], in[1]
 	t.opt.ZeroGrad()
@@ -325,7 +329,7 @@ func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
 	return x
 }
 
-// autocastTo is the dtype that operators calculate in where that is safe, or 0.
+// autocastTo returns the dtype in which operators calculate where that is safe, or 0.
 func (t *trainer) autocastTo() cgotorch.DType {
 	switch t.DType {
 	case "bfloat16":
@@ -366,7 +370,7 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 // finishEpoch turns the sums of an epoch into its line of the log.
 func (t *trainer) finishEpoch(test Tally) error {
 	p := &t.progress
-	if p.Train.Images == 0 { // resumed between the training and the test of an epoch that was empty
+	if p.Train.Images == 0 { // resumed between the training and the test of an empty epoch
 		return fmt.Errorf("%s: no image to train on", t.Data)
 	}
 	e := Epoch{
@@ -438,7 +442,7 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	if err != nil {
 		return nil, withFlag(err)
 	}
-	onDevice := prefetcher.Options{Contiguous: t.Contiguous, DType: t.autocastTo()} // what autocast would make of them in the first layer
+	onDevice := prefetcher.Options{Contiguous: t.Contiguous, DType: t.autocastTo()} // the dtype that autocast would convert them to in the first layer
 	if training {
 		onDevice.TrivialAugmentWide = t.Trivial
 		onDevice.ColorJitter = prefetcher.ColorJitter{Brightness: t.Jitter, Contrast: t.Jitter, Saturation: t.Jitter}
@@ -454,7 +458,7 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	return &images{loader, ahead}, nil
 }
 
-// withFlag says by which flag an error of the loader can be met.
+// withFlag adds to an error of the loader the flag that can avoid it.
 func withFlag(err error) error {
 	switch {
 	case errors.Is(err, imageloader.ErrNoImages):
@@ -467,7 +471,7 @@ func withFlag(err error) error {
 	return err
 }
 
-// skipped counts the images passed over so far.
+// skipped returns the number of images passed over so far.
 func (i *images) skipped() int {
 	n := 0
 	for _, count := range i.loader.Stats().Skipped {

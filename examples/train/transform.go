@@ -2,7 +2,8 @@ package main
 
 import "github.com/streamtorch/streamtorch/imageloader/decode"
 
-// transform is how an image becomes Size x Size: for training a crop drawn anew each time, for testing its middle.
+// transform returns the way in which an image becomes Size x Size: a new random crop for training,
+// the middle for testing.
 func (t *trainer) transform(training bool) decode.Transform {
 	switch {
 	case t.Crop == "pad" && training:
@@ -16,5 +17,5 @@ func (t *trainer) transform(training bool) decode.Transform {
 	}
 }
 
-// padding is how far a shifted crop may shift.
+// padding returns the largest shift of a shifted crop.
 func padding(size int) int { return size / 8 }

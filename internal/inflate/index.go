@@ -32,9 +32,6 @@ func (x *Index) FileSize() int64 { return x.fileSize }
 // compressor made it otherwise.
 func (x *Index) Segments() int { return len(x.points) }
 
-// Segment returns the offset of the first byte of a segment, 0 to Segments()-1, in the content.
-func (x *Index) Segment(i int) int64 { return x.points[i].offset }
-
 // SegmentAt returns the segment that holds the byte at an offset; the last one for offsets from its beginning on.
 func (x *Index) SegmentAt(offset int64) int {
 	return max(sort.Search(len(x.points), func(i int) bool { return x.points[i].offset > offset })-1, 0)

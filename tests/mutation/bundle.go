@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// bundle fills dir with what a GPU machine without Go and compiler needs to try the edges that only a GPU shows.
+// bundle fills dir with what a GPU machine without Go and compiler needs to try the edges that only
+// a GPU shows.
 //
 //	run.sh                 tries them all, against the Python torch there
 //	lib/                   the libraries as they are
-//	tests/FOLDER.test      the tests as they are; csrc.test is GoogleTest's
-//	edges/NAME/            what differs without the edge: a library, or a test binary
+//	tests/FOLDER.test      the tests as they are, and googletest.test
+//	edges/NAME/            what differs without the edge: libraries, or a test binary
 //	edges/list             a line for each: name, test binary, test
 func (w *workshop) bundle(dir string, all []edge) error {
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
@@ -30,7 +31,11 @@ func (w *workshop) bundle(dir string, all []edge) error {
 			return err
 		}
 	}
-	libraries, err := bundled(filepath.Join(w.root, "build/lib"))
+	lib, err := w.buildLibraries(edge{}, "cgotorch_test")
+	if err != nil {
+		return err
+	}
+	libraries, err := bundled(lib)
 	if err != nil {
 		return err
 	}
@@ -39,23 +44,24 @@ func (w *workshop) bundle(dir string, all []edge) error {
 			return err
 		}
 	}
-	googleTest := filepath.Join(w.root, "build/csrc/cgotorch_test")
+	if err := strip(filepath.Join(w.dir, "cmake/cgotorch_test"), filepath.Join(dir, "tests/googletest.test")); err != nil {
+		return err
+	}
 	var list strings.Builder
-	all = slices.DeleteFunc(byFile(all), func(e edge) bool { return e.device != onGPU })
+	all = slices.DeleteFunc(all, func(e edge) bool { return e.device != onGPU })
 	for _, e := range all {
 		name := strings.ReplaceAll(e.folder, "/", "-") + ".test"
+		if e.isGoogleTest() {
+			name = "googletest.test"
+		}
 		fmt.Fprintln(&list, e.name, name, e.test)
 		control := filepath.Join(dir, "tests", name)
-		if _, err := os.Stat(control); err != nil && e.isGoogleTest() {
-			if err := strip(googleTest, control); err != nil {
-				return fmt.Errorf("run make tests-cc before: %w", err)
-			}
-		} else if err != nil {
+		if _, err := os.Stat(control); err != nil {
 			if err := command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", control, "./"+e.folder); err != nil {
 				return err
 			}
 		}
-		if err := w.bundleEdge(e, filepath.Join(dir, "edges", e.name), name); err != nil {
+		if err := w.bundleEdge(e, dir, name); err != nil {
 			return err
 		}
 		fmt.Println(e.name)
@@ -63,8 +69,9 @@ func (w *workshop) bundle(dir string, all []edge) error {
 	return os.WriteFile(filepath.Join(dir, "edges/list"), []byte(list.String()), 0o644)
 }
 
-// bundleEdge puts what is different without the edge into folder.
-func (w *workshop) bundleEdge(e edge, folder, testName string) error {
+// bundleEdge puts what is different without the edge into its folder of the bundle in dir.
+func (w *workshop) bundleEdge(e edge, dir, testName string) error {
+	folder := filepath.Join(dir, "edges", e.name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -82,11 +89,15 @@ func (w *workshop) bundleEdge(e edge, folder, testName string) error {
 	if e.isGoogleTest() { // the core is in it
 		return strip(filepath.Join(w.dir, "cmake/cgotorch_test"), filepath.Join(folder, testName))
 	}
-	library := "libcgotorch.so"
-	if strings.HasPrefix(e.file, "csrc/cuda_") {
-		library = "libcgotorch_cuda.so"
+	libraries, err := filepath.Glob(filepath.Join(lib, "*.so"))
+	for _, library := range libraries {
+		without := filepath.Join(folder, filepath.Base(library))
+		err = errors.Join(err, strip(library, without))
+		if command("cmp", without, filepath.Join(dir, "lib", filepath.Base(library))) == nil {
+			err = errors.Join(err, os.Remove(without))
+		}
 	}
-	return strip(filepath.Join(lib, library), filepath.Join(folder, library))
+	return err
 }
 
 // bundled are our libraries and those of image formats, which a GPU machine may lack.

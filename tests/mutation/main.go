@@ -1,12 +1,28 @@
-// Program mutation takes each edge of the library away, one at a time, and requires that the test named for it fails: a wait, a
-// record or a free that no test misses is not guarded.
+// Program mutation takes away one edge of the library after the other. An edge is a wait, a record or
+// a free. The test that is named for the edge must fail without it: else nothing guards the edge.
 //
-//	make mutations                             all edges that a CPU shows; writes docs/edges.md
-//	go run ./tests/mutation -run refill        those whose name matches
-//	go run ./tests/mutation -bundle DIR        prepares DIR with those that only a GPU shows; on a machine with one: DIR/run.sh
+//	make mutations                       all edges that a CPU shows
+//	go run ./tests/mutation -run refill  the edges whose name matches
+//	go run ./tests/mutation -list        prints the table of the edges
+//	go run ./tests/mutation -bundle DIR  prepares DIR with the edges that only a GPU shows
 //
-// Nothing in the tree is changed: Go files are replaced by go build's -overlay, and C++ files in a copy of csrc, under
-// build/mutation, of which each mutation compiles one file or two. It is run in the root of the tree, after make libraries.
+// On a machine with a GPU, DIR/run.sh tries the edges of DIR.
+//
+// A mark stands beside each edge, in Go and in C++. The mark is a comment at the end of the first
+// line of a statement, or alone on a line above the statement.
+//
+//	//edge:NAME TEST          the test fails without the statement, on a CPU
+//	//edge:NAME TEST checked  the same, and the test turns the stream checker on
+//	//edge:NAME TEST gpu      only a GPU shows that the test fails
+//	//edge:NAME also          the statement goes too, with one above it in the same function
+//
+// TEST is the name of a Go test, or Suite.Name of a GoogleTest. The tests of the file's own package
+// come first. FOLDER.TEST names the folder as well, where several folders have such a test. A few
+// edges leave another statement behind: see replacements.go.
+//
+// Nothing in the tree is changed. Go files are replaced by go build's -overlay. C++ files are
+// replaced in a copy of csrc, under build/mutation, where an edge costs one or two compilations. The
+// program is run in the root of the tree, after make libraries.
 package main
 
 import (
@@ -17,35 +33,39 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
 func main() {
 	run := flag.String("run", "", "a regular expression: only edges whose name matches")
 	bundle := flag.String("bundle", "", "prepare this folder with the edges that only a GPU shows")
+	list := flag.Bool("list", false, "print the table of the edges")
 	verbose := flag.Bool("v", false, "print what each test says")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "files compiled at a time")
 	flag.Parse()
-	if err := mutate(*run, *bundle, *jobs, *verbose); err != nil {
+	if err := mutate(*run, *bundle, *jobs, *list, *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "mutation:", err)
 		os.Exit(1)
 	}
 }
 
-func mutate(run, bundle string, jobs int, verbose bool) error {
+func mutate(run, bundle string, jobs int, list, verbose bool) error {
 	names, err := regexp.Compile(run)
 	if err != nil {
 		return err
 	}
-	all := slices.DeleteFunc(edges(), func(e edge) bool { return !names.MatchString(e.name) })
-	w, err := newWorkshop(jobs)
+	all, err := load(".")
 	if err != nil {
 		return err
 	}
-	for _, e := range all {
-		if _, err := e.mutated(w.root); err != nil {
-			return err
-		}
+	all = slices.DeleteFunc(all, func(e edge) bool { return !names.MatchString(e.name) })
+	if list {
+		return print(all)
+	}
+	w, err := newWorkshop(jobs)
+	if err != nil {
+		return err
 	}
 	if bundle != "" {
 		return w.bundle(bundle, all)
@@ -54,7 +74,7 @@ func mutate(run, bundle string, jobs int, verbose bool) error {
 		return err
 	}
 	guarded, gpu := 0, 0
-	for _, e := range byFile(all) {
+	for _, e := range all {
 		if e.device == onGPU {
 			guarded++
 			gpu++
@@ -76,9 +96,6 @@ func mutate(run, bundle string, jobs int, verbose bool) error {
 			fmt.Println(strings.TrimRight(output, "\n"))
 		}
 	}
-	if err := os.WriteFile(documentPath, []byte(document(edges())), 0o644); err != nil {
-		return err
-	}
 	fmt.Printf("%d of %d edges are guarded by a test (%d need a GPU)\n", guarded, len(all), gpu)
 	if guarded < len(all) {
 		return fmt.Errorf("%d edges are not guarded", len(all)-guarded)
@@ -86,17 +103,15 @@ func mutate(run, bundle string, jobs int, verbose bool) error {
 	return nil
 }
 
-// byFile puts edges of one C++ file next to each other, so that it alone is compiled from one to the next.
-func byFile(all []edge) []edge {
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b edge) int {
-		switch {
-		case a.isGo() && b.isGo():
-			return 0
-		case a.isGo() != b.isGo():
-			return map[bool]int{true: -1, false: 1}[a.isGo()]
+// print writes the table of the edges to standard output.
+func print(all []edge) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, e := range all {
+		test := e.test
+		if !e.isGoogleTest() {
+			test = e.folder + "." + test
 		}
-		return strings.Compare(a.file, b.file)
-	})
-	return all
+		fmt.Fprintf(w, "%s\t%s:%d\t%s\t%s\t%s\n", e.name, e.file, e.line, e.function, test, e.device)
+	}
+	return w.Flush()
 }

@@ -21,7 +21,7 @@ try() {
   ln -s "$here"/lib/* "$here/tests/$2" "$work/"
   [ -z "$1" ] || ln -sf "$here/edges/$1"/* "$work/"
   local arguments=(-test.run "^($3)\$" -test.timeout 2m -test.v)
-  [ "$2" != csrc.test ] || arguments=("--gtest_filter=$3")
+  [ "$2" != googletest.test ] || arguments=("--gtest_filter=$3")
   (cd "$work" && GOGC=off LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" timeout 150 "./$2" "${arguments[@]}") >"$here/logs/$4" 2>&1
 }
 

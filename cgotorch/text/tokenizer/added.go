@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is one that is found in a text before the model sees it.
+// addedToken is a token that is found in a text before the model sees the text.
 type addedToken struct {
 	ID         int64  `json:"id"`
 	Content    string `json:"content"`
 	SingleWord bool   `json:"single_word"` // not beside a letter, a digit or an underscore
 	LStrip     bool   `json:"lstrip"`      // with the spaces before it
-	RStrip     bool   `json:"rstrip"`      // and behind it
+	RStrip     bool   `json:"rstrip"`      // and the spaces behind it
 	Normalized bool   `json:"normalized"`  // found in normalized text
 	Special    bool   `json:"special"`
 }
 
-// added are tokens by their first byte, the longest first.
+// added holds tokens by their first byte, the longest first.
 type added [256][]addedToken
 
 func newAdded(tokens []addedToken) *added {
@@ -35,14 +35,14 @@ func newAdded(tokens []addedToken) *added {
 	return a
 }
 
-// span is a piece of a text: a token, or what lies between tokens.
+// span is a token in a text, or the text between two tokens.
 type span struct {
 	from, to int
 	isToken  bool
 	id       int64
 }
 
-// split cuts a text at the tokens: of several that begin at one place, the longest.
+// split cuts a text at the tokens. Of several tokens at one place it takes the longest.
 func (a *added) split(text string) []span {
 	var spans []span
 	done := 0
@@ -78,7 +78,7 @@ func (a *added) split(text string) []span {
 	return spans
 }
 
-// besideWord reports whether a character of a word ends before, or begins behind.
+// besideWord reports whether before ends, or behind begins, with a character of a word.
 func besideWord(before, behind string) bool {
 	last, _ := utf8.DecodeLastRuneInString(before)
 	first, _ := utf8.DecodeRuneInString(behind)

@@ -9,8 +9,9 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// charsmap is SentencePiece's table of characters and what stands for them, such as NFKC's: the units of a double-array trie, whose leaves are places
-// in a text of replacements that end with a 0.
+// charsmap is SentencePiece's table of characters and their replacements, such as NFKC's. It holds
+// the units of a double-array trie. The leaves are places in a text of replacements, each of which
+// ends with a 0.
 type charsmap struct {
 	units []uint32
 	text  []byte
@@ -33,7 +34,7 @@ func newCharsmap(data []byte) (*charsmap, error) {
 
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// lookup returns what stands for the shortest beginning of s that is in the table.
+// lookup returns the replacement of the shortest beginning of s in the table.
 func (m *charsmap) lookup(s string) (string, bool) {
 	at := offset(m.units[0])
 	for i := range len(s) {
@@ -58,8 +59,9 @@ func (m *charsmap) lookup(s string) (string, bool) {
 	return "", false
 }
 
-// normalize replaces what the table has. A user's character that is short may be there as a whole; what follows the beginning that is found is then dropped,
-// as Hugging Face's tokenizers do. Else its code points are looked up one by one.
+// normalize replaces characters that the table has. It first looks up a short user's character (a
+// grapheme) as a whole. If the table has a beginning of it, the rest is dropped, as in Hugging
+// Face's tokenizers. Otherwise it looks up its code points.
 func (m *charsmap) normalize(text string) string {
 	const short = 6 // bytes
 	var b strings.Builder

@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Open reads a tokenizer.json. It fails, naming the file and the field, with [ErrFormat] for a file that is damaged and with [ErrUnsupported]
-// for one of another kind.
+// Open reads a tokenizer.json. It fails with [ErrFormat] for a damaged file, and with
+// [ErrUnsupported] for a file of another kind. The error names the file and the field.
 func Open(path string) (*Tokenizer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -164,7 +164,7 @@ type stage struct {
 	Split          *bool   `json:"split"`
 
 	Pattern pattern         `json:"pattern"` // of Replace
-	Content string          `json:"content"` // and Strip, in a decoder
+	Content string          `json:"content"` // of Replace, and of Strip in a decoder
 	Left    bool            `json:"strip_left"`
 	Right   bool            `json:"strip_right"`
 	Start   json.RawMessage `json:"start"`
@@ -278,7 +278,7 @@ func (s *stage) metaspace(field string) (metaspace, error) {
 	return m, nil
 }
 
-// readPostProcessor takes what is put around one text.
+// readPostProcessor takes the tokens put around one text.
 func (t *Tokenizer) readPostProcessor(data json.RawMessage) error {
 	const field = "post_processor"
 	var p struct {

@@ -11,7 +11,7 @@ import (
 // normalizer changes a text before it is cut.
 type normalizer func(text string) string
 
-// preTokenizer cuts a text into pieces that the model sees each for itself.
+// preTokenizer cuts a text into pieces. The model sees each by itself.
 type preTokenizer func(p piece) []piece
 
 // decoder turns the names of tokens into the pieces of a text.
@@ -20,7 +20,7 @@ type decoder func(tokens []string) []string
 // piece is a part of a text.
 type piece struct {
 	text  string
-	first bool // nothing of the text lies before it
+	first bool // no text lies before it
 }
 
 // pattern is a string, or a regular expression of Go's, whose syntax has no look-around.
@@ -54,7 +54,7 @@ func splitAtSpaces(p piece) []piece {
 // metaspace writes spaces as a mark, which stands at the beginning of words.
 type metaspace struct {
 	mark   string
-	scheme string // "always", "first" or "never": whether a text that has no mark at its beginning gets one
+	scheme string // "always", "first" or "never": whether a text without a mark at its beginning gets one
 	split  bool   // before each mark
 }
 
@@ -90,7 +90,8 @@ func (m metaspace) decode(tokens []string) []string {
 	return tokens
 }
 
-// decodeBytes puts the bytes of <0x00> to <0xFF> together, and a U+FFFD for each where several that follow each other are no UTF-8.
+// decodeBytes joins the bytes of <0x00> to <0xFF>. Where several in a row are no UTF-8, each
+// becomes a U+FFFD.
 func decodeBytes(tokens []string) []string {
 	var out []string
 	var data []byte

@@ -12,28 +12,30 @@ var (
 	ErrUnsupported = errors.New("unsupported tokenizer")
 )
 
-// Tokenizer is what a tokenizer.json says. It does not change and is safe for use by several goroutines.
+// Tokenizer holds the rules of a tokenizer.json. It does not change and is safe for use by several
+// goroutines.
 type Tokenizer struct {
 	normalize  normalizer
-	added      *added // found in the text as it is given
+	added      *added // found in the original text
 	normalized *added // found in normalized text
 	pre        []preTokenizer
 	model      *unigram
 	prefix     []int64 // put before the tokens of a text
-	suffix     []int64 // and behind them
+	suffix     []int64 // put behind them
 	decoder    decoder
 
-	extra   map[int64]string // added tokens by id, for those that the model has not, too
+	extra   map[int64]string // added tokens by id, also those that the model lacks
 	special map[string]bool
 }
 
-// Encode returns the tokens of a text, with those that the file puts around each text, such as </s>. Special tokens that are written out in the text become
-// themselves. What is no UTF-8 counts as U+FFFD.
+// Encode returns the tokens of a text, with the tokens that the file puts around each text, such as
+// </s>. Special tokens written out in the text become themselves. Bytes that are no UTF-8 count as
+// U+FFFD.
 func (t *Tokenizer) Encode(text string) []int64 {
 	return slices.Concat(t.prefix, t.EncodeBare(text), t.suffix)
 }
 
-// EncodeBare is Encode with nothing put around the text.
+// EncodeBare is Encode without tokens around the text.
 func (t *Tokenizer) EncodeBare(text string) []int64 {
 	var ids []int64
 	text = strings.ToValidUTF8(text, "\uFFFD")
@@ -71,7 +73,7 @@ func (t *Tokenizer) encodePart(ids []int64, whole piece) []int64 {
 	return ids
 }
 
-// Decode returns the text of tokens, leaving out special ones, and ids that are no token's.
+// Decode returns the text of tokens. It leaves out special tokens, and ids without a token.
 func (t *Tokenizer) Decode(ids []int64) string { return t.decode(ids, false) }
 
 // DecodeAll is Decode with special tokens, which become their names.
@@ -87,7 +89,8 @@ func (t *Tokenizer) decode(ids []int64, special bool) string {
 	return strings.Join(t.decoder(tokens), "")
 }
 
-// Token is the name of a token, in which ▁ stands for a space.
+// Token returns the name of a token, in which ▁ stands for a space. ok reports whether the token
+// exists.
 func (t *Tokenizer) Token(id int64) (token string, ok bool) {
 	if token, ok := t.extra[id]; ok {
 		return token, true
@@ -95,7 +98,7 @@ func (t *Tokenizer) Token(id int64) (token string, ok bool) {
 	return t.model.token(id)
 }
 
-// Size is one more than the highest id.
+// Size returns one more than the highest id.
 func (t *Tokenizer) Size() int {
 	size := int64(len(t.model.tokens))
 	for id := range t.extra {

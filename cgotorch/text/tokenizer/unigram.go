@@ -6,18 +6,19 @@ import (
 	"unicode/utf8"
 )
 
-// unigram is a vocabulary with log-probabilities. A text becomes the tokens whose probabilities have the greatest product.
+// unigram is a vocabulary with log-probabilities. A text becomes the tokens whose probabilities
+// have the greatest product.
 type unigram struct {
 	tokens  []string
 	scores  []float64
 	ids     map[string]int64
 	longest int // token, in bytes
 	unknown int64
-	bytes   []int64 // the tokens of single bytes, -1 where there is none; nil without byte fallback
-	penalty float64 // the score of a character that no token begins with alone
+	bytes   []int64 // the tokens of single bytes, -1 for a missing one; nil without byte fallback
+	penalty float64 // the score of a character with which no token begins alone
 }
 
-// Less than the least likely token, as SentencePiece has it.
+// unknownPenalty is subtracted from the score of the least likely token, as in SentencePiece.
 const unknownPenalty = 10
 
 func newUnigram(tokens []string, scores []float64, unknown int64, byteFallback bool) *unigram {
@@ -47,7 +48,7 @@ func (m *unigram) token(id int64) (string, bool) {
 	return m.tokens[id], true
 }
 
-// step is the last one of the best way to a place in the text.
+// step is the last token of the best way to a place in the text.
 type step struct {
 	score   float64
 	from    int
@@ -83,7 +84,7 @@ func (m *unigram) encode(ids []int64, text string) []int64 {
 	first := len(ids)
 	for end := len(text); end > 0; {
 		from := best[end].from
-		if best[end].unknown { // together with those before it
+		if best[end].unknown { // an unknown joins the unknowns before it
 			for from > 0 && best[from].unknown {
 				from = best[from].from
 			}
@@ -95,7 +96,7 @@ func (m *unigram) encode(ids []int64, text string) []int64 {
 	return ids
 }
 
-// appendReversed appends a token, or what stands for a text that is none.
+// appendReversed appends a token, or the tokens for a text that is no token.
 func (m *unigram) appendReversed(ids []int64, text string) []int64 {
 	if id, ok := m.ids[text]; ok {
 		return append(ids, id)

@@ -1,12 +1,13 @@
 //go:build ignore
 
-// Make writes cifar10-10k.tgz, the data of examples/train, from CIFAR-10 as two archives of 32x32 JPEG files,
-// cifar10-train.tgz (train/CLASS/FILE) and cifar10-test.tgz (test/CLASS/FILE):
+// Make writes cifar10-10k.tgz, the data of examples/train. It reads CIFAR-10 as two archives of
+// 32x32 JPEG files, cifar10-train.tgz (train/CLASS/FILE) and cifar10-test.tgz (test/CLASS/FILE):
 //
 //	go run make.go FOLDER-OF-THE-TWO-ARCHIVES
 //
-// It takes the first 1,000 training and the first 200 test images of each class, in the order of the archives (which is
-// shuffled), and copies their bytes unchanged. The same archives always give the same file.
+// It takes the first 1,000 training and the first 200 test images of each class, in the (shuffled)
+// order of the archives. Their bytes are copied unchanged. The same archives always give the same
+// file.
 package main
 
 import (

@@ -1,0 +1,41 @@
+package main
+
+// replacements take the place of an edge's first statement, by the edge's name. $ is the statement
+// itself. The mere removal would not compile, or the test would fail for another reason. All other
+// edges leave nothing behind.
+var replacements = map[string]string{
+	"body-leaves-slot-to-dos":       "free := true",
+	"body-records-its-end":          "e.Close()",
+	"close-frees-slab":              "return nil",
+	"copied-behind-copies":          "c.copied, _ = cgotorch.DefaultStream(x.Device()).RecordTiming()",
+	"copied-behind-drawn":           "c.copied = x.RecordTiming()\n$",
+	"copy-from-on-stream":           "C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, nullptr));",
+	"copy-stream-closed":            "return nil",
+	"copy-to-on-stream":             "C10_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, nullptr));",
+	"do-leaves-slot-to-body":        "free := s.uses == 0",
+	"do-leaves-slot-to-dos":         "free := s.lentTo == nil",
+	"do-records-its-end":            "e.Close()",
+	"dos-exclude-each-other":        "s.mu.TryLock()",
+	"end-before-frees":              "s.freeFrom(0)\n$",
+	"event-query":                   "*done = 1;",
+	"event-query-is-known":          "return nullptr;",
+	"event-synchronize":             "return nil",
+	"exec-restores-stream":          "current().exchangeStream(stream.stream);",
+	"gradient-is-foreign":           "*out = grad.defined() ? new ct_tensor(grad, tensor->stream) : nullptr;",
+	"gradient-returned-is-foreign":  "out[i] = found[i].defined() ? new ct_tensor(found[i], x.stream->id) : nullptr;",
+	"kernel-on-stream":              "C10_CUDA_CHECK(cudaLaunchKernel(function, dim3(blocks), dim3(threads), arguments, 0, nullptr));",
+	"lent-skip-go":                  "y := x.s.own(C.ct_tensor_alias(t.h))",
+	"module-each-stream-waits":      "if len(slot.awaited) > 0 {\n return\n}",
+	"module-refill-behind-uses":     "behind := f.uses[:0]",
+	"module-release-of-each-stream": "s.released = map[*cgotorch.Stream]*cgotorch.Event{stream: e}",
+	"module-release-records":        "u.release(x.Stream(), nil)",
+	"read-behind-copy":              "r.event, _ = DefaultStream(x.Device()).Record()",
+	"read-event-freed":              "return nil",
+	"ready-behind-normalise":        "defer $",
+	"record-is-known":               "checker::Known known;",
+	"recording-outlives-event": "streams_[event.recording->stream].emplace(event.recording->number,\n" +
+		"Wait{{event.recording.get(), [](const Recording*) {}}, known ? event.known : nullptr, token});",
+	"stream-query": "*done = 1;",
+	"stream-wait":  "return nil",
+	"tensor-freed": "t.take()",
+}
