@@ -14,6 +14,7 @@ FUZZTIME ?= 10m
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
 CMAKE     := cmake -S csrc $(if $(shell command -v ninja),-G Ninja)
 COMPILE   := flock build/compile.lock cmake --build
+LOADER    := ./imageloader/... ./internal/inflate ./internal/arena ./examples/inspect
 QUIETLY    = >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 
 help: ## list the targets
@@ -31,6 +32,12 @@ libraries: setup ## compile csrc/ into the shared libraries in build/lib
 build: libraries ## the shared libraries and every Go package
 	@go build ./...
 
+loader: ## the half that needs no LibTorch: one library, imageloader and examples/inspect
+	@csrc/libtorch/setup.sh loader
+	@[ -f build/loader/CMakeCache.txt ] || { $(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON $(call QUIETLY,cmake-loader); }
+	@$(COMPILE) build/loader -j $(JOBS) --target libraries
+	@go build $(LOADER)
+
 train: libraries ## train ResNet-20 on the images in the repository; ARGS="-epochs 2" are flags
 	@go build -o build/bin/train ./examples/train
 	@build/bin/train $(ARGS)
@@ -42,6 +49,15 @@ tests-cc: # the C++ test binaries
 	@csrc/libtorch/setup.sh test
 	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/csrc/CMakeCache.txt || { $(CMAKE) -B build/csrc -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake); }
 	@$(COMPILE) build/csrc -j $(JOBS) --target libraries tests
+
+test-loader: ## all tests of the half that needs no LibTorch, where there is none
+	@csrc/libtorch/setup.sh test-loader
+	@grep -qs '^CGOTORCH_TESTS:BOOL=ON' build/loader/CMakeCache.txt || { \
+		$(CMAKE) -B build/loader -DCGOTORCH_LOADER_ONLY=ON -DCGOTORCH_TESTS=ON $(call QUIETLY,cmake-loader); }
+	@$(COMPILE) build/loader -j $(JOBS) --target libraries tests
+	@build/loader/decode_test --gtest_brief=1
+	@go vet $(LOADER)
+	@go test -count=1 -p $(JOBS) $(LOADER)
 
 test-race: libraries ## go test with the race detector
 	@go test -race -count=1 -p $(JOBS) ./...
@@ -60,7 +76,7 @@ test-asan: ## the C++ tests under AddressSanitizer, leaks included
 		echo "$$binary" && ASAN_OPTIONS=allocator_may_return_null=1 $$binary --gtest_brief=1 || exit 1; done
 
 fuzz: libraries ## fuzz what reads archives, images and tokenizers, FUZZTIME=10m each
-	@for target in imageloader:FuzzArchive imageloader:FuzzIndex cgotorch/inflate:FuzzInflate cgotorch/inflate:FuzzIndex cgotorch/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer; do \
+	@for target in imageloader:FuzzArchive imageloader:FuzzIndex internal/inflate:FuzzInflate internal/inflate:FuzzIndex imageloader/decode:FuzzImage cgotorch/text/tokenizer:FuzzTokenizer; do \
 		echo "$$target" && go test -run '^$$' -fuzz "$${target#*:}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x ./$${target%:*} || exit 1; done
 
 mutations: libraries ## take each wait, record and free away: a test must fail
@@ -107,5 +123,5 @@ gpu-bundle: tests-cc ## one folder, gpu-bundle/, with the tests and programs for
 clean: ## remove what was built; the downloaded LibTorch stays in its cache
 	@rm -rf build gpu-bundle
 
-.PHONY: help setup libraries build train test tests-cc test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
+.PHONY: help setup libraries build loader train test tests-cc test-loader test-race test-cgocheck check-streams test-asan fuzz mutations lint generate schemas check-generate bench \
 	install uninstall gpu-bundle clean

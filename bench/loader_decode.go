@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // benchLoaderDecode measures how decoding alone, from files in memory, gains from more threads. No

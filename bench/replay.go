@@ -5,14 +5,15 @@ import (
 	"errors"
 	"iter"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // replay is a source that keeps up with any device. It decodes batches once and yields them again
 // and again from page-locked memory. Its epochs do not end.
 type replay struct {
-	slab    *cgotorch.HostSlab
+	memory  []byte
+	pinner  imageloader.Pinner
 	batches []imageloader.HostBatch // never handed out themselves
 }
 
@@ -22,7 +23,7 @@ func newReplay(loader *imageloader.Loader, count int) (*replay, error) {
 	each := n * height * width * channels
 	r := &replay{}
 	var err error
-	if r.slab, err = cgotorch.NewHostSlab(count * each); err != nil {
+	if r.memory, err = arena.MapPages(count * each); err != nil {
 		return nil, err
 	}
 	for len(r.batches) < count {
@@ -33,7 +34,7 @@ func newReplay(loader *imageloader.Loader, count int) (*replay, error) {
 				return nil, err
 			}
 			if batch.N == n && len(r.batches) < count {
-				memory := r.slab.Bytes()[len(r.batches)*each:][:each]
+				memory := r.memory[len(r.batches)*each:][:each]
 				copy(memory, batch.Images)
 				r.batches = append(r.batches, imageloader.HostBatch{
 					N: n, Height: height, Width: width, Channels: channels, Images: memory,
@@ -73,7 +74,15 @@ func (r *replay) Shape() (n, height, width, channels int) {
 	return b.N, b.Height, b.Width, b.Channels
 }
 
-// Pin page-locks the memory of the images.
-func (r *replay) Pin() error { return r.slab.Pin() }
+// Pin hands the memory of the images over.
+func (r *replay) Pin(p imageloader.Pinner) error {
+	r.pinner = p
+	return p.Pin(r.memory)
+}
 
-func (r *replay) close() { r.slab.Close() }
+func (r *replay) close() {
+	if r.pinner != nil {
+		r.pinner.Unpin(r.memory)
+	}
+	_ = arena.UnmapPages(r.memory)
+}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // StreamRace is what the stream checker found: two accesses to the same memory that nothing orders, one of them a write. On a GPU
@@ -277,17 +276,4 @@ func (n site) caller() string {
 		return strings.HasPrefix(f.Function, modulePath+"cgotorch.") || strings.HasPrefix(f.Function, "runtime.") ||
 			strings.HasPrefix(f.Function, "iter.")
 	})
-}
-
-// CheckHostRead tells the stream checker that the program is about to read memory of a [HostSlab], and CheckHostWrite that it is
-// about to write it. They do nothing while the checker is off.
-func CheckHostRead[T Element](memory []T) { checkHost(memory, 0) }
-
-// CheckHostWrite is [CheckHostRead] for a write.
-func CheckHostWrite[T Element](memory []T) { checkHost(memory, 1) }
-
-func checkHost[T Element](memory []T, write C.int32_t) {
-	if checking.Load() {
-		C.ct_check_host(unsafe.Pointer(unsafe.SliceData(memory)), C.int64_t(len(memory)*int(unsafe.Sizeof(*new(T)))), write, C.uint64_t(callSite()))
-	}
 }

@@ -6,7 +6,6 @@ import "C"
 import (
 	"runtime"
 	"sync"
-	"unsafe"
 )
 
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
@@ -83,14 +82,16 @@ func (e *Event) Query() (bool, error) {
 
 // Poll reports whether the event is done, as [Event.Query] does, and the stream checker learns nothing
 // from it. It is for statistics: a program that goes on because an event is done asks Query.
-func (e *Event) Poll() (bool, error) {
-	h, err := e.lock("Event.Poll")
+func (e *Event) Poll() (bool, error) { return e.poll("Event.Poll") }
+
+func (e *Event) poll(op string) (bool, error) {
+	h, err := e.lock(op)
 	if err != nil {
 		return false, err
 	}
 	defer e.mu.RUnlock()
 	var done C.int32_t
-	err = check("Event.Poll", C.ct_event_done(h, &done))
+	err = check(op, C.ct_event_done(h, &done))
 	return done != 0, err
 }
 
@@ -112,48 +113,14 @@ func (e *Event) synchronize(op string) error {
 	return check(op, C.ct_event_synchronize(h)) // it may be done because the device is lost
 }
 
-// SynchronizeFor is [Event.Synchronize] for the sake of one piece of memory, for a goroutine that takes buffers of a [HostSlab] back
-// from copies. To the stream checker it says that the uses of this memory that the event is behind are over. Synchronize says that
-// the program knows all work before the event to be done, which, in a goroutine that does so all the time, would hide waits that are
-// missing elsewhere.
-func SynchronizeFor[T Element](e *Event, memory []T) error {
-	const op = "SynchronizeFor"
-	if !checking.Load() {
-		return e.synchronize(op)
-	}
+// doneUnchecked returns a channel like that of Done, of which the stream checker learns nothing.
+func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 	h, err := e.lock(op)
 	if err != nil {
-		return err
-	}
-	done, err := notify(h, false)
-	e.mu.RUnlock()
-	if err != nil {
-		return err
-	}
-	<-done
-	if h, err = e.lock(op); err != nil {
-		return nil // closed meanwhile, and done
+		return nil, err
 	}
 	defer e.mu.RUnlock()
-	C.ct_check_over(unsafe.Pointer(unsafe.SliceData(memory)), C.int64_t(len(memory)*int(unsafe.Sizeof(*new(T)))), h)
-	return nil
-}
-
-// QueryFor is [Event.Query] for the sake of one piece of memory, as [SynchronizeFor] is Synchronize.
-func QueryFor[T Element](e *Event, memory []T) (bool, error) {
-	h, err := e.lock("QueryFor")
-	if err != nil {
-		return false, err
-	}
-	defer e.mu.RUnlock()
-	var done C.int32_t
-	if err := check("QueryFor", C.ct_event_done(h, &done)); err != nil || done == 0 {
-		return false, err
-	}
-	if checking.Load() {
-		C.ct_check_over(unsafe.Pointer(unsafe.SliceData(memory)), C.int64_t(len(memory)*int(unsafe.Sizeof(*new(T)))), h)
-	}
-	return true, nil
+	return notify(h, false)
 }
 
 // Done returns a channel that is closed when the event is done, or its device lost: [Event.Query] says which. It does not wait, and

@@ -1,10 +1,12 @@
 package cgotorch
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 )
@@ -220,4 +222,90 @@ func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// A slab over memory that is not its own leaves it as it is, and to its owner.
+func TestHostSlabOver(t *testing.T) {
+	checkLeaks(t)
+	page := os.Getpagesize()
+	memory, err := syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(memory)
+	memory[page] = 7
+	before, _ := HostMemory()
+	for range 2 {
+		s, err := HostSlabOver(memory[page : 2*page+5])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data := s.Bytes(); len(data) != page+5 || &data[0] != &memory[page] || data[0] != 7 {
+			t.Errorf("%d bytes at %p that begin with %d", len(data), data, data[0])
+		}
+		if after, _ := HostMemory(); after != before+int64(page+5) {
+			t.Errorf("HostMemory grew by %d", after-before)
+		}
+		_, err = HostSlabOver(memory)
+		wantError(t, err, ErrInvalidArgument, "HostSlabOver", "the memory is another slab's", "slab_test.go")
+		if n, _ := CUDACount(); n > 0 {
+			if err := s.Pin(); err != nil || !s.Pinned() {
+				t.Errorf("Pin: %v", err)
+			}
+		}
+		if err := errors.Join(s.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	memory[page] = 8 // it is there
+	for _, wrong := range [][]byte{nil, memory[:0], memory[1:]} {
+		_, err := HostSlabOver(wrong)
+		wantError(t, err, ErrInvalidArgument, "HostSlabOver")
+	}
+}
+
+// Await tells the stream checker of its own slab alone: that the program knows nothing else to be done stays so.
+func TestHostSlab_Await(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d Device) {
+		checkLeaks(t)
+		var races []*StreamRace
+		stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		s, slab, other := newStream(t, d), newSlab(t, 32), newSlab(t, 32)
+		if d.IsCUDA() {
+			if err := errors.Join(slab.Pin(), other.Pin()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var e *Event
+		err = s.Do(func(x *Exec) error {
+			CopyTo(x, x.Ones(Uint8, 32), slab.Bytes())
+			CopyTo(x, x.Ones(Uint8, 32), other.Bytes())
+			e = x.Record()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		if err := slab.Await(e); err != nil {
+			t.Error(err)
+		}
+		slab.HostReads()
+		slab.HostWrites()
+		tellRaces()
+		if len(races) != 0 {
+			t.Errorf("got %v", races)
+		}
+		other.HostReads()
+		if stop(); len(races) != 1 || races[0].Earlier.Op != "CopyTo" {
+			t.Errorf("got %v, want the read of the slab that was not awaited", races)
+		}
+		if err := s.Synchronize(); err != nil {
+			t.Error(err)
+		}
+	})
 }

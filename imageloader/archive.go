@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // archive is one shard or several, one behind the other. It is safe for concurrent use.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // block is a run of samples that are read at once: of a .tgz those that begin in one segment of its index.

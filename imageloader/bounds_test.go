@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // heavy returns n images of so many bytes, most of them behind the image's end.

@@ -380,7 +380,7 @@ func TestCorpus_Changes(t *testing.T) {
 
 // Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
 func TestCorpus_Images(t *testing.T) {
-	const samples = "../cgotorch/decode/testdata"
+	const samples = "decode/testdata"
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
 		files, err := os.ReadDir(filepath.Join(samples, folder))

@@ -7,8 +7,8 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // directoryStream goes through a directory, in the order of its names. Symbolic links are not followed.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // Note [Pipeline]

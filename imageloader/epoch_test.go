@@ -12,7 +12,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 func TestEpoch_BatchSizes(t *testing.T) {

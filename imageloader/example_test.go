@@ -9,10 +9,10 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // A directory of two classes, read in batches of two.
@@ -41,6 +41,42 @@ func Example() {
 	// 3 images of [blue red]
 	// [blue/1.png blue/2.png]: labels [0 0], first pixel [0 0 255]
 	// [red/1.png]: labels [1], first pixel [255 0 0]
+}
+
+// Another engine's program: what is done with a batch of bytes is its own affair. This one counts images, colours and time.
+func Example_otherEngine() {
+	directory := paint(map[string]color.Color{
+		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 255, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},
+	})
+	defer os.RemoveAll(directory)
+	loader, err := imageloader.Open(directory, imageloader.Options{
+		BatchSize: 2, Train: true, Transform: decode.RandomResizedCrop{Height: 8, Width: 8},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loader.Close()
+
+	const epochs = 4
+	images, reds := 0, 0
+	began := time.Now()
+	for range epochs {
+		for batch, err := range loader.Epoch(context.Background()) {
+			if err != nil {
+				log.Fatal(err)
+			}
+			for i := range batch.N { // uint8 [N, 8, 8, 3]
+				if batch.Images[i*8*8*3] == 255 {
+					reds++
+				}
+			}
+			images += batch.N
+			batch.Release()
+		}
+	}
+	rate := float64(images) / time.Since(began).Seconds()
+	fmt.Println(images, "images,", reds, "of them red, measured:", rate > 0)
+	// Output: 12 images, 4 of them red, measured: true
 }
 
 func ExampleLoader_Restore() {
@@ -84,18 +120,13 @@ func ExampleLoader_Restore() {
 	// Output: true
 }
 
-// A program's own batches, as a source of package prefetcher yields them, in two halves of one slab: each is filled again
-// when the batch before it in that half was released.
+// A program's own batches, as a source of package prefetcher yields them, in two pieces of memory: each is filled again when the
+// batch before it in that piece was released.
 func ExampleHostBatch_ownSource() {
 	const images, bytes = 2, 2 * 2 * 2 * 3
-	slab, err := cgotorch.NewHostSlab(2 * bytes)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer slab.Close()
 	free := make(chan []byte, 2)
-	free <- slab.Bytes()[:bytes]
-	free <- slab.Bytes()[bytes : 2*bytes]
+	free <- make([]byte, bytes)
+	free <- make([]byte, bytes)
 
 	next := func(index int) *imageloader.HostBatch {
 		memory := <-free // waits for a Release

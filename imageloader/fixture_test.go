@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"image"
@@ -19,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // member is a member of a test archive.
@@ -189,16 +190,39 @@ func closeWhole(t testing.TB, l *Loader) {
 	}
 }
 
-// checkLeaks fails the test if goroutines, slabs or open files are left when it ends.
+// recorder is a Pinner that says what it was told.
+type recorder struct {
+	pinned  map[*byte]int // bytes, by the first of them
+	most    int           // that can be pinned; 0 for all
+	written [][]byte
+}
+
+var errTooMany = errors.New("no more memory can be locked")
+
+func (r *recorder) Pin(memory []byte) error {
+	if r.pinned == nil {
+		r.pinned = map[*byte]int{}
+	}
+	if r.most > 0 && len(r.pinned) == r.most {
+		return errTooMany
+	}
+	r.pinned[&memory[0]] = len(memory)
+	return nil
+}
+
+func (r *recorder) Unpin(memory []byte)      { delete(r.pinned, &memory[0]) }
+func (r *recorder) HostWrites(memory []byte) { r.written = append(r.written, memory) }
+
+// checkLeaks fails the test if goroutines, memory of batches or open files are left when it ends.
 func checkLeaks(t testing.TB) {
 	t.Helper()
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
-	handles := fmt.Sprint(cgotorch.LiveHandles())
+	pages := arena.Pages()
 	t.Cleanup(func() {
 		eventually(t, "goroutines", goroutines, runtime.NumGoroutine)
 		eventually(t, "open files", files, func() int { return openFiles(t) })
-		if got := fmt.Sprint(cgotorch.LiveHandles()); got != handles {
-			t.Errorf("live handles: got %v, want %v", got, handles)
+		if got := arena.Pages(); got != pages {
+			t.Errorf("memory of batches: got %d bytes, want %d", got, pages)
 		}
 	})
 }

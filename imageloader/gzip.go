@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // inflater reads a gzip file, of one part or several, to its last byte. Where gzip data are followed by anything but more

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // hostile is an archive that somebody damaged, or made to do harm, and what a loader has to make of it.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // sample is an image of the split that the loader reads. Its number is its place among them, in the archive's order.

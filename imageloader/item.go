@@ -3,7 +3,7 @@ package imageloader
 import (
 	"sync/atomic"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // item is one place in an epoch's sequence of images.

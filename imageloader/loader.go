@@ -5,6 +5,10 @@
 // crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
 // device itself; package prefetcher takes the batches there.
 //
+// It is also a loader for programs with another engine. Neither this package nor package decode needs LibTorch, to be built or to
+// run: make loader builds both where there is none. A batch is bytes and numbers, see [HostBatch]. [Loader.Pin] has an engine
+// page-lock the memory of the batches.
+//
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...
 //	for batch, err := range loader.Epoch(ctx) {
@@ -45,9 +49,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // Loader reads epochs of batches from an archive. Its methods are safe for concurrent use, but one epoch is read at a time.
@@ -329,15 +332,20 @@ func (l *Loader) Shape() (n, height, width, channels int) {
 	return l.ring.layout.batch, height, width, channels
 }
 
-// Pin page-locks the memory of all batches, so that a device can copy from it while the host goes on. Without a CUDA device
-// it does nothing.
-func (l *Loader) Pin() error {
+// Pin has p page-lock the memory of all batches, each buffer by itself, so that a device can copy from it while the host goes
+// on. The package prefetcher does so. p has the memory until the loader is closed and the last batch released, or until
+// another Pinner takes over. No batch may be in use meanwhile: Pin fails with ErrBusy while an epoch is being read. It fails
+// with p's error, and then nobody has the memory, and with ErrClosed.
+func (l *Loader) Pin(p Pinner) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return l.errClosed()
 	}
-	if err := l.ring.slab.Pin(); err != nil && !errors.Is(err, cgotorch.ErrNoDevice) {
+	if l.current != nil {
+		return l.fail("an epoch is being read; call Pin before Epoch", ErrBusy)
+	}
+	if err := l.ring.pin(p); err != nil {
 		return fmt.Errorf("imageloader: %w", err)
 	}
 	return nil

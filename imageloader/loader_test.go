@@ -12,8 +12,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 func TestEpoch_UsedTwice(t *testing.T) {
@@ -179,7 +180,7 @@ func TestEpoch_AllBuffersTaken(t *testing.T) {
 // A batch that is unreleased at Close keeps its memory until its Release.
 func TestLoader_Close_UnreleasedBatches(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[1].path, options())
-	before := cgotorch.LiveHandles()["slab"]
+	before := arena.Pages()
 	var held []*HostBatch
 	for batch, err := range l.Epoch(context.Background()) {
 		if err != nil {
@@ -198,14 +199,14 @@ func TestLoader_Close_UnreleasedBatches(t *testing.T) {
 		if got := int(batch.Images[0]); got != 4*i {
 			t.Errorf("after Close, batch %d begins with pixel %d, want %d", i, got, 4*i)
 		}
-		if got := cgotorch.LiveHandles()["slab"]; got != before {
-			t.Errorf("with %d batches unreleased: got %d slabs, want %d", len(held)-i, got, before)
+		if got := arena.Pages(); got != before {
+			t.Errorf("with %d batches unreleased: got %d bytes of batches, want %d", len(held)-i, got, before)
 		}
 		batch.Release()
 		batch.Release()
 	}
-	if got := cgotorch.LiveHandles()["slab"]; got != before-1 {
-		t.Errorf("after the last Release: got %d slabs, want %d", got, before-1)
+	if got, want := arena.Pages(), before-l.Memory().Batches; got != want {
+		t.Errorf("after the last Release: got %d bytes of batches, want %d", got, want)
 	}
 }
 
@@ -215,7 +216,7 @@ func TestLoader_Close_ThenUse(t *testing.T) {
 	_, err := tryRead(l)
 	wantError(t, err, ErrClosed)
 	wantError(t, l.Restore(State{}), ErrClosed)
-	wantError(t, l.Pin(), ErrClosed)
+	wantError(t, l.Pin(&recorder{}), ErrClosed)
 	if l.Len() != 8 || len(l.Classes()) != 3 || l.Stats().Batches != 0 {
 		t.Errorf("after Close: Len %d, Classes %v, Stats %+v", l.Len(), l.Classes(), l.Stats())
 	}
@@ -298,13 +299,47 @@ func TestHostBatch_Release_Elsewhere(t *testing.T) {
 
 func TestLoader_Pin(t *testing.T) {
 	l := open(t, sources(t, numbered(8))[1].path, options())
-	for range 2 {
-		if err := l.Pin(); err != nil {
+	var first, second recorder
+	few := recorder{most: 1}
+	for _, p := range []*recorder{&first, &second, &few, &second} {
+		if err := l.Pin(p); err != nil && (p != &few || !errors.Is(err, errTooMany)) {
 			t.Fatal(err)
 		}
 	}
+	if len(first.pinned) != 0 || len(few.pinned) != 0 {
+		t.Errorf("%d buffers are pinned by a Pinner that is no more the loader's, %d by one that failed", len(first.pinned), len(few.pinned))
+	}
+	bytes := 0
+	for begin, n := range second.pinned {
+		bytes += n
+		if uintptr(unsafe.Pointer(begin))%pageBytes != 0 || n%pageBytes != 0 {
+			t.Errorf("%d bytes at %p are not whole pages", n, begin)
+		}
+	}
+	if want := l.Memory().Batches; bytes != want {
+		t.Errorf("%d bytes are pinned, want all %d", bytes, want)
+	}
 	if got := len(read(t, l)); got != 2 {
 		t.Errorf("got %d batches, want 2", got)
+	}
+	if len(second.written) < 2 {
+		t.Errorf("%d fillings were told, want one for each batch", len(second.written))
+	}
+	var held *HostBatch
+	for batch, err := range l.Epoch(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, l.Pin(&first), ErrBusy)
+		held = batch
+		break
+	}
+	l.Close()
+	if len(second.pinned) == 0 {
+		t.Error("memory of an unreleased batch is not pinned any more")
+	}
+	if held.Release(); len(second.pinned) != 0 {
+		t.Errorf("%d buffers are pinned after the last Release", len(second.pinned))
 	}
 }
 

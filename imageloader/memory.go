@@ -1,6 +1,6 @@
 package imageloader
 
-import "github.com/streamtorch/streamtorch/cgotorch/inflate"
+import "github.com/streamtorch/streamtorch/internal/inflate"
 
 // Memory is the most bytes that a loader takes at a time, by what for. The tables of the archive come on top, some 200 bytes and the name
 // for each member, and what is in every Go program.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // What is taken stays below what Memory says before the first batch, however the archive is read. Decoding, which these images hardly

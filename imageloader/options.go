@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // Options configures a [Loader]. The zero value reads every image of the archive in order, 224 x 224, in batches of 128.

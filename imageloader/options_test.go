@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 func TestOpen_InvalidOptions(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // part is items that are decoded into one buffer. The first images of one may complete the part before it.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // peak returns by how much the heap and the arenas grew together, at most, while f ran. What is garbage is collected soon.

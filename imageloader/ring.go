@@ -3,32 +3,41 @@ package imageloader
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"unsafe"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // Note [Life of a buffer]
 //
-// A ring's buffers are parts of one slab that is allocated once. A buffer is free, then being filled by the epoch, then a
-// batch's until its Release, then free again: an epoch that runs ahead of its consumer waits for that. Closing the ring frees
-// the slab, but never under a batch: while batches are unreleased, which may mean that a copy still reads them, the last
-// Release frees it.
+// A ring's buffers are parts of one piece of memory that is allocated once. A buffer is free, then being filled by the
+// epoch, then a batch's until its Release, then free again: an epoch that runs ahead of its consumer waits for that. Closing
+// the ring frees the memory, but never under a batch: while batches are unreleased, which may mean that a copy still reads
+// them, the last Release frees it.
 
 // ring is the memory of a loader's batches.
 type ring struct {
-	slab   *cgotorch.HostSlab
 	layout layout
 	free   chan *buffer
+	pages  *pages
 
 	mu     sync.Mutex
 	taken  int
 	closed bool
 }
 
+// pages is the memory of all buffers. A ring's mu guards it.
+type pages struct {
+	memory []byte // nil when it is freed
+	stride int    // bytes of a buffer
+	pinner Pinner // that has each buffer page-locked, or nil
+}
+
 // buffer is the memory of one batch.
 type buffer struct {
+	memory []byte // all of it
 	images []byte
 	labels []int64
 	flips  []byte
@@ -66,21 +75,70 @@ func newRing(buffers, batch, each int) (*ring, error) {
 			buffers, batch, each, ErrInvalidOptions)
 	}
 	l := newLayout(batch, each)
-	slab, err := cgotorch.NewHostSlab(buffers * l.stride)
+	memory, err := arena.MapPages(buffers * l.stride)
 	if err != nil {
 		return nil, fmt.Errorf("imageloader: %d buffers of %d images need %d MiB; lower Options.BatchSize or Options.Buffers: %w",
 			buffers, batch, buffers*l.stride>>20, err)
 	}
-	r := &ring{slab: slab, layout: l, free: make(chan *buffer, buffers)}
-	for memory := slab.Bytes(); len(memory) >= l.stride; memory = memory[l.stride:] {
-		r.free <- l.buffer(memory)
+	r := &ring{layout: l, free: make(chan *buffer, buffers), pages: &pages{memory: memory, stride: l.stride}}
+	for buffer := range r.pages.buffers {
+		r.free <- l.buffer(buffer)
 	}
+	runtime.AddCleanup(r, func(p *pages) { _ = p.unmap() }, r.pages) // of a loader that nobody closed
 	return r, nil
+}
+
+// buffers yields the memory of each buffer.
+func (p *pages) buffers(yield func(memory []byte) bool) {
+	for at := 0; at < len(p.memory) && yield(p.memory[at:at+p.stride:at+p.stride]); at += p.stride {
+	}
+}
+
+// unpin takes the memory back from the Pinner, if one has it.
+func (p *pages) unpin() {
+	if p.pinner == nil {
+		return
+	}
+	for memory := range p.buffers {
+		p.pinner.Unpin(memory) //edge:buffer-unpinned TestLoader_Pin
+	}
+	p.pinner = nil
+}
+
+// unmap gives the memory back to the system. Twice is once.
+func (p *pages) unmap() error {
+	if p.memory == nil {
+		return nil
+	}
+	p.unpin()
+	memory := p.memory
+	p.memory = nil
+	return arena.UnmapPages(memory)
+}
+
+// pin hands each buffer to a Pinner, in place of the Pinner that has them. If it fails, none has them.
+func (r *ring) pin(p Pinner) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pages.unpin()
+	var pinned [][]byte
+	for memory := range r.pages.buffers {
+		if err := p.Pin(memory); err != nil {
+			for _, memory := range pinned {
+				p.Unpin(memory) //edge:failed-pin-unpins TestLoader_Pin
+			}
+			return err
+		}
+		pinned = append(pinned, memory)
+	}
+	r.pages.pinner = p
+	return nil
 }
 
 // buffer lays a buffer over memory, which is aligned to a page.
 func (l layout) buffer(memory []byte) *buffer {
 	return &buffer{
+		memory: memory,
 		images: memory[: l.batch*l.each : l.batch*l.each],
 		labels: unsafe.Slice((*int64)(unsafe.Pointer(&memory[l.labels])), l.batch),
 		flips:  memory[l.flips : l.flips+l.batch : l.flips+l.batch],
@@ -91,10 +149,10 @@ func (l layout) buffer(memory []byte) *buffer {
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken++                         //edge:buffer-taken-counts TestLoader_Close_UnreleasedBatches
-	cgotorch.CheckHostWrite(b.images) //edge:fill-is-a-write-of-images TestRing_Take_UnderACopy checked
-	cgotorch.CheckHostWrite(b.labels) //edge:fill-is-a-write-of-labels TestRing_Take_UnderACopy checked
-	cgotorch.CheckHostWrite(b.flips)  //edge:fill-is-a-write-of-flips TestRing_Take_UnderACopy checked
+	r.taken++ //edge:buffer-taken-counts TestLoader_Close_UnreleasedBatches
+	if r.pages.pinner != nil {
+		r.pages.pinner.HostWrites(b.memory) //edge:fill-is-told TestRing_Take_TellsThePinner
+	}
 }
 
 // give takes a buffer back.
@@ -110,10 +168,10 @@ func (r *ring) give(b *buffer) {
 	if !r.closed { //edge:slab-outlives-epochs TestRing_Buffers
 		return
 	}
-	r.slab.Close() //edge:last-release-frees-slab TestLoader_Close_UnreleasedBatches
+	_ = r.pages.unmap() //edge:last-release-frees-slab TestLoader_Close_UnreleasedBatches
 }
 
-// close frees the slab now or, with buffers taken, when the last comes back.
+// close frees the memory now or, with buffers taken, when the last comes back.
 func (r *ring) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,5 +179,5 @@ func (r *ring) close() error {
 	if r.taken > 0 { //edge:close-leaves-slab-to-batches TestLoader_Close_UnreleasedBatches
 		return nil
 	}
-	return r.slab.Close() //edge:close-frees-slab TestRing_Buffers
+	return r.pages.unmap() //edge:close-frees-slab TestRing_Buffers
 }

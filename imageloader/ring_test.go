@@ -4,8 +4,6 @@ import (
 	"context"
 	"testing"
 	"unsafe"
-
-	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 func TestRing_Buffers(t *testing.T) {
@@ -52,8 +50,8 @@ func TestRing_Buffers(t *testing.T) {
 		if got := len(r.free); got != test.buffers {
 			t.Errorf("%+v: %d buffers are free", test, got)
 		}
-		if r.slab.Bytes() == nil {
-			t.Errorf("%+v: an open ring has lost its slab", test)
+		if r.pages.memory == nil {
+			t.Errorf("%+v: an open ring has lost its memory", test)
 		}
 		if err := r.close(); err != nil {
 			t.Error(err)
@@ -61,48 +59,41 @@ func TestRing_Buffers(t *testing.T) {
 	}
 }
 
-// The stream checker learns that a buffer is about to be filled: a copy that still reads any part of it is a race.
-func TestRing_Take_UnderACopy(t *testing.T) {
+// A Pinner hears of a buffer that is about to be filled, and of all that is filled: a copy that still reads any part of it is a
+// mistake that the Pinner can find.
+func TestRing_Take_TellsThePinner(t *testing.T) {
 	checkLeaks(t)
-	for name, read := range map[string]func(x *cgotorch.Exec, b *buffer){
-		"images": func(x *cgotorch.Exec, b *buffer) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 6), b.images) },
-		"labels": func(x *cgotorch.Exec, b *buffer) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Int64, 2), b.labels) },
-		"flips":  func(x *cgotorch.Exec, b *buffer) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 2), b.flips) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			races := 0
-			stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stop()
-			stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stream.Close()
-			r, err := newRing(1, 2, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.close()
-			for range 2 {
-				b, err := take(r, context.Background())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := stream.Do(func(x *cgotorch.Exec) error { read(x, b); return nil }); err != nil {
-					t.Error(err)
-				}
-				r.give(b)
-			}
-			if err := stream.Synchronize(); err != nil {
-				t.Error(err)
-			}
-			if stop(); races != 1 {
-				t.Errorf("%d races, want that of the second filling with the first copy", races)
-			}
-		})
+	r, err := newRing(2, 2, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	var p recorder
+	if err := r.pin(&p); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		b, err := take(r, context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.written) != 1 {
+			t.Fatalf("%d writes were told, want one for each filling", len(p.written))
+		}
+		written := p.written[0]
+		p.written = nil
+		inside := func(first, last unsafe.Pointer) bool {
+			begin := uintptr(unsafe.Pointer(&written[0]))
+			return uintptr(first) >= begin && uintptr(last) < begin+uintptr(len(written))
+		}
+		if !inside(unsafe.Pointer(&b.images[0]), unsafe.Pointer(&b.images[5])) || !inside(unsafe.Pointer(&b.labels[0]), unsafe.Pointer(&b.labels[1])) ||
+			!inside(unsafe.Pointer(&b.flips[0]), unsafe.Pointer(&b.flips[1])) {
+			t.Error("a part of the buffer is about to be filled and was not told")
+		}
+		if p.pinned[&written[0]] != len(written) {
+			t.Error("what was told is no memory that was handed to Pin")
+		}
+		r.give(b)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"io"
 	"sort"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].

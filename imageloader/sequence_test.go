@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // noisy returns n PNGs of random pixels, 30 KB each, which no compressor makes smaller.

@@ -10,8 +10,8 @@ import (
 	"io/fs"
 	"sync/atomic"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // format is the kind of a shard, as its content tells it.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // trainOptions make every random choice there is.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/klauspost/compress/flate"
 
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // table is what one pass through a shard finds: its members, and where a .tgz can be inflated from. It is kept in an index

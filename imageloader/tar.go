@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
-	"github.com/streamtorch/streamtorch/cgotorch/inflate"
+	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
 // tarStream goes through a .tar or .tgz.

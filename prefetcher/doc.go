@@ -43,4 +43,8 @@
 // the copy is done. So the slots and the loader's buffers together bound how far the host runs
 // ahead of the device. With augmentations the page-locked memory of their parameters bounds it too:
 // there is one for each slot.
+//
+// The source hands its memory to the Prefetcher's Pinner, so that copies do not wait. Parts of a
+// batch that lie in other memory go through the slot's staging: page-locked memory that the host
+// fills when the copy from it before is done.
 package prefetcher

@@ -20,8 +20,9 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
@@ -151,10 +152,11 @@ func (g gated) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, erro
 	}
 }
 
-// counted makes batches, each in its part of a slab and changed by spoil, and counts those that
-// come back.
+// counted makes batches, each with its images in pages of its own and changed by spoil, and counts
+// those that come back.
 type counted struct {
-	slab           *cgotorch.HostSlab
+	memory         []byte
+	pinner         imageloader.Pinner
 	batches        int
 	spoil          func(*imageloader.HostBatch)
 	made, released atomic.Int64
@@ -162,26 +164,47 @@ type counted struct {
 
 func newCounted(t *testing.T, batches int, spoil func(*imageloader.HostBatch)) *counted {
 	t.Helper()
-	slab, err := cgotorch.NewHostSlab(batches * 2 * side * side * 3)
+	memory, err := arena.MapPages(batches * os.Getpagesize())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { slab.Close() })
-	return &counted{slab: slab, batches: batches, spoil: spoil}
+	c := &counted{memory: memory, batches: batches, spoil: spoil}
+	t.Cleanup(func() {
+		for i := range batches {
+			if c.pinner != nil {
+				c.pinner.Unpin(c.images(i))
+			}
+		}
+		arena.UnmapPages(memory)
+	})
+	return c
+}
+
+// images is the memory of a batch.
+func (c *counted) images(batch int) []byte {
+	return c.memory[batch*os.Getpagesize():][:2*side*side*3]
 }
 
 func (c *counted) Shape() (batch, height, width, channels int) { return 2, side, side, 3 }
-func (c *counted) Pin() error                                  { return c.slab.Pin() }
+
+func (c *counted) Pin(p imageloader.Pinner) error {
+	c.pinner = p
+	for i := range c.batches {
+		if err := p.Pin(c.images(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (c *counted) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
 	return func(yield func(*imageloader.HostBatch, error) bool) {
 		for i := 0; i < c.batches && ctx.Err() == nil; i++ {
-			const size = 2 * side * side * 3
-			images := c.slab.Bytes()[i*size:][:size]
+			images := c.images(i)
 			batch := &imageloader.HostBatch{N: 2, Height: side, Width: side, Channels: 3, Index: i, Images: images, Labels: make([]int64, 2)}
 			batch.OnRelease = func() {
 				time.Sleep(time.Millisecond) // who does not wait for this is seen
-				cgotorch.CheckHostWrite(images)
+				c.pinner.HostWrites(images)
 				c.released.Add(1)
 			}
 			if c.spoil != nil {

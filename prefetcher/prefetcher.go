@@ -19,8 +19,10 @@ type Source interface {
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin page-locks the memory of the batches. It is called once, when they go to a CUDA device.
-	Pin() error
+	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of memory that its batches lie in,
+	// before its first Epoch, and p.HostWrites when it fills that memory again. It calls p.Unpin before it frees the memory.
+	// Parts of batches that lie in other memory are copied by the host first, see [Stats].Staged.
+	Pin(p imageloader.Pinner) error
 }
 
 // shape is that of the source's largest batch.
@@ -30,6 +32,7 @@ type shape struct{ batch, height, width, channels int }
 // goroutine at a time, but for Stats and Close.
 type Prefetcher struct {
 	source Source
+	pinner *pinner
 	device cgotorch.Device
 	shape  shape
 	copies *cgotorch.Stream
@@ -49,6 +52,7 @@ type Prefetcher struct {
 type Stats struct {
 	Batches, Samples int
 	Bytes            int64         // copied to the device
+	Staged           int64         // of Bytes, copied by the host into page-locked memory first: the source has them in other memory
 	Copy             time.Duration // of the device's time, for copying Bytes
 	HostWait         time.Duration // of the consumer's goroutine, until a batch was on its way
 
@@ -57,12 +61,14 @@ type Stats struct {
 	Stall time.Duration
 }
 
-// New allocates Depth+1 slots on the device. For a CUDA device it page-locks the source's memory.
-// The source stays the caller's and must outlive the Prefetcher. The caller must Close the
-// Prefetcher. New fails with [cgotorch.ErrNoDevice], [cgotorch.ErrOutOfMemory] or
-// [ErrInvalidOptions].
+// New allocates Depth+1 slots on the device and hands it the source's memory. For a CUDA device it
+// page-locks that memory, which stays so for as long as the source has it. On every device the
+// stream checker then knows the memory. The source stays the caller's and must outlive the
+// Prefetcher. The caller must Close the Prefetcher. New fails with [cgotorch.ErrNoDevice], with
+// [cgotorch.ErrOutOfMemory], also where the memory cannot be page-locked, with
+// [ErrInvalidOptions], or as the source's Pin does.
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
-	p := &Prefetcher{source: source, device: device}
+	p := &Prefetcher{source: source, device: device, pinner: &pinner{device: device}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
 	o, err := o.complete(p.shape.channels)
 	if err != nil {
@@ -71,10 +77,7 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	if p.copies, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "prefetcher copies"}); err != nil {
 		return nil, fmt.Errorf("prefetcher: %w", err)
 	}
-	if device.IsCUDA() {
-		err = source.Pin()
-	}
-	if err == nil {
+	if err = source.Pin(p.pinner); err == nil {
 		err = p.copies.Do(func(x *cgotorch.Exec) error {
 			p.recipe = recipe{o: o, shape: p.shape}
 			if err := p.recipe.allocate(x, o.Depth+1); err != nil {

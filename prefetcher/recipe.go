@@ -96,8 +96,10 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 // draw fills p with a batch's random choices.
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
+	if p.slab != nil {
+		p.slab.HostWrites()
+	}
 	if r.steps != nil {
-		cgotorch.CheckHostWrite(p.steps)
 		most := o.stepsOf()
 		clear(p.steps)
 		steps := make([]images.Step, 0, most)
@@ -114,7 +116,6 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 		}
 	}
 	if r.erased != nil {
-		cgotorch.CheckHostWrite(p.erased)
 		for i := range host.N {
 			box := o.RandomErasing.box(key(host.Keys[i]), height, width)
 			copy(p.erased[4*i:], box[:])

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // everything is every augmentation of an image.
@@ -35,7 +35,7 @@ func (p pictures) Shape() (batch, height, width, channels int) {
 	return slices.Max(p.sizes), picturesHeight, picturesWidth, 3
 }
 
-func (p pictures) Pin() error { return nil } // copies from memory that is not pinned wait
+func (p pictures) Pin(imageloader.Pinner) error { return nil } // all parts of the batches go through the staging
 
 // picture is the image with a key.
 func picture(k uint64) []byte {

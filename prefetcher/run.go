@@ -28,6 +28,7 @@ type item struct {
 // when the second event is done.
 type transfer struct {
 	host          *imageloader.HostBatch
+	from          origin
 	drawn         *parameters // or nil
 	began, copied *cgotorch.Event
 }
@@ -104,10 +105,13 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		return context.Cause(ctx)
 	}
 	c := transfer{host: host, drawn: drawn}
-	err := r.p.copies.Do(func(x *cgotorch.Exec) error {
-		s.fill(x, &c, recipe)
-		return nil
-	})
+	var err error
+	if c.from, err = s.staging.stage(host, r.p.pinner, s.ready); err == nil {
+		err = r.p.copies.Do(func(x *cgotorch.Exec) error {
+			s.fill(x, &c, recipe)
+			return nil
+		})
+	}
 	if err != nil {
 		// What was enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize() //edge:failed-copy-is-over TestEpoch_ReleasesEachBatch checked
@@ -119,7 +123,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	}
 	b := &Batch{N: host.N, Epoch: host.Epoch, Index: host.Index, Names: host.Names, State: host.State, slot: s, ahead: r.p}
 	bytes := int64(len(host.Images)+8*len(host.Labels)+len(host.Flip)) + recipe.bytes(host.N)
-	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes })
+	r.p.count(func(st *Stats) { st.Batches++; st.Samples += b.N; st.Bytes += bytes; st.Staged += c.from.staged })
 	r.copied <- c
 	r.full <- item{batch: b}
 	return nil
@@ -140,14 +144,12 @@ func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
 		// They fail on a lost device alone, where no copy runs any more.
-		_ = cgotorch.SynchronizeFor(c.copied, c.host.Images) //edge:buffer-behind-copy TestEpoch_HasNoRace checked
-		_ = cgotorch.SynchronizeFor(c.copied, c.host.Labels) //edge:buffer-behind-copy also
-		_ = cgotorch.SynchronizeFor(c.copied, c.host.Flip)   //edge:buffer-behind-copy also
+		_ = c.from.slab.Await(c.copied) //edge:buffer-behind-copy TestEpoch_HasNoRace checked
 		if c.drawn != nil {
-			//edge:drawn-behind-copy TestAugmentations_HaveNoRace checked
-			_ = cgotorch.SynchronizeFor(c.copied, c.drawn.steps)
-			_ = cgotorch.SynchronizeFor(c.copied, c.drawn.erased) //edge:drawn-behind-copy also
-			r.p.recipe.takeBack(c.drawn)                          //edge:drawn-goes-back TestAugmentations_MemoryComesBack
+			if c.drawn.slab != nil {
+				_ = c.drawn.slab.Await(c.copied) //edge:drawn-behind-copy TestAugmentations_HaveNoRace checked
+			}
+			r.p.recipe.takeBack(c.drawn) //edge:drawn-goes-back TestAugmentations_MemoryComesBack
 		}
 		if ms, err := c.copied.Elapsed(c.began); err == nil {
 			r.p.count(func(s *Stats) { s.Copy += time.Duration(ms * float64(time.Millisecond)) })

@@ -2,7 +2,6 @@ package prefetcher
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
@@ -16,6 +15,8 @@ type slot struct {
 	images *cgotorch.Tensor // DType [N, C, H, W]
 	labels *cgotorch.Tensor // int64 [N]
 	soft   *cgotorch.Tensor // float32 [N, Classes], or nil where labels are not mixed
+
+	staging staging // of host memory
 
 	ready *cgotorch.Event // behind the last copy into the slot
 	free  func(*slot)     // takes the slot back when the body and every use have ended
@@ -34,6 +35,7 @@ func newSlot(free func(*slot)) *slot {
 // allocate gives the slot its memory. If it fails, close frees what there is.
 func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
+	s.staging.device = x.Device()
 	s.pixels = x.Keep(x.Empty(cgotorch.Uint8, n, h, w, c))
 	s.flips = x.Keep(x.Empty(cgotorch.Bool, n))
 	s.labels = x.Keep(x.Empty(cgotorch.Int64, n))
@@ -52,14 +54,14 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 func (s *slot) fill(x *cgotorch.Exec, c *transfer, r *recipe) {
 	s.awaitUses(x)
 	c.began = x.RecordTiming()
-	host, drawn, n := c.host, c.drawn, c.host.N
+	drawn, n := c.drawn, c.host.N
 	pixels, labels := first(x, s.pixels, n), first(x, s.labels, n)
-	cgotorch.CopyFrom(x, pixels, host.Images)
-	cgotorch.CopyFrom(x, labels, host.Labels)
+	cgotorch.CopyFrom(x, pixels, c.from.images)
+	cgotorch.CopyFrom(x, labels, c.from.labels)
 	var flips *cgotorch.Tensor
-	if slices.Contains(host.Flip, true) {
+	if c.from.flips != nil {
 		flips = first(x, s.flips, n)
-		cgotorch.CopyFrom(x, flips, host.Flip)
+		cgotorch.CopyFrom(x, flips, c.from.flips)
 	}
 	if drawn != nil { //edge:copied-behind-drawn TestAugmentations_HaveNoRace checked
 		r.send(x, drawn, n)
@@ -157,6 +159,7 @@ func (s *slot) close() {
 	for _, e := range s.released { //edge:slot-uses-freed TestEpoch_HasNoRace
 		e.Close()
 	}
+	s.staging.close(s.ready)
 	if s.ready != nil {
 		s.ready.Close() //edge:slot-ready-freed TestEpoch_HasNoRace
 	}

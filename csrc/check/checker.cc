@@ -600,8 +600,8 @@ void slab_over(const void* data, int64_t bytes, const Known& event) {
   if (is_on() && event != nullptr) Checker::instance().slab_over(data, bytes, *event);
 }
 
-void slab_born(const void* data, int64_t bytes) {
-  Checker::instance().slab_born(data, bytes);
+bool slab_born(const void* data, int64_t bytes) {
+  return Checker::instance().slab_born(data, bytes);
 }
 
 void slab_dies(const void* data) {

@@ -99,7 +99,7 @@ std::shared_ptr<const Accesses> capture_ends(c10::Device device) noexcept;
 void launched(const ct_stream& stream, const std::shared_ptr<const Accesses>& accesses) noexcept;
 
 // Memory.
-void slab_born(const void* data, int64_t bytes);
+bool slab_born(const void* data, int64_t bytes);  // false where it reaches into another slab, which nothing changes
 void slab_dies(const void* data);
 bool in_slab(const void* data);
 void slab_over(const void* data, int64_t bytes, const Known& event);

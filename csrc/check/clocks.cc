@@ -252,12 +252,14 @@ void Checker::used(const at::Tensor& tensor, Queue queue, bool by_autograd) {
   if (!by_autograd || block.maker.backward) block.recorded.insert(queue);
 }
 
-void Checker::slab_born(const void* data, int64_t bytes) {
+bool Checker::slab_born(const void* data, int64_t bytes) {
   const std::lock_guard lock(mutex_);
+  const auto next = slabs_.lower_bound(data);
+  if (slab_of(data) != slabs_.end() || (next != slabs_.end() && next->first < static_cast<const char*>(data) + bytes)) return false;
   Block& slab = slabs_[data];
-  slab = Block{};
   slab.slab = true;
   slab.bytes = bytes;
+  return true;
 }
 
 void Checker::slab_dies(const void* data) {

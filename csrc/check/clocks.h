@@ -73,7 +73,7 @@ class Checker {
   void used(const at::Tensor& tensor, Queue queue, bool by_autograd);
 
   // Host memory of our own that copies start from and end in.
-  void slab_born(const void* data, int64_t bytes);
+  bool slab_born(const void* data, int64_t bytes);  // false, and nothing is changed, where it reaches into another slab
   void slab_dies(const void* data);
   bool in_slab(const void* data);
   // Of this memory, what stands before the event is over; nothing is said of other memory.

@@ -44,27 +44,42 @@ void check_file(int file, int64_t bytes) {
   }
 }
 
+void* check_foreign(void* data, int64_t bytes) {
+  if (bytes <= 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a slab of " + std::to_string(bytes) + " bytes: it must have 1 or more");
+  if (const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)); data == nullptr || reinterpret_cast<uintptr_t>(data) % page != 0) {
+    throw ct::Failure(CT_INVALID_ARGUMENT, "the memory begins inside a page: align it to " + std::to_string(page) + " bytes, as mmap does");
+  }
+  return data;
+}
+
 void count(const ct_slab& slab) {
+  if (!ct::checker::slab_born(slab.data, slab.bytes)) throw ct::Failure(CT_INVALID_ARGUMENT, "the memory is another slab's, or part of it is");  //edge:slab-born TestCheckStreams_FindsMistakes checked
   ++ct::live().slabs;
   ct::live().slab_bytes += slab.bytes;
-  ct::checker::slab_born(slab.data, slab.bytes);  //edge:slab-born TestCheckStreams_FindsMistakes checked
 }
 
 }  // namespace
 
-ct_slab::ct_slab(int64_t bytes) : bytes(bytes), read_only(false), data(map(-1, bytes)) { count(*this); }
+ct_slab::ct_slab(int64_t bytes) : bytes(bytes), read_only(false), owned(true), data(map(-1, bytes)) { count(*this); }
 
-ct_slab::ct_slab(int file, int64_t bytes) : bytes(bytes), read_only(true), data((check_file(file, bytes), map(file, bytes))) { count(*this); }
+ct_slab::ct_slab(int file, int64_t bytes) : bytes(bytes), read_only(true), owned(true), data((check_file(file, bytes), map(file, bytes))) {
+  count(*this);
+}
+
+ct_slab::ct_slab(void* data, int64_t bytes) : bytes(bytes), read_only(false), owned(false), data(check_foreign(data, bytes)) { count(*this); }
 
 ct_slab::~ct_slab() {
   ct::checker::slab_dies(data);  //edge:slab-dies TestCheckStreams_FindsMistakes checked
   const size_t size = rounded(bytes);
-  if (pinned) {
+  if (pinned) ct::live().pinned_bytes -= bytes;
+  if (!owned) {
+    // At once, under captures too: its owner may unmap it now.
+    if (pinned) ct::cuda().unlock_pages(data);  //edge:foreign-slab-unlocked TestHostSlabOver gpu
+  } else if (pinned) {
     ct::after_captures([data = data, size] {
       ct::cuda().unlock_pages(data);  //edge:slab-unlocked TestHostSlab_PinAgain gpu
       munmap(data, size);
     });
-    ct::live().pinned_bytes -= bytes;
   } else {
     munmap(data, size);  //edge:slab-unmapped TestHostSlab_CloseGivesTheMemoryBack
   }
@@ -80,6 +95,10 @@ ct_status* ct_slab_new(int64_t bytes, ct_slab** out) noexcept {
 
 ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) noexcept {
   return ct::guarded([&] { *out = new ct_slab(file, bytes); });
+}
+
+ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) noexcept {
+  return ct::guarded([&] { *out = new ct_slab(data, bytes); });
 }
 
 void ct_slab_free(ct_slab* slab) noexcept { delete slab; }

@@ -1,5 +1,5 @@
-// Page-aligned host memory of our own. LibTorch's host allocator rounds to powers of two and does not protect memory that it
-// did not allocate.
+// Page-aligned host memory, our own or somebody else's. LibTorch's host allocator rounds to powers of two and does not protect
+// memory that it did not allocate.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,12 @@ struct ct_slab {
   explicit ct_slab(int64_t bytes);
   // The first bytes of a file, to be read.
   ct_slab(int file, int64_t bytes);
+  // Memory of somebody else's, which the slab neither zeroes nor frees.
+  ct_slab(void* data, int64_t bytes);
   ~ct_slab();
   const int64_t bytes;
   const bool read_only;
+  const bool owned;
   void* const data;
   bool pinned = false;
 };

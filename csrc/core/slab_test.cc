@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -40,6 +42,69 @@ TEST_F(SlabTest, New_Refused) {
   EXPECT_FAILS(CT_OUT_OF_MEMORY, "no host memory for a slab of", ct_slab_new(int64_t{1} << 60, &slab));
   EXPECT_FAILS(CT_OUT_OF_MEMORY, "no host memory for a slab of", ct_slab_new(std::numeric_limits<int64_t>::max(), &slab));
   EXPECT_EQ(slab, nullptr);
+}
+
+// A page and a half of memory that no slab allocated.
+class Foreign {
+ public:
+  Foreign() : data_(static_cast<uint8_t*>(std::aligned_alloc(page(), 2 * page()))) { std::memset(data_, 7, 2 * page()); }
+  ~Foreign() { std::free(data_); }
+  Foreign(const Foreign&) = delete;
+  Foreign& operator=(const Foreign&) = delete;
+  uint8_t* data() const { return data_; }
+  static size_t page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+  static int64_t bytes() { return static_cast<int64_t>(page() + page() / 2); }
+
+ private:
+  uint8_t* const data_;
+};
+
+TEST_F(SlabTest, Over_LeavesTheMemoryToItsOwner) {
+  const Foreign memory;
+  ct_live before, during;
+  ct_live_handles(&before);
+  for (int i = 0; i < 2; ++i) {  // it may be a slab again
+    ct_slab* over = nullptr;
+    ASSERT_OK(ct_slab_over(memory.data(), Foreign::bytes(), &over));
+    const Slab slab(over);
+    EXPECT_EQ(ct_slab_data(slab.get()), memory.data());
+    ct_live_handles(&during);
+    EXPECT_EQ(during.slabs, before.slabs + 1);
+    EXPECT_EQ(during.slab_bytes, before.slab_bytes + Foreign::bytes());
+  }
+  EXPECT_EQ(std::accumulate(memory.data(), memory.data() + Foreign::bytes(), int64_t{0}), 7 * Foreign::bytes());
+}
+
+TEST_F(SlabTest, Over_Refused) {
+  const Foreign memory;
+  ct_slab* over = nullptr;
+  const auto page = static_cast<int64_t>(Foreign::page());
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "a slab of 0 bytes", ct_slab_over(memory.data(), 0, &over));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "begins inside a page", ct_slab_over(memory.data() + 8, page, &over));
+  EXPECT_FAILS(CT_INVALID_ARGUMENT, "begins inside a page", ct_slab_over(nullptr, page, &over));
+  EXPECT_EQ(over, nullptr);
+  {
+    ASSERT_OK(ct_slab_over(memory.data() + page, page, &over));
+    const Slab slab(over);
+    ct_slab* second = nullptr;
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "another slab's", ct_slab_over(memory.data() + page, 1, &second));
+    EXPECT_FAILS(CT_INVALID_ARGUMENT, "another slab's", ct_slab_over(memory.data(), page + 1, &second));
+    EXPECT_EQ(second, nullptr);
+    EXPECT_OK(ct_slab_over(memory.data(), page, &second));  // beside it
+    const Slab beside(second);
+  }
+}
+
+TEST_F(SlabTest, Over_PinnedIsUnlocked) {
+  SKIP_WITHOUT_CUDA();
+  const Foreign memory;
+  for (int i = 0; i < 2; ++i) {  // what is locked cannot be locked again
+    ct_slab* over = nullptr;
+    ASSERT_OK(ct_slab_over(memory.data(), Foreign::bytes(), &over));
+    const Slab slab(over);
+    EXPECT_OK(ct_slab_pin(slab.get()));
+    EXPECT_EQ(ct_slab_pinned(slab.get()), 1);
+  }
 }
 
 TEST_F(SlabTest, Null_HasNoMemory) {

@@ -56,7 +56,7 @@ has_header() {
   printf '#include <cstddef>\n#include <cstdio>\n#include <%s>\n' "$1" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1
 }
 
-# need_packages build|test: development files, installed with apt-get by root or password-free sudo, else named.
+# need_packages PURPOSE: development files, installed with apt-get by root or password-free sudo, else named.
 need_packages() {
   local packages
   packages=$(missing_packages "$1")
@@ -83,16 +83,14 @@ need_packages() {
   [ -z "$packages" ] || fail "$packages installed, and still not found by ${CXX:-g++}; set CPATH and LIBRARY_PATH to where they are"
 }
 
-# missing_packages build|test: Debian's and Ubuntu's names of what is not there.
+# missing_packages PURPOSE: Debian's and Ubuntu's names of what is not there.
 missing_packages() {
   local packages=""
   has_header jpeglib.h || packages="$packages libjpeg-dev"
   has_header png.h || packages="$packages libpng-dev"
   has_header zlib.h || packages="$packages zlib1g-dev"
-  if [ "$1" = test ]; then
-    has_header gtest/gtest.h || packages="$packages libgtest-dev"
-    command -v pkg-config >/dev/null || packages="$packages pkg-config"
-  fi
+  case $1 in *test*) has_header gtest/gtest.h || packages="$packages libgtest-dev" ;; esac
+  [ "$1" != test ] || command -v pkg-config >/dev/null || packages="$packages pkg-config"
   echo "${packages# }"
 }
 

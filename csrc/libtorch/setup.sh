@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh [build|test]: makes the machine ready to build, or to build and test. Does nothing, quickly, where it is.
+# setup.sh [build|test|loader|test-loader]: makes the machine ready to build, or to build and test. Does nothing, quickly,
+# where it is. For the loader, which needs no LibTorch, it sees to compilers and system packages alone.
 #
 # LibTorch comes from $LIBTORCH; else from an installed Python torch of the same version; else from the wheels of
 # wheels.lock, kept unpacked in a cache outside the clone. Where it was found is written to build/libtorch.cmake,
@@ -28,11 +29,17 @@ fail() {
 . "$here/wheels.sh"
 . "$here/find.sh"
 
-case $purpose in build | test) ;; *) fail "setup.sh $purpose: want build or test" ;; esac
+case $purpose in build | test | loader | test-loader) ;; *) fail "setup.sh $purpose: want build, test, loader or test-loader" ;; esac
 need_platform
 need_tools
 
 mkdir -p "$root/build" 2>/dev/null || fail "$root/build cannot be made: $(mkdir -p "$root/build" 2>&1)"
+case $purpose in
+  *loader)
+    need_packages "$purpose"
+    exit
+    ;;
+esac
 stamp="$root/build/setup.$purpose"
 driver=0
 if has_driver; then driver=1; fi

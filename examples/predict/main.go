@@ -16,9 +16,9 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 // settings are the fields that this program needs of those that examples/train saves beside the

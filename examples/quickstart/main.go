@@ -13,11 +13,11 @@ import (
 	"runtime"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 

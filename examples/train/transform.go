@@ -1,6 +1,6 @@
 package main
 
-import "github.com/streamtorch/streamtorch/cgotorch/decode"
+import "github.com/streamtorch/streamtorch/imageloader/decode"
 
 // transform returns the way in which an image becomes Size x Size: a new random crop for training,
 // the middle for testing.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,6 +92,17 @@ func (q *routes) allocate(n int) error {
 		q.pieces[n] = append(q.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
 	}
 	return nil
+}
+
+// slabOf returns the slab that a piece is part of.
+func (q *routes) slabOf(piece []int64) *cgotorch.HostSlab {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
+	return q.slabs[slices.IndexFunc(q.slabs, func(slab *cgotorch.HostSlab) bool {
+		memory := slab.Bytes()
+		return first-uintptr(unsafe.Pointer(unsafe.SliceData(memory))) < uintptr(len(memory))
+	})]
 }
 
 // piece takes memory for n numbers.
@@ -184,9 +196,12 @@ func (r *route) look() bool {
 	if r.memory == nil {
 		return true
 	}
-	done, err := cgotorch.QueryFor(r.event, r.memory)
+	done, err := r.event.Poll()
 	if err == nil && !done { //edge:route-memory-behind-copy TestRoutes gpu
 		return false
+	}
+	if done {
+		err = r.routes.slabOf(r.memory).Await(r.event)
 	}
 	if r.err = err; err == nil {
 		r.experts = append([]int64(nil), r.memory...)

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )

@@ -151,14 +151,14 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// Flags of cgo stand in cgo.go alone, and only cgotorch says import "C", but for the hand-written wrapper that bench compares with and
-// for what a test of streams must set behind the library's back.
+// Flags of cgo stand in cgo.go alone. Only cgotorch, imageloader/decode and internal/inflate say import "C". The exceptions are the
+// hand-written wrapper of bench, a peer, and tests/streams/ambient, which sets state behind the library's back.
 func TestCgo_StaysInItsRoom(t *testing.T) {
+	rooms := regexp.MustCompile(`^(cgotorch|imageloader/decode|internal/inflate|bench|tests/streams/ambient)/`)
 	for _, s := range sources(t) {
 		for _, spec := range s.file.Imports {
-			if spec.Path.Value == `"C"` && !strings.HasPrefix(s.path, "cgotorch/") && !strings.HasPrefix(s.path, "bench/") &&
-				!strings.HasPrefix(s.path, "tests/streams/ambient/") {
-				t.Errorf(`%s says import "C", and only cgotorch may`, s.path)
+			if spec.Path.Value == `"C"` && !rooms.MatchString(filepath.ToSlash(s.path)) {
+				t.Errorf(`%s says import "C", and only the rooms of cgo may`, s.path)
 			}
 		}
 		flags := regexp.MustCompile(`(?m)^(//)?\s*#cgo .*FLAGS`)
@@ -168,20 +168,33 @@ func TestCgo_StaysInItsRoom(t *testing.T) {
 	}
 }
 
-// examples -> prefetcher -> imageloader -> cgotorch -> internal, and never back.
-func TestImports_PointOneWay(t *testing.T) {
-	rooms := []string{"internal", "cgotorch", "imageloader", "prefetcher", "examples"}
-	height := func(path string) int {
-		for i, room := range rooms {
-			if path == room || strings.HasPrefix(path, room+"/") {
-				return i
-			}
+// roomsBelow says which rooms a room imports, beside itself.
+var roomsBelow = map[string][]string{
+	"internal":           {},
+	"internal/torchtest": {"internal", "cgotorch"},
+	"cgotorch":           {"internal"},
+	"imageloader":        {"internal"},
+	"prefetcher":         {"internal", "cgotorch", "imageloader"},
+	"examples":           {"internal", "cgotorch", "imageloader", "prefetcher"},
+}
+
+// roomOf is the longest name in roomsBelow that path lies in, or "".
+func roomOf(path string) string {
+	longest := ""
+	for room := range roomsBelow {
+		if (path == room || strings.HasPrefix(path, room+"/")) && len(room) > len(longest) {
+			longest = room
 		}
-		return -1
 	}
+	return longest
+}
+
+// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other. The rig internal/torchtest is
+// for the tests of rooms that know cgotorch.
+func TestImports_PointOneWay(t *testing.T) {
 	for _, s := range sources(t) {
-		from := height(filepath.ToSlash(s.path))
-		if from < 0 {
+		from := roomOf(filepath.ToSlash(s.path))
+		if from == "" {
 			continue
 		}
 		for _, spec := range s.file.Imports {
@@ -189,9 +202,58 @@ func TestImports_PointOneWay(t *testing.T) {
 			if !ours {
 				continue
 			}
-			if to := height(imported); to > from || to < 0 {
+			to := roomOf(imported)
+			right := to == from || to != "" && slices.Contains(roomsBelow[from], to)
+			if to == "internal/torchtest" {
+				right = strings.HasSuffix(s.path, "_test.go") && (from == "cgotorch" || slices.Contains(roomsBelow[from], "cgotorch"))
+			}
+			if !right {
 				t.Errorf("%s imports %s: the arrow points the wrong way", s.path, imported)
 			}
+		}
+	}
+}
+
+// goList runs go list in the root and returns its lines, each once and sorted.
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+	cmd.Dir, cmd.Stderr = root, os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	lines := strings.Fields(string(out))
+	slices.Sort(lines)
+	return slices.Compact(lines)
+}
+
+// What make test-loader builds and tests where there is no LibTorch needs nothing of the other half, also not indirectly.
+func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
+	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
+		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
+	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|filetest)|examples/inspect)(\.test)?$`)
+	for _, path := range packages {
+		if inModule, ours := strings.CutPrefix(path, module+"/"); ours && !mine.MatchString(inModule) {
+			t.Errorf("the loader needs %s", path)
+		}
+	}
+	if !slices.Contains(packages, module+"/imageloader/decode") {
+		t.Errorf("go list names %d packages, and decode is not among them", len(packages))
+	}
+}
+
+// A program that imports the library gets these modules, and not those that only examples and benchmarks need.
+func TestImports_ModulesOfTheLibrary(t *testing.T) {
+	for room, want := range map[string][]string{
+		"cgotorch":    {"github.com/rivo/uniseg"},
+		"imageloader": {"github.com/klauspost/compress", "golang.org/x/image"},
+		"prefetcher":  {"github.com/klauspost/compress", "golang.org/x/image"},
+	} {
+		modules := goList(t, "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./"+room+"/...")
+		modules = slices.DeleteFunc(modules, func(m string) bool { return m == module })
+		if !slices.Equal(modules, want) {
+			t.Errorf("%s needs the modules %v, want %v", room, modules, want)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		e := record(s, s.a)
 		defer e.Close()
 		wait(s, e)
-		cgotorch.CheckHostRead(slab.Bytes())
+		slab.HostReads()
 	})
 }
 

@@ -338,7 +338,7 @@ var mistakes = []struct {
 			cgotorch.CopyTo(x, x.View(x.Call("aten::view.dtype", t, cgotorch.Uint8)[0].(*cgotorch.Tensor), 32), slab.Bytes())
 		})
 		s.hostWaits(s.a)
-		cgotorch.CheckHostRead(slab.Bytes())
+		slab.HostReads()
 	}},
 	{"tensor changed while it is copied to the host", [2]string{"CopyTo", "aten::add_"}, false, func(s *scene) {
 		t, slab := s.sharedOf(cgotorch.Uint8, 8), s.slab(8)
@@ -401,10 +401,10 @@ var mistakes = []struct {
 	}},
 	{"pinned buffer refilled during its copy", [2]string{"CopyFrom", "the host"}, false, func(s *scene) {
 		slab := s.slab(32)
-		cgotorch.CheckHostWrite(slab.Bytes())
+		slab.HostWrites()
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
 		s.hostWaits(s.a)
-		cgotorch.CheckHostWrite(slab.Bytes())
+		slab.HostWrites()
 	}},
 	{"pinned buffer closed during its copy", [2]string{"CopyFrom", "the end of the slab"}, false, func(s *scene) {
 		slab := s.slab(32)
@@ -421,7 +421,7 @@ var mistakes = []struct {
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Zeros(cgotorch.Uint8, 32), slab.Bytes()) })
 		s.must(from.Synchronize())
-		cgotorch.CheckHostRead(slab.Bytes())
+		slab.HostReads()
 	}},
 	{"device buffer refilled under use", [2]string{"aten::sum", "CopyFrom"}, false, func(s *scene) {
 		slot, slab := s.shared(8), s.slab(32)

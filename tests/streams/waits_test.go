@@ -12,12 +12,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/arena"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
 // endless gives the same images for ever.
 type endless struct {
-	slab   *cgotorch.HostSlab
+	memory []byte // of the images
+	pinner imageloader.Pinner
 	n, hw  int
 	labels []int64
 }
@@ -25,20 +27,31 @@ type endless struct {
 // newEndless has batches of n images, hw x hw. Its memory goes at the end of the test.
 func newEndless(t testing.TB, n, hw int) *endless {
 	t.Helper()
-	slab, err := cgotorch.NewHostSlab(8*n + n*hw*hw*3)
+	memory, err := arena.MapPages(n * hw * hw * 3)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { slab.Close() })
-	return &endless{slab, n, hw, make([]int64, n)}
+	e := &endless{memory: memory, n: n, hw: hw, labels: make([]int64, n)}
+	t.Cleanup(func() {
+		if e.pinner != nil {
+			e.pinner.Unpin(memory)
+		}
+		arena.UnmapPages(memory)
+	})
+	return e
 }
 
 func (e *endless) Shape() (batch, height, width, channels int) { return e.n, e.hw, e.hw, 3 }
-func (e *endless) Pin() error                                  { return e.slab.Pin() }
+
+func (e *endless) Pin(p imageloader.Pinner) error {
+	e.pinner = p
+	return p.Pin(e.memory)
+}
+
 func (e *endless) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
 	return func(yield func(*imageloader.HostBatch, error) bool) {
 		for i := 0; ctx.Err() == nil; i++ {
-			b := &imageloader.HostBatch{N: e.n, Height: e.hw, Width: e.hw, Channels: 3, Index: i, Images: e.slab.Bytes()[8*e.n:],
+			b := &imageloader.HostBatch{N: e.n, Height: e.hw, Width: e.hw, Channels: 3, Index: i, Images: e.memory,
 				Labels: e.labels, Flip: make([]bool, e.n)}
 			if !yield(b, nil) {
 				return

@@ -5,7 +5,7 @@ import (
 	"log"
 	"os"
 
-	"github.com/streamtorch/streamtorch/cgotorch/decode"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
 func ExamplePool_Decode() {

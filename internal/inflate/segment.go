@@ -7,7 +7,7 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/streamtorch/streamtorch/cgotorch/arena"
+	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
 // Note [Inflating in parallel]

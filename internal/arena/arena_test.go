@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 )
 
 func TestSizeClass(t *testing.T) {
@@ -147,5 +148,28 @@ func TestArena_Concurrent(t *testing.T) {
 	all.Wait()
 	if a.Out() != 0 {
 		t.Errorf("%d pieces are out", a.Out())
+	}
+}
+
+func TestMapPages(t *testing.T) {
+	before := Pages()
+	memory, err := MapPages(10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(memory) != 10_000 || uintptr(unsafe.Pointer(&memory[0]))%uintptr(os.Getpagesize()) != 0 || Pages() != before+10_000 {
+		t.Errorf("got %d bytes at %p, and %d in all", len(memory), &memory[0], Pages()-before)
+	}
+	for i := range memory {
+		if memory[i] != 0 {
+			t.Fatalf("byte %d is %d", i, memory[i])
+		}
+		memory[i] = 1
+	}
+	if err := UnmapPages(memory); err != nil || Pages() != before {
+		t.Errorf("UnmapPages: %v, and %d bytes are left", err, Pages()-before)
+	}
+	if _, err := MapPages(1 << 60); err == nil || Pages() != before {
+		t.Errorf("memory larger than any: %v, and %d bytes are counted", err, Pages()-before)
 	}
 }

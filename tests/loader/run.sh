@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# run.sh: make test-loader where there is no LibTorch. It builds a copy of the tree, without build/, with an empty HOME and no
+# python3 on the PATH. As root it does so in a mount namespace in which every folder with a LibTorch is empty, and proves that none
+# is left. Where that is not permitted, nothing that could name a LibTorch is left in the environment. It says which of both it was, and
+# what the half without LibTorch takes on disk.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# torches: the files of every LibTorch on this machine.
+torches() {
+  find / \( -path /proc -o -path /sys \) -prune -o \( -name 'libtorch*.so*' -o -name 'libc10*.so*' \) -print 2>/dev/null || true
+}
+
+if [ "${1-}" != inside ]; then
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  mkdir "$scratch"/{tree,home,bin,empty}
+  git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -P -t "$scratch/tree" 2>/dev/null || true
+
+  # A tool is a link to itself, so that PATH is one folder that has everything but Python.
+  IFS=: read -ra folders <<<"$PATH"
+  for folder in "${folders[@]}"; do
+    for tool in "$folder"/*; do
+      name=${tool##*/}
+      case $name in python* | pip*) continue ;; esac
+      [ ! -x "$tool" ] || [ -d "$tool" ] || [ -e "$scratch/bin/$name" ] || ln -s "$tool" "$scratch/bin/$name"
+    done
+  done
+
+  inside=(env -i PATH="$scratch/bin" HOME="$scratch/home" LANG="${LANG-C}" GOFLAGS="${GOFLAGS-}" GOPROXY="$(go env GOPROXY)"
+    GOCACHE="$(go env GOCACHE)" GOMODCACHE="$(go env GOMODCACHE)" "$(command -v bash)" "$scratch/tree/tests/loader/run.sh" inside)
+  if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
+    echo "streamtorch: in a mount namespace without LibTorch"
+    unshare --mount --propagation private "$(command -v bash)" -c '
+      set -eu
+      empty=$1
+      shift
+      while read -r file; do
+        folder=$(dirname "$file")
+        [ "${folder##*/}" != lib ] || folder=$(dirname "$folder")
+        mountpoint -q "$folder" || mount --bind "$empty" "$folder"
+      done
+      exec "$@"' hide "$scratch/empty" "${inside[@]}" hidden < <(torches)
+  else
+    echo "streamtorch: no mount namespace here: an empty HOME, and nothing in the environment that names a LibTorch"
+    "${inside[@]}" seen
+  fi
+  exit
+fi
+
+if [ "$2" = hidden ]; then
+  left=$(torches)
+  [ -z "$left" ] || { echo "streamtorch: a LibTorch is left: $left" >&2; exit 1; }
+fi
+command -v python3 && { echo "streamtorch: a Python is left" >&2; exit 1; }
+
+make test-loader
+go build -o build/bin/inspect ./examples/inspect
+build/bin/inspect examples/train/data/cifar10-10k.tgz >build/inspect.log || { cat build/inspect.log; exit 1; }
+
+# weigh title file: a line of the table, and a failure where the file is linked with LibTorch.
+weigh() {
+  if ldd "$2" | grep -E 'libtorch|libc10|libcuda|libcgotorch\.so'; then
+    echo "streamtorch: $2 is linked with LibTorch" >&2
+    exit 1
+  fi
+  printf '%9d bytes  %s\n' "$(stat -Lc %s "$2")" "$1"
+}
+ldd build/bin/inspect | grep libcgotorch_decode >/dev/null
+weigh "examples/inspect" build/bin/inspect
+weigh "libcgotorch_decode.so" build/lib/libcgotorch_decode.so
+for codec in jpeg png16 z; do
+  weigh "lib$codec, of the system" "$(ldd build/lib/libcgotorch_decode.so | awk -v name="lib$codec.so" 'index($1, name) == 1 { print $3 }')"
+done
