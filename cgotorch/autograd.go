@@ -19,7 +19,6 @@ type BackwardOptions struct {
 // BackwardWith is [Exec.Backward] from several roots.
 func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.check("Exec.Backward")
-	x.s.count(nil)
 	handles := x.handles("Exec.Backward", roots, false)
 	grads := x.handles("Exec.Backward", o.Grads, true)
 	x.sameLength("Exec.Backward", len(roots), len(grads))

@@ -7,7 +7,7 @@ import "errors"
 
 // CaptureOptions are the options of [Stream.Capture]; the zero value is a graph with memory of its own and no rehearsal.
 type CaptureOptions struct {
-	Pool      *GraphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
+	pool      *graphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
 	Rehearsal int        // times that the function is run before it is captured; what it does is done as often. The first use of cuDNN or cuBLAS on a thread cannot be captured: where fn is that, it needs one. With one at least there are as many more as a Choice in fn takes to be made; with none it keeps to the plain way
 }
 
@@ -50,16 +50,16 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	if err := x.beginsCapture(op, fn); err != nil {
 		return nil, err
 	}
-	pool := o.Pool
+	pool := o.pool
 	if pool == nil {
 		var err error
-		if pool, err = NewGraphPool(x.Device()); err != nil {
+		if pool, err = newGraphPool(x.Device()); err != nil {
 			return nil, err
 		}
 	}
 	var g *Graph
 	defer func() {
-		if g == nil && o.Pool == nil { // also when fn panics
+		if g == nil && o.pool == nil { // also when fn panics
 			pool.Close()
 		}
 	}()
@@ -67,7 +67,7 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	if err != nil {
 		return nil, err
 	}
-	g.ownPool = o.Pool == nil
+	g.ownPool = o.pool == nil
 	return g, nil
 }
 
@@ -87,7 +87,7 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	return nil
 }
 
-func (x *Exec) captureInto(pool *GraphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
+func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
 	pool.lock(x)
 	defer pool.unlock()
 	if err := pool.usable("Exec.Capture", x); err != nil {
@@ -159,7 +159,7 @@ func (g *graphWork) poolHandle() *C.ct_graph_pool {
 
 // graphWork is what a scope's operators are for, whose work is captured, is the rehearsal of a capture, or what a graph does without one.
 type graphWork struct {
-	pool      *GraphPool
+	pool      *graphPool
 	eager     bool // on the CPU
 	capturing bool
 	alone     bool // there is no other graph in the pool

@@ -36,7 +36,7 @@ type Captured struct {
 
 	mu     sync.Mutex
 	runner atomic.Uint64 // the thread of the Run that holds it, or 0
-	pool   *GraphPool
+	pool   *graphPool
 	shapes map[string]*capturedShape
 	closed bool
 
@@ -141,7 +141,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	}
 	if c.pool == nil {
 		var err error
-		if c.pool, err = NewGraphPool(x.Device()); err != nil {
+		if c.pool, err = newGraphPool(x.Device()); err != nil {
 			x.Fail(op, err)
 		}
 	}

@@ -169,7 +169,6 @@ func (x *Exec) RecordTiming() *Event { return x.record("Exec.RecordTiming", 1) }
 
 func (x *Exec) record(op string, timing C.int32_t) *Event {
 	x.checkThread(op)
-	x.s.count(x.c.stream) //edge:count-before-record TestExec_CountLater_BeforeRecord
 	e, err := recordEvent(op, x.c.stream, timing)
 	if err != nil {
 		x.Fail(op, err)
@@ -219,7 +218,7 @@ func (x *Exec) follow(y *Exec) {
 }
 
 // Keep hands the tensor out of the Do: it lives until the caller closes it. A tensor that shares the memory of a lent batch
-// cannot be kept; clone it first. Nor can one that is made in a capture into a [GraphPool] where there are graphs already, which write there.
+// cannot be kept; clone it first. Nor can one that is made in a capture into a [graphPool] where there are graphs already, which write there.
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)

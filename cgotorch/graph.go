@@ -1,22 +1,15 @@
 package cgotorch
 
-// #include <stdlib.h>
 // #include "cgotorch.h"
 import "C"
 
-import (
-	"io"
-	"os"
-	"path/filepath"
-	"runtime"
-	"unsafe"
-)
+import "runtime"
 
 // Graph is work that was captured once and is launched as a whole, for the cost of one kernel's launch: a CUDA graph. It reads and
 // writes the memory that the captured function did; whatever of that was there before is to live as long as the Graph. It may be used
 // from any goroutine.
 type Graph struct {
-	pool    *GraphPool
+	pool    *graphPool
 	ownPool bool
 	eager   bool
 	hooks   []func(x *Exec)
@@ -128,32 +121,6 @@ func (g *Graph) size() (GraphSize, error) {
 // Memory is what the graph's pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
 func (g *Graph) Memory() (int64, error) { return g.pool.Memory() }
 
-// WriteDOT writes the graph in the language of Graphviz. It fails for an eager graph, with [ErrUnsupported].
-func (g *Graph) WriteDOT(w io.Writer) error {
-	const op = "Graph.WriteDOT"
-	if g.Eager() {
-		return &Error{Op: op, Code: CodeUnsupported, Caller: caller(), Message: "the graph runs eagerly: nothing was captured"}
-	}
-	folder, err := os.MkdirTemp("", "graph-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(folder)
-	path := filepath.Join(folder, "graph.dot")
-	text := C.CString(path)
-	defer C.free(unsafe.Pointer(text))
-	if err := g.ask(op, func() error { return check(op, C.ct_graph_write_dot(g.h, text)) }); err != nil {
-		return err
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = io.Copy(w, file)
-	return err
-}
-
 // ask calls question with the graph open.
 func (g *Graph) ask(op string, question func() error) error {
 	if err := g.pool.enter(op); err != nil {
@@ -168,46 +135,6 @@ func (g *Graph) ask(op string, question func() error) error {
 	}
 	defer runtime.KeepAlive(g)
 	return question()
-}
-
-// Update captures fn in place of the graph's function. Where only parameters differ, CUDA updates the graph that the device has, which is
-// cheaper than a new one; updated says whether. When it fails the graph is what it was.
-func (g *Graph) Update(s *Stream, fn func(x *Exec) error) (updated bool, err error) {
-	err = s.Do(func(x *Exec) error {
-		var err error
-		updated, err = x.update(g, fn)
-		return err
-	})
-	return updated, located(err)
-}
-
-func (x *Exec) update(g *Graph, fn func(x *Exec) error) (updated bool, err error) {
-	const op = "Graph.Update"
-	if err := x.beginsCapture(op, fn); err != nil {
-		return false, err
-	}
-	g.pool.lock(x)
-	defer g.pool.unlock()
-	if g.closed {
-		return false, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"}
-	}
-	if err := g.pool.usable(op, x); err != nil {
-		return false, err
-	}
-	if g.Eager() {
-		g.fn, g.grad, g.autocast = fn, x.c.grad, x.c.autocast
-		return false, nil
-	}
-	anew, err := g.pool.capture(x, fn, g, false)
-	if err != nil {
-		return false, err
-	}
-	g.free()
-	anew.cleanup.Stop()
-	g.h, g.hooks, g.depends = anew.h, anew.hooks, anew.depends
-	g.guard()
-	g.pool.graphs-- // counted anew
-	return anew.updated, nil
 }
 
 // Close frees the graph; launches under way go on. Tensors that its function kept stay until they are closed. Closing twice does nothing.

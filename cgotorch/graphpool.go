@@ -11,9 +11,9 @@ import (
 // capturesNow holds the capture under way on each device; there is one at most.
 var capturesNow sync.Map // Device -> *graphWork
 
-// GraphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
+// graphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
 // their own would need the sum. The device runs one of them at a time.
-type GraphPool struct {
+type graphPool struct {
 	device Device
 
 	mu      sync.Mutex    // held by a capture, a rehearsal or a launch
@@ -30,16 +30,16 @@ type GraphPool struct {
 	ended   bool       // and no graph is left
 }
 
-// NewGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
-func NewGraphPool(d Device) (*GraphPool, error) {
-	p := &GraphPool{device: d}
+// newGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
+func newGraphPool(d Device) (*graphPool, error) {
+	p := &graphPool{device: d}
 	if !d.IsCUDA() {
 		return p, d.Check()
 	}
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	if err := check("NewGraphPool", C.ct_graph_pool_new(d.c(), &p.h)); err != nil {
+	if err := check("Stream.Capture", C.ct_graph_pool_new(d.c(), &p.h)); err != nil {
 		return nil, err
 	}
 	if _, err := p.newStream(); err != nil {
@@ -50,18 +50,18 @@ func NewGraphPool(d Device) (*GraphPool, error) {
 }
 
 // lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back.
-func (p *GraphPool) lock(x *Exec) {
+func (p *graphPool) lock(x *Exec) {
 	p.mu.Lock()
 	p.runner.Store(x.s.thread)
 }
 
-func (p *GraphPool) unlock() {
+func (p *graphPool) unlock() {
 	p.runner.Store(0)
 	p.mu.Unlock()
 }
 
 // enter takes the pool for another call, and fails inside of what holds it; on success the caller unlocks p.mu.
-func (p *GraphPool) enter(op string) error {
+func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
 	}
@@ -82,12 +82,12 @@ func insideError(op string) error {
 	return &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
 }
 
-func (p *GraphPool) newStream() (*Stream, error) {
+func (p *graphPool) newStream() (*Stream, error) {
 	s, err := NewStream(p.device, StreamOptions{Name: "capture"})
 	if err != nil {
 		return nil, err
 	}
-	if err := check("GraphPool", C.ct_graph_pool_add(p.h, s.h)); err != nil {
+	if err := check("Graph", C.ct_graph_pool_add(p.h, s.h)); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (p *GraphPool) newStream() (*Stream, error) {
 }
 
 // Memory is what the pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
-func (p *GraphPool) Memory() (int64, error) {
+func (p *graphPool) Memory() (int64, error) {
 	if err := p.enter("GraphPool.Memory"); err != nil {
 		return 0, err
 	}
@@ -110,7 +110,7 @@ func (p *GraphPool) Memory() (int64, error) {
 }
 
 // Close lets the memory go back when the last graph of the pool has been closed. Closing twice does nothing.
-func (p *GraphPool) Close() error {
+func (p *graphPool) Close() error {
 	if p == nil {
 		return nil
 	}
@@ -124,7 +124,7 @@ func (p *GraphPool) Close() error {
 }
 
 // endIfUnused frees a closed pool whose last graph is gone; with p.mu held.
-func (p *GraphPool) endIfUnused() {
+func (p *graphPool) endIfUnused() {
 	if !p.closed || p.ended || p.graphs > 0 {
 		return
 	}
@@ -138,7 +138,7 @@ func (p *GraphPool) endIfUnused() {
 }
 
 // usable fails unless the pool is open and of x's device.
-func (p *GraphPool) usable(op string, x *Exec) error {
+func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
 		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the pool of graphs is closed"}
@@ -149,7 +149,7 @@ func (p *GraphPool) usable(op string, x *Exec) error {
 }
 
 // standIn is the stream of the pool that stands for s in captures.
-func (p *GraphPool) standIn(s *Stream) (*C.ct_stream, error) {
+func (p *graphPool) standIn(s *Stream) (*C.ct_stream, error) {
 	if s == nil {
 		return nil, noStream("Exec.On")
 	}
@@ -172,7 +172,7 @@ func (p *GraphPool) standIn(s *Stream) (*C.ct_stream, error) {
 }
 
 // await makes x's stream wait, on the device, for the last use of the pool's memory.
-func (p *GraphPool) await(x *Exec) {
+func (p *graphPool) await(x *Exec) {
 	if p.last != nil && p.lastOn != C.ct_stream_id(x.c.stream) {
 		x.Wait(p.last)
 	}
@@ -180,12 +180,12 @@ func (p *GraphPool) await(x *Exec) {
 
 // used marks the end of a use on x's stream. The pool's streams follow it: LibTorch's allocator was told in the capture that they use what
 // the function reads and writes, and does not hand such memory out again before they are done.
-func (p *GraphPool) used(x *Exec) {
+func (p *graphPool) used(x *Exec) {
 	last := x.Record()
 	for _, s := range p.streams {
-		if err := last.awaitedBy("GraphPool", s.h, nil); err != nil {
+		if err := last.awaitedBy("Graph", s.h, nil); err != nil {
 			last.Close()
-			x.Fail("GraphPool", err)
+			x.Fail("Graph", err)
 		}
 	}
 	p.last.Close()
@@ -195,7 +195,7 @@ func (p *GraphPool) used(x *Exec) {
 // rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
 // once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes. undecided: a Choice
 // in fn needs more of them.
-func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
+func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
 		return false, x.inside(x.c.stream, &graphWork{pool: p, eager: true}, fn)
 	}
@@ -208,7 +208,7 @@ func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undeci
 			}
 			p.warmed = true
 		}
-		if err := check("GraphPool", C.ct_graph_pool_enter(p.h)); err != nil {
+		if err := check("Graph", C.ct_graph_pool_enter(p.h)); err != nil {
 			return false, err
 		}
 		defer C.ct_graph_pool_leave(p.h)
@@ -218,8 +218,8 @@ func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undeci
 }
 
 // joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.
-func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
-	const op = "GraphPool"
+func (p *graphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
+	const op = "Graph"
 	on := p.streams[0].h
 	p.stands = map[*Stream]*Stream{x.stream: p.streams[0]}
 	p.await(x)
@@ -237,7 +237,7 @@ func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
 }
 
 // capture captures fn; older is a graph that it takes the place of, or nil. plain: whatever Choices in fn say, it goes the first way.
-func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
+func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() {

@@ -25,7 +25,6 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 	const op = "Exec.ReadAsync"
 	x.check(op)
 	x.open(op, t)
-	x.s.count(nil)
 	var h *C.ct_tensor
 	x.must(op, C.ct_tensor_read(x.c, t.h, &h), t)
 	runtime.KeepAlive(t)

@@ -330,13 +330,6 @@ func (c *call) run2() (*Tensor, *Tensor) {
 	return a, b
 }
 
-func (c *call) run3() (*Tensor, *Tensor, *Tensor) {
-	c.run()
-	a, b, d := c.own(0), c.own(1), c.own(2)
-	c.done()
-	return a, b, d
-}
-
 func (c *call) runList() []*Tensor {
 	c.run()
 	ts := make([]*Tensor, c.results.tensors)

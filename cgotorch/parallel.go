@@ -16,8 +16,7 @@ type ParallelOptions struct {
 	Inputs []*Tensor // what the branches read; only Choice looks at them
 	InTurn bool      // one after another, whatever Choice would find
 
-	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
-	// device ([NewPartStreams]). They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
+	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, say. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
 	Streams []*Stream
 
 	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed: their
@@ -99,7 +98,6 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x) //edge:parallel-failed-join TestExec_Parallel_Failures checked
 			_ = check(op, C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil))
-			x.s.handCounts(b.x.c.stream, x)
 		}
 	}()
 	fork := x.Record()
@@ -130,7 +128,6 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		joined++
 		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(transient), &out))
 		results[i+1] = x.s.own(out)
-		x.s.handCounts(b.x.c.stream, x) //edge:parallel-counts TestParallel_BatchNorm_Counts checked
 	}
 }
 

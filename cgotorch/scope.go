@@ -19,7 +19,6 @@ type scope struct {
 	unused  []Tensor           // what own hands out next
 	lent    map[uint64]lending // storages that must not outlive the Do
 	atEnd   []func()
-	counts  []pendingCounts
 	watches [2]*C.ct_watch // of NoWaits, for the CPU and for CUDA; nil where there is none
 	waited  *Error         // what was seen of waits in a function given to AtEnd
 	err     *Error         // the first failure

@@ -122,7 +122,6 @@ func ToBytes(x *Exec, t *Tensor) []byte {
 }
 
 func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
-	x.s.count(nil)
 	x.must("ToSlice", C.to_host(x.c, t.h, (*C.uint8_t)(data), C.int64_t(bytes)), t)
 	runtime.KeepAlive(t)
 }
@@ -131,7 +130,6 @@ func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
 func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
-	x.s.count(nil)
 	var v C.double
 	x.must("Exec.Item", C.ct_tensor_item(x.c, t.h, &v), t)
 	runtime.KeepAlive(t)

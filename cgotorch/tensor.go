@@ -221,3 +221,19 @@ func describe(h *C.ct_tensor) string {
 	}
 	return b.String()
 }
+
+// HostSlice returns the elements of t in place, in row-major order, without a copy. It does not wait: work that is
+// enqueued on t may still change them. The memory is t's, until t is closed. HostSlice fails with [ErrInvalidArgument]
+// for a tensor on another device than the CPU, with gaps, without elements or of another dtype, and with [ErrClosed].
+func HostSlice[T Element](t *Tensor) ([]T, error) {
+	const op = "HostSlice"
+	if t.Closed() {
+		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the tensor is closed"}
+	}
+	data := C.ct_tensor_memory(t.h)
+	if got, want := t.DType(), DTypeOf[T](); got != want || data == nil {
+		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("want a dense tensor of %v on the CPU", want)}
+	}
+	return unsafe.Slice((*T)(data), t.Numel()), nil
+}
