@@ -1,9 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import (
+	"errors"
 
-import "errors"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // CaptureOptions are the options of [Stream.Capture]; the zero value is a graph with memory of its own and no rehearsal.
 type CaptureOptions struct {
@@ -107,7 +108,7 @@ func (x *Exec) Capturing() bool { return x.capture() != nil }
 
 // capture is the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
-	if g := x.s.graph; g != nil && g.capturing && x.c.stream != g.outside {
+	if g := x.s.graph; g != nil && g.capturing && x.c.Stream != g.outside {
 		return g
 	}
 	return nil
@@ -123,7 +124,7 @@ func (x *Exec) Uncaptured() *Exec {
 		return x
 	}
 	y := *x
-	y.c.stream = g.outside
+	y.c.Stream = g.outside
 	return &y
 }
 
@@ -150,7 +151,7 @@ func (x *Exec) DependsOn(changed func() string) {
 }
 
 // poolHandle is where its memory comes from; NULL for none.
-func (g *graphWork) poolHandle() *C.ct_graph_pool {
+func (g *graphWork) poolHandle() *ct.GraphPool {
 	if g == nil {
 		return nil
 	}
@@ -167,9 +168,9 @@ type graphWork struct {
 	beside    bool // one was for the second way
 	plain     bool // none is asked: the first way
 	ended     bool
-	h         *C.ct_graph           // that is captured; nil before and after
-	outside   *C.ct_stream          // for which it is captured
-	forked    map[*C.ct_stream]bool // those whose work becomes part of the graph
+	h         *ct.Graph           // that is captured; nil before and after
+	outside   *ct.Stream          // for which it is captured
+	forked    map[*ct.Stream]bool // those whose work becomes part of the graph
 	hooks     []func(x *Exec)
 	depends   []func() string
 }

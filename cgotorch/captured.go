@@ -1,8 +1,5 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -547,7 +544,7 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 // key is equal for inputs and Execs that one graph serves.
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
-	key = fmt.Append(key, x.c.grad, x.c.autocast)
+	key = fmt.Append(key, x.c.Grad, x.c.Autocast)
 	batch := c.batch(in)
 	for _, t := range in {
 		info := t.info()
@@ -555,9 +552,9 @@ func (c *Captured) key(x *Exec, in []*Tensor) string {
 		if batch != 0 {
 			shape[0] = batch
 		}
-		key = fmt.Append(key, "|", int(info.dtype), deviceOf(info.device), shape, strides, int(info.requires_grad))
+		key = fmt.Append(key, "|", int(info.DType), deviceOf(info.Device), shape, strides, int(info.RequiresGrad))
 		if c.o.InPlace {
-			key = fmt.Append(key, "@", uint64(info.address))
+			key = fmt.Append(key, "@", info.Address)
 		}
 	}
 	return string(key)

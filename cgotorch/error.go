@@ -1,13 +1,12 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
 	"runtime"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Code classifies an [Error].
@@ -15,15 +14,15 @@ type Code int
 
 // The codes, as the C header numbers them; those from CodeClosed on are Go's own.
 const (
-	CodeInvalidArgument Code = C.CT_INVALID_ARGUMENT
-	CodeUnsupported     Code = C.CT_UNSUPPORTED
-	CodeOutOfMemory     Code = C.CT_OUT_OF_MEMORY
-	CodeDeviceLost      Code = C.CT_DEVICE_LOST
-	CodeNoDevice        Code = C.CT_NO_DEVICE
-	CodeNotFound        Code = C.CT_NOT_FOUND
-	CodeMisuse          Code = C.CT_MISUSE
-	CodeInternal        Code = C.CT_INTERNAL
-	CodeNotCapturable   Code = C.CT_NOT_CAPTURABLE
+	CodeInvalidArgument Code = ct.InvalidArgument
+	CodeUnsupported     Code = ct.Unsupported
+	CodeOutOfMemory     Code = ct.OutOfMemory
+	CodeDeviceLost      Code = ct.DeviceLost
+	CodeNoDevice        Code = ct.NoDevice
+	CodeNotFound        Code = ct.NotFound
+	CodeMisuse          Code = ct.Misuse
+	CodeInternal        Code = ct.Internal
+	CodeNotCapturable   Code = ct.NotCapturable
 	CodeClosed          Code = 100
 	CodeStreamRace      Code = 101
 	CodeWaited          Code = 102
@@ -119,16 +118,16 @@ func (e *Error) Unwrap() []error {
 }
 
 // check frees a status and returns it as an error of op.
-func check(op string, status *C.ct_status) error {
+func check(op string, status *ct.Status) error {
 	if status == nil {
 		return nil
 	}
 	return statusError(op, status)
 }
 
-func statusError(op string, status *C.ct_status) *Error {
-	e := &Error{Op: op, Code: Code(C.ct_status_code(status)), Message: C.GoString(C.ct_status_message(status)), Caller: caller()}
-	C.ct_status_free(status)
+func statusError(op string, status *ct.Status) *Error {
+	e := &Error{Op: op, Code: Code(ct.StatusCode(status)), Message: ct.StatusMessage(status), Caller: caller()}
+	ct.StatusFree(status)
 	return e
 }
 

@@ -1,9 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import (
+	"runtime"
 
-import "runtime"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // Graph is work that was captured once and is launched as a whole, for the cost of one kernel's launch: a CUDA graph. It reads and
 // writes the memory that the captured function did; whatever of that was there before is to live as long as the Graph. It may be used
@@ -15,14 +16,14 @@ type Graph struct {
 	hooks   []func(x *Exec)
 	depends []func() string
 
-	h       *C.ct_graph // guarded by pool.mu
-	beside  bool        // a Choice was for the second way
-	updated bool        // it has taken over what an older graph had on the device
-	closed  bool        // guarded by pool.mu
+	h       *ct.Graph // guarded by pool.mu
+	beside  bool      // a Choice was for the second way
+	updated bool      // it has taken over what an older graph had on the device
+	closed  bool      // guarded by pool.mu
 	cleanup runtime.Cleanup
 
 	fn             func(x *Exec) error // of an eager graph; guarded by pool.mu
-	grad, autocast C.int32_t           // the modes that it was captured in
+	grad, autocast int32               // the modes that it was captured in
 }
 
 // Eager reports whether a launch runs the function anew, as on the CPU, where nothing can be captured.
@@ -58,8 +59,8 @@ func (x *Exec) Launch(g *Graph) {
 	}
 	if g.Eager() {
 		y := *x
-		y.c.grad, y.c.autocast = g.grad, g.autocast
-		if err := y.inside(x.c.stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
+		y.c.Grad, y.c.Autocast = g.grad, g.autocast
+		if err := y.inside(x.c.Stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
 			x.Fail(op, err)
 		}
 		return
@@ -81,7 +82,7 @@ func (g *Graph) launch(x *Exec) {
 			hook(x)
 		}
 	}()
-	x.must("Exec.Launch", C.ct_graph_launch(x.c, g.h))
+	x.must("Exec.Launch", ct.GraphLaunch(x.c, g.h))
 	runtime.KeepAlive(g)
 }
 
@@ -113,9 +114,9 @@ func (g *Graph) Size() (GraphSize, error) {
 }
 
 func (g *Graph) size() (GraphSize, error) {
-	var size C.ct_graph_size
-	err := check("Graph.Size", C.ct_graph_count(g.h, &size))
-	return GraphSize{Nodes: int(size.nodes), Kernels: int(size.kernels), Copies: int(size.copies), Fills: int(size.fills), Random: size.random != 0}, err
+	var size ct.GraphSize
+	err := check("Graph.Size", ct.GraphCount(g.h, &size))
+	return GraphSize{Nodes: int(size.Nodes), Kernels: int(size.Kernels), Copies: int(size.Copies), Fills: int(size.Fills), Random: size.Random != 0}, err
 }
 
 // Memory is what the graph's pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
@@ -167,13 +168,13 @@ func (g *Graph) end() {
 // guard frees the graph should the program forget to.
 func (g *Graph) guard() { g.cleanup = runtime.AddCleanup(g, freeGraph, g.h) }
 
-func freeGraph(h *C.ct_graph) { C.ct_graph_free(h) }
+func freeGraph(h *ct.Graph) { ct.GraphFree(h) }
 
 func (g *Graph) free() {
 	if g.h == nil {
 		return
 	}
 	g.cleanup.Stop()
-	C.ct_graph_free(g.h)
+	ct.GraphFree(g.h)
 	g.h = nil
 }

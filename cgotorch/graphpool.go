@@ -1,11 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // capturesNow holds the capture under way on each device; there is one at most.
@@ -18,16 +17,16 @@ type graphPool struct {
 
 	mu      sync.Mutex    // held by a capture, a rehearsal or a launch
 	runner  atomic.Uint64 // the thread that holds it for one of these, or 0
-	h       *C.ct_graph_pool
+	h       *ct.GraphPool
 	streams []*Stream // the first captures, the others stand for those that it forks to
 	stands  map[*Stream]*Stream
-	graphs  int        // open
-	filled  bool       // graphs use its memory, so that nobody else may
-	warmed  bool       // it has had a rehearsal
-	last    *Event     // behind the last launch, rehearsal or capture
-	lastOn  C.uint64_t // the number of its stream
-	closed  bool       // by the program
-	ended   bool       // and no graph is left
+	graphs  int    // open
+	filled  bool   // graphs use its memory, so that nobody else may
+	warmed  bool   // it has had a rehearsal
+	last    *Event // behind the last launch, rehearsal or capture
+	lastOn  uint64 // the number of its stream
+	closed  bool   // by the program
+	ended   bool   // and no graph is left
 }
 
 // newGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
@@ -39,11 +38,11 @@ func newGraphPool(d Device) (*graphPool, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	if err := check("Stream.Capture", C.ct_graph_pool_new(d.c(), &p.h)); err != nil {
+	if err := check("Stream.Capture", ct.GraphPoolNew(d.c(), &p.h)); err != nil {
 		return nil, err
 	}
 	if _, err := p.newStream(); err != nil {
-		C.ct_graph_pool_free(p.h)
+		ct.GraphPoolFree(p.h)
 		return nil, err
 	}
 	return p, nil
@@ -87,7 +86,7 @@ func (p *graphPool) newStream() (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := check("Graph", C.ct_graph_pool_add(p.h, s.h)); err != nil {
+	if err := check("Graph", ct.GraphPoolAdd(p.h, s.h)); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -104,9 +103,9 @@ func (p *graphPool) Memory() (int64, error) {
 	if p.h == nil {
 		return 0, nil
 	}
-	var bytes C.int64_t
-	err := check("GraphPool.Memory", C.ct_graph_pool_bytes(p.h, &bytes))
-	return int64(bytes), err
+	var bytes int64
+	err := check("GraphPool.Memory", ct.GraphPoolBytes(p.h, &bytes))
+	return bytes, err
 }
 
 // Close lets the memory go back when the last graph of the pool has been closed. Closing twice does nothing.
@@ -133,7 +132,7 @@ func (p *graphPool) endIfUnused() {
 		s.Close()
 	}
 	p.last.Close()
-	C.ct_graph_pool_free(p.h)
+	ct.GraphPoolFree(p.h)
 	p.h = nil
 }
 
@@ -149,7 +148,7 @@ func (p *graphPool) usable(op string, x *Exec) error {
 }
 
 // standIn is the stream of the pool that stands for s in captures.
-func (p *graphPool) standIn(s *Stream) (*C.ct_stream, error) {
+func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream("Exec.On")
 	}
@@ -173,7 +172,7 @@ func (p *graphPool) standIn(s *Stream) (*C.ct_stream, error) {
 
 // await makes x's stream wait, on the device, for the last use of the pool's memory.
 func (p *graphPool) await(x *Exec) {
-	if p.last != nil && p.lastOn != C.ct_stream_id(x.c.stream) {
+	if p.last != nil && p.lastOn != ct.StreamID(x.c.Stream) {
 		x.Wait(p.last)
 	}
 }
@@ -189,7 +188,7 @@ func (p *graphPool) used(x *Exec) {
 		}
 	}
 	p.last.Close()
-	p.last, p.lastOn = last, C.ct_stream_id(x.c.stream)
+	p.last, p.lastOn = last, ct.StreamID(x.c.Stream)
 }
 
 // rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
@@ -197,7 +196,7 @@ func (p *graphPool) used(x *Exec) {
 // in fn needs more of them.
 func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
-		return false, x.inside(x.c.stream, &graphWork{pool: p, eager: true}, fn)
+		return false, x.inside(x.c.Stream, &graphWork{pool: p, eager: true}, fn)
 	}
 	work := &graphWork{pool: p}
 	defer func() { work.ended = true }()
@@ -208,17 +207,17 @@ func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undeci
 			}
 			p.warmed = true
 		}
-		if err := check("Graph", C.ct_graph_pool_enter(p.h)); err != nil {
+		if err := check("Graph", ct.GraphPoolEnter(p.h)); err != nil {
 			return false, err
 		}
-		defer C.ct_graph_pool_leave(p.h)
+		defer ct.GraphPoolLeave(p.h)
 	}
-	err = p.joined(x, func(on *C.ct_stream) error { return x.inside(on, work, fn) })
+	err = p.joined(x, func(on *ct.Stream) error { return x.inside(on, work, fn) })
 	return work.undecided, err
 }
 
 // joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.
-func (p *graphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
+func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	const op = "Graph"
 	on := p.streams[0].h
 	p.stands = map[*Stream]*Stream{x.stream: p.streams[0]}
@@ -229,7 +228,7 @@ func (p *graphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
 		return err
 	}
 	defer func() { // also when fn panics: x's stream is not to run ahead of what fn has enqueued
-		if awaitStream(op, x.c.stream, on) == nil { // but on a lost device
+		if awaitStream(op, x.c.Stream, on) == nil { // but on a lost device
 			p.used(x)
 		}
 	}()
@@ -241,18 +240,18 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() {
-		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.grad, x.c.autocast
+		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.Grad, x.c.Autocast
 		p.graphs++
 		return g, nil
 	}
 	alone := p.graphs == 0 || older != nil && p.graphs == 1
-	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
+	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.Stream, forked: map[*ct.Stream]bool{p.streams[0].h: true}}
 	defer func() { work.ended = true }()
-	err = p.joined(x, func(on *C.ct_stream) error {
+	err = p.joined(x, func(on *ct.Stream) error {
 		y := x.c
-		y.stream = on
-		var h *C.ct_graph
-		if err := check(op, C.ct_graph_begin(y, p.h, &h)); err != nil {
+		y.Stream = on
+		var h *ct.Graph
+		if err := check(op, ct.GraphBegin(y, p.h, &h)); err != nil {
 			return err
 		}
 		captured := false
@@ -262,19 +261,19 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 			work.h = nil
 			capturesNow.Delete(p.device)
 			if !captured {
-				C.ct_graph_free(h)
+				ct.GraphFree(h)
 			}
 		}()
 		if err := x.inside(on, work, fn); err != nil {
 			return err
 		}
-		var before *C.ct_graph
+		var before *ct.Graph
 		if older != nil {
 			before = older.h
 		}
-		var updated C.int32_t
+		var updated int32
 		capturesNow.Delete(p.device) // what waits for the end of the capture looks there
-		if err := check(op, C.ct_graph_end(y, h, before, &updated)); err != nil {
+		if err := check(op, ct.GraphEnd(y, h, before, &updated)); err != nil {
 			return err
 		}
 		captured = true

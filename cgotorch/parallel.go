@@ -1,11 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // ParallelOptions are the options of [Exec.ParallelWith]; the zero value runs the branches side by side, on streams of the library's own.
@@ -97,7 +96,8 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x) //edge:parallel-failed-join TestExec_Parallel_Failures checked
-			_ = check(op, C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil))
+			var none *ct.Tensor
+			_ = check(op, ct.BranchEnd(x.c, b.x.c.Stream, nil, 0, &none))
 		}
 	}()
 	fork := x.Record()
@@ -114,7 +114,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
 		b.x.parent = x
 		b.x.Wait(fork) //edge:parallel-fork TestExec_Parallel checked
-		x.must(op, C.ct_branch_begin(b.x.c.stream, x.c.stream))
+		x.must(op, ct.BranchBegin(b.x.c.Stream, x.c.Stream))
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
 	}
@@ -124,9 +124,9 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		if err := x.await(op, b.x); err != nil { //edge:parallel-join TestExec_Parallel checked
 			x.Fail(op, err)
 		}
-		var out *C.ct_tensor
+		var out *ct.Tensor
 		joined++
-		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(transient), &out))
+		x.must(op, ct.BranchEnd(x.c, b.x.c.Stream, b.result.h, cbool(transient), &out))
 		results[i+1] = x.s.own(out)
 	}
 }
@@ -139,7 +139,7 @@ func (x *Exec) joinUsed(op string) {
 	}
 	for _, s := range x.s.used {
 		if h, err := s.handle(op); err == nil {
-			_ = awaitStream(op, x.c.stream, h)
+			_ = awaitStream(op, x.c.Stream, h)
 		}
 	}
 }

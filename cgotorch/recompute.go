@@ -1,11 +1,5 @@
 package cgotorch
 
-// #include "cgotorch.h"
-//
-// uint64_t recomputeAgain(uint64_t token, ct_tensor* in, ct_tensor** out);
-// void recomputeRelease(uint64_t number);
-import "C"
-
 import (
 	"bytes"
 	"errors"
@@ -14,6 +8,8 @@ import (
 	"runtime/cgo"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Recompute returns fn(x, in) and lets the graph keep no more of it than in: [Exec.Backward] calls fn again for the tensors that
@@ -37,8 +33,8 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 	if !x.GradEnabled() {
 		return fn(x, in)
 	}
-	r := &recomputation{fn: fn, stream: x.stream, graph: x.s.graph, native: x.c.stream, autocast: x.c.autocast, from: x.s.callers()}
-	r.lent = x.s.lent[uint64(in.info().storage)].whose
+	r := &recomputation{fn: fn, stream: x.stream, graph: x.s.graph, native: x.c.Stream, autocast: x.c.Autocast, from: x.s.callers()}
+	r.lent = x.s.lent[in.info().Storage].whose
 	return x.Tidy(func() *Tensor {
 		version, before := in.Version(), r.generators(x, op)
 		y := fn(x.NoGrad(), in)
@@ -65,9 +61,9 @@ func (x *Exec) Recomputing() bool { return x.s.recomputing }
 type recomputation struct {
 	fn       func(x *Exec, in *Tensor) *Tensor
 	stream   *Stream
-	graph    *graphWork   // that x's work was for, or nil
-	native   *C.ct_stream // the graph's, which stands in for stream
-	autocast C.int32_t
+	graph    *graphWork // that x's work was for, or nil
+	native   *ct.Stream // the graph's, which stands in for stream
+	autocast int32
 	draws    []draws
 	lent     string    // whose in is, as of Exec.Lend
 	from     []uintptr // the callers of Recompute
@@ -102,30 +98,30 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 
 // record gives y its place in the graph.
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
-	f := C.ct_function{
-		token: C.uint64_t(cgo.NewHandle(r)), run: (*[0]byte)(C.recomputeAgain), release: (*[0]byte)(C.recomputeRelease),
-	}
-	var out *C.ct_tensor
+	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
 	if r.stream.device.IsCUDA() {
 		onCUDA.Add(1) // until it is released
 	}
-	x.must(op, C.ct_recompute(x.c, f, in.h, y.h, &out), in, y)
+	x.must(op, ct.Recompute(x.c, uint64(cgo.NewHandle(r)), in.h, y.h, &out), in, y)
 	return x.s.own(out)
 }
 
-//export recomputeAgain
-func recomputeAgain(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint64_t {
+func init() {
+	ct.Function.Run, ct.Function.Release = runAgain, releaseFunction
+}
+
+// runAgain is the function of a token, called for a backward. It returns 0, or the number of an outcome.
+func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
 	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
 	if end != (outcome{}) {
-		return C.uint64_t(cgo.NewHandle(end))
+		return uint64(cgo.NewHandle(end))
 	}
 	*out = y
 	return 0
 }
 
-//export recomputeRelease
-func recomputeRelease(number C.uint64_t) {
+func releaseFunction(number uint64) {
 	h := cgo.Handle(number)
 	if r, ok := h.Value().(*recomputation); ok && r.stream.device.IsCUDA() {
 		onCUDA.Add(-1)
@@ -135,43 +131,43 @@ func recomputeRelease(number C.uint64_t) {
 
 // again calls the function, on the calling thread, in a scope of its own. It returns a handle of the result where the outcome is that
 // of a function which has returned.
-func (r *recomputation) again(in *C.ct_tensor) (result *C.ct_tensor, end outcome) {
+func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	h, done, err := r.on()
 	if err != nil {
 		freeTensor(in)
 		return nil, outcome{err: err}
 	}
 	defer done()
-	s := &scope{stream: r.stream, thread: uint64(C.ct_thread_id()), graph: r.graph, recomputing: true, from: r.from}
+	s := &scope{stream: r.stream, thread: ct.ThreadID(), graph: r.graph, recomputing: true, from: r.from}
 	// On a thread of LibTorch's too a Do inside this one is an error and no deadlock.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
 	x := newExec(s, r.stream, h)
-	x.c.autocast = r.autocast
+	x.c.Autocast = r.autocast
 	callContained(func() {
 		s.run(&end, func() error {
 			t := s.own(in)
 			if r.lent != "" {
-				s.lent = map[uint64]lending{uint64(t.info().storage): {whose: r.lent}}
+				s.lent = map[uint64]lending{t.info().Storage: {whose: r.lent}}
 			}
 			return r.drawAgain(func() error {
 				y := r.fn(x, t)
 				x.open("Exec.Recompute", y)
-				result = C.ct_tensor_alias(y.h)
+				result = ct.TensorAlias(y.h)
 				return nil
 			})
 		})
 	})
 	if end != (outcome{}) {
-		C.ct_tensor_free(result)
+		ct.TensorFree(result)
 		result = nil
 	}
 	return result, end
 }
 
 // on is the stream for the second call; done is to be called after it.
-func (r *recomputation) on() (h *C.ct_stream, done func(), err error) {
+func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
 	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // no other Backward is under way then
@@ -201,8 +197,8 @@ func (x *Exec) holdCaptures(op string) (release func()) {
 		return func() {}
 	}
 	d := x.Device().c()
-	x.must(op, C.ct_captures_hold(d))
-	return func() { C.ct_captures_release(d) }
+	x.must(op, ct.CapturesHold(d))
+	return func() { ct.CapturesRelease(d) }
 }
 
 // generatorState is that of the device's generator or, in a capture, how far the graph's own is.
@@ -210,11 +206,11 @@ func (r *recomputation) generatorState(d Device) ([]byte, error) {
 	if r.graph == nil || !r.graph.capturing || !d.IsCUDA() {
 		return GeneratorState(d)
 	}
-	var drawn C.uint64_t
-	if err := check("Exec.Recompute", C.ct_graph_drawn(r.graph.h, &drawn)); err != nil {
+	var drawn uint64
+	if err := check("Exec.Recompute", ct.GraphDrawn(r.graph.h, &drawn)); err != nil {
 		return nil, err
 	}
-	return strconv.AppendUint(nil, uint64(drawn), 10), nil
+	return strconv.AppendUint(nil, drawn, 10), nil
 }
 
 func (r *recomputation) setGeneratorState(d Device, state []byte) error {
@@ -225,7 +221,7 @@ func (r *recomputation) setGeneratorState(d Device, state []byte) error {
 	if err != nil {
 		return err
 	}
-	return check("Exec.Recompute", C.ct_graph_set_drawn(r.graph.h, C.uint64_t(drawn)))
+	return check("Exec.Recompute", ct.GraphSetDrawn(r.graph.h, drawn))
 }
 
 // drawAgain calls fn with the generators as they were before the first call, and puts them back.
@@ -272,7 +268,7 @@ func callContained(fn func()) {
 		returned = true
 	})
 	defer func() {
-		if r := recover(); r != nil && r != error(errExited) {
+		if r := recover(); r != nil && r != errExited {
 			panic(r)
 		}
 	}()
@@ -282,11 +278,11 @@ func callContained(fn func()) {
 var errExited = errors.New("runtime.Goexit in a function that was called again")
 
 // differentiated ends a call that ran a backward from roots: as the function ended, where one that was called again did not return.
-func (x *Exec) differentiated(op string, status *C.ct_status, roots []*Tensor) {
+func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 	if status != nil {
 		x.joinUsed(op)
 	}
-	cause := C.ct_status_cause(status)
+	cause := ct.StatusCause(status)
 	if cause == 0 {
 		x.must(op, status, roots...)
 		return

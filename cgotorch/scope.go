@@ -1,12 +1,11 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // A scope owns what one Do makes. It is used on the Do's thread alone.
@@ -19,12 +18,12 @@ type scope struct {
 	unused  []Tensor           // what own hands out next
 	lent    map[uint64]lending // storages that must not outlive the Do
 	atEnd   []func()
-	watches [2]*C.ct_watch // of NoWaits, for the CPU and for CUDA; nil where there is none
-	waited  *Error         // what was seen of waits in a function given to AtEnd
-	err     *Error         // the first failure
-	graph   *graphWork     // what the work becomes part of, or is a rehearsal of; nil for neither
-	hooks   bool           // functions given to EachLaunch run
-	barred  string         // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
+	watches [2]*ct.Watch // of NoWaits, for the CPU and for CUDA; nil where there is none
+	waited  *Error       // what was seen of waits in a function given to AtEnd
+	err     *Error       // the first failure
+	graph   *graphWork   // what the work becomes part of, or is a rehearsal of; nil for neither
+	hooks   bool         // functions given to EachLaunch run
+	barred  string       // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
 
 	reserved map[*Stream]int // how many of its side streams branches that are open have, by the stream forked from
 
@@ -37,13 +36,13 @@ type scope struct {
 // lending is what a Do knows of lent memory.
 type lending struct {
 	whose string
-	name  *C.ct_storage // by which no other memory has that storage's number; nil where somebody else has it
+	name  *ct.Storage // by which no other memory has that storage's number; nil where somebody else has it
 }
 
 // unwind is the panic by which a failed operator returns to its Do.
 type unwind struct{ scope *scope }
 
-func (s *scope) own(h *C.ct_tensor) *Tensor {
+func (s *scope) own(h *ct.Tensor) *Tensor {
 	if len(s.unused) == 0 {
 		s.unused = make([]Tensor, 16) // one allocation for each tensor took 7 % of a small operator's time
 	}
@@ -83,7 +82,7 @@ func (u unwind) Error() string { return u.scope.err.Error() }
 
 // fail records the first failure and unwinds to Do. On another goroutine than Do's there is none to unwind to.
 func (s *scope) fail(e *Error) {
-	if uint64(C.ct_thread_id()) != s.thread {
+	if ct.ThreadID() != s.thread {
 		panic(&Error{Op: e.Op, Code: CodeMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
 	}
 	if s.err == nil {
@@ -157,13 +156,13 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 
 // inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
 // owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
-func (x *Exec) inside(stream *C.ct_stream, graph *graphWork, fn func(x *Exec) error) error {
+func (x *Exec) inside(stream *ct.Stream, graph *graphWork, fn func(x *Exec) error) error {
 	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph, lent: map[uint64]lending{}}
 	for storage, l := range x.s.lent {
 		s.lent[storage] = lending{whose: l.whose}
 	}
 	y := *x
-	y.s, y.c.stream = s, stream
+	y.s, y.c.Stream = s, stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
 	defer func() { x.s.barred = "" }()
 	var out outcome
@@ -183,7 +182,7 @@ func (s *scope) end() (first *Panic) {
 		}
 		s.freeFrom(0) //edge:end-frees TestDo_FreesWhatItMade
 		for _, l := range s.lent {
-			C.ct_storage_free(l.name)
+			ct.StorageFree(l.name)
 		}
 		for _, stream := range s.used {
 			stream.unuse() //edge:on-ends TestStream_CloseUnderOn
@@ -222,7 +221,7 @@ func (s *scope) runAtEnd(first **Panic) {
 
 // freeFrom frees all tensors made since mark but those to keep, in one C call.
 func (s *scope) freeFrom(mark int, keep ...*Tensor) {
-	var handles []*C.ct_tensor
+	var handles []*ct.Tensor
 	kept := s.tensors[:mark]
 	for _, t := range s.tensors[mark:] {
 		switch {
@@ -231,7 +230,7 @@ func (s *scope) freeFrom(mark int, keep ...*Tensor) {
 			kept = append(kept, t)
 		default:
 			if handles == nil {
-				handles = make([]*C.ct_tensor, 0, len(s.tensors)-mark)
+				handles = make([]*ct.Tensor, 0, len(s.tensors)-mark)
 			}
 			if t.grad != nil {
 				t.grad.Close()
@@ -242,6 +241,6 @@ func (s *scope) freeFrom(mark int, keep ...*Tensor) {
 	clear(s.tensors[len(kept):])
 	s.tensors = kept
 	if len(handles) > 0 {
-		C.ct_tensors_free(&handles[0], C.int64_t(len(handles))) //edge:tensors-freed TestDo_FreesWhatItMade
+		ct.TensorsFree(&handles[0], int64(len(handles))) //edge:tensors-freed TestDo_FreesWhatItMade
 	}
 }

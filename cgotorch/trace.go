@@ -1,8 +1,5 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"cmp"
 	"errors"
@@ -11,6 +8,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // maxTraceRecords is what a trace has room for: some 850 MB of host memory, the core's and Go's, and 10^6 operators with room to spare.
@@ -41,7 +40,7 @@ func StartTrace() (*Trace, error) {
 		return nil, &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "a trace is running already: stop it first"}
 	}
 	t := &Trace{cuda: true, began: time.Now()}
-	if err := check(op, C.ct_trace_start(maxTraceRecords)); errors.Is(err, ErrNoDevice) {
+	if err := check(op, ct.TraceStart(maxTraceRecords)); errors.Is(err, ErrNoDevice) {
 		t.cuda = false
 	} else if err != nil {
 		return nil, err
@@ -109,38 +108,38 @@ func (t *Trace) Stop() (*TraceRecords, error) {
 
 // take fetches the work from the core.
 func (r *TraceRecords) take(op string, began time.Time) error {
-	var h *C.ct_trace
-	if err := check(op, C.ct_trace_stop(&h)); err != nil {
+	var h *ct.Trace
+	if err := check(op, ct.TraceStop(&h)); err != nil {
 		return err
 	}
-	defer C.ct_trace_free(h)
-	var count C.int64_t
-	first := C.ct_trace_records(h, &count)
+	defer ct.TraceFree(h)
+	var count int64
+	first := ct.TraceRecords(h, &count)
 	r.Work = make([]TraceRecord, 0, int(count))
-	kernels := map[C.uint32_t]string{}
-	since := func(ns C.uint64_t) time.Duration { return time.Duration(int64(ns) - began.UnixNano()) }
+	kernels := map[uint32]string{}
+	since := func(ns uint64) time.Duration { return time.Duration(int64(ns) - began.UnixNano()) }
 	for _, c := range unsafe.Slice(first, int(count)) {
 		w := TraceRecord{
-			Kind: TraceKind(c.kind), Copy: CopyKind(c.copy), Pageable: c.pageable != 0, Device: CUDA(int(c.device)), Stream: uint64(c.stream),
-			Start: since(c.start), End: since(c.end), Bytes: int64(c.bytes), Blocks: uint32(c.blocks), Thread: int(c.thread), Launch: NotLaunched,
+			Kind: TraceKind(c.Kind), Copy: CopyKind(c.Copy), Pageable: c.Pageable != 0, Device: CUDA(int(c.Device)), Stream: c.Stream,
+			Start: since(c.Start), End: since(c.End), Bytes: int64(c.Bytes), Blocks: c.Blocks, Thread: int(c.Thread), Launch: NotLaunched,
 		}
-		if c.launched != 0 {
-			w.Launch = since(c.launched)
+		if c.Launched != 0 {
+			w.Launch = since(c.Launched)
 		}
 		if w.Kind == TraceKernel {
-			name, ok := kernels[c.name]
+			name, ok := kernels[c.Name]
 			if !ok {
-				name = C.GoString(C.ct_trace_name(h, c.name))
-				kernels[c.name] = name
+				name = ct.TraceName(h, c.Name)
+				kernels[c.Name] = name
 			}
 			w.Name = name
 		}
 		r.Work = append(r.Work, w)
 	}
 	r.nameStreams()
-	if lost := int64(C.ct_trace_lost(h)); lost > 0 {
+	if lost := ct.TraceLost(h); lost > 0 {
 		return &Error{Op: op, Code: CodeOutOfMemory, Caller: caller(),
-			Message: fmt.Sprintf("%d of %d records were lost: trace a shorter time", lost, lost+int64(count))}
+			Message: fmt.Sprintf("%d of %d records were lost: trace a shorter time", lost, lost+count)}
 	}
 	return nil
 }
@@ -196,9 +195,9 @@ type TraceKind uint8
 
 // The kinds.
 const (
-	TraceKernel TraceKind = C.CT_TRACE_KERNEL
-	TraceCopy   TraceKind = C.CT_TRACE_COPY
-	TraceFill   TraceKind = C.CT_TRACE_FILL
+	TraceKernel TraceKind = ct.TraceKernel
+	TraceCopy   TraceKind = ct.TraceCopy
+	TraceFill   TraceKind = ct.TraceFill
 )
 
 // CopyKind is between what a copy was.
@@ -206,11 +205,11 @@ type CopyKind uint8
 
 // The kinds of copies.
 const (
-	CopyOther          CopyKind = C.CT_COPY_OTHER
-	CopyHostToDevice   CopyKind = C.CT_COPY_HOST_TO_DEVICE
-	CopyDeviceToHost   CopyKind = C.CT_COPY_DEVICE_TO_HOST
-	CopyDeviceToDevice CopyKind = C.CT_COPY_DEVICE_TO_DEVICE
-	CopyPeer           CopyKind = C.CT_COPY_PEER
+	CopyOther          CopyKind = ct.CopyOther
+	CopyHostToDevice   CopyKind = ct.CopyHostToDevice
+	CopyDeviceToHost   CopyKind = ct.CopyDeviceToHost
+	CopyDeviceToDevice CopyKind = ct.CopyDeviceToDevice
+	CopyPeer           CopyKind = ct.CopyPeer
 )
 
 func (k CopyKind) String() string {

@@ -56,7 +56,7 @@ func TestNoWaits_Tells(t *testing.T) {
 // backwardThatWaits indexes with a mask, without the watch, so that backward has to count it again.
 func backwardThatWaits(x *Exec) (line string) {
 	plain := *x
-	plain.c.watch = nil
+	plain.c.Watch = nil
 	a := plain.Ones(Float32, 4)
 	if err := a.SetRequiresGrad(true); err != nil {
 		panic(err)
