@@ -9,7 +9,7 @@ import (
 // checkABI compares the library that was opened with the header this package was compiled against.
 func checkABI() error {
 	if got := ct.ABIVersion(); got != ct.HeaderABIVersion {
-		return &Error{Op: "cgotorch", Code: CodeInternal, Message: fmt.Sprintf(
+		return &Error{Op: "cgotorch", Message: fmt.Sprintf(
 			"libcgotorch.so has ABI version %d, this package needs %d: run make build in the clone, or make install of the same version", got, ct.HeaderABIVersion)}
 	}
 	return nil

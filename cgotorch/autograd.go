@@ -65,7 +65,7 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 
 func (x *Exec) sameLength(op string, roots, grads int) {
 	if grads != 0 && grads != roots {
-		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
 	}
 }
 

@@ -77,13 +77,13 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	x.checkThread(op)
 	switch {
 	case fn == nil:
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the function is nil"}
+		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the function is nil"}
 	case x.s.graph != nil:
-		return &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
 	case x.s.recomputing:
-		return &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
 	case x.s.hooks:
-		return &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 		return c.fn(x, in...)
 	}
 	if x.s.hooks {
-		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
+		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
 	}
 	if c.runner.Load() == x.s.thread { // only the CPU gets here: elsewhere x's work is for the pool
 		return c.fn(x, in...)
@@ -131,7 +131,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	c.runner.Store(x.s.thread)
 	defer c.runner.Store(0)
 	if c.closed {
-		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the captured function is closed"})
+		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the captured function is closed"})
 	}
 	if c.o.Eager || !x.Device().IsCUDA() {
 		return c.runEagerly(x, in)

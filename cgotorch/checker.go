@@ -119,7 +119,7 @@ var checkFromEnvironment = sync.OnceValue(func() error {
 		_, err := checkStreams(nil)
 		return err
 	default:
-		return &Error{Op: "cgotorch", Code: CodeInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
+		return &Error{Op: "cgotorch", Kind: ErrInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
 	}
 })
 
@@ -144,7 +144,7 @@ func raceError() error {
 	for i, r := range found {
 		errs[i] = r
 	}
-	return &Error{Op: "Stream.Do", Code: CodeStreamRace, Err: errors.Join(errs...)}
+	return &Error{Op: "Stream.Do", Kind: ErrStreamRace, Err: errors.Join(errs...)}
 }
 
 // tellRaces takes what the core has found and reports it, with nothing locked.

@@ -38,7 +38,7 @@ func ParseDevice(text string) (Device, error) {
 			return CUDA(int(i)), nil
 		}
 	}
-	return CPU, &Error{Op: "ParseDevice", Code: CodeInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda, cuda:N or auto", text)}
+	return CPU, &Error{Op: "ParseDevice", Kind: ErrInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda, cuda:N or auto", text)}
 }
 
 // IsCUDA reports whether d is a CUDA device.
@@ -82,7 +82,7 @@ func (d Device) Synchronize() error {
 func CUDACount() (int, error) {
 	n, why := ct.CUDACount()
 	if n == 0 && why != "" {
-		return 0, &Error{Op: "CUDACount", Code: CodeNoDevice, Message: why}
+		return 0, &Error{Op: "CUDACount", Kind: ErrNoDevice, Message: why}
 	}
 	return int(n), nil
 }

@@ -29,13 +29,13 @@ func (x *Exec) check(op string) {
 		x.c.Site = uint64(callSite(x.s.from...))
 	}
 	if x.s.barred != "" {
-		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: x.s.barred})
+		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: x.s.barred})
 	}
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
 	if g := x.s.graph; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
-		x.s.fail(&Error{Op: op, Code: CodeNotCapturable, Caller: caller(),
+		x.s.fail(&Error{Op: op, Kind: ErrNotCapturable, Caller: caller(),
 			Message: "the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"})
 	}
 }
@@ -44,13 +44,13 @@ func (x *Exec) check(op string) {
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {
-		panic(&Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: otherGoroutine})
+		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: otherGoroutine})
 	}
 }
 
 // report ends a call that failed: misuse panics where it happened, anything else unwinds to Do.
 func (x *Exec) report(e *Error) {
-	if e.Code == CodeMisuse {
+	if e.Kind == ErrMisuse {
 		panic(e)
 	}
 	x.s.fail(e)
@@ -69,7 +69,7 @@ func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	x.report(e)
 }
 
-// Fail makes the Do return err: it does not return. It wraps an err that is no [*Error] in an Error without a code,
+// Fail makes the Do return err: it does not return. It wraps an err that is no [*Error] in an Error without a kind,
 // and fills in the Caller that an Error lacks.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
@@ -118,7 +118,7 @@ func (x *Exec) WithGrad() *Exec {
 // rules say that this is safe, and in float32 elsewhere. Backward and optimizer steps run with autocast off.
 func (x *Exec) Autocast(dtype DType) *Exec {
 	if dtype != BFloat16 && dtype != Float16 {
-		x.Fail("Exec.Autocast", &Error{Op: "Exec.Autocast", Code: CodeInvalidArgument, Caller: caller(),
+		x.Fail("Exec.Autocast", &Error{Op: "Exec.Autocast", Kind: ErrInvalidArgument, Caller: caller(),
 			Message: fmt.Sprintf("autocast to %v: use bfloat16 or float16", dtype)})
 	}
 	y := *x
@@ -194,7 +194,7 @@ func (x *Exec) Wait(e *Event) {
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
 	if x.s.recomputing {
-		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Code: CodeUnsupported, Caller: caller(),
+		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Kind: ErrUnsupported, Caller: caller(),
 			Message: "in a function that is computed again, whose tensors backward still reads when it has ended"})
 	}
 	if p := x.parent; p != nil { // the branch is joined by then, and p goes on
@@ -222,12 +222,12 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
 	if g := x.capture(); g != nil && g.pool.filled && !g.alone && t.owner == x.s {
-		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeNotCapturable, Caller: caller(),
+		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Kind: ErrNotCapturable, Caller: caller(),
 			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
 	}
 	if len(x.s.lent) > 0 {
 		if l, ok := x.s.lent[t.info().Storage]; ok {
-			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Code: CodeInvalidArgument, Caller: caller(),
+			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Kind: ErrInvalidArgument, Caller: caller(),
 				Message: "the tensor shares the memory of " + l.whose + ", which is refilled: Clone it first"})
 		}
 	}
@@ -238,7 +238,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
-			x.s.fail(&Error{Op: "Exec.Keep", Code: CodeMisuse, Caller: caller(), Message: "the tensor belongs to another Do"})
+			x.s.fail(&Error{Op: "Exec.Keep", Kind: ErrMisuse, Caller: caller(), Message: "the tensor belongs to another Do"})
 		}
 		t.owner = nil
 		t.cleanup = runtime.AddCleanup(t, freeTensor, t.h)
@@ -309,9 +309,9 @@ func (x *Exec) tidy(fn func() []*Tensor) []*Tensor {
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:
-		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the tensor is nil"})
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the tensor is nil"})
 	case t.h == nil:
-		x.s.fail(&Error{Op: op, Code: CodeClosed, Caller: caller(),
+		x.s.fail(&Error{Op: op, Kind: ErrClosed, Caller: caller(),
 			Message: "the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
 }

@@ -44,15 +44,15 @@ func (x *Exec) Launch(g *Graph) {
 	const op = "Exec.Launch"
 	x.checkThread(op)
 	if g == nil || g.pool == nil {
-		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
+		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
 	}
 	if x.s.graph != nil || x.s.hooks {
-		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
+		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
 	}
 	g.pool.lock(x)
 	defer g.pool.unlock()
 	if g.closed {
-		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"})
+		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"})
 	}
 	if err := g.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
@@ -66,7 +66,7 @@ func (x *Exec) Launch(g *Graph) {
 		return
 	}
 	if what := g.stale(); what != "" {
-		x.Fail(op, &Error{Op: op, Code: CodeStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
+		x.Fail(op, &Error{Op: op, Kind: ErrStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
 	}
 	g.pool.await(x)
 	g.launch(x)
@@ -130,7 +130,7 @@ func (g *Graph) ask(op string, question func() error) error {
 	defer g.pool.mu.Unlock()
 	switch {
 	case g.closed:
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"}
+		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"}
 	case g.Eager():
 		return nil
 	}

@@ -78,7 +78,7 @@ func runsOn(thread uint64) bool {
 }
 
 func insideError(op string) error {
-	return &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
+	return &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
 }
 
 func (p *graphPool) newStream() (*Stream, error) {
@@ -140,9 +140,9 @@ func (p *graphPool) endIfUnused() {
 func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the pool of graphs is closed"}
+		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the pool of graphs is closed"}
 	case p.device != x.Device():
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
+		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 		return nil, noStream("Exec.On")
 	}
 	if s.device != p.device {
-		return nil, &Error{Op: "Exec.On", Code: CodeNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+		return nil, &Error{Op: "Exec.On", Kind: ErrNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
 	}
 	stand := p.stands[s]
 	if stand == nil {

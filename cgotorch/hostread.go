@@ -64,7 +64,7 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 	const op = "Elements"
 	err = r.read(op, func(host *Tensor) error {
 		if got, want := host.DType(), DTypeOf[T](); got != want {
-			return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: host.String(),
+			return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: host.String(),
 				Message: fmt.Sprintf("the elements are %v, asked for as %v", got, want)}
 		}
 		data = make([]T, host.Numel())
@@ -79,12 +79,12 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 // read waits for the copy and hands the tensor to fn.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
+		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.host.Closed() {
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the read is closed"}
+		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the read is closed"}
 	}
 	if err := r.event.synchronize(op); err != nil { //edge:read-waits TestCheckStreams_HostReads checked
 		return err

@@ -242,7 +242,7 @@ func (c *call) run() {
 		x.Fail(c.op.name, err)
 	}
 	if c.closed {
-		x.s.fail(&Error{Op: c.op.name, Code: CodeClosed, Shapes: c.shapes(), Caller: caller(),
+		x.s.fail(&Error{Op: c.op.name, Kind: ErrClosed, Shapes: c.shapes(), Caller: caller(),
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
 	c.results.WordCapacity, c.results.TensorCapacity = int32(len(c.outWords)), int32(len(c.outHandles))
@@ -270,7 +270,7 @@ func (c *call) shapes() string { return describeAll(c.handles) }
 // refuse fails for an argument that no schema takes.
 func (c *call) refuse(v any, want string) {
 	c.x.check(c.op.name)
-	c.x.s.fail(&Error{Op: c.op.name, Code: CodeInvalidArgument, Caller: caller(), Message: describeValue(v) + " is not " + want})
+	c.x.s.fail(&Error{Op: c.op.name, Kind: ErrInvalidArgument, Caller: caller(), Message: describeValue(v) + " is not " + want})
 }
 
 // own wraps result i; LibTorch's undefined tensor is nil.

@@ -44,12 +44,12 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	const op = "Exec.Parallel"
 	x.checkThread(op)
 	if o.Streams != nil && len(o.Streams) < len(branches)-1 {
-		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 			Message: fmt.Sprintf("ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
 	}
 	for i, s := range o.Streams {
 		if s == x.stream || slices.Contains(o.Streams[:i], s) {
-			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}

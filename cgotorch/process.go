@@ -24,7 +24,7 @@ func GeneratorState(d Device) ([]byte, error) {
 // SetGeneratorState is process-wide: it restores what [GeneratorState] returned.
 func SetGeneratorState(d Device, state []byte) error {
 	if len(state) == 0 {
-		return &Error{Op: "SetGeneratorState", Code: CodeInvalidArgument, Message: "the state is empty"}
+		return &Error{Op: "SetGeneratorState", Kind: ErrInvalidArgument, Message: "the state is empty"}
 	}
 	return check("SetGeneratorState", ct.GeneratorSetState(d.c(), unsafe.Pointer(&state[0]), int64(len(state))))
 }

@@ -41,7 +41,7 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 		x.open(op, y)
 		x.open(op, in)
 		if in.Version() != version {
-			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 				Message: "the function has written its input, from which it is to be computed again: its first operator must not be in place"})
 		}
 		for i, after := range r.generators(x, op) {
@@ -171,12 +171,12 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
 	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // no other Backward is under way then
-		return nil, nil, &Error{Op: op, Code: CodeNotCapturable, Caller: callerIn(r.from, ownFrame), Message: "a Backward in a capture of what was called outside of it"}
+		return nil, nil, &Error{Op: op, Kind: ErrNotCapturable, Caller: callerIn(r.from, ownFrame), Message: "a Backward in a capture of what was called outside of it"}
 	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
 		return h, r.stream.unuse, err
 	case r.graph.ended:
-		return nil, nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the captured function that it was called in"}
+		return nil, nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the captured function that it was called in"}
 	}
 	return r.native, func() {}, nil
 }
@@ -246,7 +246,7 @@ func (r *recomputation) drawAgain(fn func() error) error {
 		}
 		// Where nothing was drawn, another stream alone drew during the first call.
 		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
-			return &Error{Op: "Exec.Recompute", Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame),
+			return &Error{Op: "Exec.Recompute", Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame),
 				Message: "the function drew other random numbers than the first time: it decided otherwise, or another stream drew from the generator of " +
 					d.device.String() + " meanwhile"}
 		}
@@ -297,8 +297,8 @@ func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 		panic(end.panicked)
 	}
 	var of *Error
-	if e.Code, e.Err = 0, end.err; errors.As(end.err, &of) {
-		e.Code = of.Code
+	if e.Kind, e.Err = nil, end.err; errors.As(end.err, &of) {
+		e.Kind = of.Kind
 	}
 	x.s.fail(e)
 }

@@ -83,7 +83,7 @@ func (u unwind) Error() string { return u.scope.err.Error() }
 // fail records the first failure and unwinds to Do. On another goroutine than Do's there is none to unwind to.
 func (s *scope) fail(e *Error) {
 	if ct.ThreadID() != s.thread {
-		panic(&Error{Op: e.Op, Code: CodeMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
+		panic(&Error{Op: e.Op, Kind: ErrMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
 	}
 	if s.err == nil {
 		s.err = e
@@ -206,7 +206,7 @@ func (s *scope) runAtEnd(first **Panic) {
 				if _, failed := r.(unwind); r != nil && !failed && *first == nil {
 					*first = &Panic{Value: r, Stack: debug.Stack()}
 				}
-				if s.err != nil && s.err.Code == CodeWaited && s.waited == nil {
+				if s.err != nil && s.err.Kind == ErrWaited && s.waited == nil {
 					s.waited = s.err // NoWaits holds to the end
 				}
 				if r == nil && !returned { // Goexit: the others still run

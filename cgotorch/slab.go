@@ -32,14 +32,14 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	const op = "MapHostSlab"
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Err: err}
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Err: err}
 	}
 	var s *HostSlab
 	closed := raw.Control(func(fd uintptr) {
 		s, err = newHostSlab(op, size, func(h **ct.Slab) *ct.Status { return ct.SlabMap(int32(fd), int64(size), h) })
 	})
 	if closed != nil {
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Err: closed}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Err: closed}
 	}
 	return s, err
 }
@@ -77,7 +77,7 @@ func (s *HostSlab) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.h == nil {
-		return &Error{Op: "HostSlab.Pin", Code: CodeClosed, Message: "the slab is closed"}
+		return &Error{Op: "HostSlab.Pin", Kind: ErrClosed, Message: "the slab is closed"}
 	}
 	return check("HostSlab.Pin", ct.SlabPin(s.h))
 }

@@ -81,7 +81,7 @@ func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	x.check("ToSlice")
 	x.open("ToSlice", t)
 	if got, want := t.DType(), DTypeOf[T](); got != want {
-		x.s.fail(&Error{Op: "ToSlice", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+		x.s.fail(&Error{Op: "ToSlice", Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
 			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
 	}
 	data := make([]T, t.Numel())
@@ -127,7 +127,7 @@ func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 	x.check(op)
 	x.open(op, t)
 	if of := t.DType(); of != dtype {
-		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
 			Message: fmt.Sprintf("the elements are %v, the tensor's %v", dtype, of)})
 	}
 }
@@ -229,7 +229,7 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 }
 
 func closedTensor(op string) *Error {
-	return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the tensor is nil or closed"}
+	return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is nil or closed"}
 }
 
 var ( // by which the compiler cannot know that nothing escapes

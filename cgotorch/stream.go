@@ -144,7 +144,7 @@ func (s *Stream) Device() Device { return s.device }
 // lock takes the stream for one call and returns its handle; on success the caller unlocks s.mu.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
-		return nil, &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
+		return nil, &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
 	}
 	if s == nil {
 		return nil, noStream(op)
@@ -159,7 +159,7 @@ func (s *Stream) lock(op string) (*ct.Stream, error) {
 }
 
 func noStream(op string) *Error {
-	return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
+	return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
 }
 
 // handle is the C handle; the default stream's is made on first use.
@@ -175,7 +175,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 // open is handle with s.state held.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the stream is closed"}
 	}
 	if s.h == nil && !s.isDefault {
 		return nil, noStream(op)
@@ -200,7 +200,7 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 // an error; a second stream inside a Do is [Exec.On]. fn must not wait for another goroutine that uses this stream.
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
-		return &Error{Op: "Stream.Do", Code: CodeMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
+		return &Error{Op: "Stream.Do", Kind: ErrMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
 	}
 	out := s.do(fn)
 	if checking.Load() {
@@ -326,14 +326,14 @@ func (s *Stream) Close() error {
 		return nil
 	}
 	if w := currentWorker(); w != nil && w.stream == s {
-		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
+		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
+		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
 	}
 	if s.worker != nil {
 		s.worker.stop()

@@ -137,7 +137,7 @@ func (t *Tensor) Grad() *Tensor {
 // [ErrInvalidArgument] for other tensors.
 func (t *Tensor) SetRequiresGrad(on bool) error {
 	if t.h == nil {
-		return &Error{Op: "Tensor.SetRequiresGrad", Code: CodeClosed, Caller: caller(), Message: "the tensor is closed"}
+		return &Error{Op: "Tensor.SetRequiresGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
 	}
 	defer runtime.KeepAlive(t)
 	return check("Tensor.SetRequiresGrad", ct.TensorSetRequiresGrad(t.h, cbool(on)))
@@ -146,7 +146,7 @@ func (t *Tensor) SetRequiresGrad(on bool) error {
 // SetGrad replaces the gradient by a tensor of t's shape, dtype and device; nil removes it, which costs no kernel.
 func (t *Tensor) SetGrad(grad *Tensor) error {
 	if t.h == nil || grad != nil && grad.h == nil {
-		return &Error{Op: "Tensor.SetGrad", Code: CodeClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
+		return &Error{Op: "Tensor.SetGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
 	}
 	defer runtime.KeepAlive(grad)
 	var h *ct.Tensor
@@ -224,11 +224,11 @@ func describe(h *ct.Tensor) string {
 func HostSlice[T Element](t *Tensor) ([]T, error) {
 	const op = "HostSlice"
 	if t.Closed() {
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the tensor is closed"}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
 	}
 	data := ct.TensorMemory(t.h)
 	if got, want := t.DType(), DTypeOf[T](); got != want || data == nil {
-		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
 			Message: fmt.Sprintf("want a dense tensor of %v on the CPU", want)}
 	}
 	return unsafe.Slice((*T)(data), t.Numel()), nil

@@ -37,7 +37,7 @@ func StartTrace() (*Trace, error) {
 	tracing.Lock()
 	defer tracing.Unlock()
 	if tracing.running != nil {
-		return nil, &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "a trace is running already: stop it first"}
+		return nil, &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "a trace is running already: stop it first"}
 	}
 	t := &Trace{cuda: true, began: time.Now()}
 	if err := check(op, ct.TraceStart(maxTraceRecords)); errors.Is(err, ErrNoDevice) {
@@ -85,7 +85,7 @@ func (t *Trace) Stop() (*TraceRecords, error) {
 	tracing.Lock()
 	defer tracing.Unlock()
 	if tracing.running != t {
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the trace has been stopped"}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the trace has been stopped"}
 	}
 	tracing.running = nil
 	r := &TraceRecords{}
@@ -138,7 +138,7 @@ func (r *TraceRecords) take(op string, began time.Time) error {
 	}
 	r.nameStreams()
 	if lost := ct.TraceLost(h); lost > 0 {
-		return &Error{Op: op, Code: CodeOutOfMemory, Caller: caller(),
+		return &Error{Op: op, Kind: ErrOutOfMemory, Caller: caller(),
 			Message: fmt.Sprintf("%d of %d records were lost: trace a shorter time", lost, lost+count)}
 	}
 	return nil

@@ -68,7 +68,7 @@ func (x *Exec) look(op string) {
 		return
 	}
 	if what := ct.WatchSeen(x.c.Watch); what != "" {
-		x.s.err = &Error{Op: op, Code: CodeWaited, Caller: caller(), Message: what}
+		x.s.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: what}
 	}
 }
 
@@ -78,6 +78,6 @@ func waits(op string) {
 		return
 	}
 	if w := currentWorker(); w != nil && w.scope != nil && w.scope.watches != [2]*ct.Watch{} && w.scope.err == nil {
-		w.scope.err = &Error{Op: op, Code: CodeWaited, Caller: caller(), Message: "it waits for the device"}
+		w.scope.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: "it waits for the device"}
 	}
 }

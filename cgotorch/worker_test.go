@@ -55,8 +55,8 @@ func TestDo_FailingOperatorUnwinds(t *testing.T) {
 		if d.IsCUDA() {
 			shapes = "float32[2 3]@cuda:0, float32[2 3]@cuda:0"
 		}
-		if e.Op != "aten::mm" || e.Shapes != shapes || e.Caller != where || e.Code != CodeInvalidArgument {
-			t.Errorf("got %q %q %q %d, want aten::mm, %s, %s and %d", e.Op, e.Shapes, e.Caller, e.Code, shapes, where, CodeInvalidArgument)
+		if e.Op != "aten::mm" || e.Shapes != shapes || e.Caller != where || e.Kind != ErrInvalidArgument {
+			t.Errorf("got %q %q %q %v, want aten::mm, %s, %s and %v", e.Op, e.Shapes, e.Caller, e.Kind, shapes, where, ErrInvalidArgument)
 		}
 		if want := "cgotorch: aten::mm(" + shapes + ") at " + where + ": mat1"; !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %q, want it to begin with %q", err, want)
@@ -351,7 +351,7 @@ func TestFail(t *testing.T) {
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "cgotorch: reader.Next at "+where+": unexpected EOF") {
 		t.Errorf("got %v", err)
 	}
-	mine := &Error{Op: "mine", Code: CodeUnsupported, Message: "not today"}
+	mine := &Error{Op: "mine", Kind: ErrUnsupported, Message: "not today"}
 	if err := s.Do(func(x *Exec) error { x.Fail("other", mine); return nil }); err != mine {
 		t.Errorf("got %v, want the *Error itself", err)
 	}

@@ -49,9 +49,9 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 }
 
 // Forward maps [N, channels, H, W] to the same shape. Training changes the running statistics and
-// counts the batch, in a captured function at each launch. Forward fails in training where a channel
-// has a single value, since its variance is not defined. With CumulativeAverage it fails in a captured
-// function, with [cgotorch.ErrNotCapturable].
+// counts the batch, in a captured function at each launch. Forward fails in training where a
+// channel has a single value, since its variance is not defined. With CumulativeAverage it fails in
+// a captured function, with [cgotorch.ErrNotCapturable].
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
@@ -68,7 +68,7 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		if m.CumulativeAverage && x.Capturing() {
-			x.Fail("nn.BatchNorm2d", &cgotorch.Error{Op: "nn.BatchNorm2d", Code: cgotorch.CodeNotCapturable,
+			x.Fail("nn.BatchNorm2d", &cgotorch.Error{Op: "nn.BatchNorm2d", Kind: cgotorch.ErrNotCapturable,
 				Message: "with CumulativeAverage each step has another momentum: train eagerly, or set Momentum"})
 		}
 		x.EachLaunch(m.count)

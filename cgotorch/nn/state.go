@@ -36,8 +36,8 @@ type Container interface {
 //
 // Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag
 // `state:"name"` gives another name, `state:"-"` hides the field, and `state:",buffer"` makes a
-// tensor a buffer. `state:",host"` makes it a buffer that [To] leaves on the CPU. The fields of embedded structs count as the module's own. The elements of a
-// slice or array are named 0, 1, ….
+// tensor a buffer. `state:",host"` makes it a buffer that [To] leaves on the CPU. The fields of
+// embedded structs count as the module's own. The elements of a slice or array are named 0, 1, ….
 //
 // State passes over nil tensors and nil modules. It looks into tensors, structs, modules, and
 // slices or arrays of these, and passes over all other fields. A tensor in a map or an unexported

@@ -226,7 +226,7 @@ func (u *Use[M]) Release(x *cgotorch.Exec) {
 
 func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
 	if x.DoStream() != u.do {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.name + " was taken by another Do: release it there"})
+		x.Fail(op, &cgotorch.Error{Op: op, Kind: cgotorch.ErrMisuse, Message: "unit " + u.name + " was taken by another Do: release it there"})
 	}
 }
 
@@ -240,7 +240,7 @@ func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if u.slot == nil || !u.changes {
-		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeMisuse, Message: "unit " + u.name + " is released already, or was not taken by useToChange"})
+		x.Fail(op, &cgotorch.Error{Op: op, Kind: cgotorch.ErrMisuse, Message: "unit " + u.name + " is released already, or was not taken by useToChange"})
 	}
 	u.sameDo(x, op)
 	if c.backs == nil {

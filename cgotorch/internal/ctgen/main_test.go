@@ -29,7 +29,7 @@ func TestGenerate_Unknown(t *testing.T) {
 		"int32_t ct_f(FILE* file) CT_NOEXCEPT;":    `no type "FILE*"`,
 		"extern int ct_variable;":                  "no declaration that ctgen knows",
 		"typedef struct ct_a { FILE* b; } ct_a;":   `ct_a.b`,
-		"void ct_g(int32_t (*run)(void), long l);": "ctgen",
+		"void ct_g(int32_t (*run)(void), long l);": "ct_g has a parameter",
 	} {
 		_, err := generate("#pragma GCC visibility push(default)\n" + declaration + "\n#pragma GCC visibility pop\n")
 		if err == nil || !strings.Contains(err.Error(), text) {
