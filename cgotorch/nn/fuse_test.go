@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
@@ -671,7 +672,7 @@ func TestFuse_KernelsOnCUDA(t *testing.T) {
 				if err := x.Device().Synchronize(); err != nil {
 					t.Fatal(err)
 				}
-				trace, err := cgotorch.StartTrace()
+				trace, err := trace.Start()
 				if err != nil {
 					t.Fatal(err)
 				}
