@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
 // onFusingDevices is onEachDevice with convolutions of full precision. Its stream is closed, with
