@@ -483,7 +483,7 @@ int32_t ct_choice_open(ct_choice* choice, int32_t graph) CT_NOEXCEPT;
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
 
 /* Leave for a backward to run the gradient of a convolution's or linear layer's input and that of its weights on two streams, where that is
- * faster or, with always, from a layer's second call on. The first one of a process puts kernels of the core's in the place of LibTorch's. */
+ * faster or, with always, from a layer's second call on. Linear layers take part whose forward ran after the first one was made. */
 typedef struct ct_overlap ct_overlap;
 
 typedef struct ct_overlap_counts {
