@@ -17,7 +17,7 @@ type capturedWork struct {
 // work is what can capture itself.
 type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 
-// newCapturedWork has run fn warm times: rehearsals, the capture and trials. The caller closes the
+// newCapturedWork has run fn warm times: warm-up runs, the capture and trials. The caller closes the
 // result, also after a failure.
 func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
 	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}

@@ -53,7 +53,7 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 			net = fused
 		}
 		nn.SetSchedule(net, f.schedule)
-		warm := 5 // rehearsals, and the capture
+		warm := 5 // warm-up runs, and the capture
 		if f.schedule == nn.Fastest {
 			warm = 100 // and trials, and what is compared
 		}

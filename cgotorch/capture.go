@@ -8,8 +8,8 @@ import (
 
 // CaptureOptions are the options of [Stream.Capture]; the zero value is a graph with memory of its own and no rehearsal.
 type CaptureOptions struct {
-	pool      *graphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
-	Rehearsal int        // times that the function is run before it is captured; what it does is done as often. The first use of cuDNN or cuBLAS on a thread cannot be captured: where fn is that, it needs one. With one at least there are as many more as a Choice in fn takes to be made; with none it keeps to the plain way
+	pool   *graphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
+	WarmUp int        // times that the function is run before it is captured; what it does is done as often. The first use of cuDNN or cuBLAS on a thread cannot be captured: where fn is that, it needs one. With one at least there are as many more as a Choice in fn takes to be made; with none it keeps to the plain way
 }
 
 // Capture runs fn and turns the work that it enqueues into a graph, which is not run before [Graph.Launch]; the caller must Close it.
@@ -94,7 +94,7 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 	if err := pool.usable("Exec.Capture", x); err != nil {
 		return nil, err
 	}
-	for i, undecided := 0, o.Rehearsal > 0; i < o.Rehearsal || undecided && i < o.Rehearsal+maxTrials; i++ {
+	for i, undecided := 0, o.WarmUp > 0; i < o.WarmUp || undecided && i < o.WarmUp+maxTrials; i++ {
 		var err error
 		if undecided, err = pool.rehearse(x, fn, true); err != nil {
 			return nil, err

@@ -43,7 +43,7 @@ type Captured struct {
 
 // CapturedOptions are the options of [NewCaptured]; the zero value is for a training step over a prefetcher.
 type CapturedOptions struct {
-	Rehearsal int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others. There are more where a Choice in the function is still to be made
+	WarmUp    int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others. There are more where a Choice in the function is still to be made
 	MaxGraphs int  // shapes that are captured; others run eagerly; 0 means 8
 	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses, and their results are not copied; false copies both, on the device
 	Eager     bool // never capture
@@ -88,8 +88,8 @@ type capturedShape struct {
 
 // NewCaptured makes a Captured of fn, which is given the inputs of a Run and returns its results. The caller must Close it.
 func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *Captured {
-	if o.Rehearsal <= 0 {
-		o.Rehearsal = 3
+	if o.WarmUp <= 0 {
+		o.WarmUp = 3
 	}
 	if o.MaxGraphs <= 0 {
 		o.MaxGraphs = 8
@@ -186,7 +186,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		if what := s.graph.stale(); what != "" {
 			c.captureAgain(x, s, in, what)
 		}
-	case s.eager == "" && s.runs >= c.o.Rehearsal && s.threads[x.s.thread] && !(s.open && s.runs < c.o.Rehearsal+maxTrials):
+	case s.eager == "" && s.runs >= c.o.WarmUp && s.threads[x.s.thread] && !(s.open && s.runs < c.o.WarmUp+maxTrials):
 		c.capture(x, s, in)
 	}
 	if s.graph == nil {
@@ -380,7 +380,7 @@ func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
 // keepFaster ends the comparison of the shape's two graphs.
 func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, beside bool) {
 	for _, d := range s.plain.choice.Decisions() {
-		c.log("%s: %v a launch with work side by side, %v without", describeInputs(in), d.Beside, d.Serial)
+		c.log("%s: %v a launch with work side by side, %v without", describeInputs(in), d.ParallelTime, d.SerialTime)
 	}
 	if !beside {
 		s.graph, s.plain.graph = s.plain.graph, s.graph

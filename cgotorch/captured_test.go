@@ -43,7 +43,7 @@ func TestCaptured_Run(t *testing.T) {
 		for _, inPlace := range []bool{false, true} {
 			s := newStream(t, d)
 			sum := kept(t, s, 1, scalar)[0]
-			c := newCaptured(t, CapturedOptions{Rehearsal: 2, InPlace: inPlace}, func(x *Exec, in ...*Tensor) []*Tensor {
+			c := newCaptured(t, CapturedOptions{WarmUp: 2, InPlace: inPlace}, func(x *Exec, in ...*Tensor) []*Tensor {
 				product := x.MatMul(in[0], in[1])
 				x.AddInPlace(sum, x.Sum(product))
 				return []*Tensor{product, x.AddScalar(in[0], 1)}
@@ -100,7 +100,7 @@ func TestCaptured_Results(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
-		lends := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return in })
+		lends := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return in })
 		for range 3 {
 			err := s.Do(func(x *Exec) error {
 				x.Keep(lends.Run(x, x.Lend(in, "batch 1"))[0]).Close()
@@ -113,8 +113,8 @@ func TestCaptured_Results(t *testing.T) {
 			}
 		}
 		both := func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Sum(in[0]), in[0]} }
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1, InPlace: true}, both)
-		copied := newCaptured(t, CapturedOptions{Rehearsal: 1}, both)
+		c := newCaptured(t, CapturedOptions{WarmUp: 1, InPlace: true}, both)
+		copied := newCaptured(t, CapturedOptions{WarmUp: 1}, both)
 		for i := range 4 {
 			err := s.Do(func(x *Exec) error { x.Keep(c.Run(x, in)[0]); return nil })
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "captured function", "Clone")
@@ -147,7 +147,7 @@ func TestCaptured_NoInputs(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 			return []*Tensor{x.AddScalarInPlace(n, 1)}
 		})
 		var all []*Tensor
@@ -218,7 +218,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		run := func(c *Captured, in *Tensor) error {
 			return s.Do(func(x *Exec) error { c.Run(x, in); return nil })
 		}
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
 			if x.Item(x.Sum(in[0])) != 3 {
 				t.Error("it is not 3")
 			}
@@ -231,7 +231,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		}
 		wantStats(t, d, c, CapturedStats{Eager: 3, Why: "Exec.Item"})
 
-		bounded := newCaptured(t, CapturedOptions{Rehearsal: 1, MaxGraphs: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
+		bounded := newCaptured(t, CapturedOptions{WarmUp: 1, MaxGraphs: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
 		for range 3 {
 			for n := range 2 {
 				if err := s.Do(func(x *Exec) error { bounded.Run(x, x.Narrow(in[0], 0, 0, n+1)); return nil }); err != nil {
@@ -241,7 +241,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		}
 		wantStats(t, d, bounded, CapturedStats{Graphs: 1, Captures: 1, Launches: 2, Eager: 4, Why: "MaxGraphs"})
 
-		never := newCaptured(t, CapturedOptions{Rehearsal: 1, Eager: true}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
+		never := newCaptured(t, CapturedOptions{WarmUp: 1, Eager: true}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
 		for range 2 {
 			if err := run(never, in[0]); err != nil {
 				t.Fatal(err)
@@ -254,7 +254,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		if err := in[1].SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
 		}
-		grads := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { x.Backward(x.Sum(in[0])); return nil })
+		grads := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { x.Backward(x.Sum(in[0])); return nil })
 		for range 2 {
 			if err := run(grads, in[1]); err != nil {
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 			t.Error(err)
 		}
 
-		wrong := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MatMul(in[0], in[0].Grad())} })
+		wrong := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MatMul(in[0], in[0].Grad())} })
 		wantError(t, run(wrong, in[0]), ErrInvalidArgument, "captured_test.go")
 		if err := run(c, in[0]); err != nil {
 			t.Errorf("the stream does not go on: %v", err)
@@ -284,7 +284,7 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, scalar)[0]
 		factor := 2.0
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
 			used := factor
 			x.DependsOn(func() string {
 				if used != factor {
@@ -446,7 +446,7 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	d := cuda(t)
 	s := newStream(t, d)
 	in := kept(t, s, 1, scalar)[0]
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
+	c := newCaptured(t, CapturedOptions{WarmUp: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
 		if x.Capturing() {
 			x.Empty(Uint8, 1<<48)
 		}
@@ -477,7 +477,7 @@ func TestCaptured_Inside(t *testing.T) {
 			_, err := c.Memory()
 			errs = append(errs, err, c.Close())
 			return nil
-		}, CapturedOptions{Rehearsal: 1, Log: func(string) { c.Stats() }})
+		}, CapturedOptions{WarmUp: 1, Log: func(string) { c.Stats() }})
 		defer c.Close()
 		for range 3 {
 			if err := s.Do(func(x *Exec) error { c.Run(x); return nil }); err != nil {
@@ -499,7 +499,7 @@ func TestCaptured_InRecompute(t *testing.T) {
 		if err := w.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
 		}
-		double := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MulScalar(in[0], 2)} })
+		double := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MulScalar(in[0], 2)} })
 		for range 4 {
 			err := s.Do(func(x *Exec) error {
 				mustNot(x, w.SetGrad(nil))
@@ -535,7 +535,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 		}
 	}
 	now := 0
-	restless := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+	restless := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 		used := now
 		x.DependsOn(func() string {
 			if now++; now > used {
@@ -550,7 +550,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 		t.Errorf("Stats are %+v", got)
 	}
 	failing := true
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+	c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 		if x.Capturing() && failing {
 			failing = false
 			x.MatMul(x.Ones(Float32, 2, 2), x.Ones(Float32, 3, 3))
@@ -570,7 +570,7 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	s, host := newStream(t, d), newStream(t, CPU)
 	in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })[0]
 	factor := kept(t, host, 1, scalar)[0]
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
+	c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
 	for i := range 4 {
 		if err := host.Do(func(x *Exec) error { x.FillInPlace(factor, i); return nil }); err != nil {
 			t.Fatal(err)
@@ -620,7 +620,7 @@ func backwards(s *Stream, rounds int, capture bool) error {
 			}
 			continue
 		}
-		g, err := s.Capture(step, CaptureOptions{Rehearsal: 1})
+		g, err := s.Capture(step, CaptureOptions{WarmUp: 1})
 		if err != nil {
 			return err
 		}

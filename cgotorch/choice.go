@@ -44,13 +44,13 @@ func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 
 // Decision is what a [Choice] has found.
 type Decision struct {
-	What     string        // the inputs that it is for
-	Graph    bool          // it is for work in graphs
-	Parallel bool          // the work is done side by side
-	Serial   time.Duration // that one after another takes on the device, median
-	Beside   time.Duration // that side by side takes
-	Host     time.Duration // that the host takes to enqueue it side by side
-	Why      string
+	What         string        // the inputs that it is for
+	Graph        bool          // it is for work in graphs
+	Parallel     bool          // the work is done side by side
+	SerialTime   time.Duration // that one after another takes on the device, median
+	ParallelTime time.Duration // that side by side takes
+	HostTime     time.Duration // that the host takes to enqueue it side by side
+	Why          string
 }
 
 // String is one line, such as "(float32[1 64 56 56]@cuda:0), captured: side by side: 61µs side by side, 105µs one after another".
@@ -63,7 +63,7 @@ func (d Decision) String() string {
 	if d.Parallel {
 		way = "side by side: "
 	}
-	return fmt.Sprintf("%s, %s: %s%v side by side, %v one after another", d.What, how, way, d.Beside, d.Serial)
+	return fmt.Sprintf("%s, %s: %s%v side by side, %v one after another", d.What, how, way, d.ParallelTime, d.SerialTime)
 }
 
 // Decisions are those made so far, in the order in which they were made.
@@ -79,7 +79,7 @@ func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
 		us := func(v float64) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
-		n := Decision{What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0, Serial: us(d.FirstUS), Beside: us(d.SecondUS), Host: us(d.HostUS)}
+		n := Decision{What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0, SerialTime: us(d.FirstUS), ParallelTime: us(d.SecondUS), HostTime: us(d.HostUS)}
 		switch d.Why {
 		case ct.Faster:
 			n.Why = "the device does both at once"
@@ -88,7 +88,7 @@ func (c *Choice) take() {
 		case ct.FillsDevice:
 			n.Why = "the kernels of one fill the device already"
 		case ct.LaunchBound:
-			n.Why = fmt.Sprintf("launch-bound, the host takes %v to enqueue it", n.Host)
+			n.Why = fmt.Sprintf("launch-bound, the host takes %v to enqueue it", n.HostTime)
 		case ct.HiddenWait:
 			n.Why = "a hidden wait, the host waits for the device in it"
 		case ct.SharedQueue:

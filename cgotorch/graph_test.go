@@ -106,15 +106,15 @@ func TestGraph_Launch(t *testing.T) {
 	})
 }
 
-func TestGraph_Rehearsal(t *testing.T) {
+func TestGraph_WarmUp(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
-		g := captured(t, s, CaptureOptions{Rehearsal: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
+		g := captured(t, s, CaptureOptions{WarmUp: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
 		launch(t, g, s)
 		if got := itemOf(t, s, n); got != 3 {
-			t.Errorf("two rehearsals and a launch add %v", got)
+			t.Errorf("two warm-up runs and a launch add %v", got)
 		}
 	})
 }
@@ -180,7 +180,7 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s, side := newStream(t, d), newStream(t, d)
 		out := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Float32, 256, 256) })[0]
-		g := captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
+		g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
 			a := x.Full(Float32, 0.5, 256, 256)
 			y := x.On(side)
 			forked := x.Record()
@@ -242,7 +242,7 @@ func TestGraph_Random(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		graphs := []*Graph{captured(t, s, CaptureOptions{Rehearsal: 1}, draw(0)), captured(t, s, CaptureOptions{}, draw(1))}
+		graphs := []*Graph{captured(t, s, CaptureOptions{WarmUp: 1}, draw(0)), captured(t, s, CaptureOptions{}, draw(1))}
 		got := sequence(func(i int) { launch(t, graphs[i], s) })
 		for i := range want {
 			if !slices.Equal(want[i], got[i]) {
@@ -454,7 +454,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	d := cuda(t)
 	s := newStream(t, d)
 	n := kept(t, s, 1, scalar)[0]
-	g := captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
+	g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
 	launch(t, g, s)
 	synchronize(t, s)
 	var busy *Event
@@ -518,7 +518,7 @@ func captureOnce(s *Stream, inGraph bool) error {
 		return slab.Close()
 	}
 	if inGraph {
-		g, err := s.Capture(step, CaptureOptions{Rehearsal: 1})
+		g, err := s.Capture(step, CaptureOptions{WarmUp: 1})
 		if err != nil {
 			return err
 		}
@@ -575,7 +575,7 @@ func TestGraph_Inside(t *testing.T) {
 
 		var grad []bool
 		err := s.Do(func(x *Exec) error {
-			modes, err := x.NoGrad().Capture(func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, CaptureOptions{Rehearsal: 1})
+			modes, err := x.NoGrad().Capture(func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, CaptureOptions{WarmUp: 1})
 			if err != nil {
 				return err
 			}
@@ -585,7 +585,7 @@ func TestGraph_Inside(t *testing.T) {
 				t.Errorf("with gradients: %v", grad)
 			}
 			lent := x.Lend(n, "batch 1")
-			_, err = x.Capture(func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, CaptureOptions{Rehearsal: 1})
+			_, err = x.Capture(func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, CaptureOptions{WarmUp: 1})
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "batch 1")
 			_, err = x.Capture(nil, CaptureOptions{})
 			wantError(t, err, ErrInvalidArgument, "the function is nil")

@@ -39,7 +39,7 @@ type InferenceOptions struct {
 	Streams    int               // calls that run at a time; 0 means 4
 	BatchSizes []int             // as in [CapturedOptions]; empty for a graph for each size that comes
 	MaxGraphs  int               // on each stream, as in [CapturedOptions]
-	Rehearsal  int               // as in [CapturedOptions]; 0 means 1
+	WarmUp     int               // as in [CapturedOptions]; 0 means 1
 	InPlace    bool              // as in [CapturedOptions]
 	Autocast   DType             // as in [Exec.Autocast]; 0 means none
 	Log        func(text string) // as in [CapturedOptions]; may be called from several goroutines
@@ -52,8 +52,8 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 	if o.Streams <= 0 {
 		o.Streams = 4
 	}
-	if o.Rehearsal <= 0 {
-		o.Rehearsal = 1
+	if o.WarmUp <= 0 {
+		o.WarmUp = 1
 	}
 	for _, n := range o.BatchSizes {
 		if n < 1 || o.InPlace {
@@ -76,7 +76,7 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 				x = x.Autocast(o.Autocast)
 			}
 			return []*Tensor{fn(x, in[0])}
-		}, CapturedOptions{Rehearsal: o.Rehearsal, MaxGraphs: o.MaxGraphs, BatchSizes: o.BatchSizes, InPlace: o.InPlace, Log: o.Log, lend: true})}
+		}, CapturedOptions{WarmUp: o.WarmUp, MaxGraphs: o.MaxGraphs, BatchSizes: o.BatchSizes, InPlace: o.InPlace, Log: o.Log, lend: true})}
 		f.lanes = append(f.lanes, l)
 		f.free <- l
 	}
@@ -151,7 +151,7 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	const more = 2 // the Run that captures, and the one after those that are compared
 	var err error
 	settled := false
-	for i := 0; i < l.captured.o.Rehearsal+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
+	for i := 0; i < l.captured.o.WarmUp+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
 		err = l.stream.Do(func(x *Exec) error {
 			in := input(x)
 			l.captured.Run(x, in)

@@ -274,7 +274,7 @@ func TestOverlap_Captured(t *testing.T) {
 					x.NoGrad().SubInPlace(w, x.NoGrad().MulScalar(w.Grad(), 0.5))
 				}
 				return []*Tensor{loss}
-			}, CapturedOptions{Rehearsal: 2})
+			}, CapturedOptions{WarmUp: 2})
 			defer step.Close()
 			for range 40 {
 				if err := s.Do(func(x *Exec) error {

@@ -13,7 +13,7 @@ type ParallelOptions struct {
 	// side by side.
 	Choice *Choice
 	Inputs []*Tensor // what the branches read; only Choice looks at them
-	InTurn bool      // one after another, whatever Choice would find
+	Serial bool      // one after another, whatever Choice would find
 
 	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, say. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
 	Streams []*Stream
@@ -53,7 +53,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}
-	w := way{second: len(branches) > 1 && !o.InTurn}
+	w := way{second: len(branches) > 1 && !o.Serial}
 	if w.second && o.Choice != nil {
 		for _, t := range o.Inputs {
 			x.open(op, t)

@@ -132,7 +132,7 @@ func TestExec_Parallel(t *testing.T) {
 			seed(t)
 			captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
 				return []*Tensor{step(x, (*Exec).Parallel)}
-			}, CapturedOptions{Rehearsal: 1})
+			}, CapturedOptions{WarmUp: 1})
 			defer captured.Close()
 			for i := range 3 {
 				seed(t)
@@ -586,7 +586,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 			}
 			run := func(x *Exec) *Tensor { return step(x, in)[0] }
 			if captured {
-				c := NewCaptured(step, CapturedOptions{Rehearsal: 1})
+				c := NewCaptured(step, CapturedOptions{WarmUp: 1})
 				defer c.Close()
 				run = func(x *Exec) *Tensor { return c.Run(x, in)[0] }
 			}
@@ -600,7 +600,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 			}
 			return losses
 		}
-		want := train(ParallelOptions{InTurn: true}, false, nil)
+		want := train(ParallelOptions{Serial: true}, false, nil)
 		if want[0] <= want[steps-1] {
 			t.Errorf("the loss went from %v to %v", want[0], want[steps-1])
 		}

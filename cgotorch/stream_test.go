@@ -729,7 +729,7 @@ func TestExec_Stream(t *testing.T) {
 			}
 		}
 		runOn(t, s, func(x *Exec) { check(x, false) })
-		captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
+		captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
 			if !x.Capturing() {
 				check(x, d.IsCUDA())
 			}

@@ -162,7 +162,7 @@ func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []f
 		o.Choice = m.measure()
 	case SideBySide:
 	case InTurn:
-		o.InTurn = true
+		o.Serial = true
 	default:
 		refuse(x, "nn.Parallel", "Schedule is %q, want side by side, in turn, or nothing for the faster one", m.Schedule)
 	}

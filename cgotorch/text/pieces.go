@@ -127,7 +127,7 @@ func (p *Pieces) Layers() int { return len(p.sparse) }
 // cache anew afterwards.
 func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
-		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
+		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
 	}
 	if p.graphs != nil {
 		return fmt.Errorf("text: Pieces.Capture: the pieces are captured already: %w", cgotorch.ErrInvalidArgument)

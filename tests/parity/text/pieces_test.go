@@ -129,13 +129,13 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 		}()
 		stream := cgotorch.DefaultStream(d)
 		for i := range len(s.sparse) + 1 {
-			graph, err := stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
+			graph, err := stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s.graphs = append(s.graphs, graph)
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error { // the rehearsals have moved on
+		err := stream.Do(func(x *cgotorch.Exec) error { // the warm-up runs have moved on
 			ids, mask, _ := r.inputs(x)
 			s.m.Decoder.Start(x, s.c, s.m.Encode(x, ids, mask), mask)
 			return nil
