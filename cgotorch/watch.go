@@ -6,26 +6,32 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// NoWaits returns an Exec over the same scope whose operators must not wait for the device: if one does, the Do fails with
-// [ErrWaited], and says which call of CUDA's it was, in which operator, at which line of the program. It is for tests, as in
+// NoWaits returns an Exec over the same scope whose operators must not wait for the device.
+// Where an operator waits, the Do goes on until the next operator and then fails with
+// [ErrWaited]. The error names the call of CUDA, the operator, and the line of the program.
+// NoWaits is for tests, as in
 //
 //	err := train.Do(func(x *cgotorch.Exec) error {
 //		x = x.NoWaits()
 //		… a whole step …
 //	})
 //
-// What counts is every synchronising call, copies that block or are of pageable memory, and allocations, which may wait (so the
-// steps that come first, for which memory is allocated and algorithms are chosen, are to run without it). A call counts also where the
-// device happens to be done already. Calls are told by CUPTI, on the Do's thread and on those on which LibTorch runs its backward;
-// what other streams' Dos and other goroutines wait for is theirs. Until the Do ends, these count too when its
-// goroutine calls them: Synchronize of a [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], [Trace.Stop], and reads of a
-// [HostRead]. To receive from [Event.Done] does not.
+// These calls count as waits: every synchronising call, copies that block or use pageable
+// memory, and allocations, which may wait. Run the first steps without NoWaits: they allocate
+// memory and choose algorithms. A call counts even if the device happens to be done already.
+// CUPTI reports the calls on the Do's thread and on the threads of LibTorch's backward. Waits
+// of other streams' Dos and of other goroutines do not count.
 //
-// On the CPU nothing waits. There the operators count that would wait on CUDA whatever their arguments are, known by name, and FromSlice, ToSlice and Item, so that
-// the test finds most of it on a machine without a GPU; copies between memory of one kind and another are not seen.
+// Until the Do ends, these calls of its goroutine count too: Synchronize of a [Stream], an
+// [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and reads of a
+// [HostRead]. A receive from [Event.Done] does not count.
 //
-// The Do goes on until the next operator. NoWaits fails with [ErrUnsupported] where CUPTI is absent, or another tool has it. Operators
-// are slower meanwhile, by some microseconds.
+// On the CPU nothing waits. There NoWaits counts FromSlice, ToSlice and Item, and the operators
+// that would wait on CUDA with any arguments, known by name. So a test finds most waits on a
+// machine without a GPU. Copies between kinds of memory are not seen there.
+//
+// NoWaits fails with [ErrUnsupported] where CUPTI is absent, or another tool has it. Operators
+// take some microseconds longer meanwhile.
 func (x *Exec) NoWaits() *Exec {
 	const op = "Exec.NoWaits"
 	x.checkThread(op)
@@ -54,7 +60,8 @@ func (s *scope) endWatches() {
 	s.watches = nil
 }
 
-// look asks whether the call that has returned waited. The Do then fails, but not here: the call has results that somebody must own.
+// look asks whether the call that has returned waited. The Do then fails, but not at this
+// place: the call's results need an owner first.
 func (x *Exec) look(op string) {
 	if x.s.err != nil {
 		return
@@ -64,7 +71,7 @@ func (x *Exec) look(op string) {
 	}
 }
 
-// waits is called by what waits on purpose.
+// waits is called by each deliberate wait.
 func waits(op string) {
 	if watches.Load() == 0 {
 		return
