@@ -6,15 +6,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Backward accumulates the gradient of loss, a tensor of one element, into every leaf that requires one; read it with
-// [Tensor.Grad]. The graph is freed.
+// Backward accumulates the gradient of loss, a tensor of one element, into every leaf that
+// requires a gradient. It does not wait. [Tensor.Grad] returns the gradient of a leaf. The
+// autograd graph is freed.
 func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) }
 
 // BackwardOptions are the options of [Exec.BackwardWith].
 type BackwardOptions struct {
-	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, where the root has one element
-	RetainGraph bool      // a later backward through the same graph is possible
-	Overlap     *Overlap  // runs gradients of convolutions and linear layers side by side; nil for none
+	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, for a root of one element
+	RetainGraph bool      // a later backward through the same autograd graph is possible
+	Overlap     *Overlap  // runs gradients of convolutions and linear layers in parallel; nil for none
 }
 
 // BackwardWith is [Exec.Backward] from several roots.
@@ -38,12 +39,13 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 // GradientOptions are the options of [Exec.Gradients].
 type GradientOptions struct {
 	Grads       []*Tensor // as in [BackwardOptions]
-	RetainGraph bool      // a later backward through the same graph is possible
+	RetainGraph bool      // as in [BackwardOptions]
 	CreateGraph bool      // the gradients themselves can be differentiated
-	AllowUnused bool      // an input on which no root depends gives nil instead of an error
+	AllowUnused bool      // an input that no root depends on gives nil instead of an error
 }
 
-// Gradients returns the gradient of the sum of roots with respect to each input, and accumulates nothing.
+// Gradients returns the gradient of the sum of roots with respect to each input, and
+// accumulates nothing. It does not wait. The Do owns the gradients.
 func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	x.check("Exec.Gradients")
 	rs := x.handles("Exec.Gradients", roots, false)

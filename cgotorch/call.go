@@ -8,7 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Default, as an argument of [Exec.Call], stands for that argument's default in the operator's schema.
+// Default, as an argument of [Exec.Call], stands for the default of that argument in the
+// operator's schema.
 var Default = defaultArgument{}
 
 type defaultArgument struct{}
@@ -16,13 +17,24 @@ type defaultArgument struct{}
 // named holds the operators that Call has found.
 var named sync.Map // string -> *operator
 
-// Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". Arguments are in the schema's order:
-// *[Tensor], []*Tensor, int, int64, float64, float32, bool, string, []int64, []int, []float64, []bool, []Scalar, [DType],
-// [MemoryFormat], [Reduction], [Device] (which must be x's), nil for None, and [Default]; [Schemas] says what an operator takes.
-// Those left out at the end take their defaults, and a factory makes its result on x's device. Results are *Tensor (nil where
-// LibTorch leaves one undefined), []*Tensor, int64, float64, bool, []int64, []float64 or nil. It waits for the device only if the
-// operator does. It fails with [ErrNotFound] for an unknown name and with [ErrInvalidArgument], naming the argument, where one
-// does not fit the schema.
+// Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". It waits
+// for the device only if the operator does. The Do owns the tensors of the results.
+//
+// Arguments are in the schema's order, and [Schemas] tells the arguments of an operator. Their
+// types are:
+//
+//	*Tensor, int, int64, float64, float32, bool, string,
+//	[]*Tensor, []int64, []int, []float64, []bool, []Scalar,
+//	DType, MemoryFormat, Reduction, Device (which must be x's),
+//	nil for None, and Default
+//
+// Arguments left out at the end take their defaults. A factory makes its result on x's device.
+//
+// Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
+// nil where LibTorch leaves a result undefined.
+//
+// Call fails with [ErrNotFound] for an unknown name. It fails with [ErrInvalidArgument], naming
+// the argument, for an argument that does not fit the schema.
 func (x *Exec) Call(op string, args ...any) []any {
 	o, ok := named.Load(op)
 	if !ok {
@@ -43,8 +55,9 @@ func (x *Exec) Call(op string, args ...any) []any {
 	return values
 }
 
-// Schemas returns what LibTorch says of each operator that [Exec.Call] can run, as in
-// "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", one a line, sorted.
+// Schemas returns LibTorch's schema of each operator that [Exec.Call] can run, sorted, one a
+// line. A line reads "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) ->
+// Tensor".
 func Schemas() (string, error) {
 	var text string
 	if err := check("Schemas", ct.OpSchemas(&text)); err != nil {

@@ -34,10 +34,10 @@ var dtypes = map[DType]struct {
 	Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
 }
 
-// Size is the number of bytes of one element; 0 for a dtype that is not listed here.
+// Size returns the number of bytes of one element; 0 for a dtype that is not listed here.
 func (d DType) Size() int { return dtypes[d].size }
 
-// String is the name PyTorch uses, without "torch.".
+// String returns the name PyTorch uses, without "torch.".
 func (d DType) String() string {
 	if t, ok := dtypes[d]; ok {
 		return t.name
@@ -45,7 +45,7 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 
-// ParseDType is the inverse of [DType.String]. It fails with [ErrInvalidArgument].
+// ParseDType returns the dtype with that [DType.String]. It fails with [ErrInvalidArgument].
 func ParseDType(name string) (DType, error) {
 	for d, t := range dtypes {
 		if t.name == name {

@@ -14,11 +14,12 @@ import (
 
 //go:generate go run ./internal/opgen
 
-// Scalar is a number that an operator takes beside tensors: an int, int64, float64, float32 or bool. An integer keeps an
-// integer tensor's dtype, a float does not.
+// Scalar is a number argument of an operator: an int, int64, float64, float32 or bool. An
+// integer keeps an integer tensor's dtype, a float does not.
 type Scalar any
 
-// Opt is an optional field whose default is not Go's zero value. The zero Opt is the default; [Set] gives another value.
+// Opt is an optional field whose default is not Go's zero value. The zero Opt is the default;
+// [Set] gives another value.
 type Opt[T any] struct {
 	value T
 	set   bool
@@ -27,10 +28,10 @@ type Opt[T any] struct {
 // Set returns an Opt that holds v.
 func Set[T any](v T) Opt[T] { return Opt[T]{v, true} }
 
-// Get returns the value, and whether there is one.
+// Get returns the value, and whether it is set.
 func (o Opt[T]) Get() (T, bool) { return o.value, o.set }
 
-// Or returns the value, or other where there is none.
+// Or returns the value, or other where no value is set.
 func (o Opt[T]) Or(other T) T {
 	if o.set {
 		return o.value
@@ -87,7 +88,7 @@ type call struct {
 	op      *operator
 	words   []uint64
 	handles []*ct.Tensor
-	kept    []*Tensor // those arguments that the collector could free before the core has read them
+	kept    []*Tensor // arguments that the collector could free before the core has read them
 	closed  bool      // an argument was a closed tensor
 
 	results    ct.Results
@@ -96,8 +97,8 @@ type call struct {
 	overflow   *ct.Overflow
 }
 
-// calls are not kept in the scope: two goroutines that misuse one Exec must not meet in one buffer before the core has told
-// one of them so.
+// calls are not kept in the scope. Two goroutines that misuse one Exec must not meet in one
+// buffer before the core has refused one of them.
 var calls = sync.Pool{New: func() any {
 	return &call{
 		words: make([]uint64, 0, 64), handles: make([]*ct.Tensor, 0, 16),

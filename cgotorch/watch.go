@@ -22,9 +22,9 @@ import (
 // CUPTI reports the calls on the Do's thread and on the threads of LibTorch's backward. Waits
 // of other streams' Dos and of other goroutines do not count.
 //
-// Until the Do ends, these calls of its goroutine count too: Synchronize of a [Stream], an
-// [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and reads of a
-// [HostRead]. A receive from [Event.Done] does not count.
+// Until the Do ends, deliberate waits of its goroutine count too. They are Synchronize of a
+// [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and
+// reads of a [HostRead]. A receive from [Event.Done] does not count.
 //
 // On the CPU nothing waits. There NoWaits counts FromSlice, ToSlice and Item, and the operators
 // that would wait on CUDA with any arguments, known by name. So a test finds most waits on a
@@ -49,7 +49,8 @@ func (x *Exec) watch(op string) *ct.Watch {
 	return w
 }
 
-// watches counts the watches there are. A deliberate wait then skips the thread lookup when there is none.
+// watches counts the watches. A deliberate wait then skips the thread lookup when there is
+// none.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
@@ -60,8 +61,8 @@ func (s *scope) endWatches() {
 	s.watches = nil
 }
 
-// look asks whether the call that has returned waited. The Do then fails, but not at this
-// place: the call's results need an owner first.
+// look fails the Do where the call that has returned waited. It lets the call return first,
+// because the call's results need an owner.
 func (x *Exec) look(op string) {
 	if x.s.err != nil {
 		return

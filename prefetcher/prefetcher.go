@@ -19,9 +19,10 @@ type Source interface {
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of memory that its batches lie in,
-	// before its first Epoch, and p.HostWrites when it fills that memory again. It calls p.Unpin before it frees the memory.
-	// Parts of batches that lie in other memory are copied by the host first, see [Stats].Staged.
+	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of
+	// memory of its batches, before its first Epoch. It calls p.HostWrites when it fills that
+	// memory again, and p.Unpin before it frees the memory. The host first copies parts of batches
+	// that lie in other memory, see [Stats].Staged.
 	Pin(p imageloader.Pinner) error
 }
 
@@ -102,10 +103,12 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	return p, nil
 }
 
-// Epoch yields the batches of the source's next epoch. The host waits until a batch is on its way,
-// and not for the device. Leaving the loop waits for the copies that are under way, stops every
-// goroutine and gives every buffer back. The sequence is for one use, and ends with its first
-// error: the source's, the cause of ctx's end, [ErrClosed], or [ErrBusy] while another epoch runs.
+// Epoch yields the batches of the source's next epoch. The host waits until a batch is on its
+// way, and not for the device. Leaving the loop waits for the copies that are under way, stops
+// every goroutine and gives every buffer back.
+//
+// The sequence is for one use, and ends with its first error. Errors are the source's, the
+// cause of ctx's end, [ErrClosed], and [ErrBusy] while another epoch runs.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {

@@ -8,27 +8,28 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// staging is page-locked memory of a slot's own. Those parts of a host batch go through it that lie in no memory of the
-// source's Pinner: a copy to a CUDA device from there would wait.
+// staging is page-locked memory of a slot's own. Parts of a host batch outside the memory of
+// the source's Pinner go through it. A direct copy of them to a CUDA device would wait.
 type staging struct {
 	device cgotorch.Device
 	slab   *cgotorch.HostSlab // nil until it is needed
 	used   int                // bytes
 }
 
-// origin is where a batch is copied from.
+// origin is the host memory that a batch is copied from.
 type origin struct {
 	slab   *cgotorch.HostSlab // of the images
 	images []byte
 	labels []int64
 	flips  []bool // nil where no image is flipped
-	staged int64  // bytes of them that lie in the staging
+	staged int64 // bytes of them that lie in the staging
 }
 
 const stagingAlign = 64
 
-// stage returns where a batch is copied from, and copies into the staging what must go through it. For that it waits until
-// the copy from there before is done, which last is behind; last is nil where there was none.
+// stage returns where a batch is copied from, and copies parts outside the Pinner's memory into
+// the staging. Before that it waits for the last copy from the staging, which last is behind;
+// last is nil for none.
 func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.Event) (origin, error) {
 	o := origin{slab: slabOf(p, host.Images), images: host.Images, labels: host.Labels}
 	if slices.Contains(host.Flip, true) {

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// WriteChrome writes the trace as JSON in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process for the
-// host, with the marks, and one for each device, with a row for each stream and above it, where there are any, its part of the marks.
+// WriteChrome writes the trace as JSON in the Trace Event Format, which ui.perfetto.dev and
+// chrome://tracing open. The host is a process with the marks. Each device is a process with a
+// row for each stream. A stream's part of the marks stands above its row.
 func (r *Records) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	c := chrome{out: out}
@@ -30,7 +31,7 @@ func (r *Records) WriteChrome(w io.Writer) error {
 	return nil
 }
 
-// Process numbers, which are the order of the processes too: the host is 1, device n is 2+n.
+// Processes are shown in the order of their numbers: the host is 1, device n is 2+n.
 const hostProcess = 1
 
 func (r *Records) writeHost(c *chrome) {
@@ -107,7 +108,7 @@ type chrome struct {
 	err   error
 }
 
-// event is one of the Trace Event Format.
+// event is an event of the Trace Event Format.
 type event struct {
 	Name     string         `json:"name"`
 	Phase    string         `json:"ph"`

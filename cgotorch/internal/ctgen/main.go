@@ -1,8 +1,8 @@
-// Program ctgen writes package ct from the C header: a Go function, type or constant for each of its declarations,
-// section by section. It is run by go generate in cgotorch/internal/ct.
+// Program ctgen writes package ct from the C header: a Go function, type or constant for each
+// of its declarations, section by section. Go generate runs it in cgotorch/internal/ct.
 //
-// What cgo cannot carry across mechanically is left out and written by hand beside the generated file: the
-// declarations named in byHand.
+// The declarations named in byHand cannot cross cgo mechanically. They are left out and written
+// by hand next to the generated file.
 package main
 
 import (
