@@ -109,7 +109,7 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 	}
 	for i, undecided := 0, o.WarmUp > 0; i < o.WarmUp || undecided && i < o.WarmUp+maxTrials; i++ {
 		var err error
-		if undecided, err = pool.rehearse(x, fn, true); err != nil {
+		if undecided, err = pool.warmUp(x, fn, true); err != nil {
 			return nil, err
 		}
 	}
@@ -188,8 +188,8 @@ type graphWork struct {
 	capturing bool
 	alone     bool // the pool has no other graph
 	undecided bool // a Choice is undecided
-	beside    bool // a Choice was parallel
-	plain     bool // every Choice is serial, without being asked
+	parallel  bool // a Choice was parallel
+	serial    bool // every Choice is serial, without being asked
 	ended     bool
 	h         *ct.Graph           // under capture; nil before and after
 	outside   *ct.Stream          // of the Exec that asked for the capture

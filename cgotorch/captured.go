@@ -95,7 +95,7 @@ type capturedShape struct {
 	threads map[uint64]bool
 	graph   *Graph
 	// The same work with nothing parallel, while the faster graph is unknown; or nil.
-	plain    *plainGraph
+	serial   *serialGraph
 	in       []*Tensor // the graph's inputs; nil with InPlace
 	out      []*Tensor
 	launches int    // of the graph
@@ -201,7 +201,7 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 // the reason against a graph is known.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
-	return s.eager != "" || s.graph != nil && s.plain == nil && s.launches > 0
+	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
 }
 
 func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
@@ -215,7 +215,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		c.capture(x, s, in)
 	}
 	if s.graph == nil {
-		return c.rehearse(x, s, in)
+		return c.warmUp(x, s, in)
 	}
 	c.pool.await(x)
 	y := x.NoGrad()
@@ -248,14 +248,14 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
-	if s.plain != nil {
-		w := x.choose("Captured.Run", s.plain.choice, in, 1)
+	if s.serial != nil {
+		w := x.choose("Captured.Run", s.serial.choice, in, 1)
 		if !w.open {
-			s.keepFaster(c, in, w.second)
+			s.keepFaster(c, in, w.parallel)
 		} else {
 			graph, out := s.graph, s.out
-			if !w.second {
-				graph, out = s.plain.graph, s.plain.out
+			if !w.parallel {
+				graph, out = s.serial.graph, s.serial.out
 			}
 			defer w.end()
 			graph.launch(x.measured(w))
@@ -286,7 +286,7 @@ func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 }
 
 // warmUp calls the function on the pool's stream.
-func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
+func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.runs++
 	s.threads[x.s.thread] = true
 	c.count(func(stats *CapturedStats) {
@@ -297,7 +297,7 @@ func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	})
 	var out []*Tensor
 	var err error
-	if s.open, err = c.pool.rehearse(x, c.keeping(&out, in), s.eager == ""); err != nil {
+	if s.open, err = c.pool.warmUp(x, c.keeping(&out, in), s.eager == ""); err != nil {
 		closeAll(out)
 		x.Fail("Captured.Run", err)
 	}
@@ -374,13 +374,13 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if size, err := graph.size(); err == nil {
 		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
 	}
-	if graph.beside {
-		c.capturePlain(x, s, from)
+	if graph.parallel {
+		c.captureSerial(x, s, from)
 	}
 }
 
 // serialGraph is a graph for which every Choice was serial.
-type plainGraph struct {
+type serialGraph struct {
 	graph  *Graph
 	out    []*Tensor
 	choice *Choice // between this graph and the shape's
@@ -389,41 +389,41 @@ type plainGraph struct {
 // captureSerial captures the function once more, with nothing parallel. Choices measure work
 // that is enqueued piece by piece. The device waits longer between such pieces than inside a
 // graph. So the next Runs alternate between both graphs and measure the whole function.
-func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
-	plain, out, err := func() (*Graph, []*Tensor, error) {
+func (c *Captured) captureSerial(x *Exec, s *capturedShape, from []*Tensor) {
+	serial, out, err := func() (*Graph, []*Tensor, error) {
 		graph := s.graph
 		s.graph = nil // keeps CUDA from updating it
 		defer func() { s.graph = graph }()
 		return c.tryCapture(x, s, from, true)
 	}()
 	if err != nil { // for want of memory, say
-		c.log("side by side is not compared with the plain way: %v", err)
+		c.log("parallel work is not compared with serial work: %v", err)
 		return
 	}
-	s.plain = &plainGraph{graph: plain, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
+	s.serial = &serialGraph{graph: serial, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
 }
 
 // keepFaster ends the comparison of the shape's two graphs.
-func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, beside bool) {
-	for _, d := range s.plain.choice.Decisions() {
-		c.log("%s: %v a launch with work side by side, %v without", describeInputs(in), d.ParallelTime, d.SerialTime)
+func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, parallel bool) {
+	for _, d := range s.serial.choice.Decisions() {
+		c.log("%s: %v a launch with parallel work, %v without", describeInputs(in), d.ParallelTime, d.SerialTime)
 	}
-	if !beside {
-		s.graph, s.plain.graph = s.plain.graph, s.graph
-		s.out, s.plain.out = s.plain.out, s.out
+	if !parallel {
+		s.graph, s.serial.graph = s.serial.graph, s.graph
+		s.out, s.serial.out = s.serial.out, s.out
 	}
-	s.plain.end()
-	s.plain = nil
+	s.serial.end()
+	s.serial = nil
 }
 
-func (p *plainGraph) end() {
+func (p *serialGraph) end() {
 	p.graph.end()
 	closeAll(p.out)
 }
 
-func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, plain bool) (*Graph, []*Tensor, error) {
+func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial bool) (*Graph, []*Tensor, error) {
 	var out []*Tensor
-	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph, plain)
+	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph, serial)
 	if err == nil {
 		if err = s.check(out); err != nil {
 			graph.end()
@@ -481,9 +481,9 @@ func (s *capturedShape) drop(c *Captured) {
 	s.graph.end()
 	closeAll(s.out)
 	s.graph, s.out = nil, nil
-	if s.plain != nil {
-		s.plain.end()
-		s.plain = nil
+	if s.serial != nil {
+		s.serial.end()
+		s.serial = nil
 	}
 	c.count(func(s *CapturedStats) { s.Graphs-- })
 }

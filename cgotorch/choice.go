@@ -124,7 +124,7 @@ func (c *Choice) tell() {
 
 // A way is the answer of a [Choice] for one call.
 type way struct {
-	second    bool                 // the work runs in parallel
+	parallel  bool                 // the work runs in parallel
 	open      bool                 // nothing is decided yet
 	completed bool                 // set behind the work, when all of it is enqueued
 	done      func(completed bool) // ends the measurement; or nil
@@ -156,7 +156,7 @@ func (x *Exec) measured(w way) *Exec {
 
 // choose returns the way for x's work on in.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
-	if g := x.work; g != nil && g.plain {
+	if g := x.work; g != nil && g.serial {
 		return way{}
 	}
 	if x.trial { // inside measured work
@@ -179,12 +179,12 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 		key += " on " + x.Device().String()
 	}
 	var trial *ct.Trial
-	var second, state int32
-	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.work != nil), int32(streams), &trial, &second, &state))
+	var parallel, state int32
+	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.work != nil), int32(streams), &trial, &parallel, &state))
 	runtime.KeepAlive(c)
-	w := way{second: second != 0, open: state == ct.Open}
-	if g := x.work; g != nil && w.second {
-		g.beside = true
+	w := way{parallel: parallel != 0, open: state == ct.Open}
+	if g := x.work; g != nil && w.parallel {
+		g.parallel = true
 	}
 	if trial == nil {
 		if w.open {

@@ -17,11 +17,11 @@ type Graph struct {
 	hooks   []func(x *Exec)
 	depends []func() string
 
-	h       *ct.Graph // guarded by pool.mu
-	beside  bool      // a Choice was parallel
-	updated bool      // it has taken over the executable graph of an older capture
-	closed  bool      // guarded by pool.mu
-	cleanup runtime.Cleanup
+	h        *ct.Graph // guarded by pool.mu
+	parallel bool      // a Choice was parallel
+	updated  bool      // it has taken over the executable graph of an older capture
+	closed   bool      // guarded by pool.mu
+	cleanup  runtime.Cleanup
 
 	fn             func(x *Exec) error // of an eager graph; guarded by pool.mu
 	grad, autocast int32               // the modes of its capture

@@ -209,7 +209,7 @@ func (p *graphPool) used(x *Exec) {
 // memory, as a warm-up for a capture. It does not where the pool has a graph: memory that
 // outlives the run, such as an optimizer's state, would lie where the graph writes. undecided
 // means that a Choice in fn needs more runs.
-func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
+func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
 		return false, x.inside(x.c.Stream, &graphWork{pool: p, eager: true}, fn)
 	}
@@ -251,9 +251,9 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	return fn(on)
 }
 
-// capture captures fn. The new graph takes the place of older, which may be nil. With plain
+// capture captures fn. The new graph takes the place of older, which may be nil. With serial
 // every Choice in fn is serial.
-func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
+func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() {
@@ -262,7 +262,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 		return g, nil
 	}
 	alone := p.graphs == 0 || older != nil && p.graphs == 1
-	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.Stream, forked: map[*ct.Stream]bool{p.streams[0].h: true}}
+	work := &graphWork{pool: p, capturing: true, alone: alone, serial: serial, outside: x.c.Stream, forked: map[*ct.Stream]bool{p.streams[0].h: true}}
 	defer func() { work.ended = true }()
 	err = p.joined(x, func(on *ct.Stream) error {
 		y := x.c
@@ -300,7 +300,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 	if err != nil {
 		return nil, err
 	}
-	g.hooks, g.depends, g.beside = work.hooks, work.depends, work.beside
+	g.hooks, g.depends, g.parallel = work.hooks, work.depends, work.parallel
 	g.guard()
 	p.filled = true
 	p.graphs++

@@ -65,8 +65,8 @@ type OverlapOptions struct {
 type OverlapStats struct {
 	Layers int // kinds and shapes of layers that have run on more than one stream
 	// Calls on more than one stream. A captured call counts once.
-	SideBySide int
-	Late       int // of these calls, those whose weights' gradients are late
+	Parallel int
+	Late     int // of these calls, those whose weights' gradients are late
 	// Time on the device that these calls saved, as measured for the decision; 0 with Always.
 	Saved time.Duration
 	// The most bytes that late gradients alone kept alive, without the arenas of the side streams.
@@ -117,14 +117,14 @@ func (p *Overlap) Stats() OverlapStats {
 	var c ct.OverlapCounts
 	_ = check("Overlap.Stats", ct.OverlapCount(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.Layers), SideBySide: int(c.Beside), Late: int(c.Late), Saved: time.Duration(float64(c.SavedUS) * 1e3),
+	return OverlapStats{Layers: int(c.Layers), Parallel: int(c.Beside), Late: int(c.Late), Saved: time.Duration(float64(c.SavedUS) * 1e3),
 		Kept: c.KeptBytes, Serial: int(c.Serial), ShortOfMemory: int(c.ShortOfMemory)}
 }
 
 // String returns one line with the counts.
 func (s OverlapStats) String() string {
 	return fmt.Sprintf("%d layers on two streams, %d calls, %d of them late, %v saved, %d bytes kept longer, %d calls on one; %d layers short of memory",
-		s.Layers, s.SideBySide, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
+		s.Layers, s.Parallel, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
 }
 
 // overlap calls backward with side streams that begin behind x's work so far, and joins them.
@@ -132,7 +132,7 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 	if p.h == nil {
 		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the Overlap was not made by NewOverlap"})
 	}
-	before := p.Stats().SideBySide
+	before := p.Stats().Parallel
 	fork := x.Record()
 	defer fork.Close()
 	var sides []*Exec
@@ -151,7 +151,7 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 			_ = x.await(op, side)
 		}
 		if g := x.work; g != nil && !p.always {
-			g.beside = g.beside || p.Stats().SideBySide > before
+			g.parallel = g.parallel || p.Stats().Parallel > before
 			if ct.ChoiceOpen(p.choice.h, 1) != 0 {
 				x.undecided()
 			}

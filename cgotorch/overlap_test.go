@@ -155,7 +155,7 @@ func TestOverlap_Gradients(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stats := overlap.Stats(); stats.SideBySide < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
+			if stats := overlap.Stats(); stats.Parallel < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 		})
@@ -184,8 +184,8 @@ func TestOverlap_Serial(t *testing.T) {
 				return in
 			}
 			for name, c := range map[string]struct {
-				work   func(x *Exec)
-				beside bool
+				work     func(x *Exec)
+				parallel bool
 			}{
 				"plain":      {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, image(x, true)))) }, true},
 				"twice":      {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, conv(x, image(x, true))))) }, true},
@@ -207,15 +207,15 @@ func TestOverlap_Serial(t *testing.T) {
 					continue // draws the generator of every device
 				}
 				for i := range 2 {
-					before := overlap.Stats().SideBySide
+					before := overlap.Stats().Parallel
 					if err := s.Do(func(x *Exec) error { c.work(x); return nil }); err != nil {
 						t.Errorf("%s: %v", name, err)
 					}
 					if err := weight.SetGrad(nil); err != nil {
 						t.Error(err)
 					}
-					if got := overlap.Stats().SideBySide > before; i > 0 && got != c.beside {
-						t.Errorf("%s: side by side %v, want %v", name, got, c.beside)
+					if got := overlap.Stats().Parallel > before; i > 0 && got != c.parallel {
+						t.Errorf("%s: parallel %v, want %v", name, got, c.parallel)
 					}
 				}
 			}
@@ -295,7 +295,7 @@ func TestOverlap_Captured(t *testing.T) {
 			if got := run(overlap, always); !slices.Equal(got, want) {
 				t.Errorf("always=%v: losses %v, want %v", always, got, want)
 			}
-			if stats := overlap.Stats(); always && stats.SideBySide == 0 {
+			if stats := overlap.Stats(); always && stats.Parallel == 0 {
 				t.Errorf("%v", stats)
 			}
 			if n := len(overlap.Decisions()); d.IsCUDA() && !always && n == 0 {
@@ -367,7 +367,7 @@ func TestOverlap_Linear(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stats := overlap.Stats(); stats.SideBySide < layers {
+			if stats := overlap.Stats(); stats.Parallel < layers {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 			// The second derivative goes through too.
@@ -450,7 +450,7 @@ func TestOverlap_Late(t *testing.T) {
 						t.Errorf("autocast %v: the gradients differ", autocast)
 					}
 				}
-				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.SideBySide) || !d.IsCUDA() && stats.Late != 0 {
+				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.Parallel) || !d.IsCUDA() && stats.Late != 0 {
 					t.Errorf("autocast %v: %v", autocast, stats)
 				}
 			}

@@ -64,8 +64,8 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}
-	w := way{second: len(branches) > 1 && !o.Serial}
-	if w.second && o.Choice != nil {
+	w := way{parallel: len(branches) > 1 && !o.Serial}
+	if w.parallel && o.Choice != nil {
 		for _, t := range o.Inputs {
 			x.open(op, t)
 		}
@@ -75,8 +75,8 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	x = x.measured(w)
 	return x.tidy(func() []*Tensor {
 		results := make([]*Tensor, len(branches))
-		if w.second {
-			x.sideBySide(op, o, branches, results)
+		if w.parallel {
+			x.runParallel(op, o, branches, results)
 		} else {
 			for i, branch := range branches {
 				results[i] = x.Alias(x.branch(op, branch))
@@ -103,7 +103,7 @@ type sideBranch struct {
 }
 
 // runParallel runs the branches on their streams and joins them.
-func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec) *Tensor, results []*Tensor) {
+func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec) *Tensor, results []*Tensor) {
 	var sides []*sideBranch
 	joined := 0
 	defer func() { // where a branch has failed, x's stream must not run ahead of the enqueued work

@@ -115,7 +115,7 @@ func TestExec_Parallel(t *testing.T) {
 			want := run(serial)
 			for i := range 3 {
 				if got := run((*Exec).Parallel); fmt.Sprint(got) != fmt.Sprint(want) {
-					t.Errorf("run %d side by side differs from one branch after another", i)
+					t.Errorf("run %d in parallel differs from serial branches", i)
 				}
 			}
 			var without float32
@@ -390,14 +390,14 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		s := newStream(t, d)
 		var log []string
 		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
-		var beside int // of the last call
+		var parallel int // of the last call
 		in := kept(t, s, 1, ones4)[0]
 		defer in.Close()
 		section := func(x *Exec, work func(x *Exec)) []*Tensor {
-			beside = 0
+			parallel = 0
 			branch := func(x *Exec) *Tensor {
 				if x.Stream() != s {
-					beside++
+					parallel++
 				}
 				work(x)
 				return x.Neg(in)
@@ -414,16 +414,16 @@ func TestExec_Parallel_Choice(t *testing.T) {
 			}
 		}
 		if !d.IsCUDA() {
-			if beside != 0 || len(choice.Decisions()) != 0 {
-				t.Errorf("on the CPU side by side: %v", choice.Decisions())
+			if parallel != 0 || len(choice.Decisions()) != 0 {
+				t.Errorf("on the CPU parallel: %v", choice.Decisions())
 			}
 			return
 		}
 		decisions := choice.Decisions()
-		if beside != 1 || len(decisions) != 1 || !decisions[0].Parallel || decisions[0].Graph {
-			t.Fatalf("two sleeps run one after another: %v", decisions)
+		if parallel != 1 || len(decisions) != 1 || !decisions[0].Parallel || decisions[0].Graph {
+			t.Fatalf("two sleeps run serially: %v", decisions)
 		}
-		if len(log) != 1 || !strings.Contains(log[0], "(float32[4]@cuda:0) with gradients, eager: side by side") {
+		if len(log) != 1 || !strings.Contains(log[0], "(float32[4]@cuda:0) with gradients, eager: parallel") {
 			t.Errorf("logged %q", log)
 		}
 		// Of so little work a graph has a decision of its own, whichever that is.
@@ -631,7 +631,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 				}
 			}
 			r.Work = slices.DeleteFunc(r.Work, func(w trace.Record) bool { return w.Start < from || w.End > to })
-			if share, together, busy := r.SideBySide(); len(streams) < 2 || share < 0.3 {
+			if share, together, busy := r.Parallel(); len(streams) < 2 || share < 0.3 {
 				t.Errorf("backward ran on %d streams, %v of %v on several at once", len(streams), together, busy)
 			} else {
 				t.Logf("backward on %d streams: %v of %v on several at once", len(streams), together, busy)

@@ -39,10 +39,10 @@ func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	return float64(hidden) / float64(total), hidden, total
 }
 
-// SideBySide returns how much of the devices' computing several streams did at once. busy is
+// Parallel returns how much of the devices' computing several streams did at once. busy is
 // the time in which at least one kernel ran. together is the part of busy in which two or more
 // streams of a device ran kernels. share is together/busy, and 0 where nothing ran.
-func (r *Records) SideBySide() (share float64, together, busy time.Duration) {
+func (r *Records) Parallel() (share float64, together, busy time.Duration) {
 	for _, d := range r.devices() {
 		var all, several []interval // where one stream at least runs, and two
 		for _, stream := range r.streams(d) {
