@@ -67,7 +67,7 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 
 func (x *Exec) sameLength(op string, roots, grads int) {
 	if grads != 0 && grads != roots {
-		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
+		x.s.fail(refuse(op, ErrInvalidArgument, "there must be a gradient, or nil, for each root"))
 	}
 }
 

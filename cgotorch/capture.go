@@ -90,13 +90,13 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	x.checkThread(op)
 	switch {
 	case fn == nil:
-		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the function is nil"}
+		return refuse(op, ErrInvalidArgument, "the function is nil")
 	case x.hook:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
+		return refuse(op, ErrNotCapturable, "a capture inside a function given to EachLaunch")
 	case x.work != nil:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
+		return refuse(op, ErrNotCapturable, "a capture inside a captured function")
 	case x.from != nil:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
+		return refuse(op, ErrNotCapturable, "a capture inside a backward, in a function given to Recompute")
 	}
 	return nil
 }

@@ -142,7 +142,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 		x.open(op, t)
 	}
 	if x.hook {
-		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
+		x.Fail(op, refuse(op, ErrNotCapturable, "called inside a function given to EachLaunch"))
 	}
 	if x.work != nil || x.from != nil { // in the latter a backward is under way, and a capture would wait for it
 		return c.fn(x, in...)
@@ -155,7 +155,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	c.runner.Store(x.s.thread)
 	defer c.runner.Store(0)
 	if c.closed {
-		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the captured function is closed"})
+		x.Fail(op, refuse(op, ErrClosed, "the captured function is closed"))
 	}
 	if c.o.Eager || !x.Device().IsCUDA() {
 		return c.runEagerly(x, in)

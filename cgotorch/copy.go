@@ -9,49 +9,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Element is a Go type that has a dtype.
-type Element interface {
-	uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | bool | complex64 | complex128 |
-		Float16Bits | BFloat16Bits
-}
-
-// DTypeOf returns the dtype of an element type.
-func DTypeOf[T Element]() DType {
-	var v T
-	switch any(v).(type) {
-	case uint8:
-		return Uint8
-	case int8:
-		return Int8
-	case int16:
-		return Int16
-	case int32:
-		return Int32
-	case int64:
-		return Int64
-	case uint16:
-		return Uint16
-	case uint32:
-		return Uint32
-	case uint64:
-		return Uint64
-	case float32:
-		return Float32
-	case float64:
-		return Float64
-	case bool:
-		return Bool
-	case complex64:
-		return Complex64
-	case complex128:
-		return Complex128
-	case Float16Bits:
-		return Float16
-	default:
-		return BFloat16
-	}
-}
-
 // FromSlice returns a tensor of the given shape on x's device with a copy of data. On a CUDA
 // device it waits until data is staged, behind earlier work of the stream. Copies that must not
 // wait go through a [HostSlab] and [CopyFrom]. The Do owns the tensor.
@@ -243,7 +200,7 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 }
 
 func closedTensor(op string) *Error {
-	return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is nil or closed"}
+	return refuse(op, ErrClosed, "the tensor is nil or closed")
 }
 
 var ( // hide from the compiler that nothing escapes

@@ -59,3 +59,46 @@ func ParseDType(name string) (DType, error) {
 func (d DType) IsFloat() bool {
 	return d == Float16 || d == BFloat16 || d == Float32 || d == Float64
 }
+
+// Element is a Go type that has a dtype.
+type Element interface {
+	uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | bool | complex64 | complex128 |
+		Float16Bits | BFloat16Bits
+}
+
+// DTypeOf returns the dtype of an element type.
+func DTypeOf[T Element]() DType {
+	var v T
+	switch any(v).(type) {
+	case uint8:
+		return Uint8
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case bool:
+		return Bool
+	case complex64:
+		return Complex64
+	case complex128:
+		return Complex128
+	case Float16Bits:
+		return Float16
+	default:
+		return BFloat16
+	}
+}

@@ -84,6 +84,12 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
+// refuse returns the error of a call that the library refuses by itself. The caller is that of the
+// program, however deep in the library refuse is called.
+func refuse(op string, kind error, format string, args ...any) *Error {
+	return &Error{Op: op, Kind: kind, Caller: caller(), Message: fmt.Sprintf(format, args...)}
+}
+
 // check frees a status and returns it as an error of op.
 func check(op string, status *ct.Status) error {
 	if status == nil {

@@ -44,19 +44,21 @@ func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 // lockIn is lock for use in a capture, or outside of captures for nil.
 func (e *Event) lockIn(op string, capture *graphWork) (*ct.Event, error) {
 	if e == nil {
-		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the event is nil"}
+		return nil, refuse(op, ErrInvalidArgument, "the event is nil")
 	}
 	switch {
 	case e.capture == capture:
 	case e.capture == nil:
-		return nil, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch"}
+		return nil, refuse(op, ErrNotCapturable,
+			"the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch")
 	default:
-		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the event was recorded in a capture, which makes it a place in that graph: record one behind the launch"}
+		return nil, refuse(op, ErrInvalidArgument,
+			"the event was recorded in a capture, which makes it a place in that graph: record one behind the launch")
 	}
 	e.mu.RLock()
 	if e.h == nil {
 		e.mu.RUnlock()
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the event is closed, or was never recorded: Record returns events"}
+		return nil, refuse(op, ErrClosed, "the event is closed, or was never recorded: Record returns events")
 	}
 	return e.h, nil
 }

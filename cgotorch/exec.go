@@ -1,7 +1,6 @@
 package cgotorch
 
 import (
-	"fmt"
 	"runtime"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -39,14 +38,14 @@ func (x *Exec) check(op string) {
 		x.c.Site = uint64(callSite(x.from...))
 	}
 	if x.s.barred != "" {
-		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: x.s.barred})
+		panic(refuse(op, ErrMisuse, "%s", x.s.barred))
 	}
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
 	if g := x.work; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
-		x.s.fail(&Error{Op: op, Kind: ErrNotCapturable, Caller: caller(),
-			Message: "the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"})
+		x.s.fail(refuse(op, ErrNotCapturable,
+			"the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"))
 	}
 }
 
@@ -55,7 +54,7 @@ func (x *Exec) check(op string) {
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {
-		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: otherGoroutine})
+		panic(refuse(op, ErrMisuse, otherGoroutine))
 	}
 }
 
@@ -134,8 +133,8 @@ func (x *Exec) WithGrad() *Exec {
 // without autocast. It fails with [ErrInvalidArgument] unless dtype is [BFloat16] or [Float16].
 func (x *Exec) Autocast(dtype DType) *Exec {
 	if dtype != BFloat16 && dtype != Float16 {
-		x.Fail("Exec.Autocast", &Error{Op: "Exec.Autocast", Kind: ErrInvalidArgument, Caller: caller(),
-			Message: fmt.Sprintf("autocast to %v: use bfloat16 or float16", dtype)})
+		x.Fail("Exec.Autocast", refuse("Exec.Autocast", ErrInvalidArgument,
+			"autocast to %v: use bfloat16 or float16", dtype))
 	}
 	y := *x
 	y.c.Autocast = int32(dtype)
@@ -215,8 +214,8 @@ func (x *Exec) Wait(e *Event) {
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
 	if x.from != nil {
-		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Kind: ErrUnsupported, Caller: caller(),
-			Message: "in a function that is computed again, whose tensors backward still reads when it has ended"})
+		x.Fail("Exec.AtEnd", refuse("Exec.AtEnd", ErrUnsupported,
+			"in a function that is computed again, whose tensors backward still reads when it has ended"))
 	}
 	if p := x.parent; p != nil { // the branch is joined by then, and p goes on
 		branch := fn
@@ -246,13 +245,13 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
 	if g := x.capture(); g != nil && g.pool.filled && !g.alone && t.owner == x.s {
-		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Kind: ErrNotCapturable, Caller: caller(),
-			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
+		x.Fail("Exec.Keep", refuse("Exec.Keep", ErrNotCapturable,
+			"the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or in a warm-up run"))
 	}
 	if len(x.s.lent) > 0 {
 		if l, ok := x.s.lent[t.info().Storage]; ok {
-			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Kind: ErrInvalidArgument, Caller: caller(),
-				Message: "the tensor shares the memory of " + l.whose + ", which is refilled: Clone it first"})
+			x.Fail("Exec.Keep", refuse("Exec.Keep", ErrInvalidArgument,
+				"the tensor shares the memory of %v, which is refilled: Clone it first", l.whose))
 		}
 	}
 	return x.keep(t)
@@ -262,7 +261,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
-			x.s.fail(&Error{Op: "Exec.Keep", Kind: ErrMisuse, Caller: caller(), Message: "the tensor belongs to another Do"})
+			x.s.fail(refuse("Exec.Keep", ErrMisuse, "the tensor belongs to another Do"))
 		}
 		t.owner = nil
 		t.cleanup = runtime.AddCleanup(t, freeTensor, t.h)
@@ -335,9 +334,9 @@ func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:
-		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the tensor is nil"})
+		x.s.fail(refuse(op, ErrInvalidArgument, "the tensor is nil"))
 	case t.h == nil:
-		x.s.fail(&Error{Op: op, Kind: ErrClosed, Caller: caller(),
-			Message: "the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
+		x.s.fail(refuse(op, ErrClosed,
+			"the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"))
 	}
 }

@@ -50,15 +50,16 @@ func (x *Exec) Launch(g *Graph) {
 	const op = "Exec.Launch"
 	x.checkThread(op)
 	if g == nil || g.pool == nil {
-		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
+		x.Fail(op, refuse(op, ErrInvalidArgument, "the graph is nil, or was not made by Capture"))
 	}
 	if x.work != nil || x.hook {
-		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call the function that it was captured from"})
+		x.Fail(op, refuse(op, ErrNotCapturable,
+			"a graph is launched inside a captured function, or one given to EachLaunch: call the function that it was captured from"))
 	}
 	g.pool.lock(op, x)
 	defer g.pool.unlock()
 	if g.closed {
-		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"})
+		x.Fail(op, refuse(op, ErrClosed, "the graph is closed"))
 	}
 	if err := g.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
@@ -72,7 +73,7 @@ func (x *Exec) Launch(g *Graph) {
 		return
 	}
 	if what := g.stale(); what != "" {
-		x.Fail(op, &Error{Op: op, Kind: ErrStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
+		x.Fail(op, refuse(op, ErrStale, "%v since the graph was captured: capture again", what))
 	}
 	g.pool.await(x)
 	g.launch(x)
@@ -138,7 +139,7 @@ func (g *Graph) ask(op string, question func() error) error {
 	defer g.pool.mu.Unlock()
 	switch {
 	case g.closed:
-		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"}
+		return refuse(op, ErrClosed, "the graph is closed")
 	case g.Eager():
 		return nil
 	}

@@ -86,7 +86,8 @@ func runsOn(thread uint64) bool {
 }
 
 func insideError(op string) error {
-	return &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
+	return refuse(op, ErrMisuse,
+		"called inside the captured function, or a function given to EachLaunch, which it would wait for")
 }
 
 func (p *graphPool) newStream() (*Stream, error) {
@@ -150,9 +151,9 @@ func (p *graphPool) endIfUnused() {
 func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
-		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the pool of graphs is closed"}
+		return refuse(op, ErrClosed, "the pool of graphs is closed")
 	case p.device != x.Device():
-		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
+		return refuse(op, ErrInvalidArgument, "the graph is of %v, the Exec of %v", p.device, x.Device())
 	}
 	return nil
 }
@@ -163,7 +164,8 @@ func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 		return nil, noStream("Exec.On")
 	}
 	if s.device != p.device {
-		return nil, &Error{Op: "Exec.On", Kind: ErrNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+		return nil, refuse("Exec.On", ErrNotCapturable,
+			"a captured function of %v forks to a stream of %v", p.device, s.device)
 	}
 	if slices.Contains(p.streams, s) {
 		return s.h, nil // s stands in for another stream already

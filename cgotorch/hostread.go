@@ -84,12 +84,12 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 // read waits for the copy and calls fn with the tensor.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
-		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
+		return refuse(op, ErrInvalidArgument, "the read is nil, or was not made by ReadAsync")
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.host.Closed() {
-		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the read is closed"}
+		return refuse(op, ErrClosed, "the read is closed")
 	}
 	if err := r.event.synchronize(op); err != nil { //edge:read-waits TestCheckStreams_HostReads checked
 		return err

@@ -3,7 +3,6 @@ package cgotorch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 )
 
@@ -66,7 +65,8 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 	}
 	for _, n := range o.BatchSizes {
 		if n < 1 || o.InPlace {
-			return nil, &Error{Op: "NewInference", Kind: ErrInvalidArgument, Caller: caller(), Message: fmt.Sprintf("BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)}
+			return nil, refuse("NewInference", ErrInvalidArgument,
+				"BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)
 		}
 	}
 	if err := d.Synchronize(); err != nil {
@@ -117,7 +117,7 @@ func (f *Inference) take(ctx context.Context) (*lane, error) {
 		if ok {
 			return l, nil
 		}
-		return nil, &Error{Op: "Inference.Do", Kind: ErrClosed, Caller: caller(), Message: "it is closed"}
+		return nil, refuse("Inference.Do", ErrClosed, "it is closed")
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -178,7 +178,7 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 		err = l.stream.Synchronize()
 	}
 	if s := l.captured.Stats(); err == nil && s.Launches == before && l.stream.Device().IsCUDA() {
-		return &Error{Op: "Inference.Prepare", Kind: ErrNotCapturable, Caller: caller(), Message: s.Why}
+		return refuse("Inference.Prepare", ErrNotCapturable, "%s", s.Why)
 	}
 	return err
 }

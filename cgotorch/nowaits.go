@@ -68,7 +68,7 @@ func (x *Exec) look(op string) {
 		return
 	}
 	if what := ct.WatchSeen(x.c.Watch); what != "" {
-		x.s.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: what}
+		x.s.err = refuse(op, ErrWaited, "%s", what)
 	}
 }
 
@@ -78,6 +78,6 @@ func waits(op string) {
 		return
 	}
 	if w := currentWorker(); w != nil && w.scope != nil && len(w.scope.watches) > 0 && w.scope.err == nil {
-		w.scope.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: "it waits for the device"}
+		w.scope.err = refuse(op, ErrWaited, "it waits for the device")
 	}
 }

@@ -91,8 +91,8 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 		o.Streams = 2
 	}
 	if o.Streams < 2 || o.Streams > maxOverlapStreams {
-		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-			Message: fmt.Sprintf("Options.Streams is %d, want 2 to %d, or 0 for 2", o.Streams, maxOverlapStreams)}
+		return nil, refuse(op, ErrInvalidArgument,
+			"Options.Streams is %d, want 2 to %d, or 0 for 2", o.Streams, maxOverlapStreams)
 	}
 	p := &Overlap{always: o.Always, sides: o.Streams - 1}
 	if err := check(op, ct.OverlapNew(cbool(o.Always), &p.h)); err != nil {
@@ -130,7 +130,7 @@ func (s OverlapStats) String() string {
 // overlap calls backward with side streams that begin behind x's work so far, and joins them.
 func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream)) {
 	if p.h == nil {
-		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the Overlap was not made by NewOverlap"})
+		x.Fail(op, refuse(op, ErrInvalidArgument, "the Overlap was not made by NewOverlap"))
 	}
 	before := p.Stats().Parallel
 	fork := x.Record()

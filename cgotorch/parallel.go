@@ -1,7 +1,6 @@
 package cgotorch
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
@@ -55,13 +54,13 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	const op = "Exec.Parallel"
 	x.checkThread(op)
 	if o.Streams != nil && len(o.Streams) < len(branches)-1 {
-		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-			Message: fmt.Sprintf("ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
+		x.Fail(op, refuse(op, ErrInvalidArgument,
+			"ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches)))
 	}
 	for i, s := range o.Streams {
 		if s == x.stream || slices.Contains(o.Streams[:i], s) {
-			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
+			x.Fail(op, refuse(op, ErrInvalidArgument,
+				"ParallelOptions.Streams has %v twice, or it is what the branches fork from", s))
 		}
 	}
 	w := way{parallel: len(branches) > 1 && !o.Serial}

@@ -47,8 +47,8 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 		x.open(op, y)
 		x.open(op, in)
 		if in.Version() != version {
-			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-				Message: "the function has written its input, from which it is to be computed again: its first operator must not be in place"})
+			x.Fail(op, refuse(op, ErrInvalidArgument,
+				"the function has written its input, from which it is to be computed again: its first operator must not be in place"))
 		}
 		for i, after := range r.generators(x, op) {
 			if !bytes.Equal(before[i].state, after.state) {

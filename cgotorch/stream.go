@@ -155,7 +155,8 @@ func (s *Stream) Device() Device { return s.device }
 // s.mu.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
-		return nil, &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
+		return nil, refuse(op, ErrMisuse,
+			"called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On")
 	}
 	if s == nil {
 		return nil, noStream(op)
@@ -170,7 +171,8 @@ func (s *Stream) lock(op string) (*ct.Stream, error) {
 }
 
 func noStream(op string) *Error {
-	return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
+	return refuse(op, ErrInvalidArgument,
+		"the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream")
 }
 
 // handle returns the C handle. The default stream's is made on first use.
@@ -186,7 +188,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 // open is handle with s.state held.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the stream is closed"}
+		return nil, refuse(op, ErrClosed, "the stream is closed")
 	}
 	if s.h == nil && !s.isDefault {
 		return nil, noStream(op)
@@ -214,7 +216,7 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 // for another goroutine that uses this stream.
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
-		return &Error{Op: "Stream.Do", Kind: ErrMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for another stream"}
+		return refuse("Stream.Do", ErrMisuse, "a Do inside a Do: use Exec.On for another stream")
 	}
 	out := s.do(fn)
 	if theChecker.on.Load() {
@@ -346,14 +348,14 @@ func (s *Stream) Close() error {
 		return nil
 	}
 	if w := currentWorker(); w != nil && w.stream == s {
-		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
+		return refuse("Stream.Close", ErrMisuse, "called inside a Do of this stream")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
+		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one: close it afterwards")
 	}
 	if s.worker != nil {
 		s.worker.stop()

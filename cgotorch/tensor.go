@@ -139,7 +139,7 @@ func (t *Tensor) Grad() *Tensor {
 // fails with [ErrInvalidArgument] for other tensors, and with [ErrClosed].
 func (t *Tensor) SetRequiresGrad(on bool) error {
 	if t.h == nil {
-		return &Error{Op: "Tensor.SetRequiresGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
+		return refuse("Tensor.SetRequiresGrad", ErrClosed, "the tensor is closed")
 	}
 	defer runtime.KeepAlive(t)
 	return check("Tensor.SetRequiresGrad", ct.TensorSetRequiresGrad(t.h, cbool(on)))
@@ -150,7 +150,7 @@ func (t *Tensor) SetRequiresGrad(on bool) error {
 // with [ErrClosed].
 func (t *Tensor) SetGrad(grad *Tensor) error {
 	if t.h == nil || grad != nil && grad.h == nil {
-		return &Error{Op: "Tensor.SetGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
+		return refuse("Tensor.SetGrad", ErrClosed, "the tensor, or the gradient, is closed")
 	}
 	defer runtime.KeepAlive(grad)
 	var h *ct.Tensor
@@ -230,7 +230,7 @@ func describe(h *ct.Tensor) string {
 func HostSlice[T Element](t *Tensor) ([]T, error) {
 	const op = "HostSlice"
 	if t.Closed() {
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
+		return nil, refuse(op, ErrClosed, "the tensor is closed")
 	}
 	data := ct.TensorMemory(t.h)
 	if got, want := t.DType(), DTypeOf[T](); got != want || data == nil {
