@@ -94,7 +94,8 @@ func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
 	}
 }
 
-// Results are the Do's; with InPlace they are the graph's and cannot be kept. They can be read asynchronously.
+// Results are the Do's. With InPlace they are the graph's and cannot be kept. They can be read
+// asynchronously.
 func TestCaptured_Results(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -312,8 +313,9 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 	})
 }
 
-// A step of gradient descent with dropout gives the same numbers captured and eager, from several streams in turn; also where
-// activations, and the random numbers in them, are computed again.
+// A step of gradient descent with dropout gives the same numbers captured and eager, on several
+// streams one after another. It does so too where activations, and their random numbers, are
+// computed again.
 func TestCaptured_Training(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -370,7 +372,8 @@ func TestCaptured_Training(t *testing.T) {
 	})
 }
 
-// Captured functions of several goroutines, each with dropout, on streams of their own; Runs of one from several goroutines too.
+// Captured functions of several goroutines, each with dropout, on streams of their own. Several
+// goroutines also Run the same function.
 func TestCaptured_Goroutines(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -490,7 +493,8 @@ func TestCaptured_Inside(t *testing.T) {
 	})
 }
 
-// A captured function inside one that is called again by a backward is called, and captured outside.
+// A captured function is called inside a function that a backward calls again, and captured
+// outside.
 func TestCaptured_InRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -520,8 +524,8 @@ func TestCaptured_InRecompute(t *testing.T) {
 	})
 }
 
-// A captured function that always depends on something new is captured a few times and then no more; one whose capture fails for another
-// reason than that it is one is tried again.
+// A captured function that depends on a new value each time is captured a few times and then no
+// more. A function whose capture fails for its own reason is tried again.
 func TestCaptured_TriesAgain(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -582,7 +586,8 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 4, Why: "input 1 lies on cpu"})
 }
 
-// While captures come and go, backwards that call functions again, with dropout, neither wait for ever nor draw other numbers.
+// While captures come and go, backwards that call functions again, with dropout, neither wait
+// for ever nor draw other numbers.
 func TestCaptured_BesideRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -594,7 +599,8 @@ func TestCaptured_BesideRecompute(t *testing.T) {
 	})
 }
 
-// backwards differentiates through a recomputation, or captures something with a backward, so many times.
+// backwards differentiates through a recomputation, or captures work with a backward, so many
+// times.
 func backwards(s *Stream, rounds int, capture bool) error {
 	var w *Tensor
 	if err := s.Do(func(x *Exec) error { w = x.Keep(x.Ones(Float32, 64, 64)); return w.SetRequiresGrad(true) }); err != nil {

@@ -114,7 +114,8 @@ func TestFromSlice_ReadsBeforeReturn(t *testing.T) {
 	})
 }
 
-// cgo refuses a pointer into an object that holds other Go pointers, unless it is told that the elements hold none.
+// cgo refuses a pointer into an object that holds other Go pointers, unless it is told that the
+// elements hold none.
 func TestFromSlice_BesideGoPointers(t *testing.T) {
 	checkLeaks(t)
 	batch := &struct {
@@ -192,7 +193,8 @@ func runOn(t testing.TB, s *Stream, fn func(x *Exec)) {
 	}
 }
 
-// Copies outside a Do run behind what they are told to, in order, between the two events that are returned.
+// Copies outside a Do run behind the events that they are told to, in order, between the two
+// returned events.
 func TestStream_CopyFrom(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

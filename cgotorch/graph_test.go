@@ -119,7 +119,8 @@ func TestGraph_WarmUp(t *testing.T) {
 	})
 }
 
-// Graphs of one pool use the same memory and still have right results, launched on two streams without waits of the program's.
+// Graphs of one pool use the same memory and still have right results, launched on two streams
+// without waits of the program's.
 func TestGraph_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -209,7 +210,8 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	})
 }
 
-// Random numbers of launches are those of the same calls without a graph, also with eager draws between, and other graphs' launches.
+// Random numbers of launches are those of the same calls without a graph, also with eager draws
+// and launches of other graphs between.
 func TestGraph_Random(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -398,7 +400,8 @@ func TestGraph_Close(t *testing.T) {
 	})
 }
 
-// Fills are captured as kernels, of whatever size and alignment, and write no more than they are to.
+// Fills of every size and alignment are captured as kernels, and write no more than their
+// memory.
 func TestGraph_Fills(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -496,7 +499,8 @@ func TestGraph_Goroutines(t *testing.T) {
 	})
 }
 
-// captureOnce adds 1 and random numbers whose sum is 0 or 1 in a graph, launched five times, or does so without one.
+// captureOnce adds 1 and random numbers whose sum is 0 or 1 in a graph, launched five times, or
+// does so without a graph.
 func captureOnce(s *Stream, inGraph bool) error {
 	var n *Tensor
 	if err := s.Do(func(x *Exec) error { n = x.Keep(x.Zeros(Float32)); return nil }); err != nil {
@@ -543,7 +547,8 @@ func captureOnce(s *Stream, inGraph bool) error {
 	})
 }
 
-// What would wait for the call that it is made in is an error, also in a function for launches; modes and what is lent go in and on.
+// A call that would wait for the call around it is an error, also in a function for launches.
+// Modes and lent tensors pass into the captured function.
 func TestGraph_Inside(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

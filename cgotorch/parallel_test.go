@@ -40,7 +40,8 @@ func withoutRaces(t *testing.T, fn func()) {
 	}
 }
 
-// Branches side by side, one after another, nested and in a graph give the same bits, forward and backward, and no race.
+// Parallel branches, serial branches, nested branches and branches in a graph give the same
+// bits, forward and backward, and no race.
 func TestExec_Parallel(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -157,7 +158,8 @@ func TestExec_Parallel(t *testing.T) {
 	})
 }
 
-// What a branch reads may be freed by another one that the host is at already, and what a branch makes is handed out again.
+// A tensor that a branch reads may be freed by another branch that the host is at already, and
+// memory of a branch is handed out again.
 func TestExec_Parallel_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -200,8 +202,8 @@ func TestExec_Parallel_Memory(t *testing.T) {
 	})
 }
 
-// A Parallel in the first branch, which runs on the same stream as the one around it, has side streams of its own: what it leaves there is
-// not for branches that do not wait for it.
+// A Parallel in the first branch, which runs on the same stream as the one around it, has side
+// streams of its own: what it leaves there is not for branches that do not wait for it.
 func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -383,7 +385,8 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 	}
 }
 
-// The choice is made from a dozen calls, for graphs in rehearsals alone; the CPU does one after another.
+// The choice is made from a dozen calls, for graphs in warm-up runs alone. The CPU runs
+// branches serially.
 func TestExec_Parallel_Choice(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -443,7 +446,8 @@ func TestExec_Parallel_Choice(t *testing.T) {
 	})
 }
 
-// Memory of a stream that is no part of the section is handed out again behind its uses in a branch; a stream's sides serve its own Dos alone.
+// Memory of a stream outside the section is handed out again behind its uses in a branch. A
+// stream's side streams serve its own Dos alone.
 func TestExec_Parallel_OtherStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -543,8 +547,8 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 	})
 }
 
-// A captured training step of two branches gives the losses of an eager one that runs them in turn, launch for launch; and its backward runs on
-// two streams at once.
+// A captured training step of two branches gives the losses of an eager one that runs them in
+// turn, launch for launch; and its backward runs on two streams at once.
 func TestExec_Parallel_TrainingStep(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

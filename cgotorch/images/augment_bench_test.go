@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// What augmentations add to the normalising of a batch; images/s is of a device that does nothing else.
+// The cost that augmentations add to the normalising of a batch; images/s is of a device that
+// does nothing else.
 func BenchmarkAugmentImages(b *testing.B) {
 	const n, side, classes = 128, 224, 1000
 	r := rand.New(rand.NewPCG(1, 2))

@@ -33,7 +33,8 @@ func Brightness(factor float64) Step { return Step{stepBrightness, float32(facto
 // Contrast is adjust_contrast: 0 gives the mean of the image's grey values, 1 the image.
 func Contrast(factor float64) Step { return blend(stepContrast, factor) }
 
-// Saturation is adjust_saturation: 0 gives grey, 1 the image. It changes nothing in an image of 1 channel.
+// Saturation is adjust_saturation: 0 gives grey, 1 the image. It changes nothing in an image of
+// 1 channel.
 func Saturation(factor float64) Step { return blend(stepSaturation, factor) }
 
 // Hue is adjust_hue: the hue turns by this share of a circle, -0.5 to 0.5. It changes nothing
@@ -54,7 +55,8 @@ func AutoContrast() Step { return Step{stepAutoContrast} }
 // Equalize is equalize: in each channel all values become about equally frequent.
 func Equalize() Step { return Step{stepEqualize} }
 
-// Sharpness is adjust_sharpness: 0 gives a blurred image, 1 the image. It must be an image's first step.
+// Sharpness is adjust_sharpness: 0 gives a blurred image, 1 the image. It must be an image's
+// first step.
 func Sharpness(factor float64) Step { return blend(stepSharpness, factor) }
 
 // Shear is affine with shear, where x and y are the tangents of its angles. The upper left
@@ -67,12 +69,14 @@ func Shear(x, y float64, height, width int) Step {
 	return affine(0, 0, 0, radians(x), radians(y), -0.5*float64(width), -0.5*float64(height))
 }
 
-// Translate is affine with translate: the image moves to the right and down by these numbers of pixels. See [Shear].
+// Translate is affine with translate: the image moves to the right and down by these numbers of
+// pixels. See [Shear].
 func Translate(right, down int) Step {
 	return affine(0, float64(right), float64(down), 0, 0, 0, 0)
 }
 
-// Rotate is rotate: the image turns counterclockwise about its middle and keeps its size. See [Shear].
+// Rotate is rotate: the image turns counterclockwise about its middle and keeps its size. See
+// [Shear].
 func Rotate(degrees float64) Step {
 	degrees = math.Mod(degrees, 360)
 	if degrees < 0 {

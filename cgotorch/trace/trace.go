@@ -1,6 +1,6 @@
-// Package trace records the work of CUDA devices as the driver tells it: each kernel, copy and
-// fill with its stream, its times and the thread that enqueued it. It also records marks of the
-// host's time. It does not rest on cgotorch's own knowledge of its streams.
+// Package trace records the work of CUDA devices: each kernel, copy and fill with its stream,
+// its times and the thread that enqueued it. The records are the driver's, and do not rest on
+// cgotorch's own knowledge of its streams. Package trace also records marks of the host's time.
 // [Records.WriteChrome] writes a trace for ui.perfetto.dev.
 package trace
 

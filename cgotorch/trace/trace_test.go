@@ -98,7 +98,8 @@ func TestRecords_SideBySide(t *testing.T) {
 	}
 }
 
-// A step's part on a stream is from its first kernel's start to its last one's end, by when they were enqueued.
+// A mark's span on a stream lasts from the start of its first kernel to the end of its last, in
+// the order of their enqueueing.
 func TestRecords_Spans(t *testing.T) {
 	late := kernel(1, 50, 60)
 	late.Launch = 5 // the host runs ahead

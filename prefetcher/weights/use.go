@@ -28,8 +28,8 @@ type Use[M any] struct {
 // The module's tensors may be read on x's stream until Release or the end of the Do. They must not
 // be written, and tensors that share their memory cannot be kept. They require no gradient.
 //
-// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free: this Do has
-// them, or the other Dos wait too. It fails with the errors of [Cache.Prefetch], and in a captured
+// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free. This Do
+// then has them all, or the other Dos wait too. It fails with the errors of [Cache.Prefetch], and in a captured
 // function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a function
 // that is computed again.
 func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {

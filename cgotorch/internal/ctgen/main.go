@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// byHand are declarations that package ct writes by hand: calls whose arguments hide pointers from cgo, functions that
-// C calls, and results that need a free.
+// byHand are declarations that package ct writes by hand: calls whose arguments hide pointers
+// from cgo, functions that C calls, and results that need a free.
 var byHand = map[string]bool{
 	"ct_call": true, "ct_overflow_take": true, "ct_function": true, "ct_recompute": true,
 	"ct_tensor_from_host": true, "ct_tensor_to_host": true, "ct_tensor_copy_from": true, "ct_tensor_copy_to": true, "ct_copies_from": true,
@@ -86,7 +86,8 @@ import "unsafe"
 	return code, nil
 }
 
-// statements returns the header's declarations without comments, and "section NAME" where a section begins.
+// statements returns the header's declarations without comments, and "section NAME" at the
+// beginning of a section.
 func statements(header string) []string {
 	header = sectionPattern.ReplaceAllString(header, ";section $1;")
 	header = commentPattern.ReplaceAllString(header, " ")

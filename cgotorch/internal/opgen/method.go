@@ -89,7 +89,8 @@ func join(e *entry, s *schema) (*method, error) {
 	return m, m.results()
 }
 
-// checkName holds the names to one rule: whatever changes an argument is called ...InPlace or ...Out.
+// checkName holds the names to a rule: a method that changes an argument is called ...InPlace
+// or ...Out.
 func (m *method) checkName() error {
 	base, _, _ := strings.Cut(m.schema.name, ".")
 	want := ""
@@ -170,7 +171,8 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 	return kind.pushed(name), nil
 }
 
-// pushOption adds a field, whose zero value means the default, and returns the statement that pushes it.
+// pushOption adds a field and returns the statement that pushes it. The zero value of the field
+// means the default.
 func (m *method) pushOption(a argument, it item) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {

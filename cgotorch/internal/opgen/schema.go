@@ -171,7 +171,8 @@ func (p *schemaParser) results() []argument {
 	return results
 }
 
-// kind reads a type: a name or a tuple, then list marks, question marks and alias annotations in any order.
+// kind reads a type: a name or a tuple, then list marks, question marks and alias annotations
+// in any order.
 func (p *schemaParser) kind() (kind string, writes bool) {
 	if p.peek("(") {
 		kind = p.balanced() // a tuple
@@ -225,7 +226,8 @@ func (p *schemaParser) balanced() string {
 	return ""
 }
 
-// literal reads a default: a number (complex ones too), None, True, a list or a quoted string, as it is printed.
+// literal reads a default: a number (complex ones too), None, True, a list or a quoted string,
+// as printed.
 func (p *schemaParser) literal() string {
 	p.skipSpace()
 	start := p.at
