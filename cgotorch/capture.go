@@ -193,7 +193,7 @@ type graphWork struct {
 	ended     bool
 	h         *ct.Graph           // under capture; nil before and after
 	outside   *ct.Stream          // of the Exec that asked for the capture
-	forked    map[*ct.Stream]bool // streams whose work becomes part of the graph
+	forked    map[*ct.Stream]bool // streams with work of the graph
 	hooks     []func(x *Exec)
 	depends   []func() string
 }

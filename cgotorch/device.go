@@ -89,7 +89,7 @@ func CUDACount() (int, error) {
 	return int(n), nil
 }
 
-// Memory counts what LibTorch has allocated on a device, in bytes.
+// Memory counts LibTorch's allocations on a device, in bytes.
 type Memory struct {
 	Allocated     int64 // handed out now
 	PeakAllocated int64 // the most since the last [Device.ResetPeakMemory]

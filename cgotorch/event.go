@@ -119,7 +119,7 @@ func (e *Event) synchronize(op string) error {
 	return check(op, ct.EventSynchronize(h)) // it may be done because the device is lost
 }
 
-// doneUnchecked returns a channel like that of Done. The stream checker learns nothing from it.
+// doneUnchecked is Done, except that the stream checker learns nothing from it.
 func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 	h, err := e.lock(op)
 	if err != nil {

@@ -280,8 +280,8 @@ func (x *Exec) adopt(t *Tensor) {
 }
 
 // Lend returns a second handle of t that is freed when the Do returns. Keep refuses this
-// handle, and every tensor that shares its memory. whose names the owner in that error, as in
-// "batch 12 of epoch 3".
+// handle, and every tensor that shares its memory. The error names the owner as whose does, as
+// in "batch 12 of epoch 3".
 func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	x.checkThread("Exec.Lend")
 	x.open("Exec.Lend", t)

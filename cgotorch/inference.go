@@ -54,8 +54,8 @@ type InferenceOptions struct {
 // Graphs are captured when inputs of their shapes arrive, or by [Inference.Prepare]. A later
 // change of the weights needs a [Device.Synchronize] too. The caller must Close the Inference.
 //
-// It fails with [ErrNoDevice], [ErrDeviceLost], and [ErrInvalidArgument] for batch sizes below
-// 1 or beside InPlace.
+// It fails with [ErrNoDevice] and [ErrDeviceLost]. It fails with [ErrInvalidArgument] for batch
+// sizes below 1, and for batch sizes together with InPlace.
 func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOptions) (*Inference, error) {
 	if o.Streams <= 0 {
 		o.Streams = 4

@@ -35,7 +35,8 @@ func (o Opt[T]) Or(other T) T {
 	return other
 }
 
-// Reduction says what a loss does with its per-element values. The zero value is the mean.
+// Reduction is the way in which a loss joins its per-element values. The zero value is the
+// mean.
 type Reduction int
 
 // The reductions.

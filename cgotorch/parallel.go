@@ -86,7 +86,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	})
 }
 
-// branch calls fn and frees what it makes but its result.
+// branch calls fn and frees all tensors that fn makes, except its result.
 func (x *Exec) branch(op string, fn func(x *Exec) *Tensor) *Tensor {
 	return x.Tidy(func() *Tensor {
 		t := fn(x)

@@ -160,8 +160,8 @@ func (s *HostSlab) Await(e *Event) error {
 	return nil
 }
 
-// Close frees the memory, or leaves that of [HostSlabOver] to its owner, no longer page-locked.
-// Copies from and to it must be done. Closing twice does nothing.
+// Close frees the memory. Memory of [HostSlabOver] goes back to its owner, no longer
+// page-locked. Copies from and to the slab must be done. Closing twice does nothing.
 func (s *HostSlab) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

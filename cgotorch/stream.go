@@ -23,7 +23,7 @@ type Stream struct {
 
 	state  sync.Mutex // held for moments; guards the fields below
 	h      *ct.Stream
-	users  int                      // Dos of other streams that use this one
+	users  int                      // Dos of other streams that use this stream
 	sides  map[purpose]*sideStreams // for Dos of this stream
 	closed bool
 }
@@ -35,8 +35,8 @@ type StreamOptions struct {
 	Name string
 }
 
-// streams holds what is known of all streams of the process. CUDA has one default stream for
-// each device, and CUDA numbers streams by itself.
+// streams is the state of all streams of the process. CUDA has one default stream for each
+// device, and CUDA numbers streams by itself.
 var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use

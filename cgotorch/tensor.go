@@ -15,7 +15,7 @@ type Tensor struct {
 	h       *ct.Tensor
 	owner   *scope // nil for a kept tensor
 	cleanup runtime.Cleanup
-	grad    *Tensor // handle of the gradient, freed with this one
+	grad    *Tensor // handle of the gradient, freed with this handle
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
@@ -160,7 +160,7 @@ func (t *Tensor) SetGrad(grad *Tensor) error {
 	defer runtime.KeepAlive(t)
 	err := check("Tensor.SetGrad", ct.TensorSetGrad(t.h, h))
 	if err == nil {
-		t.Grad() // drops the handle of the old one
+		t.Grad() // drops the handle of the old gradient
 	}
 	return err
 }

@@ -22,7 +22,7 @@ type origin struct {
 	images []byte
 	labels []int64
 	flips  []bool // nil where no image is flipped
-	staged int64 // bytes of them that lie in the staging
+	staged int64  // bytes of them that lie in the staging
 }
 
 const stagingAlign = 64

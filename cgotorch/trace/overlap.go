@@ -163,7 +163,7 @@ func lanes(all []interval) []int {
 	slices.SortStableFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(all[a].start, all[b].start), cmp.Compare(all[b].end, all[a].end)) // the outer one first
 	})
-	var open [][]time.Duration // of each row, the ends of what is open, innermost last
+	var open [][]time.Duration // of each row, the ends of open intervals, innermost last
 	rows := make([]int, len(all))
 	for _, i := range order {
 		row := 0

@@ -23,7 +23,7 @@ var byHand = map[string]bool{
 	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true,
 }
 
-// fillsArray are functions whose handles for results are an array and not one.
+// fillsArray are functions whose handles for results are an array.
 var fillsArray = map[string]bool{"ct_gradients": true}
 
 func main() {
@@ -332,7 +332,7 @@ func goName(c string) string {
 
 func constName(c string) string {
 	if c == "CT_ABI_VERSION" {
-		return "HeaderABIVersion" // beside the function that says the library's
+		return "HeaderABIVersion" // ABIVersion is the library's
 	}
 	return goName(strings.ToLower(strings.TrimPrefix(c, "CT_")))
 }

@@ -277,7 +277,7 @@ func (m *method) results() error {
 	return nil
 }
 
-// distinct reports whether names can be the names of results beside the parameters.
+// distinct reports whether names can be the names of results next to the parameters.
 func distinct(names []string, params []variable) bool {
 	taken := map[string]bool{"x": true, "c": true, "v": true, "ok": true, "options": true}
 	for _, p := range params {

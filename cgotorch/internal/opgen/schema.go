@@ -73,7 +73,7 @@ func parseSchema(line string) (*schema, error) {
 	p.expect("(")
 	for p.err == nil && !p.accept(")") {
 		switch {
-		case p.accept("*"), p.accept("..."): // what follows is by keyword only; a variable number of arguments
+		case p.accept("*"), p.accept("..."): // keyword arguments follow; a variable number of arguments
 		default:
 			s.arguments = append(s.arguments, p.argument())
 		}
@@ -204,7 +204,7 @@ func (p *schemaParser) kind() (kind string, writes bool) {
 	return kind, writes
 }
 
-// balanced reads from a bracket to the one that closes it.
+// balanced reads from a bracket to its closing bracket.
 func (p *schemaParser) balanced() string {
 	p.skipSpace()
 	start, depth := p.at, 0
