@@ -67,9 +67,11 @@
 //	draining  the body has ended and so have all those Dos; the copy stream waits for their events, on the device, before it
 //	          writes again
 //
-// The host buffer a batch came in has a shorter life: it goes back to the loader when the event behind the copy is done. The
-// source hands its memory to the Prefetcher's Pinner, so that copies do not wait. Parts of a batch that lie elsewhere go through
-// the slot's staging, page-locked memory that the host fills when the copy from it before is done. That the buffer goes back
-// bounds how far the host runs ahead of the device: by the slots and the loader's buffers together. So does, with augmentations, the
-// page-locked memory of what was drawn for a batch, of which there is one for each slot.
+// The host buffer a batch came in has a shorter life: it goes back to the loader when the event
+// behind the copy is done. The source hands its memory to the Prefetcher's Pinner, so that copies
+// do not wait. Parts of a batch that lie elsewhere go through the slot's staging. That is
+// page-locked memory, which the host fills when the last copy from it is done. That buffers go back
+// in this order bounds how far the host runs ahead of the device: by the slots and the loader's
+// buffers together. So does, with augmentations, the page-locked memory of what was drawn for a
+// batch, of which there is one for each slot.
 package prefetcher

@@ -150,7 +150,8 @@ func (g gated) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, erro
 	}
 }
 
-// counted makes batches, each with its images in pages of its own and changed by spoil, and counts those that come back.
+// counted makes batches, each with its images in pages of its own and changed by spoil, and counts
+// those that come back.
 type counted struct {
 	memory         []byte
 	pinner         imageloader.Pinner

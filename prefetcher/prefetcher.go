@@ -18,9 +18,10 @@ type Source interface {
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of memory that its batches lie in,
-	// before its first Epoch, and p.HostWrites when it fills that memory again. It calls p.Unpin before it frees the memory.
-	// Parts of batches that lie in other memory are copied by the host first, see [Stats].Staged.
+	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of memory
+	// that its batches lie in, before its first Epoch, and p.HostWrites when it fills that memory
+	// again. It calls p.Unpin before it frees the memory. Parts of batches that lie in other memory are
+	// copied by the host first, into page-locked memory of the Prefetcher's. Stats.Staged counts them.
 	Pin(p imageloader.Pinner) error
 }
 
@@ -51,16 +52,18 @@ type Prefetcher struct {
 type Stats struct {
 	Batches, Samples int
 	Bytes            int64         // copied to the device
-	Staged           int64         // of these, the host copied into page-locked memory first, since the source has them in other memory
+	Staged           int64         // of these, copied by the host into page-locked memory first; see [Source]
 	Copy             time.Duration // the copying of these bytes took, on the device
 	HostWait         time.Duration // the consumer's goroutine waited for a batch to be on its way
 	Stall            time.Duration // the consumer's stream had no work between two batches of an epoch; and the host's wait for each epoch's first batch
 }
 
-// New hands the source's memory over and allocates Depth+1 slots on the device. A CUDA device has the memory page-locked; on
-// every device the stream checker knows of it. The source stays the caller's and must outlive the Prefetcher, which must be
-// Closed; its memory stays page-locked for as long as the source has it. New fails with [cgotorch.ErrNoDevice], with
-// [cgotorch.ErrOutOfMemory] also where the memory cannot be page-locked, with [ErrInvalidOptions], or as the source's Pin does.
+// New has the source hand its memory over and allocates Depth+1 slots on the device. The memory is
+// page-locked for a CUDA device, and the stream checker knows of it on every device. The source
+// stays the caller's and must outlive the Prefetcher, which must be Closed. The memory stays
+// page-locked until the source takes it back. New fails with [cgotorch.ErrNoDevice] or
+// [ErrInvalidOptions]. It fails with [cgotorch.ErrOutOfMemory] also where the system locks no more
+// memory, and with the error of the source's Pin.
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
 	p := &Prefetcher{source: source, device: device, pinner: &pinner{device: device}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()

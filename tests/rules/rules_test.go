@@ -151,8 +151,9 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// Flags of cgo stand in cgo.go alone. Only cgotorch, imageloader/decode and internal/inflate say import "C". The exceptions are the
-// hand-written wrapper of bench, a peer, and tests/streams/ambient, which sets state behind the library's back.
+// Flags of cgo stand in cgo.go alone. Only cgotorch, imageloader/decode and internal/inflate say
+// import "C". The exceptions are the hand-written wrapper of bench, a peer, and
+// tests/streams/ambient, which sets state behind the library's back.
 func TestCgo_StaysInItsRoom(t *testing.T) {
 	rooms := regexp.MustCompile(`^(cgotorch|imageloader/decode|internal/inflate|bench|tests/streams/ambient)/`)
 	for _, s := range sources(t) {
@@ -189,8 +190,8 @@ func roomOf(path string) string {
 	return longest
 }
 
-// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other. The rig internal/torchtest is
-// for the tests of rooms that know cgotorch.
+// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other.
+// The rig internal/torchtest is for the tests of rooms that know cgotorch.
 func TestImports_PointOneWay(t *testing.T) {
 	for _, s := range sources(t) {
 		from := roomOf(filepath.ToSlash(s.path))
@@ -228,7 +229,8 @@ func goList(t *testing.T, args ...string) []string {
 	return slices.Compact(lines)
 }
 
-// What make test-loader builds and tests where there is no LibTorch needs nothing of the other half, also not indirectly.
+// What make test-loader builds and tests where there is no LibTorch needs nothing of the other
+// half, also not indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
@@ -243,7 +245,8 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	}
 }
 
-// A program that imports the library gets these modules, and not those that only examples and benchmarks need.
+// A program that imports the library gets these modules, and not those that only examples and
+// benchmarks need.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
 		"cgotorch":    {"github.com/rivo/uniseg"},
