@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // matrices is a module that is one or two matrices, of which the first is computed with.
@@ -17,17 +17,17 @@ type matrices struct {
 }
 
 // matrixStore has count modules of so many bytes, each with a square matrix of n rows.
-func matrixStore(count, n int, bytes int64) (*prefetcher.Store, error) {
-	square := prefetcher.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
-	rest := prefetcher.TensorSpec{Name: "rest", DType: cgotorch.Uint8, Shape: []int64{bytes - 4*int64(n)*int64(n)}}
+func matrixStore(count, n int, bytes int64) (*weights.Store, error) {
+	square := weights.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
+	rest := weights.TensorSpec{Name: "rest", DType: cgotorch.Uint8, Shape: []int64{bytes - 4*int64(n)*int64(n)}}
 	if rest.Shape[0] < 0 {
 		return nil, fmt.Errorf("a matrix of %d rows has more than %d bytes", n, bytes)
 	}
-	var specs []prefetcher.ModuleSpec
+	var specs []weights.UnitSpec
 	for i := range count {
-		specs = append(specs, prefetcher.ModuleSpec{Name: fmt.Sprint(i), Tensors: []prefetcher.TensorSpec{square, rest}})
+		specs = append(specs, weights.UnitSpec{Name: fmt.Sprint(i), Tensors: []weights.TensorSpec{square, rest}})
 	}
-	return prefetcher.NewStore(specs)
+	return weights.NewStore(specs)
 }
 
 func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matrices, error) {
@@ -39,9 +39,9 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 
 // beside is a copy of a module beside matrix products on the default stream.
 type beside struct {
-	device  cgotorch.Device
-	store   *prefetcher.Store
-	modules *prefetcher.Modules[*matrices]
+	device cgotorch.Device
+	store  *weights.Store
+	cache  *weights.Cache[*matrices]
 
 	copies   *cgotorch.Stream // of the control, from memory that is not page-locked
 	pageable *cgotorch.HostSlab
@@ -58,7 +58,7 @@ func newBeside(d cgotorch.Device, n, products int, bytes int64) (*beside, error)
 		if b.store, err = matrixStore(2, 1, bytes); err != nil {
 			return err
 		}
-		if b.modules, err = prefetcher.NewModules(b.store, d, newMatrices(1, bytes), prefetcher.ModulesOptions{Slots: 1}); err != nil {
+		if b.cache, err = weights.NewCache(b.store, d, newMatrices(1, bytes), weights.CacheOptions{Slots: 1}); err != nil {
 			return err
 		}
 		if b.pageable, err = cgotorch.NewHostSlab(int(bytes)); err != nil {
@@ -85,8 +85,8 @@ func newBeside(d cgotorch.Device, n, products int, bytes int64) (*beside, error)
 }
 
 func (b *beside) close() {
-	if b.modules != nil {
-		b.modules.Close()
+	if b.cache != nil {
+		b.cache.Close()
 	}
 	if b.store != nil {
 		b.store.Close()
@@ -114,7 +114,7 @@ func (b *beside) copy(pinned bool) (float64, error) {
 	began := time.Now()
 	var err error
 	if pinned {
-		err = b.modules.Prefetch(context.Background(), name)
+		err = b.cache.Prefetch(context.Background(), name)
 	} else {
 		var from, to *cgotorch.Event
 		from, to, err = b.copies.CopyFrom(nil, cgotorch.HostCopy{To: b.to, From: b.pageable.Bytes()})
@@ -122,7 +122,7 @@ func (b *beside) copy(pinned bool) (float64, error) {
 		to.Close()
 	}
 	took := micros(time.Since(began))
-	b.modules.Drop(name)
+	b.cache.Drop(name)
 	return took, err
 }
 
@@ -141,7 +141,7 @@ func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 				return 0, err
 			}
 			began := time.Now()
-			if err := errors.Join(stream.Do(work), b.device.Synchronize()); err != nil {
+			if err := errors.Join(stream.Do(work), b.cache.Flush(context.Background()), b.device.Synchronize()); err != nil {
 				return 0, err
 			}
 			milliseconds = 1e3 * time.Since(began).Seconds()
@@ -233,20 +233,20 @@ func benchModulesRounds(c *config, emit func(row)) error {
 		return err
 	}
 	defer store.Close()
-	sides := map[prefetcher.Policy]side{}
-	var stats prefetcher.ModulesStats
-	for _, policy := range []prefetcher.Policy{prefetcher.OnDemand, prefetcher.NextLayer, prefetcher.Resident} {
-		modules, err := prefetcher.NewModules(store, c.device, newMatrices(n, bytes), prefetcher.ModulesOptions{Policy: policy})
+	sides := map[weights.Policy]side{}
+	var stats weights.CacheStats
+	for _, policy := range []weights.Policy{weights.OnDemand, weights.NextLayer, weights.Resident} {
+		cache, err := weights.NewCache(store, c.device, newMatrices(n, bytes), weights.CacheOptions{Policy: policy})
 		if err != nil {
 			return err
 		}
-		defer modules.Close()
+		defer cache.Close()
 		sides[policy] = func() (float64, error) {
 			seconds, err := c.secondsEach(1, func() error {
 				return cgotorch.DefaultStream(c.device).Do(func(x *cgotorch.Exec) error {
 					x = x.NoGrad()
 					for i := range rounds {
-						u := modules.Use(x, store.Modules()[i%8])
+						u := cache.Use(x, store.Units()[i%8])
 						for range repeats {
 							x.MM(u.Module.Weight, u.Module.Weight).Close()
 						}
@@ -255,8 +255,8 @@ func benchModulesRounds(c *config, emit func(row)) error {
 					return nil
 				})
 			})
-			if policy == prefetcher.NextLayer {
-				stats = modules.Stats()
+			if policy == weights.NextLayer {
+				stats = cache.Stats()
 			}
 			return 1e3 * seconds / float64(rounds), err
 		}
@@ -264,7 +264,7 @@ func benchModulesRounds(c *config, emit func(row)) error {
 	var theirs [2]sample // compute, copy
 	reply := struct{ Ahead, Compute, Copy float64 }{}
 	ask := []any{"device", c.device.String(), "n", n, "repeats", repeats, "bytes", bytes, "count", rounds}
-	values, err := interleave(c.roundsOr(11), sides[prefetcher.OnDemand], sides[prefetcher.NextLayer], sides[prefetcher.Resident],
+	values, err := interleave(c.roundsOr(11), sides[weights.OnDemand], sides[weights.NextLayer], sides[weights.Resident],
 		func() (float64, error) {
 			err := p.do(&reply, "rounds", ask...)
 			theirs[0], theirs[1] = append(theirs[0], reply.Compute), append(theirs[1], reply.Copy)

@@ -422,7 +422,7 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 	var busy *Event
 	if err := s.Do(func(x *Exec) error {
 		y := x.NoWaits() // opens CUPTI, which takes a while
-		sleep(x, 500 * time.Millisecond)
+		sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			run(y)

@@ -73,14 +73,9 @@ func deviceOf(d C.ct_device) Device {
 // destroyed its context.
 func (d Device) Check() error { return check("Device.Check", C.ct_device_check(d.c())) }
 
-// Synchronize waits until all work enqueued on every stream of the device is done, also that of calls that [Stream.Later] was given before. In a Do
-// of a stream that has such calls it fails with [ErrMisuse], since they wait for that Do.
+// Synchronize waits until all work enqueued on every stream of the device is done.
 func (d Device) Synchronize() error {
 	waits("Device.Synchronize")
-	if w := currentWorker(); w != nil && w.stream.hasLaters() {
-		return &Error{Op: "Device.Synchronize", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of " + w.stream.String() + ", for which calls given to Later wait: call it behind the Do"}
-	}
-	awaitLaters(func(s *Stream) bool { return s.device == d }) //edge:synchronize-behind-later TestStream_Later
 	return check("Device.Synchronize", C.ct_device_synchronize(d.c()))
 }
 

@@ -172,7 +172,7 @@ func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	d := cuda(t)
 	s, idle := newStream(t, d), newStream(t, d)
 	warm(t, s)
-	s.Do(func(x *Exec) error { sleep(x, 300 * time.Millisecond); return nil })
+	s.Do(func(x *Exec) error { sleep(x, 300*time.Millisecond); return nil })
 	e := record(t, s)
 	watch := record(t, s)
 	defer watch.Close()

@@ -87,6 +87,11 @@ func (x *Exec) Fail(op string, err error) {
 // Stream is where x enqueues.
 func (x *Exec) Stream() *Stream { return x.stream }
 
+// StreamID returns the number, as in [Stream.ID], of the stream on which x enqueues. In a captured
+// function and its rehearsals a stream of the graph's own stands in for [Exec.Stream], and has the
+// number.
+func (x *Exec) StreamID() uint64 { return uint64(C.ct_stream_id(x.c.stream)) }
+
 // DoStream is the stream whose Do x lives in; where x is of [Exec.On] or a branch, Stream is another.
 func (x *Exec) DoStream() *Stream { return x.s.stream }
 

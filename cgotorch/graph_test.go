@@ -490,7 +490,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	var busy *Event
 	err := s.Do(func(x *Exec) error {
 		y := x.NoWaits() // opens CUPTI, which takes a while
-		sleep(x, 500 * time.Millisecond)
+		sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
 			y.Launch(g)

@@ -14,7 +14,7 @@ func TestReadAsync(t *testing.T) {
 		read := func() {
 			err := s.Do(func(x *Exec) error {
 				a := FromSlice(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3)
-				sleep(x, 100 * time.Millisecond)
+				sleep(x, 100*time.Millisecond)
 				sum = x.ReadAsync(x.Sum(x.Transpose(a, 0, 1)))
 				matrix = x.ReadAsync(x.Transpose(a, 0, 1))
 				nothing = x.ReadAsync(x.Empty(Float32, 0))

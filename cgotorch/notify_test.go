@@ -26,9 +26,9 @@ func TestEvent_Done(t *testing.T) {
 		var first, second *Event
 		do(t, d, func(x *Exec) {
 			y := x.On(s)
-			sleep(y, 50 * time.Millisecond)
+			sleep(y, 50*time.Millisecond)
 			first = y.Record()
-			sleep(y, 50 * time.Millisecond)
+			sleep(y, 50*time.Millisecond)
 			second = y.Record()
 		})
 		later, sooner := second.Done(), first.Done() // asked in the other order than they were recorded
@@ -79,7 +79,7 @@ func TestEvent_DoneForManyGoroutines(t *testing.T) {
 			s := newStream(t, d)
 			err := s.Do(func(x *Exec) error {
 				if d.IsCUDA() {
-					sleep(x, 300 * time.Millisecond) // until all wait
+					sleep(x, 300*time.Millisecond) // until all wait
 				}
 				for range 10 {
 					sleep(x, time.Millisecond)

@@ -212,7 +212,7 @@ func TestStream_CopyFrom(t *testing.T) {
 		var used *Event
 		runOn(t, other, func(x *Exec) {
 			a, b = x.Keep(x.Zeros(Uint8, 2)), x.Keep(x.Zeros(Uint8, 2, 2))
-			sleep(x, 20 * time.Millisecond)
+			sleep(x, 20*time.Millisecond)
 			x.FillInPlace(a, 9)
 			used = x.Record()
 		})

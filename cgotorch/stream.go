@@ -30,8 +30,6 @@ type Stream struct {
 	users  int                   // Dos of other streams that use this one
 	sides  map[purpose][]*Stream // for Dos of this stream
 	closed bool
-
-	later later // the lock is laters'
 }
 
 // StreamOptions are the options of [NewStream]; the zero value is a stream of normal priority.
@@ -325,7 +323,7 @@ func (s *Stream) Synchronize() error {
 	return check("Stream.Synchronize", C.ct_stream_synchronize(h))
 }
 
-// Close waits for a running Do and for what Later was given, ends the stream's thread and gives the stream back; work already enqueued still runs. While
+// Close waits for a running Do, ends the stream's thread and gives the stream back; work already enqueued still runs. While
 // a Do of another stream uses it, by [Exec.On], it fails with [ErrMisuse]. Closing twice does nothing. A default stream can
 // be used again afterwards.
 func (s *Stream) Close() error {
@@ -335,7 +333,6 @@ func (s *Stream) Close() error {
 	if w := currentWorker(); w != nil && w.stream == s {
 		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}
-	awaitLaters(func(of *Stream) bool { return of == s }) //edge:close-behind-later TestStream_Later
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()

@@ -527,7 +527,7 @@ func TestStream_HostWaits(t *testing.T) {
 		"Stream.Synchronize": s.Synchronize,
 		"Device.Synchronize": d.Synchronize,
 	} {
-		if err := s.Do(func(x *Exec) error { sleep(x, 100 * time.Millisecond); return nil }); err != nil {
+		if err := s.Do(func(x *Exec) error { sleep(x, 100*time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		e := record(t, s)
@@ -624,7 +624,7 @@ func TestExternalStream(t *testing.T) {
 	// Work of both is in one order.
 	var a *Tensor
 	if err := own.Do(func(x *Exec) error {
-		sleep(x, 50 * time.Millisecond)
+		sleep(x, 50*time.Millisecond)
 		a = x.Keep(x.Full(Float32, 7, 4))
 		return nil
 	}); err != nil {
@@ -710,4 +710,34 @@ func TestEvent_NeverRecorded(t *testing.T) {
 			t.Errorf("%s: Close: %v", name, err)
 		}
 	}
+}
+
+// Outside captures the number is the stream's; in a rehearsal on CUDA a stand-in has another.
+func TestExec_StreamID(t *testing.T) {
+	checkLeaks(t)
+	onEachDevice(t, func(t *testing.T, d Device) {
+		s, other := newStream(t, d), newStream(t, d)
+		want := map[*Stream]uint64{}
+		for _, of := range []*Stream{s, other} {
+			id, err := of.ID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[of] = id
+		}
+		check := func(x *Exec, standIn bool) {
+			for _, y := range []*Exec{x, x.On(other), x.On(other).NoGrad()} {
+				if got := y.StreamID(); (got != want[y.Stream()]) != standIn {
+					t.Errorf("%d for %v, whose number is %d; stand-in: %v", got, y.Stream(), want[y.Stream()], standIn)
+				}
+			}
+		}
+		runOn(t, s, func(x *Exec) { check(x, false) })
+		captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
+			if !x.Capturing() {
+				check(x, d.IsCUDA())
+			}
+			x.Zeros(Float32, 1)
+		})
+	})
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// ColorJitter changes brightness, contrast, saturation and hue, in random order, as torchvision's ColorJitter does. A field of 0
-// leaves its property as it is.
+// ColorJitter changes brightness, contrast, saturation and hue, in random order. It does so as
+// torchvision's ColorJitter. A field of 0 leaves its property as it is.
 type ColorJitter struct {
-	// Brightness, Contrast and Saturation: the factor is drawn evenly from max(0, 1-v) to 1+v.
+	// Brightness, Contrast and Saturation: the factor for v is drawn evenly from max(0, 1-v) to 1+v.
 	Brightness, Contrast, Saturation float64
 	// Hue is turned by -Hue to Hue of a circle; at most 0.5.
 	Hue float64
@@ -30,7 +30,7 @@ func (j ColorJitter) valid() bool {
 // jitterSteps is the most steps that a ColorJitter has.
 const jitterSteps = 4
 
-// steps appends an image's.
+// steps appends the steps of an image.
 func (j ColorJitter) steps(k key, to []images.Step) []images.Step {
 	brightness, contrast := k.draw(drawJitter)
 	saturation, hue := k.draw(drawJitterColour)
@@ -63,7 +63,8 @@ func permutationOf4(i int) []int {
 	return order
 }
 
-// trivialStep is what TrivialAugmentWide does to an image: one of 14 operations, as likely as any other, with one of 31 magnitudes.
+// trivialStep draws the step of TrivialAugmentWide for an image: one of 14 equally likely
+// operations with one of 31 magnitudes.
 func trivialStep(k key, height, width int) images.Step {
 	operation, magnitude := k.draw(drawTrivial)
 	sign, _ := k.draw(drawTrivialSign)
@@ -75,7 +76,8 @@ const (
 	trivialMagnitudes = 31
 )
 
-// trivialOperation numbers operations as torchvision's table does, which says too where a magnitude has a sign.
+// trivialOperation makes the step of an operation. Their numbers and the signs of their magnitudes
+// are those of torchvision's table.
 func trivialOperation(operation, magnitude int, negative bool, height, width int) images.Step {
 	signed := func(most float32) float64 {
 		if v := linspace(0, most, trivialMagnitudes, magnitude); !negative {

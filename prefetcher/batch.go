@@ -7,7 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Batch is a batch of images on the device, lent to the body of the loop that yielded it. Its memory is refilled afterwards.
+// Batch is a batch of images on the device, lent to the body of the loop that yielded it. Its
+// memory is refilled afterwards.
 type Batch struct {
 	N     int               // images
 	Epoch int               // as the loader counts
@@ -19,12 +20,16 @@ type Batch struct {
 	ahead *Prefetcher
 }
 
-// Use makes x's stream wait, on the device, for the batch's copy and returns the images, [N, C, H, W] of the options' DType,
-// normalised and in channels-last memory order unless the options say otherwise, and the labels, int64 [N], or float32 [N, Classes]
-// with MixUp or CutMix: the share of each class. Exec.CrossEntropy takes either. Both are freed
-// with x's Do and cannot be kept; Clone what must outlive it. A batch may be used in several Dos, on several streams: each
-// Exec that reads it calls Use. Outside the loop body that yielded it x's Do fails with [ErrBatchOver]; in a
-// captured function with [cgotorch.ErrNotCapturable]: use the batch around it.
+// Use makes x's stream wait, on the device, for the batch's copy, and returns images and labels.
+// The host does not wait. The images are [N, C, H, W] of the options' DType, normalised, and
+// channels last unless the options say otherwise. The labels are int64 [N]. With MixUp or CutMix
+// they are float32 [N, Classes], the share of each class. Exec.CrossEntropy takes both.
+//
+// Images and labels are freed with x's Do and cannot be kept: Clone them to keep a copy. A batch
+// may be used in several Dos, on several streams. Each Exec that reads it calls Use.
+//
+// x's Do fails with [ErrBatchOver] outside the loop body that yielded the batch. In a captured
+// function it fails with [cgotorch.ErrNotCapturable]: use the batch around it.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose := b.String()
 	if x.Capturing() {

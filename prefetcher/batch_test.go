@@ -104,7 +104,8 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 	})
 }
 
-// A backward that needs a batch whose slot has been refilled fails instead of reading the next batch.
+// A backward that needs a batch whose slot has been refilled fails instead of reading the next
+// batch.
 func TestBatch_LateBackward(t *testing.T) {
 	for _, o := range []Options{{Depth: 1}, {Depth: 1, CutMix: CutMix{1}, Classes: 3}} {
 		onEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })

@@ -51,7 +51,8 @@ func pngImage(t testing.TB, i int) []byte {
 	return b.Bytes()
 }
 
-// archive writes a .tgz of n images; image i belongs to class i%3. Member bad, if there is one, is no image.
+// archive writes a .tgz of n images; image i belongs to class i%3. Member bad, if there is one, is
+// no image.
 func archive(t testing.TB, n, bad int) string {
 	path := filepath.Join(t.TempDir(), "images.tgz")
 	f, err := os.Create(path)
@@ -104,8 +105,8 @@ func checkLeaks(t *testing.T) {
 	})
 }
 
-// checkStreams fails the test for each race that the stream checker finds until it ends. To be called before what is to be closed
-// is made.
+// checkStreams fails the test for each race that the stream checker finds until it ends. To be
+// called before what is to be closed is made.
 func checkStreams(t *testing.T) {
 	t.Helper()
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
@@ -126,7 +127,8 @@ func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
 	return s
 }
 
-// gated hands a loader's batches on one by one, each when the test says so: what is copied ahead of a batch is then known.
+// gated hands a loader's batches on one by one, each when the test says so: what is copied ahead of
+// a batch is then known.
 type gated struct {
 	*imageloader.Loader
 	next chan bool
@@ -258,7 +260,8 @@ func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *
 	}
 }
 
-// checkBatch compares a batch in the archive's order, the first image being number first, with the pixels that were written.
+// checkBatch compares a batch in the archive's order, the first image being number first, with the
+// pixels that were written.
 func checkBatch(t *testing.T, x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor, first int) {
 	t.Helper()
 	if got, want := fmt.Sprint(images), fmt.Sprintf("float32[%d 3 %d %d]", b.N, side, side); !strings.HasPrefix(got, want) {

@@ -6,25 +6,30 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// MixUp adds to each image of a batch, with its labels, the one before it, the first with the last, as torchvision's MixUp does: lambda of
-// the image and 1-lambda of the other, with one lambda for the batch.
+// MixUp mixes each image of a batch, and its label, with the image before it, the first with the
+// last. It does so as torchvision's MixUp: lambda of the image and 1-lambda of the other, with one
+// lambda for the batch.
 type MixUp struct {
 	Alpha float64 // lambda is drawn from Beta(Alpha, Alpha); 0 turns it off; 0.2 is that of torchvision's recipe
 }
 
-// CutMix puts a box of the image before it in the place of the same box of each image of a batch, and mixes the labels by area, as
-// torchvision's CutMix does, with one box for the batch.
+// CutMix replaces a box of each image of a batch by the same box of the image before it, and mixes
+// the labels by area. It does so as torchvision's CutMix, with one box for the batch.
 type CutMix struct {
-	Alpha float64 // the image keeps a share of its area that is drawn from Beta(Alpha, Alpha), more where the box lies over its edge; 0 turns it off; 1 is that of torchvision's recipe
+	// Alpha is that of Beta(Alpha, Alpha), from which the share of its area is drawn that an image
+	// keeps. It keeps more where the box lies over its edge. 0 turns CutMix off; torchvision's recipe
+	// has 1.
+	Alpha float64
 }
 
-// drawnMix is what a batch is mixed with.
+// drawnMix is the drawn mix of a batch.
 type drawnMix struct {
 	images images.MixOptions
 	share  float64 // of an image's own label
 }
 
-// drawMix draws a batch's. One of the two has an Alpha above 0; of both, each is as likely.
+// drawMix draws the mix of a batch. One of the two has an Alpha above 0. If both have, they are
+// equally likely.
 func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {
@@ -44,9 +49,11 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 	return drawnMix{m, 1 - float64((m.Right-m.Left)*(m.Bottom-m.Top))/float64(height*width)}
 }
 
-// beta draws from Beta(alpha, alpha), for any alpha above 0, by Devroye's one line for the symmetric distribution ("Random variate generation
-// in one line of code", 1996, from two uniform numbers U and V): (1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2, where S is a
-// random sign, here that of the cosine. It needs no tries, so a fixed number of draws.
+// beta draws from Beta(alpha, alpha), for any alpha above 0, with a fixed number of draws. The
+// formula is Devroye's for the symmetric distribution ("Random variate generation in one line of
+// code", 1996). U and V are uniform, and S is a random sign, here that of the cosine:
+//
+//	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
 func beta(k key, alpha float64) float64 {
 	u, v := k.draw(drawLambda)
 	cos := math.Cos(2 * math.Pi * v.unit())

@@ -14,7 +14,8 @@ import (
 
 // Source gives decoded batches in host memory; *[imageloader.Loader] is one.
 type Source interface {
-	// Epoch yields the batches of one epoch, each to be given back with its Release. It must end when ctx does.
+	// Epoch yields the batches of one epoch, each to be given back with its Release. It must end when
+	// ctx does.
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
@@ -28,8 +29,8 @@ type Source interface {
 // shape is that of the source's largest batch.
 type shape struct{ batch, height, width, channels int }
 
-// Prefetcher copies the batches of a [Source] to a device, ahead of their use. It is used by one goroutine at a time, but for
-// Stats and Close.
+// Prefetcher copies the batches of a [Source] to a device, ahead of their use. It is used by one
+// goroutine at a time, but for Stats and Close.
 type Prefetcher struct {
 	source Source
 	pinner *pinner
@@ -52,18 +53,21 @@ type Prefetcher struct {
 type Stats struct {
 	Batches, Samples int
 	Bytes            int64         // copied to the device
-	Staged           int64         // of these, copied by the host into page-locked memory first; see [Source]
-	Copy             time.Duration // the copying of these bytes took, on the device
-	HostWait         time.Duration // the consumer's goroutine waited for a batch to be on its way
-	Stall            time.Duration // the consumer's stream had no work between two batches of an epoch; and the host's wait for each epoch's first batch
+	Staged           int64         // of Bytes, copied by the host into page-locked memory first: the source has them in other memory
+	Copy             time.Duration // of the device's time, for copying Bytes
+	HostWait         time.Duration // of the consumer's goroutine, until a batch was on its way
+
+	// Stall is the time in which the consumer's stream had no work between two batches of an epoch. It
+	// includes the host's wait for the first batch of each epoch.
+	Stall time.Duration
 }
 
-// New has the source hand its memory over and allocates Depth+1 slots on the device. The memory is
-// page-locked for a CUDA device, and the stream checker knows of it on every device. The source
-// stays the caller's and must outlive the Prefetcher, which must be Closed. The memory stays
-// page-locked until the source takes it back. New fails with [cgotorch.ErrNoDevice] or
-// [ErrInvalidOptions]. It fails with [cgotorch.ErrOutOfMemory] also where the system locks no more
-// memory, and with the error of the source's Pin.
+// New allocates Depth+1 slots on the device and hands it the source's memory. For a CUDA device it
+// page-locks that memory, which stays so for as long as the source has it. On every device the
+// stream checker then knows the memory. The source stays the caller's and must outlive the
+// Prefetcher. The caller must Close the Prefetcher. New fails with [cgotorch.ErrNoDevice], with
+// [cgotorch.ErrOutOfMemory], also where the memory cannot be page-locked, with
+// [ErrInvalidOptions], or as the source's Pin does.
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
 	p := &Prefetcher{source: source, device: device, pinner: &pinner{device: device}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
@@ -99,10 +103,10 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	return p, nil
 }
 
-// Epoch yields the batches of the source's next epoch. The sequence is for one use, and ends with its first error: the
-// source's, the cause of ctx's end, [ErrClosed], or [ErrBusy] while another epoch is running. The host waits for a batch to
-// be on its way, not for the device. Leaving the loop waits for the copies that are under way, stops every goroutine and gives
-// every buffer back.
+// Epoch yields the batches of the source's next epoch. The host waits until a batch is on its way,
+// and not for the device. Leaving the loop waits for the copies that are under way, stops every
+// goroutine and gives every buffer back. The sequence is for one use, and ends with its first
+// error: the source's, the cause of ctx's end, [ErrClosed], or [ErrBusy] while another epoch runs.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {
@@ -166,7 +170,8 @@ func (p *Prefetcher) end() {
 	}
 }
 
-// takeBack makes a slot free. After Close the last one ends the Prefetcher: a Do in another goroutine may outlive the loop.
+// takeBack makes a slot free. After Close the last slot ends the Prefetcher: a Do in another
+// goroutine may outlive the loop.
 func (p *Prefetcher) takeBack(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +188,8 @@ func (p *Prefetcher) count(add func(*Stats)) {
 	add(&p.stats)
 }
 
-// Stats returns the counts so far; of work that the device has not finished, Stall is not known yet.
+// Stats returns the counts so far. It does not wait. Stall leaves out work that the device has not
+// finished.
 func (p *Prefetcher) Stats() Stats {
 	p.stall.harvest()
 	p.mu.Lock()
@@ -195,8 +201,9 @@ func (p *Prefetcher) Stats() Stats {
 	return s
 }
 
-// Close frees the slots and the stream. An epoch that is running ends with [ErrClosed]; then they are freed when its loop has
-// been left and every Do that used its batches has ended. It may be called from any goroutine, and again.
+// Close frees the slots and the stream. An epoch that is running ends with [ErrClosed]. They are
+// then freed when its loop has been left and every Do that used its batches has ended. Close may be
+// called from any goroutine, and again.
 func (p *Prefetcher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,7 +221,8 @@ func (p *Prefetcher) Close() error {
 	return p.free()
 }
 
-// free orders the end of every use before the memory goes back to the copy stream's pool, and frees it.
+// free orders the end of every use before the memory goes back to the copy stream's pool, and frees
+// it.
 func (p *Prefetcher) free() error {
 	for _, s := range p.slots {
 		for _, e := range s.released {

@@ -4,12 +4,14 @@ import "math/bits"
 
 // Note [Random choices]
 //
-// An augmentation is drawn from the key of its image ([imageloader.HostBatch].Keys), which depends on the seed, the epoch and
-// the image alone, and what is drawn once for a batch from the key of its first image. So neither the number of workers nor where a
-// run was resumed can change it, nor, of an image's own augmentations, the batch that the image came in.
+// An augmentation of an image is drawn from the key of the image ([imageloader.HostBatch].Keys).
+// The key depends on the seed, the epoch and the image alone. Draws for a whole batch use the key
+// of its first image. So neither the number of workers nor the place where a run was resumed
+// changes a draw. The batch in which an image came does not change the image's own draws.
 //
-// The generator is that of package decode, Philox4x32-10 with the key as its key, low word first. The counter is fixed for each choice,
-// so that turning one augmentation on or off changes no other. Each counter gives two 64-bit numbers:
+// The generator is that of package decode, Philox4x32-10 with the image's key as its key, low word
+// first. The counter is fixed for each choice. So one augmentation, turned on or off, changes no
+// other. Each counter gives two 64-bit numbers:
 //
 //	64      TrivialAugmentWide: the operation, the magnitude
 //	65      its sign
@@ -36,7 +38,7 @@ const (
 	drawCut        = 130
 )
 
-// key is the random number that the choices for an image, or for a batch, are drawn from.
+// key is the random number from which the choices for an image, or for a batch, are drawn.
 type key uint64
 
 // draw returns the two numbers of a choice.
@@ -48,19 +50,20 @@ func (k key) draw(number uint32) (first, second choice) {
 // choice is 64 random bits.
 type choice uint64
 
-// unit is in [0, 1), in steps of 2^-53.
+// unit returns a number in [0, 1), in steps of 2^-53.
 func (c choice) unit() float64 { return float64(c>>11) * 0x1p-53 }
 
-// between is in [low, high).
+// between returns a number in [low, high).
 func (c choice) between(low, high float64) float64 { return low + (high-low)*c.unit() }
 
-// below is 0 to n-1. Its bias is n / 2^64.
+// below returns 0 to n-1. Its bias is n / 2^64.
 func (c choice) below(n int) int {
 	high, _ := bits.Mul64(uint64(c), uint64(n))
 	return int(high)
 }
 
-// philox is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011).
+// philox is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2,
+// 3", 2011).
 func philox(c [4]uint32, k [2]uint32) [4]uint32 {
 	for range 10 {
 		a, b := uint64(0xD2511F53)*uint64(c[0]), uint64(0xCD9E8D57)*uint64(c[2])

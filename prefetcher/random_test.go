@@ -75,7 +75,8 @@ func distributions(t *testing.T, name string) []distribution {
 	return named
 }
 
-// check compares the values that were drawn with torchvision's: the share up to each of its quantiles, and the mean.
+// check compares the values that were drawn with torchvision's: the share up to each of its
+// quantiles, and the mean.
 func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 	t.Helper()
 	if len(s.Shares) == 0 || len(got) == 0 {

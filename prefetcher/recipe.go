@@ -9,12 +9,12 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// recipe is which augmentations there are, and the memory on the device through which the batches pass one after another on the copy
-// stream.
+// recipe is the choice of augmentations and their memory on the device. The batches pass through
+// that memory one after another, on the copy stream.
 type recipe struct {
 	o     Options
 	shape shape
-	table *cgotorch.Tensor // what becomes of a pixel value
+	table *cgotorch.Tensor // the normalised value of each pixel value
 
 	steps     *cgotorch.Tensor // float32 [N, S, 8], or nil where no image has steps
 	augmented *cgotorch.Tensor // uint8 [N, H, W, C], beside steps
@@ -23,7 +23,7 @@ type recipe struct {
 	free chan *parameters // has room for all
 }
 
-// parameters is page-locked memory for what is drawn for the images of a batch, on its way to the device.
+// parameters is page-locked memory for the draws for a batch, on their way to the device.
 type parameters struct {
 	slab   *cgotorch.HostSlab
 	steps  []float32
@@ -51,8 +51,8 @@ func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() |
 
 const stepValues = len(images.Step{})
 
-// allocate makes the memory, and room for the parameters of some batches that are on their way at once. If it fails, close frees what there
-// is.
+// allocate makes the memory, and parameters for so many batches that are on their way at once. If
+// it fails, close frees what there is.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -128,7 +128,7 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	p.mix.images.Fill = o.RandomErasing.Value
 }
 
-// takeBack makes p, which may be nil, free for another batch. Nothing reads it any more.
+// takeBack makes p, which may be nil, free for another batch. No copy reads it any more.
 func (r *recipe) takeBack(p *parameters) {
 	if p != nil {
 		r.free <- p
@@ -145,7 +145,8 @@ func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	}
 }
 
-// images enqueues what makes images of n images' pixels. flips may be nil; p is nil where nothing is drawn.
+// images enqueues the work that makes n images of their pixels. flips may be nil; p is nil where
+// nothing is drawn.
 func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
 	if r.steps != nil {
 		augmented := first(x, r.augmented, n)
@@ -163,7 +164,7 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
-// fits reports what a batch lacks that the augmentations need.
+// fits fails for a batch that lacks keys or labels that the augmentations need.
 func (r *recipe) fits(host *imageloader.HostBatch) error {
 	if r.o.draws() && len(host.Keys) != host.N {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)

@@ -67,7 +67,8 @@ func (p pictures) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// batches runs an epoch and returns the images, each as float32 in the order c, h, w, and what the labels are.
+// batches runs an epoch and returns the images, each as float32 in the order c, h, w, and what the
+// labels are.
 func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images [][]float32, labels [][]float32) {
 	t.Helper()
 	p := start(t, source, d, o)
@@ -140,7 +141,8 @@ func TestAugmentations_Off(t *testing.T) {
 	})
 }
 
-// The images of a mixed batch are the mix of the images of the same batch unmixed, and so are the labels.
+// The images of a mixed batch are the mix of the images of the same batch unmixed, and so are the
+// labels.
 func TestAugmentations_Mixes(t *testing.T) {
 	const classes = 5
 	keys := someKeys(40)
@@ -240,7 +242,8 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	}
 }
 
-// What was drawn is sent before its memory is written again, and both are done before the memory goes.
+// What was drawn is sent before its memory is written again, and both are done before the memory
+// goes.
 func TestAugmentations_HaveNoRace(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)

@@ -10,12 +10,12 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// run is one epoch: a goroutine that copies, one that gives host buffers back, and the channels from the first to the second and
-// to the consumer.
+// run is one epoch: a goroutine that copies, a goroutine that gives host buffers back, and the
+// channels from the first to the second and to the consumer.
 type run struct {
 	p      *Prefetcher
 	full   chan item
-	copied chan copying
+	copied chan transfer
 	done   sync.WaitGroup
 }
 
@@ -24,15 +24,16 @@ type item struct {
 	err   error
 }
 
-// copying is a host batch and what was drawn for it, which may be given back when the second event is done.
-type copying struct {
+// transfer is a host batch and its parameters, on their way to the device. Both may be given back
+// when the second event is done.
+type transfer struct {
 	host          *imageloader.HostBatch
 	from          origin
 	drawn         *parameters // or nil
 	began, copied *cgotorch.Event
 }
 
-func (c copying) close() {
+func (c transfer) close() {
 	c.began.Close()
 	c.copied.Close() //edge:copied-event-freed TestEpoch_HasNoRace
 }
@@ -41,7 +42,7 @@ func startRun(ctx context.Context, p *Prefetcher) *run {
 	r := &run{
 		p:      p,
 		full:   make(chan item, len(p.slots)+1), // and the error
-		copied: make(chan copying, len(p.slots)),
+		copied: make(chan transfer, len(p.slots)),
 	}
 	r.done.Add(2)
 	go r.copyAll(ctx)
@@ -103,7 +104,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		recipe.takeBack(drawn) //edge:cancelled-drawn-goes-back TestAugmentations_MemoryComesBack
 		return context.Cause(ctx)
 	}
-	c := copying{host: host, drawn: drawn}
+	c := transfer{host: host, drawn: drawn}
 	var err error
 	if c.from, err = s.staging.stage(host, r.p.pinner, s.ready); err == nil {
 		err = r.p.copies.Do(func(x *cgotorch.Exec) error {
@@ -137,7 +138,8 @@ func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 	return p.recipe.fits(host)
 }
 
-// release gives host buffers back, to the loader and the recipe, in the order of their copies, each when its copy is done.
+// release gives host buffers back, to the loader and the recipe, in the order of their copies, each
+// when its copy is done.
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {

@@ -11,8 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Nothing in an epoch, and in what follows it, touches memory that another stream or the host may be using. The body enqueues and
-// never waits, so that only the prefetcher's own events order what it does.
+// Nothing in an epoch, and in what follows it, touches memory that another stream or the host may
+// be using. The body enqueues and never waits, so that only the prefetcher's own events order what
+// it does.
 func TestEpoch_HasNoRace(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
@@ -39,7 +40,8 @@ func TestEpoch_HasNoRace(t *testing.T) {
 	})
 }
 
-// However an epoch ends, when its loop has been left the source has each batch back, of which no copy runs any more.
+// However an epoch ends, when its loop has been left the source has each batch back, of which no
+// copy runs any more.
 func TestEpoch_ReleasesEachBatch(t *testing.T) {
 	for _, test := range []struct {
 		name    string

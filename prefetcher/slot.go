@@ -49,9 +49,9 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	}
 }
 
-// fill enqueues on x, the copy stream, all that makes the slot's batch of a host batch and what was drawn for it, and records the events
-// before the first and behind the last read of both.
-func (s *slot) fill(x *cgotorch.Exec, c *copying, r *recipe) {
+// fill enqueues on x, the copy stream, the work that makes the slot's batch of a host batch and its
+// parameters. It records the events before the first and behind the last read of both.
+func (s *slot) fill(x *cgotorch.Exec, c *transfer, r *recipe) {
 	s.awaitUses(x)
 	c.began = x.RecordTiming()
 	drawn, n := c.drawn, c.host.N
@@ -98,8 +98,8 @@ func (s *slot) lend(b *Batch) {
 	clear(s.streams)
 }
 
-// use makes x's stream wait for the copy, and records the end of the use when x's Do ends. x can be used: a panic of AtEnd would
-// leave the slot in use.
+// use makes x's stream wait for the copy, and records the end of the use when x's Do ends. x must
+// be usable: a panic of AtEnd would leave the slot in use.
 func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.mu.Lock()
 	if s.lentTo != b {
@@ -133,9 +133,10 @@ func (s *slot) useOver() {
 	}
 }
 
-// endBody records once more on every stream that used the batch: a later Do of the body may have enqueued work that reads it
-// without using the batch itself, such as the backward of a loss that an earlier one kept. A stream that runs a Do just now
-// is passed over; if that Do has used the batch it records when it ends.
+// endBody records once more on every stream that used the batch. A later Do of the body may have
+// enqueued work that reads the batch without a Use. The backward of a loss that an earlier Do kept
+// is such work. A stream that runs a Do just now is passed over: if that Do has used the batch it
+// records when it ends.
 func (s *slot) endBody() {
 	s.mu.Lock()
 	s.lentTo = nil //edge:body-ends TestBatch_UsedAfterItsBody

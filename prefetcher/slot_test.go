@@ -65,7 +65,8 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 	})
 }
 
-// What a Do reads after the body is read before the slot is written again, and before its memory is freed.
+// What a Do reads after the body is read before the slot is written again, and before its memory is
+// freed.
 func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -120,7 +121,8 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	}
 }
 
-// A later Do of the body may read the batch without using it: the backward of what an earlier one kept.
+// A later Do of the body may read the batch without using it: the backward of what an earlier one
+// kept.
 func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
@@ -220,7 +222,8 @@ func TestSlot_UsedInALaterBody(t *testing.T) {
 	})
 }
 
-// The end of a body is behind all that its Dos enqueued, also by a Do that did not use the batch itself.
+// The end of a body is behind all that its Dos enqueued, also by a Do that did not use the batch
+// itself.
 func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
@@ -233,7 +236,8 @@ func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 	})
 }
 
-// The images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided by std, each rounded to float32.
+// The images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided
+// by std, each rounded to float32.
 func TestSlot_NormalisesAsTorchvision(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})

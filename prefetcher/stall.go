@@ -7,8 +7,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// stall measures, on the consumer's stream, the time between the end of one batch's last use and the moment at which the next
-// one could start: what the device lost by waiting for data. Host clocks cannot tell, since the host runs ahead.
+// stall measures how long the consumer's stream waits for data: from the end of one batch's last
+// use to the moment at which the next batch could start. Host clocks cannot tell it, since the host
+// runs ahead.
 type stall struct {
 	mu      sync.Mutex
 	last    *cgotorch.Event // behind the last use so far, or nil at the start of an epoch
@@ -71,8 +72,8 @@ func (g gap) close() {
 	g.to.Close()
 }
 
-// startEpoch leaves out the time between two epochs and counts what the host waited for the first batch, while the stream, by
-// all that is known here, had nothing to do.
+// startEpoch leaves out the time between two epochs, and counts the host's wait for the first
+// batch. As far as is known here, the stream had nothing to do during that wait.
 func (s *stall) startEpoch(waited time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

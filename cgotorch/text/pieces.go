@@ -72,8 +72,8 @@ type PiecesOptions struct {
 }
 
 // Pieces is a decoder's step, cut at its sparse layers, for experts that run elsewhere. Piece i
-// begins with the results of sparse layer i-1's experts, and ends when sparse layer i has chosen
-// its experts. The last piece ends with the logits. Each piece can be captured. Its results for the
+// begins with the results of sparse layer i-1's experts, and ends with the route of sparse layer
+// i. The last piece ends with the logits. Each piece can be captured. Its results for the
 // next piece are then memory of its graph.
 type Pieces struct {
 	m      *Switch
@@ -247,7 +247,7 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// reach leaves the input of sparse layer i, and the choices and guesses made from it.
+// reach leaves what sparse layer i is reached by, and the routes and guesses that are made there.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.Norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)

@@ -35,7 +35,7 @@ func (b *bill) print(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	experts, store := m.modules.Stats(), m.store.Stats()
+	experts, store := m.units.Stats(), m.store.Stats()
 	encoder, decoder := m.encoder.Stats(), m.decoder.Stats()
 	_, pinned := cgotorch.HostMemory()
 	fmt.Fprintf(w, "%d tokens in %.2f s: %.1f tokens/s\n", b.tokens, seconds, float64(b.tokens)/seconds)
@@ -48,7 +48,7 @@ func (b *bill) print(w io.Writer) error {
 	if m.device.IsCUDA() && experts.Copy > 0 {
 		hidden = fmt.Sprintf(" in %s, %.1f %% of that hidden", ms(experts.Copy), 100*experts.Hidden())
 	}
-	fmt.Fprintf(w, "copied: %s%s; streams stood %s, the host waited %s for slots and %s for choices\n",
+	fmt.Fprintf(w, "copied: %s%s; streams stood %s, the host waited %s for slots and %s for routes\n",
 		megabytes(experts.Bytes), hidden, ms(experts.Stall), ms(experts.HostWait), ms(encoder.Wait+decoder.Wait))
 	fmt.Fprintf(w, "memory: %s of experts on the host, %s page-locked; at most %s on %v, where the whole model would take %s\n",
 		megabytes(store.Memory), megabytes(pinned), megabytes(memory.PeakAllocated), m.device, megabytes(b.whole()))

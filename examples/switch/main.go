@@ -29,7 +29,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // config holds the values of the flags.
@@ -39,7 +39,7 @@ type config struct {
 	maxTokens int
 	device    cgotorch.Device
 	dtype     cgotorch.DType
-	policy    prefetcher.Policy
+	policy    weights.Policy
 	slots     int
 	pinned    int
 	gating    text.Gating
@@ -49,7 +49,7 @@ type config struct {
 
 var (
 	dtypes   = map[string]cgotorch.DType{"float32": cgotorch.Float32, "bfloat16": cgotorch.BFloat16}
-	policies = map[string]prefetcher.Policy{"lru": prefetcher.LRU, "lfu": prefetcher.LFU, "on-demand": prefetcher.OnDemand, "next": prefetcher.NextLayer, "resident": prefetcher.Resident}
+	policies = map[string]weights.Policy{"lru": weights.LRU, "lfu": weights.LFU, "on-demand": weights.OnDemand, "next": weights.NextLayer, "resident": weights.Resident}
 	gatings  = map[string]text.Gating{"gated": text.Gated, "predicted": text.Predicted, "pre-gated": text.PreGated}
 )
 

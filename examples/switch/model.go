@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
 // model is a Switch Transformer whose experts come to the device when they are chosen.
@@ -20,10 +20,10 @@ type model struct {
 	tokens *tokenizer.Tokenizer
 	net    *text.Switch // without its experts
 
-	store   *prefetcher.Store                // all experts, in the host's memory
-	modules *prefetcher.Modules[*text.Dense] // the experts on the device
-	encoder *prefetcher.Experts[*text.Dense]
-	decoder *prefetcher.Experts[*text.Dense]
+	store   *weights.Store              // all experts, in the host's memory
+	units   *weights.Cache[*text.Dense] // those on the device
+	encoder *weights.Experts[*text.Dense]
+	decoder *weights.Experts[*text.Dense]
 
 	cache  *text.Cache  // of the sequence in progress
 	pieces *text.Pieces // of the decoder's step, cut where experts come in
@@ -53,8 +53,8 @@ func load(c config) (m *model, err error) {
 	if words, rows := m.tokens.Size(), m.net.Config.VocabSize; words > rows {
 		return m, fmt.Errorf("%s: tokenizer.json has %d tokens, and the model of config.json knows %d", c.folder, words, rows)
 	}
-	experts := prefetcher.StoreOptions{Modules: regexp.MustCompile(text.ExpertPattern), DType: c.dtype}
-	if m.store, err = prefetcher.OpenStore([]string{c.folder}, experts); err != nil {
+	experts := weights.StoreOptions{Units: regexp.MustCompile(text.ExpertPattern), DType: c.dtype}
+	if m.store, err = weights.OpenStore([]string{c.folder}, experts); err != nil {
 		return m, err
 	}
 	if err := m.attachExperts(c); err != nil {
@@ -66,8 +66,8 @@ func load(c config) (m *model, err error) {
 // attachExperts makes the experts of both stacks come to the device through the same slots.
 func (m *model) attachExperts(c config) (err error) {
 	encoder, decoder := m.net.Config.ExpertNames(false), m.net.Config.ExpertNames(true)
-	o := prefetcher.ModulesOptions{Policy: c.policy, Slots: c.slots}
-	if c.policy == prefetcher.Resident {
+	o := weights.CacheOptions{Policy: c.policy, Slots: c.slots}
+	if c.policy == weights.Resident {
 		o.Slots = 0 // one for each expert
 	} else if c.pinned > 0 {
 		if len(decoder) == 0 || c.pinned > len(decoder[0]) {
@@ -78,16 +78,16 @@ func (m *model) attachExperts(c config) (err error) {
 	build := func(x *cgotorch.Exec, _ string) (*text.Dense, error) {
 		return text.NewExpert(x, m.net.Config, c.dtype), nil
 	}
-	if m.modules, err = prefetcher.NewModules(m.store, m.device, build, o); err != nil {
+	if m.units, err = weights.NewCache(m.store, m.device, build, o); err != nil {
 		return err
 	}
-	if err := m.modules.Check(); err != nil {
+	if err := m.units.Check(); err != nil {
 		return fmt.Errorf("%s: the experts do not fit config.json: %w", c.folder, err)
 	}
-	if m.encoder, err = prefetcher.NewExperts(m.modules, encoder, prefetcher.RoutesOptions{}); err != nil {
+	if m.encoder, err = weights.NewExperts(m.units, encoder, weights.ExpertsOptions{}); err != nil {
 		return err
 	}
-	if m.decoder, err = prefetcher.NewExperts(m.modules, decoder, prefetcher.RoutesOptions{}); err != nil {
+	if m.decoder, err = weights.NewExperts(m.units, decoder, weights.ExpertsOptions{}); err != nil {
 		return err
 	}
 	layer := 0
@@ -130,8 +130,8 @@ func (m *model) close() error {
 	if m.decoder != nil {
 		errs = append(errs, m.decoder.Close())
 	}
-	if m.modules != nil {
-		errs = append(errs, m.modules.Close())
+	if m.units != nil {
+		errs = append(errs, m.units.Close())
 	}
 	if m.store != nil {
 		errs = append(errs, m.store.Close())

@@ -6,7 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
-	"github.com/streamtorch/streamtorch/prefetcher"
+	"github.com/streamtorch/streamtorch/prefetcher/weights"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -18,17 +18,17 @@ func TestSyncDebug_Experts(t *testing.T) {
 	}
 	const experts, layers, width = 8, 3, 256
 	d := cgotorch.CUDA(0)
-	var specs []prefetcher.ModuleSpec
+	var specs []weights.UnitSpec
 	names := make([][]string, layers)
 	for layer := range layers {
 		for expert := range experts {
 			name := fmt.Sprintf("%d.%d", layer, expert)
 			names[layer] = append(names[layer], name)
-			specs = append(specs, prefetcher.ModuleSpec{Name: name, Tensors: []prefetcher.TensorSpec{
+			specs = append(specs, weights.UnitSpec{Name: name, Tensors: []weights.TensorSpec{
 				{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}}, {Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}}}})
 		}
 	}
-	store, err := prefetcher.NewStore(specs)
+	store, err := weights.NewStore(specs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +36,12 @@ func TestSyncDebug_Experts(t *testing.T) {
 	build := func(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
 		return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
 	}
-	modules, err := prefetcher.NewModules(store, d, build, prefetcher.ModulesOptions{Slots: 3})
+	cache, err := weights.NewCache(store, d, build, weights.CacheOptions{Slots: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer modules.Close()
-	mixture, err := prefetcher.NewExperts(modules, names, prefetcher.RoutesOptions{})
+	defer cache.Close()
+	mixture, err := weights.NewExperts(cache, names, weights.ExpertsOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +81,13 @@ func TestSyncDebug_Experts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer restore()
-	before := modules.Stats()
+	before := cache.Stats()
 	for i := range 50 {
 		if err := stream.Do(func(x *cgotorch.Exec) error { return token(x.NoWaits()) }); err != nil {
 			t.Fatalf("token %d: %v", i, err)
 		}
 	}
-	if st := modules.Stats(); st.Uses()-before.Uses() != 50*layers || st.Bytes == before.Bytes {
+	if st := cache.Stats(); st.Uses()-before.Uses() != 50*layers || st.Bytes == before.Bytes {
 		t.Errorf("%+v", st)
 	}
 }

@@ -1,9 +1,9 @@
-package prefetcher
+package weights
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,7 +59,7 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 // expertStore has the experts of a saved model.
 func expertStore(t testing.TB, path string) *Store {
 	t.Helper()
-	s, err := OpenStore([]string{path}, StoreOptions{Modules: regexp.MustCompile(text.ExpertPattern)})
+	s, err := OpenStore([]string{path}, StoreOptions{Units: regexp.MustCompile(text.ExpertPattern)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,8 @@ func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgo
 	return logits
 }
 
-// In every mode, however the experts come, the steps give the bits that they give with resident ones.
+// In every mode, however the experts come, the steps give the bits that they give with resident
+// ones.
 func TestExperts_Modes(t *testing.T) {
 	for _, gating := range []text.Gating{text.Gated, text.Predicted, text.PreGated} {
 		t.Run([]string{"gated", "predicted", "pre-gated"}[gating], func(t *testing.T) {
@@ -129,7 +130,7 @@ func TestExperts_Modes(t *testing.T) {
 					}
 				})
 				store := expertStore(t, path)
-				for _, o := range []ModulesOptions{{Policy: Resident}, {Policy: OnDemand}, {Policy: OnDemand, Slots: 1}, {Policy: LRU}, {Policy: LFU, Slots: 4}, {Policy: NextLayer}, {Slots: 3, Pinned: store.Modules()[2:4]}} {
+				for _, o := range []CacheOptions{{Policy: Resident}, {Policy: OnDemand}, {Policy: OnDemand, Slots: 1}, {Policy: LRU}, {Policy: LFU, Slots: 4}, {Policy: NextLayer}, {Slots: 3, Pinned: store.Units()[2:4]}} {
 					for _, captured := range []bool{false, true} {
 						t.Run(fmt.Sprintf("%v/%d/captured=%v", o.Policy, o.Slots, captured), func(t *testing.T) {
 							var m *text.Switch
@@ -140,12 +141,12 @@ func TestExperts_Modes(t *testing.T) {
 								p = m.NewPieces(x, c, text.PiecesOptions{Gating: gating})
 							})
 							t.Cleanup(func() { p.Close() })
-							modules, err := NewModules(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
+							cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
 							if err != nil {
 								t.Fatal(err)
 							}
-							defer modules.Close()
-							experts, err := NewExperts(modules, m.Config.ExpertNames(true), RoutesOptions{})
+							defer cache.Close()
+							experts, err := NewExperts(cache, m.Config.ExpertNames(true), ExpertsOptions{})
 							if err != nil {
 								t.Fatal(err)
 							}
@@ -163,7 +164,7 @@ func TestExperts_Modes(t *testing.T) {
 								}
 							}
 							layers := len(m.Config.ExpertNames(true))
-							st, of := modules.Stats(), experts.Stats()
+							st, of := cache.Stats(), experts.Stats()
 							if st.Uses() != steps*layers || of.Routes != steps*layers {
 								t.Errorf("%+v %+v; want %d uses", st, of, steps*layers)
 							}
@@ -195,12 +196,12 @@ func TestExperts_Layer(t *testing.T) {
 			want = cgotorch.ToSlice[float32](x, resident.Encode(x, input(x), nil))
 			m, _ = decoding(t, x, path, true)
 		})
-		modules, err := NewModules(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, ModulesOptions{})
+		cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, CacheOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer modules.Close()
-		experts, err := NewExperts(modules, m.Config.ExpertNames(false), RoutesOptions{})
+		defer cache.Close()
+		experts, err := NewExperts(cache, m.Config.ExpertNames(false), ExpertsOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +229,7 @@ func TestExperts_Route_SameMemory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
 		s := newStream(t, d)
-		e, err := NewExperts(newModules(t, scalesStore(t, 4), d, ModulesOptions{}), [][]string{{moduleName(0), moduleName(1), moduleName(2), moduleName(3)}}, RoutesOptions{})
+		e, err := NewExperts(newCache(t, scalesStore(t, 4), d, CacheOptions{}), [][]string{{unitName(0), unitName(1), unitName(2), unitName(3)}}, ExpertsOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,11 +254,11 @@ func TestExperts_Route_SameMemory(t *testing.T) {
 func TestExperts_Refused(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, cgotorch.CPU)
-	modules := newModules(t, scalesStore(t, 4), cgotorch.CPU, ModulesOptions{})
-	if _, err := NewExperts(modules, [][]string{{moduleName(1), "none"}}, RoutesOptions{}); !errors.Is(err, ErrUnknownModule) {
+	cache := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{})
+	if _, err := NewExperts(cache, [][]string{{unitName(1), "none"}}, ExpertsOptions{}); !errors.Is(err, ErrUnknownUnit) {
 		t.Errorf("an unknown expert: %v", err)
 	}
-	e, err := NewExperts(modules, [][]string{{moduleName(0), moduleName(1)}, {moduleName(2), moduleName(3)}}, RoutesOptions{})
+	e, err := NewExperts(cache, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,40 +294,173 @@ func TestExperts_Refused(t *testing.T) {
 	}
 }
 
-func TestRoutes(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		r, err := NewRoutes(d, RoutesOptions{Tokens: 8, Poll: time.Microsecond})
+func TestExperts_FailedRun(t *testing.T) {
+	for _, bad := range []bool{false, true} {
+		c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
+		e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer r.Close()
-		s := newStream(t, d)
-		do(t, s, func(x *cgotorch.Exec) {
-			var ids []*cgotorch.Tensor
-			for layer := range 20 {
-				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
+		s := newStream(t, cgotorch.CPU)
+		err = s.Do(func(x *cgotorch.Exec) error {
+			ids := []int64{0, 1, 2}
+			if bad {
+				ids = []int64{0, 1, 7}
 			}
-			for range 2 { // the first time memory is page-locked for the choices of more than 8 tokens
-				torchtest.Sleep(x, 20*time.Millisecond) // so that a look comes before the copy
-				for layer := range 20 {
-					r.Send(x, layer, ids[layer])
-				}
-				x = x.NoWaits()
+			e.Route(x, 0, cgotorch.FromSlice(x, ids))
+			rows := int64(width)
+			if !bad {
+				rows = 5
 			}
+			e.Run(x, 0, x.Ones(cgotorch.Float32, 3, rows)) // fails
+			return nil
 		})
-		for i := range 40 {
-			layer, route := i%20, <-r.C()
-			if route.Layer != layer || route.Err != nil || len(route.Experts) != layer+1 || route.Experts[layer] != int64(layer+100) {
-				t.Fatalf("got %+v as number %d", route, layer)
+		t.Log(err)
+		c.mu.Lock()
+		wanted := 0
+		for _, s := range c.slots {
+			if s.wanted {
+				wanted++
 			}
 		}
-		do(t, s, func(x *cgotorch.Exec) { r.Send(x, 0, x.Zeros(cgotorch.Int64, 1)) })
-		if err := errors.Join(r.Close(), r.Close()); err != nil { // with one that nobody receives
+		queued := len(c.queue)
+		c.mu.Unlock()
+		if wanted+queued > 0 {
+			t.Errorf("bad=%v: after the Do has failed %d slots are kept for it and %d prefetches wait", bad, wanted, queued)
+		}
+		if bad {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			for i := 3; i < 12; i++ {
+				if err := c.Prefetch(ctx, unitName(i)); err != nil {
+					t.Errorf("no later prefetch gets a slot: %d: %v", i, err)
+				}
+			}
+			cancel()
+		}
+		e.Close()
+	}
+}
+
+func TestExperts_Predict_Grows(t *testing.T) {
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	s := newStream(t, cgotorch.CPU)
+	for range 300 {
+		do(t, s, func(x *cgotorch.Exec) { e.Predict(x, 0, cgotorch.FromSlice(x, []int64{1})) })
+	}
+	time.Sleep(50 * time.Millisecond)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := len(e.guessed[place{s, 0}]); n > 3 {
+		t.Errorf("%d guesses are remembered at a layer of 3 experts", n)
+	}
+}
+
+func TestExperts_Pieces_FailedCapture(t *testing.T) {
+	s := newStream(t, cgotorch.CPU)
+	path := saveSwitch(t, s)
+	var m *text.Switch
+	var c *text.Cache
+	var p *text.Pieces
+	do(t, s, func(x *cgotorch.Exec) {
+		m, c = decoding(t, x, path, true)
+		p = m.NewPieces(x, c, text.PiecesOptions{})
+	})
+	defer p.Close()
+	// the router of the second sparse layer is broken for the time of the capture
+	var w **cgotorch.Tensor
+	seen := 0
+	for _, b := range m.Decoder.Block {
+		if b.FF.IsSparse() {
+			if seen == 1 {
+				w = &b.FF.Sparse.Router.Classifier.Weight
+			}
+			seen++
+		}
+	}
+	good := *w
+	do(t, s, func(x *cgotorch.Exec) { *w = x.Keep(x.Zeros(cgotorch.Float32, 3, 3)) })
+	bad := *w
+	err := p.Capture(s)
+	*w = good
+	bad.Close()
+	t.Log(err)
+	defer func() {
+		if r := recover(); r != nil {
+			t.Errorf("Step after a Capture that failed panics: %.120v", r)
+		}
+	}()
+	do(t, s, func(x *cgotorch.Exec) { begin(x, m, c); p.Step(x, m.ResidentExperts(x)) })
+}
+
+// A Do whose Use is refused lets the guess stay; see also Experts_FailedRun.
+func TestExperts_GuessOfFailedDo(t *testing.T) {
+	c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		e.Predict(x, 0, cgotorch.FromSlice(x, []int64{0, 1}))
+		return errors.New("of the program")
+	})
+	time.Sleep(20 * time.Millisecond)
+	if c.slots[0].wanted || c.slots[1].wanted {
+		t.Error("guesses of a Do that has failed keep all slots")
+	}
+}
+
+// Route reads the ids beside the stream; Layer.Forward in branches.
+func TestExperts_InBranches(t *testing.T) {
+	checkStreams(t)
+	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	s := newStream(t, cgotorch.CPU)
+	for range 20 {
+		err := s.Do(func(x *cgotorch.Exec) error {
+			x = x.NoGrad()
+			in := x.Ones(cgotorch.Float32, 4, width)
+			x.Parallel(
+				func(x *cgotorch.Exec) *cgotorch.Tensor {
+					return e.Layer(0).Forward(x, in, cgotorch.FromSlice(x, []int64{0, 1, 0, 1}))
+				},
+				func(x *cgotorch.Exec) *cgotorch.Tensor {
+					return e.Layer(1).Forward(x, in, cgotorch.FromSlice(x, []int64{0, 1, 0, 1}))
+				},
+				func(x *cgotorch.Exec) *cgotorch.Tensor { // not released by itself
+					return x.Sum(c.Use(x, unitName(0)).Module.Weight)
+				},
+			)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The same layer in two branches of one Do is one place.
+func TestExperts_SameLayerTwice(t *testing.T) {
+	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
+	e, _ := NewExperts(c, [][]string{{unitName(0), unitName(1)}}, ExpertsOptions{})
+	defer e.Close()
+	s := newStream(t, cgotorch.CPU)
+	// Route without Run, then again in a later Do
+	for range 3 {
+		if err := s.Do(func(x *cgotorch.Exec) error { e.Route(x, 0, cgotorch.FromSlice(x, []int64{0})); return nil }); err != nil {
 			t.Error(err)
 		}
-		if _, ok := <-r.C(); ok {
-			t.Error("a choice after Close")
-		}
-	})
+	}
+	if len(e.open) > 0 {
+		t.Error(e.open)
+	}
 }

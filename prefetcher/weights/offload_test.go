@@ -1,20 +1,34 @@
-package prefetcher
+package weights
 
 import (
 	"context"
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
+
+// The state of a parameter with gaps would reach into the next one's.
+func TestNewOffload_Strided(t *testing.T) {
+	s := newStream(t, cgotorch.CPU)
+	var p *cgotorch.Tensor
+	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
+	defer p.Close()
+	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Close()
+	if _, err := NewOffload(opt, cgotorch.CPU, OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "parameter 0 has gaps") {
+		t.Errorf("got %v", err)
+	}
+}
 
 // network is a model with parameters of several sizes, one of them channels last.
 type network struct {
@@ -93,7 +107,7 @@ func TestOffload_Step(t *testing.T) {
 							if st.Written == 0 || st.Misses > 1 {
 								t.Errorf("%+v", st)
 							}
-							if err := f.modules.Flush(context.Background()); err != nil {
+							if err := f.cache.Flush(context.Background()); err != nil {
 								t.Error(err)
 							}
 						}()
@@ -144,7 +158,7 @@ func TestOffload_Checkpoint(t *testing.T) {
 		x.Backward(x.Sum(l.Forward(x, x.Ones(cgotorch.Float32, 1, 3))))
 		f.Step(x)
 		path := filepath.Join(t.TempDir(), "a.safetensors")
-		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l, Optimizer: opt}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "prefetcher.Offload") {
+		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l, Optimizer: opt}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "weights.Offload") {
 			t.Errorf("got %v", err)
 		}
 		if err := checkpoint.Save(x, path, checkpoint.Checkpoint{Model: l}); err != nil {
@@ -178,78 +192,4 @@ func TestNewOffload_Refused(t *testing.T) {
 	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{PartBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
 		t.Errorf("negative: %v", err)
 	}
-}
-
-// A module that was changed has its changes wherever it is read next, and others are not touched.
-func TestUse_ReleaseChanged(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		store := scalesStore(t, 3)
-		m := newModules(t, store, d, ModulesOptions{Slots: 1})
-		s := newStream(t, d)
-		double := func(x *cgotorch.Exec, i int) {
-			u := m.UseToChange(x, moduleName(i))
-			y := x.NoGrad()
-			y.MulScalarInPlace(u.Module.Weight, 2)
-			u.ReleaseChanged(x)
-		}
-		do(t, s, func(x *cgotorch.Exec) {
-			double(x, 0)
-			double(x, 0) // in the slot
-			double(x, 1)
-			double(x, 0) // from the store again
-		})
-		if err := m.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		for i, want := range []float32{8, 4, 3} {
-			if got := floats(t, store, moduleName(i), "weight")[0]; got != want {
-				t.Errorf("the weight of module %d is %v, want %v", i, got, want)
-			}
-		}
-		if st := m.Stats(); st.Written != 4*m.o.SlotBytes {
-			t.Errorf("%d bytes written", st.Written)
-		}
-		err := s.Do(func(x *cgotorch.Exec) error {
-			m.Use(x, moduleName(0))
-			m.UseToChange(x, moduleName(0))
-			return nil
-		})
-		if !errors.Is(err, ErrBusy) {
-			t.Errorf("changed while another uses it: %v", err)
-		}
-		err = s.Do(func(x *cgotorch.Exec) error {
-			m.UseToChange(x, moduleName(0))
-			m.Use(x, moduleName(0))
-			return nil
-		})
-		if !errors.Is(err, ErrBusy) {
-			t.Errorf("used while it is changed: %v", err)
-		}
-	})
-}
-
-// The slot that a module comes to next is not the one from which its changes go to the store.
-func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		store := scalesStore(t, 2)
-		m := newModules(t, store, d, ModulesOptions{Policy: OnDemand, Slots: 2})
-		do(t, newStream(t, d), func(x *cgotorch.Exec) {
-			other := m.Use(x, moduleName(1))
-			for range 2 {
-				u := m.UseToChange(x, moduleName(0))
-				torchtest.Sleep(x, 10*time.Millisecond)
-				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
-				u.ReleaseChanged(x)
-				other.Release(x)
-			}
-		})
-		if err := m.Flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		if got := floats(t, store, moduleName(0), "weight")[0]; got != 4 {
-			t.Errorf("the weight is %v, want 4", got)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package prefetcher
+package weights
 
 import (
 	"bufio"
@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// availableMemory is how many bytes of host memory a program can still take without swapping, as the system and the process's control group
-// see it; false where neither says. Asking for more does not fail when it is asked for, but when it is written to, and then it ends
-// the process.
+// availableMemory returns the bytes of host memory that the program can still take without
+// swapping, as the system and the process's control group see them; false where neither says. A
+// program that asks for more does not fail then. It is ended when it writes there.
 func availableMemory() (int64, bool) {
 	free, known := meminfo("MemAvailable:")
 	if left, ok := cgroupLeft(); ok && (!known || left < free) {
@@ -23,7 +23,7 @@ func availableMemory() (int64, bool) {
 	return free, known
 }
 
-// takePages has the system give memory that is fresh, and so zero, its pages.
+// takePages has the system give fresh memory, which is zero, its pages.
 func takePages(memory []byte) {
 	inParallel(len(memory), os.Getpagesize(), func(begin, end int) error {
 		for i := begin; i < end; i += os.Getpagesize() {
@@ -33,7 +33,8 @@ func takePages(memory []byte) {
 	})
 }
 
-// inParallel calls fn for pieces of n units on all cores, the pieces beginning at multiples of step, and returns the errors of all.
+// inParallel calls fn for pieces of 0 to n on all cores. Pieces begin at multiples of step. It
+// waits for all calls and returns their errors.
 func inParallel(n, step int, fn func(begin, end int) error) error {
 	workers := runtime.GOMAXPROCS(0)
 	piece := max(1, (n/step+workers)/workers) * step
@@ -64,18 +65,19 @@ func meminfo(field string) (int64, bool) {
 	return fieldOf(text, field, 1024)
 }
 
-// fieldOf is the number behind a name at the beginning of a line.
-func fieldOf(text []byte, name string, unit int64) (int64, bool) {
+// fieldOf returns the number behind a name at the beginning of a line, times scale.
+func fieldOf(text []byte, name string, scale int64) (int64, bool) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		if words := strings.Fields(lines.Text()); len(words) > 1 && words[0] == name {
 			n, err := strconv.ParseInt(words[1], 10, 64)
-			return n * unit, err == nil
+			return n * scale, err == nil
 		}
 	}
 	return 0, false
 }
 
-// cgroupLeft is what the memory limits of the process's control groups leave: the limit less what is used and cannot be dropped.
+// cgroupLeft returns the bytes that the memory limits of the process's control groups leave: the
+// limit less the memory that is used and cannot be dropped.
 func cgroupLeft() (least int64, known bool) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -112,7 +114,7 @@ func cgroupLeft() (least int64, known bool) {
 	return least, known
 }
 
-// number reads a file that holds one; "max" is none.
+// number reads a file that holds a number; "max" is none.
 func number(path string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,20 +1,21 @@
-package prefetcher
+package weights
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-func TestModulesStats(t *testing.T) {
+func TestCacheStats(t *testing.T) {
 	for _, test := range []struct {
-		s           ModulesStats
+		s           CacheStats
 		hit, hidden float64
 	}{
-		{ModulesStats{}, 0, 0},
-		{ModulesStats{Hits: 3, Ahead: 2, Misses: 1, Copy: 10 * time.Millisecond, Stall: 4 * time.Millisecond}, 0.5, 0.6},
-		{ModulesStats{Misses: 2, Copy: time.Millisecond, Stall: 3 * time.Millisecond}, 0, 0},
+		{CacheStats{}, 0, 0},
+		{CacheStats{Hits: 3, Ahead: 2, Misses: 1, Copy: 10 * time.Millisecond, Stall: 4 * time.Millisecond}, 0.5, 0.6},
+		{CacheStats{Misses: 2, Copy: time.Millisecond, Stall: 3 * time.Millisecond}, 0, 0},
 	} {
 		if hit, hidden := test.s.HitRate(), test.s.Hidden(); hit != test.hit || hidden != test.hidden {
 			t.Errorf("%+v: %v of the uses hit, %v of the copying hidden; want %v and %v", test.s, hit, hidden, test.hit, test.hidden)
@@ -23,10 +24,10 @@ func TestModulesStats(t *testing.T) {
 }
 
 // A copy that a stream has to stand for is stall, and one that had time before is not.
-func TestModulesStats_Stall(t *testing.T) {
+func TestCacheStats_Stall(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const side = 4096
-		s, err := NewStore([]ModuleSpec{{Name: "0", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}},
+		s, err := NewStore([]UnitSpec{{Name: "0", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}},
 			{Name: "1", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}}})
 		if err != nil {
 			t.Fatal(err)
@@ -35,19 +36,19 @@ func TestModulesStats_Stall(t *testing.T) {
 		build := func(x *cgotorch.Exec, _ string) (*struct{ Weight *cgotorch.Tensor }, error) {
 			return &struct{ Weight *cgotorch.Tensor }{x.Keep(x.Empty(cgotorch.Float32, side, side))}, nil
 		}
-		m, err := NewModules(s, d, build, ModulesOptions{Slots: 1})
+		c, err := NewCache(s, d, build, CacheOptions{Slots: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer m.Close()
+		defer c.Close()
 		stream := newStream(t, d)
-		use := func(name string) ModulesStats {
+		use := func(name string) CacheStats {
 			t.Helper()
-			do(t, stream, func(x *cgotorch.Exec) { m.Use(x, name).Release(x) })
+			do(t, stream, func(x *cgotorch.Exec) { c.Use(x, name).Release(x) })
 			if err := d.Synchronize(); err != nil {
 				t.Fatal(err)
 			}
-			return m.Stats()
+			return c.Stats()
 		}
 		first := use("0")
 		if first.Copy <= 0 || first.Bytes != 4*side*side {
@@ -56,10 +57,10 @@ func TestModulesStats_Stall(t *testing.T) {
 		if d.IsCUDA() && first.Stall < first.Copy/2 {
 			t.Errorf("%+v: the stream stood for the copy", first)
 		}
-		if err := m.Prefetch(t.Context(), "1"); err != nil {
+		if err := c.Prefetch(t.Context(), "1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Synchronize(); err != nil {
+		if err := errors.Join(c.Flush(t.Context()), d.Synchronize()); err != nil {
 			t.Fatal(err)
 		}
 		if second := use("1"); second.Stall != first.Stall || second.Copy <= first.Copy {

@@ -1,0 +1,12 @@
+package weights
+
+import "errors"
+
+// Errors to test for with [errors.Is].
+var (
+	ErrInvalidOptions = errors.New("invalid options")
+	ErrUnknownUnit    = errors.New("unknown unit")
+	ErrNoSlot         = errors.New("no slot")
+	ErrBusy           = errors.New("in use")
+	ErrClosed         = errors.New("closed")
+)

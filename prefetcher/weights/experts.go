@@ -1,0 +1,349 @@
+package weights
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// ExpertsOptions are the options of [NewExperts].
+type ExpertsOptions struct {
+	// Tokens of a layer for whose route memory is page-locked beforehand; 0 means 64. The first route
+	// of more tokens page-locks more memory, which may wait.
+	Tokens int
+
+	// Poll is the time for which a goroutine that waits for a route looks for it again and again. That
+	// keeps a core busy. The goroutine then sleeps until it is woken, some 50 us after the arrival. 0
+	// means 2 ms; below 0 it does not look.
+	Poll time.Duration
+}
+
+// Experts runs the layers of a mixture of experts whose experts come to the device when tokens are
+// routed to them. A layer's route, the expert ids of its tokens, goes to the host without a wait.
+// When it arrives its experts are prefetched.
+//
+// The moment at which Route is called decides how early the copies begin. On demand, that is just
+// before Run. In a pre-gated model block i routes for block i+1, and Route is called a block
+// earlier. For other models Predict makes a guess. An Experts is safe for use by several
+// goroutines, each in a Do of its own.
+type Experts[M nn.Module] struct {
+	cache  *Cache[M]
+	names  [][]string
+	routes *routes
+
+	mu      sync.Mutex
+	open    map[place]*layerRoute // routed and not run
+	guessed map[place][]string    // each name once
+	counts  []routeCount          // by layer
+	stats   ExpertsStats
+}
+
+// routeCount counts a layer's routes.
+type routeCount struct {
+	sent    int
+	arrived int // the routes before this number are on the host
+}
+
+// place is where tokens are routed: a layer in a Do.
+type place struct {
+	do    *cgotorch.Stream
+	layer int
+}
+
+// ExpertsStats counts since the [Experts] were made.
+type ExpertsStats struct {
+	Routes  int           // of layers
+	Guesses int           // experts that were guessed in time
+	Right   int           // of these, the experts to which tokens were then routed
+	Wait    time.Duration // of goroutines' time, waiting in Run for a route
+}
+
+// layerRoute is a route and its place, or a guess at that route.
+type layerRoute struct {
+	place
+	guess  bool
+	number int              // of the layer's routes, from 0; that of the route which is guessed
+	order  *cgotorch.Tensor // of the tokens by expert; nil for one token
+	route  *route           // nil for a guess
+
+	once sync.Once // for the work of the arrival
+	err  error
+
+	mu         sync.Mutex
+	abandoned  bool // the Do has ended without a Run
+	prefetched bool // its experts have been prefetched
+}
+
+// NewExperts makes layers of experts. names are the names of the cache's units, by layer and
+// expert. The caller must Close the Experts before the cache. It fails with [ErrUnknownUnit], with
+// [ErrInvalidOptions], with [cgotorch.ErrNoDevice] and with [cgotorch.ErrOutOfMemory].
+func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions) (*Experts[M], error) {
+	for _, layer := range names {
+		for _, name := range layer {
+			if _, err := cache.store.lookup(name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	e := &Experts[M]{cache: cache, names: names, open: map[place]*layerRoute{}, guessed: map[place][]string{}, counts: make([]routeCount, len(names))}
+	var err error
+	if e.routes, err = newRoutes(cache.device, o, e.arrived); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Route begins to bring a layer's route to the host and returns at once. ids is Int64 [tokens] on
+// x's stream. The experts are prefetched when the route arrives. Run of the layer, in the same Do,
+// is to follow. Route fails with [ErrClosed], and with [cgotorch.ErrInvalidArgument], also for a
+// layer whose last route has not been run.
+func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	const op = "Experts.Route"
+	e.check(x, op, layer, ids)
+	at := place{x.DoStream(), layer}
+	l := &layerRoute{place: at}
+	if ids.Numel() > 1 {
+		l.order = nn.ExpertOrder(x, ids)
+	}
+	x.AtEnd(func() { e.abandon(x, l) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.open[at] != nil {
+		x.Fail(op, fmt.Errorf("weights: layer %d was routed before and has not been run: %w", layer, cgotorch.ErrInvalidArgument))
+	}
+	l.number = e.counts[layer].sent
+	l.route = e.routes.send(x, op, ids, true, l)
+	e.counts[layer].sent++
+	e.open[at] = l
+	e.stats.Routes++
+}
+
+// Predict has the experts prefetched to which a layer's tokens will probably be routed, and returns
+// at once. A wrong guess costs a copy and changes no result: the layer's next Route gives up its
+// slot. Predict fails as Route does.
+func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+	const op = "Experts.Predict"
+	e.check(x, op, layer, ids)
+	l := &layerRoute{place: place{x.DoStream(), layer}, guess: true}
+	x.AtEnd(func() { e.forget(l) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l.number = e.counts[layer].sent
+	e.routes.send(x, op, ids, false, l)
+}
+
+func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch.Tensor) {
+	if layer < 0 || layer >= len(e.names) || ids.Dim() != 1 || ids.Numel() == 0 {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument,
+			Message: fmt.Sprintf("layer %d of %d, ids %v: want one id for each token of a layer that is there", layer, len(e.names), ids)})
+	}
+}
+
+// Run waits until the layer's route is on the host. It does not wait for the copies of the experts:
+// x's stream does. It maps tokens [tokens, width] to the same shape. Each expert runs once, on its
+// tokens, as in [nn.Dispatch]. Run fails with the errors of [Cache.Use], and with
+// [cgotorch.ErrInvalidArgument] without a Route and for an id that no expert has.
+func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+	const op = "Experts.Run"
+	at := place{x.DoStream(), layer}
+	e.mu.Lock()
+	l := e.open[at]
+	delete(e.open, at)
+	e.mu.Unlock()
+	if l == nil {
+		x.Fail(op, fmt.Errorf("weights: layer %d has not been routed in this Do: %w", layer, cgotorch.ErrInvalidArgument))
+	}
+	began := time.Now()
+	l.route.await()
+	waited := time.Since(began)
+	e.mu.Lock()
+	e.stats.Wait += waited
+	e.mu.Unlock()
+	e.arrived(l.route)
+	ids := l.route.experts
+	names := e.routed(layer, ids)
+	ran := false
+	defer func() {
+		if !ran { // unwinding
+			e.cache.Drop(names...)
+		}
+	}()
+	l.route.awaitCopy(x)
+	if l.err != nil {
+		x.Fail(op, l.err)
+	}
+	next := 0
+	out := nn.Dispatch(x, tokens, ids, l.order, func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
+		next++
+		e.prefetch(names[min(next, len(names)):min(next+max(1, e.cache.o.Slots-1), len(names))])
+		u := e.cache.Use(x, e.names[layer][expert])
+		defer u.Release(x)
+		return u.Module.Forward(x, rows)
+	})
+	ran = true
+	return out
+}
+
+// Layer returns one layer as a text.Experts. Its Forward is Route and then Run: it maps tokens
+// [tokens, width] to the same shape, row i by expert ids[i]. ids is Int64 [tokens].
+func (e *Experts[M]) Layer(layer int) interface {
+	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
+} {
+	return expertLayer[M]{e, layer}
+}
+
+// expertLayer is a layer of an Experts.
+type expertLayer[M nn.Module] struct {
+	experts *Experts[M]
+	layer   int
+}
+
+func (l expertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+	l.experts.Route(x, l.layer, ids)
+	return l.experts.Run(x, l.layer, tokens)
+}
+
+// routed returns the names of a route's experts, each once, in ascending order of their numbers.
+func (e *Experts[M]) routed(layer int, ids []int64) []string {
+	var names []string
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+		if id >= 0 && id < int64(len(e.names[layer])) {
+			names = append(names, e.names[layer][id])
+		}
+	}
+	return names
+}
+
+// arrived does, once, the work of a route's or a guess's arrival. The first goroutine that sees the
+// arrival calls it.
+func (e *Experts[M]) arrived(r *route) {
+	l := r.tag.(*layerRoute)
+	l.once.Do(func() {
+		switch {
+		case !l.guess:
+			e.routeArrived(l, r)
+		case r.err == nil: // a route will have the error
+			e.guessArrived(l, r.experts)
+		}
+	})
+}
+
+// routeArrived prefetches as many of a route's experts as there are slots for, and gives up the
+// wrong guesses.
+func (e *Experts[M]) routeArrived(l *layerRoute, r *route) {
+	l.err = r.err
+	for _, id := range r.experts {
+		if n := len(e.names[l.layer]); id < 0 || id >= int64(n) {
+			l.err = fmt.Errorf("weights: layer %d has %d experts, and a token is routed to number %d: %w", l.layer, n, id, cgotorch.ErrInvalidArgument)
+		}
+	}
+	names := e.routed(l.layer, r.experts)
+	e.mu.Lock()
+	count := &e.counts[l.layer]
+	count.arrived = max(count.arrived, l.number+1)
+	guessed := e.guessed[l.place]
+	delete(e.guessed, l.place)
+	var wrong []string
+	for _, name := range guessed {
+		if slices.Contains(names, name) {
+			e.stats.Right++
+		} else {
+			wrong = append(wrong, name)
+		}
+	}
+	e.mu.Unlock()
+	if len(wrong) > 0 {
+		e.cache.Drop(wrong...)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.abandoned {
+		e.prefetch(e.fitting(names))
+		l.prefetched = true
+	}
+}
+
+// guessArrived prefetches the guessed experts, unless the route itself has arrived.
+func (e *Experts[M]) guessArrived(l *layerRoute, ids []int64) {
+	names := e.fitting(e.routed(l.layer, ids))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.abandoned {
+		return
+	}
+	e.mu.Lock()
+	late := e.counts[l.layer].arrived > l.number
+	if !late {
+		e.stats.Guesses += len(names)
+		for _, name := range names {
+			if !slices.Contains(e.guessed[l.place], name) {
+				e.guessed[l.place] = append(e.guessed[l.place], name)
+			}
+		}
+	}
+	e.mu.Unlock()
+	if !late {
+		e.prefetch(names)
+	}
+}
+
+// forget gives up the guesses that no route has confirmed, at the end of the Do.
+func (e *Experts[M]) forget(l *layerRoute) {
+	l.mu.Lock()
+	l.abandoned = true
+	l.mu.Unlock()
+	e.mu.Lock()
+	guessed := e.guessed[l.place]
+	delete(e.guessed, l.place)
+	e.mu.Unlock()
+	if len(guessed) > 0 {
+		e.cache.Drop(guessed...)
+	}
+}
+
+// fitting returns as many of the units as there are slots.
+func (e *Experts[M]) fitting(names []string) []string {
+	return names[:min(len(names), max(1, e.cache.o.Slots))]
+}
+
+// prefetch begins the copies of the units.
+func (e *Experts[M]) prefetch(names []string) {
+	for _, name := range names {
+		e.cache.prefetchNow(name)
+	}
+}
+
+// abandon gives up the experts that were prefetched for a Do that has ended before its Run.
+func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
+	e.mu.Lock()
+	open := e.open[l.place] == l
+	if open {
+		delete(e.open, l.place)
+	}
+	e.mu.Unlock()
+	if !open {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.abandoned = true
+	defer l.route.awaitCopy(x)
+	if l.prefetched {
+		e.cache.Drop(e.routed(l.layer, l.route.experts)...)
+	}
+}
+
+// Stats returns the counts. Those of copies are the cache's.
+func (e *Experts[M]) Stats() ExpertsStats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stats
+}
+
+// Close waits for the routes that are on their way, and frees their memory. A Run that follows
+// finds the routes that have arrived. The cache stays open. Closing twice does nothing.
+func (e *Experts[M]) Close() error { return e.routes.close() }

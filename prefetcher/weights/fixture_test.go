@@ -1,0 +1,180 @@
+package weights
+
+import (
+	"context"
+	"fmt"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/leaktest"
+)
+
+const width = 16
+
+func unitName(i int) string { return fmt.Sprintf("block.%d.mlp", i) }
+
+func linearSpec(name string) UnitSpec {
+	return UnitSpec{Name: name, Tensors: []TensorSpec{
+		{Name: "weight", DType: cgotorch.Float32, Shape: []int64{width, width}},
+		{Name: "bias", DType: cgotorch.Float32, Shape: []int64{width}},
+	}}
+}
+
+// scalesStore has n linear layers; layer i multiplies by i+1 and adds i.
+func scalesStore(t testing.TB, n int) *Store {
+	t.Helper()
+	var specs []UnitSpec
+	for i := range n {
+		specs = append(specs, linearSpec(unitName(i)))
+	}
+	s, err := NewStore(specs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range n {
+		fillScale(t, s, i, float32(i+1), float32(i))
+	}
+	return s
+}
+
+func fillScale(t testing.TB, s *Store, i int, scale, offset float32) {
+	weight, bias := floats(t, s, unitName(i), "weight"), floats(t, s, unitName(i), "bias")
+	clear(weight)
+	for k := range width {
+		weight[k*width+k] = scale
+		bias[k] = offset
+	}
+}
+
+func newLinear(x *cgotorch.Exec, _ string) (*nn.Linear, error) {
+	return nn.NewLinear(x, width, width, nn.LinearOptions{}), nil
+}
+
+func newCache(t testing.TB, s *Store, d cgotorch.Device, o CacheOptions) *Cache[*nn.Linear] {
+	t.Helper()
+	c, err := NewCache(s, d, newLinear, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// apply runs unit i on ones and checks the result.
+func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
+	t.Helper()
+	u := c.Use(x, unitName(i))
+	out := u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))
+	u.Release(x)
+	if got, want := x.Item(x.Mean(out)), float64(2*i+1); got != want {
+		t.Errorf("unit %d gives %v, want %v", i, got, want)
+	}
+}
+
+// mean runs unit i on ones behind a sleep.
+func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
+	u := c.Use(x, unitName(i))
+	defer u.Release(x)
+	torchtest.Sleep(x, 10*time.Millisecond)
+	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
+}
+
+// checkMeans is the check of apply for what was read of units 0, 1, …
+func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
+	t.Helper()
+	for i, r := range means {
+		got, err := r.Item()
+		if want := float64(2*i + 1); err != nil || got != want {
+			t.Errorf("unit %d gave %v, want %v (%v)", i, got, want, err)
+		}
+		r.Close()
+	}
+}
+
+func do(t testing.TB, s *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
+	t.Helper()
+	if err := s.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
+	t.Helper()
+	for _, i := range units {
+		if err := c.Prefetch(context.Background(), unitName(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func devices() []cgotorch.Device {
+	all := []cgotorch.Device{cgotorch.CPU}
+	if n, _ := cgotorch.CUDACount(); n > 0 {
+		all = append(all, cgotorch.CUDA(0))
+	}
+	return all
+}
+
+func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
+	for _, d := range devices() {
+		t.Run(d.String(), func(t *testing.T) {
+			checkLeaks(t)
+			test(t, d)
+		})
+	}
+}
+
+// checkLeaks fails the test if it leaves goroutines or handles behind. Default streams are closed.
+func checkLeaks(t *testing.T) {
+	t.Helper()
+	leaktest.Check(t, cgotorch.LiveHandles, func() {
+		for _, d := range devices() {
+			cgotorch.DefaultStream(d).Close()
+		}
+	})
+}
+
+// checkStreams fails the test for each race that the stream checker finds until it ends. To be
+// called before what is to be closed is made.
+func checkStreams(t *testing.T) {
+	t.Helper()
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+}
+
+// newStream is a stream that is closed, when its work is done, at the end of the test.
+func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
+	t.Helper()
+	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// floats is a tensor of a store as numbers.
+func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
+	t.Helper()
+	data, err := s.Bytes(unit, tensor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/4)
+}

@@ -1,0 +1,106 @@
+package weights
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+func TestSlotModule_BuildReturnsNil(t *testing.T) {
+	build := func(*cgotorch.Exec, string) (*nn.Linear, error) { return nil, nil }
+	if _, err := NewCache(scalesStore(t, 1), cgotorch.CPU, build, CacheOptions{}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "build has returned nil") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A tensor that Match leaves out gets the memory of another one.
+func TestSlotModule_NumBatchesTracked(t *testing.T) {
+	f := func(n string) TensorSpec {
+		return TensorSpec{Name: n, DType: cgotorch.Float32, Shape: []int64{4}}
+	}
+	s, err := NewStore([]UnitSpec{{Name: "bn", Tensors: []TensorSpec{f("weight"), f("bias"), f("running_mean"), f("running_var")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, _ string) (*nn.BatchNorm2d, error) {
+		return nn.NewBatchNorm2d(x, 4, nn.BatchNorm2dOptions{}), nil
+	}, CacheOptions{})
+	if c != nil {
+		c.Close()
+	}
+	if !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "num_batches_tracked") {
+		t.Errorf("got %v, want an error that names num_batches_tracked", err)
+	}
+}
+
+// A panic in build, or a nil M.
+func TestSlotModule_BuildPanics(t *testing.T) {
+	for name, build := range map[string]func(x *cgotorch.Exec, _ string) (*nn.Linear, error){
+		"panic": func(x *cgotorch.Exec, _ string) (*nn.Linear, error) { panic("of the program") },
+		"closed": func(x *cgotorch.Exec, n string) (*nn.Linear, error) {
+			l, _ := newLinear(x, n)
+			l.Weight.Close()
+			return l, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := NewStore([]UnitSpec{linearSpec("a")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			func() {
+				defer func() {
+					if p := recover(); p != nil {
+						t.Logf("panic: %.200v", p)
+					}
+				}()
+				c, err := NewCache(s, cgotorch.CPU, build, CacheOptions{})
+				t.Logf("%v %v", c != nil, err)
+				if c != nil {
+					t.Log(c.Check())
+					c.Close()
+				}
+			}()
+			if err := s.Close(); err != nil {
+				t.Errorf("afterwards the store cannot be closed: %v", err)
+			}
+		})
+	}
+	t.Run("by value", func(t *testing.T) {
+		s, _ := NewStore([]UnitSpec{linearSpec("a")})
+		c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (nn.Linear, error) {
+			l, err := newLinear(x, n)
+			return *l, err
+		}, CacheOptions{})
+		t.Log(err)
+		if c != nil {
+			t.Log(c.Check())
+			c.Close()
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Build returns one module again and again.
+func TestSlotModule_BuildReturnsOneAgain(t *testing.T) {
+	s := scalesStore(t, 2)
+	var one *nn.Linear
+	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (*nn.Linear, error) {
+		if one == nil {
+			one, _ = newLinear(x, n)
+		}
+		return one, nil
+	}, CacheOptions{Slots: 2})
+	if c != nil {
+		c.Close()
+	}
+	if !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "one at each call") {
+		t.Errorf("got %v, want that build must make one at each call", err)
+	}
+}

@@ -1,0 +1,183 @@
+package weights
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/optim"
+)
+
+// OffloadOptions are the options of [NewOffload].
+type OffloadOptions struct {
+	PartBytes int64 // of state that a slot has room for, unless one parameter has more; 0 means 64 MiB
+	Slots     int   // on the device; 0 means 3: one part is stepped, one comes, one goes back
+}
+
+// Offload is an optimizer whose state lies in host memory. A step brings the state to the device
+// part by part and takes it back. The next part comes while one is stepped. The parameters and
+// their gradients stay on the device. An Offload is used by one goroutine at a time.
+//
+// A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Step takes no Scaler.
+type Offload struct {
+	opt   *optim.Optimizer
+	store *Store
+	cache *Cache[*stateTensors]
+	parts []statePart
+}
+
+// stateTensors is the state of a part, each tensor as a row of numbers.
+type stateTensors struct {
+	Row []*cgotorch.Tensor
+}
+
+// statePart is some consecutive parameters, whose state is a unit.
+type statePart struct {
+	name   string
+	params []int
+	specs  []optim.RememberedSpec // in the order of the rows
+}
+
+// NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All parameters
+// lie on the device, and opt has done no step. opt stays the caller's, who calls Step of the
+// Offload instead. The caller must Close the Offload before opt. NewOffload fails with
+// [ErrInvalidOptions], with [cgotorch.ErrOutOfMemory], and with [cgotorch.ErrInvalidArgument] for
+// parameters elsewhere or an optimizer without state.
+func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
+	if o.PartBytes < 0 || o.Slots < 0 {
+		return nil, fmt.Errorf("weights: OffloadOptions: PartBytes is %d and Slots %d; they must not be negative: %w", o.PartBytes, o.Slots, ErrInvalidOptions)
+	}
+	if o.PartBytes == 0 {
+		o.PartBytes = 64 << 20
+	}
+	if o.Slots == 0 {
+		o.Slots = 3
+	}
+	f := &Offload{opt: opt}
+	units, err := f.cut(device, o.PartBytes)
+	if err != nil {
+		return nil, err
+	}
+	if f.store, err = NewStore(units); err != nil {
+		return nil, err
+	}
+	build := func(x *cgotorch.Exec, name string) (*stateTensors, error) {
+		unit, err := f.store.lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		m := &stateTensors{}
+		for _, t := range unit.layout.tensors {
+			m.Row = append(m.Row, x.Keep(x.Empty(t.DType, t.Shape...)))
+		}
+		return m, nil
+	}
+	f.cache, err = NewCache(f.store, device, build, CacheOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.parts))})
+	if err == nil {
+		err = f.cache.Check()
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// cut divides the parameters into parts, and returns the units of their state.
+func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
+	params := f.opt.Params()
+	var units []UnitSpec
+	var bytes int64
+	last := -1
+	for _, s := range f.opt.Remembers() {
+		p := params[s.Param]
+		if p.Device() != device {
+			return nil, fmt.Errorf("weights: Offload: parameter %d lies on %v, and the device is %v: %w", s.Param, p.Device(), device, cgotorch.ErrInvalidArgument)
+		}
+		if p.Numel() == 0 {
+			continue
+		}
+		if !dense(p.Shape(), p.Strides()) {
+			return nil, fmt.Errorf("weights: Offload: parameter %d has gaps between its elements (strides %v of %v): make it contiguous: %w", s.Param, p.Strides(), p.Shape(), cgotorch.ErrInvalidArgument)
+		}
+		if s.Param != last && (len(units) == 0 || bytes >= most) {
+			name := fmt.Sprintf("part %d", len(units))
+			units = append(units, UnitSpec{Name: name})
+			f.parts = append(f.parts, statePart{name: name})
+			bytes = 0
+		}
+		part, unit := &f.parts[len(f.parts)-1], &units[len(units)-1]
+		if s.Param != last {
+			part.params = append(part.params, s.Param)
+			last = s.Param
+		}
+		unit.Tensors = append(unit.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(part.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
+		part.specs = append(part.specs, s)
+		bytes += p.Numel() * int64(s.DType.Size())
+	}
+	if len(units) == 0 {
+		return nil, fmt.Errorf("weights: Offload: the optimizer remembers nothing between steps: %w", cgotorch.ErrInvalidArgument)
+	}
+	return units, nil
+}
+
+// Step is [optim.Optimizer.Step], part by part. It does not wait for the device. It fails as
+// Optimizer.Step and [Cache.Use] do. The parts before the failure have been stepped.
+func (f *Offload) Step(x *cgotorch.Exec) {
+	x = x.NoGrad().NoAutocast()
+	params := f.opt.Params()
+	for _, part := range f.parts {
+		u := f.cache.useToChange(x, part.name)
+		x.Tidy(func() *cgotorch.Tensor {
+			row := 0
+			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
+			for _, s := range part.specs {
+				p := params[s.Param]
+				rows[s] = x.Call("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)[0].(*cgotorch.Tensor)
+				row++
+			}
+			f.opt.StepPart(x, part.params, func(of optim.RememberedSpec) *cgotorch.Tensor { return rows[of] })
+			return nil
+		})
+		u.releaseChanged(x)
+	}
+}
+
+// Stats returns the counts of the copies.
+func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
+
+// Memory returns the bytes of host memory that the state takes, and of device memory that the slots
+// take.
+func (f *Offload) Memory() (host, device int64) {
+	return f.store.Stats().Memory, int64(f.cache.Slots()) * f.cache.o.SlotBytes
+}
+
+// Close waits for copies that are under way and frees the memory, and with it the state. The
+// optimizer stays the caller's. Closing twice does nothing.
+func (f *Offload) Close() error {
+	var errs []error
+	if f.cache != nil {
+		errs = append(errs, f.cache.Close())
+	}
+	return errors.Join(append(errs, f.store.Close())...)
+}
+
+// dense reports whether a tensor's elements lie without gaps, in some order of its dimensions.
+func dense(shape, strides []int64) bool {
+	dims := make([]int, 0, len(shape))
+	for i, n := range shape {
+		if n != 1 {
+			dims = append(dims, i)
+		}
+	}
+	slices.SortFunc(dims, func(a, b int) int { return cmp.Compare(strides[a], strides[b]) })
+	next := int64(1)
+	for _, i := range dims {
+		if strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
+}

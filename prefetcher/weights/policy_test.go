@@ -1,0 +1,41 @@
+package weights
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// Every policy gives the same results, and counts what it is to count.
+func TestPolicy(t *testing.T) {
+	order := []int{0, 1, 2, 3, 0, 1, 2, 3, 3, 3, 0, 0}
+	for _, test := range []struct {
+		o                   CacheOptions
+		hits, ahead, copies int
+	}{
+		{CacheOptions{Policy: Resident}, 8, 4, 4},
+		{CacheOptions{Policy: OnDemand}, 0, 0, 12},
+		{CacheOptions{Policy: LRU, Slots: 2}, 3, 0, 9},
+		{CacheOptions{Policy: LRU, Slots: 4}, 8, 0, 4},
+		{CacheOptions{Policy: LFU, Slots: 2}, 3, 0, 9},
+		{CacheOptions{Policy: NextLayer}, 3, 8, 10},
+		{CacheOptions{Policy: OnDemand, Pinned: []string{unitName(3), unitName(0)}}, 6, 2, 6},
+	} {
+		t.Run(fmt.Sprintf("%v/%d/%d pinned", test.o.Policy, test.o.Slots, len(test.o.Pinned)), func(t *testing.T) {
+			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				checkStreams(t)
+				c := newCache(t, scalesStore(t, 4), d, test.o)
+				do(t, newStream(t, d), func(x *cgotorch.Exec) {
+					for _, i := range order {
+						apply(t, x, c, i)
+					}
+				})
+				s := c.Stats()
+				if got := int(s.Bytes / c.o.SlotBytes); s.Hits != test.hits || s.Ahead != test.ahead || s.Uses() != len(order) || got != test.copies {
+					t.Errorf("%+v and %d copies; want %d hits and %d ahead of %d, %d copies", s, got, test.hits, test.ahead, len(order), test.copies)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,137 @@
+package weights
+
+import (
+	"context"
+	"errors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// What was prefetched is there, in whatever order it is used, and is not given up before.
+func TestCache_Prefetch(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 3})
+		prefetch(t, c, 2, 1, 0)
+		prefetch(t, c, 4, 5) // wait for slots
+		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+			for _, i := range []int{0, 2, 1, 5, 4} {
+				apply(t, x, c, i)
+			}
+		})
+		if s := c.Stats(); s.Ahead != 5 || s.Prefetched != 5 || s.Unused != 0 {
+			t.Errorf("%+v; want 5 prefetched and used", s)
+		}
+	})
+}
+
+func TestCache_Drop(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 2})
+		prefetch(t, c, 0, 1, 2)
+		c.Drop(unitName(0), unitName(5), "no unit")
+		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+			apply(t, x, c, 2)
+			apply(t, x, c, 1)
+		})
+		if s := c.Stats(); s.Ahead != 2 || s.Prefetched != 3 || s.Unused != 1 {
+			t.Errorf("%+v; want 2 of 3 prefetched used", s)
+		}
+	})
+}
+
+func TestCache_Prefetch_BackPressure(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 1, InFlight: 2})
+		s := newStream(t, d)
+		do(t, s, func(x *cgotorch.Exec) {
+			u := c.Use(x, unitName(0))
+			prefetch(t, c, 1, 2)
+			ctx := context.Background()
+			if err := c.Prefetch(ctx, unitName(3)); !errors.Is(err, ErrNoSlot) {
+				t.Errorf("more than InFlight: %v", err)
+			}
+			if err := c.Prefetch(ctx, unitName(1)); err != nil {
+				t.Errorf("one that is asked for already waits: %v", err)
+			}
+			u.Release(x)
+			for _, i := range []int{1, 2} {
+				apply(t, x, c, i)
+			}
+			prefetch(t, c, 3)
+			apply(t, x, c, 3)
+		})
+	})
+}
+
+// Copies that the device has not come to hold a Prefetch up, until ctx ends.
+func TestCache_Prefetch_Cancelled(t *testing.T) {
+	if len(devices()) < 2 {
+		t.Skip("on the CPU no copy is pending")
+	}
+	checkLeaks(t)
+	d := cgotorch.CUDA(0)
+	c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 2, InFlight: 2})
+	cause := errors.New("the caller has left")
+	do(t, newStream(t, d), func(x *cgotorch.Exec) {
+		for i := range 2 {
+			u := c.Use(x, unitName(i))
+			torchtest.Sleep(x, 100*time.Millisecond)
+			u.Release(x)
+		}
+		prefetch(t, c, 2, 3)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		go func() { time.Sleep(10 * time.Millisecond); cancel(cause) }()
+		if err := c.Prefetch(ctx, unitName(4)); !errors.Is(err, cause) || !strings.Contains(err.Error(), unitName(4)) {
+			t.Errorf("got %v, want the cause", err)
+		}
+		for i := 2; i < 5; i++ {
+			apply(t, x, c, i)
+		}
+	})
+}
+
+// A unit that is prefetched while it is in use stays for its next use.
+func TestCache_Prefetch_WhileInUse(t *testing.T) {
+	for _, o := range []CacheOptions{{Policy: OnDemand, Slots: 1}, {Policy: LRU, Slots: 1}} {
+		c := newCache(t, scalesStore(t, 3), cgotorch.CPU, o)
+		do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
+			u := c.Use(x, unitName(0))
+			prefetch(t, c, 0) // for the next step
+			u.Release(x)
+			prefetch(t, c, 1) // gives 0 up, in LRU
+			before := c.Stats()
+			apply(t, x, c, 0)
+			if c.Stats().Misses != before.Misses {
+				t.Errorf("%v: what was prefetched while in use was given up before its use", o.Policy)
+			}
+		})
+	}
+}
+
+// A Use that overtakes a queued prefetch shortens the queue, and wakes nobody.
+func TestCache_Dequeue_LostWakeUp(t *testing.T) {
+	c := newCache(t, scalesStore(t, 6), cgotorch.CPU, CacheOptions{Slots: 2, InFlight: 1})
+	s := newStream(t, cgotorch.CPU)
+	do(t, s, func(x *cgotorch.Exec) {
+		c.Use(x, unitName(0))
+		prefetch(t, c, 1) // has the other slot
+		prefetch(t, c, 2) // is queued: InFlight is reached
+		done := make(chan error, 1)
+		go func() { done <- c.Prefetch(context.Background(), unitName(3)) }()
+		time.Sleep(20 * time.Millisecond)
+		c.Use(x, unitName(2)) // overtakes: nothing is in flight any more
+		select {
+		case <-done:
+		case <-time.After(500 * time.Millisecond):
+			again, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			t.Errorf("Prefetch still waits; one that is called now returns %v at once", c.Prefetch(again, unitName(4)))
+		}
+	})
+}

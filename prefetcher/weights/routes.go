@@ -1,0 +1,353 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// routes brings the routes of layers from the device to the host without a wait. It copies each
+// route to page-locked memory behind the work that makes it. A goroutine of its own hands the
+// routes to deliver, in the order in which they were sent, each when it has arrived.
+type routes struct {
+	device  cgotorch.Device
+	o       ExpertsOptions
+	deliver func(*route)
+	side    *cgotorch.Stream // of copies that the sender's stream does not wait for
+
+	mapped sync.RWMutex // held for reading while a goroutine looks at the slabs' memory, without look
+
+	mu      sync.Mutex
+	sent    []*route // not delivered
+	slabs   []*cgotorch.HostSlab
+	pieces  map[int][][]int64 // free ones, by length
+	closed  bool
+	wake    chan struct{}
+	dropped chan struct{} // closed by close
+	ended   chan struct{} // closed when the goroutine has ended
+}
+
+// route is the expert ids of a layer's tokens, on their way to the host.
+type route struct {
+	tag any // the sender's
+
+	mu      sync.Mutex
+	routes  *routes
+	memory  []int64 // page-locked; nil when the route has arrived
+	event   *cgotorch.Event
+	owners  atomic.Int32
+	arrived atomic.Bool
+	awaited atomic.Bool // by the Do that runs the layer
+
+	experts []int64 // one for each token, when the route has arrived
+	err     error   // in place of experts: the device is lost
+}
+
+func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (*routes, error) {
+	if o.Tokens < 0 {
+		return nil, fmt.Errorf("weights: ExpertsOptions.Tokens is %d; it must not be negative: %w", o.Tokens, ErrInvalidOptions)
+	}
+	if o.Tokens == 0 {
+		o.Tokens = 64
+	}
+	if o.Poll == 0 {
+		o.Poll = 2 * time.Millisecond
+	}
+	q := &routes{device: device, o: o, deliver: deliver, pieces: map[int][][]int64{},
+		wake: make(chan struct{}, 1), dropped: make(chan struct{}), ended: make(chan struct{})}
+	var err error
+	if q.side, err = cgotorch.NewStream(device, cgotorch.StreamOptions{Name: "routes", HighPriority: true}); err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	if err := q.allocate(o.Tokens); err != nil {
+		return nil, errors.Join(err, q.free())
+	}
+	go q.run()
+	return q, nil
+}
+
+// allocate makes pieces of n numbers. q.mu is held, or nobody else has q.
+func (q *routes) allocate(n int) error {
+	const count = 32
+	slab, err := cgotorch.NewHostSlab(8 * n * count)
+	if err != nil {
+		return fmt.Errorf("weights: %w", err)
+	}
+	q.slabs = append(q.slabs, slab)
+	if q.device.IsCUDA() {
+		if err := slab.Pin(); err != nil {
+			return fmt.Errorf("weights: %w", err)
+		}
+	}
+	all := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), n*count)
+	for i := range count {
+		q.pieces[n] = append(q.pieces[n], all[i*n:(i+1)*n:(i+1)*n])
+	}
+	return nil
+}
+
+// slabOf returns the slab that a piece is part of.
+func (q *routes) slabOf(piece []int64) *cgotorch.HostSlab {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(piece)))
+	return q.slabs[slices.IndexFunc(q.slabs, func(slab *cgotorch.HostSlab) bool {
+		memory := slab.Bytes()
+		return first-uintptr(unsafe.Pointer(unsafe.SliceData(memory))) < uintptr(len(memory))
+	})]
+}
+
+// piece takes memory for n numbers.
+func (q *routes) piece(n int) ([]int64, error) {
+	size := q.o.Tokens
+	for size < n {
+		size *= 2
+	}
+	if len(q.pieces[size]) == 0 {
+		if err := q.allocate(size); err != nil {
+			return nil, err
+		}
+	}
+	free := q.pieces[size]
+	p := free[len(free)-1]
+	q.pieces[size] = free[:len(free)-1]
+	return p[:n], nil
+}
+
+// notYet is in the last number of a piece until the copy has been there.
+const notYet = math.MinInt64
+
+// send enqueues the copy of ids, Int64 with one for each token and contiguous, and returns at once.
+// The copy is enqueued on x's stream or, with aside, on the side stream. Then x's stream is to wait
+// for the copy (awaitCopy) before it writes ids again. A route that has not arrived takes memory,
+// of which more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for other
+// ids, with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
+func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
+	if x.Capturing() {
+		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
+	}
+	if of := ids.DType(); of != cgotorch.Int64 || ids.Numel() == 0 || !contiguous(ids) {
+		x.Fail(op, &cgotorch.Error{Op: op, Code: cgotorch.CodeInvalidArgument, Message: fmt.Sprintf("the ids are %v with strides %v, want Int64, one for each token, without gaps: make them contiguous", ids, ids.Strides())})
+	}
+	n := int(ids.Numel())
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		x.Fail(op, fmt.Errorf("weights: routes: %w", ErrClosed))
+	}
+	memory, err := q.piece(n)
+	if err != nil {
+		x.Fail(op, err)
+	}
+	sent := false
+	defer func() {
+		if !sent { // unwinding
+			q.keep(memory)
+		}
+	}()
+	atomic.StoreInt64(&memory[n-1], notYet)
+	if aside {
+		made := x.Record()
+		x = x.On(q.side)
+		x.Wait(made) //edge:route-behind-ids TestExperts_Modes checked
+		made.Close()
+	}
+	cgotorch.CopyTo(x, ids, memory)
+	r := &route{tag: tag, routes: q, memory: memory, event: x.Record()}
+	r.owners.Add(1)
+	if aside {
+		r.owners.Add(1)
+	}
+	q.sent, sent = append(q.sent, r), true
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+	return r
+}
+
+// contiguous reports whether the elements lie row by row without gaps.
+func contiguous(t *cgotorch.Tensor) bool {
+	shape, strides, next := t.Shape(), t.Strides(), int64(1)
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] != 1 && strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
+}
+
+// look reports whether the route has arrived. It does not wait.
+func (r *route) look() bool {
+	if r.arrived.Load() {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.memory == nil {
+		return true
+	}
+	done, err := r.event.Poll()
+	if err == nil && !done { //edge:route-memory-behind-copy TestRoutes gpu
+		return false
+	}
+	if done {
+		err = r.routes.slabOf(r.memory).Await(r.event)
+	}
+	if r.err = err; err == nil {
+		r.experts = append([]int64(nil), r.memory...)
+	}
+	r.release()
+	r.routes.takeBack(r.memory)
+	r.memory = nil
+	r.arrived.Store(true)
+	return true
+}
+
+// awaitCopy makes x's stream wait for the copy of the ids, which is over or about to be. The stream
+// may then write the ids again. It is called once for each route that was sent aside.
+func (r *route) awaitCopy(x *cgotorch.Exec) {
+	defer r.release()
+	x.Wait(r.event) //edge:experts-behind-route TestExperts_Route_SameMemory checked
+}
+
+// release gives up the event for one of its owners: look, and awaitCopy of a route sent aside.
+func (r *route) release() {
+	if r.owners.Add(-1) == 0 {
+		r.event.Close()
+	}
+}
+
+func (q *routes) takeBack(piece []int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.keep(piece)
+}
+
+// keep is takeBack with q.mu held.
+func (q *routes) keep(piece []int64) {
+	piece = piece[:cap(piece)]
+	q.pieces[len(piece)] = append(q.pieces[len(piece)], piece)
+}
+
+// await waits until the route has arrived, in the Do that runs the layer.
+func (r *route) await() {
+	r.routes.mapped.RLock() // before awaited: the goroutine then leaves the route, and may free its memory
+	defer r.routes.mapped.RUnlock()
+	r.awaited.Store(true)
+	r.watch(nil)
+}
+
+// wait is watch for a caller that does not hold mapped.
+func (r *route) wait(until *atomic.Bool) bool {
+	r.routes.mapped.RLock()
+	defer r.routes.mapped.RUnlock()
+	return r.watch(until)
+}
+
+// watch waits until the route has arrived, and reports whether it has. It first looks at the
+// memory, where the last id shows at once. It asks for the event when the id shows, and seldom
+// before, since questions hold up the goroutines that enqueue work. With until, the wait also ends
+// when until does, and other goroutines run between the looks. A Do passes nil: it is locked to its
+// thread, and to yield would cost it more than it waits.
+func (r *route) watch(until *atomic.Bool) bool {
+	const seldom = 100 * time.Microsecond
+	if r.look() {
+		return true
+	}
+	r.mu.Lock()
+	memory, event := r.memory, r.event
+	r.mu.Unlock()
+	if memory == nil {
+		return true
+	}
+	last := (*int64)(unsafe.Pointer(&memory[len(memory)-1]))
+	began := time.Now()
+	for asked := began; ; {
+		now := time.Now()
+		if shown := atomic.LoadInt64(last) != notYet; shown || r.arrived.Load() || now.Sub(asked) > seldom {
+			if r.look() {
+				return true
+			}
+			asked = now
+		}
+		if now.Sub(began) > r.routes.o.Poll {
+			break
+		}
+		if until != nil {
+			if until.Load() {
+				return false
+			}
+			runtime.Gosched()
+		}
+	}
+	for !r.look() {
+		<-event.Done()
+	}
+	return true
+}
+
+// run delivers the routes. After close it waits for those that are on their way, which write
+// memory.
+func (q *routes) run() {
+	defer close(q.ended)
+	for {
+		q.mu.Lock()
+		var r *route
+		if len(q.sent) > 0 {
+			r = q.sent[0]
+			q.sent = q.sent[1:]
+		}
+		closed := q.closed
+		q.mu.Unlock()
+		switch {
+		case r != nil:
+			// A Do that awaits the route handles it itself, on a thread that is awake.
+			if r.wait(&r.awaited) && !closed {
+				q.deliver(r)
+			}
+		case closed:
+			return
+		default:
+			select {
+			case <-q.wake:
+			case <-q.dropped:
+			}
+		}
+	}
+}
+
+// close drops the routes that are not delivered, waits for their copies and frees the memory. The
+// side stream stays open while a Do uses it: closing again closes it.
+func (q *routes) close() error {
+	q.mu.Lock()
+	closed := q.closed
+	q.closed = true
+	q.mu.Unlock()
+	if closed {
+		<-q.ended
+		return q.side.Close()
+	}
+	close(q.dropped)
+	<-q.ended
+	return q.free()
+}
+
+func (q *routes) free() error {
+	q.mapped.Lock()
+	defer q.mapped.Unlock()
+	var errs []error
+	for _, slab := range q.slabs {
+		errs = append(errs, slab.Close())
+	}
+	return errors.Join(append(errs, q.side.Close())...)
+}

@@ -1,0 +1,81 @@
+package weights
+
+import (
+	"errors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+func TestRoutes(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		arrived := make(chan *route)
+		var q *routes
+		q, err := newRoutes(d, ExpertsOptions{Tokens: 8, Poll: time.Microsecond}, func(r *route) {
+			select {
+			case arrived <- r:
+			case <-q.dropped:
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.close()
+		send := func(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) { q.send(x, "routes.send", ids, false, layer) }
+		s := newStream(t, d)
+		do(t, s, func(x *cgotorch.Exec) {
+			var ids []*cgotorch.Tensor
+			for layer := range 20 {
+				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
+			}
+			for range 2 { // the first time memory is page-locked for the routes of more than 8 tokens
+				torchtest.Sleep(x, 20*time.Millisecond) // so that a look comes before the copy
+				for layer := range 20 {
+					send(x, layer, ids[layer])
+				}
+				x = x.NoWaits()
+			}
+		})
+		for i := range 40 {
+			layer, r := i%20, <-arrived
+			if r.tag != layer || r.err != nil || len(r.experts) != layer+1 || r.experts[layer] != int64(layer+100) {
+				t.Fatalf("got %v of layer %v (%v) as number %d", r.experts, r.tag, r.err, layer)
+			}
+		}
+		do(t, s, func(x *cgotorch.Exec) { send(x, 0, x.Zeros(cgotorch.Int64, 1)) })
+		if err := errors.Join(q.close(), q.close()); err != nil { // with a route that nobody receives
+			t.Error(err)
+		}
+		select {
+		case r := <-arrived:
+			t.Errorf("a route after close: %v", r.experts)
+		default:
+		}
+	})
+}
+
+// A send that fails gives its piece of memory back.
+func TestRoutes_Send_FailedKeepsPiece(t *testing.T) {
+	q, err := newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.close()
+	s := newStream(t, cgotorch.CPU)
+	for i := range 200 {
+		err := s.Do(func(x *cgotorch.Exec) error {
+			ids := x.Zeros(cgotorch.Int64, 4, 2)
+			q.send(x, "routes.send", x.Select(ids, 1, 0), false, nil)
+			return nil
+		})
+		if !errors.Is(err, cgotorch.ErrInvalidArgument) {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if len(q.slabs) > 1 {
+		t.Errorf("%d slabs page-locked after 200 failures", len(q.slabs))
+	}
+}

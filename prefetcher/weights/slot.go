@@ -1,0 +1,130 @@
+package weights
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// slot is device memory for one unit; see Note [Life of a slot]. The Cache's lock guards it.
+type slot[M any] struct {
+	index   int
+	memory  *cgotorch.Tensor // uint8
+	modules map[*layout]*slotModule[M]
+
+	holds  *unit[M] // whose copy was begun last, or nil
+	stays  bool     // its unit is never given up
+	wanted bool     // its unit was prefetched and has not been used since
+	fresh  bool     // its unit has not been used since the slot was filled
+
+	fill     *fill[M]                      // that is not known to be enqueued, or nil
+	ready    *sharedEvent                  // behind the copy
+	awaited  map[streamKey]bool            // streams that wait for ready
+	uses     int                           // that are not released
+	users    map[*cgotorch.Stream]int      // of these, by the stream of their Do
+	changing bool                          // the use changes the unit
+	released map[streamKey]*cgotorch.Event // behind the last use on each stream
+}
+
+func newSlot[M any](index int) *slot[M] {
+	return &slot[M]{index: index, modules: map[*layout]*slotModule[M]{}, awaited: map[streamKey]bool{},
+		users: map[*cgotorch.Stream]int{}, released: map[streamKey]*cgotorch.Event{}}
+}
+
+// streamKey names the stream on which an Exec enqueues. That is not always Exec.Stream: in a
+// rehearsal, a stream of the graph's own stands in for it, and what the one waits for the other
+// does not. The pointer is there because the id of a closed stream may be given again.
+type streamKey struct {
+	stream *cgotorch.Stream
+	id     uint64
+}
+
+func keyOf(x *cgotorch.Exec) streamKey { return streamKey{x.Stream(), x.StreamID()} }
+
+const manyStreams = 64 // more than programs use at a time
+
+// forbidKeep makes Exec.Keep refuse tensors in the slot's memory, in x's Do.
+func (s *slot[M]) forbidKeep(x *cgotorch.Exec, unit string) {
+	lent := x.Lend(s.memory, unit)
+	lent.Close() // the Do remembers the memory; it needs no handle
+}
+
+// copyBack enqueues the copy of the slot's unit to the store, behind the event. It returns an event
+// behind the copy. The slot's next copy waits for that event too, and so does the next change.
+func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
+	if err := backs.Wait(changed); err != nil { //edge:unit-back-behind-change TestUse_ReleaseChanged checked
+		return nil, err
+	}
+	if err := backs.CopyTo(s.modules[s.holds.layout].whole, s.holds.whole); err != nil {
+		return nil, errors.Join(err, backs.Synchronize())
+	}
+	if err := s.releasedOn(backs); err != nil { //edge:unit-refill-behind-back TestUse_ReleaseChanged checked
+		return nil, err
+	}
+	return backs.Record()
+}
+
+// releasedOn notes that the slot is filled behind the work so far of a stream that no Exec names.
+func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
+	e, err := stream.Record()
+	if err == nil {
+		s.releasedBehind(streamKey{stream: stream}, e)
+	}
+	return err
+}
+
+// releasedBehind notes that the slot is filled behind the event, which takes the place of an
+// earlier event of the same stream.
+func (s *slot[M]) releasedBehind(on streamKey, e *cgotorch.Event) {
+	if before := s.released[on]; before != nil {
+		before.Close()
+	}
+	if len(s.released) >= manyStreams { // as in a slot that is not filled anew
+		for other, e := range s.released {
+			if done, err := e.Poll(); err != nil || done {
+				e.Close()
+				delete(s.released, other)
+			}
+		}
+	}
+	s.released[on] = e //edge:unit-release-of-each-stream TestSlot_Reuse_SeveralStreams checked
+}
+
+// takeUses returns the events behind every use of the slot's unit, and forgets them. The caller
+// closes them.
+func (s *slot[M]) takeUses() []*cgotorch.Event {
+	events := slices.Collect(maps.Values(s.released))
+	clear(s.released)
+	s.ready.Close()
+	s.ready = nil
+	return events
+}
+
+func closeAll(events []*cgotorch.Event) {
+	for _, e := range events {
+		e.Close()
+	}
+}
+
+// close frees the slot behind its uses, and waits for the copy into it.
+func (s *slot[M]) close(copies *cgotorch.Stream) error {
+	var errs []error
+	if s.ready != nil {
+		//edge:unit-close-waits-for-copies TestCache_Close_WaitsForCopies checked
+		errs = append(errs, s.ready.Synchronize())
+	}
+	uses := s.takeUses()
+	for _, e := range uses {
+		_ = copies.Wait(e) // it fails on a lost device, whose memory is gone already
+	}
+	closeAll(uses)
+	for _, m := range s.modules {
+		errs = append(errs, m.close())
+	}
+	if s.memory != nil {
+		errs = append(errs, s.memory.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,70 @@
+package weights
+
+import (
+	"context"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
+
+// With work pending that reads a slot, the slot is filled anew behind it, and the host waits for
+// neither.
+func TestSlot_Reuse_InOrder(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		c := newCache(t, scalesStore(t, 8), d, CacheOptions{Slots: 2})
+		var means []*cgotorch.HostRead
+		stream := newStream(t, d)
+		do(t, stream, func(x *cgotorch.Exec) {
+			apply(t, x, c, 0) // what is slow the first time
+			for range 8 {
+				means = append(means, mean(x, c, 0))
+			}
+		})
+		for _, r := range means {
+			r.Item()
+			r.Close()
+		}
+		means = nil
+		began := time.Now()
+		do(t, stream, func(x *cgotorch.Exec) {
+			in := x.Ones(cgotorch.Float32, 1, width)
+			for i := range 8 {
+				u := c.Use(x, unitName(i))
+				torchtest.Sleep(x, 50*time.Millisecond)
+				means = append(means, x.ReadAsync(x.Mean(u.Module.Forward(x, in))))
+				u.Release(x)
+				if i+1 < 8 {
+					if err := c.Prefetch(context.Background(), unitName(i+1)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if took := time.Since(began); d.IsCUDA() && took > 200*time.Millisecond {
+				t.Errorf("enqueueing took %v, with 400 ms of work pending", took)
+			}
+		})
+		checkMeans(t, means)
+	})
+}
+
+// Several streams read one slot; all of them are waited for.
+func TestSlot_Reuse_SeveralStreams(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
+		a, b := newStream(t, d), newStream(t, d)
+		var onA, onB []*cgotorch.HostRead
+		for i := range 3 {
+			do(t, a, func(x *cgotorch.Exec) { onA = append(onA, mean(x, c, i)) })
+			do(t, b, func(x *cgotorch.Exec) { onB = append(onB, mean(x, c, i)) })
+		}
+		checkMeans(t, onA)
+		checkMeans(t, onB)
+		if s := c.Stats(); s.Hits != 3 || s.Misses != 3 {
+			t.Errorf("%+v; want 3 hits and 3 misses", s)
+		}
+	})
+}

@@ -1,0 +1,403 @@
+package weights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+)
+
+// A unit that is released by the end of the Do alone; and one that is used twice at once.
+func TestUse_EndOfDoReleases(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
+		s := newStream(t, d)
+		failure := errors.New("of the program")
+		var means []*cgotorch.HostRead
+		for i := range 3 {
+			err := s.Do(func(x *cgotorch.Exec) error {
+				u := c.Use(x, unitName(i))
+				v := c.Use(x, unitName(i))
+				v.Release(x)
+				v.Release(x)
+				torchtest.Sleep(x, 10*time.Millisecond)
+				means = append(means, x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width)))))
+				return failure
+			})
+			if !errors.Is(err, failure) {
+				t.Error(err)
+			}
+		}
+		checkMeans(t, means)
+	})
+}
+
+// Where all slots are in use, a Use of another Do waits for one; where none can become free it
+// fails.
+func TestUse_WaitsForSlot(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
+		a, b := newStream(t, d), newStream(t, d)
+		has, done := make(chan bool), make(chan error)
+		go func() {
+			<-has
+			done <- b.Do(func(x *cgotorch.Exec) error { apply(t, x, c, 1); return nil })
+		}()
+		do(t, a, func(x *cgotorch.Exec) {
+			u := c.Use(x, unitName(0))
+			has <- true
+			time.Sleep(20 * time.Millisecond)
+			u.Release(x)
+		})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if s := c.Stats(); s.HostWait <= 0 || s.HostWait > 10*time.Second {
+			t.Errorf("HostWait is %v", s.HostWait)
+		}
+		err := a.Do(func(x *cgotorch.Exec) error {
+			c.Use(x, unitName(0))
+			c.Use(x, unitName(1))
+			return nil
+		})
+		if !errors.Is(err, ErrNoSlot) || !strings.Contains(err.Error(), unitName(1)) {
+			t.Errorf("got %v, want ErrNoSlot for %s", err, unitName(1))
+		}
+	})
+}
+
+// Two Dos that each have a slot and want the other's: one of them fails, and the other goes on.
+func TestUse_Deadlock(t *testing.T) {
+	checkLeaks(t)
+	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
+	var both, all sync.WaitGroup
+	both.Add(2)
+	errs := make([]error, 2)
+	for i := range 2 {
+		s := newStream(t, cgotorch.CPU)
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			errs[i] = s.Do(func(x *cgotorch.Exec) error {
+				c.Use(x, unitName(i))
+				both.Done()
+				both.Wait()
+				c.Use(x, unitName(2+i))
+				return nil
+			})
+		}()
+	}
+	all.Wait()
+	if failed := slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(failed) != 1 || !errors.Is(failed[0], ErrNoSlot) {
+		t.Errorf("got %v, want one ErrNoSlot", failed)
+	}
+}
+
+func TestUse_Refused(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		c := newCache(t, scalesStore(t, 2), d, CacheOptions{})
+		s := newStream(t, d)
+		fails := func(want error, text string, fn func(x *cgotorch.Exec)) {
+			t.Helper()
+			if err := s.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); !errors.Is(err, want) || !strings.Contains(fmt.Sprint(err), text) {
+				t.Errorf("got %v, want %v with %q", err, want, text)
+			}
+		}
+		fails(ErrUnknownUnit, `"block.7.mlp"`, func(x *cgotorch.Exec) { c.Use(x, unitName(7)) })
+		fails(cgotorch.ErrInvalidArgument, "shares the memory of block.1.mlp", func(x *cgotorch.Exec) {
+			x.Keep(x.Narrow(c.Use(x, unitName(1)).Module.Weight, 0, 0, 1))
+		})
+		fails(nil, "", func(x *cgotorch.Exec) { apply(t, x, c, 1) })
+		if err := c.Prefetch(context.Background(), "nothing"); !errors.Is(err, ErrUnknownUnit) {
+			t.Error(err)
+		}
+		if !d.IsCUDA() {
+			return // where a graph is a function that is called
+		}
+		_, err := s.Capture(func(x *cgotorch.Exec) error { c.Use(x, unitName(1)); return nil }, cgotorch.CaptureOptions{})
+		if !errors.Is(err, cgotorch.ErrNotCapturable) {
+			t.Errorf("in a capture: %v", err)
+		}
+	})
+}
+
+// Two Dos use one side stream: the second does not wait since the first is about to.
+func TestUse_SharedSideStream(t *testing.T) {
+	checkStreams(t)
+	c := newCache(t, scalesStore(t, 2), cgotorch.CPU, CacheOptions{Slots: 1})
+	a, b, side := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	for i := range 3000 {
+		prefetch(t, c, i%2)
+		var all sync.WaitGroup
+		for _, s := range []*cgotorch.Stream{a, b} {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				s.Do(func(x *cgotorch.Exec) error {
+					y := x.On(side)
+					y.NoGrad()
+					u := c.Use(y, unitName(i%2))
+					y.Sum(u.Module.Weight)
+					u.Release(y)
+					x.Wait(y.Record())
+					return nil
+				})
+			}()
+		}
+		all.Wait()
+		c.Drop(unitName(0), unitName(1))
+	}
+}
+
+func TestUse_Release_OtherDo(t *testing.T) {
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
+	a, b := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	var u *Use[*nn.Linear]
+	has, released, end := make(chan bool), make(chan bool), make(chan bool)
+	go func() {
+		a.Do(func(x *cgotorch.Exec) error { u = c.Use(x, unitName(0)); has <- true; <-released; return nil })
+		close(end)
+	}()
+	<-has
+	err := b.Do(func(x *cgotorch.Exec) error { u.Release(x); return nil })
+	released <- true
+	<-end
+	if err == nil {
+		t.Errorf("Release in another Do is accepted; users now %v", c.slots[0].users)
+	}
+}
+
+func TestUse_Failed_Counts(t *testing.T) {
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
+	newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		c.Use(x, unitName(0))
+		c.Use(x, unitName(1))
+		return nil
+	})
+	if s := c.Stats(); s.Uses() != 1 {
+		t.Errorf("%d uses, of which one was refused and began no copy", s.Uses())
+	}
+}
+
+// The write of a changed unit is not ordered with readers of other streams that have released it.
+func TestUse_ReleaseChanged_Readers(t *testing.T) {
+	checkStreams(t)
+	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
+	a, b := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	do(t, a, func(x *cgotorch.Exec) {
+		u := c.Use(x, unitName(0))
+		x.NoGrad().Sum(u.Module.Weight)
+		u.Release(x)
+	})
+	do(t, b, func(x *cgotorch.Exec) {
+		u := c.useToChange(x, unitName(0))
+		x.NoGrad().FillInPlace(u.Module.Weight, 3)
+		u.releaseChanged(x)
+	})
+}
+
+// Two Cache of one store.
+func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
+	checkStreams(t)
+	st := scalesStore(t, 3)
+	c := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
+	n := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
+	prefetch(t, n, 1)
+	err := newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error { c.useToChange(x, unitName(0)); return nil })
+	if !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v, want ErrBusy", err)
+	}
+}
+
+// A Use that could go on, since its unit is there now, counts as stuck until its goroutine has run.
+func TestUse_FalseDeadlock(t *testing.T) {
+	m := newCache(t, scalesStore(t, 5), cgotorch.CPU, CacheOptions{Slots: 2})
+	a, c := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	failed := 0
+	for range 200 {
+		has, hasC := make(chan bool), make(chan bool)
+		var errA, errC error
+		var all sync.WaitGroup
+		all.Add(2)
+		go func() {
+			defer all.Done()
+			errA = a.Do(func(x *cgotorch.Exec) error {
+				m.Use(x, unitName(0))
+				close(has)
+				<-hasC
+				m.Use(x, unitName(3)) // waits, and can have it as soon as c has it
+				return nil
+			})
+		}()
+		go func() {
+			defer all.Done()
+			errC = c.Do(func(x *cgotorch.Exec) error {
+				<-has
+				u := m.Use(x, unitName(1))
+				close(hasC)
+				for waits := false; !waits; {
+					m.mu.Lock()
+					waits = m.waiting[a] != nil
+					m.mu.Unlock()
+				}
+				u.Release(x)
+				m.Use(x, unitName(3)) // the one that a waits for
+				m.Use(x, unitName(4)) // there is a slot when a has ended
+				return nil
+			})
+		}()
+		all.Wait()
+		if errA != nil || errC != nil {
+			failed++
+			if failed == 1 {
+				t.Log(errors.Join(errA, errC))
+			}
+		}
+	}
+	if failed > 0 {
+		t.Errorf("%d of 200 failed with ErrNoSlot, and no one was stuck", failed)
+	}
+}
+
+// A unit that was changed has its changes wherever it is read next, and others are not touched.
+func TestUse_ReleaseChanged(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		store := scalesStore(t, 3)
+		c := newCache(t, store, d, CacheOptions{Slots: 1})
+		s := newStream(t, d)
+		double := func(x *cgotorch.Exec, i int) {
+			u := c.useToChange(x, unitName(i))
+			y := x.NoGrad()
+			y.MulScalarInPlace(u.Module.Weight, 2)
+			u.releaseChanged(x)
+		}
+		do(t, s, func(x *cgotorch.Exec) {
+			double(x, 0)
+			double(x, 0) // in the slot
+			double(x, 1)
+			double(x, 0) // from the store again
+		})
+		if err := c.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float32{8, 4, 3} {
+			if got := floats(t, store, unitName(i), "weight")[0]; got != want {
+				t.Errorf("the weight of unit %d is %v, want %v", i, got, want)
+			}
+		}
+		if st := c.Stats(); st.Written != 4*c.o.SlotBytes {
+			t.Errorf("%d bytes written", st.Written)
+		}
+		err := s.Do(func(x *cgotorch.Exec) error {
+			c.Use(x, unitName(0))
+			c.useToChange(x, unitName(0))
+			return nil
+		})
+		if !errors.Is(err, ErrBusy) {
+			t.Errorf("changed while another uses it: %v", err)
+		}
+		err = s.Do(func(x *cgotorch.Exec) error {
+			c.useToChange(x, unitName(0))
+			c.Use(x, unitName(0))
+			return nil
+		})
+		if !errors.Is(err, ErrBusy) {
+			t.Errorf("used while it is changed: %v", err)
+		}
+	})
+}
+
+// The slot that a unit comes to next is not the one from which its changes go to the store.
+func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		store := scalesStore(t, 2)
+		c := newCache(t, store, d, CacheOptions{Policy: OnDemand, Slots: 2})
+		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+			other := c.Use(x, unitName(1))
+			for range 2 {
+				u := c.useToChange(x, unitName(0))
+				torchtest.Sleep(x, 10*time.Millisecond)
+				x.NoGrad().MulScalarInPlace(u.Module.Weight, 2)
+				u.releaseChanged(x)
+				other.Release(x)
+			}
+		})
+		if err := c.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got := floats(t, store, unitName(0), "weight")[0]; got != 4 {
+			t.Errorf("the weight is %v, want 4", got)
+		}
+	})
+}
+
+// In a rehearsal a stream of the graph's own stands in for the stream of x.On. A use there says
+// nothing of that stream: it waits for the copy itself, and its own use before is not forgotten.
+func TestUse_InRehearsal(t *testing.T) {
+	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		checkStreams(t)
+		s, other := newStream(t, d), newStream(t, d)
+		c := newCache(t, scalesStore(t, 2), d, CacheOptions{Slots: 1})
+		read := func(x *cgotorch.Exec, i int) {
+			u := c.Use(x, unitName(i))
+			x.NoGrad().Sum(u.Module.Weight)
+			u.Release(x)
+		}
+		rehearse := func(i int) {
+			t.Helper()
+			graph, err := s.Capture(func(x *cgotorch.Exec) error {
+				if !x.Capturing() {
+					y := x.On(other)
+					if stands := d.IsCUDA(); (keyOf(y).stream != other) || stands != (keyOf(y).id != idOf(t, other)) {
+						t.Errorf("%+v is the key of %v", keyOf(y), other)
+					}
+					begun := x.Record()
+					defer begun.Close()
+					y.Wait(begun)
+					read(y, i)
+					ended := y.Record()
+					defer ended.Close()
+					x.Wait(ended)
+				}
+				x.Zeros(cgotorch.Float32, 1)
+				return nil
+			}, cgotorch.CaptureOptions{Rehearsal: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			graph.Close()
+		}
+		prefetch(t, c, 0)
+		rehearse(0)
+		do(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // waits for the copy
+		do(t, other, func(x *cgotorch.Exec) {
+			u := c.Use(x, unitName(1))
+			torchtest.Sleep(x, 10*time.Millisecond)
+			x.NoGrad().Sum(u.Module.Weight)
+			u.Release(x)
+		})
+		rehearse(1)
+		prefetch(t, c, 0) // behind the use on other
+		do(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0) })
+	})
+}
+
+func idOf(t *testing.T, s *cgotorch.Stream) uint64 {
+	t.Helper()
+	id, err := s.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
