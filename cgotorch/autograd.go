@@ -1,9 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import (
+	"runtime"
 
-import "runtime"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // Backward accumulates the gradient of loss, a tensor of one element, into every leaf that requires one; read it with
 // [Tensor.Grad]. The graph is freed.
@@ -19,20 +20,19 @@ type BackwardOptions struct {
 // BackwardWith is [Exec.Backward] from several roots.
 func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.check("Exec.Backward")
-	x.s.count(nil)
 	handles := x.handles("Exec.Backward", roots, false)
 	grads := x.handles("Exec.Backward", o.Grads, true)
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
 	defer x.holdCaptures("Exec.Backward")()
-	if o.Overlap != nil && (o.Overlap.always || x.s.graph == nil || !x.s.graph.plain) {
-		x.overlap("Exec.Backward", o.Overlap, func(sides []*C.ct_stream) {
-			x.differentiated("Exec.Backward", C.ct_backward_overlapping(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph),
-				o.Overlap.h, &sides[0], C.int32_t(len(sides)), x.s.graph.poolHandle()), roots)
+	if o.Overlap != nil && (o.Overlap.always || x.work == nil || !x.work.plain) {
+		x.overlap("Exec.Backward", o.Overlap, func(sides []*ct.Stream) {
+			x.differentiated("Exec.Backward", ct.BackwardOverlapping(x.c, first(handles), first(grads), int32(len(handles)), cbool(o.RetainGraph),
+				o.Overlap.h, &sides[0], int32(len(sides)), x.work.poolHandle()), roots)
 		})
 		return
 	}
-	x.differentiated("Exec.Backward", C.ct_backward(x.c, first(handles), first(grads), C.int32_t(len(handles)), cbool(o.RetainGraph)), roots)
+	x.differentiated("Exec.Backward", ct.Backward(x.c, first(handles), first(grads), int32(len(handles)), cbool(o.RetainGraph)), roots)
 }
 
 // GradientOptions are the options of [Exec.Gradients].
@@ -50,9 +50,9 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	ins := x.handles("Exec.Gradients", inputs, false)
 	grads := x.handles("Exec.Gradients", o.Grads, true)
 	x.sameLength("Exec.Gradients", len(roots), len(grads))
-	out := make([]*C.ct_tensor, len(ins))
+	out := make([]*ct.Tensor, len(ins))
 	defer runtime.KeepAlive([3][]*Tensor{roots, inputs, o.Grads})
-	x.differentiated("Exec.Gradients", C.ct_gradients(x.c, first(rs), first(grads), C.int32_t(len(rs)), first(ins), C.int32_t(len(ins)),
+	x.differentiated("Exec.Gradients", ct.Gradients(x.c, first(rs), first(grads), int32(len(rs)), first(ins), int32(len(ins)),
 		cbool(o.RetainGraph || o.CreateGraph), cbool(o.CreateGraph), cbool(o.AllowUnused), first(out)), roots)
 	tensors := make([]*Tensor, len(out))
 	for i, h := range out {
@@ -65,12 +65,12 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 
 func (x *Exec) sameLength(op string, roots, grads int) {
 	if grads != 0 && grads != roots {
-		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
 	}
 }
 
-func (x *Exec) handles(op string, tensors []*Tensor, allowNil bool) []*C.ct_tensor {
-	handles := make([]*C.ct_tensor, len(tensors))
+func (x *Exec) handles(op string, tensors []*Tensor, allowNil bool) []*ct.Tensor {
+	handles := make([]*ct.Tensor, len(tensors))
 	for i, t := range tensors {
 		if t == nil && allowNil {
 			continue
@@ -81,14 +81,14 @@ func (x *Exec) handles(op string, tensors []*Tensor, allowNil bool) []*C.ct_tens
 	return handles
 }
 
-func first(handles []*C.ct_tensor) **C.ct_tensor {
+func first(handles []*ct.Tensor) **ct.Tensor {
 	if len(handles) == 0 {
 		return nil
 	}
 	return &handles[0]
 }
 
-func cbool(v bool) C.int32_t {
+func cbool(v bool) int32 {
 	if v {
 		return 1
 	}

@@ -1,12 +1,11 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"math"
 	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Default, as an argument of [Exec.Call], stands for that argument's default in the operator's schema.
@@ -47,12 +46,11 @@ func (x *Exec) Call(op string, args ...any) []any {
 // Schemas returns what LibTorch says of each operator that [Exec.Call] can run, as in
 // "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", one a line, sorted.
 func Schemas() (string, error) {
-	var text *C.char
-	if err := check("Schemas", C.ct_op_schemas(&text)); err != nil {
+	var text string
+	if err := check("Schemas", ct.OpSchemas(&text)); err != nil {
 		return "", err
 	}
-	defer C.ct_text_free(text)
-	return C.GoString(text), nil
+	return text, nil
 }
 
 func (c *call) any(arg any) {
@@ -70,7 +68,7 @@ func (c *call) any(arg any) {
 	case []int64:
 		c.ints(v)
 	case []int:
-		c.words = append(c.words, C.CT_ARG_INTS, uint64(len(v)))
+		c.words = append(c.words, ct.ArgInts, uint64(len(v)))
 		for _, n := range v {
 			c.words = append(c.words, uint64(n))
 		}
@@ -98,7 +96,7 @@ func (c *call) any(arg any) {
 
 // values reads the results by their kinds.
 func (c *call) values() []any {
-	words, handle := c.outWords[:c.results.words], 0
+	words, handle := c.outWords[:c.results.Words], 0
 	next := func() uint64 {
 		w := words[0]
 		words = words[1:]
@@ -107,29 +105,29 @@ func (c *call) values() []any {
 	var values []any
 	for len(words) > 0 {
 		switch next() {
-		case C.CT_ARG_TENSOR:
+		case ct.ArgTensor:
 			values = append(values, c.own(handle))
 			handle++
-		case C.CT_ARG_TENSORS:
+		case ct.ArgTensors:
 			list := make([]*Tensor, next())
 			for i := range list {
 				list[i] = c.own(handle)
 				handle++
 			}
 			values = append(values, list)
-		case C.CT_ARG_INT:
+		case ct.ArgInt:
 			values = append(values, int64(next()))
-		case C.CT_ARG_FLOAT:
+		case ct.ArgFloat:
 			values = append(values, math.Float64frombits(next()))
-		case C.CT_ARG_BOOL:
+		case ct.ArgBool:
 			values = append(values, next() != 0)
-		case C.CT_ARG_INTS:
+		case ct.ArgInts:
 			list := make([]int64, next())
 			for i := range list {
 				list[i] = int64(next())
 			}
 			values = append(values, list)
-		case C.CT_ARG_FLOATS:
+		case ct.ArgFloats:
 			list := make([]float64, next())
 			for i := range list {
 				list[i] = math.Float64frombits(next())

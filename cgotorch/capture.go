@@ -1,13 +1,14 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import (
+	"errors"
 
-import "errors"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // CaptureOptions are the options of [Stream.Capture]; the zero value is a graph with memory of its own and no rehearsal.
 type CaptureOptions struct {
-	Pool      *GraphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
+	pool      *graphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
 	Rehearsal int        // times that the function is run before it is captured; what it does is done as often. The first use of cuDNN or cuBLAS on a thread cannot be captured: where fn is that, it needs one. With one at least there are as many more as a Choice in fn takes to be made; with none it keeps to the plain way
 }
 
@@ -50,16 +51,16 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	if err := x.beginsCapture(op, fn); err != nil {
 		return nil, err
 	}
-	pool := o.Pool
+	pool := o.pool
 	if pool == nil {
 		var err error
-		if pool, err = NewGraphPool(x.Device()); err != nil {
+		if pool, err = newGraphPool(x.Device()); err != nil {
 			return nil, err
 		}
 	}
 	var g *Graph
 	defer func() {
-		if g == nil && o.Pool == nil { // also when fn panics
+		if g == nil && o.pool == nil { // also when fn panics
 			pool.Close()
 		}
 	}()
@@ -67,7 +68,7 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	if err != nil {
 		return nil, err
 	}
-	g.ownPool = o.Pool == nil
+	g.ownPool = o.pool == nil
 	return g, nil
 }
 
@@ -76,19 +77,19 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	x.checkThread(op)
 	switch {
 	case fn == nil:
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the function is nil"}
-	case x.s.graph != nil:
-		return &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
-	case x.s.recomputing:
-		return &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
-	case x.s.hooks:
-		return &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
+		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the function is nil"}
+	case x.hook:
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
+	case x.work != nil:
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
+	case x.from != nil:
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
 	}
 	return nil
 }
 
-func (x *Exec) captureInto(pool *GraphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	pool.lock(x)
+func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
+	pool.lock("Exec.Capture", x)
 	defer pool.unlock()
 	if err := pool.usable("Exec.Capture", x); err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func (x *Exec) Capturing() bool { return x.capture() != nil }
 
 // capture is the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
-	if g := x.s.graph; g != nil && g.capturing && x.c.stream != g.outside {
+	if g := x.work; g != nil && g.capturing && x.c.Stream != g.outside {
 		return g
 	}
 	return nil
@@ -123,7 +124,7 @@ func (x *Exec) Uncaptured() *Exec {
 		return x
 	}
 	y := *x
-	y.c.stream = g.outside
+	y.c.Stream = g.outside
 	return &y
 }
 
@@ -150,7 +151,7 @@ func (x *Exec) DependsOn(changed func() string) {
 }
 
 // poolHandle is where its memory comes from; NULL for none.
-func (g *graphWork) poolHandle() *C.ct_graph_pool {
+func (g *graphWork) poolHandle() *ct.GraphPool {
 	if g == nil {
 		return nil
 	}
@@ -159,7 +160,7 @@ func (g *graphWork) poolHandle() *C.ct_graph_pool {
 
 // graphWork is what a scope's operators are for, whose work is captured, is the rehearsal of a capture, or what a graph does without one.
 type graphWork struct {
-	pool      *GraphPool
+	pool      *graphPool
 	eager     bool // on the CPU
 	capturing bool
 	alone     bool // there is no other graph in the pool
@@ -167,9 +168,9 @@ type graphWork struct {
 	beside    bool // one was for the second way
 	plain     bool // none is asked: the first way
 	ended     bool
-	h         *C.ct_graph           // that is captured; nil before and after
-	outside   *C.ct_stream          // for which it is captured
-	forked    map[*C.ct_stream]bool // those whose work becomes part of the graph
+	h         *ct.Graph           // that is captured; nil before and after
+	outside   *ct.Stream          // for which it is captured
+	forked    map[*ct.Stream]bool // those whose work becomes part of the graph
 	hooks     []func(x *Exec)
 	depends   []func() string
 }

@@ -1,8 +1,5 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -36,7 +33,7 @@ type Captured struct {
 
 	mu     sync.Mutex
 	runner atomic.Uint64 // the thread of the Run that holds it, or 0
-	pool   *GraphPool
+	pool   *graphPool
 	shapes map[string]*capturedShape
 	closed bool
 
@@ -120,11 +117,11 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	for _, t := range in {
 		x.open(op, t)
 	}
-	if x.s.graph != nil || x.s.recomputing { // a backward is under way in the latter, which a capture would wait for
-		return c.fn(x, in...)
+	if x.hook {
+		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
 	}
-	if x.s.hooks {
-		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
+	if x.work != nil || x.from != nil { // a backward is under way in the latter, which a capture would wait for
+		return c.fn(x, in...)
 	}
 	if c.runner.Load() == x.s.thread { // only the CPU gets here: elsewhere x's work is for the pool
 		return c.fn(x, in...)
@@ -134,18 +131,18 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	c.runner.Store(x.s.thread)
 	defer c.runner.Store(0)
 	if c.closed {
-		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the captured function is closed"})
+		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the captured function is closed"})
 	}
 	if c.o.Eager || !x.Device().IsCUDA() {
 		return c.runEagerly(x, in)
 	}
 	if c.pool == nil {
 		var err error
-		if c.pool, err = NewGraphPool(x.Device()); err != nil {
+		if c.pool, err = newGraphPool(x.Device()); err != nil {
 			x.Fail(op, err)
 		}
 	}
-	c.pool.lock(x)
+	c.pool.lock(op, x)
 	defer c.pool.unlock()
 	if err := c.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
@@ -236,7 +233,7 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 				graph, out = s.plain.graph, s.plain.out
 			}
 			defer w.end()
-			graph.launch(x)
+			graph.launch(x.measured(w))
 			w.completed = true
 			return out
 		}
@@ -547,7 +544,7 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 // key is equal for inputs and Execs that one graph serves.
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
-	key = fmt.Append(key, x.c.grad, x.c.autocast)
+	key = fmt.Append(key, x.c.Grad, x.c.Autocast)
 	batch := c.batch(in)
 	for _, t := range in {
 		info := t.info()
@@ -555,9 +552,9 @@ func (c *Captured) key(x *Exec, in []*Tensor) string {
 		if batch != 0 {
 			shape[0] = batch
 		}
-		key = fmt.Append(key, "|", int(info.dtype), deviceOf(info.device), shape, strides, int(info.requires_grad))
+		key = fmt.Append(key, "|", int(info.DType), deviceOf(info.Device), shape, strides, int(info.RequiresGrad))
 		if c.o.InPlace {
-			key = fmt.Append(key, "@", uint64(info.address))
+			key = fmt.Append(key, "@", info.Address)
 		}
 	}
 	return string(key)

@@ -1,8 +1,5 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
@@ -12,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // StreamRace is what the stream checker found: two accesses to the same memory that nothing orders, one of them a write. On a GPU
@@ -93,7 +92,7 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	tellRaces() // to whom it may concern so far
 	races.Lock()
 	defer races.Unlock()
-	if err := check("CheckStreams", C.ct_check_streams(1)); err != nil {
+	if err := check("CheckStreams", ct.CheckStreams(1)); err != nil {
 		return nil, err
 	}
 	checking.Store(true)
@@ -106,7 +105,7 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 		races.users = slices.DeleteFunc(races.users, func(u *checkUser) bool { return u == user })
 		if len(races.users) == 0 {
 			checking.Store(false)
-			_ = check("CheckStreams", C.ct_check_streams(0))
+			_ = check("CheckStreams", ct.CheckStreams(0))
 		}
 	}), nil
 }
@@ -120,7 +119,7 @@ var checkFromEnvironment = sync.OnceValue(func() error {
 		_, err := checkStreams(nil)
 		return err
 	default:
-		return &Error{Op: "cgotorch", Code: CodeInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
+		return &Error{Op: "cgotorch", Kind: ErrInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
 	}
 })
 
@@ -145,7 +144,7 @@ func raceError() error {
 	for i, r := range found {
 		errs[i] = r
 	}
-	return &Error{Op: "Stream.Do", Code: CodeStreamRace, Err: errors.Join(errs...)}
+	return &Error{Op: "Stream.Do", Kind: ErrStreamRace, Err: errors.Join(errs...)}
 }
 
 // tellRaces takes what the core has found and reports it, with nothing locked.
@@ -156,8 +155,8 @@ func tellRaces() {
 		report = races.users[n-1].report
 	}
 	var found []*StreamRace
-	var c C.ct_race
-	for C.ct_race_take(&c) != 0 {
+	var c ct.Race
+	for ct.RaceTake(&c) != 0 {
 		found = append(found, newRace(&c))
 	}
 	if report == nil {
@@ -173,16 +172,16 @@ func tellRaces() {
 	}
 }
 
-func newRace(c *C.ct_race) *StreamRace {
-	r := &StreamRace{Earlier: newAccess(&c.earlier), Later: newAccess(&c.later)}
-	if c.slab != 0 {
-		r.Memory = fmt.Sprintf("a slab of %d bytes of host memory", int64(c.bytes))
+func newRace(c *ct.Race) *StreamRace {
+	r := &StreamRace{Earlier: newAccess(&c.Earlier), Later: newAccess(&c.Later)}
+	if c.Slab != 0 {
+		r.Memory = fmt.Sprintf("a slab of %d bytes of host memory", c.Bytes)
 	} else {
-		r.Memory = fmt.Sprintf("%d bytes of %v memory", int64(c.bytes), deviceOf(c.device))
-		if by := C.GoString(&c.made_by[0]); by != "" {
+		r.Memory = fmt.Sprintf("%d bytes of %v memory", c.Bytes, deviceOf(c.Device))
+		if by := ct.Text(c.MadeBy[:]); by != "" {
 			r.Memory += ", allocated by " + by
 		}
-		if at := site(c.made_at).caller(); at != "" {
+		if at := site(c.MadeAt).caller(); at != "" {
 			r.Memory += " at " + at
 		}
 	}
@@ -190,12 +189,12 @@ func newRace(c *C.ct_race) *StreamRace {
 	return r
 }
 
-func advice(c *C.ct_race, r *StreamRace) string {
+func advice(c *ct.Race, r *StreamRace) string {
 	first, second := r.Earlier.Stream, r.Later.Stream
 	switch {
-	case c.slab != 0 && c.kind == C.CT_RACE_FREE:
+	case c.Slab != 0 && c.Kind == ct.RaceFree:
 		return fmt.Sprintf("close the slab when %s is done: record an event behind the first (x.Record) and wait for it (Event.Synchronize or Done) before Close", first)
-	case c.kind == C.CT_RACE_FREE:
+	case c.Kind == ct.RaceFree:
 		return fmt.Sprintf("the memory is handed out again in the order of %s: record an event on %s behind the first (x.Record) and make %s wait for it (Wait) before the tensor is freed", second, first, second)
 	case second == hostName:
 		return fmt.Sprintf("the host must wait first: record an event on %s behind the first (x.Record) and wait for it (Event.Synchronize or Done)", first)
@@ -204,19 +203,19 @@ func advice(c *C.ct_race, r *StreamRace) string {
 	}
 }
 
-func newAccess(c *C.ct_access) Access {
-	a := Access{Op: C.GoString(&c.op[0]), Kind: C.GoString(&c.what[0]), Caller: site(c.site).caller(), Forward: site(c.forward).caller(),
-		From: int64(c.begin), To: int64(c.end)}
-	name, known := streamNames.Load(uint64(c.stream))
+func newAccess(c *ct.Access) Access {
+	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), Caller: site(c.Site).caller(), Forward: site(c.Forward).caller(),
+		From: c.Begin, To: c.End}
+	name, known := streamNames.Load(c.Stream)
 	switch {
-	case c.stream == C.CT_STREAM_HOST:
+	case c.Stream == ct.StreamHost:
 		a.Stream = hostName
-	case c.is_default != 0:
-		a.Stream = fmt.Sprintf("%s of %v", defaultName, deviceOf(c.device))
+	case c.IsDefault != 0:
+		a.Stream = fmt.Sprintf("%s of %v", defaultName, deviceOf(c.Device))
 	case known:
-		a.Stream = fmt.Sprintf("%v of %v", name, deviceOf(c.device))
+		a.Stream = fmt.Sprintf("%v of %v", name, deviceOf(c.Device))
 	default: // made before the checker was turned on, or by another library
-		a.Stream = fmt.Sprintf("unnamed stream %d of %v", int(c.number), deviceOf(c.device))
+		a.Stream = fmt.Sprintf("unnamed stream %d of %v", int(c.Number), deviceOf(c.Device))
 	}
 	if a.Op == "" {
 		a.Op = "an operation of LibTorch's"

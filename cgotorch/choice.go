@@ -1,16 +1,13 @@
 package cgotorch
 
-// #include <stdlib.h>
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
-	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Choice finds out which of two ways to do a piece of work is faster on the device, such as [Exec.Parallel] or one branch after another, and
@@ -20,7 +17,7 @@ import (
 // a [Captured] rehearses until they are made. The CPU does one thing after another. A Choice may be used from any goroutine.
 type Choice struct {
 	o ChoiceOptions
-	h *C.ct_choice
+	h *ct.Choice
 
 	mu        sync.Mutex
 	decisions []Decision
@@ -40,8 +37,8 @@ func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
 
 // newChoice is NewChoice with so many trials, and a share of the time that the second way has to save; 0 for the core's own numbers.
 func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
-	c := &Choice{o: o, h: C.ct_choice_new(C.int32_t(trials), C.double(gain))}
-	runtime.AddCleanup(c, func(h *C.ct_choice) { C.ct_choice_free(h) }, c.h)
+	c := &Choice{o: o, h: ct.ChoiceNew(int32(trials), float64(gain))}
+	runtime.AddCleanup(c, func(h *ct.Choice) { ct.ChoiceFree(h) }, c.h)
 	return c
 }
 
@@ -79,22 +76,22 @@ func (c *Choice) Decisions() []Decision {
 
 // take takes decisions from the core, with c.mu held.
 func (c *Choice) take() {
-	var d C.ct_decision
-	for C.ct_choice_take(c.h, &d) != 0 {
-		us := func(v C.double) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
-		n := Decision{What: C.GoString(&d.key[0]), Graph: d.graph != 0, Parallel: d.second != 0, Serial: us(d.first_us), Beside: us(d.second_us), Host: us(d.host_us)}
-		switch d.why {
-		case C.CT_FASTER:
+	var d ct.Decision
+	for ct.ChoiceTake(c.h, &d) != 0 {
+		us := func(v float64) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
+		n := Decision{What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0, Serial: us(d.FirstUS), Beside: us(d.SecondUS), Host: us(d.HostUS)}
+		switch d.Why {
+		case ct.Faster:
 			n.Why = "the device does both at once"
-		case C.CT_NOT_WAITED_FOR:
+		case ct.NotWaitedFor:
 			n.Why = "about as fast, and nothing waits for the weights' gradients"
-		case C.CT_FILLS_DEVICE:
+		case ct.FillsDevice:
 			n.Why = "the kernels of one fill the device already"
-		case C.CT_LAUNCH_BOUND:
+		case ct.LaunchBound:
 			n.Why = fmt.Sprintf("launch-bound, the host takes %v to enqueue it", n.Host)
-		case C.CT_HIDDEN_WAIT:
+		case ct.HiddenWait:
 			n.Why = "a hidden wait, the host waits for the device in it"
-		case C.CT_SHARED_QUEUE:
+		case ct.SharedQueue:
 			n.Why = "the streams share the device's queues: set CUDA_DEVICE_MAX_CONNECTIONS, of at most 32, before the program starts"
 		}
 		c.decisions = append(c.decisions, n)
@@ -130,13 +127,30 @@ func (w *way) end() {
 	}
 }
 
+// undecided notes that a capture is to come later: a Choice has to measure first.
+func (x *Exec) undecided() {
+	if x.work != nil {
+		x.work.undecided = true
+	}
+}
+
+// measured is x for work that w measures.
+func (x *Exec) measured(w way) *Exec {
+	if w.done == nil {
+		return x
+	}
+	y := *x
+	y.trial = true
+	return &y
+}
+
 // choose says which way x's work on in is to go.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
-	if g := x.s.graph; g != nil && g.plain {
+	if g := x.work; g != nil && g.plain {
 		return way{}
 	}
-	if x.s.trial { // inside of what is measured
-		x.s.undecided()
+	if x.trial { // inside of what is measured
+		x.undecided()
 		return way{open: true}
 	}
 	key := describeInputs(in)
@@ -154,35 +168,31 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if len(in) == 0 {
 		key += " on " + x.Device().String()
 	}
-	text := C.CString(key)
-	defer C.free(unsafe.Pointer(text))
-	var trial *C.ct_trial
-	var second, state C.int32_t
-	x.must(op, C.ct_choice_begin(c.h, x.c, text, cbool(x.s.graph != nil), C.int32_t(streams), &trial, &second, &state))
+	var trial *ct.Trial
+	var second, state int32
+	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.work != nil), int32(streams), &trial, &second, &state))
 	runtime.KeepAlive(c)
-	w := way{second: second != 0, open: state == C.CT_OPEN}
-	if g := x.s.graph; g != nil && w.second {
+	w := way{second: second != 0, open: state == ct.Open}
+	if g := x.work; g != nil && w.second {
 		g.beside = true
 	}
 	if trial == nil {
 		if w.open {
-			x.s.undecided()
+			x.undecided()
 		} else {
 			c.tell()
 		}
 		return w
 	}
-	x.s.trial = true
 	w.done = func(completed bool) {
-		x.s.trial = false
 		if !completed || x.s.err != nil {
-			C.ct_trial_free(trial)
+			ct.TrialFree(trial)
 			return
 		}
-		x.must(op, C.ct_trial_end(x.c, trial, &state))
+		x.must(op, ct.TrialEnd(x.c, trial, &state))
 		runtime.KeepAlive(c)
-		if state == C.CT_OPEN {
-			x.s.undecided()
+		if state == ct.Open {
+			x.undecided()
 		} else {
 			c.tell()
 		}

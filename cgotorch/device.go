@@ -1,12 +1,11 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Device is the CPU or one CUDA device. The zero value is the CPU; devices compare with ==.
@@ -39,7 +38,7 @@ func ParseDevice(text string) (Device, error) {
 			return CUDA(int(i)), nil
 		}
 	}
-	return CPU, &Error{Op: "ParseDevice", Code: CodeInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda, cuda:N or auto", text)}
+	return CPU, &Error{Op: "ParseDevice", Kind: ErrInvalidArgument, Message: fmt.Sprintf("%q is no device: use cpu, cuda, cuda:N or auto", text)}
 }
 
 // IsCUDA reports whether d is a CUDA device.
@@ -55,40 +54,37 @@ func (d Device) String() string {
 	return "cpu"
 }
 
-func (d Device) c() C.ct_device {
+func (d Device) c() ct.Device {
 	if d.cuda {
-		return C.ct_device{_type: C.CT_CUDA, index: C.int32_t(d.index)}
+		return ct.Device{Type: ct.CUDA, Index: int32(d.index)}
 	}
-	return C.ct_device{_type: C.CT_CPU}
+	return ct.Device{Type: ct.CPU}
 }
 
-func deviceOf(d C.ct_device) Device {
-	if d._type == C.CT_CUDA {
-		return CUDA(int(d.index))
+func deviceOf(d ct.Device) Device {
+	if d.Type == ct.CUDA {
+		return CUDA(int(d.Index))
 	}
 	return CPU
 }
 
 // Check fails with [ErrNoDevice] and the reason when the device is not there, and with [ErrDeviceLost] after an error has
 // destroyed its context.
-func (d Device) Check() error { return check("Device.Check", C.ct_device_check(d.c())) }
+func (d Device) Check() error { return check("Device.Check", ct.DeviceCheck(d.c())) }
 
 // Synchronize waits until all work enqueued on every stream of the device is done.
 func (d Device) Synchronize() error {
 	waits("Device.Synchronize")
-	return check("Device.Synchronize", C.ct_device_synchronize(d.c()))
+	return check("Device.Synchronize", ct.DeviceSynchronize(d.c()))
 }
 
 // CUDACount is the number of CUDA devices that can be used; where it is 0 the error says why.
 func CUDACount() (int, error) {
-	var why *C.char
-	n := int(C.ct_cuda_count(&why))
-	if n == 0 && why != nil {
-		text := C.GoString(why)
-		C.ct_text_free(why)
-		return 0, &Error{Op: "CUDACount", Code: CodeNoDevice, Message: text}
+	n, why := ct.CUDACount()
+	if n == 0 && why != "" {
+		return 0, &Error{Op: "CUDACount", Kind: ErrNoDevice, Message: why}
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // Memory counts what LibTorch has allocated on a device, in bytes.
@@ -101,21 +97,21 @@ type Memory struct {
 
 // Memory returns the counts. On the CPU counting begins with the first call.
 func (d Device) Memory() (Memory, error) {
-	var m C.ct_memory
-	if err := check("Device.Memory", C.ct_memory_stats(d.c(), &m)); err != nil {
+	var m ct.Memory
+	if err := check("Device.Memory", ct.MemoryStats(d.c(), &m)); err != nil {
 		return Memory{}, err
 	}
-	return Memory{int64(m.allocated), int64(m.peak_allocated), int64(m.reserved), int64(m.allocations)}, nil
+	return Memory{m.Allocated, m.PeakAllocated, m.Reserved, m.Allocations}, nil
 }
 
 // ResetPeakMemory sets PeakAllocated to Allocated.
 func (d Device) ResetPeakMemory() error {
-	return check("Device.ResetPeakMemory", C.ct_memory_reset_peak(d.c()))
+	return check("Device.ResetPeakMemory", ct.MemoryResetPeak(d.c()))
 }
 
 // ReleaseCachedMemory waits for the work enqueued on every CUDA device and gives the blocks that LibTorch's allocator holds
 // there unused back to them. On the CPU it does nothing.
 func (d Device) ReleaseCachedMemory() error {
 	waits("Device.ReleaseCachedMemory")
-	return check("Device.ReleaseCachedMemory", C.ct_memory_release_cached(d.c()))
+	return check("Device.ReleaseCachedMemory", ct.MemoryReleaseCached(d.c()))
 }

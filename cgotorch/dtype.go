@@ -52,7 +52,7 @@ func ParseDType(name string) (DType, error) {
 			return d, nil
 		}
 	}
-	return 0, &Error{Op: "ParseDType", Code: CodeInvalidArgument, Message: fmt.Sprintf("no dtype is named %q; try float32, bfloat16 or uint8", name)}
+	return 0, &Error{Op: "ParseDType", Kind: ErrInvalidArgument, Message: fmt.Sprintf("no dtype is named %q; try float32, bfloat16 or uint8", name)}
 }
 
 // IsFloat reports whether d is a real floating-point dtype.

@@ -1,36 +1,15 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"errors"
 	"fmt"
 	"runtime"
 	"strings"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Code classifies an [Error].
-type Code int
-
-// The codes, as the C header numbers them; those from CodeClosed on are Go's own.
-const (
-	CodeInvalidArgument Code = C.CT_INVALID_ARGUMENT
-	CodeUnsupported     Code = C.CT_UNSUPPORTED
-	CodeOutOfMemory     Code = C.CT_OUT_OF_MEMORY
-	CodeDeviceLost      Code = C.CT_DEVICE_LOST
-	CodeNoDevice        Code = C.CT_NO_DEVICE
-	CodeNotFound        Code = C.CT_NOT_FOUND
-	CodeMisuse          Code = C.CT_MISUSE
-	CodeInternal        Code = C.CT_INTERNAL
-	CodeNotCapturable   Code = C.CT_NOT_CAPTURABLE
-	CodeClosed          Code = 100
-	CodeStreamRace      Code = 101
-	CodeWaited          Code = 102
-	CodeStale           Code = 103
-)
-
-// What callers act on; test with [errors.Is].
+// The kinds of failures that callers act on. Test for them with [errors.Is].
 var (
 	ErrInvalidArgument = errors.New("invalid argument")
 	ErrUnsupported     = errors.New("not supported on this device or dtype")
@@ -46,44 +25,27 @@ var (
 	ErrStale           = errors.New("out of date")           // of a [Graph], what it was captured with has changed
 )
 
-func (c Code) sentinel() error {
-	switch c {
-	case CodeInvalidArgument:
-		return ErrInvalidArgument
-	case CodeUnsupported:
-		return ErrUnsupported
-	case CodeOutOfMemory:
-		return ErrOutOfMemory
-	case CodeDeviceLost:
-		return ErrDeviceLost
-	case CodeNoDevice:
-		return ErrNoDevice
-	case CodeNotFound:
-		return ErrNotFound
-	case CodeMisuse:
-		return ErrMisuse
-	case CodeNotCapturable:
-		return ErrNotCapturable
-	case CodeClosed:
-		return ErrClosed
-	case CodeStreamRace:
-		return ErrStreamRace
-	case CodeWaited:
-		return ErrWaited
-	case CodeStale:
-		return ErrStale
-	}
-	return nil
+// kinds are the kinds of errors by the core's codes. A failure inside the core or LibTorch has none.
+var kinds = [...]error{
+	ct.InvalidArgument: ErrInvalidArgument,
+	ct.Unsupported:     ErrUnsupported,
+	ct.OutOfMemory:     ErrOutOfMemory,
+	ct.DeviceLost:      ErrDeviceLost,
+	ct.NoDevice:        ErrNoDevice,
+	ct.NotFound:        ErrNotFound,
+	ct.Misuse:          ErrMisuse,
+	ct.Internal:        nil,
+	ct.NotCapturable:   ErrNotCapturable,
 }
 
 // Error is the failure of one call.
 type Error struct {
 	Op      string // the operator or function, such as "aten::conv2d" or "Stream.Record"
-	Code    Code
+	Kind    error  // what callers act on, such as [ErrOutOfMemory]; nil for a failure of no kind
 	Message string // LibTorch's, or ours
 	Shapes  string // dtype and shape of each tensor argument, such as "float32[2 3], float32[4 5]"; "" for none
 	Caller  string // file:line of the call in the program, outside this library; "" where unknown
-	Err     error  // a cause beside the code, or nil
+	Err     error  // a cause beside the kind, or nil
 }
 
 func (e *Error) Error() string {
@@ -106,11 +68,11 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the sentinel of the code and the cause.
+// Unwrap returns the kind and the cause.
 func (e *Error) Unwrap() []error {
 	var errs []error
-	if s := e.Code.sentinel(); s != nil {
-		errs = append(errs, s)
+	if e.Kind != nil {
+		errs = append(errs, e.Kind)
 	}
 	if e.Err != nil {
 		errs = append(errs, e.Err)
@@ -119,16 +81,16 @@ func (e *Error) Unwrap() []error {
 }
 
 // check frees a status and returns it as an error of op.
-func check(op string, status *C.ct_status) error {
+func check(op string, status *ct.Status) error {
 	if status == nil {
 		return nil
 	}
 	return statusError(op, status)
 }
 
-func statusError(op string, status *C.ct_status) *Error {
-	e := &Error{Op: op, Code: Code(C.ct_status_code(status)), Message: C.GoString(C.ct_status_message(status)), Caller: caller()}
-	C.ct_status_free(status)
+func statusError(op string, status *ct.Status) *Error {
+	e := &Error{Op: op, Kind: kinds[ct.StatusCode(status)], Message: ct.StatusMessage(status), Caller: caller()}
+	ct.StatusFree(status)
 	return e
 }
 

@@ -1,8 +1,10 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"io"
 	"strings"
 	"testing"
@@ -24,15 +26,10 @@ func TestError_Text(t *testing.T) {
 	}
 }
 
-func TestError_Sentinels(t *testing.T) {
-	sentinels := map[Code]error{
-		CodeInvalidArgument: ErrInvalidArgument, CodeUnsupported: ErrUnsupported, CodeOutOfMemory: ErrOutOfMemory,
-		CodeDeviceLost: ErrDeviceLost, CodeNoDevice: ErrNoDevice, CodeNotFound: ErrNotFound, CodeMisuse: ErrMisuse,
-		CodeClosed: ErrClosed, CodeInternal: nil,
-	}
-	for code, want := range sentinels {
-		err := fmt.Errorf("wrapped: %w", &Error{Code: code, Err: io.ErrNoProgress})
-		for other, sentinel := range sentinels {
+func TestError_Kinds(t *testing.T) {
+	for code, kind := range Kinds {
+		err := fmt.Errorf("wrapped: %w", &Error{Kind: kind, Err: io.ErrNoProgress})
+		for other, sentinel := range Kinds {
 			if sentinel != nil && errors.Is(err, sentinel) != (code == other) {
 				t.Errorf("code %d: errors.Is(%v) is %v", code, sentinel, code != other)
 			}
@@ -40,9 +37,12 @@ func TestError_Sentinels(t *testing.T) {
 		if !errors.Is(err, io.ErrNoProgress) {
 			t.Errorf("code %d hides its cause", code)
 		}
-		if want != nil && !errors.Is(err, want) {
-			t.Errorf("code %d is not %v", code, want)
+		if kind != nil && !errors.Is(err, kind) {
+			t.Errorf("code %d is not %v", code, kind)
 		}
+	}
+	if len(Kinds) != ct.NotCapturable+1 {
+		t.Errorf("%d kinds for the core's codes", len(Kinds))
 	}
 }
 

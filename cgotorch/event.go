@@ -1,17 +1,16 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"runtime"
 	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
 type Event struct {
 	mu      sync.RWMutex // Close alone takes it whole
-	h       *C.ct_event
+	h       *ct.Event
 	cleanup runtime.Cleanup
 
 	once sync.Once
@@ -20,52 +19,52 @@ type Event struct {
 	capture *graphWork // in which it was recorded, so that it is a place in a graph and no time; or nil
 }
 
-func recordEvent(op string, stream *C.ct_stream, timing C.int32_t) (*Event, error) {
-	var h *C.ct_event
-	if err := check(op, C.ct_event_record(stream, timing, &h)); err != nil {
+func recordEvent(op string, stream *ct.Stream, timing int32) (*Event, error) {
+	var h *ct.Event
+	if err := check(op, ct.EventRecord(stream, timing, &h)); err != nil {
 		return nil, err
 	}
 	return ownEvent(h), nil
 }
 
-func ownEvent(h *C.ct_event) *Event {
+func ownEvent(h *ct.Event) *Event {
 	e := &Event{h: h}
 	e.cleanup = runtime.AddCleanup(e, freeEvent, h)
 	return e
 }
 
-func freeEvent(h *C.ct_event) { C.ct_event_free(h) }
+func freeEvent(h *ct.Event) { ct.EventFree(h) }
 
 // lock returns the handle, which stays until the caller unlocks e.mu for reading.
-func (e *Event) lock(op string) (*C.ct_event, error) { return e.lockIn(op, nil) }
+func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 
 // lockIn is lock for use in a capture, or outside of one where that is nil.
-func (e *Event) lockIn(op string, capture *graphWork) (*C.ct_event, error) {
+func (e *Event) lockIn(op string, capture *graphWork) (*ct.Event, error) {
 	if e == nil {
-		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the event is nil"}
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the event is nil"}
 	}
 	switch {
 	case e.capture == capture:
 	case e.capture == nil:
-		return nil, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch"}
+		return nil, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch"}
 	default:
-		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the event was recorded in a capture, which makes it a place in that graph: record one behind the launch"}
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the event was recorded in a capture, which makes it a place in that graph: record one behind the launch"}
 	}
 	e.mu.RLock()
 	if e.h == nil {
 		e.mu.RUnlock()
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the event is closed, or was never recorded: Record returns events"}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the event is closed, or was never recorded: Record returns events"}
 	}
 	return e.h, nil
 }
 
-func (e *Event) awaitedBy(op string, stream *C.ct_stream, capture *graphWork) error {
+func (e *Event) awaitedBy(op string, stream *ct.Stream, capture *graphWork) error {
 	h, err := e.lockIn(op, capture)
 	if err != nil {
 		return err
 	}
 	defer e.mu.RUnlock()
-	return check(op, C.ct_stream_wait(stream, h))
+	return check(op, ct.StreamWait(stream, h))
 }
 
 // Query reports whether the event is done.
@@ -75,8 +74,8 @@ func (e *Event) Query() (bool, error) {
 		return false, err
 	}
 	defer e.mu.RUnlock()
-	var done C.int32_t
-	err = check("Event.Query", C.ct_event_query(h, &done))
+	var done int32
+	err = check("Event.Query", ct.EventQuery(h, &done))
 	return done != 0, err
 }
 
@@ -90,8 +89,8 @@ func (e *Event) poll(op string) (bool, error) {
 		return false, err
 	}
 	defer e.mu.RUnlock()
-	var done C.int32_t
-	err = check(op, C.ct_event_done(h, &done))
+	var done int32
+	err = check(op, ct.EventDone(h, &done))
 	return done != 0, err
 }
 
@@ -110,7 +109,7 @@ func (e *Event) synchronize(op string) error {
 		return nil // closed meanwhile, and done
 	}
 	defer e.mu.RUnlock()
-	return check(op, C.ct_event_synchronize(h)) // it may be done because the device is lost
+	return check(op, ct.EventSynchronize(h)) // it may be done because the device is lost
 }
 
 // doneUnchecked returns a channel like that of Done, of which the stream checker learns nothing.
@@ -138,7 +137,7 @@ func (e *Event) Done() <-chan struct{} {
 		}
 		defer e.mu.RUnlock()
 		if e.done, err = notify(h, true); err != nil { // no memory: the plain way, here
-			_ = check("Event.Done", C.ct_event_synchronize(h))
+			_ = check("Event.Done", ct.EventSynchronize(h))
 			e.done = alreadyDone
 		}
 	})
@@ -161,8 +160,8 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 		return 0, err
 	}
 	defer start.mu.RUnlock()
-	var ms C.double
-	err = check("Event.Elapsed", C.ct_event_elapsed(from, h, &ms))
+	var ms float64
+	err = check("Event.Elapsed", ct.EventElapsed(from, h, &ms))
 	return float64(ms), err
 }
 
@@ -175,17 +174,17 @@ func (e *Event) Close() error {
 	defer e.mu.Unlock() //edge:event-close-waits also
 	if e.h != nil {
 		e.cleanup.Stop()
-		C.ct_event_free(e.h) //edge:event-freed TestEvent
+		ct.EventFree(e.h) //edge:event-freed TestEvent
 		e.h = nil
 	}
 	return nil
 }
 
 // await makes x's stream wait for the work of y's so far; also when x has failed.
-func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.stream, y.c.stream) }
+func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.Stream, y.c.Stream) }
 
 // awaitStream makes one stream wait for another one's work so far.
-func awaitStream(op string, waiting, first *C.ct_stream) error {
+func awaitStream(op string, waiting, first *ct.Stream) error {
 	e, err := recordEvent(op, first, 0)
 	if err != nil {
 		return err

@@ -1,35 +1,29 @@
 package cgotorch
 
-// #include <stdlib.h>
-// #include "cgotorch.h"
-import "C"
-
 import (
-	"io"
-	"os"
-	"path/filepath"
 	"runtime"
-	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Graph is work that was captured once and is launched as a whole, for the cost of one kernel's launch: a CUDA graph. It reads and
 // writes the memory that the captured function did; whatever of that was there before is to live as long as the Graph. It may be used
 // from any goroutine.
 type Graph struct {
-	pool    *GraphPool
+	pool    *graphPool
 	ownPool bool
 	eager   bool
 	hooks   []func(x *Exec)
 	depends []func() string
 
-	h       *C.ct_graph // guarded by pool.mu
-	beside  bool        // a Choice was for the second way
-	updated bool        // it has taken over what an older graph had on the device
-	closed  bool        // guarded by pool.mu
+	h       *ct.Graph // guarded by pool.mu
+	beside  bool      // a Choice was for the second way
+	updated bool      // it has taken over what an older graph had on the device
+	closed  bool      // guarded by pool.mu
 	cleanup runtime.Cleanup
 
 	fn             func(x *Exec) error // of an eager graph; guarded by pool.mu
-	grad, autocast C.int32_t           // the modes that it was captured in
+	grad, autocast int32               // the modes that it was captured in
 }
 
 // Eager reports whether a launch runs the function anew, as on the CPU, where nothing can be captured.
@@ -50,29 +44,29 @@ func (x *Exec) Launch(g *Graph) {
 	const op = "Exec.Launch"
 	x.checkThread(op)
 	if g == nil || g.pool == nil {
-		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
+		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
 	}
-	if x.s.graph != nil || x.s.hooks {
-		x.Fail(op, &Error{Op: op, Code: CodeNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
+	if x.work != nil || x.hook {
+		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
 	}
-	g.pool.lock(x)
+	g.pool.lock(op, x)
 	defer g.pool.unlock()
 	if g.closed {
-		x.Fail(op, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"})
+		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"})
 	}
 	if err := g.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
 	}
 	if g.Eager() {
 		y := *x
-		y.c.grad, y.c.autocast = g.grad, g.autocast
-		if err := y.inside(x.c.stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
+		y.c.Grad, y.c.Autocast = g.grad, g.autocast
+		if err := y.inside(x.c.Stream, &graphWork{pool: g.pool, eager: true}, g.fn); err != nil {
 			x.Fail(op, err)
 		}
 		return
 	}
 	if what := g.stale(); what != "" {
-		x.Fail(op, &Error{Op: op, Code: CodeStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
+		x.Fail(op, &Error{Op: op, Kind: ErrStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
 	}
 	g.pool.await(x)
 	g.launch(x)
@@ -81,14 +75,12 @@ func (x *Exec) Launch(g *Graph) {
 
 // launch enqueues the work of a graph that can be launched, with the pool locked and awaited; used is to follow.
 func (g *Graph) launch(x *Exec) {
-	func() {
-		x.s.hooks = true
-		defer func() { x.s.hooks = false }()
-		for _, hook := range g.hooks {
-			hook(x)
-		}
-	}()
-	x.must("Exec.Launch", C.ct_graph_launch(x.c, g.h))
+	before := *x
+	before.hook = true
+	for _, hook := range g.hooks {
+		hook(&before)
+	}
+	x.must("Exec.Launch", ct.GraphLaunch(x.c, g.h))
 	runtime.KeepAlive(g)
 }
 
@@ -120,39 +112,13 @@ func (g *Graph) Size() (GraphSize, error) {
 }
 
 func (g *Graph) size() (GraphSize, error) {
-	var size C.ct_graph_size
-	err := check("Graph.Size", C.ct_graph_count(g.h, &size))
-	return GraphSize{Nodes: int(size.nodes), Kernels: int(size.kernels), Copies: int(size.copies), Fills: int(size.fills), Random: size.random != 0}, err
+	var size ct.GraphSize
+	err := check("Graph.Size", ct.GraphCount(g.h, &size))
+	return GraphSize{Nodes: int(size.Nodes), Kernels: int(size.Kernels), Copies: int(size.Copies), Fills: int(size.Fills), Random: size.Random != 0}, err
 }
 
 // Memory is what the graph's pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
 func (g *Graph) Memory() (int64, error) { return g.pool.Memory() }
-
-// WriteDOT writes the graph in the language of Graphviz. It fails for an eager graph, with [ErrUnsupported].
-func (g *Graph) WriteDOT(w io.Writer) error {
-	const op = "Graph.WriteDOT"
-	if g.Eager() {
-		return &Error{Op: op, Code: CodeUnsupported, Caller: caller(), Message: "the graph runs eagerly: nothing was captured"}
-	}
-	folder, err := os.MkdirTemp("", "graph-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(folder)
-	path := filepath.Join(folder, "graph.dot")
-	text := C.CString(path)
-	defer C.free(unsafe.Pointer(text))
-	if err := g.ask(op, func() error { return check(op, C.ct_graph_write_dot(g.h, text)) }); err != nil {
-		return err
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = io.Copy(w, file)
-	return err
-}
 
 // ask calls question with the graph open.
 func (g *Graph) ask(op string, question func() error) error {
@@ -162,52 +128,12 @@ func (g *Graph) ask(op string, question func() error) error {
 	defer g.pool.mu.Unlock()
 	switch {
 	case g.closed:
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"}
+		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"}
 	case g.Eager():
 		return nil
 	}
 	defer runtime.KeepAlive(g)
 	return question()
-}
-
-// Update captures fn in place of the graph's function. Where only parameters differ, CUDA updates the graph that the device has, which is
-// cheaper than a new one; updated says whether. When it fails the graph is what it was.
-func (g *Graph) Update(s *Stream, fn func(x *Exec) error) (updated bool, err error) {
-	err = s.Do(func(x *Exec) error {
-		var err error
-		updated, err = x.update(g, fn)
-		return err
-	})
-	return updated, located(err)
-}
-
-func (x *Exec) update(g *Graph, fn func(x *Exec) error) (updated bool, err error) {
-	const op = "Graph.Update"
-	if err := x.beginsCapture(op, fn); err != nil {
-		return false, err
-	}
-	g.pool.lock(x)
-	defer g.pool.unlock()
-	if g.closed {
-		return false, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the graph is closed"}
-	}
-	if err := g.pool.usable(op, x); err != nil {
-		return false, err
-	}
-	if g.Eager() {
-		g.fn, g.grad, g.autocast = fn, x.c.grad, x.c.autocast
-		return false, nil
-	}
-	anew, err := g.pool.capture(x, fn, g, false)
-	if err != nil {
-		return false, err
-	}
-	g.free()
-	anew.cleanup.Stop()
-	g.h, g.hooks, g.depends = anew.h, anew.hooks, anew.depends
-	g.guard()
-	g.pool.graphs-- // counted anew
-	return anew.updated, nil
 }
 
 // Close frees the graph; launches under way go on. Tensors that its function kept stay until they are closed. Closing twice does nothing.
@@ -240,13 +166,13 @@ func (g *Graph) end() {
 // guard frees the graph should the program forget to.
 func (g *Graph) guard() { g.cleanup = runtime.AddCleanup(g, freeGraph, g.h) }
 
-func freeGraph(h *C.ct_graph) { C.ct_graph_free(h) }
+func freeGraph(h *ct.Graph) { ct.GraphFree(h) }
 
 func (g *Graph) free() {
 	if g.h == nil {
 		return
 	}
 	g.cleanup.Stop()
-	C.ct_graph_free(g.h)
+	ct.GraphFree(g.h)
 	g.h = nil
 }

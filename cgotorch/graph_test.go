@@ -1,10 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
-	"bytes"
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -124,7 +123,7 @@ func TestGraph_Rehearsal(t *testing.T) {
 func TestGraph_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
-		pool, err := NewGraphPool(d)
+		pool, err := NewPool(d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +135,7 @@ func TestGraph_SharedPool(t *testing.T) {
 		var graphs []*Graph
 		var memory []int64
 		for i, sum := range sums {
-			graphs = append(graphs, captured(t, streams[0], CaptureOptions{Pool: pool}, func(x *Exec) {
+			graphs = append(graphs, captured(t, streams[0], InPool(pool), func(x *Exec) {
 				x.Tidy(func() *Tensor {
 					ones := x.Full(Float32, float64(i+1), n)
 					for range 10 {
@@ -296,17 +295,6 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 			return
 		}
 		wantError(t, err, ErrStale, "Exec.Launch", "the momentum has changed", "capture again")
-		updated, err := g.Update(s, func(x *Exec) error { x.AddInPlace(sum, x.MulScalar(rate, momentum)); return nil })
-		if err != nil || !updated {
-			t.Errorf("Update is %v, %v", updated, err)
-		}
-		launch(t, g, s)
-		if got := itemOf(t, s, sum); got != 6 {
-			t.Errorf("the sum is %v after the update", got)
-		}
-		if updated, err = g.Update(s, func(x *Exec) error { x.MulInPlace(sum, x.AddScalar(x.Exp(rate), 1)); return nil }); err != nil {
-			t.Errorf("Update to another function is %v, %v", updated, err)
-		}
 	})
 }
 
@@ -399,32 +387,14 @@ func TestGraph_Close(t *testing.T) {
 		wantError(t, g.Launch(s), ErrClosed, "Exec.Launch", "the graph is closed")
 		_, err = g.Size()
 		wantError(t, err, ErrClosed, "Graph.Size")
-		pool, err := NewGraphPool(d)
+		pool, err := NewPool(d)
 		if err != nil {
 			t.Fatal(err)
 		}
 		pool.Close()
-		_, err = s.Capture(func(x *Exec) error { return nil }, CaptureOptions{Pool: pool})
+		_, err = s.Capture(func(x *Exec) error { return nil }, InPool(pool))
 		wantError(t, err, ErrClosed, "the pool of graphs is closed")
 		wantError(t, (&Graph{}).Launch(s), ErrInvalidArgument, "not made by Capture")
-	})
-}
-
-func TestGraph_WriteDOT(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := newStream(t, d)
-		n := kept(t, s, 1, scalar)[0]
-		g := captured(t, s, CaptureOptions{}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
-		var text bytes.Buffer
-		err := g.WriteDOT(&text)
-		if !d.IsCUDA() {
-			wantError(t, err, ErrUnsupported, "Graph.WriteDOT", "eagerly")
-			return
-		}
-		if err != nil || !strings.Contains(text.String(), "digraph") {
-			t.Errorf("%v, %q", err, text.String())
-		}
 	})
 }
 
@@ -627,12 +597,12 @@ func TestGraph_Inside(t *testing.T) {
 	})
 }
 
-// A second graph of a pool keeps nothing, but one that takes another's place does.
+// A second graph of a pool keeps nothing, but one that comes after the first is closed does.
 func TestGraph_Keep_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
 	s := newStream(t, d)
-	pool, err := NewGraphPool(d)
+	pool, err := NewPool(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -640,17 +610,14 @@ func TestGraph_Keep_SharedPool(t *testing.T) {
 	var keeps []*Tensor
 	keep := func(x *Exec) error { keeps = append(keeps, x.Keep(x.Ones(Float32, 8))); return nil }
 	defer func() { closeAll(keeps) }()
-	g, err := s.Capture(keep, CaptureOptions{Pool: pool})
+	g, err := s.Capture(keep, InPool(pool))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Capture(keep, CaptureOptions{Pool: pool})
+	_, err = s.Capture(keep, InPool(pool))
 	wantError(t, err, ErrNotCapturable, "Exec.Keep", "other graphs of the pool")
-	if _, err := g.Update(s, keep); err != nil {
-		t.Error(err)
-	}
 	g.Close()
-	again, err := s.Capture(keep, CaptureOptions{Pool: pool})
+	again, err := s.Capture(keep, InPool(pool))
 	if err != nil {
 		t.Fatal(err)
 	}

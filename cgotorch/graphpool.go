@@ -1,67 +1,70 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // capturesNow holds the capture under way on each device; there is one at most.
 var capturesNow sync.Map // Device -> *graphWork
 
-// GraphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
+// graphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
 // their own would need the sum. The device runs one of them at a time.
-type GraphPool struct {
+type graphPool struct {
 	device Device
 
 	mu      sync.Mutex    // held by a capture, a rehearsal or a launch
 	runner  atomic.Uint64 // the thread that holds it for one of these, or 0
-	h       *C.ct_graph_pool
+	h       *ct.GraphPool
 	streams []*Stream // the first captures, the others stand for those that it forks to
 	stands  map[*Stream]*Stream
-	graphs  int        // open
-	filled  bool       // graphs use its memory, so that nobody else may
-	warmed  bool       // it has had a rehearsal
-	last    *Event     // behind the last launch, rehearsal or capture
-	lastOn  C.uint64_t // the number of its stream
-	closed  bool       // by the program
-	ended   bool       // and no graph is left
+	graphs  int    // open
+	filled  bool   // graphs use its memory, so that nobody else may
+	warmed  bool   // it has had a rehearsal
+	last    *Event // behind the last launch, rehearsal or capture
+	lastOn  uint64 // the number of its stream
+	closed  bool   // by the program
+	ended   bool   // and no graph is left
 }
 
-// NewGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
-func NewGraphPool(d Device) (*GraphPool, error) {
-	p := &GraphPool{device: d}
+// newGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
+func newGraphPool(d Device) (*graphPool, error) {
+	p := &graphPool{device: d}
 	if !d.IsCUDA() {
 		return p, d.Check()
 	}
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	if err := check("NewGraphPool", C.ct_graph_pool_new(d.c(), &p.h)); err != nil {
+	if err := check("Stream.Capture", ct.GraphPoolNew(d.c(), &p.h)); err != nil {
 		return nil, err
 	}
 	if _, err := p.newStream(); err != nil {
-		C.ct_graph_pool_free(p.h)
+		ct.GraphPoolFree(p.h)
 		return nil, err
 	}
 	return p, nil
 }
 
-// lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back.
-func (p *GraphPool) lock(x *Exec) {
+// lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back. Inside of one of these it fails.
+func (p *graphPool) lock(op string, x *Exec) {
+	if p.runner.Load() == x.s.thread {
+		x.Fail(op, insideError(op))
+	}
 	p.mu.Lock()
 	p.runner.Store(x.s.thread)
 }
 
-func (p *GraphPool) unlock() {
+func (p *graphPool) unlock() {
 	p.runner.Store(0)
 	p.mu.Unlock()
 }
 
 // enter takes the pool for another call, and fails inside of what holds it; on success the caller unlocks p.mu.
-func (p *GraphPool) enter(op string) error {
+func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
 	}
@@ -79,15 +82,15 @@ func runsOn(thread uint64) bool {
 }
 
 func insideError(op string) error {
-	return &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
+	return &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
 }
 
-func (p *GraphPool) newStream() (*Stream, error) {
+func (p *graphPool) newStream() (*Stream, error) {
 	s, err := NewStream(p.device, StreamOptions{Name: "capture"})
 	if err != nil {
 		return nil, err
 	}
-	if err := check("GraphPool", C.ct_graph_pool_add(p.h, s.h)); err != nil {
+	if err := check("Graph", ct.GraphPoolAdd(p.h, s.h)); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -96,7 +99,7 @@ func (p *GraphPool) newStream() (*Stream, error) {
 }
 
 // Memory is what the pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
-func (p *GraphPool) Memory() (int64, error) {
+func (p *graphPool) Memory() (int64, error) {
 	if err := p.enter("GraphPool.Memory"); err != nil {
 		return 0, err
 	}
@@ -104,13 +107,13 @@ func (p *GraphPool) Memory() (int64, error) {
 	if p.h == nil {
 		return 0, nil
 	}
-	var bytes C.int64_t
-	err := check("GraphPool.Memory", C.ct_graph_pool_bytes(p.h, &bytes))
-	return int64(bytes), err
+	var bytes int64
+	err := check("GraphPool.Memory", ct.GraphPoolBytes(p.h, &bytes))
+	return bytes, err
 }
 
 // Close lets the memory go back when the last graph of the pool has been closed. Closing twice does nothing.
-func (p *GraphPool) Close() error {
+func (p *graphPool) Close() error {
 	if p == nil {
 		return nil
 	}
@@ -124,7 +127,7 @@ func (p *GraphPool) Close() error {
 }
 
 // endIfUnused frees a closed pool whose last graph is gone; with p.mu held.
-func (p *GraphPool) endIfUnused() {
+func (p *graphPool) endIfUnused() {
 	if !p.closed || p.ended || p.graphs > 0 {
 		return
 	}
@@ -133,28 +136,31 @@ func (p *GraphPool) endIfUnused() {
 		s.Close()
 	}
 	p.last.Close()
-	C.ct_graph_pool_free(p.h)
+	ct.GraphPoolFree(p.h)
 	p.h = nil
 }
 
 // usable fails unless the pool is open and of x's device.
-func (p *GraphPool) usable(op string, x *Exec) error {
+func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the pool of graphs is closed"}
+		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the pool of graphs is closed"}
 	case p.device != x.Device():
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
+		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
 	}
 	return nil
 }
 
 // standIn is the stream of the pool that stands for s in captures.
-func (p *GraphPool) standIn(s *Stream) (*C.ct_stream, error) {
+func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream("Exec.On")
 	}
 	if s.device != p.device {
-		return nil, &Error{Op: "Exec.On", Code: CodeNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+		return nil, &Error{Op: "Exec.On", Kind: ErrNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+	}
+	if slices.Contains(p.streams, s) {
+		return s.h, nil // it stands in for another one already
 	}
 	stand := p.stands[s]
 	if stand == nil {
@@ -172,32 +178,32 @@ func (p *GraphPool) standIn(s *Stream) (*C.ct_stream, error) {
 }
 
 // await makes x's stream wait, on the device, for the last use of the pool's memory.
-func (p *GraphPool) await(x *Exec) {
-	if p.last != nil && p.lastOn != C.ct_stream_id(x.c.stream) {
+func (p *graphPool) await(x *Exec) {
+	if p.last != nil && p.lastOn != ct.StreamID(x.c.Stream) {
 		x.Wait(p.last)
 	}
 }
 
 // used marks the end of a use on x's stream. The pool's streams follow it: LibTorch's allocator was told in the capture that they use what
 // the function reads and writes, and does not hand such memory out again before they are done.
-func (p *GraphPool) used(x *Exec) {
+func (p *graphPool) used(x *Exec) {
 	last := x.Record()
 	for _, s := range p.streams {
-		if err := last.awaitedBy("GraphPool", s.h, nil); err != nil {
+		if err := last.awaitedBy("Graph", s.h, nil); err != nil {
 			last.Close()
-			x.Fail("GraphPool", err)
+			x.Fail("Graph", err)
 		}
 	}
 	p.last.Close()
-	p.last, p.lastOn = last, C.ct_stream_id(x.c.stream)
+	p.last, p.lastOn = last, ct.StreamID(x.c.Stream)
 }
 
 // rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
 // once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes. undecided: a Choice
 // in fn needs more of them.
-func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
+func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
-		return false, x.inside(x.c.stream, &graphWork{pool: p, eager: true}, fn)
+		return false, x.inside(x.c.Stream, &graphWork{pool: p, eager: true}, fn)
 	}
 	work := &graphWork{pool: p}
 	defer func() { work.ended = true }()
@@ -208,18 +214,18 @@ func (p *GraphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undeci
 			}
 			p.warmed = true
 		}
-		if err := check("GraphPool", C.ct_graph_pool_enter(p.h)); err != nil {
+		if err := check("Graph", ct.GraphPoolEnter(p.h)); err != nil {
 			return false, err
 		}
-		defer C.ct_graph_pool_leave(p.h)
+		defer ct.GraphPoolLeave(p.h)
 	}
-	err = p.joined(x, func(on *C.ct_stream) error { return x.inside(on, work, fn) })
+	err = p.joined(x, func(on *ct.Stream) error { return x.inside(on, work, fn) })
 	return work.undecided, err
 }
 
 // joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.
-func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
-	const op = "GraphPool"
+func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
+	const op = "Graph"
 	on := p.streams[0].h
 	p.stands = map[*Stream]*Stream{x.stream: p.streams[0]}
 	p.await(x)
@@ -229,7 +235,7 @@ func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
 		return err
 	}
 	defer func() { // also when fn panics: x's stream is not to run ahead of what fn has enqueued
-		if awaitStream(op, x.c.stream, on) == nil { // but on a lost device
+		if awaitStream(op, x.c.Stream, on) == nil { // but on a lost device
 			p.used(x)
 		}
 	}()
@@ -237,22 +243,22 @@ func (p *GraphPool) joined(x *Exec, fn func(on *C.ct_stream) error) error {
 }
 
 // capture captures fn; older is a graph that it takes the place of, or nil. plain: whatever Choices in fn say, it goes the first way.
-func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
+func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() {
-		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.grad, x.c.autocast
+		g.eager, g.fn, g.grad, g.autocast = true, fn, x.c.Grad, x.c.Autocast
 		p.graphs++
 		return g, nil
 	}
 	alone := p.graphs == 0 || older != nil && p.graphs == 1
-	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.stream, forked: map[*C.ct_stream]bool{p.streams[0].h: true}}
+	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.Stream, forked: map[*ct.Stream]bool{p.streams[0].h: true}}
 	defer func() { work.ended = true }()
-	err = p.joined(x, func(on *C.ct_stream) error {
+	err = p.joined(x, func(on *ct.Stream) error {
 		y := x.c
-		y.stream = on
-		var h *C.ct_graph
-		if err := check(op, C.ct_graph_begin(y, p.h, &h)); err != nil {
+		y.Stream = on
+		var h *ct.Graph
+		if err := check(op, ct.GraphBegin(y, p.h, &h)); err != nil {
 			return err
 		}
 		captured := false
@@ -262,19 +268,19 @@ func (p *GraphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 			work.h = nil
 			capturesNow.Delete(p.device)
 			if !captured {
-				C.ct_graph_free(h)
+				ct.GraphFree(h)
 			}
 		}()
 		if err := x.inside(on, work, fn); err != nil {
 			return err
 		}
-		var before *C.ct_graph
+		var before *ct.Graph
 		if older != nil {
 			before = older.h
 		}
-		var updated C.int32_t
+		var updated int32
 		capturesNow.Delete(p.device) // what waits for the end of the capture looks there
-		if err := check(op, C.ct_graph_end(y, h, before, &updated)); err != nil {
+		if err := check(op, ct.GraphEnd(y, h, before, &updated)); err != nil {
 			return err
 		}
 		captured = true

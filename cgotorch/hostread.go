@@ -1,13 +1,12 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"sync"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // HostRead is a tensor on its way to host memory; see [Exec.ReadAsync]. It may be used from any goroutine.
@@ -25,9 +24,8 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 	const op = "Exec.ReadAsync"
 	x.check(op)
 	x.open(op, t)
-	x.s.count(nil)
-	var h *C.ct_tensor
-	x.must(op, C.ct_tensor_read(x.c, t.h, &h), t)
+	var h *ct.Tensor
+	x.must(op, ct.TensorRead(x.c, t.h, &h), t)
 	runtime.KeepAlive(t)
 	host := &Tensor{h: h}
 	host.cleanup = runtime.AddCleanup(host, freeTensor, h)
@@ -55,8 +53,8 @@ func (r *HostRead) Done() <-chan struct{} {
 // tensor, with [ErrDeviceLost], and with [ErrClosed].
 func (r *HostRead) Item() (float64, error) {
 	const op = "HostRead.Item"
-	var v C.double
-	err := r.read(op, func(host *Tensor) error { return check(op, C.ct_tensor_host_item(host.h, &v)) })
+	var v float64
+	err := r.read(op, func(host *Tensor) error { return check(op, ct.TensorHostItem(host.h, &v)) })
 	return float64(v), err
 }
 
@@ -66,12 +64,12 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 	const op = "Elements"
 	err = r.read(op, func(host *Tensor) error {
 		if got, want := host.DType(), DTypeOf[T](); got != want {
-			return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: host.String(),
+			return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: host.String(),
 				Message: fmt.Sprintf("the elements are %v, asked for as %v", got, want)}
 		}
 		data = make([]T, host.Numel())
 		if len(data) > 0 {
-			copy(data, unsafe.Slice((*T)(C.ct_tensor_host_data(host.h)), len(data)))
+			copy(data, unsafe.Slice((*T)(ct.TensorHostData(host.h)), len(data)))
 		}
 		return nil
 	})
@@ -81,12 +79,12 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 // read waits for the copy and hands the tensor to fn.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
-		return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
+		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.host.Closed() {
-		return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the read is closed"}
+		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the read is closed"}
 	}
 	if err := r.event.synchronize(op); err != nil { //edge:read-waits TestCheckStreams_HostReads checked
 		return err

@@ -57,7 +57,7 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 	}
 	for _, n := range o.BatchSizes {
 		if n < 1 || o.InPlace {
-			return nil, &Error{Op: "NewInference", Code: CodeInvalidArgument, Caller: caller(), Message: fmt.Sprintf("BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)}
+			return nil, &Error{Op: "NewInference", Kind: ErrInvalidArgument, Caller: caller(), Message: fmt.Sprintf("BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)}
 		}
 	}
 	if err := d.Synchronize(); err != nil {
@@ -106,7 +106,7 @@ func (f *Inference) take(ctx context.Context) (*lane, error) {
 		if ok {
 			return l, nil
 		}
-		return nil, &Error{Op: "Inference.Do", Code: CodeClosed, Caller: caller(), Message: "it is closed"}
+		return nil, &Error{Op: "Inference.Do", Kind: ErrClosed, Caller: caller(), Message: "it is closed"}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -163,7 +163,7 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 		err = l.stream.Synchronize()
 	}
 	if s := l.captured.Stats(); err == nil && s.Launches == before && l.stream.Device().IsCUDA() {
-		return &Error{Op: "Inference.Prepare", Code: CodeNotCapturable, Caller: caller(), Message: s.Why}
+		return &Error{Op: "Inference.Prepare", Kind: ErrNotCapturable, Caller: caller(), Message: s.Why}
 	}
 	return err
 }

@@ -1,22 +1,21 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 
 // LiveHandles is process-wide: it counts the handles that have been made and not freed, by kind: tensor, stream, event, slab,
 // status, graph (and pools of them), function (of [Exec.Recompute], in a graph of autograd). Tests compare it before and after to find leaks.
 func LiveHandles() map[string]int {
-	var live C.ct_live
-	C.ct_live_handles(&live)
+	var live ct.Live
+	ct.LiveHandles(&live)
 	return map[string]int{
-		"tensor": int(live.tensors), "stream": int(live.streams), "event": int(live.events),
-		"slab": int(live.slabs), "status": int(live.statuses), "function": int(live.functions), "graph": int(live.graphs),
+		"tensor": int(live.Tensors), "stream": int(live.Streams), "event": int(live.Events),
+		"slab": int(live.Slabs), "status": int(live.Statuses), "function": int(live.Functions), "graph": int(live.Graphs),
 	}
 }
 
 // HostMemory is process-wide: it returns the bytes of all slabs, and those of them that are page-locked.
 func HostMemory() (slabs, pinned int64) {
-	var live C.ct_live
-	C.ct_live_handles(&live)
-	return int64(live.slab_bytes), int64(live.pinned_bytes)
+	var live ct.Live
+	ct.LiveHandles(&live)
+	return live.SlabBytes, live.PinnedBytes
 }

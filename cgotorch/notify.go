@@ -1,12 +1,11 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"runtime"
 	"sync"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 var alreadyDone = func() <-chan struct{} {
@@ -25,10 +24,10 @@ var notifications struct {
 
 // notify returns a channel that is closed when the event is done. known: the stream checker takes it that the program then knows all work
 // before the event to be done.
-func notify(event *C.ct_event, known bool) (<-chan struct{}, error) {
+func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
-		var done C.int32_t
-		if check("Event.Done", C.ct_event_query(event, &done)) != nil || done != 0 { // a lost device does no more
+		var done int32
+		if check("Event.Done", ct.EventQuery(event, &done)) != nil || done != 0 { // a lost device does no more
 			return alreadyDone, nil
 		}
 	}
@@ -40,7 +39,7 @@ func notify(event *C.ct_event, known bool) (<-chan struct{}, error) {
 	}
 	n.next++
 	token, c := n.next, make(chan struct{})
-	if err := check("Event.Done", C.ct_event_notify(event, C.uint64_t(token), cbool(known))); err != nil {
+	if err := check("Event.Done", ct.EventNotify(event, token, cbool(known))); err != nil {
 		return nil, err
 	}
 	n.channels[token] = c
@@ -55,7 +54,7 @@ func closeChannels() {
 	var tokens [256]uint64
 	n := &notifications
 	for {
-		count := C.ct_notified((*C.uint64_t)(unsafe.Pointer(&tokens[0])), C.int32_t(len(tokens)))
+		count := ct.Notified((*uint64)(unsafe.Pointer(&tokens[0])), int32(len(tokens)))
 		n.Lock()
 		for _, token := range tokens[:count] {
 			close(n.channels[token])

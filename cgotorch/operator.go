@@ -1,21 +1,5 @@
 package cgotorch
 
-// #cgo noescape call_op
-// #include <stdlib.h>
-// #include "cgotorch.h"
-//
-// // What holds pointers comes as numbers: cgo would look through it for Go pointers, of which there can be none, and that took
-// // a twentieth of a small operator's time.
-// static inline ct_status* call_op(uintptr_t stream, uint64_t thread, int32_t grad, int32_t autocast, uint64_t site, uintptr_t watch,
-//                                  uintptr_t op, const uint64_t* words, int32_t word_count, uintptr_t tensors, int32_t tensor_count,
-//                                  ct_results* results, uint64_t* result_words, uintptr_t result_tensors,
-//                                  uintptr_t overflow) {
-//   const ct_exec x = {(const ct_stream*)stream, thread, grad, autocast, site, (ct_watch*)watch};
-//   return ct_call(x, (const ct_op*)op, words, word_count, (ct_tensor* const*)tensors, tensor_count, results, result_words,
-//                  (ct_tensor**)result_tensors, (ct_overflow**)overflow);
-// }
-import "C"
-
 import (
 	"math"
 	"runtime"
@@ -24,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 //go:generate go run ./internal/opgen
@@ -76,22 +62,19 @@ const (
 // operator is one entry of LibTorch's dispatcher, found on first use.
 type operator struct {
 	name string         // as in "aten::add.Tensor"
-	h    unsafe.Pointer // *C.ct_op, or nil
+	h    unsafe.Pointer // *ct.Op, or nil
 }
 
-func (o *operator) find() (*C.ct_op, error) {
+func (o *operator) find() (*ct.Op, error) {
 	if h := atomic.LoadPointer(&o.h); h != nil {
-		return (*C.ct_op)(h), nil
+		return (*ct.Op)(h), nil
 	}
 	if err := ready(); err != nil {
 		return nil, err
 	}
 	name, overload, _ := strings.Cut(o.name, ".")
-	cname, coverload := C.CString(name), C.CString(overload)
-	defer C.free(unsafe.Pointer(cname))
-	defer C.free(unsafe.Pointer(coverload))
-	var h *C.ct_op
-	if err := check(o.name, C.ct_op_find(cname, coverload, &h)); err != nil {
+	var h *ct.Op
+	if err := check(o.name, ct.OpFind(name, overload, &h)); err != nil {
 		return nil, err
 	}
 	atomic.StorePointer(&o.h, unsafe.Pointer(h))
@@ -103,22 +86,22 @@ type call struct {
 	x       *Exec
 	op      *operator
 	words   []uint64
-	handles []*C.ct_tensor
+	handles []*ct.Tensor
 	kept    []*Tensor // those arguments that the collector could free before the core has read them
 	closed  bool      // an argument was a closed tensor
 
-	results    C.ct_results
+	results    ct.Results
 	outWords   []uint64
-	outHandles []*C.ct_tensor
-	overflow   *C.ct_overflow
+	outHandles []*ct.Tensor
+	overflow   *ct.Overflow
 }
 
 // calls are not kept in the scope: two goroutines that misuse one Exec must not meet in one buffer before the core has told
 // one of them so.
 var calls = sync.Pool{New: func() any {
 	return &call{
-		words: make([]uint64, 0, 64), handles: make([]*C.ct_tensor, 0, 16),
-		outWords: make([]uint64, 32), outHandles: make([]*C.ct_tensor, 16),
+		words: make([]uint64, 0, 64), handles: make([]*ct.Tensor, 0, 16),
+		outWords: make([]uint64, 32), outHandles: make([]*ct.Tensor, 16),
 	}
 }}
 
@@ -130,7 +113,7 @@ func (x *Exec) call(op *operator) *call {
 }
 
 func (c *call) tensor(t *Tensor) {
-	c.words = append(c.words, C.CT_ARG_TENSOR)
+	c.words = append(c.words, ct.ArgTensor)
 	c.handle(t)
 }
 
@@ -152,7 +135,7 @@ func (c *call) handle(t *Tensor) {
 func (c *call) optTensor(t *Tensor) { c.tensor(t) }
 
 func (c *call) tensors(ts []*Tensor) {
-	c.words = append(c.words, C.CT_ARG_TENSORS, uint64(len(ts)))
+	c.words = append(c.words, ct.ArgTensors, uint64(len(ts)))
 	for _, t := range ts {
 		c.handle(t)
 	}
@@ -160,10 +143,10 @@ func (c *call) tensors(ts []*Tensor) {
 
 func (c *call) optTensors(ts []*Tensor) { c.tensors(ts) }
 
-func (c *call) int(v int64)     { c.words = append(c.words, C.CT_ARG_INT, uint64(v)) }
-func (c *call) float(v float64) { c.words = append(c.words, C.CT_ARG_FLOAT, math.Float64bits(v)) }
+func (c *call) int(v int64)     { c.words = append(c.words, ct.ArgInt, uint64(v)) }
+func (c *call) float(v float64) { c.words = append(c.words, ct.ArgFloat, math.Float64bits(v)) }
 
-func (c *call) bool(v bool) { c.words = append(c.words, C.CT_ARG_BOOL, wordOf(v)) }
+func (c *call) bool(v bool) { c.words = append(c.words, ct.ArgBool, wordOf(v)) }
 
 func wordOf(v bool) uint64 {
 	if v {
@@ -192,35 +175,35 @@ func (c *call) scalar(v Scalar) {
 }
 
 func (c *call) scalars(vs []Scalar) {
-	c.words = append(c.words, C.CT_ARG_SCALARS, uint64(len(vs)))
+	c.words = append(c.words, ct.ArgScalars, uint64(len(vs)))
 	for _, v := range vs {
 		c.scalar(v)
 	}
 }
 
 func (c *call) ints(vs []int64) {
-	c.words = append(c.words, C.CT_ARG_INTS, uint64(len(vs)))
+	c.words = append(c.words, ct.ArgInts, uint64(len(vs)))
 	for _, v := range vs {
 		c.words = append(c.words, uint64(v))
 	}
 }
 
 func (c *call) floats(vs []float64) {
-	c.words = append(c.words, C.CT_ARG_FLOATS, uint64(len(vs)))
+	c.words = append(c.words, ct.ArgFloats, uint64(len(vs)))
 	for _, v := range vs {
 		c.words = append(c.words, math.Float64bits(v))
 	}
 }
 
 func (c *call) bools(vs []bool) {
-	c.words = append(c.words, C.CT_ARG_BOOLS, uint64(len(vs)))
+	c.words = append(c.words, ct.ArgBools, uint64(len(vs)))
 	for _, v := range vs {
 		c.words = append(c.words, wordOf(v))
 	}
 }
 
 func (c *call) str(v string) {
-	c.words = append(c.words, C.CT_ARG_STRING, uint64(len(v)))
+	c.words = append(c.words, ct.ArgString, uint64(len(v)))
 	for i := 0; i < len(v); i += 8 {
 		var word uint64
 		for k := 0; k < 8 && i+k < len(v); k++ {
@@ -245,10 +228,10 @@ func (c *call) reduction(v Reduction) {
 
 func (c *call) dtype(v DType)               { c.int(int64(v)) }
 func (c *call) memoryFormat(v MemoryFormat) { c.int(int64(v)) }
-func (c *call) device()                     { c.words = append(c.words, C.CT_ARG_DEVICE) }
-func (c *call) none()                       { c.words = append(c.words, C.CT_ARG_NONE) }
-func (c *call) def()                        { c.words = append(c.words, C.CT_ARG_DEFAULT) }
-func (c *call) restDefault()                { c.words = append(c.words, C.CT_ARG_REST_DEFAULT) }
+func (c *call) device()                     { c.words = append(c.words, ct.ArgDevice) }
+func (c *call) none()                       { c.words = append(c.words, ct.ArgNone) }
+func (c *call) def()                        { c.words = append(c.words, ct.ArgDefault) }
+func (c *call) restDefault()                { c.words = append(c.words, ct.ArgRestDefault) }
 
 // run enqueues the operator. Afterwards the results lie in outWords and outHandles.
 func (c *call) run() {
@@ -259,29 +242,25 @@ func (c *call) run() {
 		x.Fail(c.op.name, err)
 	}
 	if c.closed {
-		x.s.fail(&Error{Op: c.op.name, Code: CodeClosed, Shapes: c.shapes(), Caller: caller(),
+		x.s.fail(&Error{Op: c.op.name, Kind: ErrClosed, Shapes: c.shapes(), Caller: caller(),
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
-	c.results.word_capacity, c.results.tensor_capacity = C.int32_t(len(c.outWords)), C.int32_t(len(c.outHandles))
-	status := C.call_op(C.uintptr_t(uintptr(unsafe.Pointer(x.c.stream))), x.c.thread, x.c.grad, x.c.autocast, x.c.site, C.uintptr_t(uintptr(unsafe.Pointer(x.c.watch))),
-		C.uintptr_t(uintptr(unsafe.Pointer(op))), (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.words))), C.int32_t(len(c.words)),
-		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.handles)))), C.int32_t(len(c.handles)), &c.results,
-		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))),
-		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.outHandles)))), C.uintptr_t(uintptr(unsafe.Pointer(&c.overflow))))
+	c.results.WordCapacity, c.results.TensorCapacity = int32(len(c.outWords)), int32(len(c.outHandles))
+	status := ct.Call(&x.c, op, c.words, c.handles, &c.results, c.outWords, c.outHandles, &c.overflow)
 	runtime.KeepAlive(c)
 	if status != nil {
 		e := statusError(c.op.name, status)
 		e.Shapes = c.shapes()
 		x.report(e)
 	}
-	if x.c.watch != nil {
+	if x.c.Watch != nil {
 		x.look(c.op.name)
 	}
 	if c.overflow != nil {
-		c.outWords = slices.Grow(c.outWords[:0], int(c.results.words))
-		c.outHandles = slices.Grow(c.outHandles[:0], int(c.results.tensors))
+		c.outWords = slices.Grow(c.outWords[:0], int(c.results.Words))
+		c.outHandles = slices.Grow(c.outHandles[:0], int(c.results.Tensors))
 		c.outWords, c.outHandles = c.outWords[:cap(c.outWords)], c.outHandles[:cap(c.outHandles)]
-		C.ct_overflow_take(c.overflow, (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(c.outWords))), unsafe.SliceData(c.outHandles))
+		ct.OverflowTake(c.overflow, c.outWords, c.outHandles)
 		c.overflow = nil
 	}
 }
@@ -291,7 +270,7 @@ func (c *call) shapes() string { return describeAll(c.handles) }
 // refuse fails for an argument that no schema takes.
 func (c *call) refuse(v any, want string) {
 	c.x.check(c.op.name)
-	c.x.s.fail(&Error{Op: c.op.name, Code: CodeInvalidArgument, Caller: caller(), Message: describeValue(v) + " is not " + want})
+	c.x.s.fail(&Error{Op: c.op.name, Kind: ErrInvalidArgument, Caller: caller(), Message: describeValue(v) + " is not " + want})
 }
 
 // own wraps result i; LibTorch's undefined tensor is nil.
@@ -310,7 +289,7 @@ func (c *call) done() {
 
 func (c *call) run0() {
 	c.run()
-	for i := range int(c.results.tensors) {
+	for i := range int(c.results.Tensors) {
 		freeTensor(c.outHandles[i])
 	}
 	c.done()
@@ -330,16 +309,9 @@ func (c *call) run2() (*Tensor, *Tensor) {
 	return a, b
 }
 
-func (c *call) run3() (*Tensor, *Tensor, *Tensor) {
-	c.run()
-	a, b, d := c.own(0), c.own(1), c.own(2)
-	c.done()
-	return a, b, d
-}
-
 func (c *call) runList() []*Tensor {
 	c.run()
-	ts := make([]*Tensor, c.results.tensors)
+	ts := make([]*Tensor, c.results.Tensors)
 	for i := range ts {
 		ts[i] = c.own(i)
 	}
@@ -365,7 +337,7 @@ func (c *call) runFloat() float64 {
 	c.run()
 	kind, v := c.outWords[0], c.outWords[1]
 	c.done()
-	if kind == C.CT_ARG_FLOAT {
+	if kind == ct.ArgFloat {
 		return math.Float64frombits(v)
 	}
 	return float64(int64(v))

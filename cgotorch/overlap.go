@@ -1,12 +1,11 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Overlap has a backward run the gradients of a convolution's, or a linear layer's, weights and bias on a side stream, while that of its input,
@@ -29,7 +28,7 @@ import (
 //
 // An Overlap may be used from any goroutine.
 type Overlap struct {
-	h      *C.ct_overlap
+	h      *ct.Overlap
 	choice *Choice
 	always bool
 	sides  int // streams beside the Exec's
@@ -68,15 +67,15 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 		o.Streams = 2
 	}
 	if o.Streams < 2 || o.Streams > maxOverlapStreams {
-		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 			Message: fmt.Sprintf("Options.Streams is %d, want 2 to %d, or 0 for 2", o.Streams, maxOverlapStreams)}
 	}
 	p := &Overlap{always: o.Always, sides: o.Streams - 1}
-	if err := check(op, C.ct_overlap_new(cbool(o.Always), &p.h)); err != nil {
+	if err := check(op, ct.OverlapNew(cbool(o.Always), &p.h)); err != nil {
 		return nil, err
 	}
-	p.choice = &Choice{o: ChoiceOptions{Log: o.Log}, h: C.ct_overlap_choice(p.h)}
-	runtime.AddCleanup(p, func(h *C.ct_overlap) { C.ct_overlap_free(h) }, p.h)
+	p.choice = &Choice{o: ChoiceOptions{Log: o.Log}, h: ct.OverlapChoice(p.h)}
+	runtime.AddCleanup(p, func(h *ct.Overlap) { ct.OverlapFree(h) }, p.h)
 	return p, nil
 }
 
@@ -91,11 +90,11 @@ func (p *Overlap) Decisions() []Decision {
 
 // Stats returns the counts so far.
 func (p *Overlap) Stats() OverlapStats {
-	var c C.ct_overlap_counts
-	_ = check("Overlap.Stats", C.ct_overlap_count(p.h, &c))
+	var c ct.OverlapCounts
+	_ = check("Overlap.Stats", ct.OverlapCount(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.layers), SideBySide: int(c.beside), Late: int(c.late), Saved: time.Duration(float64(c.saved_us) * 1e3),
-		Kept: int64(c.kept_bytes), Serial: int(c.serial), ShortOfMemory: int(c.short_of_memory)}
+	return OverlapStats{Layers: int(c.Layers), SideBySide: int(c.Beside), Late: int(c.Late), Saved: time.Duration(float64(c.SavedUS) * 1e3),
+		Kept: c.KeptBytes, Serial: int(c.Serial), ShortOfMemory: int(c.ShortOfMemory)}
 }
 
 // String is one line with the counts.
@@ -105,15 +104,15 @@ func (s OverlapStats) String() string {
 }
 
 // overlap calls backward with side streams that begin behind x's work so far, and joins them.
-func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*C.ct_stream)) {
+func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream)) {
 	if p.h == nil {
-		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the Overlap was not made by NewOverlap"})
+		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the Overlap was not made by NewOverlap"})
 	}
 	before := p.Stats().SideBySide
 	fork := x.Record()
 	defer fork.Close()
 	var sides []*Exec
-	var handles []*C.ct_stream
+	var handles []*ct.Stream
 	for i := range p.sides {
 		s, err := x.s.stream.side(purpose{x.stream, true}, i)
 		if err != nil {
@@ -121,16 +120,16 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*C.ct_stream
 		}
 		side := x.On(s)
 		side.Wait(fork)
-		sides, handles = append(sides, side), append(handles, side.c.stream)
+		sides, handles = append(sides, side), append(handles, side.c.Stream)
 	}
 	defer func() { // also where the backward fails
 		for _, side := range sides {
 			_ = x.await(op, side)
 		}
-		if g := x.s.graph; g != nil && !p.always {
+		if g := x.work; g != nil && !p.always {
 			g.beside = g.beside || p.Stats().SideBySide > before
-			if C.ct_choice_open(p.choice.h, 1) != 0 {
-				x.s.undecided()
+			if ct.ChoiceOpen(p.choice.h, 1) != 0 {
+				x.undecided()
 			}
 		}
 		p.choice.tell()

@@ -1,11 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"slices"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // ParallelOptions are the options of [Exec.ParallelWith]; the zero value runs the branches side by side, on streams of the library's own.
@@ -16,8 +15,7 @@ type ParallelOptions struct {
 	Inputs []*Tensor // what the branches read; only Choice looks at them
 	InTurn bool      // one after another, whatever Choice would find
 
-	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, or on a part of the
-	// device ([NewPartStreams]). They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
+	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, say. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
 	Streams []*Stream
 
 	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed: their
@@ -46,12 +44,12 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	const op = "Exec.Parallel"
 	x.checkThread(op)
 	if o.Streams != nil && len(o.Streams) < len(branches)-1 {
-		x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 			Message: fmt.Sprintf("ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
 	}
 	for i, s := range o.Streams {
 		if s == x.stream || slices.Contains(o.Streams[:i], s) {
-			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
 		}
 	}
@@ -63,6 +61,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 		w = x.choose(op, o.Choice, o.Inputs, len(branches))
 	}
 	defer w.end()
+	x = x.measured(w)
 	return x.tidy(func() []*Tensor {
 		results := make([]*Tensor, len(branches))
 		if w.second {
@@ -98,8 +97,8 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x) //edge:parallel-failed-join TestExec_Parallel_Failures checked
-			_ = check(op, C.ct_branch_end(x.c, b.x.c.stream, nil, 0, nil))
-			x.s.handCounts(b.x.c.stream, x)
+			var none *ct.Tensor
+			_ = check(op, ct.BranchEnd(x.c, b.x.c.Stream, nil, 0, &none))
 		}
 	}()
 	fork := x.Record()
@@ -108,15 +107,16 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		if i == 0 {
 			// What the other branches run on began, to LibTorch's allocator, at this fork: a Parallel in here that used it would leave memory
 			// there that they take while x's stream still reads it (Note [Memory of branches]).
-			reserved := x.s.reserve(x.stream, len(branches)-1)
-			results[0] = x.Alias(x.branch(op, fn))
-			reserved()
+			func() {
+				defer x.s.stream.reserve(purpose{x.stream, false}, len(branches)-1)()
+				results[0] = x.Alias(x.branch(op, fn))
+			}()
 			continue
 		}
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
 		b.x.parent = x
 		b.x.Wait(fork) //edge:parallel-fork TestExec_Parallel checked
-		x.must(op, C.ct_branch_begin(b.x.c.stream, x.c.stream))
+		x.must(op, ct.BranchBegin(b.x.c.Stream, x.c.Stream))
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
 	}
@@ -126,23 +126,22 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		if err := x.await(op, b.x); err != nil { //edge:parallel-join TestExec_Parallel checked
 			x.Fail(op, err)
 		}
-		var out *C.ct_tensor
+		var out *ct.Tensor
 		joined++
-		x.must(op, C.ct_branch_end(x.c, b.x.c.stream, b.result.h, cbool(transient), &out))
+		x.must(op, ct.BranchEnd(x.c, b.x.c.Stream, b.result.h, cbool(transient), &out))
 		results[i+1] = x.s.own(out)
-		x.s.handCounts(b.x.c.stream, x) //edge:parallel-counts TestParallel_BatchNorm_Counts checked
 	}
 }
 
 // joinUsed makes x's stream wait for every other one that the Do has used, behind a backward that has failed: LibTorch, which runs it on the
 // streams of its forward, joins them only at its end.
 func (x *Exec) joinUsed(op string) {
-	if x.s.graph != nil {
+	if x.work != nil {
 		return // nobody will launch it
 	}
 	for _, s := range x.s.used {
 		if h, err := s.handle(op); err == nil {
-			_ = awaitStream(op, x.c.stream, h)
+			_ = awaitStream(op, x.c.Stream, h)
 		}
 	}
 }
@@ -152,7 +151,7 @@ func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]
 	}
-	s, err := x.s.stream.side(purpose{x.stream, false}, x.s.reserved[x.stream]+i)
+	s, err := x.s.stream.side(purpose{x.stream, false}, i)
 	if err != nil {
 		x.Fail(op, err)
 	}

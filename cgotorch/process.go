@@ -1,20 +1,21 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import (
+	"unsafe"
 
-import "unsafe"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // Seed is process-wide: it seeds LibTorch's default generator of every device, from which dropout and random
 // initialisation draw. It waits for captures of graphs, and fails inside one with [ErrNotCapturable]; so do GeneratorState and
 // SetGeneratorState of a CUDA device.
-func Seed(seed uint64) error { return check("Seed", C.ct_seed(C.uint64_t(seed))) }
+func Seed(seed uint64) error { return check("Seed", ct.Seed(seed)) }
 
 // GeneratorState is process-wide: it returns the state of a device's default generator, for a checkpoint.
 func GeneratorState(d Device) ([]byte, error) {
 	state := make([]byte, 8192)
-	size := C.int64_t(len(state))
-	if err := check("GeneratorState", C.ct_generator_state(d.c(), unsafe.Pointer(&state[0]), &size)); err != nil {
+	size := int64(len(state))
+	if err := check("GeneratorState", ct.GeneratorState(d.c(), unsafe.Pointer(&state[0]), &size)); err != nil {
 		return nil, err
 	}
 	return state[:size], nil
@@ -23,51 +24,51 @@ func GeneratorState(d Device) ([]byte, error) {
 // SetGeneratorState is process-wide: it restores what [GeneratorState] returned.
 func SetGeneratorState(d Device, state []byte) error {
 	if len(state) == 0 {
-		return &Error{Op: "SetGeneratorState", Code: CodeInvalidArgument, Message: "the state is empty"}
+		return &Error{Op: "SetGeneratorState", Kind: ErrInvalidArgument, Message: "the state is empty"}
 	}
-	return check("SetGeneratorState", C.ct_generator_set_state(d.c(), unsafe.Pointer(&state[0]), C.int64_t(len(state))))
+	return check("SetGeneratorState", ct.GeneratorSetState(d.c(), unsafe.Pointer(&state[0]), int64(len(state))))
 }
 
 // CuDNNBenchmark is process-wide: what [SetCuDNNBenchmark] has set; false at first.
-func CuDNNBenchmark() bool { return getSwitch(C.CT_SWITCH_CUDNN_BENCHMARK) }
+func CuDNNBenchmark() bool { return getSwitch(ct.SwitchCuDNNBenchmark) }
 
 // SetCuDNNBenchmark is process-wide: cuDNN tries its convolution algorithms for each new shape and keeps the fastest.
 func SetCuDNNBenchmark(on bool) error {
-	return setSwitch("SetCuDNNBenchmark", C.CT_SWITCH_CUDNN_BENCHMARK, on)
+	return setSwitch("SetCuDNNBenchmark", ct.SwitchCuDNNBenchmark, on)
 }
 
 // TF32 is process-wide: whether float32 matrix products may round, as [SetTF32] says. LibTorch begins with that off for matrix
 // products and on for convolutions.
-func TF32() bool { return getSwitch(C.CT_SWITCH_TF32) }
+func TF32() bool { return getSwitch(ct.SwitchTF32) }
 
 // SetTF32 is process-wide: float32 matrix products and convolutions may round their inputs to 10 bits of fraction.
-func SetTF32(on bool) error { return setSwitch("SetTF32", C.CT_SWITCH_TF32, on) }
+func SetTF32(on bool) error { return setSwitch("SetTF32", ct.SwitchTF32, on) }
 
 // Deterministic is process-wide: what [SetDeterministic] has set; false at first.
-func Deterministic() bool { return getSwitch(C.CT_SWITCH_DETERMINISTIC) }
+func Deterministic() bool { return getSwitch(ct.SwitchDeterministic) }
 
 // SetDeterministic is process-wide: operators use deterministic kernels, or fail where there is none.
 func SetDeterministic(on bool) error {
-	return setSwitch("SetDeterministic", C.CT_SWITCH_DETERMINISTIC, on)
+	return setSwitch("SetDeterministic", ct.SwitchDeterministic, on)
 }
 
-func setSwitch(op string, which C.int32_t, on bool) error {
-	return check(op, C.ct_switch_set(which, cbool(on)))
+func setSwitch(op string, which int32, on bool) error {
+	return check(op, ct.SwitchSet(which, cbool(on)))
 }
 
-func getSwitch(which C.int32_t) bool {
-	var v C.int32_t
-	if err := check("cgotorch", C.ct_switch_get(which, &v)); err != nil {
+func getSwitch(which int32) bool {
+	var v int32
+	if err := check("cgotorch", ct.SwitchGet(which, &v)); err != nil {
 		panic(err) // a switch of this package's own
 	}
 	return v != 0
 }
 
 // SetThreads is process-wide: one operator uses at most n threads on the CPU. Streams already running keep theirs.
-func SetThreads(n int) error { return check("SetThreads", C.ct_threads_set(C.int32_t(n))) }
+func SetThreads(n int) error { return check("SetThreads", ct.ThreadsSet(int32(n))) }
 
 // Threads is process-wide: the number of threads that one operator may use on the CPU.
-func Threads() int { return int(C.ct_threads_get()) }
+func Threads() int { return int(ct.ThreadsGet()) }
 
 // LibTorchVersion is the version of LibTorch this library was built with, such as "2.11.0".
-func LibTorchVersion() string { return C.GoString(C.ct_libtorch_version()) }
+func LibTorchVersion() string { return ct.LibtorchVersion() }

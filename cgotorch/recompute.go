@@ -1,11 +1,5 @@
 package cgotorch
 
-// #include "cgotorch.h"
-//
-// uint64_t recomputeAgain(uint64_t token, ct_tensor* in, ct_tensor** out);
-// void recomputeRelease(uint64_t number);
-import "C"
-
 import (
 	"bytes"
 	"errors"
@@ -14,6 +8,8 @@ import (
 	"runtime/cgo"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Recompute returns fn(x, in) and lets the graph keep no more of it than in: [Exec.Backward] calls fn again for the tensors that
@@ -37,15 +33,15 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 	if !x.GradEnabled() {
 		return fn(x, in)
 	}
-	r := &recomputation{fn: fn, stream: x.stream, graph: x.s.graph, native: x.c.stream, autocast: x.c.autocast, from: x.s.callers()}
-	r.lent = x.s.lent[uint64(in.info().storage)].whose
+	r := &recomputation{fn: fn, stream: x.stream, graph: x.work, native: x.c.Stream, autocast: x.c.Autocast, from: x.callers()}
+	r.lent = x.s.lent[in.info().Storage].whose
 	return x.Tidy(func() *Tensor {
 		version, before := in.Version(), r.generators(x, op)
 		y := fn(x.NoGrad(), in)
 		x.open(op, y)
 		x.open(op, in)
 		if in.Version() != version {
-			x.Fail(op, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(),
+			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
 				Message: "the function has written its input, from which it is to be computed again: its first operator must not be in place"})
 		}
 		for i, after := range r.generators(x, op) {
@@ -59,15 +55,15 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 
 // Recomputing reports whether x is that of a second call, by [Exec.Recompute]. A module that changes something of its own in Forward,
 // such as running statistics, must not do so again then.
-func (x *Exec) Recomputing() bool { return x.s.recomputing }
+func (x *Exec) Recomputing() bool { return x.from != nil }
 
 // A recomputation is what backward needs to call a function again. The graph holds it, by a cgo.Handle.
 type recomputation struct {
 	fn       func(x *Exec, in *Tensor) *Tensor
 	stream   *Stream
-	graph    *graphWork   // that x's work was for, or nil
-	native   *C.ct_stream // the graph's, which stands in for stream
-	autocast C.int32_t
+	graph    *graphWork // that x's work was for, or nil
+	native   *ct.Stream // the graph's, which stands in for stream
+	autocast int32
 	draws    []draws
 	lent     string    // whose in is, as of Exec.Lend
 	from     []uintptr // the callers of Recompute
@@ -102,30 +98,30 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 
 // record gives y its place in the graph.
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
-	f := C.ct_function{
-		token: C.uint64_t(cgo.NewHandle(r)), run: (*[0]byte)(C.recomputeAgain), release: (*[0]byte)(C.recomputeRelease),
-	}
-	var out *C.ct_tensor
+	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
 	if r.stream.device.IsCUDA() {
 		onCUDA.Add(1) // until it is released
 	}
-	x.must(op, C.ct_recompute(x.c, f, in.h, y.h, &out), in, y)
+	x.must(op, ct.Recompute(x.c, uint64(cgo.NewHandle(r)), in.h, y.h, &out), in, y)
 	return x.s.own(out)
 }
 
-//export recomputeAgain
-func recomputeAgain(token C.uint64_t, in *C.ct_tensor, out **C.ct_tensor) C.uint64_t {
+func init() {
+	ct.Function.Run, ct.Function.Release = runAgain, releaseFunction
+}
+
+// runAgain is the function of a token, called for a backward. It returns 0, or the number of an outcome.
+func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
 	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
 	if end != (outcome{}) {
-		return C.uint64_t(cgo.NewHandle(end))
+		return uint64(cgo.NewHandle(end))
 	}
 	*out = y
 	return 0
 }
 
-//export recomputeRelease
-func recomputeRelease(number C.uint64_t) {
+func releaseFunction(number uint64) {
 	h := cgo.Handle(number)
 	if r, ok := h.Value().(*recomputation); ok && r.stream.device.IsCUDA() {
 		onCUDA.Add(-1)
@@ -135,52 +131,62 @@ func recomputeRelease(number C.uint64_t) {
 
 // again calls the function, on the calling thread, in a scope of its own. It returns a handle of the result where the outcome is that
 // of a function which has returned.
-func (r *recomputation) again(in *C.ct_tensor) (result *C.ct_tensor, end outcome) {
+func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	h, done, err := r.on()
 	if err != nil {
 		freeTensor(in)
 		return nil, outcome{err: err}
 	}
 	defer done()
-	s := &scope{stream: r.stream, thread: uint64(C.ct_thread_id()), graph: r.graph, recomputing: true, from: r.from}
+	s := &scope{stream: r.stream, thread: ct.ThreadID()}
 	// On a thread of LibTorch's too a Do inside this one is an error and no deadlock.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
 	x := newExec(s, r.stream, h)
-	x.c.autocast = r.autocast
+	x.work, x.from, x.c.Autocast = r.graph, r.from, r.autocast
 	callContained(func() {
 		s.run(&end, func() error {
 			t := s.own(in)
 			if r.lent != "" {
-				s.lent = map[uint64]lending{uint64(t.info().storage): {whose: r.lent}}
+				s.lent = map[uint64]lending{t.info().Storage: {whose: r.lent}}
 			}
 			return r.drawAgain(func() error {
 				y := r.fn(x, t)
 				x.open("Exec.Recompute", y)
-				result = C.ct_tensor_alias(y.h)
+				result = ct.TensorAlias(y.h)
 				return nil
 			})
 		})
 	})
 	if end != (outcome{}) {
-		C.ct_tensor_free(result)
+		ct.TensorFree(result)
 		result = nil
+	}
+	var e *Error
+	if errors.As(end.err, &e) && e.Caller == "" { // no line of the program led there but that of the first call
+		e.Caller = callerIn(r.from, ownFrame)
 	}
 	return result, end
 }
 
+// callers are the frames that led here.
+func (x *Exec) callers() []uintptr {
+	pcs := make([]uintptr, 64)
+	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
+}
+
 // on is the stream for the second call; done is to be called after it.
-func (r *recomputation) on() (h *C.ct_stream, done func(), err error) {
+func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
 	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // no other Backward is under way then
-		return nil, nil, &Error{Op: op, Code: CodeNotCapturable, Caller: callerIn(r.from, ownFrame), Message: "a Backward in a capture of what was called outside of it"}
+		return nil, nil, &Error{Op: op, Kind: ErrNotCapturable, Caller: callerIn(r.from, ownFrame), Message: "a Backward in a capture of what was called outside of it"}
 	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
 		return h, r.stream.unuse, err
 	case r.graph.ended:
-		return nil, nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the captured function that it was called in"}
+		return nil, nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the captured function that it was called in"}
 	}
 	return r.native, func() {}, nil
 }
@@ -197,12 +203,12 @@ var onCUDA atomic.Int64
 
 // holdCaptures keeps captures off while a backward runs that may call functions again; see Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
-	if !x.Device().IsCUDA() || x.Capturing() || x.s.recomputing || onCUDA.Load() == 0 {
+	if !x.Device().IsCUDA() || x.Capturing() || x.from != nil || onCUDA.Load() == 0 {
 		return func() {}
 	}
 	d := x.Device().c()
-	x.must(op, C.ct_captures_hold(d))
-	return func() { C.ct_captures_release(d) }
+	x.must(op, ct.CapturesHold(d))
+	return func() { ct.CapturesRelease(d) }
 }
 
 // generatorState is that of the device's generator or, in a capture, how far the graph's own is.
@@ -210,11 +216,11 @@ func (r *recomputation) generatorState(d Device) ([]byte, error) {
 	if r.graph == nil || !r.graph.capturing || !d.IsCUDA() {
 		return GeneratorState(d)
 	}
-	var drawn C.uint64_t
-	if err := check("Exec.Recompute", C.ct_graph_drawn(r.graph.h, &drawn)); err != nil {
+	var drawn uint64
+	if err := check("Exec.Recompute", ct.GraphDrawn(r.graph.h, &drawn)); err != nil {
 		return nil, err
 	}
-	return strconv.AppendUint(nil, uint64(drawn), 10), nil
+	return strconv.AppendUint(nil, drawn, 10), nil
 }
 
 func (r *recomputation) setGeneratorState(d Device, state []byte) error {
@@ -225,7 +231,7 @@ func (r *recomputation) setGeneratorState(d Device, state []byte) error {
 	if err != nil {
 		return err
 	}
-	return check("Exec.Recompute", C.ct_graph_set_drawn(r.graph.h, C.uint64_t(drawn)))
+	return check("Exec.Recompute", ct.GraphSetDrawn(r.graph.h, drawn))
 }
 
 // drawAgain calls fn with the generators as they were before the first call, and puts them back.
@@ -250,7 +256,7 @@ func (r *recomputation) drawAgain(fn func() error) error {
 		}
 		// Where nothing was drawn, another stream alone drew during the first call.
 		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
-			return &Error{Op: "Exec.Recompute", Code: CodeInvalidArgument, Caller: callerIn(r.from, ownFrame),
+			return &Error{Op: "Exec.Recompute", Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame),
 				Message: "the function drew other random numbers than the first time: it decided otherwise, or another stream drew from the generator of " +
 					d.device.String() + " meanwhile"}
 		}
@@ -272,7 +278,7 @@ func callContained(fn func()) {
 		returned = true
 	})
 	defer func() {
-		if r := recover(); r != nil && r != error(errExited) {
+		if r := recover(); r != nil && r != errExited {
 			panic(r)
 		}
 	}()
@@ -282,11 +288,11 @@ func callContained(fn func()) {
 var errExited = errors.New("runtime.Goexit in a function that was called again")
 
 // differentiated ends a call that ran a backward from roots: as the function ended, where one that was called again did not return.
-func (x *Exec) differentiated(op string, status *C.ct_status, roots []*Tensor) {
+func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 	if status != nil {
 		x.joinUsed(op)
 	}
-	cause := C.ct_status_cause(status)
+	cause := ct.StatusCause(status)
 	if cause == 0 {
 		x.must(op, status, roots...)
 		return
@@ -301,8 +307,8 @@ func (x *Exec) differentiated(op string, status *C.ct_status, roots []*Tensor) {
 		panic(end.panicked)
 	}
 	var of *Error
-	if e.Code, e.Err = 0, end.err; errors.As(end.err, &of) {
-		e.Code = of.Code
+	if e.Kind, e.Err = nil, end.err; errors.As(end.err, &of) {
+		e.Kind = of.Kind
 	}
 	x.s.fail(e)
 }

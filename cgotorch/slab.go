@@ -1,13 +1,12 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"os"
 	"runtime"
 	"sync"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // HostSlab is page-aligned host memory outside the Go heap, where copies to and from a device start and end.
@@ -16,7 +15,7 @@ import (
 // program's own accesses.
 type HostSlab struct {
 	mu      sync.Mutex
-	h       *C.ct_slab
+	h       *ct.Slab
 	bytes   []byte
 	cleanup runtime.Cleanup
 }
@@ -24,7 +23,7 @@ type HostSlab struct {
 // NewHostSlab allocates size bytes, all zero. It fails with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size
 // below 1. The caller must Close it.
 func NewHostSlab(size int) (*HostSlab, error) {
-	return newHostSlab("NewHostSlab", size, func(h **C.ct_slab) *C.ct_status { return C.ct_slab_new(C.int64_t(size), h) })
+	return newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
 }
 
 // MapHostSlab is the first size bytes of a file, which may be closed afterwards, as a slab. Its Bytes are the file's and must not be written:
@@ -34,14 +33,14 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	const op = "MapHostSlab"
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return nil, &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Err: err}
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Err: err}
 	}
 	var s *HostSlab
 	closed := raw.Control(func(fd uintptr) {
-		s, err = newHostSlab(op, size, func(h **C.ct_slab) *C.ct_status { return C.ct_slab_map(C.int32_t(fd), C.int64_t(size), h) })
+		s, err = newHostSlab(op, size, func(h **ct.Slab) *ct.Status { return ct.SlabMap(int32(fd), int64(size), h) })
 	})
 	if closed != nil {
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Err: closed}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Err: closed}
 	}
 	return s, err
 }
@@ -52,10 +51,10 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 // memory that reaches into another slab.
 func HostSlabOver(memory []byte) (*HostSlab, error) {
 	data := unsafe.Pointer(unsafe.SliceData(memory))
-	return newHostSlab("HostSlabOver", len(memory), func(h **C.ct_slab) *C.ct_status { return C.ct_slab_over(data, C.int64_t(len(memory)), h) })
+	return newHostSlab("HostSlabOver", len(memory), func(h **ct.Slab) *ct.Status { return ct.SlabOver(data, int64(len(memory)), h) })
 }
 
-func newHostSlab(op string, size int, make func(h **C.ct_slab) *C.ct_status) (*HostSlab, error) {
+func newHostSlab(op string, size int, make func(h **ct.Slab) *ct.Status) (*HostSlab, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
@@ -63,12 +62,12 @@ func newHostSlab(op string, size int, make func(h **C.ct_slab) *C.ct_status) (*H
 	if err := check(op, make(&s.h)); err != nil {
 		return nil, err
 	}
-	s.bytes = unsafe.Slice((*byte)(C.ct_slab_data(s.h)), size)
+	s.bytes = unsafe.Slice((*byte)(ct.SlabData(s.h)), size)
 	s.cleanup = runtime.AddCleanup(s, freeSlab, s.h)
 	return s, nil
 }
 
-func freeSlab(h *C.ct_slab) { C.ct_slab_free(h) }
+func freeSlab(h *ct.Slab) { ct.SlabFree(h) }
 
 // Bytes is the memory, valid until Close and while the slab is reachable: keep the slab beside what is made of its memory.
 func (s *HostSlab) Bytes() []byte { return s.bytes }
@@ -80,16 +79,16 @@ func (s *HostSlab) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.h == nil {
-		return &Error{Op: "HostSlab.Pin", Code: CodeClosed, Message: "the slab is closed"}
+		return &Error{Op: "HostSlab.Pin", Kind: ErrClosed, Message: "the slab is closed"}
 	}
-	return check("HostSlab.Pin", C.ct_slab_pin(s.h))
+	return check("HostSlab.Pin", ct.SlabPin(s.h))
 }
 
 // Pinned reports whether the memory is page-locked.
 func (s *HostSlab) Pinned() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.h != nil && C.ct_slab_pinned(s.h) != 0
+	return s.h != nil && ct.SlabPinned(s.h) != 0
 }
 
 // HostReads tells the stream checker that the program is about to read the memory. It does nothing
@@ -100,20 +99,20 @@ func (s *HostSlab) HostReads() { s.checkHost(0) }
 // nothing while the checker is off.
 func (s *HostSlab) HostWrites() { s.checkHost(1) }
 
-func (s *HostSlab) checkHost(write C.int32_t) {
+func (s *HostSlab) checkHost(write int32) {
 	if data, size := s.checked(); size > 0 {
-		C.ct_check_host(data, size, write, C.uint64_t(callSite()))
+		ct.CheckHost(data, size, write, uint64(callSite()))
 	}
 }
 
 // checked returns the memory if the stream checker is on.
-func (s *HostSlab) checked() (data unsafe.Pointer, size C.int64_t) {
+func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	if !checking.Load() {
 		return nil, 0
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return unsafe.Pointer(unsafe.SliceData(s.bytes)), C.int64_t(len(s.bytes))
+	return unsafe.Pointer(unsafe.SliceData(s.bytes)), int64(len(s.bytes))
 }
 
 // Await waits until e is done, for a goroutine that takes the memory back from copies. It holds
@@ -147,7 +146,7 @@ func (s *HostSlab) Await(e *Event) error {
 	}
 	defer e.mu.RUnlock()
 	if data, size := s.checked(); size > 0 {
-		C.ct_check_over(data, size, h)
+		ct.CheckOver(data, size, h)
 	}
 	return nil
 }
@@ -159,7 +158,7 @@ func (s *HostSlab) Close() error {
 	defer s.mu.Unlock()
 	if s.h != nil {
 		s.cleanup.Stop()
-		C.ct_slab_free(s.h) //edge:slab-freed TestHostSlab
+		ct.SlabFree(s.h) //edge:slab-freed TestHostSlab
 		s.h, s.bytes = nil, nil
 	}
 	return nil

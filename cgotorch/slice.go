@@ -1,34 +1,12 @@
 package cgotorch
 
-// #include "cgotorch.h"
-//
-// // Host memory as uint8_t*: cgo would look for Go pointers in the whole object behind a void*, and refuse elements that lie
-// // in a struct beside a string.
-// static inline ct_status* from_host(ct_exec x, const uint8_t* data, int64_t bytes, int32_t dtype, const int64_t* shape,
-//                                    int32_t dims, ct_tensor** out) {
-//   return ct_tensor_from_host(x, data, bytes, dtype, shape, dims, out);
-// }
-// static inline ct_status* to_host(ct_exec x, const ct_tensor* t, uint8_t* data, int64_t bytes) {
-//   return ct_tensor_to_host(x, t, data, bytes);
-// }
-// static inline ct_status* copy_to(ct_exec x, const ct_tensor* t, uint8_t* data, int64_t bytes) {
-//   return ct_tensor_copy_to(x, t, data, bytes);
-// }
-// static inline ct_status* copy_from(ct_exec x, const ct_tensor* t, const uint8_t* data, int64_t bytes) {
-//   return ct_tensor_copy_from(x, t, data, bytes);
-// }
-// // Pointers come as numbers, so that cgo does not look for Go pointers behind them.
-// static inline ct_status* copies_from(ct_exec x, const uintptr_t* behind, int32_t events, const uintptr_t* copies, int32_t count,
-//                                      ct_event** began, ct_event** done) {
-//   return ct_copies_from(x, (const ct_event* const*)behind, events, (const ct_host_copy*)copies, count, began, done);
-// }
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"slices"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Element is a Go type that has a dtype.
@@ -92,9 +70,8 @@ func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {
 
 func fromHost(x *Exec, data unsafe.Pointer, bytes int, dtype DType, shape []int64) *Tensor {
 	x.check("FromSlice")
-	var h *C.ct_tensor
-	x.must("FromSlice", C.from_host(x.c, (*C.uint8_t)(data), C.int64_t(bytes), C.int32_t(dtype),
-		(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.int32_t(len(shape)), &h))
+	var h *ct.Tensor
+	x.must("FromSlice", ct.TensorFromHost(x.c, data, int64(bytes), int32(dtype), shape, &h))
 	return x.s.own(h)
 }
 
@@ -104,7 +81,7 @@ func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	x.check("ToSlice")
 	x.open("ToSlice", t)
 	if got, want := t.DType(), DTypeOf[T](); got != want {
-		x.s.fail(&Error{Op: "ToSlice", Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+		x.s.fail(&Error{Op: "ToSlice", Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
 			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
 	}
 	data := make([]T, t.Numel())
@@ -122,8 +99,7 @@ func ToBytes(x *Exec, t *Tensor) []byte {
 }
 
 func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
-	x.s.count(nil)
-	x.must("ToSlice", C.to_host(x.c, t.h, (*C.uint8_t)(data), C.int64_t(bytes)), t)
+	x.must("ToSlice", ct.TensorToHost(x.c, t.h, data, int64(bytes)), t)
 	runtime.KeepAlive(t)
 }
 
@@ -131,9 +107,8 @@ func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
 func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
-	x.s.count(nil)
-	var v C.double
-	x.must("Exec.Item", C.ct_tensor_item(x.c, t.h, &v), t)
+	var v float64
+	x.must("Exec.Item", ct.TensorItem(x.c, t.h, &v), t)
 	runtime.KeepAlive(t)
 	return float64(v)
 }
@@ -144,7 +119,7 @@ func (x *Exec) Item(t *Tensor) float64 {
 func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 	x.sameDType("CopyFrom", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
-	x.must("CopyFrom", C.copy_from(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
+	x.must("CopyFrom", ct.TensorCopyFrom(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
 // sameDType fails unless t can be used and its elements are of dtype.
@@ -152,7 +127,7 @@ func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 	x.check(op)
 	x.open(op, t)
 	if of := t.DType(); of != dtype {
-		x.s.fail(&Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Shapes: t.String(),
+		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
 			Message: fmt.Sprintf("the elements are %v, the tensor's %v", dtype, of)})
 	}
 }
@@ -163,7 +138,7 @@ func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 	x.sameDType("CopyTo", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
-	x.must("CopyTo", C.copy_to(x.c, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)*int(unsafe.Sizeof(*new(T))))), t)
+	x.must("CopyTo", ct.TensorCopyTo(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
 // HostCopy is a copy that [Stream.CopyFrom] enqueues.
@@ -179,19 +154,19 @@ type HostCopy struct {
 func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Event, err error) {
 	const op = "Stream.CopyFrom"
 	escape(copies) // their addresses become numbers, and stacks move
-	tensors := make([]C.uintptr_t, 0, 3*len(copies))
+	each := make([]ct.HostCopy, 0, len(copies))
 	for _, c := range copies {
 		if c.To == nil || c.To.h == nil {
 			return nil, nil, closedTensor(op)
 		}
-		tensors = append(tensors, C.uintptr_t(uintptr(unsafe.Pointer(c.To.h))), C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(c.From)))), C.uintptr_t(len(c.From)))
+		each = append(each, ct.HostCopy{Tensor: uintptr(unsafe.Pointer(c.To.h)), Data: uintptr(unsafe.Pointer(unsafe.SliceData(c.From))), Bytes: uintptr(len(c.From))})
 	}
 	h, err := s.lock(op)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer s.mu.Unlock() // which events are locked behind, as by Wait
-	events := make([]C.uintptr_t, 0, len(behind))
+	events := make([]uintptr, 0, len(behind))
 	for i, e := range behind {
 		if slices.Contains(behind[:i], e) {
 			continue // a lock for reading is not to be taken twice
@@ -201,11 +176,11 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 			return nil, nil, err
 		}
 		defer e.mu.RUnlock()
-		events = append(events, C.uintptr_t(uintptr(unsafe.Pointer(h))))
+		events = append(events, uintptr((unsafe.Pointer(h))))
 	}
-	var first, last *C.ct_event
-	err = direct(op, h, func(x C.ct_exec) *C.ct_status {
-		return C.copies_from(x, unsafe.SliceData(events), C.int32_t(len(events)), unsafe.SliceData(tensors), C.int32_t(len(copies)), &first, &last)
+	var first, last *ct.Event
+	err = direct(op, h, func(x ct.Exec) *ct.Status {
+		return ct.CopiesFrom(x, events, each, &first, &last)
 	}, func() (ts []*Tensor) {
 		for _, c := range copies {
 			ts = append(ts, c.To)
@@ -231,18 +206,18 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	}
 	defer s.mu.Unlock()
 	defer runtime.KeepAlive(t)
-	return direct(op, h, func(x C.ct_exec) *C.ct_status {
-		return C.copy_to(x, t.h, (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(data))), C.int64_t(len(data)))
+	return direct(op, h, func(x ct.Exec) *ct.Status {
+		return ct.TensorCopyTo(x, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)))
 	}, func() []*Tensor { return []*Tensor{t} })
 }
 
 // direct calls the core on a stream that is locked, without a Do.
-func direct(op string, h *C.ct_stream, call func(x C.ct_exec) *C.ct_status, of func() []*Tensor) error {
+func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() []*Tensor) error {
 	runtime.LockOSThread() // between the two calls
 	defer runtime.UnlockOSThread()
-	x := C.ct_exec{stream: h, thread: C.ct_thread_id(), autocast: -1}
+	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
 	if checking.Load() {
-		x.site = C.uint64_t(callSite())
+		x.Site = uint64(callSite())
 	}
 	status := call(x)
 	if status == nil {
@@ -254,7 +229,7 @@ func direct(op string, h *C.ct_stream, call func(x C.ct_exec) *C.ct_status, of f
 }
 
 func closedTensor(op string) *Error {
-	return &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the tensor is nil or closed"}
+	return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is nil or closed"}
 }
 
 var ( // by which the compiler cannot know that nothing escapes
@@ -278,8 +253,8 @@ func (x *Exec) FromDevice(t *Tensor) *Tensor {
 	const op = "Exec.FromDevice"
 	x.check(op)
 	x.open(op, t)
-	var h *C.ct_tensor
-	x.must(op, C.ct_tensor_from_device(x.c, t.h, &h), t)
+	var h *ct.Tensor
+	x.must(op, ct.TensorFromDevice(x.c, t.h, &h), t)
 	runtime.KeepAlive(t)
 	return x.s.own(h)
 }

@@ -1,17 +1,12 @@
 package cgotorch
 
-// #include "cgotorch.h"
-//
-// static inline ct_status* external_stream(ct_device d, uintptr_t stream, ct_stream** out) {
-//   return ct_stream_external(d, (void*)stream, out);
-// }
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Stream is an in-order queue of work on one device. On the CPU it runs its work at once. A Stream may be used from any
@@ -26,9 +21,9 @@ type Stream struct {
 	worker *worker    // guarded by mu
 
 	state  sync.Mutex // held for moments; guards what follows
-	h      *C.ct_stream
-	users  int                   // Dos of other streams that use this one
-	sides  map[purpose][]*Stream // for Dos of this stream
+	h      *ct.Stream
+	users  int                      // Dos of other streams that use this one
+	sides  map[purpose]*sideStreams // for Dos of this stream
 	closed bool
 }
 
@@ -61,7 +56,7 @@ var streamNames sync.Map // uint64 -> string
 
 func (s *Stream) register() {
 	if s.device.IsCUDA() || checking.Load() || s.named {
-		streamNames.Store(uint64(C.ct_stream_id(s.h)), s.name)
+		streamNames.Store(ct.StreamID(s.h), s.name)
 	}
 }
 
@@ -87,12 +82,12 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	if err := ready(); err != nil {
 		return nil, err
 	}
-	var priority C.int32_t
+	var priority int32
 	if o.HighPriority {
 		priority = -1
 	}
 	s := &Stream{device: d, name: streamName(o.Name), named: o.Name != ""}
-	if err := check("NewStream", C.ct_stream_new(d.c(), priority, &s.h)); err != nil {
+	if err := check("NewStream", ct.StreamNew(d.c(), priority, &s.h)); err != nil {
 		return nil, err
 	}
 	s.register()
@@ -108,11 +103,11 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 		return nil, err
 	}
 	s := &Stream{device: d, name: streamName("")}
-	if err := check("ExternalStream", C.external_stream(d.c(), C.uintptr_t(stream), &s.h)); err != nil {
+	if err := check("ExternalStream", ct.StreamExternal(d.c(), stream, &s.h)); err != nil {
 		return nil, err
 	}
-	if C.ct_stream_native(s.h) == nil {
-		C.ct_stream_free(s.h)
+	if ct.StreamNative(s.h) == nil {
+		ct.StreamFree(s.h)
 		return DefaultStream(d), nil
 	}
 	s.register()
@@ -125,7 +120,7 @@ func (s *Stream) Native() (uintptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	return uintptr(C.ct_stream_native(h)), nil
+	return uintptr(ct.StreamNative(h)), nil
 }
 
 // Name is what [StreamOptions] says, "stream N", or "default stream".
@@ -140,16 +135,16 @@ func (s *Stream) ID() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return uint64(C.ct_stream_id(h)), nil
+	return ct.StreamID(h), nil
 }
 
 // Device is where the stream's work runs.
 func (s *Stream) Device() Device { return s.device }
 
 // lock takes the stream for one call and returns its handle; on success the caller unlocks s.mu.
-func (s *Stream) lock(op string) (*C.ct_stream, error) {
+func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
-		return nil, &Error{Op: op, Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
+		return nil, &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
 	}
 	if s == nil {
 		return nil, noStream(op)
@@ -164,11 +159,11 @@ func (s *Stream) lock(op string) (*C.ct_stream, error) {
 }
 
 func noStream(op string) *Error {
-	return &Error{Op: op, Code: CodeInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
+	return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
 }
 
 // handle is the C handle; the default stream's is made on first use.
-func (s *Stream) handle(op string) (*C.ct_stream, error) {
+func (s *Stream) handle(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
 	}
@@ -178,9 +173,9 @@ func (s *Stream) handle(op string) (*C.ct_stream, error) {
 }
 
 // open is handle with s.state held.
-func (s *Stream) open(op string) (*C.ct_stream, error) {
+func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
-		return nil, &Error{Op: op, Code: CodeClosed, Caller: caller(), Message: "the stream is closed"}
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the stream is closed"}
 	}
 	if s.h == nil && !s.isDefault {
 		return nil, noStream(op)
@@ -189,7 +184,7 @@ func (s *Stream) open(op string) (*C.ct_stream, error) {
 		if err := ready(); err != nil {
 			return nil, err
 		}
-		if err := check(op, C.ct_stream_default(s.device.c(), &s.h)); err != nil {
+		if err := check(op, ct.StreamDefault(s.device.c(), &s.h)); err != nil {
 			return nil, err
 		}
 		s.register()
@@ -205,7 +200,7 @@ func (s *Stream) open(op string) (*C.ct_stream, error) {
 // an error; a second stream inside a Do is [Exec.On]. fn must not wait for another goroutine that uses this stream.
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
-		return &Error{Op: "Stream.Do", Code: CodeMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
+		return &Error{Op: "Stream.Do", Kind: ErrMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
 	}
 	out := s.do(fn)
 	if checking.Load() {
@@ -240,7 +235,7 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 }
 
 // use is handle for a Do of another stream, which calls unuse when it ends. It does not wait for a Do of this one.
-func (s *Stream) use(op string) (*C.ct_stream, error) {
+func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
 	}
@@ -281,7 +276,7 @@ func (s *Stream) TryRecord() (*Event, error) {
 	return recordEvent("Stream.TryRecord", h, 0)
 }
 
-func (s *Stream) record(op string, timing C.int32_t) (*Event, error) {
+func (s *Stream) record(op string, timing int32) (*Event, error) {
 	h, err := s.lock(op)
 	if err != nil {
 		return nil, err
@@ -307,8 +302,8 @@ func (s *Stream) Query() (bool, error) {
 		return false, err
 	}
 	defer s.mu.Unlock()
-	var done C.int32_t
-	err = check("Stream.Query", C.ct_stream_query(h, &done))
+	var done int32
+	err = check("Stream.Query", ct.StreamQuery(h, &done))
 	return done != 0, err
 }
 
@@ -320,7 +315,7 @@ func (s *Stream) Synchronize() error {
 	}
 	defer s.mu.Unlock()
 	waits("Stream.Synchronize")
-	return check("Stream.Synchronize", C.ct_stream_synchronize(h))
+	return check("Stream.Synchronize", ct.StreamSynchronize(h))
 }
 
 // Close waits for a running Do, ends the stream's thread and gives the stream back; work already enqueued still runs. While
@@ -331,14 +326,14 @@ func (s *Stream) Close() error {
 		return nil
 	}
 	if w := currentWorker(); w != nil && w.stream == s {
-		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
+		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return &Error{Op: "Stream.Close", Code: CodeMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
+		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
 	}
 	if s.worker != nil {
 		s.worker.stop()
@@ -346,9 +341,9 @@ func (s *Stream) Close() error {
 	}
 	s.closeSides()
 	if !s.device.IsCUDA() && !checking.Load() {
-		streamNames.Delete(uint64(C.ct_stream_id(s.h)))
+		streamNames.Delete(ct.StreamID(s.h))
 	}
-	C.ct_stream_free(s.h) //edge:stream-freed TestStream_AfterClose
+	ct.StreamFree(s.h) //edge:stream-freed TestStream_AfterClose
 	s.h = nil
 	s.closed = !s.isDefault
 	return nil

@@ -1,31 +1,27 @@
 package cgotorch
 
-// #include "cgotorch.h"
-//
-// // Handles come as numbers: see call_op.
-// static inline void free_tensor(uintptr_t t) { ct_tensor_free((ct_tensor*)t); }
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"strings"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // Tensor is a handle of a LibTorch tensor. Its methods read metadata or drop it; they never enqueue work. A closed tensor
 // has no metadata: shape nil, zero elements.
 type Tensor struct {
-	h       *C.ct_tensor
+	h       *ct.Tensor
 	owner   *scope // nil when kept
 	cleanup runtime.Cleanup
 	grad    *Tensor // handle of the gradient, freed with this one
 }
 
-func freeTensor(h *C.ct_tensor) { C.free_tensor(C.uintptr_t(uintptr(unsafe.Pointer(h)))) }
+func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
 
 // take empties the tensor and returns its handle for freeing. The gradient's is left to the caller.
-func (t *Tensor) take() *C.ct_tensor {
+func (t *Tensor) take() *ct.Tensor {
 	h := t.h
 	if t.owner == nil {
 		t.cleanup.Stop()
@@ -51,9 +47,9 @@ func (t *Tensor) Close() error {
 // Closed reports whether the tensor has been closed or freed with its Do.
 func (t *Tensor) Closed() bool { return t.h == nil }
 
-func (t *Tensor) info() C.ct_tensor_info {
-	var info C.ct_tensor_info
-	C.ct_tensor_describe(t.h, &info)
+func (t *Tensor) info() ct.TensorInfo {
+	var info ct.TensorInfo
+	ct.TensorDescribe(t.h, &info)
 	runtime.KeepAlive(t)
 	return info
 }
@@ -73,40 +69,40 @@ func (t *Tensor) geometry() (shape, strides []int64) {
 		return []int64{}, []int64{}
 	}
 	both := make([]int64, 2*n)
-	C.ct_tensor_geometry(t.h, (*C.int64_t)(unsafe.Pointer(&both[0])), (*C.int64_t)(unsafe.Pointer(&both[n])))
+	ct.TensorGeometry(t.h, (*int64)(unsafe.Pointer(&both[0])), (*int64)(unsafe.Pointer(&both[n])))
 	runtime.KeepAlive(t)
 	return both[:n:n], both[n:]
 }
 
 // Dim is the number of dimensions.
-func (t *Tensor) Dim() int { return int(t.info().dims) }
+func (t *Tensor) Dim() int { return int(t.info().Dims) }
 
 // Numel is the number of elements.
-func (t *Tensor) Numel() int64 { return int64(t.info().elements) }
+func (t *Tensor) Numel() int64 { return t.info().Elements }
 
 // DType is the type of the elements.
-func (t *Tensor) DType() DType { return DType(t.info().dtype) }
+func (t *Tensor) DType() DType { return DType(t.info().DType) }
 
 // Device is where the elements lie.
-func (t *Tensor) Device() Device { return deviceOf(t.info().device) }
+func (t *Tensor) Device() Device { return deviceOf(t.info().Device) }
 
 // RequiresGrad reports whether operators on this tensor are recorded for backward.
-func (t *Tensor) RequiresGrad() bool { return t.info().requires_grad != 0 }
+func (t *Tensor) RequiresGrad() bool { return t.info().RequiresGrad != 0 }
 
 // StorageBytes is the size of the memory under the tensor, which views share.
-func (t *Tensor) StorageBytes() int64 { return int64(t.info().storage_bytes) }
+func (t *Tensor) StorageBytes() int64 { return t.info().StorageBytes }
 
 // SharesMemory reports whether both tensors lie in one storage.
 func (t *Tensor) SharesMemory(other *Tensor) bool {
-	storage := t.info().storage // 0 for a tensor that has none, as for a closed one
-	return storage != 0 && storage == other.info().storage
+	storage := t.info().Storage // 0 for a tensor that has none, as for a closed one
+	return storage != 0 && storage == other.info().Storage
 }
 
 // Version counts the writes in place.
-func (t *Tensor) Version() int { return int(t.info().version) }
+func (t *Tensor) Version() int { return int(t.info().Version) }
 
 // BumpVersion counts a write from outside LibTorch, so that a later backward that needs the old value fails.
-func (t *Tensor) BumpVersion() { C.ct_tensor_bump_version(t.h); runtime.KeepAlive(t) }
+func (t *Tensor) BumpVersion() { ct.TensorBumpVersion(t.h); runtime.KeepAlive(t) }
 
 // Grad is the gradient accumulated by [Exec.Backward], nil where there is none. It belongs to t: do not close it. It is the
 // same handle until the gradient is removed.
@@ -119,7 +115,7 @@ func (t *Tensor) Grad() *Tensor {
 	}
 	before := t.grad.h
 	h := before
-	C.ct_tensor_grad(t.h, &h)
+	ct.TensorGrad(t.h, &h)
 	if h != before {
 		if before != nil {
 			t.grad.cleanup.Stop()
@@ -141,24 +137,24 @@ func (t *Tensor) Grad() *Tensor {
 // [ErrInvalidArgument] for other tensors.
 func (t *Tensor) SetRequiresGrad(on bool) error {
 	if t.h == nil {
-		return &Error{Op: "Tensor.SetRequiresGrad", Code: CodeClosed, Caller: caller(), Message: "the tensor is closed"}
+		return &Error{Op: "Tensor.SetRequiresGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
 	}
 	defer runtime.KeepAlive(t)
-	return check("Tensor.SetRequiresGrad", C.ct_tensor_set_requires_grad(t.h, cbool(on)))
+	return check("Tensor.SetRequiresGrad", ct.TensorSetRequiresGrad(t.h, cbool(on)))
 }
 
 // SetGrad replaces the gradient by a tensor of t's shape, dtype and device; nil removes it, which costs no kernel.
 func (t *Tensor) SetGrad(grad *Tensor) error {
 	if t.h == nil || grad != nil && grad.h == nil {
-		return &Error{Op: "Tensor.SetGrad", Code: CodeClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
+		return &Error{Op: "Tensor.SetGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
 	}
 	defer runtime.KeepAlive(grad)
-	var h *C.ct_tensor
+	var h *ct.Tensor
 	if grad != nil {
 		h = grad.h
 	}
 	defer runtime.KeepAlive(t)
-	err := check("Tensor.SetGrad", C.ct_tensor_set_grad(t.h, h))
+	err := check("Tensor.SetGrad", ct.TensorSetGrad(t.h, h))
 	if err == nil {
 		t.Grad() // drops the handle of the old one
 	}
@@ -177,7 +173,7 @@ func (t *Tensor) String() string {
 }
 
 func describeTensors(ts []*Tensor) string {
-	handles := make([]*C.ct_tensor, len(ts))
+	handles := make([]*ct.Tensor, len(ts))
 	for i, t := range ts {
 		handles[i] = t.h
 	}
@@ -185,7 +181,7 @@ func describeTensors(ts []*Tensor) string {
 }
 
 // describeAll lists dtypes and shapes for an error; a long list is cut short.
-func describeAll(handles []*C.ct_tensor) string {
+func describeAll(handles []*ct.Tensor) string {
 	var texts []string
 	for i, h := range handles {
 		if i == 8 && len(handles) > 9 {
@@ -197,17 +193,17 @@ func describeAll(handles []*C.ct_tensor) string {
 	return strings.Join(texts, ", ")
 }
 
-func describe(h *C.ct_tensor) string {
+func describe(h *ct.Tensor) string {
 	if h == nil {
 		return "nil"
 	}
-	var info C.ct_tensor_info
-	C.ct_tensor_describe(h, &info)
+	var info ct.TensorInfo
+	ct.TensorDescribe(h, &info)
 	var b strings.Builder
-	fmt.Fprint(&b, DType(info.dtype), "[")
-	if info.dims > 0 {
-		shape := make([]int64, info.dims)
-		C.ct_tensor_geometry(h, (*C.int64_t)(unsafe.Pointer(&shape[0])), nil)
+	fmt.Fprint(&b, DType(info.DType), "[")
+	if info.Dims > 0 {
+		shape := make([]int64, info.Dims)
+		ct.TensorGeometry(h, (*int64)(unsafe.Pointer(&shape[0])), nil)
 		for i, n := range shape {
 			if i > 0 {
 				b.WriteByte(' ')
@@ -216,8 +212,24 @@ func describe(h *C.ct_tensor) string {
 		}
 	}
 	b.WriteByte(']')
-	if d := deviceOf(info.device); d.IsCUDA() {
+	if d := deviceOf(info.Device); d.IsCUDA() {
 		fmt.Fprint(&b, "@", d)
 	}
 	return b.String()
+}
+
+// HostSlice returns the elements of t in place, in row-major order, without a copy. It does not wait: work that is
+// enqueued on t may still change them. The memory is t's, until t is closed. HostSlice fails with [ErrInvalidArgument]
+// for a tensor on another device than the CPU, with gaps, without elements or of another dtype, and with [ErrClosed].
+func HostSlice[T Element](t *Tensor) ([]T, error) {
+	const op = "HostSlice"
+	if t.Closed() {
+		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
+	}
+	data := ct.TensorMemory(t.h)
+	if got, want := t.DType(), DTypeOf[T](); got != want || data == nil {
+		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Shapes: t.String(),
+			Message: fmt.Sprintf("want a dense tensor of %v on the CPU", want)}
+	}
+	return unsafe.Slice((*T)(data), t.Numel()), nil
 }

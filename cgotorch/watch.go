@@ -1,9 +1,10 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
+import (
+	"sync/atomic"
 
-import "sync/atomic"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
+)
 
 // NoWaits returns an Exec over the same scope whose operators must not wait for the device: if one does, the Do fails with
 // [ErrWaited], and says which call of CUDA's it was, in which operator, at which line of the program. It is for tests, as in
@@ -29,36 +30,28 @@ func (x *Exec) NoWaits() *Exec {
 	const op = "Exec.NoWaits"
 	x.checkThread(op)
 	y := *x
-	y.c.watch = x.watch(op)
+	y.c.Watch = x.watch(op)
 	return &y
 }
 
-// watch is the scope's watch for devices of the kind of x's, made on first use.
-func (x *Exec) watch(op string) *C.ct_watch {
-	of := &x.s.watches[0]
-	if x.stream.device.IsCUDA() {
-		of = &x.s.watches[1]
-	}
-	if *of == nil {
-		var w *C.ct_watch
-		x.must(op, C.ct_watch_new(x.stream.device.c(), &w))
-		*of = w
-		watches.Add(1)
-	}
-	return *of
+// watch makes a watch for the kind of x's device. It ends with the scope.
+func (x *Exec) watch(op string) *ct.Watch {
+	var w *ct.Watch
+	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
+	x.s.watches = append(x.s.watches, w)
+	watches.Add(1)
+	return w
 }
 
-// watches counts the watches there are, so that who waits on purpose need not ask for the thread while there is none.
+// watches counts the watches there are. A deliberate wait then skips the thread lookup when there is none.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
-	for i, w := range s.watches {
-		if w != nil {
-			C.ct_watch_free(w)
-			s.watches[i] = nil
-			watches.Add(-1)
-		}
+	for _, w := range s.watches {
+		ct.WatchFree(w)
 	}
+	watches.Add(-int64(len(s.watches)))
+	s.watches = nil
 }
 
 // look asks whether the call that has returned waited. The Do then fails, but not here: the call has results that somebody must own.
@@ -66,8 +59,8 @@ func (x *Exec) look(op string) {
 	if x.s.err != nil {
 		return
 	}
-	if what := C.ct_watch_seen(x.c.watch); what != nil {
-		x.s.err = &Error{Op: op, Code: CodeWaited, Caller: caller(), Message: C.GoString(what)}
+	if what := ct.WatchSeen(x.c.Watch); what != "" {
+		x.s.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: what}
 	}
 }
 
@@ -76,7 +69,7 @@ func waits(op string) {
 	if watches.Load() == 0 {
 		return
 	}
-	if w := currentWorker(); w != nil && w.scope != nil && w.scope.watches != [2]*C.ct_watch{} && w.scope.err == nil {
-		w.scope.err = &Error{Op: op, Code: CodeWaited, Caller: caller(), Message: "it waits for the device"}
+	if w := currentWorker(); w != nil && w.scope != nil && len(w.scope.watches) > 0 && w.scope.err == nil {
+		w.scope.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: "it waits for the device"}
 	}
 }

@@ -1,12 +1,11 @@
 package cgotorch
 
-// #include "cgotorch.h"
-import "C"
-
 import (
 	"fmt"
 	"runtime"
 	"sync"
+
+	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
 // A worker is a goroutine locked to an OS thread, the only one that runs a stream's Dos. One hand-off a Do costs a few
@@ -19,7 +18,7 @@ type worker struct {
 }
 
 type task struct {
-	h   *C.ct_stream
+	h   *ct.Stream
 	fn  func(x *Exec) error
 	out chan outcome
 }
@@ -52,7 +51,7 @@ var workers sync.Map // uint64 -> *worker
 func currentWorker() *worker {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	w, ok := workers.Load(uint64(C.ct_thread_id()))
+	w, ok := workers.Load(ct.ThreadID())
 	if !ok {
 		return nil
 	}
@@ -68,7 +67,7 @@ func startWorker(s *Stream) *worker {
 func (w *worker) run() {
 	// Never unlocked: the thread ends with the goroutine, and with it the OpenMP threads that LibTorch gave it.
 	runtime.LockOSThread()
-	thread := uint64(C.ct_thread_id())
+	thread := ct.ThreadID()
 	workers.Store(thread, w)
 	defer close(w.ended)
 	defer workers.Delete(thread)
@@ -84,7 +83,7 @@ func (w *worker) stop() {
 	<-w.ended //edge:close-ends-worker TestStream_Close_ItsWorkerHasEnded
 }
 
-func (w *worker) do(h *C.ct_stream, fn func(x *Exec) error) outcome {
+func (w *worker) do(h *ct.Stream, fn func(x *Exec) error) outcome {
 	t := &task{h: h, fn: fn, out: make(chan outcome, 1)}
 	w.tasks <- t
 	return <-t.out

@@ -1,8 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"io"
 	"runtime"
 	"strings"
@@ -55,8 +56,8 @@ func TestDo_FailingOperatorUnwinds(t *testing.T) {
 		if d.IsCUDA() {
 			shapes = "float32[2 3]@cuda:0, float32[2 3]@cuda:0"
 		}
-		if e.Op != "aten::mm" || e.Shapes != shapes || e.Caller != where || e.Code != CodeInvalidArgument {
-			t.Errorf("got %q %q %q %d, want aten::mm, %s, %s and %d", e.Op, e.Shapes, e.Caller, e.Code, shapes, where, CodeInvalidArgument)
+		if e.Op != "aten::mm" || e.Shapes != shapes || e.Caller != where || e.Kind != ErrInvalidArgument {
+			t.Errorf("got %q %q %q %v, want aten::mm, %s, %s and %v", e.Op, e.Shapes, e.Caller, e.Kind, shapes, where, ErrInvalidArgument)
 		}
 		if want := "cgotorch: aten::mm(" + shapes + ") at " + where + ": mat1"; !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %q, want it to begin with %q", err, want)
@@ -112,10 +113,10 @@ func TestDo_PanicIsRaisedAgain(t *testing.T) {
 		if p.Value != value {
 			t.Errorf("value %v, want %v", p.Value, value)
 		}
-		if !strings.Contains(string(p.Stack), "cgotorch.raise") {
+		if !strings.Contains(string(p.Stack), "cgotorch_test.raise") {
 			t.Errorf("the stack does not show where the panic was raised:\n%s", p.Stack)
 		}
-		if !strings.Contains(p.Error(), fmt.Sprint(value)) || !strings.Contains(p.Error(), "cgotorch.raise") {
+		if !strings.Contains(p.Error(), fmt.Sprint(value)) || !strings.Contains(p.Error(), "cgotorch_test.raise") {
 			t.Errorf("the text lacks the value or the stack: %s", p.Error())
 		}
 	}
@@ -168,18 +169,14 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 // A stream that is closed has no worker left.
 func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
 	checkLeaks(t)
-	alive := func(s *Stream) (found bool) {
-		workers.Range(func(_, w any) bool { found = found || w.(*worker).stream == s; return true })
-		return found
-	}
 	for range 200 {
 		s := newStream(t, CPU)
 		s.Do(func(x *Exec) error { return nil })
-		if !alive(s) {
+		if !HasWorker(s) {
 			t.Fatal("a stream that has run a Do has no worker")
 		}
 		s.Close()
-		if alive(s) {
+		if HasWorker(s) {
 			t.Fatal("the worker outlives Close")
 		}
 	}
@@ -323,7 +320,7 @@ func TestDo_RunsOnOneThread(t *testing.T) {
 	threads := map[uint64]bool{}
 	for range 100 {
 		together(1, func(int) {
-			s.Do(func(x *Exec) error { threads[x.s.thread] = true; return nil })
+			s.Do(func(x *Exec) error { threads[Thread(x)] = true; return nil })
 		})
 	}
 	if len(threads) != 1 {
@@ -351,7 +348,7 @@ func TestFail(t *testing.T) {
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "cgotorch: reader.Next at "+where+": unexpected EOF") {
 		t.Errorf("got %v", err)
 	}
-	mine := &Error{Op: "mine", Code: CodeUnsupported, Message: "not today"}
+	mine := &Error{Op: "mine", Kind: ErrUnsupported, Message: "not today"}
 	if err := s.Do(func(x *Exec) error { x.Fail("other", mine); return nil }); err != mine {
 		t.Errorf("got %v, want the *Error itself", err)
 	}

@@ -18,7 +18,7 @@ const pixelValues = 256
 // difference in the last bit ends elsewhere.
 func NormalizationTable(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DType) *cgotorch.Tensor {
 	if len(mean) != len(std) {
-		x.Fail("images.NormalizationTable", &cgotorch.Error{Op: "images.NormalizationTable", Code: cgotorch.CodeInvalidArgument,
+		x.Fail("images.NormalizationTable", &cgotorch.Error{Op: "images.NormalizationTable", Kind: cgotorch.ErrInvalidArgument,
 			Message: fmt.Sprintf("%d means and %d standard deviations", len(mean), len(std))})
 	}
 	shape := []int64{int64(len(mean)), pixelValues}

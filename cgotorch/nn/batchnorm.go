@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/streamtorch/streamtorch/cgotorch"
+import (
+	"sync/atomic"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // BatchNorm2dOptions choose how [NewBatchNorm2d] scales and shifts, and which statistics it keeps.
 type BatchNorm2dOptions struct {
@@ -18,10 +22,10 @@ type BatchNorm2d struct {
 	Bias              *cgotorch.Tensor // [channels], or nil
 	RunningMean       *cgotorch.Tensor `state:",buffer"` // [channels], or nil
 	RunningVar        *cgotorch.Tensor `state:",buffer"` // [channels], or nil; unbiased
-	NumBatchesTracked *cgotorch.Tensor `state:",buffer"` // int64, a scalar, or nil
+	NumBatchesTracked *cgotorch.Tensor `state:",host"`   // int64, a scalar on the CPU, or nil
 	Channels          int
 	Eps, Momentum     cgotorch.Opt[float64] // as in [BatchNorm2dOptions]
-	CumulativeAverage bool                  // as in [BatchNorm2dOptions]; each training step then waits for the device
+	CumulativeAverage bool                  // as in [BatchNorm2dOptions]; training cannot be captured then
 	Eval              bool                  // normalise by the running statistics
 }
 
@@ -37,16 +41,17 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 	}
 	if !o.NoStatistics {
 		m.RunningMean, m.RunningVar = x.Zeros(cgotorch.Float32, n), x.Ones(cgotorch.Float32, n)
-		m.NumBatchesTracked = x.Zeros(cgotorch.Int64)
+		m.NumBatchesTracked = onHost(x).Zeros(cgotorch.Int64)
 	}
 	keepParameters(x, where, m.Weight, m.Bias)
 	keepBuffers(x, m.RunningMean, m.RunningVar, m.NumBatchesTracked)
 	return m
 }
 
-// Forward maps [N, channels, H, W] to the same shape. Training changes the running statistics. With
-// CumulativeAverage, training waits for the device. Forward fails in training where a channel has a
-// single value, since its variance is not defined.
+// Forward maps [N, channels, H, W] to the same shape. Training changes the running statistics and
+// counts the batch, in a captured function at each launch. Forward fails in training where a
+// channel has a single value, since its variance is not defined. With CumulativeAverage it fails in
+// a captured function, with [cgotorch.ErrNotCapturable].
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
@@ -62,10 +67,49 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	case x.Recomputing(): // the running statistics hold this batch already
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
-		x.CountLater(m.NumBatchesTracked)
+		if m.CumulativeAverage && x.Capturing() {
+			x.Fail("nn.BatchNorm2d", &cgotorch.Error{Op: "nn.BatchNorm2d", Kind: cgotorch.ErrNotCapturable,
+				Message: "with CumulativeAverage each step has another momentum: train eagerly, or set Momentum"})
+		}
+		x.EachLaunch(m.count)
 		if m.CumulativeAverage {
-			o.Momentum = cgotorch.Set(1 / x.Item(m.NumBatchesTracked))
+			o.Momentum = cgotorch.Set(1 / m.batches(x))
 		}
 	}
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
+}
+
+// count adds 1 to NumBatchesTracked. The host does so: a kernel for each layer of a model took 1 to
+// 2 % of a step. A program that has moved the tensor to a device has it counted there.
+func (m *BatchNorm2d) count(x *cgotorch.Exec) {
+	if m.NumBatchesTracked.Device() != cgotorch.CPU {
+		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
+		return
+	}
+	atomic.AddInt64(m.counter(x), 1)
+}
+
+// batches is the number of batches so far. It waits for the device where that has the number.
+func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
+	if m.NumBatchesTracked.Device() != cgotorch.CPU {
+		return x.Item(m.NumBatchesTracked)
+	}
+	return float64(atomic.LoadInt64(m.counter(x)))
+}
+
+// counter is the memory of NumBatchesTracked, which lies on the CPU.
+func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
+	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
+	if err != nil {
+		x.Fail("nn.BatchNorm2d", err)
+	}
+	return &batches[0]
+}
+
+// onHost is x, or an Exec of the CPU where x is of a device.
+func onHost(x *cgotorch.Exec) *cgotorch.Exec {
+	if x.Device() == cgotorch.CPU {
+		return x
+	}
+	return x.On(cgotorch.DefaultStream(cgotorch.CPU))
 }

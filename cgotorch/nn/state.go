@@ -14,6 +14,7 @@ type Named struct {
 	Name   string // as in PyTorch: "layer1.0.conv1.weight"
 	Tensor *cgotorch.Tensor
 	Buffer bool // not a parameter: no optimizer changes it
+	Host   bool // a buffer that lies on the CPU, whatever the device of the module
 }
 
 // Child is a module with a name, which begins the names of its tensors.
@@ -35,8 +36,8 @@ type Container interface {
 //
 // Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag
 // `state:"name"` gives another name, `state:"-"` hides the field, and `state:",buffer"` makes a
-// tensor a buffer. The fields of embedded structs count as the module's own. The elements of a
-// slice or array are named 0, 1, ….
+// tensor a buffer. `state:",host"` makes it a buffer that [To] leaves on the CPU. The fields of
+// embedded structs count as the module's own. The elements of a slice or array are named 0, 1, ….
 //
 // State passes over nil tensors and nil modules. It looks into tensors, structs, modules, and
 // slices or arrays of these, and passes over all other fields. A tensor in a map or an unexported
@@ -113,7 +114,7 @@ type walker struct {
 type member struct {
 	name   string
 	value  reflect.Value
-	buffer bool
+	option string // of the field's tag: "buffer", "host" or ""
 }
 
 func (w *walker) module(prefix string, v reflect.Value) {
@@ -135,10 +136,10 @@ func (w *walker) module(prefix string, v reflect.Value) {
 		case !holdsState(m.value):
 		case m.value.Type() != tensorType:
 			children = append(children, m)
-		case m.buffer:
-			buffers = append(buffers, heldTensor{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true}, m.value})
+		case m.option != "":
+			buffers = append(buffers, heldTensor{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), true, m.option == "host"}, m.value})
 		default:
-			own = append(own, heldTensor{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false}, m.value})
+			own = append(own, heldTensor{Named{prefix + m.name, m.value.Interface().(*cgotorch.Tensor), false, false}, m.value})
 		}
 	}
 	w.visit(v, append(own, buffers...))
@@ -218,7 +219,7 @@ func membersOf(v reflect.Value) []member {
 			if value.Kind() == reflect.Interface {
 				value = value.Elem()
 			}
-			members = append(members, member{tag, value, isBuffer(f)})
+			members = append(members, member{tag, value, stateOption(f)})
 		}
 	}
 	return members
@@ -230,9 +231,10 @@ func stateTag(f reflect.StructField) string {
 	return name
 }
 
-func isBuffer(f reflect.StructField) bool {
+// stateOption returns the option in a field's tag: "buffer", "host" or "" for none.
+func stateOption(f reflect.StructField) string {
 	_, option, _ := strings.Cut(f.Tag.Get("state"), ",")
-	return option == "buffer"
+	return option
 }
 
 // structUnder follows interfaces and pointers to a struct.

@@ -14,10 +14,10 @@ type ToOptions struct {
 }
 
 // To moves m to x's device, and replaces each parameter and buffer that does not already fit x and
-// o. It waits for the device if tensors move between host and device. It closes the old tensors and
-// drops their gradients, so make the optimizer afterwards. No pending work on another stream may
-// read the old tensors. It fails with the error of [Check], and with [cgotorch.ErrInvalidArgument]
-// for a DType that is not floating.
+// o. Buffers of the host stay on the CPU. It waits for the device if tensors move between host and
+// device. It closes the old tensors and drops their gradients, so make the optimizer afterwards. No
+// pending work on another stream may read the old tensors. It fails with the error of [Check], and
+// with [cgotorch.ErrInvalidArgument] for a DType that is not floating.
 func To(x *cgotorch.Exec, m any, o ToOptions) {
 	if err := Check(m); err != nil {
 		x.Fail("nn.To", err)
@@ -27,6 +27,9 @@ func To(x *cgotorch.Exec, m any, o ToOptions) {
 	}
 	moved := map[*cgotorch.Tensor]*cgotorch.Tensor{}
 	err := Replace(m, func(n Named) *cgotorch.Tensor {
+		if n.Host {
+			return nil
+		}
 		t, ok := moved[n.Tensor]
 		if !ok {
 			t = o.move(x, n.Tensor)

@@ -21,7 +21,7 @@ var (
 func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) *cgotorch.Tensor {
 	shape := pixels.Shape()
 	if len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
-		x.Fail("vision.Normalize", &cgotorch.Error{Op: "vision.Normalize", Code: cgotorch.CodeInvalidArgument,
+		x.Fail("vision.Normalize", &cgotorch.Error{Op: "vision.Normalize", Kind: cgotorch.ErrInvalidArgument,
 			Shapes: pixels.String(), Message: "pixels must be uint8 [N, H, W, 3]"})
 	}
 	return x.Tidy(func() *cgotorch.Tensor {

@@ -3,7 +3,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
-#include <string>
 
 #include "check/checker.h"
 #include "core/device.h"
@@ -27,7 +26,6 @@ auto& free_streams() {
 
 c10::Stream take_stream(const ct_stream_kind& kind) {
   if (const auto stream = free_streams().take(kind)) return *stream;
-  if (kind.multiprocessors > 0) return ct::cuda().new_part_stream(kind.device, kind.multiprocessors, kind.part, kind.priority);
   return ct::cuda().new_stream(kind.device, kind.priority);
 }
 
@@ -79,21 +77,7 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) noexcept {
 }
 
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) noexcept {
-  return ct::on_device(device, [&](c10::Device where) { *out = new_stream(where, {where.index(), priority, 0, 0}); });
-}
-
-ct_status* ct_stream_parts(ct_device device, int32_t multiprocessors, int32_t* parts) noexcept {
-  return ct::on_device(device, [&](c10::Device where) { *parts = where.is_cuda() ? ct::cuda().parts(where.index(), multiprocessors) : 0; });
-}
-
-ct_status* ct_stream_new_part(ct_device device, int32_t multiprocessors, int32_t part, ct_stream** out) noexcept {
-  return ct::on_device(device, [&](c10::Device where) {
-    if (where.is_cuda() && (part < 0 || part >= ct::cuda().parts(where.index(), multiprocessors))) {
-      throw ct::Failure(CT_INVALID_ARGUMENT, "the device has no part " + std::to_string(part) + " of " + std::to_string(multiprocessors) +
-                                                 " multiprocessors");
-    }
-    *out = new_stream(where, {where.index(), 0, multiprocessors, part});
-  });
+  return ct::on_device(device, [&](c10::Device where) { *out = new_stream(where, {where.index(), priority}); });
 }
 
 ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) noexcept {
@@ -107,10 +91,6 @@ ct_status* ct_stream_external(ct_device device, void* native, ct_stream** out) n
 void ct_stream_free(ct_stream* stream) noexcept { delete stream; }
 
 uint64_t ct_stream_id(const ct_stream* stream) noexcept { return stream == nullptr ? 0 : stream->id; }
-
-ct_device ct_stream_device(const ct_stream* stream) noexcept {
-  return ct::from_device(stream == nullptr ? c10::Device(c10::kCPU) : stream->device);
-}
 
 void* ct_stream_native(const ct_stream* stream) noexcept {
   if (stream == nullptr || !stream->device.is_cuda()) return nullptr;

@@ -26,7 +26,6 @@ struct Borrowed {
 struct ct_stream_kind {
   c10::DeviceIndex device = 0;
   int32_t priority = 0;
-  int32_t multiprocessors = 0, part = 0;  // of which part of the device; 0 for all of it
   auto operator<=>(const ct_stream_kind&) const = default;
 };
 

@@ -305,6 +305,11 @@ const void* ct_tensor_host_data(const ct_tensor* tensor) noexcept {
   return tensor->tensor.const_data_ptr();
 }
 
+void* ct_tensor_memory(const ct_tensor* tensor) noexcept {
+  if (tensor == nullptr || !tensor->tensor.device().is_cpu() || !tensor->tensor.is_contiguous()) return nullptr;
+  return tensor->tensor.mutable_data_ptr();
+}
+
 void ct_tensor_free(ct_tensor* tensor) noexcept { delete tensor; }
 
 void ct_tensors_free(ct_tensor* const* tensors, int64_t count) noexcept {

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "cuda/graph.h"
-#include "cuda/parts.h"
 #include "cuda/program.h"
 #include "cuda/trace.h"
 #include "cuda/watch.h"
@@ -48,17 +47,6 @@ class Backend final : public CudaBackend {
     cudaStream_t stream = nullptr;
     C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
     return c10::cuda::getStreamFromExternal(stream, device).unwrap();
-  }
-
-  int parts(c10::DeviceIndex device, int multiprocessors) override {
-    const BesideCaptures beside;
-    return parts_of(device, multiprocessors);
-  }
-
-  c10::Stream new_part_stream(c10::DeviceIndex device, int multiprocessors, int part, int priority) override {
-    const BesideCaptures beside;
-    const c10::cuda::CUDAGuard guard(device);
-    return c10::cuda::getStreamFromExternal(ct::new_part_stream(device, multiprocessors, part, priority), device).unwrap();
   }
 
   c10::Stream external_stream(void* external, c10::DeviceIndex device) override {

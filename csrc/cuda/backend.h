@@ -53,7 +53,6 @@ class CudaGraph {
   virtual uint64_t drawn() const = 0;
   virtual void set_drawn(uint64_t drawn) = 0;
   // Writes a file for Graphviz.
-  virtual void write_dot(const char* path) = 0;
 };
 
 // Every member throws c10::Error on a CUDA error.
@@ -66,9 +65,6 @@ class CudaBackend {
 
   // A non-blocking stream; priority as CUDA numbers it.
   virtual c10::Stream new_stream(c10::DeviceIndex device, int priority) = 0;
-  // Equal parts of the device, of at least so many multiprocessors: how many there are, and a stream whose kernels run on one of them.
-  virtual int parts(c10::DeviceIndex device, int multiprocessors) = 0;
-  virtual c10::Stream new_part_stream(c10::DeviceIndex device, int multiprocessors, int part, int priority) = 0;
   // The caller's own, which is not destroyed. Throws for one of another device.
   virtual c10::Stream external_stream(void* native, c10::DeviceIndex device) = 0;
   virtual void* native_stream(c10::Stream stream) = 0;

@@ -134,9 +134,6 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     }
   }
 
-  void write_dot(const char* path) override {
-    C10_CUDA_CHECK(cudaGraphDebugDotPrint(graph_, path, cudaGraphDebugDotFlagsVerbose));
-  }
 
  private:
   // Takes over what the older graph has on the device, if it can do this one's work with other parameters.

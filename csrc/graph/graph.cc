@@ -190,12 +190,4 @@ ct_status* ct_graph_count(const ct_graph* graph, ct_graph_size* out) noexcept {
   });
 }
 
-ct_status* ct_graph_write_dot(const ct_graph* graph, const char* path) noexcept {
-  return ct::guarded(device_of(graph), [&] {
-    const ct_graph& g = launchable(graph);
-    ct::require(g.device);
-    g.graph->write_dot(&ct::deref(path, "path"));
-  });
-}
-
 }  // extern "C"

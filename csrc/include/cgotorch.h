@@ -108,12 +108,6 @@ ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
 /* A stream of the library's own that does not wait for the default stream. A lower number is a higher priority, 0 the
  * default, -1 high. Freeing it returns it to a list for later use; the CUDA stream itself is never destroyed. */
 ct_status* ct_stream_new(ct_device device, int32_t priority, ct_stream** out) CT_NOEXCEPT;
-/* How many equal parts of at least so many multiprocessors the device is split in, by CUDA's green contexts; 0 on the CPU, which has any number.
- * Fails with CT_UNSUPPORTED where the driver or the device has none. They stay for the life of the process. */
-ct_status* ct_stream_parts(ct_device device, int32_t multiprocessors, int32_t* parts) CT_NOEXCEPT;
-/* As ct_stream_new, but its kernels run on that part alone, counted from 0; others', such as the default stream's, may run there too. In a graph it is a
- * stream like any other. */
-ct_status* ct_stream_new_part(ct_device device, int32_t multiprocessors, int32_t part, ct_stream** out) CT_NOEXCEPT;
 /* A cudaStream_t that the caller made; NULL, or cudaStreamLegacy, is the default stream. cudaStreamPerThread, which is another stream on
  * each thread, is refused, and so is a stream of another device and a device that is not CUDA. The caller keeps it alive while
  * memory that was allocated or used on it may be handed out again: until ct_memory_release_cached after the last tensor is
@@ -122,7 +116,6 @@ ct_status* ct_stream_external(ct_device device, void* stream, ct_stream** out) C
 void ct_stream_free(ct_stream* stream /* consumed */) CT_NOEXCEPT;
 /* Unequal for streams that are alive at the same time. */
 uint64_t ct_stream_id(const ct_stream* stream) CT_NOEXCEPT;
-ct_device ct_stream_device(const ct_stream* stream) CT_NOEXCEPT;
 /* The cudaStream_t; NULL for the default stream and on the CPU. */
 void* ct_stream_native(const ct_stream* stream) CT_NOEXCEPT;
 /* Whether all work enqueued so far is done. */
@@ -181,6 +174,8 @@ ct_status* ct_tensor_item(ct_exec x, const ct_tensor* tensor, double* out) CT_NO
 ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out /* new */) CT_NOEXCEPT;
 /* The first element of a dense tensor on the CPU, to be read while the handle lives; NULL for another. */
 const void* ct_tensor_host_data(const ct_tensor* tensor) CT_NOEXCEPT;
+/* The same, for memory that only the host uses: the stream checker is not told. */
+void* ct_tensor_memory(const ct_tensor* tensor) CT_NOEXCEPT;
 /* The value of a tensor of one element on the CPU. */
 ct_status* ct_tensor_host_item(const ct_tensor* tensor, double* out) CT_NOEXCEPT;
 /* Enqueues a copy of host memory into a dense tensor. From pinned memory it does not wait, and the memory must stay
@@ -334,8 +329,6 @@ typedef struct ct_graph_size {
 } ct_graph_size;
 
 ct_status* ct_graph_count(const ct_graph* graph, ct_graph_size* out) CT_NOEXCEPT;
-/* Writes the graph to a file, in the DOT language. */
-ct_status* ct_graph_write_dot(const ct_graph* graph, const char* path) CT_NOEXCEPT;
 
 /* ---- Autograd -------------------------------------------------------------------------------------------------------- */
 

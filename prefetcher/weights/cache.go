@@ -347,7 +347,7 @@ func (c *Cache[M]) freeLater() {
 // for the copies, which read the store. c.mu is held.
 func (c *Cache[M]) free() error {
 	c.freed = true
-	c.settleBefore(nil)
+	c.settleBefore(nil) //edge:unit-close-settles TestFill_Handed
 	close(c.handed)
 	<-c.enqueuer
 	var errs []error
