@@ -192,8 +192,8 @@ func roomOf(path string) string {
 	return longest
 }
 
-// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other. The rig internal/torchtest is
-// for the tests of rooms that know cgotorch.
+// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other.
+// The rig internal/torchtest is for the tests of rooms that know cgotorch.
 func TestImports_PointOneWay(t *testing.T) {
 	for _, s := range sources(t) {
 		from := roomOf(filepath.ToSlash(s.path))
@@ -231,7 +231,8 @@ func goList(t *testing.T, args ...string) []string {
 	return slices.Compact(lines)
 }
 
-// What make test-loader builds and tests where there is no LibTorch needs nothing of the other half, also not indirectly.
+// What make test-loader builds and tests where there is no LibTorch needs nothing of the other
+// half, also not indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
@@ -246,7 +247,8 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	}
 }
 
-// A program that imports the library gets these modules, and not those that only examples and benchmarks need.
+// A program that imports the library gets these modules, and not those that only examples and
+// benchmarks need.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
 		"cgotorch":    {"github.com/rivo/uniseg"},
