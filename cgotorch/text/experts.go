@@ -112,5 +112,5 @@ func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.T
 		return call(x, "aten::_grouped_mm", in, x.Transpose(weights, 1, 2), ends)
 	}
 	inner := x.ReLUInPlace(product(x.IndexSelect(tokens, 0, order), wi))
-	return nn.UnsortRows(x, product(inner, wo), order)
+	return unsortRows(x, product(inner, wo), order)
 }
