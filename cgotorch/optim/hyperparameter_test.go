@@ -42,7 +42,7 @@ func TestSet_Refuses(t *testing.T) {
 // A setting holds from the next step on, as if the optimizer had been made with it and restored.
 // The watch of a captured step describes the change.
 func TestSet(t *testing.T) {
-	for _, impl := range []Implementation{Fused, Foreach} {
+	for _, foreach := range []bool{false, true} {
 		for name, c := range map[string]struct {
 			new  func(changed bool, g ...Group) (*Optimizer, error)
 			set  func(o *Optimizer) error
@@ -50,14 +50,14 @@ func TestSet(t *testing.T) {
 		}{
 			"momentum": {
 				func(changed bool, g ...Group) (*Optimizer, error) {
-					return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Implementation: impl}, g...)
+					return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Foreach: foreach}, g...)
 				},
 				func(o *Optimizer) error { return o.SetMomentum(0.5) }, "the momentum has changed from 0.9 to 0.5",
 			},
 			"betas": {
 				func(changed bool, g ...Group) (*Optimizer, error) {
 					betas := map[bool][2]float64{false: {0.9, 0.999}, true: {0.8, 0.9}}[changed]
-					return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Implementation: impl}, g...)
+					return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Foreach: foreach}, g...)
 				},
 				func(o *Optimizer) error { return o.SetBetas(0.8, 0.9) }, "the betas have changed from 0.9 and 0.999 to 0.8 and 0.9",
 			},
@@ -66,7 +66,7 @@ func TestSet(t *testing.T) {
 					if changed {
 						g[1].WeightDecay = 0.5
 					}
-					return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Implementation: impl}, g...)
+					return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Foreach: foreach}, g...)
 				},
 				func(o *Optimizer) error { return o.SetWeightDecay(1, 0.5) }, "the weight decay of group 1 has changed from 0.25 to 0.5",
 			},
@@ -120,7 +120,7 @@ func TestSet(t *testing.T) {
 				}
 				for i := range want {
 					if got[i] != want[i] {
-						t.Errorf("%s, implementation %d: %v, want %v", name, impl, got, want)
+						t.Errorf("%s, foreach %v: %v, want %v", name, foreach, got, want)
 						break
 					}
 				}

@@ -37,7 +37,7 @@ type stateTensors struct {
 type statePart struct {
 	name   string
 	params []int
-	specs  []optim.RememberedSpec // in the order of the rows
+	specs  []optim.RememberedTensor // in the order of the rows
 }
 
 // NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All parameters
@@ -131,13 +131,13 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 		u := f.cache.useToChange(x, part.name)
 		x.Tidy(func() *cgotorch.Tensor {
 			row := 0
-			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
+			rows := map[optim.RememberedTensor]*cgotorch.Tensor{}
 			for _, s := range part.specs {
 				p := params[s.Param]
 				rows[s] = x.Call("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)[0].(*cgotorch.Tensor)
 				row++
 			}
-			f.opt.StepPart(x, part.params, func(of optim.RememberedSpec) *cgotorch.Tensor { return rows[of] })
+			f.opt.StepParams(x, part.params, func(of optim.RememberedTensor) *cgotorch.Tensor { return rows[of] })
 			return nil
 		})
 		u.releaseChanged(x)

@@ -63,7 +63,7 @@ func TestOffload_Step(t *testing.T) {
 			return optim.NewAdamW(optim.AdamOptions{LR: 0.01, MasterWeights: true}, g...)
 		},
 		"adam, foreach": func(g ...optim.Group) (*optim.Optimizer, error) {
-			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Implementation: optim.Foreach}, g...)
+			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Foreach: true}, g...)
 		},
 		"sgd": func(g ...optim.Group) (*optim.Optimizer, error) {
 			return optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9}, g...)
