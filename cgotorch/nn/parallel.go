@@ -46,8 +46,8 @@ func SetParallelism(m any, p Parallelism) {
 
 var parallelType = reflect.TypeFor[Parallel]()
 
-// setParallelism sets the parallelism of a struct that is a Parallel. Otherwise it goes on to embedded
-// structs and to hidden fields.
+// setParallelism sets the parallelism of a struct that is a Parallel. Otherwise it goes on to
+// embedded structs and to hidden fields.
 func setParallelism(w *walker, v reflect.Value, p Parallelism) {
 	if v.Kind() != reflect.Struct {
 		return

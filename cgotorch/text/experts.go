@@ -14,8 +14,8 @@ type Experts interface {
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// residentExperts are [Experts]: a layer's experts in the memory of the device. All weights lie one behind
-// another, and the experts hold views of them.
+// residentExperts are [Experts]: a layer's experts in the memory of the device. All weights lie one
+// behind another, and the experts hold views of them.
 type residentExperts struct {
 	Expert []*Dense `state:"-"` // named expert_0, expert_1, … in the state
 

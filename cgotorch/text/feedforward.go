@@ -68,7 +68,8 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 
 // Route norms hidden [..., d_model] and chooses the likeliest expert for each token of a sparse
 // layer. As in transformers, it computes in float32, rounds the probabilities to the states' dtype,
-// and takes the first of the largest. It fails with [cgotorch.ErrInvalidArgument] for a dense layer.
+// and takes the first of the largest. It fails with [cgotorch.ErrInvalidArgument] for a dense
+// layer.
 //
 // No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
 // size 1, so no count exceeds 1. Its expert_capacity therefore drops no token, and neither does

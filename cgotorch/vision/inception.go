@@ -130,7 +130,7 @@ func (b *builder) inceptionD(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionE has branches that end in a 1x3 and a 3x1 convolution side by side: the paper's figure
+// inceptionE has branches that end in parallel 1x3 and 3x1 convolutions: the paper's figure
 // 7.
 func (b *builder) inceptionE(in int) *nn.Parallel {
 	fork := func(m *nn.Sequential, row, column string) *nn.Sequential {

@@ -70,7 +70,7 @@ func (m *SqueezeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, m.Classifier, &nn.Flatten{})
 }
 
-// fire is a 1x1 convolution that narrows, then a 1x1 and a 3x3 convolution side by side that widen.
+// fire is a 1x1 convolution that narrows, then parallel 1x1 and 3x3 convolutions that widen.
 // The channels of these two are concatenated.
 type fire struct {
 	Squeeze     *nn.Conv2d

@@ -93,13 +93,13 @@ func TestOffload_Step(t *testing.T) {
 					defer opt.Close()
 					step := opt.Step
 					if offload {
-						f, err := NewOffload(opt, d, OffloadOptions{PartBytes: 1000, Slots: 2})
+						f, err := NewOffload(opt, d, OffloadOptions{UnitBytes: 1000, Slots: 2})
 						if err != nil {
 							t.Fatal(err)
 						}
 						defer f.Close()
-						if len(f.parts) < 2 {
-							t.Errorf("%d parts", len(f.parts))
+						if len(f.units) < 2 {
+							t.Errorf("%d units", len(f.units))
 						}
 						step = f.Step
 						defer func() {
@@ -189,7 +189,7 @@ func TestNewOffload_Refused(t *testing.T) {
 	if _, err := NewOffload(adam, cgotorch.CUDA(0), OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Errorf("parameters elsewhere: %v", err)
 	}
-	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{PartBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
+	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{UnitBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
 		t.Errorf("negative: %v", err)
 	}
 }
