@@ -78,7 +78,7 @@ type Pieces struct {
 	// beforehand, since experts run outside of the graphs.
 	out *cgotorch.Tensor
 
-	// The pieces' results. No piece writes into its own input: after the warm-up run, its capture would
+	// The pieces' results. No piece writes into its own input: after the rehearsal, its capture would
 	// find the wrong input.
 	embedded, bias *cgotorch.Tensor
 	hidden         []*cgotorch.Tensor // [batch, d_model], the input of each sparse layer

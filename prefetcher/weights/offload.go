@@ -147,12 +147,6 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 // Stats returns the counts of the copies.
 func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
 
-// Memory returns the bytes of host memory that the state takes, and of device memory that the slots
-// take.
-func (f *Offload) Memory() (host, device int64) {
-	return f.store.Stats().Memory, int64(f.cache.Slots()) * f.cache.o.SlotBytes
-}
-
 // Close waits for copies that are under way and frees the memory, and with it the state. The
 // optimizer stays the caller's. Closing twice does nothing.
 func (f *Offload) Close() error {
