@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Each operation with each magnitude gives torchvision's pixels.
@@ -23,7 +24,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 	if len(cases) != 2*trivialOperations {
 		t.Fatal(len(cases))
 	}
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for _, c := range cases {
 			pixels, height, width := source(t, c.Source)
 			signs := []bool{false}

@@ -16,27 +16,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// do runs fn in a Do of a stream of its own and fails the test if handles are left.
-func do(t *testing.T, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	doOn(t, cgotorch.CPU, fn)
-}
-
-func doOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	if err := stream.Do(fn); err != nil {
-		t.Fatal(err)
-	}
-}
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // network is the model of testdata/make.py. With dropout its steps draw random numbers.
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
@@ -140,7 +123,7 @@ func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 // Masters, scaler and averages continue to the bit.
 func TestLoad_MastersScalerAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, err := newHalfRun(x, true)
 		if err != nil {
 			return err
@@ -242,7 +225,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 	for _, rule := range []string{"sgd", "adamw"} {
 		path := filepath.Join(t.TempDir(), "run.safetensors")
 		var want []float64
-		doOn(t, device, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			a := newRun(t, x, rule)
 			defer a.close()
 			a.train(x, 3)
@@ -256,7 +239,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 		if err := cgotorch.Seed(99); err != nil {
 			t.Fatal(err)
 		}
-		doOn(t, device, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			b := newRun(t, x, rule)
 			defer b.close()
 			b.train(x, 2) // state of its own, which is replaced
@@ -283,7 +266,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 }
 
 func TestSave_SameBytes(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		r := newRun(t, x, "adamw")
 		defer r.close()
 		r.train(x, 1)
@@ -309,7 +292,7 @@ func TestSave_SameBytes(t *testing.T) {
 // The optimizer's state belongs to names: the order of parameters does not matter.
 func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), &run{model: network(x, 0.3)}
 		defer a.close()
 		defer b.close()
@@ -337,7 +320,7 @@ func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 }
 
 func TestLoadModel_PythonFile(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		model := network(x, 0)
 		defer nn.Close(model)
 		if err := LoadModel(x, "testdata/python.safetensors", model, nn.LoadOptions{}); err != nil {
@@ -370,7 +353,7 @@ func TestLoadModel_PythonFile(t *testing.T) {
 
 func TestLoadModel_OfCheckpoint(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), network(x, 0)
 		defer a.close()
 		defer nn.Close(b)
@@ -396,7 +379,7 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 // In fine-tuning, a model with another number of classes loads all but its last layer.
 func TestLoadModel_Skip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := network(x, 0), network(x, 0)
 		defer nn.Close(a)
 		defer nn.Close(b)
@@ -429,7 +412,7 @@ func TestLoadModel_Skip(t *testing.T) {
 // A part of a model is neither saved nor loaded.
 func TestSave_Checks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := &struct{ W, v *cgotorch.Tensor }{x.Zeros(cgotorch.Float32), x.Zeros(cgotorch.Float32)}
 		if err := Save(x, path, Checkpoint{Model: m}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), path+": not saved: nn: ") || !strings.Contains(err.Error(), "v, an unexported field") {
 			t.Errorf("Save: %v", err)
@@ -450,7 +433,7 @@ func TestSave_Checks(t *testing.T) {
 func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	bare := filepath.Join(t.TempDir(), "bare.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a := newRun(t, x, "sgd")
 		defer a.close()
 		a.train(x, 1)
@@ -529,7 +512,7 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 
 func TestSave_Refuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), newRun(t, x, "sgd")
 		defer a.close()
 		defer b.close()
@@ -574,7 +557,7 @@ func TestSave_FullDisk(t *testing.T) {
 	}
 	defer syscall.Unmount(folder, 0)
 	path := filepath.Join(folder, "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		small, large := network(x, 0), nn.NewLinear(x, 200, 200, nn.LinearOptions{})
 		defer nn.Close(small)
 		defer nn.Close(large)
@@ -595,7 +578,7 @@ func TestSave_FullDisk(t *testing.T) {
 // A changed bit or a missing end, anywhere, is an error that names the file. Nothing is loaded.
 func TestLoad_Damaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		r := newRun(t, x, "sgd")
 		defer r.close()
 		r.train(x, 1)
@@ -672,7 +655,7 @@ func TestLoad_OtherVersionsAndWriters(t *testing.T) {
 			[]safetensors.Tensor{w, bytesEntry(cpuGenerator, []byte("short"))}, "the state of cpu's generator: ", false},
 		{"dtype", `{"version":1}`, []safetensors.Tensor{{Name: "w", DType: "F8_E4M3", Shape: []int64{1}, Data: []byte{1}}}, "tensor w: LibTorch has no F8_E4M3", false},
 	} {
-		do(t, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			tensors := c.tensors
 			if tensors == nil {
 				tensors = []safetensors.Tensor{w}
@@ -700,7 +683,7 @@ func TestLoad_OtherVersionsAndWriters(t *testing.T) {
 // A file may hold dtypes that the model converts.
 func TestLoadModel_ConvertsDTypes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		type holder struct{ A, B *cgotorch.Tensor }
 		from := &holder{x.To(cgotorch.FromSlice(x, []float32{1.5, -2}), cgotorch.BFloat16), cgotorch.FromSlice(x, []int64{3})}
 		if err := Save(x, path, Checkpoint{Model: from}); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // blocks is a module that is a map.
@@ -24,7 +25,7 @@ type ring struct {
 }
 
 func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := newLeaf(x)
 		defer nn.Close(l)
 		w, drop := l.Weight, &nn.Dropout{}
@@ -127,27 +128,27 @@ func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
 				t.Errorf("%T: no error, want %q", c.module, c.want)
 				continue
 			}
-			wantError(t, err, append(c.want, "nn: ")...)
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, append(c.want, "nn: ")...)
 		}
 	})
 }
 
 func TestTo_Checks(t *testing.T) {
-	wantError(t, try(t, func(x *cgotorch.Exec) {
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		nn.To(x, &struct{ w *cgotorch.Tensor }{x.Zeros(cgotorch.Float32)}, nn.ToOptions{})
-	}), "nn.To", "w, an unexported")
+	}), cgotorch.ErrInvalidArgument, "nn.To", "w, an unexported")
 }
 
 // Loading and closing fail with the error of Check.
 func TestCheck_ByWhatReturnsErrors(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := newLeaf(x)
 		m := &struct {
 			W    *cgotorch.Tensor
 			list []*leaf
 		}{x.Keep(x.Zeros(cgotorch.Float32)), []*leaf{l}}
 		defer nn.Close(l)
-		wantError(t, nn.Load(x, m, map[string]*cgotorch.Tensor{"w": x.Zeros(cgotorch.Float32)}, nn.LoadOptions{}), "list, an unexported")
+		torchtest.WantError(t, nn.Load(x, m, map[string]*cgotorch.Tensor{"w": x.Zeros(cgotorch.Float32)}, nn.LoadOptions{}), cgotorch.ErrInvalidArgument, "list, an unexported")
 		if err := nn.Close(m); err == nil || !strings.Contains(err.Error(), "list, an unexported") || !m.W.Closed() {
 			t.Errorf("Close: %v, w is %v", err, m.W)
 		}

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestSet_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		group := Group{Params: []*cgotorch.Tensor{param(x, 1)}}
 		sgd, _ := NewSGD(SGDOptions{Momentum: 0.9}, group)
 		plain, _ := NewSGD(SGDOptions{}, group)
@@ -71,7 +72,7 @@ func TestSet(t *testing.T) {
 				func(o *Optimizer) error { return o.SetWeightDecay(1, 0.5) }, "the weight decay of group 1 has changed from 0.25 to 0.5",
 			},
 		} {
-			do(t, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				train := func(remade bool) ([]float32, error) {
 					p, q := param(x, 1, 2), param(x, 3)
 					groups := []Group{{Params: []*cgotorch.Tensor{p}}, {Params: []*cgotorch.Tensor{q}}}

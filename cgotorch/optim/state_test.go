@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // An optimizer that continues from the state of another does the same steps to the bit.
@@ -22,7 +23,7 @@ func TestRestore_GoesOn(t *testing.T) {
 				return NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, g)
 			},
 		} {
-			do(t, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				a := []*cgotorch.Tensor{x.Randn(cgotorch.Float32, 2, 3, 4, 5), x.Randn(cgotorch.Float32, 7), x.Randn(cgotorch.Float32)}
 				a[0] = x.Contiguous(a[0], cgotorch.ChannelsLast)
 				first, err := new(Group{Params: a})
@@ -101,7 +102,7 @@ func TestRestore_GoesOn(t *testing.T) {
 }
 
 func TestRestore_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		params := []*cgotorch.Tensor{param(x, 1, 2), param(x, 3)}
 		opt, err := NewAdam(AdamOptions{}, Group{Params: params})
 		if err != nil {

@@ -12,13 +12,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The state of a parameter with gaps would reach into the next one's.
 func TestNewOffload_Strided(t *testing.T) {
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	var p *cgotorch.Tensor
-	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
 	defer p.Close()
 	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
 	if err != nil {
@@ -70,16 +71,16 @@ func TestOffload_Step(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				dtype := cgotorch.Float32
 				if name == "adamw, masters" {
 					dtype = cgotorch.BFloat16
 				}
-				s := newStream(t, d)
+				s := torchtest.NewStream(t, d)
 				train := func(offload bool) (weights [][]byte) {
 					var m *network
-					do(t, s, func(x *cgotorch.Exec) {
+					torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 						if err := cgotorch.Seed(3); err != nil {
 							t.Fatal(err)
 						}
@@ -113,13 +114,13 @@ func TestOffload_Step(t *testing.T) {
 						}()
 					}
 					for range 5 {
-						do(t, s, func(x *cgotorch.Exec) {
+						torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 							opt.ZeroGrad()
 							x.Backward(m.loss(x))
 							step(x)
 						})
 					}
-					do(t, s, func(x *cgotorch.Exec) {
+					torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 						for _, p := range nn.Parameters(m) {
 							weights = append(weights, cgotorch.ToBytes(x, p))
 						}
@@ -139,10 +140,10 @@ func TestOffload_Step(t *testing.T) {
 
 // A checkpoint would lack the state.
 func TestOffload_Checkpoint(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	var l *nn.Linear
-	do(t, s, func(x *cgotorch.Exec) { l = nn.NewLinear(x, 3, 2, nn.LinearOptions{}) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { l = nn.NewLinear(x, 3, 2, nn.LinearOptions{}) })
 	defer nn.Close(l)
 	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: nn.Parameters(l)})
 	if err != nil {
@@ -154,7 +155,7 @@ func TestOffload_Checkpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	do(t, s, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		x.Backward(x.Sum(l.Forward(x, x.Ones(cgotorch.Float32, 1, 3))))
 		f.Step(x)
 		path := filepath.Join(t.TempDir(), "a.safetensors")
@@ -168,10 +169,10 @@ func TestOffload_Checkpoint(t *testing.T) {
 }
 
 func TestNewOffload_Refused(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	var p *cgotorch.Tensor
-	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
 	defer p.Close()
 	sgd, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
 	if err != nil {

@@ -15,9 +15,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // run trains so many steps from the archive of examples/train: random crops and flips, a schedule, clipping, dropout, and a last batch
 // of each epoch that is smaller.
@@ -135,12 +137,8 @@ func device(t *testing.T) cgotorch.Device {
 
 // Captured steps have the losses of eager ones: to the bit with deterministic algorithms, in float32 and under autocast.
 func TestCaptured_SameLosses(t *testing.T) {
-	leaktest.Check(t, cgotorch.LiveHandles, func() { cgotorch.DefaultStream(device(t)).Close() })
-	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // or cuBLAS is not deterministic, and LibTorch refuses
-	if err := cgotorch.SetDeterministic(true); err != nil {
-		t.Fatal(err)
-	}
-	defer cgotorch.SetDeterministic(false)
+	torchtest.CheckLeaks(t)
+	torchtest.Deterministic(t)
 	for _, autocast := range []cgotorch.DType{0, cgotorch.BFloat16} {
 		r := run{device: device(t), steps: 1000, autocast: autocast}
 		if testing.Short() || !r.device.IsCUDA() {
@@ -177,7 +175,7 @@ func TestCaptured_SameLosses(t *testing.T) {
 // Two goroutines launch two graphs with dropout in both on two streams; where each leaves most of the device free they overlap.
 func TestCaptured_TwoGoroutines(t *testing.T) {
 	d := device(t)
-	leaktest.Check(t, cgotorch.LiveHandles)
+	torchtest.CheckLeaks(t)
 	launches := 10_000
 	if testing.Short() || !d.IsCUDA() {
 		launches = 200

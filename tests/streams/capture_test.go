@@ -2,10 +2,11 @@ package streams
 
 import (
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
@@ -18,7 +19,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		t.Skip(err)
 	}
 	d := cgotorch.CUDA(0)
-	captured, other := newStream(t, d), newStream(t, d)
+	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	native, err := captured.Native()
 	if err != nil {
 		t.Fatal(err)

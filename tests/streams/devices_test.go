@@ -2,17 +2,18 @@ package streams
 
 import (
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // pairs are devices between which tensors are handed over: every two that are there, and each with itself.
 func pairs() [][2]cgotorch.Device {
-	all := devices()
+	all := torchtest.Devices()
 	if n, _ := cgotorch.CUDACount(); n > 1 {
 		all = append(all, cgotorch.CUDA(1))
 	}
@@ -25,23 +26,13 @@ func pairs() [][2]cgotorch.Device {
 	return pairs
 }
 
-func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
-	t.Helper()
-	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
 // A tensor is handed to another device behind work that takes a while, and its memory is closed and used anew at once: what arrives is
 // what the producer wrote.
 func TestFromDevice(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]
 		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
-			producer, consumer := newStream(t, from), newStream(t, to)
+			producer, consumer := torchtest.NewStream(t, from), torchtest.NewStream(t, to)
 			const n = 1 << 16
 			var made *cgotorch.Tensor
 			err := producer.Do(func(x *cgotorch.Exec) error {
@@ -95,7 +86,7 @@ func TestFromDevice(t *testing.T) {
 }
 
 func TestFromDevice_StridedView(t *testing.T) {
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	err := s.Do(func(x *cgotorch.Exec) error {
 		x.FromDevice(x.Narrow(x.Ones(cgotorch.Float32, 4, 4), 1, 0, 2))
 		return nil
@@ -119,7 +110,7 @@ func TestFromDevice_MissingWait(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stop()
-			producer, consumer := newStream(t, from), newStream(t, to)
+			producer, consumer := torchtest.NewStream(t, from), torchtest.NewStream(t, to)
 			var made *cgotorch.Tensor
 			if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
 				t.Fatal(err)
@@ -146,7 +137,7 @@ func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	producer, consumer := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	producer, consumer := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	var made *cgotorch.Tensor
 	if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
 		t.Fatal(err)
@@ -169,7 +160,7 @@ func TestEvent_BetweenDevices(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n < 2 {
 		t.Skip("one device, or none: ", err)
 	}
-	a, b := newStream(t, cgotorch.CUDA(0)), newStream(t, cgotorch.CUDA(1))
+	a, b := torchtest.NewStream(t, cgotorch.CUDA(0)), torchtest.NewStream(t, cgotorch.CUDA(1))
 	for _, way := range [][2]*cgotorch.Stream{{a, b}, {b, a}} {
 		var first, second *cgotorch.Event
 		err := way[0].Do(func(x *cgotorch.Exec) error {
@@ -208,7 +199,7 @@ func TestStreams_SecondDevice(t *testing.T) {
 		t.Skip("one device, or none: ", err)
 	}
 	d := cgotorch.CUDA(1)
-	s := newStream(t, d)
+	s := torchtest.NewStream(t, d)
 	before, err := cgotorch.CUDA(0).Memory()
 	if err != nil {
 		t.Fatal(err)

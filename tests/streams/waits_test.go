@@ -2,10 +2,11 @@ package streams
 
 import (
 	"context"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"iter"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -78,7 +79,7 @@ func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.ahead.Close() })
-	r.stream = newStream(t, d)
+	r.stream = torchtest.NewStream(t, d)
 	err = r.stream.Do(func(x *cgotorch.Exec) error {
 		r.model = vision.NewResNet18(x, vision.Options{Classes: 10})
 		nn.To(x, r.model, nn.ToOptions{ChannelsLast: true})
