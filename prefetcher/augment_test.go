@@ -37,7 +37,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 					steps = append(steps, []images.Step{trivialOperation(c.Operation, magnitude, negative, height, width)})
 				}
 			}
-			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				from := cgotorch.FromSlice(x, slices.Repeat(pixels, len(steps)), int64(len(steps)), int64(height), int64(width), 3)
 				out := x.EmptyLike(from)
 				images.Augment(x, from, nil, images.Steps(x, steps...), out)
@@ -47,11 +47,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 						t.Errorf("%s of %s, number %d: CRC-32 %d, torchvision's is %d", c.Name, c.Source, i, crc, want)
 					}
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }

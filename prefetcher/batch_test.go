@@ -44,24 +44,16 @@ func TestBatch_TwoDosTwoStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, stream := range []*cgotorch.Stream{main, side, main} {
-				err := stream.Do(func(x *cgotorch.Exec) error {
+				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					checkBatch(t, x, batch, images, labels, 2*batch.Index)
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
-			err := main.Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, main, func(x *cgotorch.Exec) {
 				other := x.On(side)
 				images, labels := batch.Use(other)
 				checkBatch(t, other, batch, images, labels, 2*batch.Index)
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }
@@ -121,16 +113,12 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 		if batch.Index > 0 {
 			continue
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			images, _ := batch.Use(x)
 			weight = x.Keep(x.OnesLike(images))
 			weight.SetRequiresGrad(true)
 			late = x.Keep(x.Sum(x.Mul(weight, images)))
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	err := stream.Do(func(x *cgotorch.Exec) error { x.Backward(late); return nil })
 	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {

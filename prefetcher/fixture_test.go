@@ -202,14 +202,10 @@ func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *
 		if err != nil {
 			t.Fatal(err)
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			images, labels := batch.Use(x)
 			fn(x, batch, images, labels)
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -95,15 +95,11 @@ func TestEpoch_Staged(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err := stream.Do(func(x *cgotorch.Exec) error {
+				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					x.Sum(images)
 					x.Sum(labels)
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
 			stats := p.Stats()
 			switch want := test.staged(int64(stats.Batches)); {

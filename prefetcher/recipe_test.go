@@ -215,14 +215,10 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 					state = batch.State
 					break
 				}
-				err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					sums = append(sums, fmt.Sprint(batch, x.Item(x.Sum(x.Mul(images, images))), x.Item(x.Sum(x.Mul(labels, labels)))))
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
 			if epoch == 0 && from >= 0 {
 				if err := loader.Restore(state); err != nil {

@@ -27,15 +27,11 @@ func TestEpoch_HasNoRace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err := stream.Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 				images, labels := batch.Use(x)
 				x.Sum(images)
 				x.Sum(labels)
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			source.next <- true
 		}
 	})

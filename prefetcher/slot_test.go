@@ -127,9 +127,7 @@ func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 		p := start(t, loader, d, Options{Depth: 1})
 		stream := torchtest.NewStream(t, d)
 		do := func(fn func(x *cgotorch.Exec)) {
-			if err := stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { fn(x) })
 		}
 		for batch, err := range p.Epoch(context.Background()) {
 			if err != nil {

@@ -468,9 +468,7 @@ func TestFuse_Independent(t *testing.T) {
 	var want []float32
 	torchtest.CheckLeaks(t)
 	then := func(fn func(x *cgotorch.Exec)) {
-		if err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) { fn(x) })
 	}
 	then(func(x *cgotorch.Exec) {
 		l := &layers{x: x}

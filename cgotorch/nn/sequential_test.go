@@ -59,7 +59,7 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 		t.Fatal(err)
 	}
 	seen := map[string][]byte{}
-	if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) error {
 		see := func(name string, v *cgotorch.Tensor) {
 			for _, f := range cgotorch.ToSlice[float32](x, x.To(v, cgotorch.Float32)) {
 				seen[name] = fmt.Appendf(seen[name], "%08x", math.Float32bits(f))
@@ -96,9 +96,7 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 		}
 		see("next random number", x.Randn(cgotorch.Float32, 1))
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return seen
 }
 
@@ -138,7 +136,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 		}
 		const layers, bytes = 16, 4 * 8 * 64 * 64 * 4
 		peak := func(segments int) (most int64) {
-			if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) error {
 				var modules []nn.Module
 				for range layers {
 					modules = append(modules, nn.NewSequential(
@@ -172,9 +170,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 					nn.ZeroGrad(net)
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 			return most
 		}
 		plain, four := peak(0), peak(4)

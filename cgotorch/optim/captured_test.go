@@ -396,14 +396,11 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 	} {
 		var p *cgotorch.Tensor
 		var o *Optimizer
-		err := stream.Do(func(x *cgotorch.Exec) (err error) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
 			p = x.Keep(param(x, 1, 2))
 			o, err = c.new(Group{Params: []*cgotorch.Tensor{p}})
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		g, err := stream.Capture(func(x *cgotorch.Exec) error { o.Step(x); return nil }, cgotorch.CaptureOptions{})
 		if !errors.Is(err, cgotorch.ErrNotCapturable) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "captured_test.go:") {
 			t.Errorf("got %v, want %q", err, c.want)
@@ -456,14 +453,11 @@ func TestStep_CapturedStale_CUDA(t *testing.T) {
 	} {
 		var l *learner
 		in := make([]*cgotorch.Tensor, 3)
-		err := stream.Do(func(x *cgotorch.Exec) (err error) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
 			l, err = capturedCase{scaler: true, ema: true, new: func(g ...Group) (*Optimizer, error) { return NewAdam(AdamOptions{}, g...) }}.learner(x)
 			in = []*cgotorch.Tensor{x.Keep(x.Ones(cgotorch.Float32, 16, 8)), x.Keep(x.Ones(cgotorch.Float32, 16, 4)), x.Keep(x.Ones(cgotorch.Float32))}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		g, err := stream.Capture(func(x *cgotorch.Exec) error { l.step(x, in...); return nil }, cgotorch.CaptureOptions{Rehearsal: 2})
 		if err != nil {
 			t.Fatal(err)

@@ -215,15 +215,12 @@ func TestFuse_Serves(t *testing.T) {
 		for i := range pixels {
 			pixels[i] = float32(i%17)/8 - 1
 		}
-		if err := s.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			m := trainedModel(x, "googlenet", vision.Options{Classes: 9})
 			defer nn.Close(m)
 			fused = nn.Fuse(x, m, nn.FuseOptions{})
 			want = cgotorch.ToSlice[float32](x, m.Forward(x.NoGrad(), cgotorch.FromSlice(x, pixels, 2, 3, 32, 32)))
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		defer nn.Close(fused)
 		serve, err := cgotorch.NewInference(s.Device(), fused.Forward, cgotorch.InferenceOptions{Streams: 2})
 		if err != nil {

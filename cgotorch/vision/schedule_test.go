@@ -60,7 +60,7 @@ func trained(t *testing.T, d cgotorch.Device, schedule nn.Schedule, model string
 	left = map[string][]float32{}
 	var m nn.Module
 	defer func() { nn.Close(m) }()
-	if err := s.Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) error {
 		leave := func(name string, t *cgotorch.Tensor) { left[name] = cgotorch.ToSlice[float32](x, t) }
 		if m, err = vision.New(x, model, vision.Options{Classes: 5}); err != nil {
 			return err
@@ -81,8 +81,6 @@ func trained(t *testing.T, d cgotorch.Device, schedule nn.Schedule, model string
 		nn.SetTraining(m, false)
 		leave("evaluated", m.Forward(x.NoGrad(), images))
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return left, races
 }

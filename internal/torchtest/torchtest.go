@@ -122,7 +122,8 @@ type Body interface {
 }
 
 // Do runs body in a Do of a new stream, with [CheckLeaks]. It waits for the work and closes the
-// stream. A failure ends the test.
+// stream. A failure ends the test. Tensors that were kept before Do stay open for the whole test:
+// a test that closes such tensors itself calls [DoOn].
 func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	t.Helper()
 	if err := TryDo(t, d, body); err != nil {

@@ -427,7 +427,7 @@ func TestExperts_InBranches(t *testing.T) {
 	defer e.Close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	for range 20 {
-		err := s.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			x = x.NoGrad()
 			in := x.Ones(cgotorch.Float32, 4, width)
 			x.Parallel(
@@ -441,11 +441,7 @@ func TestExperts_InBranches(t *testing.T) {
 					return x.Sum(c.Use(x, unitName(0)).Module.Weight)
 				},
 			)
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

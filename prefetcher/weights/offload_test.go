@@ -54,6 +54,58 @@ func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 	return nn.CrossEntropy(x, out, cgotorch.FromSlice(x, []int64{1, 3}), nn.CrossEntropyOptions{})
 }
 
+// trainNetwork trains a network, with the optimizer's state in host memory or not, and returns its
+// weights.
+func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make func(groups ...optim.Group) (*optim.Optimizer, error), offload bool) (weights [][]byte) {
+	var m *network
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		if err := cgotorch.Seed(3); err != nil {
+			t.Fatal(err)
+		}
+		m = newNetwork(x, dtype)
+	})
+	defer nn.Close(m)
+	opt, err := make(optim.Group{Params: nn.Parameters(m)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Close()
+	step := opt.Step
+	if offload {
+		f, err := NewOffload(opt, s.Device(), OffloadOptions{PartBytes: 1000, Slots: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if len(f.parts) < 2 {
+			t.Errorf("%d parts", len(f.parts))
+		}
+		step = f.Step
+		defer func() {
+			st := f.Stats()
+			if st.Written == 0 || st.Misses > 1 {
+				t.Errorf("%+v", st)
+			}
+			if err := f.cache.Flush(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	for range 5 {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+			opt.ZeroGrad()
+			x.Backward(m.loss(x))
+			step(x)
+		})
+	}
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		for _, p := range nn.Parameters(m) {
+			weights = append(weights, cgotorch.ToBytes(x, p))
+		}
+	})
+	return weights
+}
+
 // Steps with the state in host memory give the bits of steps with the state on the device.
 func TestOffload_Step(t *testing.T) {
 	for name, make := range map[string]func(groups ...optim.Group) (*optim.Optimizer, error){
@@ -78,56 +130,7 @@ func TestOffload_Step(t *testing.T) {
 					dtype = cgotorch.BFloat16
 				}
 				s := torchtest.NewStream(t, d)
-				train := func(offload bool) (weights [][]byte) {
-					var m *network
-					torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-						if err := cgotorch.Seed(3); err != nil {
-							t.Fatal(err)
-						}
-						m = newNetwork(x, dtype)
-					})
-					defer nn.Close(m)
-					opt, err := make(optim.Group{Params: nn.Parameters(m)})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer opt.Close()
-					step := opt.Step
-					if offload {
-						f, err := NewOffload(opt, d, OffloadOptions{PartBytes: 1000, Slots: 2})
-						if err != nil {
-							t.Fatal(err)
-						}
-						defer f.Close()
-						if len(f.parts) < 2 {
-							t.Errorf("%d parts", len(f.parts))
-						}
-						step = f.Step
-						defer func() {
-							st := f.Stats()
-							if st.Written == 0 || st.Misses > 1 {
-								t.Errorf("%+v", st)
-							}
-							if err := f.cache.Flush(context.Background()); err != nil {
-								t.Error(err)
-							}
-						}()
-					}
-					for range 5 {
-						torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-							opt.ZeroGrad()
-							x.Backward(m.loss(x))
-							step(x)
-						})
-					}
-					torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
-						for _, p := range nn.Parameters(m) {
-							weights = append(weights, cgotorch.ToBytes(x, p))
-						}
-					})
-					return weights
-				}
-				want, got := train(false), train(true)
+				want, got := trainNetwork(t, s, dtype, make, false), trainNetwork(t, s, dtype, make, true)
 				for i := range want {
 					if !slices.Equal(got[i], want[i]) {
 						t.Errorf("parameter %d has other bits", i)

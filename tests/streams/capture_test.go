@@ -29,9 +29,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept *cgotorch.Tensor
-	if err := other.Do(func(x *cgotorch.Exec) error { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, other, func(x *cgotorch.Exec) { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)) })
 	slab, err := cgotorch.NewHostSlab(1 << 20)
 	if err != nil {
 		t.Fatal(err)

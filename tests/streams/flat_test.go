@@ -129,9 +129,7 @@ func TestStreams_MemoryIsFlat(t *testing.T) {
 		}
 		defer s.Close()
 		var p *cgotorch.Tensor
-		if err := s.Do(func(x *cgotorch.Exec) error { p = x.Keep(x.Ones(cgotorch.Float32, 64)); return p.SetRequiresGrad(true) }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) error { p = x.Keep(x.Ones(cgotorch.Float32, 64)); return p.SetRequiresGrad(true) })
 		defer p.Close()
 		step := func(i int) {
 			err := s.Do(func(x *cgotorch.Exec) error {

@@ -159,9 +159,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 		}
 		defer home.Close()
 		var token *cgotorch.Tensor
-		if err := home.Do(func(x *cgotorch.Exec) error { token = x.Keep(x.Zeros(cgotorch.Int64, size)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, home, func(x *cgotorch.Exec) { token = x.Keep(x.Zeros(cgotorch.Int64, size)) })
 		defer token.Close()
 		passed := make([]chan *cgotorch.Event, n)
 		for i := range passed {
@@ -213,9 +211,7 @@ func TestStreams_ShareATensor(t *testing.T) {
 		}
 		defer home.Close()
 		var weight *cgotorch.Tensor
-		if err := home.Do(func(x *cgotorch.Exec) error { weight = x.Keep(x.Eye(cgotorch.Float32, 32)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, home, func(x *cgotorch.Exec) { weight = x.Keep(x.Eye(cgotorch.Float32, 32)) })
 		defer weight.Close()
 		ready := record(t, home)
 		defer ready.Close()

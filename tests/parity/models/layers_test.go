@@ -156,13 +156,13 @@ func TestLayers_EqualPyTorch(t *testing.T) {
 					t.Skip("another device draws other numbers")
 				}
 				var m nn.Module
-				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, layerSeed)
 					m = layers[name](x)
 					checkState(t, x, m, want.State)
 				})
 				defer nn.Close(m)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					nn.To(x, m, nn.ToOptions{})
 					want.checkStep(t, x, m)
 				})

@@ -87,7 +87,7 @@ func TestLosses_EqualPyTorch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
-				torchtest.Do(t, d, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					in := ramp(x, c.shape...)
 					if err := in.SetRequiresGrad(true); err != nil {
 						t.Fatal(err)

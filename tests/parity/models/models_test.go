@@ -50,7 +50,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				torchtest.NoTF32(t)
 				var m nn.Module
-				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, want.Seed)
 					var err error
 					if m, err = vision.New(x, c.model, c.options); err != nil {
@@ -60,7 +60,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 				})
 				defer nn.Close(m)
 				if want.Images != nil {
-					torchtest.Do(t, d, func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
+					torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
 				}
 			})
 		})

@@ -82,13 +82,10 @@ func testStep(t *testing.T, device cgotorch.Device) {
 func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl optim.Implementation, want map[string][]float32) {
 	var got map[string][]float32
 	var norms []float64
-	err := stream.Do(func(x *cgotorch.Exec) (err error) {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
 		got, norms, err = f.train(x, c, impl)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	limit := tolerance[stream.Device()]
 	if c.DType == "bfloat16" {
 		limit = 1.0 / 128 // one rounding

@@ -187,14 +187,10 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	// check restarts the cache, which rehearsals have moved on, and compares the logits of steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
-		err := stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			ids, mask, _ := r.inputs(x)
 			m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		for i := range steps {
 			got, err := step()
 			if err == nil {
