@@ -6,24 +6,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func multiply(by float64) nn.Module {
 	return nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, by) })
-}
-
-// doApart is do on a stream that is closed afterwards, with the streams of branches.
-func doApart(t *testing.T, fn func(x *cgotorch.Exec)) {
-	t.Helper()
-	do(t, func(*cgotorch.Exec) {})
-	s, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if err := s.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-		t.Error(err)
-	}
 }
 
 // sum joins by adding.
@@ -46,7 +33,7 @@ func TestParallel_Forward(t *testing.T) {
 		"function": {maximum, []float32{3, -4}},
 	} {
 		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {
-			doApart(t, func(x *cgotorch.Exec) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m := nn.NewParallel(multiply(2), multiply(3))
 				m.Join, m.Parallelism = c.join, parallelism
 				in := cgotorch.FromSlice(x, []float32{1, -2}, 1, 2)
@@ -65,12 +52,8 @@ func TestParallel_Forward(t *testing.T) {
 
 // Counts put off by a branch on another stream are made before the branches are joined.
 func TestParallel_BatchNorm_Counts(t *testing.T) {
-	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	doApart(t, func(x *cgotorch.Exec) {
+	torchtest.CheckStreams(t)
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
 		defer nn.Close(norm)
 		m := nn.NewParallel(&nn.Identity{}, norm)
@@ -86,10 +69,10 @@ func TestParallel_Forward_Refuses(t *testing.T) {
 	forward := func(m *nn.Parallel) func(x *cgotorch.Exec) {
 		return func(x *cgotorch.Exec) { m.Forward(x, x.Zeros(cgotorch.Float32, 1, 1)) }
 	}
-	wantError(t, try(t, forward(&nn.Parallel{})), "nn.Parallel", "no branches")
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, forward(&nn.Parallel{})), cgotorch.ErrInvalidArgument, "nn.Parallel", "no branches")
 	m := nn.NewParallel(multiply(1), multiply(1))
 	m.Parallelism = "sideways"
-	wantError(t, try(t, forward(m)), "nn.Parallel", `"sideways"`, "serial")
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, forward(m)), cgotorch.ErrInvalidArgument, "nn.Parallel", `"sideways"`, "serial")
 }
 
 // forked holds Parallels in every way.
@@ -137,7 +120,7 @@ func TestSetParallelism(t *testing.T) {
 
 // A branch may return its input, which stays open.
 func TestParallel_BranchIsItsInput(t *testing.T) {
-	doApart(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {
 			m := nn.NewParallel(nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }), &nn.ReLU{})
 			m.Parallelism = parallelism

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 var masterRules = map[string]func(foreach bool, masters bool, g Group) (*Optimizer, error){
@@ -40,7 +41,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 	for name, new := range masterRules {
 		for _, foreach := range []bool{false, true} {
 			for dtype, epsilon := range map[cgotorch.DType]float64{cgotorch.BFloat16: 1.0 / 256, cgotorch.Float16: 1.0 / 2048} {
-				do(t, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 					start := x.To(x.To(x.Linspace(cgotorch.Float32, 1, 2, 100), dtype), cgotorch.Float32)
 					target := x.Linspace(cgotorch.Float32, 0.5, 1, 100)
 					train := func(dtype cgotorch.DType, masters bool) (*cgotorch.Tensor, error) {
@@ -86,7 +87,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 
 // Changes too small for a bfloat16 add up in the master.
 func TestMasterWeights_SmallSteps(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := x.Ones(cgotorch.BFloat16, 3)
 		setGrad(x, p, 1)
 		o, err := NewSGD(SGDOptions{LR: 1.0 / 1024, MasterWeights: true}, Group{Params: []*cgotorch.Tensor{p}})
@@ -121,7 +122,7 @@ func TestMasterWeights_SmallSteps(t *testing.T) {
 // state without masters, it begins from the parameters.
 func TestMasterWeights_Restore(t *testing.T) {
 	for name, new := range masterRules {
-		do(t, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			target := x.Linspace(cgotorch.Float32, 0.5, 1, 10)
 			p := x.Ones(cgotorch.BFloat16, 10)
 			first, err := new(false, true, Group{Params: []*cgotorch.Tensor{p}})

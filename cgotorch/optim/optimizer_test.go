@@ -8,39 +8,10 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// do runs fn in a Do of a stream of its own and fails the test if handles are left.
-func do(t *testing.T, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	if err := try(t, fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func doOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	if err := tryOn(t, device, fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
-	t.Helper()
-	return tryOn(t, cgotorch.CPU, fn)
-}
-
-func tryOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error) error {
-	t.Helper()
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	return stream.Do(fn)
-}
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // param returns a parameter that holds values, with a gradient of ones.
 func param(x *cgotorch.Exec, values ...float32) *cgotorch.Tensor {
@@ -60,7 +31,7 @@ func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
 }
 
 func TestNew_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := param(x, 1)
 		closed := param(x, 1)
 		closed.Close()
@@ -108,7 +79,7 @@ func TestNew_Refuses(t *testing.T) {
 }
 
 func TestStep_Defaults(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := param(x, 1)
 		for _, c := range []struct {
 			new  func() (*Optimizer, error)
@@ -153,15 +124,9 @@ func TestStep_EveryDType(t *testing.T) {
 		},
 	}
 	tolerances := map[cgotorch.DType]float64{cgotorch.Float64: 1e-12, cgotorch.Float32: 1e-5, cgotorch.Float16: 0.005, cgotorch.BFloat16: 0.03}
-	devices := []cgotorch.Device{cgotorch.CPU}
-	if err := cgotorch.CUDA(0).Check(); err == nil {
-		devices = append(devices, cgotorch.CUDA(0))
-	} else {
-		t.Log("on the CPU alone: ", err)
-	}
-	for _, device := range devices {
+	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		for name, new := range rules {
-			doOn(t, device, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 				var starts, grads []*cgotorch.Tensor
 				for _, n := range []int64{1, 15, 16, 17, 33, 1000, 70_001} {
 					starts = append(starts, x.Rand(cgotorch.Float64, n))
@@ -210,11 +175,11 @@ func TestStep_EveryDType(t *testing.T) {
 				return nil
 			})
 		}
-	}
+	})
 }
 
 func TestStep_DTypesInOneGroup(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		params := []*cgotorch.Tensor{param(x, 1), x.To(param(x, 2), cgotorch.BFloat16), param(x, 3)}
 		setGrad(x, params[1], 1)
 		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: params})
@@ -241,7 +206,7 @@ func TestStep_DTypesInOneGroup(t *testing.T) {
 // A gradient that the program has set may have other strides than its parameter.
 func TestStep_GradientOfAnotherLayout(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
-		do(t, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			grad := x.Contiguous(x.Reshape(x.Arange(cgotorch.Float32, 0, 120, nil), 2, 3, 4, 5), cgotorch.ChannelsLast)
 			p := x.Zeros(cgotorch.Float32, 2, 3, 4, 5)
 			if err := p.SetGrad(grad); err != nil {
@@ -269,7 +234,7 @@ func TestStep_GradientOfAnotherLayout(t *testing.T) {
 func TestStep_LeavesGradients(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for _, decay := range []float64{0, 0.1} {
-			do(t, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				p, q := param(x, 1), param(x, 1)
 				a, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: decay, Foreach: foreach}, Group{Params: []*cgotorch.Tensor{p}})
 				if err != nil {
@@ -295,7 +260,7 @@ func TestStep_LeavesGradients(t *testing.T) {
 }
 
 func TestStep_Modes(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := x.Detach(param(x, 1, 2))
 		if err := p.SetRequiresGrad(true); err != nil {
 			return err
@@ -315,7 +280,7 @@ func TestStep_Modes(t *testing.T) {
 }
 
 func TestZeroGrad(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, q := param(x, 1), param(x, 1)
 		opt, err := NewSGD(SGDOptions{LR: 0.5}, Group{Params: []*cgotorch.Tensor{p}}, Group{Params: []*cgotorch.Tensor{q}})
 		if err != nil {
@@ -339,7 +304,7 @@ func TestZeroGrad(t *testing.T) {
 }
 
 func TestStep_GroupsAndRates(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, q, r := param(x, 1), param(x, 1), param(x, 1)
 		opt, err := NewSGD(SGDOptions{LR: 0.5, WeightDecay: 1},
 			Group{Params: []*cgotorch.Tensor{p}},
@@ -378,7 +343,7 @@ func TestStep_Fails(t *testing.T) {
 		{"learning rate", func(o *Optimizer) { o.SetLR(math.NaN()) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of NaN"},
 		{"scale", func(o *Optimizer) { o.SetScale(-1) }, cgotorch.ErrInvalidArgument, "group 0: a learning rate of -0.5"},
 	} {
-		err := try(t, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			opt, err := NewSGD(SGDOptions{LR: 0.5, Momentum: 0.9}, Group{Params: []*cgotorch.Tensor{param(x, 1), param(x, 1)}})
 			if err != nil {
 				return err
@@ -396,7 +361,7 @@ func TestStep_Fails(t *testing.T) {
 }
 
 func TestClose_Twice(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		opt, err := NewAdam(AdamOptions{AMSGrad: true}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
 		if err != nil {
 			return err
@@ -425,7 +390,7 @@ func TestStep_Memory(t *testing.T) {
 				return NewAdam(AdamOptions{WeightDecay: 0.1, AMSGrad: true, Foreach: foreach}, g)
 			},
 		} {
-			do(t, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				p := x.Zeros(cgotorch.Float32, size/4)
 				setGrad(x, p, 1)
 				opt, err := new(Group{Params: []*cgotorch.Tensor{p}})

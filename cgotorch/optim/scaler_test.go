@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func newScaler(t *testing.T, x *cgotorch.Exec, o ScalerOptions) *Scaler {
@@ -21,7 +22,7 @@ func newScaler(t *testing.T, x *cgotorch.Exec, o ScalerOptions) *Scaler {
 }
 
 func TestNewScaler_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		for _, c := range []struct {
 			o    ScalerOptions
 			want string
@@ -47,7 +48,7 @@ func TestNewScaler_Refuses(t *testing.T) {
 // Float16 alone would have lost the gradient.
 func TestScaler_Float16(t *testing.T) {
 	for name, new := range masterRules {
-		do(t, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			s := newScaler(t, x, ScalerOptions{})
 			defer s.Close()
 			half := x.Ones(cgotorch.Float16, 20)
@@ -87,7 +88,7 @@ func TestScaler_Float16(t *testing.T) {
 // A skipped first step leaves nothing: the next step is the first.
 func TestScaler_FirstStepSkipped(t *testing.T) {
 	for name, new := range masterRules {
-		do(t, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			s := newScaler(t, x, ScalerOptions{})
 			defer s.Close()
 			p, q, none := param(x, 1, 2), param(x, 1, 2), x.Ones(cgotorch.Float32)
@@ -129,7 +130,7 @@ func TestScaler_FirstStepSkipped(t *testing.T) {
 
 // Gradients of bfloat16 are checked and unscaled like others.
 func TestScaler_BFloat16(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		s := newScaler(t, x, ScalerOptions{InitScale: 1024})
 		defer s.Close()
 		p := x.Ones(cgotorch.BFloat16, 2, 3)
@@ -165,7 +166,7 @@ func TestScaler_BFloat16(t *testing.T) {
 }
 
 func TestScaler_Restore(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		s := newScaler(t, x, ScalerOptions{GrowthInterval: 3})
 		defer s.Close()
 		o, err := NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{param(x, 1)}})
@@ -232,7 +233,7 @@ func TestScaler_Fails(t *testing.T) {
 		"closed":             {spoil: func(x *cgotorch.Exec, m made) { m.s.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "the scaler: closed"},
 		"closed optimizer":   {spoil: func(x *cgotorch.Exec, m made) { m.o.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "sgd: the optimizer: closed"},
 	} {
-		err := try(t, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			p := param(x, 1)
 			if c.dtype != 0 {
 				p = x.To(p, c.dtype)

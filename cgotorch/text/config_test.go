@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func configFile(t *testing.T, content string) string {
@@ -72,7 +73,7 @@ func TestReadSwitchConfig_Refuses(t *testing.T) {
 	} {
 		path := configFile(t, content)
 		_, err := text.ReadSwitchConfig(path)
-		wantError(t, err, path, part)
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, path, part)
 	}
 	for _, path := range []string{configFile(t, "["), filepath.Join(t.TempDir(), "none.json")} {
 		if _, err := text.ReadSwitchConfig(path); err == nil {
@@ -84,9 +85,9 @@ func TestReadSwitchConfig_Refuses(t *testing.T) {
 func TestNewSwitch_Refuses(t *testing.T) {
 	config := tiny()
 	config.NumHeads = 0
-	wantError(t, try(t, func(x *cgotorch.Exec) error { text.NewSwitch(x, config, text.SwitchOptions{}); return nil }), "text.NewSwitch", "num_heads is 0")
-	wantError(t, try(t, func(x *cgotorch.Exec) error {
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { text.NewSwitch(x, config, text.SwitchOptions{}); return nil }), cgotorch.ErrInvalidArgument, "text.NewSwitch", "num_heads is 0")
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		text.NewSwitch(x, tiny(), text.SwitchOptions{DType: cgotorch.Float16})
 		return nil
-	}), "DType is float16")
+	}), cgotorch.ErrInvalidArgument, "DType is float16")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // forked lists the models with branches.
@@ -47,33 +47,15 @@ func apart(x *cgotorch.Exec, got, want *cgotorch.Tensor) float64 {
 	return x.Item(x.Max(x.Abs(difference))) / x.Item(x.Max(x.Abs(x.To(want, cgotorch.Float64))))
 }
 
-// onFusingDevices runs test on each device, on CUDA with convolutions of full precision. Its stream
-// is closed, with the streams of branches.
+// onFusingDevices runs test on each device, in float32 and on a stream of its own.
 func onFusingDevices(t *testing.T, test func(t *testing.T, s *cgotorch.Stream)) {
-	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
-		t.Run(d.String(), func(t *testing.T) {
-			if d.IsCUDA() {
-				if n, err := cgotorch.CUDACount(); n == 0 {
-					t.Skip(err)
-				}
-				before := cgotorch.TF32()
-				if err := cgotorch.SetTF32(false); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { cgotorch.SetTF32(before) })
-			}
-			if err := cgotorch.Seed(11); err != nil {
-				t.Fatal(err)
-			}
-			leaktest.Check(t, cgotorch.LiveHandles)
-			s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			test(t, s)
-		})
-	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
+		if err := cgotorch.Seed(11); err != nil {
+			t.Fatal(err)
+		}
+		test(t, torchtest.NewStream(t, d))
+	})
 }
 
 func TestFuse_EqualsUnfused(t *testing.T) {
@@ -201,7 +183,7 @@ func TestFuse_Merges(t *testing.T) {
 		"resnet18":      {20, 20},
 		"squeezenet1_1": {26, 26},
 	} {
-		do(t, func(x *cgotorch.Exec) {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m, err := vision.New(x, name, vision.Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -233,15 +215,12 @@ func TestFuse_Serves(t *testing.T) {
 		for i := range pixels {
 			pixels[i] = float32(i%17)/8 - 1
 		}
-		if err := s.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			m := trainedModel(x, "googlenet", vision.Options{Classes: 9})
 			defer nn.Close(m)
 			fused = nn.Fuse(x, m, nn.FuseOptions{})
 			want = cgotorch.ToSlice[float32](x, m.Forward(x.NoGrad(), cgotorch.FromSlice(x, pixels, 2, 3, 32, 32)))
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		defer nn.Close(fused)
 		serve, err := cgotorch.NewInference(s.Device(), fused.Forward, cgotorch.InferenceOptions{Streams: 2})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 type layerFixture struct {
@@ -149,19 +150,19 @@ func TestLayers_EqualPyTorch(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(layers)) {
 		want := fixtures[name]
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				if name == "dropout" && d.IsCUDA() {
 					t.Skip("another device draws other numbers")
 				}
-				checkHandles(t, d)
 				var m nn.Module
-				do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, layerSeed)
 					m = layers[name](x)
 					checkState(t, x, m, want.State)
 				})
 				defer nn.Close(m)
-				do(t, d, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					nn.To(x, m, nn.ToOptions{})
 					want.checkStep(t, x, m)
 				})

@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 type modelFixture struct {
@@ -46,10 +47,10 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		t.Run(c.fixture, func(t *testing.T) {
 			var want modelFixture
 			readFixture(t, c.fixture, &want)
-			devices(t, func(t *testing.T, d cgotorch.Device) {
-				checkHandles(t, d)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				var m nn.Module
-				do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, want.Seed)
 					var err error
 					if m, err = vision.New(x, c.model, c.options); err != nil {
@@ -59,7 +60,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 				})
 				defer nn.Close(m)
 				if want.Images != nil {
-					do(t, d, func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
+					torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
 				}
 			})
 		})

@@ -10,8 +10,10 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 type fixture struct {
 	Steps  int
@@ -56,10 +58,7 @@ func read(t *testing.T, name string, v any) {
 func TestStep_EqualsPyTorch(t *testing.T) { testStep(t, cgotorch.CPU) }
 
 func TestStep_EqualsPyTorch_CUDA(t *testing.T) {
-	if err := cgotorch.CUDA(0).Check(); err != nil {
-		t.Skip("no GPU to compare with: ", err)
-	}
-	testStep(t, cgotorch.CUDA(0))
+	testStep(t, torchtest.CUDA(t))
 }
 
 func testStep(t *testing.T, device cgotorch.Device) {
@@ -68,12 +67,8 @@ func testStep(t *testing.T, device cgotorch.Device) {
 	if len(f.Cases) == 0 {
 		t.Fatal("the fixture has no cases")
 	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
+	torchtest.CheckLeaks(t)
+	stream := torchtest.NewStream(t, device)
 	for _, c := range f.Cases {
 		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, true, c.Foreach) })
 		want := c.Fused
@@ -87,13 +82,10 @@ func testStep(t *testing.T, device cgotorch.Device) {
 func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, foreach bool, want map[string][]float32) {
 	var got map[string][]float32
 	var norms []float64
-	err := stream.Do(func(x *cgotorch.Exec) (err error) {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
 		got, norms, err = f.train(x, c, foreach)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	limit := tolerance[stream.Device()]
 	if c.DType == "bfloat16" {
 		limit = 1.0 / 128 // one rounding

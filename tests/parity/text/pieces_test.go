@@ -7,6 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // cutStep is a step that is captured in pieces, each up to the next sparse layer, whose experts the host calls in between.
@@ -101,14 +102,15 @@ func (s *cutStep) run(stream *cgotorch.Stream) error {
 
 // Of one sequence, captured pieces with experts in between give the bits of the whole step.
 func TestDecoder_Pieces_Captured(t *testing.T) {
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		f, config := readCase(t, "tied")
 		r := f.Runs[0]
 		r.IDs, r.Mask = r.IDs[:1], r.Mask[:1]
 		const steps = 5
 		var s *cutStep
 		var want [][]float32
-		do(t, d, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 			m := model(t, x, f, config, text.SwitchOptions{})
 			eager := started(t, x, m, r, text.CacheOptions{})
 			for range steps {
