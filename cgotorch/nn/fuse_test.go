@@ -98,7 +98,11 @@ func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOp
 		names = ""
 		for _, n := range nn.State(fused) {
 			names += " " + n.Name
-			if n.Tensor.DType() != to.DType && n.Tensor.DType() != cgotorch.Int64 || n.Tensor.Device() != in.Device() || n.Tensor.RequiresGrad() {
+			device := in.Device()
+			if n.Host {
+				device = cgotorch.CPU
+			}
+			if n.Tensor.DType() != to.DType && n.Tensor.DType() != cgotorch.Int64 || n.Tensor.Device() != device || n.Tensor.RequiresGrad() {
 				t.Errorf("%s: %s is %v, requires gradients: %v", name, n.Name, n.Tensor, n.Tensor.RequiresGrad())
 			}
 		}
