@@ -81,7 +81,8 @@ func flipped(data []byte, bit int) []byte {
 	return out
 }
 
-// flushed is a gzip file with an empty block after each so many bytes, as pigz makes them, and where these end.
+// flushed is a gzip file with an empty block after each so many bytes, as pigz writes it. ends are
+// the ends of these blocks.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -106,13 +107,14 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate is a gzip file whose deflate data follow other deflate data, all of them blocks that are not the last one.
+// withDeflate is a gzip file with other deflate data in front. No block of these is the last one.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros is a gzip file of some bytes and then so many zeros, about 1000 times smaller than they are.
+// zeros is a gzip file of some bytes, and then of zeros. It is about 1000 times smaller than its
+// content.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -276,8 +278,8 @@ func TestCorpus_Archives(t *testing.T) {
 	}
 }
 
-// Members that are as large as is allowed, and small in the file: no more than one of them is in memory, or what the shuffle buffer
-// holds.
+// Members are as large as is allowed, and small in the file. Memory holds one of them at most, or
+// the members of the shuffle buffer.
 func TestCorpus_ImagesOfZeros(t *testing.T) {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)

@@ -147,7 +147,8 @@ func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	}
 }
 
-// An index file that is not right is made again, or where only inflating can tell, is an error that says so.
+// The loader makes a wrong index file again. Where only inflating can tell that it is wrong, the
+// error says so.
 func TestCorpus_Index(t *testing.T) {
 	members := numbered(9)
 	for i := range members {
@@ -305,7 +306,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// Whether an archive is kept depends on all of its shards, and so does whether they get index files.
+// All shards together decide whether an archive is kept in memory, and whether the shards get index
+// files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)
