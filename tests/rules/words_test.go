@@ -18,6 +18,7 @@ var finished = []string{
 	"cgotorch/safetensors",
 	"cgotorch/text/...",
 	"cgotorch/vision",
+	"csrc/include",
 	"examples/...",
 }
 
