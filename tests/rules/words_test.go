@@ -18,6 +18,8 @@ var finished = []string{
 	"cgotorch/safetensors",
 	"cgotorch/text/...",
 	"cgotorch/vision",
+	"csrc/check",
+	"csrc/core",
 	"csrc/include",
 	"examples/...",
 }
