@@ -20,7 +20,12 @@ var finished = []string{
 	"cgotorch/vision",
 	"csrc/check",
 	"csrc/core",
+	"csrc/cuda",
+	"csrc/graph",
 	"csrc/include",
+	"csrc/kernels",
+	"csrc/parallel",
+	"csrc/witness",
 	"examples/...",
 }
 
