@@ -18,14 +18,7 @@ var finished = []string{
 	"cgotorch/safetensors",
 	"cgotorch/text/...",
 	"cgotorch/vision",
-	"csrc/check",
-	"csrc/core",
-	"csrc/cuda",
-	"csrc/graph",
-	"csrc/include",
-	"csrc/kernels",
-	"csrc/parallel",
-	"csrc/witness",
+	"csrc/...",
 	"examples/...",
 }
 
