@@ -20,6 +20,7 @@ var finished = []string{
 	"cgotorch/vision",
 	"csrc/...",
 	"examples/...",
+	"imageloader",
 }
 
 const (
