@@ -20,7 +20,8 @@ var finished = []string{
 	"cgotorch/vision",
 	"csrc/...",
 	"examples/...",
-	"imageloader",
+	"imageloader/...",
+	"internal/...",
 }
 
 const (
