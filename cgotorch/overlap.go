@@ -126,10 +126,10 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 		for _, side := range sides {
 			_ = x.await(op, side)
 		}
-		if g := x.s.graph; g != nil && !p.always {
+		if g := x.work; g != nil && !p.always {
 			g.beside = g.beside || p.Stats().SideBySide > before
 			if ct.ChoiceOpen(p.choice.h, 1) != 0 {
-				x.s.undecided()
+				x.undecided()
 			}
 		}
 		p.choice.tell()

@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"os"
 	"runtime"
 	"strconv"
@@ -296,7 +297,7 @@ func TestHostSlab_Await(t *testing.T) {
 		}
 		slab.HostReads()
 		slab.HostWrites()
-		tellRaces()
+		TellRaces()
 		if len(races) != 0 {
 			t.Errorf("got %v", races)
 		}

@@ -22,8 +22,8 @@ type Stream struct {
 
 	state  sync.Mutex // held for moments; guards what follows
 	h      *ct.Stream
-	users  int                   // Dos of other streams that use this one
-	sides  map[purpose][]*Stream // for Dos of this stream
+	users  int                      // Dos of other streams that use this one
+	sides  map[purpose]*sideStreams // for Dos of this stream
 	closed bool
 }
 

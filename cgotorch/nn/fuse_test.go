@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
 // onFusingDevices is onEachDevice with convolutions of full precision. Its stream is closed, with
@@ -671,7 +672,7 @@ func TestFuse_KernelsOnCUDA(t *testing.T) {
 				if err := x.Device().Synchronize(); err != nil {
 					t.Fatal(err)
 				}
-				trace, err := cgotorch.StartTrace()
+				trace, err := trace.Start()
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -16,7 +16,7 @@ var replacements = map[string]string{
 	"do-leaves-slot-to-dos":         "free := s.lentTo == nil",
 	"do-records-its-end":            "e.Close()",
 	"dos-exclude-each-other":        "s.mu.TryLock()",
-	"end-before-frees":              "s.freeFrom(0)\n$",
+	"end-before-frees":              "s.free()\n$",
 	"event-query":                   "*done = 1;",
 	"event-query-is-known":          "return nullptr;",
 	"event-synchronize":             "return nil",
