@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// A form is a way in which a model of branches is run.
+// form is a way to run a model of branches.
 type form struct {
 	name     string
 	fused    bool
@@ -20,7 +20,7 @@ var forms = []form{
 }
 
 // benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
-// fused. The branches run in turn, side by side, and as Choices have them. PyTorch's graph and
+// fused. The branches run serially, in parallel, and as Choices decide. PyTorch's graph and
 // torch.compile stand beside them.
 func benchParallelModel(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
@@ -53,9 +53,9 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 			net = fused
 		}
 		nn.SetSchedule(net, f.schedule)
-		warm := 5 // rehearsals, and the capture
+		warm := 5 // warm-up runs, and the capture
 		if f.schedule == nn.Fastest {
-			warm = 100 // and trials, and what is compared
+			warm = 100 // and trials, and the measured calls
 		}
 		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)
 		defer w.close()
