@@ -1,5 +1,5 @@
 // Program mutation takes away one edge of the library after the other. An edge is a wait, a record
-// or a free. The test that is named for the edge must fail without it: else nothing guards the edge.
+// or a free. The test named for the edge must fail without it: else nothing guards the edge.
 //
 //	make mutations                       all edges that a CPU shows
 //	go run ./tests/mutation -run refill  the edges whose name matches
