@@ -381,7 +381,7 @@ func TestCorpus_Changes(t *testing.T) {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good images, and images that must be read.
+// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
 func TestCorpus_Images(t *testing.T) {
 	const samples = "decode/testdata"
 	count := 0

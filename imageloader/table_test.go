@@ -87,8 +87,7 @@ func joinParts(points, entries []byte) []byte {
 	return append(append(binary.AppendUvarint(nil, uint64(len(points))), points...), entries...)
 }
 
-// An index file that is not right is made again. Where only inflating can tell, it is an error that
-// says so.
+// An index file that is not right is made again, or where only inflating can tell, is an error that says so.
 func TestCorpus_Index(t *testing.T) {
 	members := numbered(9)
 	for i := range members {
@@ -111,7 +110,7 @@ func TestCorpus_Index(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		make change
-		want string // of an error. "" where the index is made again, or harmless
+		want string // of an error; "" where the index is made again, or harmless
 		any  bool   // any outcome without harm
 	}{
 		{"as it was", func() []byte { return base.data }, "", false},

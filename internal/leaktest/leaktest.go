@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// Check fails the test if it ends with other handles than there are now, or with more goroutines.
-// Handles that a goroutine is freeing by then have five seconds for it. Nothing is left to the
-// collector. live is cgotorch.LiveHandles: this package is below cgotorch, whose tests use it too.
-// closed runs before either count, to close objects that may stay open for longer than a test.
+// Check fails the test if it ends with other handles than there are now, or with more goroutines. What is being freed by then, by a
+// goroutine that ends by itself, has five seconds for it; nothing is left to the collector. live is cgotorch.LiveHandles: this package is
+// below cgotorch, whose tests use it too. closed is run before either count, to close what may stay open for longer than a test.
 func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 	t.Helper()
 	count := func() (map[string]int, int) {
@@ -23,7 +22,7 @@ func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 	}
 	handles, goroutines := count()
 	t.Cleanup(func() {
-		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the runtime's cleanups would free forgotten handles
+		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // cleanups of the runtime's would free what was forgotten
 		gotHandles, gotGoroutines := count()
 		left := func() bool { return !maps.Equal(gotHandles, handles) || gotGoroutines > goroutines }
 		for deadline := time.Now().Add(5 * time.Second); left() && time.Now().Before(deadline); {

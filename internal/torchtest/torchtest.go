@@ -37,8 +37,8 @@ func CUDA(t testing.TB) cgotorch.Device {
 	return cgotorch.CUDA(0)
 }
 
-// CheckLeaks fails the test if handles or goroutines that it made are left when it ends. It closes
-// default streams before it counts.
+// CheckLeaks fails the test if handles or goroutines that it made are left when it ends. It closes default
+// streams before it counts.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
 	leaktest.Check(t, cgotorch.LiveHandles, func() {
@@ -103,8 +103,7 @@ func WantError(t testing.TB, err error, sentinel error, texts ...string) {
 	}
 }
 
-// Equal fails the test unless a tensor has this shape and these elements. No shape means one
-// dimension.
+// Equal fails the test unless a tensor has this shape and these elements; no shape means one dimension.
 func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {
@@ -118,8 +117,8 @@ func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Ten
 	}
 }
 
-// Sleep enqueues work that takes d and does nothing else. The host does not wait, except on the
-// CPU, where work runs at once.
+// Sleep enqueues work that takes d and does nothing else. The host does not wait, except on the CPU, where
+// work runs at once.
 func Sleep(x *cgotorch.Exec, d time.Duration) {
 	x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device())
 }
