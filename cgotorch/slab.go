@@ -105,7 +105,7 @@ func (s *HostSlab) checkHost(write int32) {
 
 // checked returns the memory if the stream checker is on.
 func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
-	if !checking.Load() {
+	if !theChecker.on.Load() {
 		return nil, 0
 	}
 	s.mu.Lock()
@@ -125,7 +125,7 @@ func (s *HostSlab) Await(e *Event) error {
 	if err != nil {
 		return err
 	}
-	if !checking.Load() {
+	if !theChecker.on.Load() {
 		if done {
 			return nil
 		}

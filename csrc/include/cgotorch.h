@@ -543,8 +543,8 @@ int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
 
 /* Lets a backward run two gradients of a convolution or linear layer on two streams: that of its
  * input and that of its weights. With always it does so from a layer's second call on, else
- * where it is faster. The first ct_overlap of a process puts kernels of the core's in the place
- * of LibTorch's. */
+ * where it is faster. Linear layers take part whose forward ran after the first ct_overlap of the
+ * process was made. */
 typedef struct ct_overlap ct_overlap;
 
 typedef struct ct_overlap_counts {

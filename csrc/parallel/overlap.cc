@@ -153,23 +153,25 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Puts our kernel in the place of LibTorch's. LibTorch warns of that, once in a process.
-void install() {
-  static const bool done = [] {
-    static Silence silence;
-    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
-      library->impl("convolution_backward", TORCH_FN(convolution_backward));
-    }
-    install_linear();
-    at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);  // Note [Late gradients]
-    return true;
-  }();
-  (void)done;
-}
+// Our kernels take the place of LibTorch's when this library is loaded. No operator runs then, and
+// LibTorch's table of kernels has no lock for operators that run. Without an Overlap our kernels do
+// the same as LibTorch's. LibTorch warns of the change. Later it warns of gradients that are
+// accumulated on another stream than they are made on (Note [Late gradients]). Both are meant.
+[[maybe_unused]] const bool installed = [] {
+  static Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
+    library->impl("convolution_backward", TORCH_FN(convolution_backward));
+  }
+  install_linear();
+  at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
+  return true;
+}();
 
 }  // namespace
+
+std::atomic<bool> any_overlap{false};
 
 Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   const ct_stream* const own = o.late.side();
@@ -260,7 +262,7 @@ extern "C" {
 ct_status* ct_overlap_new(int32_t always, ct_overlap** out) noexcept {
   return ct::guarded([&] {
     ct::load_cuda();
-    ct::install();
+    ct::any_overlap.store(true, std::memory_order_relaxed);
     *out = new ct_overlap(always);
   });
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <atomic>
 #include <array>
 #include <functional>
 #include <memory>
@@ -85,6 +86,9 @@ std::ostream& operator<<(std::ostream& out, const Described& of);
 // Makes linear layers one node each in the autograd graph. Its two matrix products can then be told
 // apart from others (overlap_linear.cc).
 void install_linear();
+
+// Whether the program has made an Overlap. Linear layers whose forward runs from then on take part.
+extern std::atomic<bool> any_overlap;
 // Whether a node is that of a linear layer.
 bool is_linear(const torch::autograd::Node& node);
 

@@ -325,3 +325,50 @@ func TestFiles_HaveNouns(t *testing.T) {
 		}
 	}
 }
+
+// The core stays small: a scope knows of no feature. This test names each process-wide variable, one
+// noun each. The reason stands beside the variable.
+func TestCore_StaysSmall(t *testing.T) {
+	processWide := []string{
+		"calls",         // buffers for arguments, a sync.Pool
+		"capturesNow",   // CUDA captures one graph at a time on a device
+		"named",         // operators that Call has found
+		"notifications", // one goroutine waits for all events
+		"onCUDA",        // autograd's nodes that call functions again
+		"streams",       // default streams and names
+		"theChecker",    // LibTorch has one hook for all operators
+		"watches",       // CUPTI has one user in a process
+		"workers",       // threads that belong to streams
+	}
+	constant := []string{"CPU", "Default", "alreadyDone", "dtypes", "errExited", "escaped", "kinds", "neverTrue"}
+	var found []string
+	for _, s := range sources(t) {
+		if filepath.Dir(s.path) != "cgotorch" || strings.HasSuffix(s.path, "_test.go") || bytes.HasPrefix(s.text, []byte("// Code generated")) {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			decl, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range decl.Specs {
+				switch spec := spec.(type) {
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						if decl.Tok == token.VAR && !strings.HasPrefix(name.Name, "Err") && !slices.Contains(constant, name.Name) {
+							found = append(found, name.Name)
+						}
+					}
+				case *ast.TypeSpec:
+					if fields, ok := spec.Type.(*ast.StructType); ok && spec.Name.Name == "scope" && fields.Fields.NumFields() > 10 {
+						t.Errorf("scope has %d fields, want at most 10: a feature keeps its state on its own", fields.Fields.NumFields())
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	if !slices.Equal(found, processWide) {
+		t.Errorf("process-wide variables of cgotorch: %v, want %v", found, processWide)
+	}
+}
