@@ -326,8 +326,8 @@ func TestFiles_HaveNouns(t *testing.T) {
 	}
 }
 
-// The core stays small: a scope knows of no feature. This test names each process-wide variable, one
-// noun each. The reason stands beside the variable.
+// The core stays small: a scope knows of no feature. This test names each process-wide variable,
+// one noun each. The reason stands beside the variable.
 func TestCore_StaysSmall(t *testing.T) {
 	processWide := []string{
 		"calls",         // buffers for arguments, a sync.Pool
