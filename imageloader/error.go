@@ -39,7 +39,7 @@ type Error struct {
 	Path   string // the archive, as given to Open or Scan
 	Member int    // number of the member in the archive's order, from 1. 0 when the error is about no member
 	Name   string // of the member
-	Reason string // what is wrong, and the remedy
+	Reason string // the fault, and the remedy
 	Kind   error  // ErrArchive or another error of this package. errors.Is finds it
 	Cause  error  // the error of a lower layer, nil when there is nothing to add
 }

@@ -166,8 +166,8 @@ var decodeKinds = []error{
 	decode.ErrNotAnImage, decode.ErrTruncated, decode.ErrCorrupt, decode.ErrTooLarge, decode.ErrTooSmall, decode.ErrUnsupported,
 }
 
-// reasonOf sorts the faults of images into few kinds: the kind of the decoder's error where there
-// is such an error, else the part of the text that names no numbers.
+// reasonOf sorts the faults of images into few kinds. The kind is that of the decoder's error where
+// there is such an error. Else it is the part of the text that names no numbers.
 func reasonOf(bad *Error) string {
 	for _, kind := range decodeKinds {
 		if errors.Is(bad, kind) {

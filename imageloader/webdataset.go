@@ -19,9 +19,10 @@ import (
 //
 // In a shard of a WebDataset a sample is several members that lie one behind the other: 000001.jpg,
 // 000001.cls, 000001.json. Their names are the same up to the first dot of their last part. That is
-// the key. The text behind the dot says what a member is. Of a sample the loader takes the image,
-// the first where there are several, and the label. The label is the text of .cls or, where there
-// is none, a field of .json. A text of digits is the label itself, any other the name of a class.
+// the key. The text behind the dot is the kind of the member. Of a sample the loader takes the
+// image, the first where there are several, and the label. The label is the text of .cls or, where
+// there is none, a field of .json. A text of digits is the label itself, any other the name of a
+// class.
 //
 // The label may come before or behind the image. So a sample is read whole, and its members are
 // handed on when the next sample begins.

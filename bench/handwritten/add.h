@@ -1,5 +1,5 @@
 // The code that a binding writes by hand for one operator: a function that calls it and returns a
-// handle, and a function that frees handles.
+// handle, and a function to free handles.
 #pragma once
 
 #include <stdint.h>

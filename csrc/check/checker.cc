@@ -1,5 +1,5 @@
-// The stream checker, and the sources that tell it of the program's work: LibTorch's operator hook,
-// LibTorch's trace of CUDA calls, and the core's own calls.
+// The stream checker, and the sources that tell it of the program's work. They are LibTorch's
+// operator hook, LibTorch's trace of CUDA calls, and the core's own calls.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -86,7 +86,7 @@ const c10::impl::VirtualGuardImpl& cuda_guard() {
 
 // The queue of the work on the device that the thread enqueues now.
 Queue current_queue(c10::Device device) {
-  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // what CUDA will be told
+  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // the stream that LibTorch gives to CUDA
   if (thread.stream == nullptr) return Checker::kNone;
   if (thread.stream->device.is_cuda()) return Checker::kHost;
   if (!thread.nodes.empty() && thread.nodes.back().queue != Checker::kNone) return thread.nodes.back().queue;

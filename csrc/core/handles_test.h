@@ -1,5 +1,5 @@
-// The base of the tests of the C ABI: owners of its handles, operators called in one line, and a
-// fixture that fails a test which leaves a handle behind.
+// The base of the tests of the C ABI: owners of its handles, and operators called in one line. A
+// fixture fails a test which leaves a handle behind.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -61,7 +61,7 @@ T& deref(T* handle, const char* parameter) {
   return *handle;
 }
 
-// A copy of text for a caller who frees it with ct_text_free.
+// A copy of text, which the caller frees with ct_text_free.
 char* new_text(const std::string& text);
 
 }  // namespace ct

@@ -8,9 +8,9 @@
 
 namespace decode {
 
-// Plan says: read `box` of the source, resize it to resized_height x resized_width, and take from
-// that the window at (top, left) of the result's size. Where the window leaves the resized box, it
-// shows padding.
+// Plan says: read `box` of the source and resize it to resized_height x resized_width. Then take
+// the window at (top, left) of the result's size. Where the window leaves the resized box, it shows
+// padding.
 struct Plan {
   Box box;
   int resized_height = 0, resized_width = 0;

@@ -181,7 +181,7 @@ void attempt(Codec& codec, Step step) {
   throw Error(codec.code, codec.reason);
 }
 
-constexpr size_t kAligned = 64;  // twice what libjpeg's vector code needs, as in its own arrays
+constexpr size_t kAligned = 64;  // twice the alignment of libjpeg's vector code, as in its own arrays
 
 size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
 

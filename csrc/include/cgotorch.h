@@ -170,7 +170,7 @@ typedef struct ct_exec {
   /* The caller's number for the place of the call, 0 for none. The stream checker's reports give
    * it back. */
   uint64_t site;
-  ct_watch* watch;         /* borrowed; notes what waits for the device, or NULL */
+  ct_watch* watch;         /* borrowed; notes the first wait for the device, or NULL */
 } ct_exec;
 
 /* A number that no other thread, living or ended, has. Never 0. */

@@ -56,7 +56,7 @@ int32_t ctd_status_code(const ctd_status* status) CTD_NOEXCEPT;        /* borrow
 const char* ctd_status_message(const ctd_status* status) CTD_NOEXCEPT; /* borrowed, lives as long as status, "" for NULL */
 void ctd_status_free(ctd_status* status) CTD_NOEXCEPT;                 /* consumed */
 
-/* ---- What an image file is ---- */
+/* ---- Image files ---- */
 
 enum { CTD_JPEG = 1, CTD_PNG = 2 };
 

@@ -1,10 +1,10 @@
 /* Inflating deflate data piece by piece, also from the middle of a file, where the data before
  * are not known yet.
  *
- * A gzip file has to be read from its start, since any byte may be a copy of a byte in the 32
- * KiB before it. But the blocks of deflate data can be recognised. A copy out of an unknown
- * window can be written down as a place in that window until the window is known. So several
- * threads inflate several parts of one file. Each of them calls these functions.
+ * A gzip file has to be read from its start: any byte may be a copy of a byte in the 32 KiB
+ * before it. But the blocks of deflate data can be recognised. A copy out of an unknown window
+ * can be written down as a place in that window until the window is known. So several threads
+ * inflate several parts of one file. Each of them calls these functions.
  *
  * The rules of cgotorch_decode.h hold here too: statuses, ownership in three words, threads.
  * Both headers belong to one library. */

@@ -16,10 +16,10 @@
 namespace ct {
 
 // Note [Whose call it is]: LibTorch hands its ThreadLocalDebugInfo, and the thread's RecordFunction
-// callbacks, to every thread that runs a node of a backward, for as long as it does. So the thread
-// that calls CUDA knows itself whether a watched exec is behind the call, also on autograd's
-// threads. Other streams' workers, their backwards and threads that only ask about events have
-// none.
+// callbacks, to every thread that runs a node of a backward. The thread has them as long as it runs
+// the node. So the thread that calls CUDA knows itself whether a watched exec is behind the call,
+// also on autograd's threads. Other streams' workers, their backwards and threads that only ask
+// about events have none.
 class Watch final : public c10::DebugInfoBase {
  public:
   explicit Watch(bool by_name) : by_name(by_name) {}

@@ -10,7 +10,7 @@ import (
 )
 
 // configOfWebP returns the size of the canvas. It refuses animations, and a frame of another size
-// than its canvas: Go's decoder would make an image of the frame's size, which DecodeConfig does
+// than its canvas. Go's decoder would make an image of the frame's size, which DecodeConfig does
 // not give.
 func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	config, err := webp.DecodeConfig(in)

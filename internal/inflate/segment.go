@@ -19,8 +19,8 @@ import (
 //
 // The reader then goes through the chunks in order. It knows the window at the end of each chunk,
 // and so the bytes at the next chunk's places. It also knows where the next chunk's first block
-// really begins. That may not be the block that was found: the bytes looked like a block, or the
-// block is of a kind that cannot be found. The chunk is then inflated again from the right place.
+// really begins. That may be another block than the one found: its bytes looked like a block, or
+// the real block cannot be recognised. The chunk is then inflated again from the right place.
 //
 // The content between two restart points is a segment. All segments are inflated as if nothing were
 // known before them, also where the window is known. So it is known which bytes of the window each

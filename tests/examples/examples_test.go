@@ -58,7 +58,7 @@ func tgz(t *testing.T, path string) *tar.Reader {
 }
 
 // part writes an archive with the first images of each part of the CIFAR-10 archive. change, if not
-// nil, may change a member's bytes, or leave the member out by nil.
+// nil, may change a member's bytes. It leaves the member out by nil.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")

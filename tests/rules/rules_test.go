@@ -152,9 +152,9 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// cgoRooms are the folders that say import "C". They are a mechanical layer over each C header, the
-// wrapper by hand that bench compares with, and the settings that a test of streams makes behind
-// the library's back.
+// cgoRooms are the folders that say import "C": a mechanical layer over each C header, and two
+// more. bench compares with a wrapper by hand. A test of streams makes settings behind the
+// library's back.
 var cgoRooms = []string{"cgotorch/internal/ct", "imageloader/decode", "internal/inflate", "bench/handwritten", "tests/streams/ambient"}
 
 // Flags of cgo stand in cgo.go alone, and only cgoRooms say import "C".
