@@ -8,9 +8,8 @@
 // the batches there.
 //
 // It is also a loader for programs with another engine. Neither this package nor package decode
-// needs LibTorch, to be built or to run: make loader builds both where there is none. A batch is
-// bytes and numbers, see [HostBatch]. With [Loader.Pin] an engine page-locks the memory of the
-// batches.
+// needs LibTorch: make loader builds both on a machine without it. A batch is bytes and numbers,
+// see [HostBatch]. An engine page-locks the memory of the batches through [Loader.Pin].
 //
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...
@@ -352,10 +351,10 @@ func (l *Loader) Shape() (n, height, width, channels int) {
 }
 
 // Pin makes p page-lock the memory of all batches, each buffer by itself. A device can then copy
-// from it while the host goes on. Package prefetcher does so. p has the memory until the loader is
-// closed and the last batch is released, or until another Pinner takes over. No batch may be in use
-// meanwhile: Pin fails with ErrBusy while an epoch is being read. It fails with ErrClosed after
-// Close, and with p's error. No Pinner has the memory after p's error.
+// from it while the host goes on. Package prefetcher calls Pin by itself. p has the memory until the
+// loader is closed and the last batch is released, or until another Pinner takes over. No batch may
+// be in use when Pin is called. Pin fails with ErrBusy while an epoch is being read, and with
+// ErrClosed after Close. It fails with p's error, and then no Pinner has the memory.
 func (l *Loader) Pin(p Pinner) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// The stream checker learns that the loader is about to fill a buffer again: a copy that still reads any part of it is a race.
+// The stream checker learns that the loader is about to fill a buffer again: a copy that still
+// reads any part of it is a race.
 func TestPinner_RefilledUnderACopy(t *testing.T) {
 	for name, read := range map[string]func(x *cgotorch.Exec, b *imageloader.HostBatch){
 		"images": func(x *cgotorch.Exec, b *imageloader.HostBatch) {
@@ -74,8 +75,8 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 	}
 }
 
-// What lies in no memory that the source handed over is copied to the device from memory of the prefetcher's own, which the host
-// does not fill under a copy.
+// What lies in no memory that the source handed over is copied to the device from memory of the
+// prefetcher's own, which the host does not fill under a copy.
 func TestEpoch_Staged(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)
@@ -130,7 +131,8 @@ func TestNew_CannotPin(t *testing.T) {
 	})
 }
 
-// A loader's memory is the second prefetcher's when that is made, and what the first one still copies goes through its staging.
+// A loader's memory is the second prefetcher's when that is made, and what the first one still
+// copies goes through its staging.
 func TestNew_SecondOfALoader(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		checkStreams(t)

@@ -422,8 +422,9 @@ ct_status* ct_slab_new(int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Maps the first bytes of a file. The file is open for reading and may be closed afterwards. The
  * memory must not be written, and the file must not become shorter while the slab is there. */
 ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
-/* A slab over memory of the caller's. The memory must begin at a page, belong to no other slab,
- * and stay until the slab is freed. Its content stays as it is. */
+/* A slab of memory that stays the caller's and must outlive the slab. The content stays as it is.
+ * Fails with CT_INVALID_ARGUMENT for memory that does not begin at a page, and for memory that
+ * reaches into another slab. */
 ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Unlocks the memory, and unmaps it unless it is the caller's. Copies that read from it must be
  * done. */
