@@ -351,9 +351,9 @@ func (l *Loader) Shape() (n, height, width, channels int) {
 }
 
 // Pin makes p page-lock the memory of all batches, each buffer by itself. A device can then copy
-// from it while the host goes on. Package prefetcher calls Pin by itself. p has the memory until the
-// loader is closed and the last batch is released, or until another Pinner takes over. No batch may
-// be in use when Pin is called. Pin fails with ErrBusy while an epoch is being read, and with
+// from it while the host goes on. Package prefetcher calls Pin by itself. p has the memory until
+// the loader is closed and the last batch is released, or until another Pinner takes over. No batch
+// may be in use when Pin is called. Pin fails with ErrBusy while an epoch is being read, and with
 // ErrClosed after Close. It fails with p's error, and then no Pinner has the memory.
 func (l *Loader) Pin(p Pinner) error {
 	l.mu.Lock()
