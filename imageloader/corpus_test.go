@@ -81,7 +81,8 @@ func flipped(data []byte, bit int) []byte {
 	return out
 }
 
-// flushed is a gzip file with an empty block after each so many bytes, as pigz makes them, and where these end.
+// flushed returns a gzip file with an empty block after every `each` bytes, as pigz makes them, and
+// the ends of these.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -106,13 +107,15 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate is a gzip file whose deflate data follow other deflate data, all of them blocks that are not the last one.
+// withDeflate returns a gzip file whose deflate data follow other deflate data. All of them are
+// blocks that are not the last.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros is a gzip file of some bytes and then so many zeros, about 1000 times smaller than they are.
+// zeros returns a gzip file of some bytes, then zeros, then other bytes. It is about 1000 times
+// smaller than the zeros.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -139,7 +142,7 @@ func repeated(begin, each []byte, count int, end []byte) []byte {
 	return out.Bytes()
 }
 
-// archives are the cases. What is wrong with a whole archive is an error whatever may be skipped.
+// archives are the cases. A fault of a whole archive is an error whatever may be skipped.
 func archives() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
@@ -253,7 +256,7 @@ func archives() []hostile {
 	}
 }
 
-// bombs are small files of much.
+// bombs are small files that inflate to much.
 func bombs() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
@@ -276,8 +279,8 @@ func TestCorpus_Archives(t *testing.T) {
 	}
 }
 
-// Members that are as large as is allowed, and small in the file: no more than one of them is in memory, or what the shuffle buffer
-// holds.
+// Members of the largest allowed size, small in the file: no more than one of them is in memory, or
+// as many as the shuffle buffer holds.
 func TestCorpus_ImagesOfZeros(t *testing.T) {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -292,7 +295,7 @@ func TestCorpus_ImagesOfZeros(t *testing.T) {
 	hostile{data: out.Bytes(), skips: count, images: 9, says: "all 0", slow: true, memory: 600 << 20}.run(t)
 }
 
-// A folder with what is no image, or is one no longer.
+// A folder with files that are no images, or are images no longer.
 func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{
@@ -335,7 +338,7 @@ func TestCorpus_Directory(t *testing.T) {
 	}
 }
 
-// replace puts something in the place of the third image.
+// replace puts another file in the place of the third image.
 func replace(t *testing.T, root string, with func(path string) error) {
 	t.Helper()
 	path := filepath.Join(root, "train/a/002.png")
@@ -378,26 +381,20 @@ func TestCorpus_Changes(t *testing.T) {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
-func TestCorpus_Images(t *testing.T) {
-	const samples = "decode/testdata"
-	count := 0
-	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
-		files, err := os.ReadDir(filepath.Join(samples, folder))
-		must(t, err)
-		for _, file := range files {
-			body, err := os.ReadFile(filepath.Join(samples, folder, file.Name()))
-			must(t, err)
-			count++
-			hostile{data: withImage(body), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
-		}
-	}
-	jpg, err := os.ReadFile(filepath.Join(samples, "good/420.jpg"))
+const samples = "decode/testdata"
+
+func sampleImage(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(samples, name))
 	must(t, err)
-	progressive, err := os.ReadFile(filepath.Join(samples, "good/progressive.jpg"))
-	must(t, err)
-	restart, err := os.ReadFile(filepath.Join(samples, "good/restart.jpg"))
-	must(t, err)
+	return data
+}
+
+// oddJPEGs are JPEG files with another header, table, marker or scan.
+func oddJPEGs(t *testing.T) map[string][]byte {
+	jpg := sampleImage(t, "good/420.jpg")
+	progressive := sampleImage(t, "good/progressive.jpg")
+	restart := sampleImage(t, "good/restart.jpg")
 	patch := func(data []byte, marker byte, at int, with ...byte) []byte {
 		out := bytes.Clone(data)
 		i := bytes.Index(out, []byte{0xff, marker})
@@ -416,7 +413,7 @@ func TestCorpus_Images(t *testing.T) {
 		return insert(jpg, 2, append([]byte{0xff, 0xe1, byte((len(body) + 2) >> 8), byte(len(body) + 2)}, body...)...)
 	}
 	app := binary.BigEndian.AppendUint16([]byte{0xff, 0xe1}, 0xffff)
-	for name, body := range map[string][]byte{
+	return map[string][]byte{
 		"65535x1":                     patch(jpg, 0xc0, 5, 0, 1, 0xff, 0xff),
 		"1x65535":                     patch(jpg, 0xc0, 5, 0xff, 0xff, 0, 1),
 		"65535x65535":                 patch(jpg, 0xc0, 5, 0xff, 0xff, 0xff, 0xff),
@@ -455,7 +452,21 @@ func TestCorpus_Images(t *testing.T) {
 		"marker fill of 1 MB":         insert(jpg, 2, bytes.Repeat([]byte{0xff}, 1<<20)...),
 		"a scan again":                append(bytes.Clone(jpg[:len(jpg)-2]), jpg[scan:]...),
 		"900 scans":                   append(append(bytes.Clone(jpg[:len(jpg)-2]), bytes.Repeat(jpg[scan:len(jpg)-2], 900)...), 0xff, 0xd9),
-	} {
+	}
+}
+
+// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
+func TestCorpus_Images(t *testing.T) {
+	count := 0
+	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
+		files, err := os.ReadDir(filepath.Join(samples, folder))
+		must(t, err)
+		for _, file := range files {
+			count++
+			hostile{data: withImage(sampleImage(t, filepath.Join(folder, file.Name()))), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
+		}
+	}
+	for name, body := range oddJPEGs(t) {
 		count++
 		hostile{data: withImage(body), images: -1, few: true}.sub(t, name)
 	}
@@ -469,7 +480,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// manyOf returns so many members of one name and content, and others behind them.
+// manyOf returns n members of one name and content, and others behind them.
 func manyOf(name string, n int, body []byte, behind ...member) (members []member) {
 	for range n {
 		members = append(members, member{name: name, body: body})

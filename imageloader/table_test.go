@@ -21,7 +21,7 @@ type indexed struct {
 	path, folder, file string
 	id                 []byte // the shard's identity
 	data               []byte // of the index
-	body               []byte // that of it, not compressed
+	body               []byte // the index's body, not compressed
 }
 
 // index stores the archive, and reads an epoch of it so that an index file is made.
@@ -87,15 +87,16 @@ func joinParts(points, entries []byte) []byte {
 	return append(append(binary.AppendUvarint(nil, uint64(len(points))), points...), entries...)
 }
 
-// An index file that is not right is made again, or where only inflating can tell, is an error that says so.
-func TestCorpus_Index(t *testing.T) {
-	members := numbered(9)
-	for i := range members {
-		members[i].body = append(photo(30+i, 20), make([]byte, 3000)...)
-		members[i].name = strings.Replace(members[i].name, ".png", ".jpg", 1)
-	}
-	packed := gzipOf(tarOf(members))
-	base := indexArchive(t, packed)
+// indexFile is an index file in place of the right one, and how the loader takes it.
+type indexFile struct {
+	name string
+	make func() []byte
+	want string // of an error; "" where the index is made again, or harmless
+	any  bool   // any outcome without harm
+}
+
+// indexFiles are index files of the archive base. packed is its data, of the content whole.
+func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	points, entries := base.parts()
 	other := indexArchive(t, gzipOf(tarOf(numbered(30))))
 	entry := func(kind byte, same, n uint64, name string, offset, size uint64) []byte {
@@ -106,13 +107,7 @@ func TestCorpus_Index(t *testing.T) {
 	list := func(count uint64, of ...[]byte) []byte {
 		return joinParts(points, append(binary.AppendUvarint(nil, count), bytes.Join(of, nil)...))
 	}
-	type change = func() []byte
-	for _, test := range []struct {
-		name string
-		make change
-		want string // of an error; "" where the index is made again, or harmless
-		any  bool   // any outcome without harm
-	}{
+	return []indexFile{
 		{"as it was", func() []byte { return base.data }, "", false},
 		{"empty", func() []byte { return nil }, "", false},
 		{"cut", func() []byte { return base.data[:len(base.data)/2] }, "", false},
@@ -143,13 +138,27 @@ func TestCorpus_Index(t *testing.T) {
 		{"entries one over another", func() []byte {
 			return base.sealed(list(2, entry(0, 0, 7, "a/1.jpg", 512, 4000), entry(0, 7, 0, "", 0, 4000)))
 		}, "", true},
-		{"entries of a whole content", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 0, uint64(len(tarOf(members)))))) }, "are unusable", false},
+		{"entries of a whole content", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 0, uint64(len(whole))))) }, "are unusable", false},
 		{"another checksum of a segment", func() []byte {
 			p := bytes.Clone(points)
 			p[bytes.Index(p, []byte{1, 0})+2] ^= 1
 			return base.sealed(joinParts(p, entries))
 		}, "", true},
-	} {
+	}
+}
+
+// The loader makes a wrong index file again. Where only inflating can tell that it is wrong, the
+// error says so.
+func TestCorpus_Index(t *testing.T) {
+	members := numbered(9)
+	for i := range members {
+		members[i].body = append(photo(30+i, 20), make([]byte, 3000)...)
+		members[i].name = strings.Replace(members[i].name, ".png", ".jpg", 1)
+	}
+	whole := tarOf(members)
+	packed := gzipOf(whole)
+	base := indexArchive(t, packed)
+	for _, test := range indexFiles(t, base, packed, whole) {
 		t.Run(test.name, func(t *testing.T) {
 			checkLeaks(t)
 			data := test.make()
@@ -196,12 +205,13 @@ func readTwice(path string, o Options) error {
 	return nil
 }
 
-// Points that lie are told from an archive that changed, and the file to delete is named.
+// Wrong points are told from an archive that changed, and the error names the file to delete.
 func TestEpoch_IndexLies(t *testing.T) {
 	x := indexArchive(t, stored(tarOf(heavy(9, 1<<20))))
 	points, entries := x.parts()
 	p := bytes.Clone(points)
-	p[bytes.Index(p, []byte{1, 0})+2] ^= 1 // of the first point, a member's beginning at 0 with byte 0, the checksum
+	// Of the first point, a member's beginning at 0 with byte 0, the checksum.
+	p[bytes.Index(p, []byte{1, 0})+2] ^= 1
 	must(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
 	o := x.options()
 	o.MaxSkipRate = 0
@@ -215,7 +225,7 @@ func TestEpoch_IndexLies(t *testing.T) {
 	}
 }
 
-// Places where no index can be written, or something else lies.
+// Places where no index can be written, or where another file lies.
 func TestCorpus_IndexFolder(t *testing.T) {
 	data := gzipOf(tarOf(numbered(30)))
 	base := indexArchive(t, data)
@@ -266,7 +276,7 @@ func TestCorpus_IndexFolder(t *testing.T) {
 	}
 }
 
-// Whatever a sealed index says, an epoch ends: with images, or an error of this package.
+// Whatever a sealed index contains, an epoch ends: with images, or with an error of this package.
 func FuzzIndex(f *testing.F) {
 	x := indexArchive(f, gzipOf(tarOf(numbered(30))))
 	f.Add(x.body, false)
@@ -297,7 +307,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// Whether an archive is kept depends on all of its shards, and so does whether they get index files.
+// All shards together decide whether an archive is kept, and whether shards get index files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"testing"
 
 	kflate "github.com/klauspost/compress/gzip"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // text returns bytes with both long matches and noise.
@@ -59,7 +60,7 @@ func zipped(t testing.TB, p []byte, level int) []byte {
 	return out.Bytes()
 }
 
-// members returns a gzip file of one member for each so many bytes.
+// members returns a gzip file of one member for every `each` bytes.
 func members(t testing.TB, p []byte, each int) []byte {
 	t.Helper()
 	var out []byte
@@ -110,21 +111,8 @@ func fixtures(t testing.TB) map[string][2][]byte {
 	return all
 }
 
-func checkGoroutines(t *testing.T) {
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for range 1000 {
-			if runtime.NumGoroutine() <= before {
-				return
-			}
-			runtime.Gosched()
-		}
-		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-	})
-}
-
 func TestReader(t *testing.T) {
-	checkGoroutines(t)
+	leaktest.Check(t, nil)
 	for name, f := range fixtures(t) {
 		for _, workers := range []int{1, 3} {
 			r := NewReader(context.Background(), bytes.NewReader(f[1]), int64(len(f[1])), Options{Workers: workers})
@@ -192,7 +180,7 @@ func TestReader_IndexIsTheSame(t *testing.T) {
 }
 
 func TestReader_Refuses(t *testing.T) {
-	checkGoroutines(t)
+	leaktest.Check(t, nil)
 	whole := zipped(t, text(7<<20, 9), 6)
 	flip := func(at int) []byte {
 		p := bytes.Clone(whole)
@@ -236,7 +224,7 @@ func TestReader_Refuses(t *testing.T) {
 		if (index != nil) != (test.want == ErrTruncated) {
 			t.Errorf("%s: index %v", test.name, index)
 		}
-		if index != nil { // of what there is
+		if index != nil { // of the part that exists
 			got, err := NewFile(bytes.NewReader(test.in), index, nil).Inflate(0, n, func(n int) []byte { return make([]byte, n) })
 			if err != nil || !bytes.Equal(got, content.Bytes()) {
 				t.Errorf("%s: with its index %d bytes of %d: %v", test.name, len(got), n, err)
@@ -246,7 +234,7 @@ func TestReader_Refuses(t *testing.T) {
 	}
 }
 
-// Any damage is an error, and what comes before it is right.
+// Any damage is an error, and the bytes before it are right.
 func TestReader_Damaged(t *testing.T) {
 	content := text(6<<20, 10)
 	whole := zipped(t, content, 6)
