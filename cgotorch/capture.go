@@ -180,8 +180,8 @@ func (g *graphWork) poolHandle() *ct.GraphPool {
 	return g.pool.h
 }
 
-// graphWork is the purpose of a scope whose work is captured, is a warm-up run of a capture, or
-// is run by an eager graph.
+// graphWork marks a scope's work as captured, as a warm-up run of a capture, or as a launch of
+// an eager graph.
 type graphWork struct {
 	pool      *graphPool
 	eager     bool // on the CPU

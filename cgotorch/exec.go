@@ -288,7 +288,7 @@ func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	y := x.s.own(ct.TensorLend(t.h)) //edge:lent-skip-go TestCheckStreams_FindsMistakes checked
 	runtime.KeepAlive(t)
 	if x.s.lent == nil {
-		x.s.lent = map[uint64]lending{}
+		x.s.lent = map[uint64]loan{}
 	}
 	storage := y.info().Storage
 	l, known := x.s.lent[storage]

@@ -12,22 +12,22 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Recompute returns fn(x, in) and lets the autograd graph keep in alone of fn's tensors.
-// [Exec.Backward] calls fn again for the tensors that it needs, and frees them. A training step
-// then needs less memory and one more forward of fn. Losses, gradients and buffers are those of
-// the plain call, to the bit, where the operators of fn are deterministic.
+// Recompute returns fn(x, in). The autograd graph keeps in, and none of the tensors between in
+// and the result. [Exec.Backward] calls fn again for the tensors that it needs, and frees them.
+// A training step then needs less memory and one more forward of fn. Losses, gradients and
+// buffers are those of the plain call, to the bit, where the operators of fn are deterministic.
 //
-// fn is called twice and must compute the same both times, from in and from leaves such as
-// parameters, whose gradients accumulate. A tensor with an autograd graph of its own must be
-// in. fn must not write in: its first operator must not be in place. Tensors that fn makes are
-// freed when it returns, except its result. fn may call Recompute. Without gradients Recompute
-// only calls fn.
+// fn is called twice and must compute the same both times, from its argument and from leaves
+// such as parameters, whose gradients accumulate. A tensor with an autograd graph of its own
+// must be the argument. fn must not write its argument: its first operator must not be in
+// place. Tensors that fn makes are freed when it returns, except its result. fn may call
+// Recompute. Without gradients Recompute only calls fn.
 //
 // The first call is without gradients. The second call has an Exec of its own over the same
-// [Stream], with x's autocast, and draws the random numbers of the first. Its Exec answers true
-// to [Exec.Recomputing], so that fn writes other memory than its result only once. [Exec.AtEnd]
-// fails there. The second call runs in the Do of the Backward, on any goroutine and thread of
-// LibTorch's backward. It must use the Exec that it is given, and not x.
+// [Stream], with x's autocast, and draws the random numbers of the first. [Exec.Recomputing] is
+// true there, so that fn changes buffers only once. [Exec.AtEnd] fails there. The second call
+// runs in the Do of the Backward, on any goroutine and thread of LibTorch's backward. fn must
+// use the Exec that it is given, and not x.
 //
 // An error, a panic or Goexit in the second call is that of the Backward. Random numbers come
 // from the device's one generator. The Backward fails if another stream draws from it during
@@ -158,7 +158,7 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		s.run(&end, func() error {
 			t := s.own(in)
 			if r.lent != "" {
-				s.lent = map[uint64]lending{t.info().Storage: {whose: r.lent}}
+				s.lent = map[uint64]loan{t.info().Storage: {whose: r.lent}}
 			}
 			return r.drawAgain(func() error {
 				y := r.fn(x, t)

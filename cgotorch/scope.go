@@ -16,8 +16,8 @@ type scope struct {
 	// Tensors made here, or inside a Tidy in it. Those no longer owned (kept or closed) are passed
 	// over.
 	tensors []*Tensor
-	unused  []Tensor           // own hands these out next
-	lent    map[uint64]lending // storages that must not outlive the Do
+	unused  []Tensor        // own hands these out next
+	lent    map[uint64]loan // storages that must not outlive the Do
 	atEnd   []func()
 	watches []*ct.Watch // of NoWaits
 	err     *Error      // the first failure
@@ -26,8 +26,8 @@ type scope struct {
 	barred string
 }
 
-// lending is the Do's record of lent memory.
-type lending struct {
+// A loan is the Do's record of lent memory.
+type loan struct {
 	whose string
 	// While name is held, no other memory gets the storage's number. nil where another scope holds
 	// it.
@@ -126,9 +126,9 @@ func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, strea
 // returned. x cannot be used meanwhile. The stream checker and NoWaits see both scopes as one
 // Do.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]lending{}}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
-		s.lent[storage] = lending{whose: l.whose}
+		s.lent[storage] = loan{whose: l.whose}
 	}
 	y := *x
 	y.s, y.work, y.trial, y.c.Stream = s, work, false, stream

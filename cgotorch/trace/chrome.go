@@ -40,8 +40,8 @@ func (r *Records) writeHost(c *chrome) {
 	for i, m := range r.Marks {
 		all[i] = interval{m.Start, m.End}
 	}
-	rows := lanes(all)
-	for row := range rowsOf(rows) {
+	rows := assignRows(all)
+	for row := range rowCount(rows) {
 		c.row(hostProcess, 1+row, "marks")
 	}
 	for i, m := range r.Marks {
@@ -49,7 +49,7 @@ func (r *Records) writeHost(c *chrome) {
 	}
 }
 
-func rowsOf(rows []int) int {
+func rowCount(rows []int) int {
 	n := 0
 	for _, row := range rows {
 		n = max(n, row+1)
@@ -70,13 +70,13 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 				of, all = append(of, s), append(all, s.interval)
 			}
 		}
-		rows := lanes(all)
-		for range rowsOf(rows) {
+		rows := assignRows(all)
+		for range rowCount(rows) {
 			c.row(process, next, r.names[stream]+": marks")
 			next++
 		}
 		for i, s := range of {
-			c.event(event{Name: s.mark.Name, Category: "mark", Process: process, Row: next - rowsOf(rows) + rows[i]}, s.interval)
+			c.event(event{Name: s.mark.Name, Category: "mark", Process: process, Row: next - rowCount(rows) + rows[i]}, s.interval)
 		}
 		c.row(process, next, r.names[stream])
 		row[stream] = next

@@ -153,9 +153,9 @@ func (r *Records) spans() []span {
 	return all
 }
 
-// lanes gives each interval a row, as trace viewers want it: two intervals of a row lie inside
+// assignRows gives each interval a row, as trace viewers want it: two intervals of a row lie inside
 // each other or apart.
-func lanes(all []interval) []int {
+func assignRows(all []interval) []int {
 	order := make([]int, len(all))
 	for i := range order {
 		order[i] = i

@@ -134,7 +134,7 @@ func TestLanes(t *testing.T) {
 		"the same twice":      {[]interval{{0, 10}, {0, 10}}, []int{0, 0}},
 		"the inner one first": {[]interval{{2, 3}, {0, 10}}, []int{0, 0}},
 	} {
-		if got := lanes(c.all); !slices.Equal(got, c.want) {
+		if got := assignRows(c.all); !slices.Equal(got, c.want) {
 			t.Errorf("%s: rows %v, want %v", name, got, c.want)
 		}
 	}
