@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// newCaptured is closed when the test ends; what it logs is in the test's log.
+// newCaptured makes a Captured that is closed when the test ends, and logs in the test's log.
 func newCaptured(t testing.TB, o CapturedOptions, fn func(x *Exec, in ...*Tensor) []*Tensor) *Captured {
 	t.Helper()
 	o.Log = func(text string) { t.Log(text) }
@@ -36,7 +36,7 @@ func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 	}
 }
 
-// Each Run does what a call would do, of whatever shape.
+// Each Run has the effect of a call, for inputs of every shape.
 func TestCaptured_Run(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -210,7 +210,7 @@ func TestCaptured_Accumulates(t *testing.T) {
 	})
 }
 
-// What cannot be captured runs eagerly and says why; its errors are those of the function.
+// A function that cannot be captured runs eagerly and says why. Its errors are the function's.
 func TestCaptured_FallsBack(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -278,7 +278,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 	})
 }
 
-// What a graph depends on changes: it is captured again, once.
+// A value that a graph depends on changes: the graph is captured again, once.
 func TestCaptured_CapturesAgain(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -383,7 +383,7 @@ func TestCaptured_Goroutines(t *testing.T) {
 		}
 		double := func(x *Exec, in ...*Tensor) []*Tensor {
 			r := x.Dropout(in[0], 0.5, true)
-			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // 2 in, whatever r is
+			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // 2 in, for every r
 		}
 		shared := newCaptured(t, CapturedOptions{}, double)
 		onStreams(t, d, 4, func(i int, s *Stream) error {
@@ -468,7 +468,7 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 3, Why: "out of memory"})
 }
 
-// Stats may be asked wherever the function or Log is; what would wait for the Run is an error.
+// Stats may be called where the function or Log runs. A call that would wait for the Run fails.
 func TestCaptured_Inside(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -23,7 +23,7 @@ func twoStreams(t *testing.T, d Device) (a, b *Stream) {
 	return a, b
 }
 
-// race uses on b what a made, and does not wait.
+// race uses on b a tensor that a made, and does not wait.
 func race(t *testing.T, a, b *Stream) error {
 	t.Helper()
 	var made *Tensor
@@ -82,7 +82,7 @@ func TestCheckStreams_Report(t *testing.T) {
 	})
 }
 
-// Without a report the Do returns what was found, and only the Do in which it was.
+// Without a report the Do of a race returns the race, and no other Do does.
 func TestCheckStreams_Do_Fails(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -155,7 +155,7 @@ func TestToSlice_Refused(t *testing.T) {
 	})
 }
 
-// A backward that needs what was there before fails.
+// A backward that needs the overwritten values fails.
 func TestCopyFrom_CountsAsAWrite(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

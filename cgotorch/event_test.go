@@ -85,7 +85,7 @@ func TestEvent_AfterClose(t *testing.T) {
 	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(nil) }), ErrInvalidArgument, "Exec.Wait", "the event is nil")
 }
 
-// Close takes the handle from nobody who uses it.
+// Close does not free a handle that a call under way uses.
 func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, CPU)

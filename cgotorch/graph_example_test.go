@@ -76,7 +76,7 @@ func ExampleInference() {
 	// Output: [2 4 6]
 }
 
-// Work that is captured once and launched on any stream. What it reads and writes is made before.
+// Work is captured once and launched on any stream. Its memory is made before.
 func ExampleStream_Capture() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()

@@ -69,7 +69,7 @@ func itemOf(t testing.TB, s *Stream, of *Tensor) (v float64) {
 	return v
 }
 
-// A launch does what the function would do, on whatever stream; on the CPU it calls it.
+// A launch has the effect of the function, on any stream. On the CPU it calls the function.
 func TestGraph_Launch(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -257,7 +257,7 @@ func TestGraph_Random(t *testing.T) {
 	})
 }
 
-// What the host does at each launch, and what ends the validity of a graph.
+// The host's work at each launch, and the changes that make a graph stale.
 func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -291,7 +291,7 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 		momentum = 1
 		err := g.Launch(s)
 		if !d.IsCUDA() {
-			if err != nil { // the function is called, with what it finds
+			if err != nil { // the function is called, with the present values
 				t.Error(err)
 			}
 			return
@@ -300,7 +300,7 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 	})
 }
 
-// What cannot be captured is named, and the stream goes on.
+// An operator that cannot be captured is named, and the stream goes on.
 func TestGraph_NotCapturable(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)

@@ -53,7 +53,7 @@ func checkLeaks(t testing.TB) {
 
 func liveTensors() int { return LiveHandles()["tensor"] }
 
-// eventually waits for what another goroutine or the collector brings about.
+// eventually waits for an effect of another goroutine or of the collector.
 func eventually(done func() bool) bool {
 	for range 500 {
 		if done() {
@@ -106,7 +106,7 @@ func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream)
 	done.Wait()
 }
 
-// record is an event behind what is enqueued so far; the caller closes it.
+// record returns an event behind the work enqueued so far. The caller closes it.
 func record(t testing.TB, s *Stream) *Event {
 	t.Helper()
 	e, err := s.Record()
@@ -162,7 +162,7 @@ func wantError(t testing.TB, err error, sentinel error, texts ...string) {
 	}
 }
 
-// panicOf runs fn on this goroutine and returns what it panicked with.
+// panicOf runs fn on this goroutine and returns the value of its panic.
 func panicOf(fn func()) (value any) {
 	defer func() { value = recover() }()
 	fn()

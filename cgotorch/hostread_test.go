@@ -65,7 +65,7 @@ func TestReadAsync(t *testing.T) {
 	})
 }
 
-// Close takes the memory from nobody who reads it.
+// Close does not free memory that a call under way reads.
 func TestHostRead_CloseWaitsForReads(t *testing.T) {
 	checkLeaks(t)
 	var r *HostRead

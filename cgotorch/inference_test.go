@@ -151,7 +151,7 @@ func TestInference_Refused(t *testing.T) {
 	})
 }
 
-// Prepare goes on until what the function finds out by trials is found out.
+// Prepare goes on until the Choices in the function are decided.
 func TestInference_Prepare_Choice(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -14,7 +14,7 @@ func thisLine() string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-// What waits is told with its place, and the Do goes no further than the next operator.
+// A wait is told with its place, and the Do goes no further than the next operator.
 func TestNoWaits_Tells(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

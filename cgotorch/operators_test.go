@@ -89,7 +89,7 @@ func (f fixture) compare(x *Exec, got *Tensor) string {
 	return ""
 }
 
-// Every generated operator gives what PyTorch gives.
+// Every generated operator gives PyTorch's result.
 func TestOperators(t *testing.T) {
 	f := readFixtures(t)
 	if f.Torch != LibTorchVersion() {
@@ -231,7 +231,7 @@ func TestOperators_Gradient(t *testing.T) {
 	}
 }
 
-// A refused call names the operator, the shapes and what was wrong.
+// A refused call names the operator, the shapes and the fault.
 func TestOperators_Errors(t *testing.T) {
 	tests := []struct {
 		name string

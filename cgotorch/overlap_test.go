@@ -164,9 +164,9 @@ func TestOverlap_Gradients(t *testing.T) {
 	})
 }
 
-// What cannot go on two streams goes on one: a backward that is differentiated again, a layer
-// whose input needs no gradient, one in a branch. A backward without the option knows nothing
-// of it.
+// Gradients that cannot run on two streams run on one. Such are those of a backward that is
+// differentiated again, of a layer whose input needs no gradient, and of a layer in a branch. A
+// backward without the option knows nothing of it.
 func TestOverlap_Serial(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -466,8 +466,8 @@ func TestOverlap_Late(t *testing.T) {
 }
 
 // Late gradients run on as many streams as asked for. A kept graph's next backward, without the
-// Overlap, is on the stream of its forward alone; and layers of branches go the plain way, on
-// streams that no late gradient is on.
+// Overlap, is on the stream of its forward alone. Layers of branches run serially, on streams
+// without late gradients.
 func TestOverlap_Late_Streams(t *testing.T) {
 	d := cuda(t)
 	checkLeaks(t)

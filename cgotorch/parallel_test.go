@@ -20,7 +20,7 @@ func seed(t *testing.T) {
 
 func ones4(x *Exec) *Tensor { return x.Ones(Float32, 4) }
 
-// checked runs fn under the stream checker and returns what it found.
+// checked runs fn under the stream checker and returns the races.
 func checked(t *testing.T, fn func()) (races []string) {
 	t.Helper()
 	stop, err := CheckStreams(func(r *StreamRace) { races = append(races, r.Error()) })
@@ -202,8 +202,8 @@ func TestExec_Parallel_Memory(t *testing.T) {
 	})
 }
 
-// A Parallel in the first branch, which runs on the same stream as the one around it, has side
-// streams of its own: what it leaves there is not for branches that do not wait for it.
+// A Parallel in the first branch runs on the stream of the Parallel around it. It has side
+// streams of its own: memory that it leaves there is not for branches that do not wait for it.
 func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -239,7 +239,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	})
 }
 
-// The checker sees a branch that uses what another one writes.
+// The checker sees a branch that uses memory that another branch writes.
 func TestExec_Parallel_DependentBranches(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -261,7 +261,7 @@ func TestExec_Parallel_DependentBranches(t *testing.T) {
 	})
 }
 
-// Where a branch fails, what was enqueued before is joined first, and the stream goes on.
+// Where a branch fails, earlier work is joined first, and the stream goes on.
 func TestExec_Parallel_Failures(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -521,7 +521,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 	})
 }
 
-// A function given to AtEnd in a branch comes behind the join, and what x does before the end.
+// A function given to AtEnd in a branch runs behind the join and x's later work.
 func TestExec_Parallel_AtEnd(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

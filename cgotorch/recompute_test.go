@@ -83,7 +83,7 @@ func TestRecompute(t *testing.T) {
 	})
 }
 
-// Whatever the function returns, the result is a tensor of its own with the plain call's gradients.
+// The result is always a tensor of its own, with the plain call's gradients.
 func TestRecompute_Results(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -241,7 +241,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 	})
 }
 
-// A deep nest: LibTorch runs what lies deeper than 60 backwards on threads of its own.
+// A deep nest: LibTorch runs more than 60 nested backwards on threads of its own.
 func TestRecompute_Nested(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -281,7 +281,7 @@ func TestRecompute_BackwardTwice(t *testing.T) {
 			x.Backward(loss)
 		})
 		wantError(t, err, ErrInvalidArgument, "Exec.Backward(float32[]", "a second time", "recompute_test.go")
-		err = tryDo(t, d, func(x *Exec) { // the graph above it keeps nothing, so that the node is what refuses
+		err = tryDo(t, d, func(x *Exec) { // the graph above it keeps nothing, so the node refuses
 			w := leaf(t, x, 3, 5)
 			y := x.Recompute(x.Ones(Float32, 2), squares(w))
 			o := BackwardOptions{Grads: []*Tensor{x.Ones(Float32, 2)}}
@@ -501,7 +501,7 @@ func TestRecompute_Panic(t *testing.T) {
 
 func panics(*Exec, *Tensor) { panic(errOwn) }
 
-// Goexit ends the caller of Do; what C++ has on its stack is left in order.
+// Goexit ends the caller of Do, and leaves C++'s stack in order.
 func TestRecompute_Goexit(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -535,7 +535,7 @@ func TestRecompute_Goexit(t *testing.T) {
 func TestRecompute_CheckStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {
-			early bool // what the function reads is written before its first call is done
+			early bool // the argument is written before the first call is done
 			third bool // the second call uses a third stream, without a wait
 			want  bool
 		}{
@@ -590,7 +590,7 @@ func TestRecompute_CheckStreams(t *testing.T) {
 	})
 }
 
-// What waits in the second call is what the Backward waits for.
+// A wait in the second call is a wait of the Backward.
 func TestRecompute_NoWaits(t *testing.T) {
 	checkLeaks(t)
 	for _, waits := range []bool{false, true} {

@@ -194,7 +194,7 @@ func TestTidy_Failure(t *testing.T) {
 	wantError(t, err, ErrInvalidArgument, "aten::mm")
 }
 
-// What was lent and freed does not keep others from having its place in memory.
+// Memory that was lent and freed can be handed out again.
 func TestLend_Freed(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

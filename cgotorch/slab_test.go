@@ -188,7 +188,7 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 		e := x.Record()
 		defer e.Close()
 		x.FillInPlace(into, 2.0)
-		CopyFrom(x, into, slab.Bytes()) // over what was filled in
+		CopyFrom(x, into, slab.Bytes()) // over the filled elements
 		isBusy(t, e, "the copy waited for the work before it")
 		behind := x.Record()
 		defer behind.Close()

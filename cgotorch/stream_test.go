@@ -37,7 +37,7 @@ func TestDefaultStream_UsableAfterClose(t *testing.T) {
 	})
 }
 
-// A device that is not there is reported by whatever first needs it, with the reason.
+// The first call that needs a missing device reports it, with the reason.
 func TestStream_OfNoDevice(t *testing.T) {
 	checkLeaks(t)
 	reasons := map[Device]string{CUDA(99): "cuda:99 is not a device number", CUDA(-1): "cuda:-1 is not a device number"}
@@ -133,7 +133,7 @@ func TestStream_CloseWaitsForItsDo(t *testing.T) {
 	<-closed
 }
 
-// What Exec.On joined stays usable until the Do ends.
+// A stream of Exec.On stays usable until the Do ends.
 func TestStream_CloseUnderOn(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -267,7 +267,7 @@ func busy(x *Exec) {
 	}
 }
 
-// warm makes what a stream's first product makes.
+// warm runs the first product of each stream, which allocates memory and loads libraries.
 func warm(t *testing.T, streams ...*Stream) {
 	for _, s := range streams {
 		err := s.Do(func(x *Exec) error {

@@ -77,7 +77,7 @@ func TestTensor_Closed(t *testing.T) {
 	})
 }
 
-// Whatever uses a closed tensor names itself.
+// Every user of a closed tensor names itself.
 func TestTensor_UsedAfterClose(t *testing.T) {
 	checkLeaks(t)
 	for op, use := range map[string]func(x *Exec, a *Tensor){

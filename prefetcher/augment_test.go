@@ -127,7 +127,7 @@ func TestColorJitter_Distribution(t *testing.T) {
 	}
 }
 
-// What a property is changed by does not depend on whether others are changed too.
+// The change of a property does not depend on the changes of others.
 func TestColorJitter_OneAlone(t *testing.T) {
 	all := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}
 	for _, one := range []ColorJitter{{Brightness: 0.4}, {Contrast: 1.5}, {Saturation: 0.2}, {Hue: 0.1}} {

@@ -80,8 +80,8 @@ func archive(t testing.TB, n, bad int) string {
 	return path
 }
 
-// gated hands a loader's batches on one by one, each when the test says so: what is copied ahead of
-// a batch is then known.
+// gated hands a loader's batches on one by one, each when the test says so. The test then knows
+// which batches are copied ahead.
 type gated struct {
 	*imageloader.Loader
 	next chan bool
@@ -156,7 +156,7 @@ func (c *counted) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 			images := c.images(i)
 			batch := &imageloader.HostBatch{N: 2, Height: side, Width: side, Channels: 3, Index: i, Images: images, Labels: make([]int64, 2)}
 			batch.OnRelease = func() {
-				time.Sleep(time.Millisecond) // who does not wait for this is seen
+				time.Sleep(time.Millisecond) // shows a reader that does not wait for this
 				c.pinner.HostWrites(images)
 				c.released.Add(1)
 			}

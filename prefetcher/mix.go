@@ -40,7 +40,8 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	return cut(beta(k, c.Alpha), row.below(height), column.below(width), height, width)
 }
 
-// cut is the mix with a box about a place, of 1-lambda of the area, less what lies over the edge.
+// cut is the mix with a box about a place. The box has 1-lambda of the area, less the part
+// beyond the edge.
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))

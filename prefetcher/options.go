@@ -15,8 +15,8 @@ type Options struct {
 	// device memory for one batch, as uint8 and as DType.
 	Depth int
 
-	// DType is what the images are converted to: Float32, BFloat16, Float16 or Float64. 0, which is
-	// also Uint8, means Float32.
+	// DType is the dtype of the converted images: Float32, BFloat16, Float16 or Float64. 0, which
+	// is also Uint8, means Float32.
 	DType cgotorch.DType
 
 	// Mean and Std have one number, or one a channel, in units of full intensity. A pixel p of 0 to 255

@@ -134,7 +134,7 @@ func TestClose_InLoop(t *testing.T) {
 	})
 }
 
-// stubborn gives nothing and does not end before it is told to, whatever its context says.
+// stubborn gives nothing and does not end before it is told to, against its context.
 type stubborn struct {
 	*counted
 	end chan bool

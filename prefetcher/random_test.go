@@ -41,10 +41,10 @@ func TestKey_Draw(t *testing.T) {
 	}
 }
 
-// What torchvision makes and draws: tests/fixtures/augment/make.py.
+// The results and draws of torchvision: tests/fixtures/augment/make.py.
 const fixtures = "../tests/fixtures/augment/"
 
-// spread is what torchvision draws.
+// spread holds torchvision's draws.
 type spread struct {
 	Mean   float64
 	Shares [][2]float64
@@ -109,7 +109,7 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 
 const keysDrawn = 20_000
 
-// keys are those of many images: what is drawn must not depend on how they are made.
+// keys yields the keys of many images. Draws must not depend on the way in which they are made.
 func keys(yield func(key) bool) {
 	for i := range uint64(keysDrawn) {
 		if !yield(key(i * 0x9e3779b97f4a7c15)) {

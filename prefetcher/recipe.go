@@ -51,8 +51,8 @@ func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() |
 
 const stepValues = len(images.Step{})
 
-// allocate makes the memory, and parameters for so many batches that are on their way at once. If
-// it fails, close frees what there is.
+// allocate makes the memory, and parameters for so many batches that are on their way at once.
+// After a failure close frees the memory.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -179,7 +179,7 @@ func (r *recipe) fits(host *imageloader.HostBatch) error {
 	return nil
 }
 
-// bytes is the size of what send copies.
+// bytes is the number of bytes that send copies.
 func (r *recipe) bytes(n int) int64 {
 	var bytes int
 	if r.steps != nil {

@@ -68,8 +68,8 @@ func (p pictures) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// batches runs an epoch and returns the images, each as float32 in the order c, h, w, and what the
-// labels are.
+// batches runs an epoch and returns the images, each as float32 in the order c, h, w, and the
+// labels.
 func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images [][]float32, labels [][]float32) {
 	t.Helper()
 	p := start(t, source, d, o)
@@ -93,7 +93,7 @@ func someKeys(n int) []uint64 {
 	return keys
 }
 
-// An image with a key is the same in whatever batch it comes, on every device.
+// An image with a key is the same in every batch, on every device.
 func TestAugmentations_AnyBatch(t *testing.T) {
 	keys := someKeys(24)
 	for name, o := range map[string]Options{
@@ -239,8 +239,8 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	}
 }
 
-// What was drawn is sent before its memory is written again, and both are done before the memory
-// goes.
+// Drawn parameters are sent before their memory is written again. Both are done before the
+// memory is freed.
 func TestAugmentations_HaveNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -255,7 +255,7 @@ func TestAugmentations_HaveNoRace(t *testing.T) {
 	})
 }
 
-// However an epoch ends, the memory of what was drawn comes back: leaks are counted.
+// However an epoch ends, the memory of drawn parameters comes back: leaks are counted.
 func TestAugmentations_MemoryComesBack(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*imageloader.HostBatch)
@@ -289,7 +289,7 @@ func TestAugmentations_MemoryComesBack(t *testing.T) {
 							for source.made.Load() < 3 {
 								runtime.Gosched()
 							}
-							time.Sleep(10 * time.Millisecond) // it has memory for what is drawn, or waits for that
+							time.Sleep(10 * time.Millisecond) // it has memory for the drawn parameters, or waits for it
 							cancel()
 						}
 						if test.leave {

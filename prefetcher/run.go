@@ -113,7 +113,7 @@ func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 		})
 	}
 	if err != nil {
-		// What was enqueued before the failure may still read the buffers.
+		// Work enqueued before the failure may still read the buffers.
 		_ = r.p.copies.Synchronize() //edge:failed-copy-is-over TestEpoch_ReleasesEachBatch checked
 		c.close()
 		host.Release()         //edge:failed-copy-goes-back TestEpoch_ReleasesEachBatch

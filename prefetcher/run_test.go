@@ -12,9 +12,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Nothing in an epoch, and in what follows it, touches memory that another stream or the host may
-// be using. The body enqueues and never waits, so that only the prefetcher's own events order what
-// it does.
+// No call in an epoch, or behind it, touches memory that another stream or the host may be
+// using. The body enqueues and never waits, so only the prefetcher's own events order its work.
 func TestEpoch_HasNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

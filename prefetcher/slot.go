@@ -32,7 +32,7 @@ func newSlot(free func(*slot)) *slot {
 	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
 
-// allocate gives the slot its memory. If it fails, close frees what there is.
+// allocate gives the slot its memory. After a failure close frees the memory.
 func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
 	s.staging.device = x.Device()

@@ -62,8 +62,8 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 	})
 }
 
-// What a Do reads after the body is read before the slot is written again, and before its memory is
-// freed.
+// A Do reads the slot after the body. The slot is written again after these reads, and its
+// memory is freed after them.
 func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -118,8 +118,8 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	}
 }
 
-// A later Do of the body may read the batch without using it: the backward of what an earlier one
-// kept.
+// A later Do of the body may read the batch without using it, as in the backward of a tensor
+// that an earlier Do kept.
 func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

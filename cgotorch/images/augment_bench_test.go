@@ -26,7 +26,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 	for _, d := range torchtest.Devices() {
 		for _, c := range []struct {
 			name  string
-			steps func() []images.Step // of an image; nil for what is normalised or mixed at once
+			steps func() []images.Step // of an image; nil for normalising or mixing alone
 			mix   images.MixOptions
 			dark  bool // every pixel is 0, which is the worst for a histogram on CUDA
 		}{

@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// What torchvision makes of the same images: tests/fixtures/augment/make.py.
+// The results of torchvision for the same images: tests/fixtures/augment/make.py.
 const augmentFixtures = "../../tests/fixtures/augment/"
 
 // pixelImage is one image, [H, W, C].

@@ -263,7 +263,7 @@ func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 		return nil, err
 	}
 	if unit.slot != nil && unit.slot.stays {
-		return unit, nil // whatever others of its kind find
+		return unit, nil // without a look at others of its kind
 	}
 	if err := unit.kind.err; err != nil {
 		return nil, fmt.Errorf("weights: unit %s cannot be used: %w", name, err)
@@ -286,8 +286,8 @@ func (c *Cache[M]) Check() error {
 func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
 // At returns the module of a slot, of the kind of the named unit, for functions that are captured.
-// A graph made with it reads whatever the slot holds. Only the Use around the launch, which says
-// the slot, orders the graph with the copies:
+// A graph made with it reads the unit that the slot holds at the launch. The Use around the launch
+// names the slot. It alone orders the graph with the copies:
 //
 //	u := cache.Use(x, name)
 //	x.Launch(graphs[u.Slot])

@@ -219,7 +219,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 	})
 }
 
-// A graph that is under way when the Cache are closed still reads what its slot held.
+// A graph that is under way when the Cache is closed still reads the unit of its slot.
 func TestCache_Close_BehindGraph(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		store := scalesStore(t, 2)
@@ -227,7 +227,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 		var in, mean *cgotorch.Tensor
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			in, mean = x.Keep(x.Ones(cgotorch.Float32, 1, width)), x.Keep(x.Zeros(cgotorch.Float32))
-			x.Mean(x.MatMul(in, x.Ones(cgotorch.Float32, width, width))) // what is slow the first time
+			x.Mean(x.MatMul(in, x.Ones(cgotorch.Float32, width, width))) // the first product is slow
 		})
 		defer in.Close()
 		defer mean.Close()
@@ -269,7 +269,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 	})
 }
 
-// A graph that is captured with the unit of a slot reads what the slot holds at each launch.
+// A graph that is captured with the unit of a slot reads the slot's present unit at each launch.
 func TestCache_At_InGraph(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 5), d, CacheOptions{Slots: 2})

@@ -280,7 +280,7 @@ func TestExperts_Refused(t *testing.T) {
 			t.Errorf("got %v, want ErrInvalidArgument with %q", err, text)
 		}
 	}
-	// After all that, what is asked for rightly works, and no slot is taken for good.
+	// After all these failures a right call works, and no slot is taken for good.
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		got := cgotorch.ToSlice[float32](x, e.Layer(1).Forward(x, tokens(x, 3), ids(x, 1, 0, 1)))
 		if got[0] != 7 || got[width] != 5 || got[2*width] != 7 {

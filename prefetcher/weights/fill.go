@@ -40,8 +40,8 @@ func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 	return c.settle(slot)
 }
 
-// handFill is fill for a copy ahead that the enqueuer enqueues. Whoever settles the slot gets the
-// error. c.mu is held.
+// handFill is fill for a copy ahead that the enqueuer enqueues. The call that settles the slot
+// gets the error. c.mu is held.
 func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
 	f := c.decide(slot, unit, true)
 	// The copy counts as a write from now on: a backward that needs the overwritten unit fails.
@@ -77,8 +77,8 @@ func (c *Cache[M]) enqueueHanded() {
 	}
 }
 
-// enqueue enqueues the copy on the stream, behind every use of what the slot held and behind the
-// unit's own copy to the store.
+// enqueue enqueues the copy on the stream, behind every use of the slot's earlier unit and
+// behind the unit's own copy to the store.
 func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses //edge:unit-refill-behind-uses TestSlot_Reuse_InOrder checked
@@ -96,7 +96,7 @@ func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	}
 	began, done, err := copies.CopyFrom(behind, parts...)
 	if err != nil {
-		// What was enqueued before the failure may still read the store.
+		// Work enqueued before the failure may still read the store.
 		f.err = errors.Join(fmt.Errorf("weights: copying unit %s to the device: %w", f.unit.name, err), copies.Synchronize())
 		return
 	}

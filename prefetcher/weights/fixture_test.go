@@ -94,7 +94,7 @@ func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
 }
 
-// checkMeans is the check of apply for what was read of units 0, 1, …
+// checkMeans is the check of apply for the values read of units 0, 1, …
 func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
 	t.Helper()
 	for i, r := range means {

@@ -40,11 +40,12 @@ type stateUnit struct {
 	specs  []optim.RememberedTensor // in the order of the rows
 }
 
-// NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All parameters
-// lie on the device, and opt has done no step. opt stays the caller's, who calls Step of the
-// Offload instead. The caller must Close the Offload before opt. NewOffload fails with
-// [ErrInvalidOptions], with [cgotorch.ErrOutOfMemory], and with [cgotorch.ErrInvalidArgument] for
-// parameters elsewhere or an optimizer without state.
+// NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All
+// parameters lie on the device, and opt has done no step. opt stays the caller's. The caller
+// calls Step of the Offload in place of opt's, and must Close the Offload before opt.
+//
+// NewOffload fails with [ErrInvalidOptions], with [cgotorch.ErrOutOfMemory], and with
+// [cgotorch.ErrInvalidArgument] for parameters elsewhere or an optimizer without state.
 func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
 	if o.UnitBytes < 0 || o.Slots < 0 {
 		return nil, fmt.Errorf("weights: OffloadOptions: UnitBytes is %d and Slots %d; they must not be negative: %w", o.UnitBytes, o.Slots, ErrInvalidOptions)

@@ -41,7 +41,7 @@ func (p Policy) before(a, b usage) bool {
 	return a.last < b.last
 }
 
-// usage is what policies know of a unit.
+// usage is a policy's knowledge of a unit.
 type usage struct {
 	count int64 // Uses
 	last  int64 // the number of its latest Use or fill, among those of all units

@@ -8,7 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Every policy gives the same results, and counts what it is to count.
+// Every policy gives the same results, and counts its hits, copies ahead and copies.
 func TestPolicy(t *testing.T) {
 	order := []int{0, 1, 2, 3, 0, 1, 2, 3, 3, 3, 0, 0}
 	for _, test := range []struct {

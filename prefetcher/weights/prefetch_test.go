@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// What was prefetched is there, in whatever order it is used, and is not given up before.
+// Prefetched units are present in every order of use, and are not given up before.
 func TestCache_Prefetch(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

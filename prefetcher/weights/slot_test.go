@@ -19,7 +19,7 @@ func TestSlot_Reuse_InOrder(t *testing.T) {
 		var means []*cgotorch.HostRead
 		stream := torchtest.NewStream(t, d)
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
-			apply(t, x, c, 0) // what is slow the first time
+			apply(t, x, c, 0) // the first product is slow
 			for range 8 {
 				means = append(means, mean(x, c, 0))
 			}

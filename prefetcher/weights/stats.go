@@ -61,7 +61,7 @@ type sharedEvent struct {
 	more int // owners beside the first
 }
 
-// share returns the event for another owner, who must Close it too.
+// share returns the event for another owner, which must Close it too.
 func (e *sharedEvent) share() *sharedEvent {
 	e.more++
 	return e

@@ -40,7 +40,7 @@ type UnitSpec struct {
 	Tensors []TensorSpec
 }
 
-// StoreStats says what a [Store] holds, in bytes.
+// StoreStats counts the bytes that a [Store] holds.
 type StoreStats struct {
 	Units  int
 	Bytes  int64 // of the tensors
@@ -164,7 +164,7 @@ func (s *Store) lay(units []UnitSpec) error {
 // slabBytes is how much memory is asked of the system at once, unless one unit needs more.
 const slabBytes = 1 << 30
 
-// allocate gives each unit memory, in slabs that are as large as what lies in them.
+// allocate gives each unit memory, in slabs as large as their units.
 func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
@@ -194,7 +194,7 @@ func (s *Store) allocate() error {
 		s.slabs = append(s.slabs, slab)
 		taken += size
 		memory := slab.Bytes()
-		takePages(memory) // so that the next slab is compared with what is left
+		takePages(memory) // so that the next slab is compared with the memory left
 		for at := int64(0); first < last; first++ {
 			unit := s.units[s.names[first]]
 			begin := aligned(at)
@@ -284,7 +284,7 @@ func (s *Store) pin() error {
 	return nil
 }
 
-// Stats returns what the store holds.
+// Stats returns the bytes that the store holds.
 func (s *Store) Stats() StoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -109,8 +109,8 @@ func TestNewStore_Refused(t *testing.T) {
 	}
 }
 
-// What CUDA will not lock is refused with the numbers, here pages that are no longer behind their
-// mapping.
+// Memory that CUDA will not lock is refused with the numbers. Here the pages are no longer
+// behind their mapping.
 func TestStore_Pin_Refused(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")

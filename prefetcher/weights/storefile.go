@@ -21,7 +21,7 @@ type StoreOptions struct {
 	// `^(encoder|decoder)\.block\.\d+` makes a unit of each block.
 	Units *regexp.Regexp
 
-	// DType is what floating tensors are converted to; 0 leaves each as it is.
+	// DType is the dtype of floating tensors after the conversion; 0 leaves each as it is.
 	DType cgotorch.DType
 
 	// Map has the store use the files' own pages, which the system keeps once for all processes, in

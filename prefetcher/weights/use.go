@@ -54,7 +54,7 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 	u := &Use[M]{name: name, cache: c, do: x.DoStream(), changes: changes}
 	x.AtEnd(func() { u.end(x) }) // first, since it unwinds where x cannot be used
 	c.mu.Lock()
-	defer c.mu.Unlock() // what follows may unwind
+	defer c.mu.Unlock() // the calls below may unwind
 	if err := c.acquire(u); err != nil {
 		x.Fail(op, err)
 	}
