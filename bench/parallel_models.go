@@ -7,16 +7,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// A form is a way in which a model of branches is run.
+// form is a way to run a model of branches.
 type form struct {
-	name     string
-	fused    bool
-	schedule nn.Schedule
+	name        string
+	fused       bool
+	parallelism nn.Parallelism
 }
 
 var forms = []form{
-	{"in-turn", false, nn.InTurn}, {"side-by-side", false, nn.SideBySide}, {"chosen", false, nn.Fastest},
-	{"fused/in-turn", true, nn.InTurn}, {"fused/side-by-side", true, nn.SideBySide}, {"fused/chosen", true, nn.Fastest},
+	{"in-turn", false, nn.AlwaysSerial}, {"side-by-side", false, nn.AlwaysParallel}, {"chosen", false, nn.Measured},
+	{"fused/in-turn", true, nn.AlwaysSerial}, {"fused/side-by-side", true, nn.AlwaysParallel}, {"fused/chosen", true, nn.Measured},
 }
 
 // benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
@@ -52,10 +52,10 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 		if f.fused {
 			net = fused
 		}
-		nn.SetSchedule(net, f.schedule)
-		warm := 5 // rehearsals, and the capture
-		if f.schedule == nn.Fastest {
-			warm = 100 // and trials, and what is compared
+		nn.SetParallelism(net, f.parallelism)
+		warm := 5 // warm-up runs, and the capture
+		if f.parallelism == nn.Measured {
+			warm = 100 // and trials, and the measured calls
 		}
 		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)
 		defer w.close()

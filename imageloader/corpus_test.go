@@ -381,26 +381,20 @@ func TestCorpus_Changes(t *testing.T) {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
-func TestCorpus_Images(t *testing.T) {
-	const samples = "decode/testdata"
-	count := 0
-	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
-		files, err := os.ReadDir(filepath.Join(samples, folder))
-		must(t, err)
-		for _, file := range files {
-			body, err := os.ReadFile(filepath.Join(samples, folder, file.Name()))
-			must(t, err)
-			count++
-			hostile{data: withImage(body), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
-		}
-	}
-	jpg, err := os.ReadFile(filepath.Join(samples, "good/420.jpg"))
+const samples = "decode/testdata"
+
+func sampleImage(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(samples, name))
 	must(t, err)
-	progressive, err := os.ReadFile(filepath.Join(samples, "good/progressive.jpg"))
-	must(t, err)
-	restart, err := os.ReadFile(filepath.Join(samples, "good/restart.jpg"))
-	must(t, err)
+	return data
+}
+
+// oddJPEGs are JPEG files with another header, table, marker or scan.
+func oddJPEGs(t *testing.T) map[string][]byte {
+	jpg := sampleImage(t, "good/420.jpg")
+	progressive := sampleImage(t, "good/progressive.jpg")
+	restart := sampleImage(t, "good/restart.jpg")
 	patch := func(data []byte, marker byte, at int, with ...byte) []byte {
 		out := bytes.Clone(data)
 		i := bytes.Index(out, []byte{0xff, marker})
@@ -419,7 +413,7 @@ func TestCorpus_Images(t *testing.T) {
 		return insert(jpg, 2, append([]byte{0xff, 0xe1, byte((len(body) + 2) >> 8), byte(len(body) + 2)}, body...)...)
 	}
 	app := binary.BigEndian.AppendUint16([]byte{0xff, 0xe1}, 0xffff)
-	for name, body := range map[string][]byte{
+	return map[string][]byte{
 		"65535x1":                     patch(jpg, 0xc0, 5, 0, 1, 0xff, 0xff),
 		"1x65535":                     patch(jpg, 0xc0, 5, 0xff, 0xff, 0, 1),
 		"65535x65535":                 patch(jpg, 0xc0, 5, 0xff, 0xff, 0xff, 0xff),
@@ -458,7 +452,21 @@ func TestCorpus_Images(t *testing.T) {
 		"marker fill of 1 MB":         insert(jpg, 2, bytes.Repeat([]byte{0xff}, 1<<20)...),
 		"a scan again":                append(bytes.Clone(jpg[:len(jpg)-2]), jpg[scan:]...),
 		"900 scans":                   append(append(bytes.Clone(jpg[:len(jpg)-2]), bytes.Repeat(jpg[scan:len(jpg)-2], 900)...), 0xff, 0xd9),
-	} {
+	}
+}
+
+// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
+func TestCorpus_Images(t *testing.T) {
+	count := 0
+	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
+		files, err := os.ReadDir(filepath.Join(samples, folder))
+		must(t, err)
+		for _, file := range files {
+			count++
+			hostile{data: withImage(sampleImage(t, filepath.Join(folder, file.Name()))), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
+		}
+	}
+	for name, body := range oddJPEGs(t) {
 		count++
 		hostile{data: withImage(body), images: -1, few: true}.sub(t, name)
 	}

@@ -153,17 +153,21 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Our kernels take the place of LibTorch's when this library is loaded. No operator runs then, and
-// LibTorch's table of kernels has no lock for operators that run. Without an Overlap our kernels do
-// the same as LibTorch's. LibTorch warns of the change. Later it warns of gradients that are
-// accumulated on another stream than they are made on (Note [Late gradients]). Both are meant.
-[[maybe_unused]] const bool installed = [] {
+// Our kernels take the place of LibTorch's when this library is loaded, and those for CUDA when
+// CUDA is opened. No operator runs there then, and LibTorch's table of kernels has no lock for
+// operators that run. Without an Overlap our kernels do the same as LibTorch's. LibTorch warns of
+// the change. Later it warns of gradients that are accumulated on another stream than they are made
+// on (Note [Late gradients]). Both are meant.
+void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
-    library->impl("convolution_backward", TORCH_FN(convolution_backward));
-  }
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
+  library->impl("convolution_backward", TORCH_FN(convolution_backward));
+}
+
+[[maybe_unused]] const bool installed = [] {
+  install(c10::DispatchKey::CPU);
+  when_cuda_is_open([] { install(c10::DispatchKey::CUDA); });  // LibTorch has put its own kernel there by then
   install_linear();
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
   return true;

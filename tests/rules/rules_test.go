@@ -238,7 +238,7 @@ func goList(t *testing.T, args ...string) []string {
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
-	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|filetest)|examples/inspect)(\.test)?$`)
+	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|filetest|leaktest)|examples/inspect)(\.test)?$`)
 	for _, path := range packages {
 		if inModule, ours := strings.CutPrefix(path, module+"/"); ours && !mine.MatchString(inModule) {
 			t.Errorf("the loader needs %s", path)

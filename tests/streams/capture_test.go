@@ -2,10 +2,11 @@ package streams
 
 import (
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
@@ -18,7 +19,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		t.Skip(err)
 	}
 	d := cgotorch.CUDA(0)
-	captured, other := newStream(t, d), newStream(t, d)
+	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	native, err := captured.Native()
 	if err != nil {
 		t.Fatal(err)
@@ -28,9 +29,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept *cgotorch.Tensor
-	if err := other.Do(func(x *cgotorch.Exec) error { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, other, func(x *cgotorch.Exec) { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)) })
 	slab, err := cgotorch.NewHostSlab(1 << 20)
 	if err != nil {
 		t.Fatal(err)

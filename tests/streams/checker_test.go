@@ -1,10 +1,11 @@
 package streams
 
 import (
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
@@ -12,7 +13,7 @@ import (
 
 // each runs what must be free of races, on each device.
 func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
-	for _, d := range devices() {
+	for _, d := range torchtest.Devices() {
 		for name, c := range cases {
 			t.Run(d.String()+"/"+name, func(t *testing.T) {
 				s := &scene{T: t, device: d, right: true}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -48,14 +49,11 @@ func TestSyncDebug_Experts(t *testing.T) {
 	defer mixture.Close()
 	stream := cgotorch.DefaultStream(d)
 	var routers [layers]*cgotorch.Tensor
-	if err := stream.Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 		for i := range routers {
 			routers[i] = x.Keep(x.Randn(cgotorch.Float32, experts, width))
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	defer func() {
 		for _, r := range routers {
 			r.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
@@ -624,7 +625,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 }
 
 func TestCheckStreams_FindsMistakes(t *testing.T) {
-	for _, d := range devices() {
+	for _, d := range torchtest.Devices() {
 		made, found, reports := 0, 0, 0
 		for _, m := range mistakes {
 			if m.onCUDA && !d.IsCUDA() {

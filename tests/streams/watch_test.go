@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -51,7 +52,7 @@ const warm = 6
 
 // A whole training step asserts that it does not wait, while another goroutine does; one that reads its loss fails, at that line.
 func TestNoWaits_TrainingStep(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		stop, stopped := make(chan bool), make(chan bool)
 		go func() {
 			defer close(stopped)

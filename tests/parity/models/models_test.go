@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 type modelFixture struct {
@@ -46,10 +47,10 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		t.Run(c.fixture, func(t *testing.T) {
 			var want modelFixture
 			readFixture(t, c.fixture, &want)
-			devices(t, func(t *testing.T, d cgotorch.Device) {
-				checkHandles(t, d)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				var m nn.Module
-				do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, want.Seed)
 					var err error
 					if m, err = vision.New(x, c.model, c.options); err != nil {
@@ -59,7 +60,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 				})
 				defer nn.Close(m)
 				if want.Images != nil {
-					do(t, d, func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
+					torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
 				}
 			})
 		})
@@ -76,7 +77,7 @@ func seed(t *testing.T, s uint64) {
 // checkState compares names, shapes, order and initial values.
 func (f *modelFixture) checkState(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
-	if got := nn.CountParameters(m); got != f.Parameters {
+	if got := countParameters(m); got != f.Parameters {
 		t.Errorf("%d parameters, want %d", got, f.Parameters)
 	}
 	checkState(t, x, m, f.State)
@@ -199,4 +200,12 @@ func sample(x *cgotorch.Exec, logits *cgotorch.Tensor) []float64 {
 		}
 	}
 	return taken
+}
+
+// countParameters returns the number of elements of all parameters of m.
+func countParameters(m any) (n int64) {
+	for _, p := range nn.Parameters(m) {
+		n += p.Numel()
+	}
+	return n
 }
