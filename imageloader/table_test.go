@@ -306,7 +306,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// All shards together decide whether an archive is kept, and whether shards get index files.
+// All shards together decide whether an archive is kept in memory, and whether the shards get index
+// files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)
