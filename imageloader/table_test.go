@@ -147,7 +147,8 @@ func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	}
 }
 
-// An index file that is not right is made again, or where only inflating can tell, is an error that says so.
+// The loader makes a wrong index file again. Where only inflating can tell that it is wrong, the
+// error says so.
 func TestCorpus_Index(t *testing.T) {
 	members := numbered(9)
 	for i := range members {

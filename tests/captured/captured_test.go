@@ -1,4 +1,5 @@
-// Package captured tests training steps captured over a prefetcher against the same steps run eagerly.
+// Package captured compares training steps captured over a prefetcher with the same steps run
+// eagerly.
 package captured
 
 import (
@@ -21,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// run trains so many steps from the archive of examples/train: random crops and flips, a schedule, clipping, dropout, and a last batch
-// of each epoch that is smaller.
+// run trains so many steps from the archive of examples/train. It has random crops and flips, a
+// schedule, clipping and dropout. The last batch of each epoch is smaller.
 type run struct {
 	device   cgotorch.Device
 	steps    int
@@ -135,7 +136,8 @@ func device(t *testing.T) cgotorch.Device {
 	return cgotorch.CPU
 }
 
-// Captured steps have the losses of eager ones: to the bit with deterministic algorithms, in float32 and under autocast.
+// Captured steps have the losses of eager ones, in float32 and under autocast. With deterministic
+// algorithms they are equal to the bit.
 func TestCaptured_SameLosses(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)

@@ -12,8 +12,9 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// While another library captures a graph on a stream of its own, in the mode in which CUDA lets nobody disturb that, streams and events
-// are made, asked and closed, and page-locked memory too. A question put to CUDA the plain way is the control.
+// Another library captures a graph on its stream, in the mode in which CUDA lets nobody disturb the
+// capture. Streams, events and page-locked memory are made, asked and closed meanwhile. A question
+// put to CUDA the plain way is the control.
 func TestCapture_IsNotDisturbed(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n == 0 {
 		t.Skip(err)

@@ -82,7 +82,8 @@ func TestCheckStreams_HostReads(t *testing.T) {
 	})
 }
 
-// Each use of a tensor on another stream than its own is told to the allocator: it may be freed without an order.
+// Each use of a tensor on another stream than its own is told to the allocator. The tensor may then
+// be freed without an order.
 func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	each(t, map[string]func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor){
 		"operator of tensors": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.Neg(t) },
@@ -118,7 +119,8 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	})
 }
 
-// The same of images.Augment, which takes none of that shape: an operator that gave it one would tell the allocator itself.
+// The same holds for images.Augment, which takes no tensor of that shape. An operator that gave it
+// such a tensor would tell the allocator itself.
 func TestCheckStreams_FreedWhileAnotherStreamAugments(t *testing.T) {
 	each(t, map[string]func(x *cgotorch.Exec) *cgotorch.Tensor{
 		"pixels": func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Uint8, 1, 2, 2, 3) },

@@ -11,7 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pairs are devices between which tensors are handed over: every two that are there, and each with itself.
+// pairs are devices between which tensors are handed over: every two of the machine, and each with
+// itself.
 func pairs() [][2]cgotorch.Device {
 	all := torchtest.Devices()
 	if n, _ := cgotorch.CUDACount(); n > 1 {
@@ -26,8 +27,8 @@ func pairs() [][2]cgotorch.Device {
 	return pairs
 }
 
-// A tensor is handed to another device behind work that takes a while, and its memory is closed and used anew at once: what arrives is
-// what the producer wrote.
+// A tensor is handed to another device behind work that takes a while. Its memory is closed and
+// used anew at once. The copy still has the elements that the producer wrote.
 func TestFromDevice(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]

@@ -11,8 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// Experts that come from host memory, by choices that are made on the device, wait for it nowhere: neither by LibTorch's own check, which is one
-// switch for the whole process, nor by the driver's calls.
+// Experts come from host memory by choices that are made on the device. They wait for it nowhere:
+// neither by LibTorch's own check, which is one switch for the whole process, nor by the driver's
+// calls.
 func TestSyncDebug_Experts(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n == 0 {
 		t.Skip(err)

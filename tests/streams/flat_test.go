@@ -79,7 +79,8 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	})
 }
 
-// However many goroutines call, LibTorch sees as many threads as there are streams, and each one's team.
+// However many goroutines call, LibTorch sees as many threads as there are streams, and the team of
+// each.
 func TestStreams_ThreadsAreBounded(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, callers = 4, 500

@@ -1,4 +1,5 @@
-// Package streams tests that streams, modes and failures of many goroutines do not touch one another.
+// Package streams tests that streams, modes and failures of many goroutines do not touch each
+// other.
 package streams
 
 import (
@@ -51,7 +52,8 @@ func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch
 	all.Wait()
 }
 
-// Each goroutine computes with numbers of its own and in modes of its own, and lets others run between operators.
+// Each goroutine computes with its own numbers and in its own modes, and lets others run between
+// operators.
 func TestStreams_ManyGoroutines(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
@@ -149,7 +151,8 @@ func raised(fn func()) (value any) {
 	return nil
 }
 
-// A token goes round: each goroutine's stream waits for its neighbour's event and counts the token up, in a tensor all share.
+// A token goes round. Each goroutine's stream waits for its neighbour's event and counts the token
+// up, in a tensor that all share.
 func TestStreams_EventsOrderARing(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, rounds, size = 16, 10, 1 << 14

@@ -103,8 +103,8 @@ func (r *training) step(x *cgotorch.Exec, batch *prefetcher.Batch) (loss *cgotor
 	return loss
 }
 
-// A whole training step is enqueued while the stream is held up: nothing in it waits for the device. A read in the step does,
-// which shows that the test would see it.
+// A whole training step is enqueued while the stream is held up, and nothing in it waits for the
+// device. A read in the step does, which shows that the test would see it.
 func TestStep_DoesNotWait(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n == 0 {
 		t.Skip(err)

@@ -1,4 +1,5 @@
-// Package models_test compares the models, layers and losses with PyTorch's, from the fixtures that make.py writes.
+// Package models_test compares the models, layers and losses with those of PyTorch. make.py writes
+// the fixtures.
 package models_test
 
 import (
@@ -59,7 +60,8 @@ func (d digest) near(want digest, tolerance float64) bool {
 	return math.Abs(d[0]-want[0]) <= tolerance*scale && math.Abs(d[1]-want[1]) <= tolerance*scale
 }
 
-// distance is the largest difference, as a part of want's largest magnitude; infinite for other lengths and for NaN.
+// distance is the largest difference, as a part of want's largest magnitude. It is infinite for
+// other lengths and for NaN.
 func distance(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)

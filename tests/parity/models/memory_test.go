@@ -22,7 +22,8 @@ type memoryUse struct {
 
 const memoryLimit = 1.02 // of PyTorch's
 
-// The peak of a training step depends on oneDNN's kernels and so on the CPU: TestMemory_BesidePyTorch compares it.
+// The peak of a training step depends on oneDNN's kernels and so on the CPU.
+// TestMemory_BesidePyTorch compares it.
 func TestMemory_AtMostPyTorchs(t *testing.T) {
 	var fixtures []memoryUse
 	readFixture(t, "memory", &fixtures)
@@ -35,8 +36,8 @@ func TestMemory_AtMostPyTorchs(t *testing.T) {
 	}
 }
 
-// CGOTORCH_PEER is the Python of an environment with torch and torchvision, CGOTORCH_LIBRARY the path of libcgotorch.so, which
-// counts for both.
+// CGOTORCH_PEER is the Python of an environment with torch and torchvision. CGOTORCH_LIBRARY is the
+// path of libcgotorch.so, which counts for both.
 func TestMemory_BesidePyTorch(t *testing.T) {
 	python, library := os.Getenv("CGOTORCH_PEER"), os.Getenv("CGOTORCH_LIBRARY")
 	if python == "" || library == "" {

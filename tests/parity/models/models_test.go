@@ -100,8 +100,9 @@ func checkState(t *testing.T, x *cgotorch.Exec, m any, want []stateEntry) {
 	}
 }
 
-// checkStep compares one training step and the evaluation behind it. With PyTorch's instruction set and number of threads the
-// results are equal to the last bit; with others, rounding moves ResNet-50's logits in training by up to 8e-5.
+// checkStep compares one training step and the evaluation behind it. With PyTorch's instruction set
+// and number of threads the results are equal to the last bit. With others, rounding moves
+// ResNet-50's logits in training by up to 8e-5.
 func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	nn.To(x, m, nn.ToOptions{})
 	near := func(what string, tolerance float64, got, want []float64) {
@@ -137,7 +138,7 @@ func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	near("logits of channels last images", 1e-4, sample(x, m.Forward(x.NoGrad(), x.Contiguous(images, cgotorch.ChannelsLast))), f.Evaluated)
 }
 
-// forwardAux returns the logits of a model and those of its auxiliary heads, in torchvision's order.
+// forwardAux returns the logits of a model and of its auxiliary heads, in torchvision's order.
 func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits *cgotorch.Tensor, heads []*cgotorch.Tensor) {
 	switch m := m.(type) {
 	case *vision.GoogLeNet:
@@ -156,8 +157,8 @@ func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits 
 func (f *modelFixture) checkGradients(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
 	floor := slices.Max(f.Gradients) * 1e-5 // below it there are parameters whose gradient is 0 but for rounding
-	// On a CPU with other instructions than the fixture's, PyTorch's own norms differ: two of Inception-v3's by 1 to 9 %, where ReLUs of values
-	// near 0 fall otherwise.
+	// On a CPU with other instructions than the fixture's, PyTorch's own norms differ. Two of
+	// Inception-v3's differ by 1 to 9 %, where ReLUs of values near 0 fall otherwise.
 	parameters := nn.NamedParameters(m)
 	few, far := len(parameters)/50, 0
 	for i, p := range parameters {

@@ -1,4 +1,5 @@
-// Package optim_test compares cgotorch/optim with torch.optim, whose results make.py has written to testdata.
+// Package optim_test compares cgotorch/optim with torch.optim. make.py has written the results of
+// torch.optim to testdata.
 package optim_test
 
 import (
@@ -41,8 +42,8 @@ type testCase struct {
 	Foreach, Fused      map[string][]float32
 }
 
-// tolerance is relative to the largest element. On the processor that made the fixture the results are equal to the bit; on
-// another, and on CUDA, LibTorch may take kernels that round otherwise.
+// tolerance is relative to the largest element. On the processor that made the fixture the results
+// are equal to the bit. On another, and on CUDA, LibTorch may take kernels that round otherwise.
 var tolerance = map[cgotorch.Device]float64{cgotorch.CPU: 1e-6, cgotorch.CUDA(0): 1e-5}
 
 func read(t *testing.T, name string, v any) {
@@ -110,7 +111,8 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, forea
 	}
 }
 
-// compare returns in how many elements the bits differ, and fails the test if one is off by more than limit times the largest.
+// compare returns the number of elements whose bits differ. It fails the test if an element is off
+// by more than limit times the largest.
 func compare(t *testing.T, name string, got, want []float32, limit float64) (bits int) {
 	t.Helper()
 	if len(got) != len(want) {

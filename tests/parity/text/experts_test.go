@@ -43,7 +43,8 @@ func sparseLayers(m *text.Switch) []*text.Sparse {
 	return all
 }
 
-// A model without experts, whose experts another one's run, gives the same bits, and chooses the experts that transformers does.
+// A model without experts gives the same bits when the experts of another model run. It chooses the
+// experts that transformers chooses.
 func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,5 @@
-// Package text_test compares the text models with transformers', from the fixtures that make.py writes.
+// Package text_test compares the text models with those of transformers. make.py writes the
+// fixtures.
 package text_test
 
 import (

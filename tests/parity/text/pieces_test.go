@@ -10,7 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// cutStep is a step that is captured in pieces, each up to the next sparse layer, whose experts the host calls in between.
+// cutStep is a step that is captured in pieces. Each ends at the next sparse layer, whose experts
+// the host calls between the pieces.
 type cutStep struct {
 	m      *text.Switch
 	c      *text.Cache
@@ -46,7 +47,8 @@ func newCutStep(x *cgotorch.Exec, m *text.Switch, c *text.Cache) *cutStep {
 	return s
 }
 
-// piece runs from a sparse layer's Combine, the first one from the step's beginning, to the next one's Route, or to the step's end.
+// piece runs from a sparse layer's Combine to the next one's Route. The first piece starts at the
+// beginning of the step, the last stops at its end.
 func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 	blocks := s.m.Decoder.Block
 	var hidden *cgotorch.Tensor

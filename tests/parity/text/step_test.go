@@ -15,7 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// started is a cache that is ready to decode what follows the run's ids. It is closed with the test.
+// started is a cache that is ready to decode from the end of the run's ids. The end of the test
+// closes it.
 func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.CacheOptions) *text.Cache {
 	t.Helper()
 	ids, mask, _ := r.inputs(x)
@@ -50,8 +51,8 @@ func wantStep(t *testing.T, what string, got []float32, r run, position int, tol
 	wantNear(t, fmt.Sprintf("%s, position %d", what, position), got, want, tolerance)
 }
 
-// Step by step, with memory that is larger than needed, the logits are those of the whole pass. The second round finds a cache that
-// was full of what is no number.
+// Step by step, with memory that is larger than needed, the logits are those of the whole pass. The
+// second round finds a cache that was full of NaN.
 func TestSwitch_Step(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +125,8 @@ func TestDecoder_Pieces(t *testing.T) {
 	})
 }
 
-// Weights that no longer lie side by side, as after a conversion, give what they gave, also for several sequences.
+// Weights that no longer lie side by side, as after a conversion, give equal results, also for
+// several sequences.
 func TestDecoder_Attend_WeightsApart(t *testing.T) {
 	f, config := readCase(t, "tied")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
