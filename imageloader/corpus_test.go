@@ -389,7 +389,7 @@ func sampleImage(t *testing.T, name string) []byte {
 	return data
 }
 
-// oddJPEGs are JPEG files with another header, table, marker or scan.
+// oddJPEGs returns JPEG files with another header, table, marker or scan.
 func oddJPEGs(t *testing.T) map[string][]byte {
 	jpg := sampleImage(t, "good/420.jpg")
 	progressive := sampleImage(t, "good/progressive.jpg")
@@ -454,7 +454,7 @@ func oddJPEGs(t *testing.T) map[string][]byte {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
+// Images that are damaged, odd or huge, each among eight good images, and images that must be read.
 func TestCorpus_Images(t *testing.T) {
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
