@@ -156,7 +156,7 @@ func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits 
 
 func (f *modelFixture) checkGradients(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
-	floor := slices.Max(f.Gradients) * 1e-5 // below it are parameters whose gradient is 0 but for rounding
+	floor := slices.Max(f.Gradients) * 1e-5 // below it there are parameters whose gradient is 0 but for rounding
 	// On a CPU with other instructions than the fixture's, PyTorch's own norms differ. Two of
 	// Inception-v3's differ by 1 to 9 %, where ReLUs of values near 0 fall otherwise.
 	parameters := nn.NamedParameters(m)
