@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The stream checker learns that the loader is about to fill a buffer again: a copy that still
-// reads any part of it is a race.
+// The stream checker learns that the loader is about to fill a buffer again. A copy that still
+// reads a part of the buffer is a race.
 func TestPinner_RefilledUnderACopy(t *testing.T) {
 	for name, read := range map[string]func(x *cgotorch.Exec, b *imageloader.HostBatch){
 		"images": func(x *cgotorch.Exec, b *imageloader.HostBatch) {
@@ -76,8 +76,8 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 	}
 }
 
-// What lies in no memory that the source handed over is copied to the device from memory of the
-// prefetcher's own, which the host does not fill under a copy.
+// Parts of a batch that lie in memory of another owner go through memory of the prefetcher. The
+// host does not fill that memory under a copy.
 func TestEpoch_Staged(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -128,8 +128,8 @@ func TestNew_CannotPin(t *testing.T) {
 	})
 }
 
-// A loader's memory is the second prefetcher's when that is made, and what the first one still
-// copies goes through its staging.
+// A new prefetcher takes over the memory of its loader. The earlier prefetcher then copies through
+// its staging.
 func TestNew_SecondOfALoader(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

@@ -44,11 +44,7 @@ func TestSetParallelism_SameBits(t *testing.T) {
 // trained returns all tensors that a step of training and an evaluation leave, and the races that
 // the stream checker found.
 func trained(t *testing.T, d cgotorch.Device, parallelism nn.Parallelism, model string, size int64) (left map[string][]float32, races []error) {
-	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close() // and the streams of the branches
+	s := torchtest.NewStream(t, d) // its end closes the streams of the branches
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { races = append(races, r) })
 	if err != nil {
 		t.Fatal(err)

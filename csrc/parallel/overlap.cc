@@ -161,7 +161,7 @@ class Silence final : public c10::WarningHandler {
 void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
   library->impl("convolution_backward", TORCH_FN(convolution_backward));
 }
 

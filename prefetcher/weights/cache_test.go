@@ -344,6 +344,7 @@ func TestCache_ManyGoroutines(t *testing.T) {
 
 // Resident: one bad kind makes all unusable.
 func TestCache_Resident_BadUnit(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	good, short := linearSpec("good"), linearSpec("short")
 	short.Tensors = short.Tensors[:1]
 	s, err := NewStore([]UnitSpec{good, short})
@@ -360,6 +361,7 @@ func TestCache_Resident_BadUnit(t *testing.T) {
 
 // Every pinned slot is as large as the largest unit.
 func TestCache_Resident_Memory(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{{Name: "embedding", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{1 << 20}}}}}
 	for i := range 50 {
 		specs = append(specs, linearSpec(unitName(i)))
@@ -390,6 +392,7 @@ func TestCache_Resident_Memory(t *testing.T) {
 
 // Close with a unit in use: nobody can wait for its end.
 func TestCache_Close_InUse_ThenStore(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{linearSpec("a")}
 	s, _ := NewStore(specs)
 	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{})
@@ -409,6 +412,7 @@ func TestCache_Close_InUse_ThenStore(t *testing.T) {
 }
 
 func TestCache_Check(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	a, b := linearSpec("good.0"), linearSpec("bad.0")
 	b.Tensors = b.Tensors[:1]
 	s, _ := NewStore([]UnitSpec{a, b})

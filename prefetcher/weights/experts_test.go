@@ -295,6 +295,7 @@ func TestExperts_Refused(t *testing.T) {
 }
 
 func TestExperts_FailedRun(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	for _, bad := range []bool{false, true} {
 		c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
 		e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
@@ -342,6 +343,7 @@ func TestExperts_FailedRun(t *testing.T) {
 }
 
 func TestExperts_Predict_Grows(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
 	if err != nil {
@@ -361,6 +363,7 @@ func TestExperts_Predict_Grows(t *testing.T) {
 }
 
 func TestExperts_Pieces_FailedCapture(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	path := saveSwitch(t, s)
 	var m *text.Switch
@@ -399,6 +402,7 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 
 // A Do whose Use is refused lets the guess stay; see also Experts_FailedRun.
 func TestExperts_GuessOfFailedDo(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
 	if err != nil {
@@ -417,6 +421,7 @@ func TestExperts_GuessOfFailedDo(t *testing.T) {
 
 // Route reads the ids beside the stream; Layer.Forward in branches.
 func TestExperts_InBranches(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{})
@@ -446,6 +451,7 @@ func TestExperts_InBranches(t *testing.T) {
 
 // The same layer in two branches of one Do is one place.
 func TestExperts_SameLayerTwice(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, _ := NewExperts(c, [][]string{{unitName(0), unitName(1)}}, ExpertsOptions{})
 	defer e.Close()

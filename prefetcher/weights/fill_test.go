@@ -43,6 +43,7 @@ func TestFill_Fails(t *testing.T) {
 }
 
 func TestFill_LateBackward(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	for what, evict := range map[string]func(x *cgotorch.Exec){
 		"a Use":      func(x *cgotorch.Exec) { c.Use(x, unitName(1)).Release(x) },

@@ -17,6 +17,7 @@ import (
 
 // The state of a parameter with gaps would reach into the next one's.
 func TestNewOffload_Strided(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	var p *cgotorch.Tensor
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })

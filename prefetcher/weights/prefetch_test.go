@@ -99,6 +99,7 @@ func TestCache_Prefetch_Cancelled(t *testing.T) {
 
 // A unit that is prefetched while it is in use stays for its next use.
 func TestCache_Prefetch_WhileInUse(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	for _, o := range []CacheOptions{{Policy: OnDemand, Slots: 1}, {Policy: LRU, Slots: 1}} {
 		c := newCache(t, scalesStore(t, 3), cgotorch.CPU, o)
 		torchtest.DoOn(t, torchtest.NewStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
@@ -117,6 +118,7 @@ func TestCache_Prefetch_WhileInUse(t *testing.T) {
 
 // A Use that overtakes a queued prefetch shortens the queue, and wakes nobody.
 func TestCache_Dequeue_LostWakeUp(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 6), cgotorch.CPU, CacheOptions{Slots: 2, InFlight: 1})
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {

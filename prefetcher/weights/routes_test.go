@@ -60,6 +60,7 @@ func TestRoutes(t *testing.T) {
 
 // A send that fails gives its piece of memory back.
 func TestRoutes_Send_FailedKeepsPiece(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	q, err := newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {})
 	if err != nil {
 		t.Fatal(err)

@@ -133,6 +133,7 @@ func TestUse_Refused(t *testing.T) {
 
 // Two Dos use one side stream: the second does not wait since the first is about to.
 func TestUse_SharedSideStream(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 2), cgotorch.CPU, CacheOptions{Slots: 1})
 	a, b, side := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
@@ -149,8 +150,9 @@ func TestUse_SharedSideStream(t *testing.T) {
 					u := c.Use(y, unitName(i%2))
 					y.Sum(u.Module.Weight)
 					u.Release(y)
-					x.Wait(y.Record())
-					return nil
+					e := y.Record()
+					x.Wait(e)
+					return e.Close()
 				})
 			}()
 		}
@@ -160,6 +162,7 @@ func TestUse_SharedSideStream(t *testing.T) {
 }
 
 func TestUse_Release_OtherDo(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	a, b := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	var u *Use[*nn.Linear]
@@ -178,6 +181,7 @@ func TestUse_Release_OtherDo(t *testing.T) {
 }
 
 func TestUse_Failed_Counts(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		c.Use(x, unitName(0))
@@ -191,6 +195,7 @@ func TestUse_Failed_Counts(t *testing.T) {
 
 // The write of a changed unit is not ordered with readers of other streams that have released it.
 func TestUse_ReleaseChanged_Readers(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	a, b := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
@@ -208,6 +213,7 @@ func TestUse_ReleaseChanged_Readers(t *testing.T) {
 
 // Two Cache of one store.
 func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
 	st := scalesStore(t, 3)
 	c := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
@@ -221,6 +227,7 @@ func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
 
 // A Use that could go on, since its unit is there now, counts as stuck until its goroutine has run.
 func TestUse_FalseDeadlock(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	m := newCache(t, scalesStore(t, 5), cgotorch.CPU, CacheOptions{Slots: 2})
 	a, c := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	failed := 0

@@ -16,10 +16,7 @@ import (
 // capture. Streams, events and page-locked memory are made, asked and closed meanwhile. A question
 // put to CUDA the plain way is the control.
 func TestCapture_IsNotDisturbed(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
-	d := cgotorch.CUDA(0)
+	d := torchtest.CUDA(t)
 	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	native, err := captured.Native()
 	if err != nil {

@@ -15,9 +15,7 @@ import (
 // neither by LibTorch's own check, which is one switch for the whole process, nor by the driver's
 // calls.
 func TestSyncDebug_Experts(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
+	torchtest.CUDA(t)
 	const experts, layers, width = 8, 3, 256
 	d := cgotorch.CUDA(0)
 	var specs []weights.UnitSpec

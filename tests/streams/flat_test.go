@@ -124,11 +124,7 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 // Ten thousand Dos later nothing has grown.
 func TestStreams_MemoryIsFlat(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		s := torchtest.NewStream(t, d)
 		var p *cgotorch.Tensor
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) error { p = x.Keep(x.Ones(cgotorch.Float32, 64)); return p.SetRequiresGrad(true) })
 		defer p.Close()

@@ -156,11 +156,7 @@ func raised(fn func()) (value any) {
 func TestStreams_EventsOrderARing(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, rounds, size = 16, 10, 1 << 14
-		home, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer home.Close()
+		home := torchtest.NewStream(t, d)
 		var token *cgotorch.Tensor
 		torchtest.DoOn(t, home, func(x *cgotorch.Exec) { token = x.Keep(x.Zeros(cgotorch.Int64, size)) })
 		defer token.Close()
@@ -191,7 +187,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 		})
 		last := <-passed[0]
 		defer last.Close()
-		err = home.Do(func(x *cgotorch.Exec) error {
+		err := home.Do(func(x *cgotorch.Exec) error {
 			x.Wait(last)
 			got := cgotorch.ToSlice[int64](x, token)
 			if low, high := slices.Min(got), slices.Max(got); low != n*rounds || high != n*rounds {
@@ -208,11 +204,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 // All goroutines read one goroutine's model, as in a server.
 func TestStreams_ShareATensor(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		home, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer home.Close()
+		home := torchtest.NewStream(t, d)
 		var weight *cgotorch.Tensor
 		torchtest.DoOn(t, home, func(x *cgotorch.Exec) { weight = x.Keep(x.Eye(cgotorch.Float32, 32)) })
 		defer weight.Close()

@@ -107,10 +107,7 @@ func (r *training) step(x *cgotorch.Exec, batch *prefetcher.Batch) (loss *cgotor
 // A whole training step is enqueued while the stream is held up, and nothing in it waits for the
 // device. A read in the step does, which shows that the test would see it.
 func TestStep_DoesNotWait(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
-	d := cgotorch.CUDA(0)
+	d := torchtest.CUDA(t)
 	r := newTraining(t, d, 16, 64)
 
 	const warm = 4 // until memory is allocated and algorithms are chosen

@@ -98,9 +98,7 @@ func TestNoWaits_TrainingStep(t *testing.T) {
 
 // LibTorch's own check, which is one switch for the whole process, agrees.
 func TestSyncDebug_TrainingStep(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
+	torchtest.CUDA(t)
 	resNetSteps(t, cgotorch.CUDA(0), warm+3, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {
 		plain := func(x *cgotorch.Exec) *cgotorch.Exec { return x }
 		if step < warm {
