@@ -15,10 +15,10 @@ import (
 type cutStep struct {
 	m      *text.Switch
 	c      *text.Cache
-	routed text.Routed      // what the piece before has left, of fixed addresses, as all below
+	routed text.Routed      // the result of the piece before, of fixed addresses, as all below
 	hidden *cgotorch.Tensor // [1, 1, d_model]
 	bias   *cgotorch.Tensor // [1, heads, 1, capacity]
-	out    *cgotorch.Tensor // the experts', [1, d_model]
+	out    *cgotorch.Tensor // of the experts, [1, d_model]
 	logits *cgotorch.Tensor // [1, vocab_size]
 
 	sparse []int // blocks
@@ -102,7 +102,7 @@ func (s *cutStep) run(stream *cgotorch.Stream) error {
 	return nil
 }
 
-// Of one sequence, captured pieces with experts in between give the bits of the whole step.
+// For one sequence, captured pieces with experts in between give the bits of the whole step.
 func TestDecoder_Pieces_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -139,7 +139,7 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 			}
 			s.graphs = append(s.graphs, graph)
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error { // the rehearsals have moved on
+		err := stream.Do(func(x *cgotorch.Exec) error { // the warm-up runs have moved on
 			ids, mask, _ := r.inputs(x)
 			s.m.Decoder.Start(x, s.c, s.m.Encode(x, ids, mask), mask)
 			return nil
