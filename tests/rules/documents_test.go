@@ -214,22 +214,22 @@ func TestDocuments_Code(t *testing.T) {
 				continue
 			}
 			var source strings.Builder
-			source.WriteString("package main\n\nimport (\n")
+			source.WriteString("package snippet\n\nimport (\n")
 			for _, p := range packages {
 				if regexp.MustCompile(`\b` + filepath.Base(p) + `\.`).MatchString(signature + b.text) {
 					fmt.Fprintf(&source, "\t%q\n", p)
 				}
 			}
-			fmt.Fprintf(&source, ")\n\nfunc main() { _ = snippet }\n\nfunc snippet%s {\n%s", signature, b.text)
+			fmt.Fprintf(&source, ")\n\nfunc snippet%s {\n%s", signature, b.text)
 			if !regexp.MustCompile(`(?m)^return `).MatchString(b.text) {
 				source.WriteString("return nil\n")
 			}
 			source.WriteString("}\n")
-			file := filepath.Join(t.TempDir(), "main.go")
+			file := filepath.Join(t.TempDir(), "snippet.go")
 			if err := os.WriteFile(file, []byte(source.String()), 0o666); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("go", "build", "-o", os.DevNull, file)
+			cmd := exec.Command("go", "build", file)
 			cmd.Dir = root
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s\n%s", b.at(), err, out, source.String())
