@@ -27,6 +27,19 @@
 #include "graph/graph.h"
 #include "kernels/sleep.h"
 
+// Note [A layer's gradients on two streams]
+//
+// LibTorch has one operator for the gradients of a convolution, aten::convolution_backward. The
+// first Overlap of a process puts the kernel below in its place. The kernel runs the gradient of
+// the input on the backward's stream and those of the weights and the bias on a side stream.
+//
+// Whether a backward uses two streams travels to autograd's threads in LibTorch's thread-local
+// debug information, as a watch does. Elsewhere the kernel calls LibTorch's at once.
+//
+// These operators have no effects. In a rehearsal each kind of layer is therefore compared in
+// two small graphs of its own. Layers inside branches run on one stream, since a side stream
+// serves one stream. A linear layer is several operators in LibTorch: see overlap_linear.cc.
+
 namespace ct {
 namespace {
 
