@@ -150,29 +150,20 @@ func codeBlocks(t *testing.T, path string) []block {
 //	<!-- run by: TestName -->
 //	<!-- not run: REASON -->
 //
-// A make target must be one of the Makefile's in any case, and a package below ./ must be there.
+// In any case a make target must be one of the Makefile's, and a package below ./ must be there. The
+// same holds for commands within a sentence.
 func TestDocuments_Commands(t *testing.T) {
-	makefile := document(t, "Makefile")
-	target := regexp.MustCompile(`\bmake ((?:[A-Z]+=\S+ )*)([a-z-]+)`)
-	folder := regexp.MustCompile(`go (?:run|test|vet|build) (?:-\S+ )*(\./\S+)`)
 	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
+		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {
+			checkCommand(t, path, match[1])
+		}
 		for _, b := range codeBlocks(t, path) {
 			if b.language != "sh" {
 				continue
 			}
 			for line := range strings.Lines(b.text) {
-				command, _, _ := strings.Cut(line, "#")
-				for _, match := range target.FindAllStringSubmatch(command, -1) {
-					if !regexp.MustCompile(`(?m)^` + match[2] + `:`).MatchString(makefile) {
-						t.Errorf("%s: there is no target %s", b.at(), match[2])
-					}
-				}
-				for _, match := range folder.FindAllStringSubmatch(command, -1) {
-					name := strings.TrimSuffix(match[1], "/...")
-					if _, err := os.Stat(filepath.Join(root, name)); err != nil {
-						t.Errorf("%s: %v", b.at(), err)
-					}
-				}
+				command, _, _ := strings.Cut(line, " #")
+				checkCommand(t, b.at(), command)
 			}
 			by, isRun := strings.CutPrefix(b.mark, "run by: ")
 			_, isNot := strings.CutPrefix(b.mark, "not run: ")
@@ -191,6 +182,32 @@ func TestDocuments_Commands(t *testing.T) {
 					t.Errorf("%s: %v\n%s", b.at(), err, out)
 				}
 			}
+		}
+	}
+}
+
+var (
+	makeTarget  = regexp.MustCompile(`\bmake ([a-z][a-z-]*)(?: ARGS="([^"]*)")?`)
+	goFolder    = regexp.MustCompile(`\bgo (?:run|test|vet|build) (?:-\S+ )*\./(\S+)`)
+	programFlag = regexp.MustCompile(`(?:^| )-([a-z][a-z-]*)`)
+)
+
+// checkCommand fails the test where a command names a target, a package or a flag that is not there.
+func checkCommand(t *testing.T, at, command string) {
+	t.Helper()
+	for _, match := range makeTarget.FindAllStringSubmatch(command, -1) {
+		if !regexp.MustCompile(`(?m)^` + match[1] + `:`).MatchString(document(t, "Makefile")) {
+			t.Errorf("%s: there is no target %s", at, match[1])
+		}
+		for _, name := range programFlag.FindAllStringSubmatch(match[2], -1) {
+			if match[1] == "train" && !strings.Contains(document(t, "examples/train/main.go"), `"`+name[1]+`"`) {
+				t.Errorf("%s: examples/train has no flag -%s", at, name[1])
+			}
+		}
+	}
+	for _, match := range goFolder.FindAllStringSubmatch(command, -1) {
+		if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(match[1], "..."))); err != nil {
+			t.Errorf("%s: %v", at, err)
 		}
 	}
 }
