@@ -29,7 +29,7 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 
 // check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
 func (x *Exec) check(op string) {
-	if checking.Load() {
+	if theChecker.on.Load() {
 		x.c.Site = uint64(callSite(x.from...))
 	}
 	if x.s.barred != "" {

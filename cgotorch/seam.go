@@ -5,7 +5,7 @@ import "github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 func init() {
 	seam.Ready, seam.Check, seam.Caller, seam.Waits = ready, check, caller, waits
 	seam.StreamName = func(id uint64) (string, bool) {
-		name, ok := streamNames.Load(id)
+		name, ok := streams.names.Load(id)
 		if !ok {
 			return "", false
 		}

@@ -4,9 +4,9 @@ import "sync/atomic"
 
 // HostBatch is a batch of images in the loader's memory. It is the consumer's until Release, from whatever goroutine.
 //
-// A program that makes batches itself, as a Source of package prefetcher, fills in the exported fields; a nil Flip flips
-// none. A device copies while the host goes on only from page-locked memory, see [Pinner], and may read it until Release:
-// OnRelease says that it can be filled again.
+// A program that makes batches itself, as a Source of package prefetcher, fills in the exported
+// fields; a nil Flip flips none. A device copies while the host goes on only from page-locked
+// memory, see [Pinner], and may read it until Release: OnRelease says that it can be filled again.
 type HostBatch struct {
 	N                       int // images in this batch; the last of an epoch may have fewer
 	Height, Width, Channels int

@@ -81,7 +81,8 @@ func flipped(data []byte, bit int) []byte {
 	return out
 }
 
-// flushed is a gzip file with an empty block after each so many bytes, as pigz makes them, and where these end.
+// flushed is a gzip file with an empty block after each so many bytes, as pigz writes it. ends are
+// the ends of these blocks.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -106,13 +107,14 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate is a gzip file whose deflate data follow other deflate data, all of them blocks that are not the last one.
+// withDeflate is a gzip file with other deflate data in front. No block of these is the last one.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros is a gzip file of some bytes and then so many zeros, about 1000 times smaller than they are.
+// zeros is a gzip file of some bytes, and then of zeros. It is about 1000 times smaller than its
+// content.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -276,8 +278,8 @@ func TestCorpus_Archives(t *testing.T) {
 	}
 }
 
-// Members that are as large as is allowed, and small in the file: no more than one of them is in memory, or what the shuffle buffer
-// holds.
+// Members are as large as is allowed, and small in the file. Memory holds one of them at most, or
+// the members of the shuffle buffer.
 func TestCorpus_ImagesOfZeros(t *testing.T) {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -378,26 +380,20 @@ func TestCorpus_Changes(t *testing.T) {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
-func TestCorpus_Images(t *testing.T) {
-	const samples = "decode/testdata"
-	count := 0
-	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
-		files, err := os.ReadDir(filepath.Join(samples, folder))
-		must(t, err)
-		for _, file := range files {
-			body, err := os.ReadFile(filepath.Join(samples, folder, file.Name()))
-			must(t, err)
-			count++
-			hostile{data: withImage(body), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
-		}
-	}
-	jpg, err := os.ReadFile(filepath.Join(samples, "good/420.jpg"))
+const samples = "decode/testdata"
+
+func sampleImage(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(samples, name))
 	must(t, err)
-	progressive, err := os.ReadFile(filepath.Join(samples, "good/progressive.jpg"))
-	must(t, err)
-	restart, err := os.ReadFile(filepath.Join(samples, "good/restart.jpg"))
-	must(t, err)
+	return data
+}
+
+// oddJPEGs are JPEG files with another header, table, marker or scan.
+func oddJPEGs(t *testing.T) map[string][]byte {
+	jpg := sampleImage(t, "good/420.jpg")
+	progressive := sampleImage(t, "good/progressive.jpg")
+	restart := sampleImage(t, "good/restart.jpg")
 	patch := func(data []byte, marker byte, at int, with ...byte) []byte {
 		out := bytes.Clone(data)
 		i := bytes.Index(out, []byte{0xff, marker})
@@ -416,7 +412,7 @@ func TestCorpus_Images(t *testing.T) {
 		return insert(jpg, 2, append([]byte{0xff, 0xe1, byte((len(body) + 2) >> 8), byte(len(body) + 2)}, body...)...)
 	}
 	app := binary.BigEndian.AppendUint16([]byte{0xff, 0xe1}, 0xffff)
-	for name, body := range map[string][]byte{
+	return map[string][]byte{
 		"65535x1":                     patch(jpg, 0xc0, 5, 0, 1, 0xff, 0xff),
 		"1x65535":                     patch(jpg, 0xc0, 5, 0xff, 0xff, 0, 1),
 		"65535x65535":                 patch(jpg, 0xc0, 5, 0xff, 0xff, 0xff, 0xff),
@@ -455,7 +451,21 @@ func TestCorpus_Images(t *testing.T) {
 		"marker fill of 1 MB":         insert(jpg, 2, bytes.Repeat([]byte{0xff}, 1<<20)...),
 		"a scan again":                append(bytes.Clone(jpg[:len(jpg)-2]), jpg[scan:]...),
 		"900 scans":                   append(append(bytes.Clone(jpg[:len(jpg)-2]), bytes.Repeat(jpg[scan:len(jpg)-2], 900)...), 0xff, 0xd9),
-	} {
+	}
+}
+
+// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
+func TestCorpus_Images(t *testing.T) {
+	count := 0
+	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
+		files, err := os.ReadDir(filepath.Join(samples, folder))
+		must(t, err)
+		for _, file := range files {
+			count++
+			hostile{data: withImage(sampleImage(t, filepath.Join(folder, file.Name()))), images: 9 - skips, skips: skips, few: true}.sub(t, folder+"/"+file.Name())
+		}
+	}
+	for name, body := range oddJPEGs(t) {
 		count++
 		hostile{data: withImage(body), images: -1, few: true}.sub(t, name)
 	}

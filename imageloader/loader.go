@@ -5,9 +5,9 @@
 // crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
 // device itself; package prefetcher takes the batches there.
 //
-// It is also a loader for programs with another engine. Neither this package nor package decode needs LibTorch, to be built or to
-// run: make loader builds both where there is none. A batch is bytes and numbers, see [HostBatch]. [Loader.Pin] has an engine
-// page-lock the memory of the batches.
+// It is also a loader for programs with another engine. Neither this package nor package decode
+// needs LibTorch: make loader builds both on a machine without it. A batch is bytes and numbers,
+// see [HostBatch]. An engine page-locks the memory of the batches through [Loader.Pin].
 //
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...
@@ -332,10 +332,11 @@ func (l *Loader) Shape() (n, height, width, channels int) {
 	return l.ring.layout.batch, height, width, channels
 }
 
-// Pin has p page-lock the memory of all batches, each buffer by itself, so that a device can copy from it while the host goes
-// on. The package prefetcher does so. p has the memory until the loader is closed and the last batch released, or until
-// another Pinner takes over. No batch may be in use meanwhile: Pin fails with ErrBusy while an epoch is being read. It fails
-// with p's error, and then nobody has the memory, and with ErrClosed.
+// Pin has p page-lock the memory of all batches, each buffer by itself. A device can then copy from
+// it while the host goes on. Package prefetcher calls Pin by itself. p has the memory until the
+// loader is closed and the last batch released, or until another Pinner takes over. No batch may be
+// in use when Pin is called. Pin fails with ErrBusy while an epoch is being read, and with
+// ErrClosed. It fails with p's error, and then no Pinner has the memory.
 func (l *Loader) Pin(p Pinner) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

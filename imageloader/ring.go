@@ -12,10 +12,11 @@ import (
 
 // Note [Life of a buffer]
 //
-// A ring's buffers are parts of one piece of memory that is allocated once. A buffer is free, then being filled by the
-// epoch, then a batch's until its Release, then free again: an epoch that runs ahead of its consumer waits for that. Closing
-// the ring frees the memory, but never under a batch: while batches are unreleased, which may mean that a copy still reads
-// them, the last Release frees it.
+// A ring's buffers are parts of one piece of memory that is allocated once. A buffer is free, then
+// being filled by the epoch, then a batch's until its Release, then free again: an epoch that runs
+// ahead of its consumer waits for that. Closing the ring frees the memory, but never under a batch:
+// while batches are unreleased, which may mean that a copy still reads them, the last Release frees
+// it.
 
 // ring is the memory of a loader's batches.
 type ring struct {
@@ -116,7 +117,8 @@ func (p *pages) unmap() error {
 	return arena.UnmapPages(memory)
 }
 
-// pin hands each buffer to a Pinner, in place of the Pinner that has them. If it fails, none has them.
+// pin hands each buffer to a Pinner, in place of the Pinner that has them. If it fails, none has
+// them.
 func (r *ring) pin(p Pinner) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

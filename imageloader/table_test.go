@@ -87,15 +87,16 @@ func joinParts(points, entries []byte) []byte {
 	return append(append(binary.AppendUvarint(nil, uint64(len(points))), points...), entries...)
 }
 
-// An index file that is not right is made again, or where only inflating can tell, is an error that says so.
-func TestCorpus_Index(t *testing.T) {
-	members := numbered(9)
-	for i := range members {
-		members[i].body = append(photo(30+i, 20), make([]byte, 3000)...)
-		members[i].name = strings.Replace(members[i].name, ".png", ".jpg", 1)
-	}
-	packed := gzipOf(tarOf(members))
-	base := indexArchive(t, packed)
+// indexFile is an index file in place of the right one, and how the loader takes it.
+type indexFile struct {
+	name string
+	make func() []byte
+	want string // of an error; "" where the index is made again, or harmless
+	any  bool   // any outcome without harm
+}
+
+// indexFiles are index files of the archive base. packed is its data, of the content whole.
+func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	points, entries := base.parts()
 	other := indexArchive(t, gzipOf(tarOf(numbered(30))))
 	entry := func(kind byte, same, n uint64, name string, offset, size uint64) []byte {
@@ -106,13 +107,7 @@ func TestCorpus_Index(t *testing.T) {
 	list := func(count uint64, of ...[]byte) []byte {
 		return joinParts(points, append(binary.AppendUvarint(nil, count), bytes.Join(of, nil)...))
 	}
-	type change = func() []byte
-	for _, test := range []struct {
-		name string
-		make change
-		want string // of an error; "" where the index is made again, or harmless
-		any  bool   // any outcome without harm
-	}{
+	return []indexFile{
 		{"as it was", func() []byte { return base.data }, "", false},
 		{"empty", func() []byte { return nil }, "", false},
 		{"cut", func() []byte { return base.data[:len(base.data)/2] }, "", false},
@@ -143,13 +138,27 @@ func TestCorpus_Index(t *testing.T) {
 		{"entries one over another", func() []byte {
 			return base.sealed(list(2, entry(0, 0, 7, "a/1.jpg", 512, 4000), entry(0, 7, 0, "", 0, 4000)))
 		}, "", true},
-		{"entries of a whole content", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 0, uint64(len(tarOf(members)))))) }, "are unusable", false},
+		{"entries of a whole content", func() []byte { return base.sealed(list(1, entry(0, 0, 7, "a/1.jpg", 0, uint64(len(whole))))) }, "are unusable", false},
 		{"another checksum of a segment", func() []byte {
 			p := bytes.Clone(points)
 			p[bytes.Index(p, []byte{1, 0})+2] ^= 1
 			return base.sealed(joinParts(p, entries))
 		}, "", true},
-	} {
+	}
+}
+
+// The loader makes a wrong index file again. Where only inflating can tell that it is wrong, the
+// error says so.
+func TestCorpus_Index(t *testing.T) {
+	members := numbered(9)
+	for i := range members {
+		members[i].body = append(photo(30+i, 20), make([]byte, 3000)...)
+		members[i].name = strings.Replace(members[i].name, ".png", ".jpg", 1)
+	}
+	whole := tarOf(members)
+	packed := gzipOf(whole)
+	base := indexArchive(t, packed)
+	for _, test := range indexFiles(t, base, packed, whole) {
 		t.Run(test.name, func(t *testing.T) {
 			checkLeaks(t)
 			data := test.make()
@@ -297,7 +306,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// Whether an archive is kept depends on all of its shards, and so does whether they get index files.
+// All shards together decide whether an archive is kept in memory, and whether the shards get index
+// files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)

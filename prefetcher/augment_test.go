@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Each operation with each magnitude gives torchvision's pixels.
@@ -23,7 +24,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 	if len(cases) != 2*trivialOperations {
 		t.Fatal(len(cases))
 	}
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for _, c := range cases {
 			pixels, height, width := source(t, c.Source)
 			signs := []bool{false}
@@ -36,7 +37,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 					steps = append(steps, []images.Step{trivialOperation(c.Operation, magnitude, negative, height, width)})
 				}
 			}
-			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 				from := cgotorch.FromSlice(x, slices.Repeat(pixels, len(steps)), int64(len(steps)), int64(height), int64(width), 3)
 				out := x.EmptyLike(from)
 				images.Augment(x, from, nil, images.Steps(x, steps...), out)
@@ -46,11 +47,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 						t.Errorf("%s of %s, number %d: CRC-32 %d, torchvision's is %d", c.Name, c.Source, i, crc, want)
 					}
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }

@@ -8,10 +8,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestBatch_UsedAfterItsBody(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		var kept *Batch
@@ -33,44 +34,32 @@ func TestBatch_UsedAfterItsBody(t *testing.T) {
 }
 
 func TestBatch_TwoDosTwoStreams(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
-		side, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer side.Close()
+		side := torchtest.NewStream(t, d)
 		main := cgotorch.DefaultStream(d)
 		for batch, err := range p.Epoch(context.Background()) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, stream := range []*cgotorch.Stream{main, side, main} {
-				err := stream.Do(func(x *cgotorch.Exec) error {
+				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					checkBatch(t, x, batch, images, labels, 2*batch.Index)
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
-			err := main.Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, main, func(x *cgotorch.Exec) {
 				other := x.On(side)
 				images, labels := batch.Use(other)
 				checkBatch(t, other, batch, images, labels, 2*batch.Index)
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }
 
 func TestBatch_KeepNeedsClone(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		for batch, err := range p.Epoch(context.Background()) {
@@ -108,7 +97,7 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 // batch.
 func TestBatch_LateBackward(t *testing.T) {
 	for _, o := range []Options{{Depth: 1}, {Depth: 1, CutMix: CutMix{1}, Classes: 3}} {
-		onEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })
+		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })
 	}
 }
 
@@ -124,16 +113,12 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 		if batch.Index > 0 {
 			continue
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			images, _ := batch.Use(x)
 			weight = x.Keep(x.OnesLike(images))
 			weight.SetRequiresGrad(true)
 			late = x.Keep(x.Sum(x.Mul(weight, images)))
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	err := stream.Do(func(x *cgotorch.Exec) error { x.Backward(late); return nil })
 	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
@@ -145,7 +130,7 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 
 // A failing Do releases its batch like any other.
 func TestBatch_FailedDo(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
 		for batch, err := range p.Epoch(context.Background()) {
@@ -169,7 +154,7 @@ func TestBatch_FailedDo(t *testing.T) {
 
 // Use through an Exec that cannot be used counts for nothing.
 func TestBatch_UseAfterAFailure(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
 		batches := 0

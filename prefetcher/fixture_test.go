@@ -23,8 +23,10 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 const side = 8
 
@@ -76,55 +78,6 @@ func archive(t testing.TB, n, bad int) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-func devices() []cgotorch.Device {
-	all := []cgotorch.Device{cgotorch.CPU}
-	if n, _ := cgotorch.CUDACount(); n > 0 {
-		all = append(all, cgotorch.CUDA(0))
-	}
-	return all
-}
-
-func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
-	for _, d := range devices() {
-		t.Run(d.String(), func(t *testing.T) {
-			checkLeaks(t)
-			test(t, d)
-		})
-	}
-}
-
-// checkLeaks fails the test if it leaves goroutines or handles behind. Default streams are closed.
-func checkLeaks(t *testing.T) {
-	t.Helper()
-	leaktest.Check(t, cgotorch.LiveHandles, func() {
-		for _, d := range devices() {
-			cgotorch.DefaultStream(d).Close()
-		}
-	})
-}
-
-// checkStreams fails the test for each race that the stream checker finds until it ends. To be
-// called before what is to be closed is made.
-func checkStreams(t *testing.T) {
-	t.Helper()
-	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
-}
-
-// newStream is a stream that is closed, when its work is done, at the end of the test.
-func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
-	t.Helper()
-	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
 }
 
 // gated hands a loader's batches on one by one, each when the test says so: what is copied ahead of
@@ -249,14 +202,10 @@ func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *
 		if err != nil {
 			t.Fatal(err)
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			images, labels := batch.Use(x)
 			fn(x, batch, images, labels)
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

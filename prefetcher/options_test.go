@@ -8,10 +8,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestOptions_DTypeAndOrder(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
 		for _, o := range []Options{{DType: cgotorch.BFloat16}, {DType: cgotorch.Float64, Contiguous: true}} {
 			p := start(t, loader, d, o)
@@ -34,7 +35,7 @@ func TestOptions_DTypeAndOrder(t *testing.T) {
 }
 
 func TestOptions_Invalid(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
 	for want, o := range map[string]Options{
 		"Depth": {Depth: -1},

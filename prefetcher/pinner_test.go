@@ -8,9 +8,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/arena"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The stream checker learns that the loader is about to fill a buffer again: a copy that still reads any part of it is a race.
+// The stream checker learns that the loader is about to fill a buffer again. A copy that still
+// reads a part of the buffer is a race.
 func TestPinner_RefilledUnderACopy(t *testing.T) {
 	for name, read := range map[string]func(x *cgotorch.Exec, b *imageloader.HostBatch){
 		"images": func(x *cgotorch.Exec, b *imageloader.HostBatch) {
@@ -25,14 +27,14 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 	} {
 		for _, waits := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				checkLeaks(t)
+				torchtest.CheckLeaks(t)
 				races := 0
 				stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer stop()
-				stream := newStream(t, cgotorch.CPU)
+				stream := torchtest.NewStream(t, cgotorch.CPU)
 				loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 2, Buffers: 1})
 				p := &pinner{device: cgotorch.CPU}
 				if err := loader.Pin(p); err != nil {
@@ -74,11 +76,11 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 	}
 }
 
-// What lies in no memory that the source handed over is copied to the device from memory of the prefetcher's own, which the host
-// does not fill under a copy.
+// Parts of a batch that lie in memory of another owner go through memory of the prefetcher. The
+// host does not fill that memory under a copy.
 func TestEpoch_Staged(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		for _, test := range []struct {
 			name   string
 			source Source
@@ -89,20 +91,16 @@ func TestEpoch_Staged(t *testing.T) {
 			{"nothing", open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2, HorizontalFlip: 0.5}), func(int64) int64 { return 0 }},
 		} {
 			p := start(t, test.source, d, Options{Depth: 1})
-			stream := newStream(t, d)
+			stream := torchtest.NewStream(t, d)
 			for batch, err := range p.Epoch(context.Background()) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err := stream.Do(func(x *cgotorch.Exec) error {
+				torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					x.Sum(images)
 					x.Sum(labels)
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
 			stats := p.Stats()
 			switch want := test.staged(int64(stats.Batches)); {
@@ -123,22 +121,23 @@ var errUnpinnable = errors.New("the system locks no more memory")
 func (unpinnable) Pin(imageloader.Pinner) error { return errUnpinnable }
 
 func TestNew_CannotPin(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if _, err := New(unpinnable{newCounted(t, 1, nil)}, d, Options{}); !errors.Is(err, errUnpinnable) {
 			t.Errorf("got %v, want the source's error", err)
 		}
 	})
 }
 
-// A loader's memory is the second prefetcher's when that is made, and what the first one still copies goes through its staging.
+// A new prefetcher takes over the memory of its loader. The earlier prefetcher then copies through
+// its staging.
 func TestNew_SecondOfALoader(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
 		first, second := start(t, loader, d, Options{}), start(t, loader, d, Options{})
 		for i, p := range []*Prefetcher{second, first} {
 			at := 0
-			eachBatch(t, p, newStream(t, d), func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor) {
+			eachBatch(t, p, torchtest.NewStream(t, d), func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor) {
 				checkBatch(t, x, b, images, labels, at)
 				at += b.N
 			})
@@ -150,7 +149,7 @@ func TestNew_SecondOfALoader(t *testing.T) {
 }
 
 func TestPinner_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	memory, err := arena.MapPages(8192)
 	if err != nil {
 		t.Fatal(err)
@@ -174,14 +173,14 @@ func TestPinner_Refused(t *testing.T) {
 
 // The stream checker learns that a slot's own memory is about to be filled again.
 func TestStaging_RefilledUnderACopy(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	races := 0
 	stop, err := cgotorch.CheckStreams(func(*cgotorch.StreamRace) { races++ })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	stream, s := newStream(t, cgotorch.CPU), staging{device: cgotorch.CPU}
+	stream, s := torchtest.NewStream(t, cgotorch.CPU), staging{device: cgotorch.CPU}
 	host := &imageloader.HostBatch{N: 1, Images: make([]byte, 12), Labels: make([]int64, 1), Flip: []bool{true}}
 	for range 2 {
 		from, err := s.stage(host, &pinner{}, nil) // the event behind the copy is forgotten

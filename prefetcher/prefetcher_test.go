@@ -11,12 +11,13 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestEpoch_Counts(t *testing.T) {
 	for _, n := range []int{1, 3, 4, 5, 8, 9, 30} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				loader := open(t, archive(t, n, -1), imageloader.Options{BatchSize: 4})
 				p := start(t, loader, d, Options{})
 				for epoch := range 3 {
@@ -41,7 +42,7 @@ func TestEpoch_Counts(t *testing.T) {
 }
 
 func TestEpoch_LeftEarly(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 40, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 3})
 		for leaveAt := range 8 {
@@ -58,7 +59,7 @@ func TestEpoch_LeftEarly(t *testing.T) {
 }
 
 func TestEpoch_Cancelled(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 40, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -77,7 +78,7 @@ func TestEpoch_Cancelled(t *testing.T) {
 }
 
 func TestEpoch_BadMemberInTheMiddle(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, 11), imageloader.Options{BatchSize: 4})
 		p := start(t, loader, d, Options{})
 		batches := 0
@@ -97,7 +98,7 @@ func TestEpoch_BadMemberInTheMiddle(t *testing.T) {
 }
 
 func TestEpoch_TwoAtOnce(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 2})
 	p := start(t, loader, cgotorch.CPU, Options{})
 	for range p.Epoch(context.Background()) {
@@ -110,7 +111,7 @@ func TestEpoch_TwoAtOnce(t *testing.T) {
 }
 
 func TestClose_InLoop(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 40, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		var last error
@@ -145,7 +146,7 @@ func (s stubborn) Epoch(context.Context) iter.Seq2[*imageloader.HostBatch, error
 
 // Close frees nothing under a loop that waits for its first batch, though no slot is in use.
 func TestClose_BeforeTheFirstBatch(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	source := stubborn{newCounted(t, 1, nil), make(chan bool)}
 	p := start(t, source, cgotorch.CPU, Options{})
 	left := make(chan error)
@@ -180,14 +181,14 @@ type vast struct{ *counted }
 func (vast) Shape() (batch, height, width, channels int) { return 1 << 30, 1 << 10, 1 << 10, 3 }
 
 func TestNew_NoMemory(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	if _, err := New(vast{newCounted(t, 1, nil)}, cgotorch.CPU, Options{}); !errors.Is(err, cgotorch.ErrOutOfMemory) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestFlat(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 40, -1), imageloader.Options{BatchSize: 4, Train: true})
 		p := start(t, loader, d, Options{})
 		stream := cgotorch.DefaultStream(d)
@@ -207,7 +208,7 @@ func TestFlat(t *testing.T) {
 }
 
 func TestEpoch_SequenceUsedTwice(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
 	p := start(t, loader, cgotorch.CPU, Options{})
 	batches := p.Epoch(context.Background())

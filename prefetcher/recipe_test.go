@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // everything is every augmentation of an image.
@@ -103,7 +104,7 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 		"half":    {TrivialAugmentWide: true, ColorJitter: everything.ColorJitter, RandomErasing: everything.RandomErasing, DType: cgotorch.BFloat16, Contiguous: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkLeaks(t)
+			torchtest.CheckLeaks(t)
 			want, _ := batches(t, pictures{sizes: []int{8, 8, 8}, keys: keys, flips: true}, cgotorch.CPU, o)
 			plain, _ := batches(t, pictures{sizes: []int{24}, keys: keys, flips: true}, cgotorch.CPU, Options{DType: o.DType, Contiguous: o.Contiguous})
 			changed := 0
@@ -115,8 +116,8 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 			if changed < 12 {
 				t.Errorf("%d of 24 images were changed", changed)
 			}
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				for _, sizes := range [][]int{{24}, {8, 8, 8}, {1, 9, 2, 9, 3}} {
 					got, _ := batches(t, pictures{sizes: sizes, keys: keys, flips: true}, d, o)
 					for i := range want {
@@ -132,7 +133,7 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 
 // Nothing is drawn, and nothing differs, where no augmentation is on.
 func TestAugmentations_Off(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		p := start(t, pictures{sizes: []int{3}, keys: someKeys(3)}, d, Options{})
 		if r := p.recipe; r.o.draws() || r.steps != nil || r.augmented != nil || r.erased != nil || len(r.free) != 0 {
 			t.Errorf("a prefetcher without augmentations has memory for them: %+v", r)
@@ -147,8 +148,8 @@ func TestAugmentations_Mixes(t *testing.T) {
 	const classes = 5
 	keys := someKeys(40)
 	sizes := []int{4, 7, 1, 4, 4, 4, 4, 4, 4, 4}
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		source := pictures{sizes: sizes, keys: keys, flips: true}
 		plain, hard := batches(t, source, d, everything)
 		o := everything
@@ -190,7 +191,7 @@ func TestAugmentations_Mixes(t *testing.T) {
 
 // Neither the number of workers nor the place where a run is taken up again changes an image.
 func TestAugmentations_WorkersAndResume(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	path := archive(t, 22, -1)
 	o := everything
 	o.MixUp, o.CutMix, o.Classes = MixUp{0.2}, CutMix{1}, 3
@@ -214,14 +215,10 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 					state = batch.State
 					break
 				}
-				err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					images, labels := batch.Use(x)
 					sums = append(sums, fmt.Sprint(batch, x.Item(x.Sum(x.Mul(images, images))), x.Item(x.Sum(x.Mul(labels, labels)))))
-					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			}
 			if epoch == 0 && from >= 0 {
 				if err := loader.Restore(state); err != nil {
@@ -245,13 +242,13 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 // What was drawn is sent before its memory is written again, and both are done before the memory
 // goes.
 func TestAugmentations_HaveNoRace(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
 		o := everything
 		o.Depth, o.MixUp, o.Classes = 1, MixUp{1}, 3
 		p := start(t, loader, d, o)
-		eachBatch(t, p, newStream(t, d), func(x *cgotorch.Exec, _ *Batch, images, labels *cgotorch.Tensor) {
+		eachBatch(t, p, torchtest.NewStream(t, d), func(x *cgotorch.Exec, _ *Batch, images, labels *cgotorch.Tensor) {
 			x.Sum(images)
 			x.Sum(labels)
 		})
@@ -271,7 +268,7 @@ func TestAugmentations_MemoryComesBack(t *testing.T) {
 		"a copy that fails behind another's": {spoil: func(b *imageloader.HostBatch) { b.Labels = b.Labels[:1] }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 				source := newCounted(t, 20, func(b *imageloader.HostBatch) {
 					b.Keys = []uint64{1, 2}
 					if test.spoil != nil {
@@ -320,7 +317,7 @@ func TestAugmentations_BadBatches(t *testing.T) {
 		{"image 1 of batch 0 of epoch 0 has label 5; Options.Classes is 5", mixes, func(b *imageloader.HostBatch) { b.Labels[1] = 5 }},
 		{"image 2 of batch 0 of epoch 0 has label -1", mixes, func(b *imageloader.HostBatch) { b.Labels[2] = -1 }},
 	} {
-		onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 			p := start(t, pictures{sizes: []int{3}, keys: someKeys(3), spoil: c.spoil}, d, c.o)
 			var last error
 			for _, err := range p.Epoch(context.Background()) {
@@ -334,7 +331,7 @@ func TestAugmentations_BadBatches(t *testing.T) {
 }
 
 func TestOptions_InvalidAugmentations(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	source := pictures{sizes: []int{1}, keys: someKeys(1)}
 	for want, o := range map[string]Options{
 		"ColorJitter":         {ColorJitter: ColorJitter{Hue: 0.6}},

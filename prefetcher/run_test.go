@@ -9,32 +9,29 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Nothing in an epoch, and in what follows it, touches memory that another stream or the host may
 // be using. The body enqueues and never waits, so that only the prefetcher's own events order what
 // it does.
 func TestEpoch_HasNoRace(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		loader := open(t, archive(t, 24, -1), imageloader.Options{BatchSize: 2, Buffers: 3, HorizontalFlip: 1})
 		source := gated{loader, make(chan bool, 12)}
 		p := start(t, source, d, Options{Depth: 1})
-		stream := newStream(t, d)
+		stream := torchtest.NewStream(t, d)
 		source.next <- true
 		for batch, err := range p.Epoch(context.Background()) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err := stream.Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 				images, labels := batch.Use(x)
 				x.Sum(images)
 				x.Sum(labels)
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			source.next <- true
 		}
 	})
@@ -56,8 +53,8 @@ func TestEpoch_ReleasesEachBatch(t *testing.T) {
 		{"a copy that fails behind another", 6, func(b *imageloader.HostBatch) { b.Labels = b.Labels[:1] }, -1, "copying batch 0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				source := newCounted(t, test.batches, test.spoil)
 				p := start(t, source, d, Options{})
 				var failed error
@@ -81,7 +78,7 @@ func TestEpoch_ReleasesEachBatch(t *testing.T) {
 
 // The context ends while a batch waits for a slot.
 func TestEpoch_CancelledWithoutASlot(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		source := newCounted(t, 100, nil)
 		p := start(t, source, d, Options{Depth: 1})
 		ctx, cancel := context.WithCancelCause(context.Background())

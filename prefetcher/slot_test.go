@@ -8,10 +8,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestSlot_FlipIsLeftToRight(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 4, -1), imageloader.Options{BatchSize: 4, HorizontalFlip: 1})
 		p := start(t, loader, d, Options{Mean: []float64{0}, Std: []float64{1}})
 		eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, _ *Batch, images, _ *cgotorch.Tensor) {
@@ -28,14 +29,10 @@ func TestSlot_FlipIsLeftToRight(t *testing.T) {
 
 // A Do that outlives the loop body keeps the slot from being refilled.
 func TestSlot_DoOutlivesBody(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
-		side, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer side.Close()
+		side := torchtest.NewStream(t, d)
 		begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 		for batch, err := range p.Epoch(context.Background()) {
 			if err != nil {
@@ -74,11 +71,11 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 		closeInside bool
 	}{{"refilled", 4, false}, {"closed", 0, false}, {"closed in the loop", 0, true}} {
 		t.Run(test.name, func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
 				p := start(t, loader, d, Options{Depth: 1})
-				stream := newStream(t, d)
+				stream := torchtest.NewStream(t, d)
 				begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 				end := func() {
 					close(goOn)
@@ -124,15 +121,13 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 // A later Do of the body may read the batch without using it: the backward of what an earlier one
 // kept.
 func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
-		stream := newStream(t, d)
+		stream := torchtest.NewStream(t, d)
 		do := func(fn func(x *cgotorch.Exec)) {
-			if err := stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { fn(x) })
 		}
 		for batch, err := range p.Epoch(context.Background()) {
 			if err != nil {
@@ -154,10 +149,10 @@ func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 
 // A slot is free when its body and every Do that used it have ended, whichever is last, and once.
 func TestSlot_FreedByTheLast(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		freed := 0
 		s := newSlot(func(*slot) { freed++ })
-		stream := newStream(t, d)
+		stream := torchtest.NewStream(t, d)
 		var err error
 		if s.ready, err = stream.Record(); err != nil {
 			t.Fatal(err)
@@ -202,7 +197,7 @@ func TestSlot_FreedByTheLast(t *testing.T) {
 
 // A batch is over with its own body, also while its slot holds a later one.
 func TestSlot_UsedInALaterBody(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{Depth: 1})
 		var first *Batch
@@ -225,7 +220,7 @@ func TestSlot_UsedInALaterBody(t *testing.T) {
 // The end of a body is behind all that its Dos enqueued, also by a Do that did not use the batch
 // itself.
 func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
 		p := start(t, loader, d, Options{})
 		var used *slot
@@ -239,7 +234,7 @@ func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 // The images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided
 // by std, each rounded to float32.
 func TestSlot_NormalisesAsTorchvision(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})
 		p := start(t, loader, d, Options{})
 		eachBatch(t, p, cgotorch.DefaultStream(d), func(x *cgotorch.Exec, _ *Batch, images, _ *cgotorch.Tensor) {

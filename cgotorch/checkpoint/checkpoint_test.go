@@ -16,27 +16,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// do runs fn in a Do of a stream of its own and fails the test if handles are left.
-func do(t *testing.T, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	doOn(t, cgotorch.CPU, fn)
-}
-
-func doOn(t *testing.T, device cgotorch.Device, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	if err := stream.Do(fn); err != nil {
-		t.Fatal(err)
-	}
-}
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // network is the model of testdata/make.py. With dropout its steps draw random numbers.
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
@@ -137,22 +120,28 @@ func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	return nil
 }
 
+// savedHalfRun is a run with masters after five steps, and its checkpoint in a file.
+func savedHalfRun(x *cgotorch.Exec, path string) (*halfRun, Checkpoint, error) {
+	r, err := newHalfRun(x, true)
+	if err != nil {
+		return nil, Checkpoint{}, err
+	}
+	saved := Checkpoint{Model: r.model, Optimizer: r.opt, Scaler: r.scaler, EMA: r.ema}
+	if err = r.train(x, 5); err == nil {
+		err = Save(x, path, saved)
+	}
+	return r, saved, err
+}
+
 // Masters, scaler and averages continue to the bit.
 func TestLoad_MastersScalerAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
-		a, err := newHalfRun(x, true)
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		a, _, err := savedHalfRun(x, path)
 		if err != nil {
 			return err
 		}
 		defer a.close()
-		if err := a.train(x, 5); err != nil {
-			return err
-		}
-		saved := Checkpoint{Model: a.model, Optimizer: a.opt, Scaler: a.scaler, EMA: a.ema}
-		if err := Save(x, path, saved); err != nil {
-			return err
-		}
 		b, err := newHalfRun(x, true)
 		if err != nil {
 			return err
@@ -187,7 +176,20 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 				t.Errorf("%s differs", r.Name)
 			}
 		}
+		return nil
+	})
+}
 
+// A file without masters starts them from the loaded parameters. A file with masters fits no
+// optimizer without them.
+func TestLoad_MastersOnOneSide(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		with, _, err := savedHalfRun(x, path)
+		if err != nil {
+			return err
+		}
+		defer with.close()
 		plain, err := newHalfRun(x, false)
 		if err != nil {
 			return err
@@ -196,34 +198,43 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 		if _, err := Load(x, path, plain.model, plain.opt); err == nil || !strings.Contains(err.Error(), "master of parameter 0 is not kept with these options") {
 			t.Errorf("masters into an optimizer without: %v", err)
 		}
-		// A file from before there were masters: they begin from the loaded parameters.
 		if err := plain.train(x, 5); err != nil {
 			return err
 		}
 		if err := Save(x, path, Checkpoint{Model: plain.model, Optimizer: plain.opt}); err != nil {
 			return err
 		}
-		x.FillInPlace(b.model.W, 7)
-		if _, err := Load(x, path, b.model, b.opt); err != nil {
+		x.FillInPlace(with.model.W, 7)
+		if _, err := Load(x, path, with.model, with.opt); err != nil {
 			return err
 		}
-		if err := b.train(x, 2); err != nil {
+		if err := with.train(x, 2); err != nil {
 			return err
 		}
-		if d := x.Item(x.Max(x.Abs(x.Sub(x.To(b.model.W, cgotorch.Float32), x.To(plain.model.W, cgotorch.Float32))))); d > 0.05 {
+		if d := x.Item(x.Max(x.Abs(x.Sub(x.To(with.model.W, cgotorch.Float32), x.To(plain.model.W, cgotorch.Float32))))); d > 0.05 {
 			t.Errorf("the step did not begin from the parameters that were loaded: they are off by %v", d)
 		}
-		if err := LoadEMA(x, path, b.model, b.ema); err == nil || !strings.Contains(err.Error(), "there is no tensor ema/w") {
+		if err := LoadEMA(x, path, with.model, with.ema); err == nil || !strings.Contains(err.Error(), "there is no tensor ema/w") {
 			t.Errorf("averages that are not there: %v", err)
 		}
-		if err := LoadEMA(x, path, plain.model, b.ema); err == nil || !strings.Contains(err.Error(), "parameter 0 of the averages (bfloat16[4 5]) is not in the model") {
+		if err := LoadEMA(x, path, plain.model, with.ema); err == nil || !strings.Contains(err.Error(), "parameter 0 of the averages (bfloat16[4 5]) is not in the model") {
 			t.Errorf("averages of another model: %v", err)
 		}
-		a.ema.Swap(x)
-		if err := Save(x, path, saved); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "Swap them before") {
-			t.Errorf("swapped: %v", err)
+		return nil
+	})
+}
+
+func TestSave_SwappedAverages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.safetensors")
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+		r, saved, err := savedHalfRun(x, path)
+		if err != nil {
+			return err
 		}
-		a.ema.Swap(x)
+		defer r.close()
+		r.ema.Swap(x)
+		torchtest.WantError(t, Save(x, path, saved), cgotorch.ErrInvalidArgument, "Swap them before")
+		r.ema.Swap(x)
 		return nil
 	})
 }
@@ -242,7 +253,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 	for _, rule := range []string{"sgd", "adamw"} {
 		path := filepath.Join(t.TempDir(), "run.safetensors")
 		var want []float64
-		doOn(t, device, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			a := newRun(t, x, rule)
 			defer a.close()
 			a.train(x, 3)
@@ -256,7 +267,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 		if err := cgotorch.Seed(99); err != nil {
 			t.Fatal(err)
 		}
-		doOn(t, device, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			b := newRun(t, x, rule)
 			defer b.close()
 			b.train(x, 2) // state of its own, which is replaced
@@ -283,7 +294,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 }
 
 func TestSave_SameBytes(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		r := newRun(t, x, "adamw")
 		defer r.close()
 		r.train(x, 1)
@@ -309,7 +320,7 @@ func TestSave_SameBytes(t *testing.T) {
 // The optimizer's state belongs to names: the order of parameters does not matter.
 func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), &run{model: network(x, 0.3)}
 		defer a.close()
 		defer b.close()
@@ -337,7 +348,7 @@ func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 }
 
 func TestLoadModel_PythonFile(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		model := network(x, 0)
 		defer nn.Close(model)
 		if err := LoadModel(x, "testdata/python.safetensors", model, nn.LoadOptions{}); err != nil {
@@ -370,7 +381,7 @@ func TestLoadModel_PythonFile(t *testing.T) {
 
 func TestLoadModel_OfCheckpoint(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), network(x, 0)
 		defer a.close()
 		defer nn.Close(b)
@@ -396,7 +407,7 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 // In fine-tuning, a model with another number of classes loads all but its last layer.
 func TestLoadModel_Skip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := network(x, 0), network(x, 0)
 		defer nn.Close(a)
 		defer nn.Close(b)
@@ -429,7 +440,7 @@ func TestLoadModel_Skip(t *testing.T) {
 // A part of a model is neither saved nor loaded.
 func TestSave_Checks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := &struct{ W, v *cgotorch.Tensor }{x.Zeros(cgotorch.Float32), x.Zeros(cgotorch.Float32)}
 		if err := Save(x, path, Checkpoint{Model: m}); !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), path+": not saved: nn: ") || !strings.Contains(err.Error(), "v, an unexported field") {
 			t.Errorf("Save: %v", err)
@@ -450,7 +461,7 @@ func TestSave_Checks(t *testing.T) {
 func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	bare := filepath.Join(t.TempDir(), "bare.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a := newRun(t, x, "sgd")
 		defer a.close()
 		a.train(x, 1)
@@ -529,7 +540,7 @@ func TestLoad_AnotherModelOrOptimizer(t *testing.T) {
 
 func TestSave_Refuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		a, b := newRun(t, x, "sgd"), newRun(t, x, "sgd")
 		defer a.close()
 		defer b.close()
@@ -574,7 +585,7 @@ func TestSave_FullDisk(t *testing.T) {
 	}
 	defer syscall.Unmount(folder, 0)
 	path := filepath.Join(folder, "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		small, large := network(x, 0), nn.NewLinear(x, 200, 200, nn.LinearOptions{})
 		defer nn.Close(small)
 		defer nn.Close(large)
@@ -595,7 +606,7 @@ func TestSave_FullDisk(t *testing.T) {
 // A changed bit or a missing end, anywhere, is an error that names the file. Nothing is loaded.
 func TestLoad_Damaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		r := newRun(t, x, "sgd")
 		defer r.close()
 		r.train(x, 1)
@@ -672,7 +683,7 @@ func TestLoad_OtherVersionsAndWriters(t *testing.T) {
 			[]safetensors.Tensor{w, bytesEntry(cpuGenerator, []byte("short"))}, "the state of cpu's generator: ", false},
 		{"dtype", `{"version":1}`, []safetensors.Tensor{{Name: "w", DType: "F8_E4M3", Shape: []int64{1}, Data: []byte{1}}}, "tensor w: LibTorch has no F8_E4M3", false},
 	} {
-		do(t, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			tensors := c.tensors
 			if tensors == nil {
 				tensors = []safetensors.Tensor{w}
@@ -700,7 +711,7 @@ func TestLoad_OtherVersionsAndWriters(t *testing.T) {
 // A file may hold dtypes that the model converts.
 func TestLoadModel_ConvertsDTypes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		type holder struct{ A, B *cgotorch.Tensor }
 		from := &holder{x.To(cgotorch.FromSlice(x, []float32{1.5, -2}), cgotorch.BFloat16), cgotorch.FromSlice(x, []int64{3})}
 		if err := Save(x, path, Checkpoint{Model: from}); err != nil {

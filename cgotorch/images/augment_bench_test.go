@@ -1,14 +1,16 @@
 package images_test
 
 import (
+	"math/rand/v2"
+	"testing"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
-	"math/rand/v2"
-	"testing"
 )
 
-// What augmentations add to the normalising of a batch; images/s is of a device that does nothing else.
+// BenchmarkAugmentImages measures the time that augmentations add to the normalising of a batch.
+// Images/s are of a device that does nothing else.
 func BenchmarkAugmentImages(b *testing.B) {
 	const n, side, classes = 128, 224, 1000
 	r := rand.New(rand.NewPCG(1, 2))
@@ -26,7 +28,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 			name  string
 			steps func() []images.Step // of an image; nil for what is normalised or mixed at once
 			mix   images.MixOptions
-			dark  bool // every pixel is 0, which is the worst for a histogram on cgotorch.CUDA
+			dark  bool // every pixel is 0, which is the worst for a histogram on CUDA
 		}{
 			{name: "normalize"},
 			{name: "mixup", mix: images.MixOptions{Kind: images.MixUp, Share: 0.3}},

@@ -3,9 +3,6 @@ package images_test
 import (
 	"errors"
 	"fmt"
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"hash/crc32"
 	"image"
 	"math/rand/v2"
@@ -13,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // What torchvision makes of the same images: tests/fixtures/augment/make.py.
@@ -124,7 +124,6 @@ func TestAugmentImages_EqualsTorchvision(t *testing.T) {
 		t.Fatal(len(cases))
 	}
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
 		for _, c := range cases {
 			img := fixtureImage(t, c.Source)
 			var steps []images.Step
@@ -135,15 +134,11 @@ func TestAugmentImages_EqualsTorchvision(t *testing.T) {
 				}
 				steps = append(steps, namedStep(t, s[0].(string), arguments, img.height, img.width))
 			}
-			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			torchtest.Do(t, d, func(x *cgotorch.Exec) {
 				if got := crc32.ChecksumIEEE(augmented(x, img, false, steps...)); got != c.CRC {
 					t.Errorf("%s: %v: CRC-32 %d, torchvision's is %d", c.Source, c.Steps, got, c.CRC)
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		}
 	})
 }
@@ -186,19 +181,14 @@ func TestAugmentImages_AnyBatchAnyDevice(t *testing.T) {
 		}
 		var want []uint8
 		size := height * width * channels
-		err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			for i := range n {
 				img := pixelImage{height, width, channels, pixels[i*size:][:size]}
 				want = append(want, augmented(x, img, flips[i], steps[i]...)...)
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-			torchtest.CheckLeaks(t)
-			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			torchtest.Do(t, d, func(x *cgotorch.Exec) {
 				from := cgotorch.FromSlice(x, pixels, int64(n), int64(height), int64(width), int64(channels))
 				out := x.EmptyLike(from)
 				images.Augment(x, from, cgotorch.FromSlice(x, flips), images.Steps(x, steps...), out)
@@ -208,19 +198,14 @@ func TestAugmentImages_AnyBatchAnyDevice(t *testing.T) {
 						t.Errorf("%v: image %d behind %v is another one than alone on the CPU", shape, i, steps[i])
 					}
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		})
 	}
 }
 
 func TestAugmentImages_FlipsFirst(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
-		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			img := pixelImage{2, 3, 1, []uint8{1, 2, 3, 4, 5, 6}}
 			if got, want := augmented(x, img, true), []uint8{3, 2, 1, 6, 5, 4}; !slices.Equal(got, want) {
 				t.Errorf("flipped: got %v, want %v", got, want)
@@ -237,17 +222,12 @@ func TestAugmentImages_FlipsFirst(t *testing.T) {
 			if !x.Equal(out, pixels) {
 				t.Error("no flips and no steps changed the image")
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 
 func TestAugmentImages_Refuses(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
 		for want, shapes := range map[string]func(x *cgotorch.Exec) (pixels, flips, steps, out *cgotorch.Tensor){
 			"pixels must be contiguous uint8": func(x *cgotorch.Exec) (_, _, _, _ *cgotorch.Tensor) {
 				return x.Zeros(cgotorch.Float32, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 2, 1, 8), x.Empty(cgotorch.Uint8, 2, 4, 5, 3)
@@ -286,13 +266,8 @@ func TestAugmentImages_Refuses(t *testing.T) {
 
 func TestAugmentImages_Empty(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
-		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			images.Augment(x, x.Empty(cgotorch.Uint8, 0, 4, 5, 3), nil, images.Steps(x), x.Empty(cgotorch.Uint8, 0, 4, 5, 3))
-			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
 	})
 }

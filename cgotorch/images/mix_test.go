@@ -3,16 +3,16 @@ package images_test
 import (
 	"errors"
 	"fmt"
-	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"hash/crc32"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A batch of make.py.
@@ -43,7 +43,6 @@ func TestMix_EqualsTorchvision(t *testing.T) {
 	}
 	dtypes := map[string]cgotorch.DType{"float32": cgotorch.Float32, "float64": cgotorch.Float64, "float16": cgotorch.Float16, "bfloat16": cgotorch.BFloat16}
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
 		for _, c := range cases {
 			name := fmt.Sprintf("%s, erase %v, mixup %v, cutmix %v", c.DType, c.Erase, c.MixUp != nil, c.CutMix)
 			err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
@@ -93,8 +92,7 @@ func TestMix_EqualsTorchvision(t *testing.T) {
 // Without a mix it is Normalize.
 func TestMixImages_OfNothing(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
-		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			pixels := cgotorch.FromSlice(x, mixPixels(), mixImages, mixHeight, mixWidth, mixChannels)
 			flips := cgotorch.FromSlice(x, []bool{true, false, false, true, false})
 			table := images.NormalizationTable(x, []float64{0.5, 0.4, 0.3}, []float64{0.2, 0.3, 0.4}, cgotorch.Float32)
@@ -102,22 +100,17 @@ func TestMixImages_OfNothing(t *testing.T) {
 			images.Normalize(x, pixels, flips, table, want)
 			images.Mix(x, pixels, flips, table, got, images.MixOptions{})
 			if !x.Equal(got, want) {
-				t.Error("the images differ from Normalize'")
+				t.Error("the images differ from Normalize's")
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 
 // The loss of soft labels is the mean of those of both labels, with the shares as weights.
 func TestMixLabels_CrossEntropy(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
 		const lambda = 0.3
-		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			labels, before := cgotorch.FromSlice(x, mixLabels), x.Roll(cgotorch.FromSlice(x, mixLabels), []int64{1}, []int64{0})
 			logits := x.Sin(x.Reshape(x.Arange(cgotorch.Float32, 0, mixImages*mixClasses, 1), mixImages, mixClasses))
 			soft := x.Empty(cgotorch.Float32, mixImages, mixClasses)
@@ -135,17 +128,12 @@ func TestMixLabels_CrossEntropy(t *testing.T) {
 			if got := cgotorch.ToSlice[float32](x, wrong); !slices.Equal(got[:7], want5) || !slices.Equal(got[7:14], make([]float32, 7)) {
 				t.Errorf("labels that are no class: got %v", got)
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 
 func TestMix_Refuses(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
 		mix := func(x *cgotorch.Exec, m images.MixOptions) {
 			images.Mix(x, x.Zeros(cgotorch.Uint8, 2, 4, 5, 3), nil, x.Zeros(cgotorch.Float32, 3, 256), x.Empty(cgotorch.Float32, 2, 3, 4, 5), m)
 		}

@@ -2,17 +2,19 @@ package images_test
 
 import (
 	"errors"
+	"strings"
+	"testing"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
-	"strings"
-	"testing"
 )
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 func TestNormalize(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		torchtest.CheckLeaks(t)
-		err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) {
 			mean, std := []float64{0.485, 0.456}, []float64{0.229, 0.224}
 			pixels := cgotorch.FromSlice(x, []uint8{0, 1, 255, 128, 7, 77, 100, 200}, 2, 1, 2, 2)
 			flips := cgotorch.FromSlice(x, []bool{false, true})
@@ -20,7 +22,7 @@ func TestNormalize(t *testing.T) {
 				table := images.NormalizationTable(x, mean, std, dtype)
 				out := x.Empty(dtype, 2, 2, 1, 2)
 				images.Normalize(x, pixels, flips, table, out)
-				// As torchvision does it, on the cgotorch.CPU.
+				// As torchvision does it, on the CPU.
 				normal := func(p uint8, c int) float64 {
 					if dtype == cgotorch.Float64 {
 						return (float64(p)/255 - mean[c]) / std[c]
@@ -39,11 +41,7 @@ func TestNormalize(t *testing.T) {
 					t.Errorf("%v: got %v, want %v", dtype, cgotorch.ToSlice[float64](x, x.To(out, cgotorch.Float64)), cgotorch.ToSlice[float64](x, x.To(want, cgotorch.Float64)))
 				}
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 

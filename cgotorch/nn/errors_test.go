@@ -5,6 +5,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestConstructors_RefuseArguments(t *testing.T) {
@@ -47,7 +48,7 @@ func TestConstructors_RefuseArguments(t *testing.T) {
 		{func(x *cgotorch.Exec) { nn.TruncatedNormal(x, x.Zeros(cgotorch.Float32, 3), 0, 0, -2, 2) }, []string{"nn.TruncatedNormal", "deviation is 0"}},
 		{func(x *cgotorch.Exec) { nn.TruncatedNormal(x, x.Zeros(cgotorch.Float32, 3), 0, 1, 2, -2) }, []string{"nn.TruncatedNormal", "from 2, to -2"}},
 	} {
-		wantError(t, try(t, c.make), c.want...)
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, c.make), cgotorch.ErrInvalidArgument, c.want...)
 	}
 }
 
@@ -72,7 +73,7 @@ func TestForward_RefusesShapes(t *testing.T) {
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.MaxPool2d{} }, 1, 1, 2, 2), []string{"nn.MaxPool2d", "Kernel is 0"}},
 		{forward(func(*cgotorch.Exec) nn.Module { return &nn.AvgPool2d{} }, 1, 1, 2, 2), []string{"nn.AvgPool2d", "Kernel is 0"}},
 	} {
-		wantError(t, try(t, c.run), c.want...)
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, c.run), cgotorch.ErrInvalidArgument, c.want...)
 	}
 }
 
@@ -103,7 +104,7 @@ func TestLosses_RefuseArguments(t *testing.T) {
 			nn.MSE(x, logits, x.Zeros(cgotorch.Float32, 3), nn.MSEOptions{})
 		}, []string{"nn.MSE", "float32[2 3]", "float32[3]"}},
 	} {
-		wantError(t, try(t, func(x *cgotorch.Exec) { c.run(x, x.Zeros(cgotorch.Float32, 2, 3)) }), c.want...)
+		torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) { c.run(x, x.Zeros(cgotorch.Float32, 2, 3)) }), cgotorch.ErrInvalidArgument, c.want...)
 	}
 }
 
@@ -125,11 +126,11 @@ func TestLosses_RefuseNilAndClosed(t *testing.T) {
 			{": closed, ", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, closed, open) }},
 			{": closed;", func(x *cgotorch.Exec, open, closed *cgotorch.Tensor) { run(x, open, closed) }},
 		} {
-			wantError(t, try(t, func(x *cgotorch.Exec) {
+			torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				closed := x.Zeros(cgotorch.Float32, 2)
 				closed.Close()
 				c.run(x, x.Zeros(cgotorch.Float32, 2), closed)
-			}), name, c.want)
+			}), cgotorch.ErrInvalidArgument, name, c.want)
 		}
 	}
 }

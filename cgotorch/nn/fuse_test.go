@@ -9,29 +9,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// onFusingDevices is onEachDevice with convolutions of full precision. Its stream is closed, with
-// the streams of branches.
+// onFusingDevices runs test on each device, in float32 and on a stream of its own.
 func onFusingDevices(t *testing.T, test func(t *testing.T, x *cgotorch.Exec)) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		before := cgotorch.TF32()
-		if err := cgotorch.SetTF32(false); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cgotorch.SetTF32(before) })
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		deterministicOnCUDA(t, d)
+		torchtest.NoTF32(t)
 		if err := cgotorch.Seed(4); err != nil {
 			t.Fatal(err)
 		}
-		do(t, func(*cgotorch.Exec) {}) // checks for leaks
-		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		if err := s.Do(func(x *cgotorch.Exec) error { test(t, x); return nil }); err != nil {
-			t.Error(err)
-		}
+		torchtest.Do(t, d, func(x *cgotorch.Exec) { test(t, x) })
 	})
 }
 
@@ -109,7 +98,11 @@ func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOp
 		names = ""
 		for _, n := range nn.State(fused) {
 			names += " " + n.Name
-			if n.Tensor.DType() != to.DType && n.Tensor.DType() != cgotorch.Int64 || n.Tensor.Device() != in.Device() || n.Tensor.RequiresGrad() {
+			device := in.Device()
+			if n.Host {
+				device = cgotorch.CPU
+			}
+			if n.Tensor.DType() != to.DType && n.Tensor.DType() != cgotorch.Int64 || n.Tensor.Device() != device || n.Tensor.RequiresGrad() {
 				t.Errorf("%s: %s is %v, requires gradients: %v", name, n.Name, n.Tensor, n.Tensor.RequiresGrad())
 			}
 		}
@@ -151,7 +144,7 @@ func TestFuse_Convolutions(t *testing.T) {
 			"no affine, epsilon": {chain(l.conv(4, 6, 3, noBias), l.norm(6, nn.BatchNorm2dOptions{NoAffine: true, Eps: cgotorch.Set(0.5)})), "weight bias"},
 			"strides": {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Stride: nn.Size{2, 1}, Padding: nn.Size{0, 2}, Dilation: nn.Size{1, 2}}),
 				norm(), &nn.ReLU{}), "weight bias"},
-			"mirrored":  {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Padding: nn.Size{1, 2}, PaddingMode: nn.PadReflect}), norm(), &nn.ReLU{}), "weight bias"},
+			"mirrored":  {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Padding: nn.Size{1, 2}, PaddingMode: "reflect"}), norm(), &nn.ReLU{}), "weight bias"},
 			"groups":    {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Groups: 2}), norm(), &nn.ReLU{}), "weight bias"},
 			"depthwise": {chain(l.conv(4, 4, 3, nn.Conv2dOptions{Groups: 4, NoBias: true}), l.norm(4, nn.BatchNorm2dOptions{}), &nn.ReLU6{}), "weight bias"},
 			"left out": {chain(&nn.Identity{}, l.conv(4, 6, 3, noBias), &nn.Dropout{P: 0.5}, nil, chain(&nn.Identity{}, norm()), &nn.ReLU{}),
@@ -242,17 +235,13 @@ func branches(l *layers) *nn.Parallel {
 }
 
 func TestFuse_Parallel(t *testing.T) {
-	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	torchtest.CheckStreams(t)
 	onFusingDevices(t, func(t *testing.T, x *cgotorch.Exec) {
 		l := &layers{x: x}
 		defer l.close()
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
 		m := branches(l)
-		for _, m.Schedule = range []nn.Schedule{nn.SideBySide, nn.InTurn, nn.Fastest} {
+		for _, m.Parallelism = range []nn.Parallelism{nn.AlwaysParallel, nn.AlwaysSerial, nn.Measured} {
 			names, _ := fuses(t, x, "merged", m, nn.FuseOptions{Merge: true}, in)
 			want := "heads.0.weight heads.0.bias heads.1.weight heads.1.bias pool.1.weight pool.1.bias one_three.weight one_three.bias" +
 				" three.weight three.bias groups.weight groups.bias groups_too.weight groups_too.bias six.weight six.bias cropped.0.weight cropped.0.bias padded.0.weight padded.0.bias"
@@ -268,9 +257,9 @@ func TestFuse_Parallel(t *testing.T) {
 			}
 		}
 		equal := func(o nn.Conv2dOptions) nn.Module { return l.conv(4, 4, 1, o) }
-		for name, join := range map[string]nn.Join{"concat": nil, "sum": nn.Sum(), "in place": nn.JoinFunc(func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
+		for name, join := range map[string]func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor{"concat": nil, "sum": sum, "in place": func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
 			return x.AddInPlace(branches[0], branches[1])
-		})} {
+		}} {
 			m := nn.NewParallel(equal(nn.Conv2dOptions{}), equal(nn.Conv2dOptions{NoBias: true}))
 			m.Join = join
 			if names, _ := fuses(t, x, name, m, nn.FuseOptions{Merge: true}, in); names != "heads.0.weight heads.0.bias" {
@@ -287,21 +276,21 @@ func TestFuse_Parallel(t *testing.T) {
 	})
 }
 
-// The original's Schedule stays, SetSchedule reaches merged branches, and branches keep their
+// The original's Parallelism stays, SetParallelism reaches merged branches, and branches keep their
 // names.
-func TestFuse_Parallel_Schedule(t *testing.T) {
+func TestFuse_Parallel_Parallelism(t *testing.T) {
 	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
 		for _, reset := range []bool{false, true} {
-			err := try(t, func(x *cgotorch.Exec) {
+			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				l := &layers{x: x}
 				defer l.close()
 				m := nn.NewSequential(branches(l))
 				nn.SetTraining(m, false)
-				nn.SetSchedule(m, "sideways")
+				nn.SetParallelism(m, "sideways")
 				fused := nn.Fuse(x, m, o)
 				defer nn.Close(fused)
 				if reset {
-					nn.SetSchedule(fused, nn.InTurn)
+					nn.SetParallelism(fused, nn.AlwaysSerial)
 				}
 				fused.Forward(x, x.Zeros(cgotorch.Float32, 1, 4, 6, 6))
 			})
@@ -311,18 +300,18 @@ func TestFuse_Parallel_Schedule(t *testing.T) {
 				}
 				continue
 			}
-			wantError(t, err, `"sideways"`)
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, `"sideways"`)
 		}
 	}
 }
 
 // A branch that is nothing but its part of the merged convolution takes no stream.
 func TestFuse_Parallel_Cuts(t *testing.T) {
-	doApart(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
 		defer l.close()
 		m := nn.NewParallel(l.conv(4, 4, 1, nn.Conv2dOptions{}), l.conv(4, 4, 1, nn.Conv2dOptions{}), &nn.Identity{})
-		m.Schedule = nn.SideBySide
+		m.Parallelism = nn.AlwaysParallel
 		fused := nn.Fuse(x, m, nn.FuseOptions{Merge: true})
 		defer nn.Close(fused)
 		in := x.Ones(cgotorch.Float32, 1, 4, 6, 6)
@@ -380,7 +369,7 @@ func newScaled(l *layers, head nn.Module) *Scaled {
 }
 
 func TestFuse_Fusible(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
 		defer l.close()
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
@@ -442,7 +431,7 @@ func newBlock(l *layers) *block {
 }
 
 func TestFuse_CopiesUnknown(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
 		defer l.close()
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
@@ -482,11 +471,9 @@ func TestFuse_Independent(t *testing.T) {
 	var fused nn.Module
 	var borrowed *cgotorch.Tensor
 	var want []float32
-	do(t, func(*cgotorch.Exec) {}) // checks for leaks
+	torchtest.CheckLeaks(t)
 	then := func(fn func(x *cgotorch.Exec)) {
-		if err := cgotorch.DefaultStream(cgotorch.CPU).Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) { fn(x) })
 	}
 	then(func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -575,11 +562,11 @@ func TestFuse_Refuses(t *testing.T) {
 		}, []string{"*nn_test.hidden: conv", "unexported"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantError(t, try(t, func(x *cgotorch.Exec) {
+			torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				l := &layers{x: x}
 				defer l.close()
 				nn.Fuse(x, c.m(l), nn.FuseOptions{})
-			}), c.want...)
+			}), cgotorch.ErrInvalidArgument, c.want...)
 		})
 	}
 }
@@ -604,7 +591,7 @@ func (m *sharing) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
 
 // With gradients enabled a fused model records nothing, in any of its parts.
 func TestFuse_NoGradients(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
 		defer l.close()
 		m := branches(l)
@@ -722,8 +709,8 @@ func TestFusedConv2d_ForwardAdd(t *testing.T) {
 			}
 		}
 	})
-	wantError(t, try(t, func(x *cgotorch.Exec) {
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := &nn.FusedConv2d{Conv2d: nn.Conv2d{Weight: x.Ones(cgotorch.Float32, 1, 1, 1, 1)}, Activation: "gelu"}
 		m.Forward(x, x.Ones(cgotorch.Float32, 1, 1, 2, 2))
-	}), "nn.FusedConv2d", `"gelu"`)
+	}), cgotorch.ErrInvalidArgument, "nn.fusedConv2d", `"gelu"`)
 }

@@ -6,11 +6,12 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Numbers beyond the bounds, infinite ones too, become the bounds.
 func TestTruncatedNormal_Bounds(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		weight := x.Empty(cgotorch.Float32, 1000)
 		nn.TruncatedNormal(x, weight, 0, 2, -1, 0.5)
 		got := values(x, weight)

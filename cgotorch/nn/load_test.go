@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func twoLayers(x *cgotorch.Exec) *nn.Sequential {
@@ -25,7 +26,7 @@ func stateFor(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
 }
 
 func TestLoad(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := twoLayers(x)
 		defer nn.Close(m)
 		if err := nn.Load(x, m, stateFor(x), nn.LoadOptions{}); err != nil {
@@ -45,7 +46,7 @@ func TestLoad(t *testing.T) {
 }
 
 func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := twoLayers(x)
 		defer nn.Close(m)
 		for name, c := range map[string]struct {
@@ -108,7 +109,7 @@ func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
 
 // Load does not look at skipped names: neither at their shapes nor at their presence.
 func TestLoad_Skip(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := twoLayers(x)
 		defer nn.Close(m)
 		state := stateFor(x)

@@ -6,13 +6,14 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func addOne(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.AddScalar(in, 1) }
 
 // Each intermediate is closed when the next module has run. The input and the result are not.
 func TestSequential_Forward_ClosesIntermediates(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := x.Zeros(cgotorch.Float32, 1)
 		var seen []*cgotorch.Tensor
 		watch := nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -36,7 +37,7 @@ func TestSequential_Forward_ClosesIntermediates(t *testing.T) {
 }
 
 func TestSequential_Forward_Empty(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := x.Zeros(cgotorch.Float32, 1)
 		for _, m := range []nn.Module{nn.NewSequential(), nn.NewSequential(nil), &nn.Sequential{}, nn.NewSequential(&nn.Identity{})} {
 			out := m.Forward(x, in)
@@ -52,7 +53,7 @@ func TestSequential_Forward_Empty(t *testing.T) {
 }
 
 func TestResidual_Forward(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		double := nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, 2) })
 		for name, c := range map[string]struct {
 			module *nn.Residual
@@ -83,7 +84,7 @@ func TestResidual_Forward(t *testing.T) {
 // Adding into a body's result fails where the body's backward needs that result. InPlace is
 // therefore no default.
 func TestResidual_Backward(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{0})
 		if err := in.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
@@ -93,7 +94,7 @@ func TestResidual_Backward(t *testing.T) {
 			t.Errorf("the gradient is %v, want 1.25", got)
 		}
 	})
-	err := try(t, func(x *cgotorch.Exec) {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{0})
 		if err := in.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
@@ -106,7 +107,7 @@ func TestResidual_Backward(t *testing.T) {
 }
 
 func TestActivations_InPlace(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		for name, c := range map[string]struct {
 			module  nn.Module
 			inPlace bool
@@ -130,7 +131,7 @@ func TestActivations_InPlace(t *testing.T) {
 }
 
 func TestBatchNorm2d_CountsBatches(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := nn.NewBatchNorm2d(x, 1, nn.BatchNorm2dOptions{CumulativeAverage: true})
 		defer nn.Close(m)
 		for _, v := range []float32{2, 4, 9} {

@@ -11,23 +11,25 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// onEachDevice runs test on each device, on CUDA with deterministic operators.
+// onEachDevice is OnEachDevice of the rig without its check for leaks. LibTorch's thread for a
+// CUDA device counts as a goroutine after its first call of Go.
 func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
-	t.Run("cpu", func(t *testing.T) { test(t, cgotorch.CPU) })
-	t.Run("cuda:0", func(t *testing.T) {
-		if n, err := cgotorch.CUDACount(); n == 0 {
-			t.Skip(err)
-		}
-		t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-		if err := cgotorch.SetDeterministic(true); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cgotorch.SetDeterministic(false) })
-		test(t, cgotorch.CUDA(0))
-	})
+	for _, d := range torchtest.Devices() {
+		t.Run(d.String(), func(t *testing.T) {
+			deterministicOnCUDA(t, d)
+			test(t, d)
+		})
+	}
+}
+
+func deterministicOnCUDA(t *testing.T, d cgotorch.Device) {
+	t.Helper()
+	if d.IsCUDA() {
+		torchtest.Deterministic(t)
+	}
 }
 
 // recomputing is a network with all that must not happen twice: buffers, random numbers, work in
@@ -57,7 +59,7 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 		t.Fatal(err)
 	}
 	seen := map[string][]byte{}
-	if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) error {
 		see := func(name string, v *cgotorch.Tensor) {
 			for _, f := range cgotorch.ToSlice[float32](x, x.To(v, cgotorch.Float32)) {
 				seen[name] = fmt.Appendf(seen[name], "%08x", math.Float32bits(f))
@@ -94,9 +96,7 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 		}
 		see("next random number", x.Randn(cgotorch.Float32, 1))
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	return seen
 }
 
@@ -111,8 +111,8 @@ func TestSequential_Recompute(t *testing.T) {
 					t.Errorf("%s is empty", name)
 				}
 			}
-			train(t, d, autocast, 1, 0) // LibTorch's thread for the device counts as a goroutine after its first call of Go
-			leaktest.Check(t, cgotorch.LiveHandles)
+			train(t, d, autocast, 1, 0) // see onEachDevice
+			torchtest.CheckLeaks(t)
 			for _, c := range [][2]int{{1, 0}, {2, 0}, {4, 0}, {100, 0}, {0, 1}, {4, 4}} {
 				got := train(t, d, autocast, c[0], c[1])
 				for name := range want {
@@ -136,7 +136,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 		}
 		const layers, bytes = 16, 4 * 8 * 64 * 64 * 4
 		peak := func(segments int) (most int64) {
-			if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) error {
 				var modules []nn.Module
 				for range layers {
 					modules = append(modules, nn.NewSequential(
@@ -170,9 +170,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 					nn.ZeroGrad(net)
 				}
 				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 			return most
 		}
 		plain, four := peak(0), peak(4)
@@ -188,20 +186,20 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 
 func TestSequential_Recompute_Refused(t *testing.T) {
 	in := func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Ones(cgotorch.Float32, 2) }
-	err := try(t, func(x *cgotorch.Exec) {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		(&nn.Sequential{Recompute: -1}).Forward(x, in(x))
 	})
-	wantError(t, err, "nn.Sequential", "-1")
-	err = try(t, func(x *cgotorch.Exec) {
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "nn.Sequential", "-1")
+	err = torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		net := nn.NewSequential(nn.Func(addOne), &nn.ReLU{InPlace: true})
 		net.Recompute = 2
 		net.Forward(x, in(x))
 	})
-	wantError(t, err, "Exec.Recompute", "in place", "sequential_test.go")
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "Exec.Recompute", "in place", "sequential_test.go")
 }
 
 func TestSequential_Recompute_NothingToDo(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := x.Ones(cgotorch.Float32, 2)
 		before := cgotorch.LiveHandles()
 		for _, s := range []*nn.Sequential{{Recompute: 2}, {Recompute: 2, Modules: []nn.Child{{Name: "0"}}}} {
@@ -222,7 +220,7 @@ func TestSequential_Recompute_NothingToDo(t *testing.T) {
 
 // A failure in the second run of a module tells where the program called the module.
 func TestSequential_Recompute_Failure(t *testing.T) {
-	err := try(t, func(x *cgotorch.Exec) {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		weight := x.Ones(cgotorch.Float32, 2, 2)
 		if err := weight.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
@@ -234,7 +232,7 @@ func TestSequential_Recompute_Failure(t *testing.T) {
 		linear.Weight = x.Ones(cgotorch.Float32, 3, 3)
 		x.Backward(loss)
 	})
-	wantError(t, err, "Exec.Backward(float32[])", "aten::linear(float32[1 2], float32[3 3]")
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "Exec.Backward(float32[])", "aten::linear(float32[1 2], float32[3 3]")
 	var outer, inner *cgotorch.Error
 	if !errors.As(err, &outer) || !errors.As(outer.Err, &inner) || !strings.Contains(inner.Caller, "sequential_test.go") || inner.Caller == outer.Caller {
 		t.Errorf("got %v, want the line of Forward and that of Backward", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // leaf is a module with two parameters around a buffer.
@@ -62,7 +63,7 @@ type everything struct {
 }
 
 func TestState_NamesAndOrder(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		hidden := newLeaf(x)
 		m := &everything{
 			Child: newLeaf(x), Own: x.Keep(x.Zeros(cgotorch.Float32)), FC: newLeaf(x), BN1: newLeaf(x), RunningMean: newLeaf(x),
@@ -103,7 +104,7 @@ func TestState_NamesAndOrder(t *testing.T) {
 }
 
 func TestState_Embedded(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a, b := newLeaf(x), newLeaf(x)
 		defer nn.Close(a)
 		defer nn.Close(b)
@@ -132,7 +133,7 @@ func TestState_Embedded(t *testing.T) {
 
 // The tensors of children without a name have names as if they were the parent's, at any depth.
 func TestState_UnnamedChildren(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a, b, c := newLeaf(x), newLeaf(x), newLeaf(x)
 		nested := &nn.Sequential{Modules: []nn.Child{{Name: "b", Module: b}, {Module: &nn.Parallel{Branches: []nn.Child{{Name: "c", Module: c}}}}}}
 		m := nn.NewSequential(&nn.Sequential{Modules: []nn.Child{{Name: "a", Module: a}, {Module: nested}}})
@@ -152,7 +153,7 @@ func TestState_UnnamedChildren(t *testing.T) {
 }
 
 func TestState_HoldsItself(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := newLeaf(x)
 		defer nn.Close(l)
 		s := nn.NewSequential(l)
@@ -164,7 +165,7 @@ func TestState_HoldsItself(t *testing.T) {
 }
 
 func TestParameters_TiedOnce(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := newLeaf(x)
 		m := nn.NewSequential(l, l)
 		if got := len(nn.State(m)); got != 6 {
@@ -176,7 +177,7 @@ func TestParameters_TiedOnce(t *testing.T) {
 		if got := nn.NamedParameters(m); len(got) != 2 || got[1].Name != "0.bias" {
 			t.Errorf("the named parameters are %v", got)
 		}
-		if got := nn.CountParameters(m); got != 4 {
+		if got := countParameters(m); got != 4 {
 			t.Errorf("%d parameters, want 4", got)
 		}
 		for range 2 {
@@ -191,7 +192,7 @@ func TestParameters_TiedOnce(t *testing.T) {
 }
 
 func TestSetTraining(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
 		defer nn.Close(norm)
 		dropout, embedded := &nn.Dropout{P: 0.5}, &nn.Dropout{P: 0.5}
@@ -206,7 +207,7 @@ func TestSetTraining(t *testing.T) {
 }
 
 func TestZeroGrad(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := nn.NewLinear(x, 2, 1, nn.LinearOptions{})
 		defer nn.Close(m)
 		x.Backward(m.Forward(x, x.Ones(cgotorch.Float32, 1, 2)))
@@ -220,4 +221,12 @@ func TestZeroGrad(t *testing.T) {
 			t.Error("a gradient after ZeroGrad")
 		}
 	})
+}
+
+// countParameters returns the number of elements of all parameters of m.
+func countParameters(m any) (n int64) {
+	for _, p := range nn.Parameters(m) {
+		n += p.Numel()
+	}
+	return n
 }

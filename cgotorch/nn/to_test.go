@@ -5,10 +5,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestTo_DTypeAndFormat(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		conv := nn.NewConv2d(x, 2, 3, nn.Square(2), nn.Conv2dOptions{})
 		norm := nn.NewBatchNorm2d(x, 3, nn.BatchNorm2dOptions{})
 		m := nn.NewSequential(conv, norm, conv)
@@ -52,7 +53,7 @@ func TestTo_DTypeAndFormat(t *testing.T) {
 }
 
 func TestTo_Frozen(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := nn.NewLinear(x, 2, 1, nn.LinearOptions{})
 		defer nn.Close(m)
 		if err := m.Weight.SetRequiresGrad(false); err != nil {
@@ -67,10 +68,10 @@ func TestTo_Frozen(t *testing.T) {
 
 func TestTo_FieldThatCannotBeSet(t *testing.T) {
 	type holder struct{ Weight *cgotorch.Tensor }
-	err := try(t, func(x *cgotorch.Exec) {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		h := holder{x.Keep(x.Zeros(cgotorch.Float32, 1))}
 		defer h.Weight.Close()
 		nn.To(x, h, nn.ToOptions{DType: cgotorch.Float64}) // not &h
 	})
-	wantError(t, err, "nn.To", "weight", "pointer")
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "nn.To", "weight", "pointer")
 }

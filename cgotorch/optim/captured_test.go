@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // learner trains two layers on a made-up function. Its step can be captured.
@@ -273,15 +273,10 @@ func (got outcome) compare(t *testing.T, want outcome) {
 // Captured steps give the bits of eager steps, with a schedule, overflows, and settings that
 // change.
 func TestStep_Captured(t *testing.T) {
-	leaktest.Check(t, cgotorch.LiveHandles)
-	for _, device := range devices(t) {
-		stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stream.Close()
+	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
+		stream := torchtest.NewStream(t, device)
 		for _, c := range capturedCases {
-			t.Run(device.String()+"/"+c.name, func(t *testing.T) {
+			t.Run(c.name, func(t *testing.T) {
 				const rehearsal = 2
 				want, _ := c.train(t, stream, cgotorch.CapturedOptions{Eager: true})
 				got, stats := c.train(t, stream, cgotorch.CapturedOptions{Rehearsal: rehearsal})
@@ -297,26 +292,13 @@ func TestStep_Captured(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func devices(t *testing.T) []cgotorch.Device {
-	if err := cgotorch.CUDA(0).Check(); err != nil {
-		t.Log("on the CPU alone: ", err)
-		return []cgotorch.Device{cgotorch.CPU}
-	}
-	return []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)}
+	})
 }
 
 // A first step that is captured is done, with its preparations, by the first launch.
 func TestStep_CapturedFirst(t *testing.T) {
-	leaktest.Check(t, cgotorch.LiveHandles)
-	for _, device := range devices(t) {
-		stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stream.Close()
+	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
+		stream := torchtest.NewStream(t, device)
 		for name, new := range masterRules {
 			for _, scaled := range []bool{false, true} {
 				train := func(captured bool) (got []float32, steps []int64) {
@@ -335,7 +317,7 @@ func TestStep_CapturedFirst(t *testing.T) {
 						if s, err = NewScaler(x, ScalerOptions{}); err != nil {
 							return err
 						}
-						o, err = new(Fused, true, Group{Params: []*cgotorch.Tensor{p}})
+						o, err = new(false, true, Group{Params: []*cgotorch.Tensor{p}})
 						return err
 					}))
 					defer func() { p.Close(); target.Close(); o.Close(); s.Close() }()
@@ -389,24 +371,16 @@ func TestStep_CapturedFirst(t *testing.T) {
 				}
 			}
 		}
-	}
+	})
 }
 
-// capturingStream is a stream of a GPU, closed when the test ends. The test fails if handles are
-// left. Without a GPU it is skipped.
+// capturingStream is a stream of a GPU. The test fails if handles are left, and is skipped without
+// a GPU.
 func capturingStream(t *testing.T) *cgotorch.Stream {
 	t.Helper()
-	device := cgotorch.CUDA(0)
-	if err := device.Check(); err != nil {
-		t.Skip("no GPU that captures: ", err)
-	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stream.Close() })
-	return stream
+	device := torchtest.CUDA(t)
+	torchtest.CheckLeaks(t)
+	return torchtest.NewStream(t, device)
 }
 
 // An operation that cannot be captured fails, and tells the remedy.
@@ -416,20 +390,17 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 		new  func(g Group) (*Optimizer, error)
 		want string
 	}{
-		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Implementation: Foreach}, g) }, "sgd: a step by Foreach takes its numbers from the host: use Fused"},
-		{func(g Group) (*Optimizer, error) { return NewAdam(AdamOptions{Implementation: Foreach}, g) }, "adam: a step by Foreach"},
+		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Foreach: true}, g) }, "sgd: a step by Foreach takes its numbers from the host: leave Foreach out"},
+		{func(g Group) (*Optimizer, error) { return NewAdam(AdamOptions{Foreach: true}, g) }, "adam: a step by Foreach"},
 		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Dampening: 0.1}, g) }, "do one before"},
 	} {
 		var p *cgotorch.Tensor
 		var o *Optimizer
-		err := stream.Do(func(x *cgotorch.Exec) (err error) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
 			p = x.Keep(param(x, 1, 2))
 			o, err = c.new(Group{Params: []*cgotorch.Tensor{p}})
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		g, err := stream.Capture(func(x *cgotorch.Exec) error { o.Step(x); return nil }, cgotorch.CaptureOptions{})
 		if !errors.Is(err, cgotorch.ErrNotCapturable) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "captured_test.go:") {
 			t.Errorf("got %v, want %q", err, c.want)
@@ -482,14 +453,11 @@ func TestStep_CapturedStale_CUDA(t *testing.T) {
 	} {
 		var l *learner
 		in := make([]*cgotorch.Tensor, 3)
-		err := stream.Do(func(x *cgotorch.Exec) (err error) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
 			l, err = capturedCase{scaler: true, ema: true, new: func(g ...Group) (*Optimizer, error) { return NewAdam(AdamOptions{}, g...) }}.learner(x)
 			in = []*cgotorch.Tensor{x.Keep(x.Ones(cgotorch.Float32, 16, 8)), x.Keep(x.Ones(cgotorch.Float32, 16, 4)), x.Keep(x.Ones(cgotorch.Float32))}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		g, err := stream.Capture(func(x *cgotorch.Exec) error { l.step(x, in...); return nil }, cgotorch.CaptureOptions{Rehearsal: 2})
 		if err != nil {
 			t.Fatal(err)
@@ -513,10 +481,7 @@ func TestStep_CapturedStale_CUDA(t *testing.T) {
 
 // Steps and averages take a kernel for a list of parameters, not one for each.
 func TestStep_CapturedKernels_CUDA(t *testing.T) {
-	device := cgotorch.CUDA(0)
-	if err := device.Check(); err != nil {
-		t.Skip("no GPU that captures: ", err)
-	}
+	device := torchtest.CUDA(t)
 	for _, c := range []struct {
 		name  string
 		dtype cgotorch.DType
@@ -544,7 +509,7 @@ func TestStep_CapturedKernels_CUDA(t *testing.T) {
 			return e.Update, e.Close, err
 		}, 2},
 	} {
-		doOn(t, device, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			var params []*cgotorch.Tensor
 			for range 20 {
 				p := x.Ones(c.dtype, 3, 5)

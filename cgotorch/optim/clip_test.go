@@ -8,10 +8,11 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestClipGradNorm(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, none := param(x, 0, 0), x.Zeros(cgotorch.Float32, 2)
 		half := x.To(param(x, 0), cgotorch.BFloat16) // makes the common norm span two dtypes
 		for _, c := range []struct {
@@ -46,7 +47,7 @@ func TestClipGradNorm(t *testing.T) {
 
 func TestClipGradNorm_Refuses(t *testing.T) {
 	for _, limit := range []float64{-1, math.NaN()} {
-		err := try(t, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			ClipGradNorm(x, []*cgotorch.Tensor{param(x, 1)}, limit)
 			return nil
 		})
@@ -57,7 +58,7 @@ func TestClipGradNorm_Refuses(t *testing.T) {
 }
 
 func TestClipGradValue(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, half, none := param(x, 1, 1, 1), x.To(param(x, 1), cgotorch.BFloat16), x.Zeros(cgotorch.Float32)
 		if err := p.SetGrad(cgotorch.FromSlice(x, []float32{-3, 0.5, 2})); err != nil {
 			return err
@@ -70,7 +71,7 @@ func TestClipGradValue(t *testing.T) {
 		return nil
 	})
 	for _, limit := range []float64{-1, math.NaN()} {
-		err := try(t, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			ClipGradValue(x, []*cgotorch.Tensor{param(x, 1)}, limit)
 			return nil
 		})

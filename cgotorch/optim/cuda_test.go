@@ -4,21 +4,15 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Steps, clipping and the removal of gradients return while the device is still busy with earlier
 // work.
 func TestStep_CUDA_DoesNotWait(t *testing.T) {
-	device := cgotorch.CUDA(0)
-	if err := device.Check(); err != nil {
-		t.Skip("no GPU to be kept busy: ", err)
-	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	device := torchtest.CUDA(t)
+	torchtest.CheckLeaks(t)
+	stream := torchtest.NewStream(t, device)
 	var optimizers []*Optimizer
 	var params []*cgotorch.Tensor
 	run := func(x *cgotorch.Exec, backlog int) (before *cgotorch.Event) {
@@ -35,19 +29,19 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 		}
 		return before
 	}
-	err = stream.Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 		for range 10 {
 			params = append(params, x.Keep(x.Ones(cgotorch.Float32, 64, 64)), x.Keep(x.Ones(cgotorch.BFloat16, 64)))
 		}
 		for _, p := range params {
 			setGrad(x, p, 1)
 		}
-		for _, impl := range []Implementation{Fused, Foreach} {
-			sgd, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Implementation: impl}, Group{Params: params})
+		for _, foreach := range []bool{false, true} {
+			sgd, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Foreach: foreach}, Group{Params: params})
 			if err != nil {
 				return err
 			}
-			adam, err := NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, Group{Params: params})
+			adam, err := NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, Group{Params: params})
 			if err != nil {
 				return err
 			}
@@ -55,13 +49,10 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 		}
 		return run(x, 1).Close() // loads kernels and allocates, which may wait
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := stream.Synchronize(); err != nil {
 		t.Fatal(err)
 	}
-	err = stream.Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 		before := run(x, 100) // a second or more
 		for _, o := range optimizers {
 			o.ZeroGrad()
@@ -71,14 +62,10 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 		}
 		return before.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, o := range optimizers {
 		o.Close()
 	}
 	for _, p := range params {
 		p.Close()
 	}
-	stream.Close()
 }

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestEMA(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		params := []*cgotorch.Tensor{param(x, 1, 2), x.Ones(cgotorch.BFloat16, 3), param(x, 4), x.Ones(cgotorch.Float64)}
 		if err := params[0].SetRequiresGrad(true); err != nil {
 			return err
@@ -52,7 +53,7 @@ func TestEMA(t *testing.T) {
 
 // Averages of bfloat16 parameters hold changes that are too small for bfloat16.
 func TestEMA_BFloat16(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := x.Ones(cgotorch.BFloat16, 2)
 		e, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.999)
 		if err != nil {
@@ -71,7 +72,7 @@ func TestEMA_BFloat16(t *testing.T) {
 }
 
 func TestEMA_Restore(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := param(x, 1, 2)
 		e, err := NewEMA(x, []*cgotorch.Tensor{p}, 0.5)
 		if err != nil {
@@ -99,7 +100,7 @@ func TestEMA_Restore(t *testing.T) {
 }
 
 func TestEMA_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := []*cgotorch.Tensor{param(x, 1)}
 		closed := param(x, 1)
 		closed.Close()
@@ -127,7 +128,7 @@ func TestEMA_Refuses(t *testing.T) {
 		"closed":           {func(x *cgotorch.Exec, e *EMA) { e.Swap(x); e.Close() }, cgotorch.ErrClosed, "the averages: closed"},
 		"closed parameter": {func(x *cgotorch.Exec, e *EMA) { e.params[0].Close() }, cgotorch.ErrClosed, "parameter 0: closed"},
 	} {
-		err := try(t, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			e, err := NewEMA(x, []*cgotorch.Tensor{param(x, 1)}, 0.9)
 			if err != nil {
 				return err

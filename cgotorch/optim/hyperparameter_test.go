@@ -2,15 +2,18 @@ package optim
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestSet_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		group := Group{Params: []*cgotorch.Tensor{param(x, 1)}}
 		sgd, _ := NewSGD(SGDOptions{Momentum: 0.9}, group)
 		plain, _ := NewSGD(SGDOptions{}, group)
@@ -39,92 +42,101 @@ func TestSet_Refuses(t *testing.T) {
 	})
 }
 
+// change is a hyperparameter that is set after the first step.
+type change struct {
+	new  func(changed bool, g ...Group) (*Optimizer, error)
+	set  func(o *Optimizer) error
+	want string // of the watch of a captured step
+}
+
+func changes(foreach bool) map[string]change {
+	return map[string]change{
+		"momentum": {
+			func(changed bool, g ...Group) (*Optimizer, error) {
+				return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Foreach: foreach}, g...)
+			},
+			func(o *Optimizer) error { return o.SetMomentum(0.5) }, "the momentum has changed from 0.9 to 0.5",
+		},
+		"betas": {
+			func(changed bool, g ...Group) (*Optimizer, error) {
+				betas := map[bool][2]float64{false: {0.9, 0.999}, true: {0.8, 0.9}}[changed]
+				return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Foreach: foreach}, g...)
+			},
+			func(o *Optimizer) error { return o.SetBetas(0.8, 0.9) }, "the betas have changed from 0.9 and 0.999 to 0.8 and 0.9",
+		},
+		"weight decay": {
+			func(changed bool, g ...Group) (*Optimizer, error) {
+				if changed {
+					g[1].WeightDecay = 0.5
+				}
+				return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Foreach: foreach}, g...)
+			},
+			func(o *Optimizer) error { return o.SetWeightDecay(1, 0.5) }, "the weight decay of group 1 has changed from 0.25 to 0.5",
+		},
+	}
+}
+
+// train does two steps and returns the parameters. The setting changes in between, or a new
+// optimizer has it from the beginning.
+func (c change) train(t *testing.T, x *cgotorch.Exec, remade bool) ([]float32, error) {
+	p, q := param(x, 1, 2), param(x, 3)
+	groups := []Group{{Params: []*cgotorch.Tensor{p}}, {Params: []*cgotorch.Tensor{q}}}
+	o, err := c.new(false, groups...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { o.Close() }()
+	o.Step(x)
+	changed := o.watch()
+	if what := changed(); what != "" {
+		t.Errorf("unchanged, and yet %q", what)
+	}
+	if remade {
+		again, err := c.new(true, groups...)
+		if err != nil {
+			return nil, err
+		}
+		defer again.Close()
+		if err := again.Restore(x, o.State(x)); err != nil {
+			return nil, err
+		}
+		again.Step(x)
+	} else {
+		if err := c.set(o); err != nil {
+			return nil, err
+		}
+		if what := changed(); what != c.want {
+			t.Errorf("%q, want %q", what, c.want)
+		}
+		o.Step(x)
+		o.Close()
+		if what := changed(); what != "the optimizer was closed" {
+			t.Errorf("closed, and yet %q", what)
+		}
+	}
+	return append(values(x, p), values(x, q)...), nil
+}
+
 // A setting holds from the next step on, as if the optimizer had been made with it and restored.
 // The watch of a captured step describes the change.
 func TestSet(t *testing.T) {
-	for _, impl := range []Implementation{Fused, Foreach} {
-		for name, c := range map[string]struct {
-			new  func(changed bool, g ...Group) (*Optimizer, error)
-			set  func(o *Optimizer) error
-			want string
-		}{
-			"momentum": {
-				func(changed bool, g ...Group) (*Optimizer, error) {
-					return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Implementation: impl}, g...)
-				},
-				func(o *Optimizer) error { return o.SetMomentum(0.5) }, "the momentum has changed from 0.9 to 0.5",
-			},
-			"betas": {
-				func(changed bool, g ...Group) (*Optimizer, error) {
-					betas := map[bool][2]float64{false: {0.9, 0.999}, true: {0.8, 0.9}}[changed]
-					return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Implementation: impl}, g...)
-				},
-				func(o *Optimizer) error { return o.SetBetas(0.8, 0.9) }, "the betas have changed from 0.9 and 0.999 to 0.8 and 0.9",
-			},
-			"weight decay": {
-				func(changed bool, g ...Group) (*Optimizer, error) {
-					if changed {
-						g[1].WeightDecay = 0.5
-					}
-					return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Implementation: impl}, g...)
-				},
-				func(o *Optimizer) error { return o.SetWeightDecay(1, 0.5) }, "the weight decay of group 1 has changed from 0.25 to 0.5",
-			},
-		} {
-			do(t, func(x *cgotorch.Exec) error {
-				train := func(remade bool) ([]float32, error) {
-					p, q := param(x, 1, 2), param(x, 3)
-					groups := []Group{{Params: []*cgotorch.Tensor{p}}, {Params: []*cgotorch.Tensor{q}}}
-					o, err := c.new(false, groups...)
+	for _, foreach := range []bool{false, true} {
+		for name, c := range changes(foreach) {
+			t.Run(fmt.Sprintf("%s, foreach %v", name, foreach), func(t *testing.T) {
+				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+					got, err := c.train(t, x, false)
 					if err != nil {
-						return nil, err
+						return err
 					}
-					defer func() { o.Close() }()
-					o.Step(x)
-					changed := o.watch()
-					if what := changed(); what != "" {
-						t.Errorf("%s: unchanged, and yet %q", name, what)
+					want, err := c.train(t, x, true)
+					if err != nil {
+						return err
 					}
-					if remade {
-						again, err := c.new(true, groups...)
-						if err != nil {
-							return nil, err
-						}
-						defer again.Close()
-						if err := again.Restore(x, o.State(x)); err != nil {
-							return nil, err
-						}
-						again.Step(x)
-					} else {
-						if err := c.set(o); err != nil {
-							return nil, err
-						}
-						if what := changed(); what != c.want {
-							t.Errorf("%s: %q, want %q", name, what, c.want)
-						}
-						o.Step(x)
-						o.Close()
-						if what := changed(); what != "the optimizer was closed" {
-							t.Errorf("%s: closed, and yet %q", name, what)
-						}
+					if !slices.Equal(got, want) {
+						t.Errorf("%v, want %v", got, want)
 					}
-					return append(values(x, p), values(x, q)...), nil
-				}
-				got, err := train(false)
-				if err != nil {
-					return err
-				}
-				want, err := train(true)
-				if err != nil {
-					return err
-				}
-				for i := range want {
-					if got[i] != want[i] {
-						t.Errorf("%s, implementation %d: %v, want %v", name, impl, got, want)
-						break
-					}
-				}
-				return nil
+					return nil
+				})
 			})
 		}
 	}

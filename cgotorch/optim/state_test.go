@@ -10,19 +10,51 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
+
+// uneven sets the gradients of a step. Parameters differ in their numbers of steps, and the last
+// has none until step 5.
+func uneven(x *cgotorch.Exec, params []*cgotorch.Tensor, step int) {
+	for i, p := range params {
+		if i == 1 && step%3 == 0 || i == 2 && step < 5 {
+			p.SetGrad(nil)
+			continue
+		}
+		setGrad(x, p, float64(i)-0.1*float64(step))
+	}
+}
+
+// throughFile returns a state as a file gives it back: of contiguous tensors.
+func throughFile(x *cgotorch.Exec, state State) (loaded State, err error) {
+	text, err := json.Marshal(state)
+	if err != nil {
+		return loaded, err
+	}
+	if err := json.Unmarshal(text, &loaded); err != nil {
+		return loaded, err
+	}
+	for _, r := range state.Tensors {
+		read := x.Contiguous(x.Clone(r.Tensor), cgotorch.Contiguous)
+		if err := read.SetRequiresGrad(true); err != nil {
+			return loaded, err
+		}
+		loaded.Tensors = append(loaded.Tensors, RememberedTensor{Param: r.Param, Name: r.Name, Tensor: read})
+	}
+	return loaded, nil
+}
 
 // An optimizer that continues from the state of another does the same steps to the bit.
 func TestRestore_GoesOn(t *testing.T) {
-	for _, impl := range []Implementation{Fused, Foreach} {
+	for _, foreach := range []bool{false, true} {
 		for name, new := range map[string]func(g Group) (*Optimizer, error){
-			"sgd":      func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Implementation: impl}, g) },
-			"momentum": func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Implementation: impl}, g) },
+			"sgd":      func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Foreach: foreach}, g) },
+			"momentum": func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Foreach: foreach}, g) },
 			"adamw": func(g Group) (*Optimizer, error) {
-				return NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, g)
+				return NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, g)
 			},
 		} {
-			do(t, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				a := []*cgotorch.Tensor{x.Randn(cgotorch.Float32, 2, 3, 4, 5), x.Randn(cgotorch.Float32, 7), x.Randn(cgotorch.Float32)}
 				a[0] = x.Contiguous(a[0], cgotorch.ChannelsLast)
 				first, err := new(Group{Params: a})
@@ -30,17 +62,8 @@ func TestRestore_GoesOn(t *testing.T) {
 					return err
 				}
 				defer first.Close()
-				grad := func(params []*cgotorch.Tensor, step int) {
-					for i, p := range params {
-						if i == 1 && step%3 == 0 || i == 2 && step < 5 {
-							p.SetGrad(nil) // parameters differ in their numbers of steps, and the last has none yet
-							continue
-						}
-						setGrad(x, p, float64(i)-0.1*float64(step))
-					}
-				}
 				for step := range 5 {
-					grad(a, step)
+					uneven(x, a, step)
 					first.SetLR(0.01)
 					first.SetScale(0.5)
 					first.Step(x)
@@ -51,26 +74,14 @@ func TestRestore_GoesOn(t *testing.T) {
 					return err
 				}
 				defer second.Close()
-				grad(b, 7)
+				uneven(x, b, 7)
 				second.Step(x) // gives it state of its own
 				for i := range b {
 					x.CopyInPlace(b[i], a[i])
 				}
-				state := first.State(x)
-				text, err := json.Marshal(state)
+				loaded, err := throughFile(x, first.State(x))
 				if err != nil {
 					return err
-				}
-				var loaded State
-				if err := json.Unmarshal(text, &loaded); err != nil {
-					return err
-				}
-				for _, r := range state.Tensors { // a file has them contiguous
-					read := x.Contiguous(x.Clone(r.Tensor), cgotorch.Contiguous)
-					if err := read.SetRequiresGrad(true); err != nil {
-						return err
-					}
-					loaded.Tensors = append(loaded.Tensors, RememberedTensor{r.Param, r.Name, read})
 				}
 				if err := second.Restore(x, loaded); err != nil {
 					return err
@@ -81,8 +92,8 @@ func TestRestore_GoesOn(t *testing.T) {
 					}
 				}
 				for step := 5; step < 10; step++ {
-					grad(a, step)
-					grad(b, step)
+					uneven(x, a, step)
+					uneven(x, b, step)
 					first.Step(x)
 					second.Step(x)
 				}
@@ -101,7 +112,7 @@ func TestRestore_GoesOn(t *testing.T) {
 }
 
 func TestRestore_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		params := []*cgotorch.Tensor{param(x, 1, 2), param(x, 3)}
 		opt, err := NewAdam(AdamOptions{}, Group{Params: params})
 		if err != nil {
@@ -151,9 +162,7 @@ func TestRestore_Refuses(t *testing.T) {
 
 func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 	t.Helper()
-	if err := stream.Do(func(x *cgotorch.Exec) error { s = o.State(x); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { s = o.State(x) })
 	return s
 }
 
@@ -162,9 +171,9 @@ func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){
 		"sgd": func(g Group) (*Optimizer, error) {
-			return NewSGD(SGDOptions{Momentum: 0.9, Implementation: Foreach}, g)
+			return NewSGD(SGDOptions{Momentum: 0.9, Foreach: true}, g)
 		},
-		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Implementation: Foreach}, g) },
+		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Foreach: true}, g) },
 	} {
 		before := cgotorch.LiveHandles()
 		stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
@@ -173,7 +182,7 @@ func TestStep_FirstFails(t *testing.T) {
 		}
 		var good, bad *cgotorch.Tensor
 		var o *Optimizer
-		err = stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 			good = x.Keep(param(x, 1, 2))
 			bad = x.Keep(x.Expand(cgotorch.FromSlice(x, []float32{1}), 3)) // cannot be changed in place
 			setGrad(x, good, 1)
@@ -182,9 +191,6 @@ func TestStep_FirstFails(t *testing.T) {
 			o, err = new(Group{Params: []*cgotorch.Tensor{good, bad}})
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		for range 2 {
 			if err := stream.Do(func(x *cgotorch.Exec) error { o.Step(x); return nil }); err == nil || !strings.Contains(err.Error(), "single memory location") {
 				t.Fatalf("%s: got error %v, want one of the step's last operator", name, err)

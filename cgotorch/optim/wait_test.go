@@ -4,16 +4,17 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // No part of a step waits for the device, nor reads a value on the host.
 func TestStep_NoWaits(t *testing.T) {
-	for _, device := range devices(t) {
+	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		for _, c := range capturedCases {
 			if c.between != nil {
 				continue // State reads counts
 			}
-			doOn(t, device, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 				l, err := c.learner(x)
 				if err != nil {
 					return err
@@ -33,5 +34,5 @@ func TestStep_NoWaits(t *testing.T) {
 				return nil
 			})
 		}
-	}
+	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func configFile(t *testing.T, content string) string {
@@ -31,11 +32,11 @@ func TestReadSwitchConfig(t *testing.T) {
 	}{
 		{"empty", `{}`, text.DefaultSwitchConfig()},
 		{"base-128", `{"model_type": "switch_transformers", "d_ff": 3072, "num_experts": 128, "num_sparse_encoder_layers": 6,
-			"num_sparse_decoder_layers": 6, "decoder_start_token_id": 0, "architectures": ["other fields"], "transformers_version": "4"}`, text.SwitchBase128()},
+			"num_sparse_decoder_layers": 6, "decoder_start_token_id": 0, "architectures": ["other fields"], "transformers_version": "4"}`, switchBase128()},
 		{"symmetry", `{"num_layers": 4, "num_decoder_layers": null}`, with(func(c *text.SwitchConfig) { c.NumLayers, c.NumDecoderLayers = 4, 4 })},
 		{"half", `{"num_layers": 4}`, with(func(c *text.SwitchConfig) { c.NumLayers = 4 })},
 		{"start is padding", `{"pad_token_id": 7, "eos_token_id": [3, 4]}`, with(func(c *text.SwitchConfig) {
-			c.PadTokenID, c.DecoderStartTokenID, c.EOSTokenID = 7, 7, text.TokenIDs{3, 4}
+			c.PadTokenID, c.DecoderStartTokenID, c.EOSTokenID = 7, 7, []int{3, 4}
 		})},
 		{"no end", `{"eos_token_id": null, "decoder_start_token_id": 5, "tie_word_embeddings": false}`, with(func(c *text.SwitchConfig) {
 			c.EOSTokenID, c.DecoderStartTokenID, c.TieWordEmbeddings = nil, 5, false
@@ -72,7 +73,7 @@ func TestReadSwitchConfig_Refuses(t *testing.T) {
 	} {
 		path := configFile(t, content)
 		_, err := text.ReadSwitchConfig(path)
-		wantError(t, err, path, part)
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, path, part)
 	}
 	for _, path := range []string{configFile(t, "["), filepath.Join(t.TempDir(), "none.json")} {
 		if _, err := text.ReadSwitchConfig(path); err == nil {
@@ -84,9 +85,9 @@ func TestReadSwitchConfig_Refuses(t *testing.T) {
 func TestNewSwitch_Refuses(t *testing.T) {
 	config := tiny()
 	config.NumHeads = 0
-	wantError(t, try(t, func(x *cgotorch.Exec) error { text.NewSwitch(x, config, text.SwitchOptions{}); return nil }), "text.NewSwitch", "num_heads is 0")
-	wantError(t, try(t, func(x *cgotorch.Exec) error {
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error { text.NewSwitch(x, config, text.SwitchOptions{}); return nil }), cgotorch.ErrInvalidArgument, "text.NewSwitch", "num_heads is 0")
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		text.NewSwitch(x, tiny(), text.SwitchOptions{DType: cgotorch.Float16})
 		return nil
-	}), "DType is float16")
+	}), cgotorch.ErrInvalidArgument, "DType is float16")
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Blocks hold every token however they fall. In the worst case no block is superfluous.
@@ -30,12 +30,7 @@ func TestInBlocks_Limit(t *testing.T) {
 	const width, inner = 8, 12
 	for _, size := range []struct{ tokens, experts int64 }{{1, 4}, {5, 4}, {60, 4}, {100, 9}} {
 		t.Run(fmt.Sprintf("tokens=%d/experts=%d", size.tokens, size.experts), func(t *testing.T) {
-			stream := cgotorch.DefaultStream(cgotorch.CPU)
-			if err := stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil { // makes its handle
-				t.Fatal(err)
-			}
-			leaktest.Check(t, cgotorch.LiveHandles)
-			err := stream.Do(func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				wi, wo := x.Randn(cgotorch.Float32, size.experts, inner, width), x.Randn(cgotorch.Float32, size.experts, width, inner)
 				tokens := x.Randn(cgotorch.Float32, size.tokens, width)
 				for _, ids := range []*cgotorch.Tensor{
@@ -50,11 +45,7 @@ func TestInBlocks_Limit(t *testing.T) {
 						}
 					}
 				}
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 		})
 	}
 }

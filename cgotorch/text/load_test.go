@@ -14,6 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // tensorsOf returns a model's state as files hold it.
@@ -58,7 +59,7 @@ func forward(x *cgotorch.Exec, m *text.Switch) []float32 {
 }
 
 func TestLoadSwitch(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		for _, tied := range []bool{true, false} {
 			config := tiny()
 			config.TieWordEmbeddings = tied
@@ -135,7 +136,7 @@ func TestLoadSwitch(t *testing.T) {
 }
 
 func TestSwitch_Load_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := text.NewSwitch(x, tiny(), text.SwitchOptions{})
 		defer nn.Close(m)
 		before := forward(x, m)
@@ -170,7 +171,7 @@ func TestSwitch_Load_Refuses(t *testing.T) {
 			test.change(tensors)
 			writeFile(t, path, tensors)
 			err := m.Load(x, path)
-			wantError(t, err, test.want...)
+			torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, test.want...)
 			if _, err := text.LoadSwitch(x, text.LoadOptions{Config: &m.Config}, path); err == nil {
 				t.Errorf("%s: it loads", test.name)
 			}
@@ -178,7 +179,7 @@ func TestSwitch_Load_Refuses(t *testing.T) {
 		writeFile(t, path, all)
 		twice := filepath.Join(t.TempDir(), "again.safetensors")
 		writeFile(t, twice, map[string]safetensors.Tensor{name: all[name]})
-		wantError(t, m.Load(x, path, twice), path, twice, name)
+		torchtest.WantError(t, m.Load(x, path, twice), cgotorch.ErrInvalidArgument, path, twice, name)
 		if err := os.WriteFile(twice, []byte("no such thing"), 0o644); err != nil {
 			return err
 		}
@@ -193,7 +194,7 @@ func TestSwitch_Load_Refuses(t *testing.T) {
 }
 
 func TestLoadSwitch_Folder_Refuses(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		folder := t.TempDir()
 		load := func(want ...string) {
 			t.Helper()
@@ -218,7 +219,7 @@ func TestLoadSwitch_Folder_Refuses(t *testing.T) {
 		writeJSON(t, index, map[string]any{"weight_map": map[string]string{"shared.weight": "gone.safetensors"}})
 		load("gone.safetensors")
 		_, err := text.LoadSwitch(x, text.LoadOptions{})
-		wantError(t, err, "no file")
+		torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "no file")
 		return nil
 	})
 }

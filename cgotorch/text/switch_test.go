@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The deviations are those of transformers' _init_weights.
@@ -15,7 +16,7 @@ func TestNewSwitch_Distributions(t *testing.T) {
 	config := tiny()
 	config.VocabSize, config.DModel, config.DKV, config.DFF, config.NumHeads, config.NumExperts = 100, 64, 16, 256, 4, 32
 	config.TieWordEmbeddings, config.RouterBias, config.InitializerFactor = false, true, 2
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		if err := cgotorch.Seed(20); err != nil {
 			return err
 		}
@@ -50,7 +51,7 @@ func TestNewSwitch_Distributions(t *testing.T) {
 
 // In bfloat16 the logits are float32's up to rounding, and nn.To does not change the experts.
 func TestSwitch_BFloat16(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		if err := cgotorch.Seed(20); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func TestSwitch_BFloat16(t *testing.T) {
 
 // No part of a whole pass of few tokens waits, and a failure leaves nothing behind.
 func TestSwitch_Logits_NoWaits(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := text.NewSwitch(x, tiny(), text.SwitchOptions{NoGrouped: true})
 		defer nn.Close(m)
 		ids := x.RandInt(cgotorch.Int64, 0, 11, 3, 7)
@@ -129,12 +130,12 @@ func TestSwitch_Refuses(t *testing.T) {
 		}, "has 3 tokens"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			wantError(t, try(t, func(x *cgotorch.Exec) error {
+			torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				m := text.NewSwitch(x, tiny(), text.SwitchOptions{})
 				x.AtEnd(func() { nn.Close(m) })
 				test.run(x, m, x.Ones(cgotorch.Int64, 2, 3))
 				return nil
-			}), test.want)
+			}), cgotorch.ErrInvalidArgument, test.want)
 		})
 	}
 }
@@ -142,7 +143,7 @@ func TestSwitch_Refuses(t *testing.T) {
 // LibTorch's grouped product does not take all widths. After nn.To the experts do not lie one
 // behind another.
 func TestResidentExperts_Forward_OddWidths(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		config := tiny()
 		config.DModel, config.DFF = 6, 9
 		m := text.NewSwitch(x, config, text.SwitchOptions{})

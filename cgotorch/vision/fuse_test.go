@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // forked lists the models with branches.
@@ -47,33 +47,15 @@ func apart(x *cgotorch.Exec, got, want *cgotorch.Tensor) float64 {
 	return x.Item(x.Max(x.Abs(difference))) / x.Item(x.Max(x.Abs(x.To(want, cgotorch.Float64))))
 }
 
-// onFusingDevices runs test on each device, on CUDA with convolutions of full precision. Its stream
-// is closed, with the streams of branches.
+// onFusingDevices runs test on each device, in float32 and on a stream of its own.
 func onFusingDevices(t *testing.T, test func(t *testing.T, s *cgotorch.Stream)) {
-	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
-		t.Run(d.String(), func(t *testing.T) {
-			if d.IsCUDA() {
-				if n, err := cgotorch.CUDACount(); n == 0 {
-					t.Skip(err)
-				}
-				before := cgotorch.TF32()
-				if err := cgotorch.SetTF32(false); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { cgotorch.SetTF32(before) })
-			}
-			if err := cgotorch.Seed(11); err != nil {
-				t.Fatal(err)
-			}
-			leaktest.Check(t, cgotorch.LiveHandles)
-			s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			test(t, s)
-		})
-	}
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
+		if err := cgotorch.Seed(11); err != nil {
+			t.Fatal(err)
+		}
+		test(t, torchtest.NewStream(t, d))
+	})
 }
 
 func TestFuse_EqualsUnfused(t *testing.T) {
@@ -129,20 +111,20 @@ func compareFused(t *testing.T, x *cgotorch.Exec, m nn.Module, merge, forks bool
 			t.Errorf("%s is channels last: %v", n.Name, last)
 		}
 	}
-	nn.SetSchedule(m, nn.InTurn)
+	nn.SetParallelism(m, nn.AlwaysSerial)
 	want := m.Forward(x.NoGrad(), images)
-	for i, schedule := range []nn.Schedule{nn.SideBySide, nn.InTurn} {
+	for i, parallelism := range []nn.Parallelism{nn.AlwaysParallel, nn.AlwaysSerial} {
 		if i > 0 && !forks {
 			break
 		}
-		nn.SetSchedule(fused, schedule)
+		nn.SetParallelism(fused, parallelism)
 		before := cgotorch.LiveHandles()["tensor"]
 		got := fused.Forward(x, images)
 		if left := cgotorch.LiveHandles()["tensor"] - before; left != 1 {
 			t.Errorf("%d handles after Forward, want 1", left)
 		}
 		if d := apart(x, got, want); !(d <= tolerance) {
-			t.Errorf("%+v, %s: the logits differ by %.2g, want %g", to, schedule, d, tolerance)
+			t.Errorf("%+v, %s: the logits differ by %.2g, want %g", to, parallelism, d, tolerance)
 		}
 		if got.RequiresGrad() {
 			t.Error("the logits require gradients")
@@ -201,7 +183,7 @@ func TestFuse_Merges(t *testing.T) {
 		"resnet18":      {20, 20},
 		"squeezenet1_1": {26, 26},
 	} {
-		do(t, func(x *cgotorch.Exec) {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m, err := vision.New(x, name, vision.Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -217,7 +199,7 @@ func TestFuse_Merges(t *testing.T) {
 			if got := convolutions(apart); got != want.unmerged {
 				t.Errorf("%s has %d convolutions apart, want %d", name, got, want.unmerged)
 			}
-			if f, a := nn.CountParameters(fused), nn.CountParameters(apart); f != a {
+			if f, a := countParameters(fused), countParameters(apart); f != a {
 				t.Errorf("%s has %d parameters, and %d apart", name, f, a)
 			}
 		})
@@ -233,15 +215,12 @@ func TestFuse_Serves(t *testing.T) {
 		for i := range pixels {
 			pixels[i] = float32(i%17)/8 - 1
 		}
-		if err := s.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			m := trainedModel(x, "googlenet", vision.Options{Classes: 9})
 			defer nn.Close(m)
 			fused = nn.Fuse(x, m, nn.FuseOptions{})
 			want = cgotorch.ToSlice[float32](x, m.Forward(x.NoGrad(), cgotorch.FromSlice(x, pixels, 2, 3, 32, 32)))
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 		defer nn.Close(fused)
 		serve, err := cgotorch.NewInference(s.Device(), fused.Forward, cgotorch.InferenceOptions{Streams: 2})
 		if err != nil {
@@ -263,4 +242,12 @@ func TestFuse_Serves(t *testing.T) {
 			}
 		}
 	})
+}
+
+// countParameters returns the number of elements of all parameters of m.
+func countParameters(m any) (n int64) {
+	for _, p := range nn.Parameters(m) {
+		n += p.Numel()
+	}
+	return n
 }

@@ -2,10 +2,8 @@ package vision_test
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,35 +11,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// More threads than cores would mostly wait for each other, in tests that run beside others.
-func TestMain(m *testing.M) {
-	if err := cgotorch.SetThreads(1); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
-
-// try runs fn in a Do on the CPU. The test fails if the Do leaves handles.
-func try(t *testing.T, fn func(x *cgotorch.Exec) error) error {
-	t.Helper()
-	stream := cgotorch.DefaultStream(cgotorch.CPU)
-	if err := stream.Do(func(*cgotorch.Exec) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	return stream.Do(fn)
-}
-
-func do(t *testing.T, fn func(x *cgotorch.Exec)) {
-	t.Helper()
-	if err := try(t, func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-		t.Fatal(err)
-	}
-}
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 func TestNew_Names(t *testing.T) {
 	names := vision.Names()
@@ -53,7 +26,7 @@ func TestNew_Names(t *testing.T) {
 			t.Errorf("%v are without %s", names, name)
 		}
 	}
-	err := try(t, func(x *cgotorch.Exec) error {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		_, err := vision.New(x, "resnet19", vision.Options{})
 		return err
 	})
@@ -71,7 +44,7 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 			if o.PadShortcut && name != "resnet20" {
 				continue
 			}
-			do(t, func(x *cgotorch.Exec) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m, err := vision.New(x, name, o)
 				if err != nil {
 					t.Fatal(err)
@@ -114,7 +87,7 @@ func TestOptions_Recompute(t *testing.T) {
 			if err := cgotorch.Seed(5); err != nil {
 				t.Fatal(err)
 			}
-			do(t, func(x *cgotorch.Exec) {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m, err := vision.New(x, name, vision.Options{Classes: 4, Recompute: segments})
 				if err != nil {
 					t.Fatal(err)
@@ -150,7 +123,7 @@ func TestOptions_Recompute(t *testing.T) {
 
 func TestForward_DTypesAndShapes(t *testing.T) {
 	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20", "googlenet", "squeezenet1_1"} { // bfloat16 is slow on a CPU
-		do(t, func(x *cgotorch.Exec) {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m, err := vision.New(x, name, vision.Options{Classes: 7, Channels: 1, NoAux: true})
 			if err != nil {
 				t.Fatal(err)
@@ -201,7 +174,7 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 		{"mlp", vision.Options{Hidden: []int{8, 0}}, []string{"vision.NewMLP", "Hidden [8 0]"}},
 		{"mlp", vision.Options{ImageSize: nn.Size{0, 8}}, []string{"vision.NewMLP", "ImageSize is 0x8"}},
 	} {
-		err := try(t, func(x *cgotorch.Exec) error {
+		err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			_, err := vision.New(x, c.model, c.options)
 			return err
 		})
@@ -218,7 +191,7 @@ func TestConstructors_RefuseOptions(t *testing.T) {
 }
 
 func TestGoogLeNet_ForwardAux(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		images := x.Zeros(cgotorch.Float32, 2, 3, 32, 32)
 		heads := func(m *vision.GoogLeNet) int {
 			before := cgotorch.LiveHandles()["tensor"]
@@ -256,10 +229,10 @@ func TestGoogLeNet_ForwardAux(t *testing.T) {
 }
 
 func TestInceptionV3_NoAux(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := vision.NewInceptionV3(x, vision.Options{NoAux: true})
 		defer nn.Close(m)
-		if got := nn.CountParameters(m); got != 23834568 {
+		if got := countParameters(m); got != 23834568 {
 			t.Errorf("%d parameters, want 23834568", got)
 		}
 		if _, aux := m.ForwardAux(x, x.Zeros(cgotorch.Float32, 2, 3, 75, 75)); aux != nil {
@@ -269,7 +242,7 @@ func TestInceptionV3_NoAux(t *testing.T) {
 }
 
 func TestInceptionV3_SmallImages(t *testing.T) {
-	err := try(t, func(x *cgotorch.Exec) error {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := vision.NewInceptionV3(x, vision.Options{})
 		defer nn.Close(m)
 		m.ForwardAux(x, x.Zeros(cgotorch.Float32, 2, 3, 75, 75))
@@ -281,7 +254,7 @@ func TestInceptionV3_SmallImages(t *testing.T) {
 }
 
 func TestMobileNetV2_Dropout(t *testing.T) {
-	do(t, func(x *cgotorch.Exec) {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		for given, want := range map[cgotorch.Opt[float64]]float64{{}: 0.2, cgotorch.Set(0.4): 0.4, cgotorch.Set(0.0): 0} {
 			m := vision.NewMobileNetV2(x, vision.Options{Dropout: given, Width: 0.1})
 			if got := m.Classifier.Modules[0].Module.(*nn.Dropout).P; got != want {
@@ -294,7 +267,7 @@ func TestMobileNetV2_Dropout(t *testing.T) {
 
 // The layers made before the failing layer are freed; try counts them.
 func TestConstructors_FailureFreesLayers(t *testing.T) {
-	err := try(t, func(x *cgotorch.Exec) error {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		vision.NewMLP(x, vision.Options{Hidden: []int{16, 16, 1 << 50}})
 		return nil
 	})
@@ -305,7 +278,7 @@ func TestConstructors_FailureFreesLayers(t *testing.T) {
 
 func TestResNet_ZeroInitResidual(t *testing.T) {
 	for name, want := range map[string]int{"resnet18": 8, "resnet20": 9, "resnet50": 16} {
-		do(t, func(x *cgotorch.Exec) {
+		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m, err := vision.New(x, name, vision.Options{ZeroInitResidual: true})
 			if err != nil {
 				t.Fatal(err)

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "check/checker.h"
 
@@ -33,6 +34,11 @@ std::string own_folder() {
   const std::string path = info.dli_fname;
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+std::vector<void (*)()>& openers() {
+  static auto* const list = new std::vector<void (*)()>;
+  return *list;
 }
 
 Cuda open_cuda() {
@@ -63,6 +69,7 @@ Cuda open_cuda() {
     return result;
   }
   result.backend = entry();
+  for (auto* fn : openers()) fn();
   return result;
 }
 
@@ -101,6 +108,8 @@ ct_device from_device(c10::Device device) {
 }
 
 void load_cuda() { cuda_once(); }
+
+void when_cuda_is_open(void (*fn)()) { openers().push_back(fn); }
 
 CudaBackend& cuda() {
   const Cuda& opened = cuda_once();

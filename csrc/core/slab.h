@@ -1,5 +1,5 @@
-// Page-aligned host memory, our own or somebody else's. LibTorch's host allocator rounds to powers of two and does not protect
-// memory that it did not allocate.
+// Page-aligned host memory, our own or somebody else's. LibTorch's host allocator rounds to powers
+// of two and does not protect memory that it did not allocate.
 #pragma once
 
 #include <cstdint>

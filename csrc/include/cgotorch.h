@@ -377,7 +377,9 @@ ct_status* ct_slab_new(int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Memory that is the first bytes of a file, which is open for reading and may be closed afterwards. It must not be written, and the file must
  * not become shorter while the slab is there. */
 ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
-/* Memory of the caller's, which must begin at a page, be no other slab's, and stay until the slab is freed. Its content stays as it is. */
+/* A slab of memory that stays the caller's and must outlive the slab. The content stays as it is.
+ * Fails with CT_INVALID_ARGUMENT for memory that does not begin at a page, and for memory that
+ * reaches into another slab. */
 ct_status* ct_slab_over(void* data, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Unlocks it, and unmaps it where it is not the caller's; copies that read from it must be done. */
 void ct_slab_free(ct_slab* slab /* consumed */) CT_NOEXCEPT;
@@ -483,7 +485,7 @@ int32_t ct_choice_open(ct_choice* choice, int32_t graph) CT_NOEXCEPT;
 int32_t ct_choice_take(ct_choice* choice, ct_decision* out) CT_NOEXCEPT;
 
 /* Leave for a backward to run the gradient of a convolution's or linear layer's input and that of its weights on two streams, where that is
- * faster or, with always, from a layer's second call on. The first one of a process puts kernels of the core's in the place of LibTorch's. */
+ * faster or, with always, from a layer's second call on. Linear layers take part whose forward ran after the first one was made. */
 typedef struct ct_overlap ct_overlap;
 
 typedef struct ct_overlap_counts {

@@ -162,23 +162,27 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Puts our kernel in the place of LibTorch's. LibTorch warns of that, once in a process.
-void install() {
-  static const bool done = [] {
-    static Silence silence;
-    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
-      library->impl("convolution_backward", TORCH_FN(convolution_backward));
-    }
-    install_linear();
-    at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);  // Note [Late gradients]
-    return true;
-  }();
-  (void)done;
+// Our kernels take the place of LibTorch's when this library is loaded, and those for CUDA when CUDA is: no operator runs there then, and
+// LibTorch's table of kernels has no lock for those that do. Without an Overlap they do what LibTorch's do. LibTorch warns of the change, and later of gradients that are
+// accumulated on another stream than they are made on (Note [Late gradients]); both are meant.
+void install(c10::DispatchKey key) {
+  static Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
+  library->impl("convolution_backward", TORCH_FN(convolution_backward));
 }
 
+[[maybe_unused]] const bool installed = [] {
+  install(c10::DispatchKey::CPU);
+  when_cuda_is_open([] { install(c10::DispatchKey::CUDA); });  // LibTorch has put its own kernel there by then
+  install_linear();
+  at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
+  return true;
+}();
+
 }  // namespace
+
+std::atomic<bool> any_overlap{false};
 
 Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   const ct_stream* const own = o.late.side();
@@ -269,7 +273,7 @@ extern "C" {
 ct_status* ct_overlap_new(int32_t always, ct_overlap** out) noexcept {
   return ct::guarded([&] {
     ct::load_cuda();
-    ct::install();
+    ct::any_overlap.store(true, std::memory_order_relaxed);
     *out = new ct_overlap(always);
   });
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <atomic>
 #include <array>
 #include <functional>
 #include <memory>
@@ -82,6 +83,9 @@ std::ostream& operator<<(std::ostream& out, const Described& of);
 
 // Makes linear layers one node each in autograd's graph, whose two matrix products can be told apart from others (overlap_linear.cc).
 void install_linear();
+
+// Whether the program has made an Overlap: linear layers whose forward runs from then on can take part.
+extern std::atomic<bool> any_overlap;
 // Whether this is such a node.
 bool is_linear(const torch::autograd::Node& node);
 

@@ -61,7 +61,7 @@ struct Linear final : public torch::autograd::Function<Linear> {
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   const auto plain = [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_complex(); };
   // Others are LibTorch's, and also what has one gradient alone: of that it keeps the one factor that it needs.
-  const bool ours = c10::GradMode::is_enabled() && input.requires_grad() && weight.requires_grad() && input.numel() > 0 &&
+  const bool ours = any_overlap.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && input.requires_grad() && weight.requires_grad() && input.numel() > 0 &&
                     input.dim() >= 2 && weight.dim() == 2 && plain(input) && plain(weight) &&
                     (!bias || !bias->defined() || bias->dim() == 1);
   if (ours) return Linear::apply(input, weight, bias);

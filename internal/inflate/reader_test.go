@@ -7,11 +7,12 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"testing"
 
 	kflate "github.com/klauspost/compress/gzip"
+
+	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
 // text returns bytes with both long matches and noise.
@@ -110,21 +111,8 @@ func fixtures(t testing.TB) map[string][2][]byte {
 	return all
 }
 
-func checkGoroutines(t *testing.T) {
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for range 1000 {
-			if runtime.NumGoroutine() <= before {
-				return
-			}
-			runtime.Gosched()
-		}
-		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-	})
-}
-
 func TestReader(t *testing.T) {
-	checkGoroutines(t)
+	leaktest.Check(t, nil)
 	for name, f := range fixtures(t) {
 		for _, workers := range []int{1, 3} {
 			r := NewReader(context.Background(), bytes.NewReader(f[1]), int64(len(f[1])), Options{Workers: workers})
@@ -192,7 +180,7 @@ func TestReader_IndexIsTheSame(t *testing.T) {
 }
 
 func TestReader_Refuses(t *testing.T) {
-	checkGoroutines(t)
+	leaktest.Check(t, nil)
 	whole := zipped(t, text(7<<20, 9), 6)
 	flip := func(at int) []byte {
 		p := bytes.Clone(whole)

@@ -1,4 +1,4 @@
-// Package leaktest fails tests that leave handles or goroutines behind.
+// Package leaktest fails tests that leave handles, files or goroutines behind. It needs no LibTorch.
 package leaktest
 
 import (
@@ -9,28 +9,34 @@ import (
 	"time"
 )
 
-// Check fails the test if it ends with other handles than there are now, or with more goroutines. What is being freed by then, by a
-// goroutine that ends by itself, has five seconds for it; nothing is left to the collector. live is cgotorch.LiveHandles: this package is
-// below cgotorch, whose tests use it too. closed is run before either count, to close what may stay open for longer than a test.
+// Check fails the test if it ends with other counts than live has now, or with more goroutines.
+// live counts things by kind, such as handles; nil counts none. closed is called before either
+// count, to close things that may stay open for longer than a test.
+//
+// Check waits up to five seconds for a goroutine to end and for its things to be freed. It leaves
+// nothing to the collector.
 func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 	t.Helper()
+	if live == nil {
+		live = func() map[string]int { return nil }
+	}
 	count := func() (map[string]int, int) {
 		for _, fn := range closed {
 			fn()
 		}
 		return live(), runtime.NumGoroutine()
 	}
-	handles, goroutines := count()
+	things, goroutines := count()
 	t.Cleanup(func() {
 		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // cleanups of the runtime's would free what was forgotten
-		gotHandles, gotGoroutines := count()
-		left := func() bool { return !maps.Equal(gotHandles, handles) || gotGoroutines > goroutines }
+		gotThings, gotGoroutines := count()
+		left := func() bool { return !maps.Equal(gotThings, things) || gotGoroutines > goroutines }
 		for deadline := time.Now().Add(5 * time.Second); left() && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
-			gotHandles, gotGoroutines = live(), runtime.NumGoroutine()
+			gotThings, gotGoroutines = live(), runtime.NumGoroutine()
 		}
-		if !maps.Equal(gotHandles, handles) {
-			t.Errorf("live handles: got %v, want %v", gotHandles, handles)
+		if !maps.Equal(gotThings, things) {
+			t.Errorf("left open: got %v, want %v", gotThings, things)
 		}
 		if gotGoroutines > goroutines {
 			stacks := make([]byte, 1<<20)

@@ -3,6 +3,8 @@ package torchtest
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,16 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
+// Main runs the tests of a package with one thread of LibTorch. Packages are tested side by side,
+// and more threads than cores would mostly wait for each other. The order of sums is then fixed too.
+func Main(m *testing.M) {
+	if err := cgotorch.SetThreads(1); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
 // Devices returns the CPU and, on a machine with a GPU, its first CUDA device.
 func Devices() []cgotorch.Device {
 	if n, _ := cgotorch.CUDACount(); n > 0 {
@@ -20,25 +32,32 @@ func Devices() []cgotorch.Device {
 	return []cgotorch.Device{cgotorch.CPU}
 }
 
-// OnEachDevice runs test as a subtest on each of [Devices].
-func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
-	t.Helper()
-	for _, d := range Devices() {
-		t.Run(d.String(), func(t *testing.T) { test(t, d) })
-	}
-}
-
 // CUDA returns the first CUDA device. It skips the test on a machine without one.
 func CUDA(t testing.TB) cgotorch.Device {
 	t.Helper()
 	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
+		t.Skip("no CUDA device: ", err)
 	}
 	return cgotorch.CUDA(0)
 }
 
-// CheckLeaks fails the test if handles or goroutines that it made are left when it ends. It closes default
-// streams before it counts.
+// OnEachDevice runs test as a subtest on the CPU and on the first CUDA device, each with
+// [CheckLeaks]. The second subtest is skipped on a machine without a GPU.
+func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
+	t.Helper()
+	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
+		t.Run(d.String(), func(t *testing.T) {
+			if d.IsCUDA() {
+				CUDA(t)
+			}
+			CheckLeaks(t)
+			test(t, d)
+		})
+	}
+}
+
+// CheckLeaks fails the test if handles or goroutines that it made are left when it ends. It closes
+// default streams before it counts.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
 	leaktest.Check(t, cgotorch.LiveHandles, func() {
@@ -48,6 +67,38 @@ func CheckLeaks(t testing.TB) {
 			}
 		}
 	})
+}
+
+// CheckStreams fails the test for each race that the stream checker finds until the test ends. The
+// test calls it before it makes anything that it closes at its end.
+func CheckStreams(t testing.TB) {
+	t.Helper()
+	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+}
+
+// Deterministic makes LibTorch choose deterministic operators until the test ends. It is
+// process-wide.
+func Deterministic(t testing.TB) {
+	t.Helper()
+	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // LibTorch refuses cuBLAS without it
+	if err := cgotorch.SetDeterministic(true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cgotorch.SetDeterministic(false) })
+}
+
+// NoTF32 makes CUDA compute in float32 as the CPU does until the test ends. It is process-wide.
+func NoTF32(t testing.TB) {
+	t.Helper()
+	before := cgotorch.TF32()
+	if err := cgotorch.SetTF32(false); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cgotorch.SetTF32(before) })
 }
 
 // NewStream returns a stream that the end of the test closes.
@@ -65,45 +116,67 @@ func NewStream(t testing.TB, d cgotorch.Device) *cgotorch.Stream {
 	return s
 }
 
-// Do runs fn in a Do of a new stream. A failure fails the test.
-func Do(t testing.TB, d cgotorch.Device, fn func(x *cgotorch.Exec)) {
+// Body is the function that a Do runs. It returns an error or nothing.
+type Body interface {
+	func(x *cgotorch.Exec) | func(x *cgotorch.Exec) error
+}
+
+// Do runs body in a Do of a new stream, with [CheckLeaks]. It waits for the work and closes the
+// stream. A failure ends the test. Tensors that were kept before Do stay open for the whole test:
+// a test that closes such tensors itself calls [DoOn].
+func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	t.Helper()
-	if err := TryDo(t, d, fn); err != nil {
-		t.Error(err)
+	if err := TryDo(t, d, body); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// TryDo runs fn in a Do of a new stream and returns its failure.
-func TryDo(t testing.TB, d cgotorch.Device, fn func(x *cgotorch.Exec)) error {
+// TryDo is [Do] for a body that may fail. It returns the failure.
+func TryDo[B Body](t testing.TB, d cgotorch.Device, body B) error {
 	t.Helper()
-	return NewStream(t, d).Do(func(x *cgotorch.Exec) error {
-		fn(x)
-		return nil
-	})
+	CheckLeaks(t)
+	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	return errors.Join(tryOn(s, body), s.Synchronize())
 }
 
-// WantError fails the test unless err is a [*cgotorch.Error] with this sentinel and all the texts.
-func WantError(t testing.TB, err error, sentinel error, texts ...string) {
+// DoOn runs body in a Do of a stream. A failure ends the test.
+func DoOn[B Body](t testing.TB, s *cgotorch.Stream, body B) {
 	t.Helper()
-	var e *cgotorch.Error
-	switch {
-	case err == nil:
-		t.Errorf("no error, want %v", sentinel)
-		return
-	case !errors.As(err, &e):
-		t.Errorf("%v is a %T, want a *cgotorch.Error", err, err)
-		return
-	case !errors.Is(err, sentinel):
-		t.Errorf("%v is not %v", err, sentinel)
+	if err := tryOn(s, body); err != nil {
+		t.Fatal(err)
 	}
-	for _, text := range append(texts, "cgotorch: ") {
+}
+
+func tryOn[B Body](s *cgotorch.Stream, body B) error {
+	switch body := any(body).(type) {
+	case func(*cgotorch.Exec) error:
+		return s.Do(body)
+	case func(*cgotorch.Exec):
+		return s.Do(func(x *cgotorch.Exec) error { body(x); return nil })
+	}
+	panic("torchtest: no body")
+}
+
+// WantError fails the test unless err is this sentinel and holds all the texts.
+func WantError(t testing.TB, err, sentinel error, texts ...string) {
+	t.Helper()
+	if !errors.Is(err, sentinel) {
+		t.Errorf("got error %v, want %v", err, sentinel)
+		return
+	}
+	for _, text := range texts {
 		if !strings.Contains(err.Error(), text) {
-			t.Errorf("error %q, want %q in it", err, text)
+			t.Errorf("got error %q, want %q in it", err, text)
 		}
 	}
 }
 
-// Equal fails the test unless a tensor has this shape and these elements; no shape means one dimension.
+// Equal fails the test unless a tensor has this shape and these elements. No shape means one
+// dimension.
 func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {
@@ -117,8 +190,8 @@ func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Ten
 	}
 }
 
-// Sleep enqueues work that takes d and does nothing else. The host does not wait, except on the CPU, where
-// work runs at once.
+// Sleep enqueues work that takes d and does nothing else. The host does not wait, except on the
+// CPU, where work runs at once.
 func Sleep(x *cgotorch.Exec, d time.Duration) {
 	x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device())
 }

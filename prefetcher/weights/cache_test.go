@@ -4,31 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
 func TestCache_Close(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		store := scalesStore(t, 4)
 		c := newCache(t, store, d, CacheOptions{Slots: 1})
 		prefetch(t, c, 2)
 		if err := store.Close(); !errors.Is(err, ErrBusy) {
 			t.Errorf("closing the store in use: %v", err)
 		}
-		s := newStream(t, d)
-		do(t, s, func(x *cgotorch.Exec) {
+		s := torchtest.NewStream(t, d)
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(1))
 			blocked := make(chan error)
 			go func() {
-				blocked <- newStream(t, d).Do(func(x *cgotorch.Exec) error { c.Use(x, unitName(2)); return nil })
+				blocked <- torchtest.NewStream(t, d).Do(func(x *cgotorch.Exec) error { c.Use(x, unitName(2)); return nil })
 			}()
 			time.Sleep(10 * time.Millisecond)
 			for range 2 {
@@ -56,8 +57,8 @@ func TestCache_Close(t *testing.T) {
 
 // The copies read the store: Close waits for them.
 func TestCache_Close_WaitsForCopies(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		store := scalesStore(t, 2)
 		c := newCache(t, store, d, CacheOptions{})
 		prefetch(t, c, 0, 1)
@@ -69,7 +70,7 @@ func TestCache_Close_WaitsForCopies(t *testing.T) {
 
 // A unit that does not fit is refused by name; the others can be used.
 func TestCache_BadUnit(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		good, short, misshapen, double, big := linearSpec("good"), linearSpec("short"), linearSpec("misshapen"), linearSpec("double"), linearSpec("big")
 		short.Tensors = short.Tensors[:1]
 		misshapen.Tensors[1].Shape = []int64{width + 1}
@@ -94,12 +95,12 @@ func TestCache_BadUnit(t *testing.T) {
 				t.Errorf("Check: %v, want %q in it", err, want)
 			}
 		}
-		do(t, newStream(t, d), func(x *cgotorch.Exec) { c.Use(x, "good") })
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) { c.Use(x, "good") })
 	})
 }
 
 func TestNewCache_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	s := scalesStore(t, 2)
 	broken := errors.New("broken")
 	fails := func(want error, text string, build func(x *cgotorch.Exec, name string) (*nn.Linear, error), o CacheOptions) {
@@ -133,24 +134,24 @@ func TestNewCache_Refused(t *testing.T) {
 }
 
 func TestNewCache_OutOfMemory(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		s := scalesStore(t, 2)
 		_, err := NewCache(s, d, newLinear, CacheOptions{Slots: 3, SlotBytes: 1 << 50})
 		if !errors.Is(err, cgotorch.ErrOutOfMemory) || !strings.Contains(err.Error(), "3 slots of 1125899906842624 bytes") {
 			t.Errorf("got %v", err)
 		}
 		c := newCache(t, s, d, CacheOptions{})
-		do(t, newStream(t, d), func(x *cgotorch.Exec) { apply(t, x, c, 1) })
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) { apply(t, x, c, 1) })
 	})
 }
 
 // A store with more bytes than the device has left.
 func TestCache_LargerThanDevice(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if !d.IsCUDA() {
 			t.Skip("the CPU's memory is the host's")
 		}
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		var ballast []*cgotorch.Tensor
 		defer func() {
 			for _, b := range ballast {
@@ -202,7 +203,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 		}
 		defer c.Close()
 		var sums []*cgotorch.HostRead
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			for i := range 2 * count {
 				u := c.Use(x, unitName(i%count))
 				sums = append(sums, x.ReadAsync(x.Sum(u.Module.Weight)))
@@ -220,11 +221,11 @@ func TestCache_LargerThanDevice(t *testing.T) {
 
 // A graph that is under way when the Cache are closed still reads what its slot held.
 func TestCache_Close_BehindGraph(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		store := scalesStore(t, 2)
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		var in, mean *cgotorch.Tensor
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			in, mean = x.Keep(x.Ones(cgotorch.Float32, 1, width)), x.Keep(x.Zeros(cgotorch.Float32))
 			x.Mean(x.MatMul(in, x.Ones(cgotorch.Float32, width, width))) // what is slow the first time
 		})
@@ -244,7 +245,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer graph.Close()
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(0))
 			torchtest.Sleep(x, 300*time.Millisecond)
 			x.Launch(graph)
@@ -254,13 +255,13 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 4 { // one of which is the stream that the Cache had, whose memory the slot was
-			do(t, newStream(t, d), func(x *cgotorch.Exec) {
+			torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 				for range 1000 {
 					x.Full(cgotorch.Float32, 9.0, width, width+1)
 				}
 			})
 		}
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			if got := x.Item(mean); got != 1 {
 				t.Errorf("the graph read a unit that gives %v, want 1", got)
 			}
@@ -270,11 +271,11 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 
 // A graph that is captured with the unit of a slot reads what the slot holds at each launch.
 func TestCache_At_InGraph(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 5), d, CacheOptions{Slots: 2})
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		in, means := (*cgotorch.Tensor)(nil), make([]*cgotorch.Tensor, c.Slots())
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			in = x.Keep(x.Ones(cgotorch.Float32, 1, width))
 			for k := range means {
 				means[k] = x.Keep(x.Zeros(cgotorch.Float32))
@@ -299,7 +300,7 @@ func TestCache_At_InGraph(t *testing.T) {
 			}
 			defer graphs[k].Close()
 		}
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			for _, i := range []int{3, 1, 4, 1, 0, 2} {
 				u := c.Use(x, unitName(i))
 				x.Launch(graphs[u.Slot])
@@ -317,11 +318,11 @@ func TestCache_At_InGraph(t *testing.T) {
 
 // Many goroutines with few slots: every result is right, and nothing is left.
 func TestCache_ManyGoroutines(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 7), d, CacheOptions{Slots: 2, InFlight: 3})
 		var all sync.WaitGroup
 		for g := range 8 {
-			s := newStream(t, d)
+			s := torchtest.NewStream(t, d)
 			all.Add(1)
 			go func() {
 				defer all.Done()
@@ -329,7 +330,7 @@ func TestCache_ManyGoroutines(t *testing.T) {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 					_ = c.Prefetch(ctx, unitName((i*g)%7))
 					cancel()
-					do(t, s, func(x *cgotorch.Exec) { apply(t, x, c, (i*g)%7) })
+					torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, (i*g)%7) })
 					c.Drop(unitName(i % 7))
 				}
 			}()
@@ -343,6 +344,7 @@ func TestCache_ManyGoroutines(t *testing.T) {
 
 // Resident: one bad kind makes all unusable.
 func TestCache_Resident_BadUnit(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	good, short := linearSpec("good"), linearSpec("short")
 	short.Tensors = short.Tensors[:1]
 	s, err := NewStore([]UnitSpec{good, short})
@@ -359,6 +361,7 @@ func TestCache_Resident_BadUnit(t *testing.T) {
 
 // Every pinned slot is as large as the largest unit.
 func TestCache_Resident_Memory(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{{Name: "embedding", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{1 << 20}}}}}
 	for i := range 50 {
 		specs = append(specs, linearSpec(unitName(i)))
@@ -389,13 +392,14 @@ func TestCache_Resident_Memory(t *testing.T) {
 
 // Close with a unit in use: nobody can wait for its end.
 func TestCache_Close_InUse_ThenStore(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{linearSpec("a")}
 	s, _ := NewStore(specs)
 	c, err := NewCache(s, cgotorch.CPU, newLinear, CacheOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, torchtest.NewStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
 		c.Use(x, "a")
 		c.Close()
 	})
@@ -408,6 +412,7 @@ func TestCache_Close_InUse_ThenStore(t *testing.T) {
 }
 
 func TestCache_Check(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	a, b := linearSpec("good.0"), linearSpec("bad.0")
 	b.Tensors = b.Tensors[:1]
 	s, _ := NewStore([]UnitSpec{a, b})

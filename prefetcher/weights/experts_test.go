@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // smallSwitch has three sparse layers of eight experts in encoder and decoder.
@@ -30,7 +31,7 @@ func smallSwitch() *text.SwitchConfig {
 func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "model.safetensors")
-	do(t, s, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		m := text.NewSwitch(x, *smallSwitch(), text.SwitchOptions{})
 		defer nn.Close(m)
 		var tensors []safetensors.Tensor
@@ -96,7 +97,7 @@ func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgo
 	t.Helper()
 	var logits [][]float32
 	for range steps {
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			out := step(x)
 			c.Next(x, out)
 			logits = append(logits, cgotorch.ToSlice[float32](x, out))
@@ -110,18 +111,17 @@ func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgo
 func TestExperts_Modes(t *testing.T) {
 	for _, gating := range []text.Gating{text.Gated, text.Predicted, text.PreGated} {
 		t.Run([]string{"gated", "predicted", "pre-gated"}[gating], func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
-				s := newStream(t, d)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
+				s := torchtest.NewStream(t, d)
 				path := saveSwitch(t, s)
 				var want [][]float32
-				do(t, s, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 					m, c := decoding(t, x, path, true)
-					p := m.NewPieces(x, c, text.PiecesOptions{Gating: gating})
+					p := m.NewPieces(x, c, gating)
 					t.Cleanup(func() { p.Close() })
-					experts := m.ResidentExperts(x)
 					for range steps {
-						out := p.Step(x, experts)
+						out := p.Step(x, nil)
 						if gating != text.PreGated && !slices.Equal(cgotorch.ToSlice[float32](x, m.Step(x, c)), cgotorch.ToSlice[float32](x, out)) {
 							t.Error("the pieces and the whole step differ")
 						}
@@ -136,9 +136,9 @@ func TestExperts_Modes(t *testing.T) {
 							var m *text.Switch
 							var c *text.Cache
 							var p *text.Pieces
-							do(t, s, func(x *cgotorch.Exec) {
+							torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 								m, c = decoding(t, x, path, true)
-								p = m.NewPieces(x, c, text.PiecesOptions{Gating: gating})
+								p = m.NewPieces(x, c, gating)
 							})
 							t.Cleanup(func() { p.Close() })
 							cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
@@ -155,7 +155,7 @@ func TestExperts_Modes(t *testing.T) {
 								if err := p.Capture(s); err != nil {
 									t.Fatal(err)
 								}
-								do(t, s, func(x *cgotorch.Exec) { begin(x, m, c) })
+								torchtest.DoOn(t, s, func(x *cgotorch.Exec) { begin(x, m, c) })
 							}
 							got := generated(t, s, c, func(x *cgotorch.Exec) *cgotorch.Tensor { return p.Step(x.NoWaits(), experts) })
 							for i := range want {
@@ -181,9 +181,9 @@ func TestExperts_Modes(t *testing.T) {
 
 // Many tokens at once, more experts than slots: the encoder's layers by the same way.
 func TestExperts_Layer(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
+		s := torchtest.NewStream(t, d)
 		path := saveSwitch(t, s)
 		store := expertStore(t, path)
 		var m *text.Switch
@@ -191,7 +191,7 @@ func TestExperts_Layer(t *testing.T) {
 		input := func(x *cgotorch.Exec) *cgotorch.Tensor {
 			return cgotorch.FromSlice(x, []int64{5, 9, 3, 17, 2, 8, 1, 4, 11, 7, 6, 1}, 2, 6)
 		}
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			resident, _ := decoding(t, x, path, true)
 			want = cgotorch.ToSlice[float32](x, resident.Encode(x, input(x), nil))
 			m, _ = decoding(t, x, path, true)
@@ -208,12 +208,12 @@ func TestExperts_Layer(t *testing.T) {
 		defer experts.Close()
 		layer := 0
 		for _, block := range m.Encoder.Block {
-			if block.FF.IsSparse() {
+			if block.FF.Sparse != nil {
 				block.FF.Sparse.Override = experts.Layer(layer)
 				layer++
 			}
 		}
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			got := cgotorch.ToSlice[float32](x, m.Encode(x, input(x), nil))
 			for i := range got {
 				if diff := got[i] - want[i]; diff > 1e-5 || diff < -1e-5 {
@@ -226,16 +226,16 @@ func TestExperts_Layer(t *testing.T) {
 
 // A router may write its choice where the last one was.
 func TestExperts_Route_SameMemory(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		s := newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
+		s := torchtest.NewStream(t, d)
 		e, err := NewExperts(newCache(t, scalesStore(t, 4), d, CacheOptions{}), [][]string{{unitName(0), unitName(1), unitName(2), unitName(3)}}, ExpertsOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer e.Close()
 		var sums []*cgotorch.HostRead
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			ids, in := x.Zeros(cgotorch.Int64, 1), x.Ones(cgotorch.Float32, 1, width)
 			for i := range 12 {
 				x.FillInPlace(ids, i%4)
@@ -252,8 +252,8 @@ func TestExperts_Route_SameMemory(t *testing.T) {
 }
 
 func TestExperts_Refused(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	cache := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{})
 	if _, err := NewExperts(cache, [][]string{{unitName(1), "none"}}, ExpertsOptions{}); !errors.Is(err, ErrUnknownUnit) {
 		t.Errorf("an unknown expert: %v", err)
@@ -281,7 +281,7 @@ func TestExperts_Refused(t *testing.T) {
 		}
 	}
 	// After all that, what is asked for rightly works, and no slot is taken for good.
-	do(t, s, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		got := cgotorch.ToSlice[float32](x, e.Layer(1).Forward(x, tokens(x, 3), ids(x, 1, 0, 1)))
 		if got[0] != 7 || got[width] != 5 || got[2*width] != 7 {
 			t.Errorf("got %v, %v, %v", got[0], got[width], got[2*width])
@@ -295,13 +295,14 @@ func TestExperts_Refused(t *testing.T) {
 }
 
 func TestExperts_FailedRun(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	for _, bad := range []bool{false, true} {
 		c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
 		e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newStream(t, cgotorch.CPU)
+		s := torchtest.NewStream(t, cgotorch.CPU)
 		err = s.Do(func(x *cgotorch.Exec) error {
 			ids := []int64{0, 1, 2}
 			if bad {
@@ -342,15 +343,16 @@ func TestExperts_FailedRun(t *testing.T) {
 }
 
 func TestExperts_Predict_Grows(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	for range 300 {
-		do(t, s, func(x *cgotorch.Exec) { e.Predict(x, 0, cgotorch.FromSlice(x, []int64{1})) })
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { e.Predict(x, 0, cgotorch.FromSlice(x, []int64{1})) })
 	}
 	time.Sleep(50 * time.Millisecond)
 	e.mu.Lock()
@@ -361,21 +363,22 @@ func TestExperts_Predict_Grows(t *testing.T) {
 }
 
 func TestExperts_Pieces_FailedCapture(t *testing.T) {
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	path := saveSwitch(t, s)
 	var m *text.Switch
 	var c *text.Cache
 	var p *text.Pieces
-	do(t, s, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		m, c = decoding(t, x, path, true)
-		p = m.NewPieces(x, c, text.PiecesOptions{})
+		p = m.NewPieces(x, c, text.Gated)
 	})
 	defer p.Close()
 	// the router of the second sparse layer is broken for the time of the capture
 	var w **cgotorch.Tensor
 	seen := 0
 	for _, b := range m.Decoder.Block {
-		if b.FF.IsSparse() {
+		if b.FF.Sparse != nil {
 			if seen == 1 {
 				w = &b.FF.Sparse.Router.Classifier.Weight
 			}
@@ -383,7 +386,7 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 		}
 	}
 	good := *w
-	do(t, s, func(x *cgotorch.Exec) { *w = x.Keep(x.Zeros(cgotorch.Float32, 3, 3)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { *w = x.Keep(x.Zeros(cgotorch.Float32, 3, 3)) })
 	bad := *w
 	err := p.Capture(s)
 	*w = good
@@ -394,18 +397,19 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 			t.Errorf("Step after a Capture that failed panics: %.120v", r)
 		}
 	}()
-	do(t, s, func(x *cgotorch.Exec) { begin(x, m, c); p.Step(x, m.ResidentExperts(x)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { begin(x, m, c); p.Step(x, nil) })
 }
 
 // A Do whose Use is refused lets the guess stay; see also Experts_FailedRun.
 func TestExperts_GuessOfFailedDo(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1), unitName(2)}}, ExpertsOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+	torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		e.Predict(x, 0, cgotorch.FromSlice(x, []int64{0, 1}))
 		return errors.New("of the program")
 	})
@@ -417,16 +421,17 @@ func TestExperts_GuessOfFailedDo(t *testing.T) {
 
 // Route reads the ids beside the stream; Layer.Forward in branches.
 func TestExperts_InBranches(t *testing.T) {
-	checkStreams(t)
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, err := NewExperts(c, [][]string{{unitName(0), unitName(1)}, {unitName(2), unitName(3)}}, ExpertsOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	for range 20 {
-		err := s.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			x = x.NoGrad()
 			in := x.Ones(cgotorch.Float32, 4, width)
 			x.Parallel(
@@ -440,20 +445,17 @@ func TestExperts_InBranches(t *testing.T) {
 					return x.Sum(c.Use(x, unitName(0)).Module.Weight)
 				},
 			)
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
 // The same layer in two branches of one Do is one place.
 func TestExperts_SameLayerTwice(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, _ := NewExperts(c, [][]string{{unitName(0), unitName(1)}}, ExpertsOptions{})
 	defer e.Close()
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	// Route without Run, then again in a later Do
 	for range 3 {
 		if err := s.Do(func(x *cgotorch.Exec) error { e.Route(x, 0, cgotorch.FromSlice(x, []int64{0})); return nil }); err != nil {

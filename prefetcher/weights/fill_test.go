@@ -9,22 +9,23 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // A copy that cannot be enqueued is the error of the Use, and of that unit alone.
 func TestFill_Fails(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 2})
 		bad := c.units[unitName(1)].storeUnit
 		whole := bad.whole
 		bad.whole = whole[:8]
 		prefetch(t, c, 1, 0)
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		err := s.Do(func(x *cgotorch.Exec) error { c.Use(x, unitName(1)); return nil })
 		if !errors.Is(err, cgotorch.ErrInvalidArgument) || !strings.Contains(err.Error(), "copying unit "+unitName(1)+" to the device") {
 			t.Errorf("got %v", err)
 		}
-		do(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
 		prefetch(t, c, 1, 0, 2) // the last one waits for the slot that the first one does not get
 		c.Stats()
 		c.mu.Lock()
@@ -34,7 +35,7 @@ func TestFill_Fails(t *testing.T) {
 		c.mu.Unlock()
 		c.Drop(unitName(0), unitName(2))
 		bad.whole = whole
-		do(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 1) })
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 1) })
 		if st := c.Stats(); st.Prefetched != 3 || st.Ahead != 1 || st.Misses != 2 {
 			t.Errorf("%+v; want 3 prefetched, 1 of them used, and 2 misses", st)
 		}
@@ -42,13 +43,14 @@ func TestFill_Fails(t *testing.T) {
 }
 
 func TestFill_LateBackward(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	for what, evict := range map[string]func(x *cgotorch.Exec){
 		"a Use":      func(x *cgotorch.Exec) { c.Use(x, unitName(1)).Release(x) },
 		"a Prefetch": func(*cgotorch.Exec) { prefetch(t, c, 1) }, // whose copy is enqueued later, and counts as a write all the same
 	} {
 		for range 100 {
-			err := newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+			err := torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 				in := x.Ones(cgotorch.Float32, 1, width)
 				in.SetRequiresGrad(true)
 				u := c.Use(x, unitName(0))
@@ -92,7 +94,7 @@ func TestFill_Handed(t *testing.T) {
 		},
 		"Stats": func(t *testing.T, c *Cache[*nn.Linear]) { c.Stats() },
 		"Use": func(t *testing.T, c *Cache[*nn.Linear]) {
-			do(t, newStream(t, c.device), func(x *cgotorch.Exec) { apply(t, x, c, 1) }) // the last unit
+			torchtest.DoOn(t, torchtest.NewStream(t, c.device), func(x *cgotorch.Exec) { apply(t, x, c, 1) }) // the last unit
 		},
 		"Close": func(t *testing.T, c *Cache[*nn.Linear]) {
 			if err := c.Close(); err != nil {
@@ -101,8 +103,8 @@ func TestFill_Handed(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				c := newCache(t, scalesStore(t, 4), d, CacheOptions{Slots: 4})
 				release := hold(t, c)
 				order := []int{2, 0, 3, 1}

@@ -7,9 +7,11 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestSlotModule_BuildReturnsNil(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	build := func(*cgotorch.Exec, string) (*nn.Linear, error) { return nil, nil }
 	if _, err := NewCache(scalesStore(t, 1), cgotorch.CPU, build, CacheOptions{}); !errors.Is(err, ErrInvalidOptions) || !strings.Contains(err.Error(), "build has returned nil") {
 		t.Errorf("got %v", err)
@@ -18,6 +20,7 @@ func TestSlotModule_BuildReturnsNil(t *testing.T) {
 
 // A tensor that Match leaves out gets the memory of another one.
 func TestSlotModule_NumBatchesTracked(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	f := func(n string) TensorSpec {
 		return TensorSpec{Name: n, DType: cgotorch.Float32, Shape: []int64{4}}
 	}
@@ -39,6 +42,7 @@ func TestSlotModule_NumBatchesTracked(t *testing.T) {
 
 // A panic in build, or a nil M.
 func TestSlotModule_BuildPanics(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	for name, build := range map[string]func(x *cgotorch.Exec, _ string) (*nn.Linear, error){
 		"panic": func(x *cgotorch.Exec, _ string) (*nn.Linear, error) { panic("of the program") },
 		"closed": func(x *cgotorch.Exec, n string) (*nn.Linear, error) {
@@ -89,6 +93,7 @@ func TestSlotModule_BuildPanics(t *testing.T) {
 
 // Build returns one module again and again.
 func TestSlotModule_BuildReturnsOneAgain(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	s := scalesStore(t, 2)
 	var one *nn.Linear
 	c, err := NewCache(s, cgotorch.CPU, func(x *cgotorch.Exec, n string) (*nn.Linear, error) {

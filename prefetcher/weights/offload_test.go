@@ -12,13 +12,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // The state of a parameter with gaps would reach into the next one's.
 func TestNewOffload_Strided(t *testing.T) {
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	var p *cgotorch.Tensor
-	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Narrow(x.Zeros(cgotorch.Float32, 4, 8), 1, 0, 4)) })
 	defer p.Close()
 	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
 	if err != nil {
@@ -53,6 +55,58 @@ func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 	return nn.CrossEntropy(x, out, cgotorch.FromSlice(x, []int64{1, 3}), nn.CrossEntropyOptions{})
 }
 
+// trainNetwork trains a network, with the optimizer's state in host memory or not, and returns its
+// weights.
+func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make func(groups ...optim.Group) (*optim.Optimizer, error), offload bool) (weights [][]byte) {
+	var m *network
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		if err := cgotorch.Seed(3); err != nil {
+			t.Fatal(err)
+		}
+		m = newNetwork(x, dtype)
+	})
+	defer nn.Close(m)
+	opt, err := make(optim.Group{Params: nn.Parameters(m)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Close()
+	step := opt.Step
+	if offload {
+		f, err := NewOffload(opt, s.Device(), OffloadOptions{UnitBytes: 1000, Slots: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if len(f.units) < 2 {
+			t.Errorf("%d units", len(f.units))
+		}
+		step = f.Step
+		defer func() {
+			st := f.Stats()
+			if st.Written == 0 || st.Misses > 1 {
+				t.Errorf("%+v", st)
+			}
+			if err := f.cache.Flush(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	for range 5 {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+			opt.ZeroGrad()
+			x.Backward(m.loss(x))
+			step(x)
+		})
+	}
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
+		for _, p := range nn.Parameters(m) {
+			weights = append(weights, cgotorch.ToBytes(x, p))
+		}
+	})
+	return weights
+}
+
 // Steps with the state in host memory give the bits of steps with the state on the device.
 func TestOffload_Step(t *testing.T) {
 	for name, make := range map[string]func(groups ...optim.Group) (*optim.Optimizer, error){
@@ -63,70 +117,21 @@ func TestOffload_Step(t *testing.T) {
 			return optim.NewAdamW(optim.AdamOptions{LR: 0.01, MasterWeights: true}, g...)
 		},
 		"adam, foreach": func(g ...optim.Group) (*optim.Optimizer, error) {
-			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Implementation: optim.Foreach}, g...)
+			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Foreach: true}, g...)
 		},
 		"sgd": func(g ...optim.Group) (*optim.Optimizer, error) {
 			return optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9}, g...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				dtype := cgotorch.Float32
 				if name == "adamw, masters" {
 					dtype = cgotorch.BFloat16
 				}
-				s := newStream(t, d)
-				train := func(offload bool) (weights [][]byte) {
-					var m *network
-					do(t, s, func(x *cgotorch.Exec) {
-						if err := cgotorch.Seed(3); err != nil {
-							t.Fatal(err)
-						}
-						m = newNetwork(x, dtype)
-					})
-					defer nn.Close(m)
-					opt, err := make(optim.Group{Params: nn.Parameters(m)})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer opt.Close()
-					step := opt.Step
-					if offload {
-						f, err := NewOffload(opt, d, OffloadOptions{PartBytes: 1000, Slots: 2})
-						if err != nil {
-							t.Fatal(err)
-						}
-						defer f.Close()
-						if len(f.parts) < 2 {
-							t.Errorf("%d parts", len(f.parts))
-						}
-						step = f.Step
-						defer func() {
-							st := f.Stats()
-							if st.Written == 0 || st.Misses > 1 {
-								t.Errorf("%+v", st)
-							}
-							if err := f.cache.Flush(context.Background()); err != nil {
-								t.Error(err)
-							}
-						}()
-					}
-					for range 5 {
-						do(t, s, func(x *cgotorch.Exec) {
-							opt.ZeroGrad()
-							x.Backward(m.loss(x))
-							step(x)
-						})
-					}
-					do(t, s, func(x *cgotorch.Exec) {
-						for _, p := range nn.Parameters(m) {
-							weights = append(weights, cgotorch.ToBytes(x, p))
-						}
-					})
-					return weights
-				}
-				want, got := train(false), train(true)
+				s := torchtest.NewStream(t, d)
+				want, got := trainNetwork(t, s, dtype, make, false), trainNetwork(t, s, dtype, make, true)
 				for i := range want {
 					if !slices.Equal(got[i], want[i]) {
 						t.Errorf("parameter %d has other bits", i)
@@ -139,10 +144,10 @@ func TestOffload_Step(t *testing.T) {
 
 // A checkpoint would lack the state.
 func TestOffload_Checkpoint(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	var l *nn.Linear
-	do(t, s, func(x *cgotorch.Exec) { l = nn.NewLinear(x, 3, 2, nn.LinearOptions{}) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { l = nn.NewLinear(x, 3, 2, nn.LinearOptions{}) })
 	defer nn.Close(l)
 	opt, err := optim.NewAdam(optim.AdamOptions{}, optim.Group{Params: nn.Parameters(l)})
 	if err != nil {
@@ -154,7 +159,7 @@ func TestOffload_Checkpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	do(t, s, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		x.Backward(x.Sum(l.Forward(x, x.Ones(cgotorch.Float32, 1, 3))))
 		f.Step(x)
 		path := filepath.Join(t.TempDir(), "a.safetensors")
@@ -168,10 +173,10 @@ func TestOffload_Checkpoint(t *testing.T) {
 }
 
 func TestNewOffload_Refused(t *testing.T) {
-	checkLeaks(t)
-	s := newStream(t, cgotorch.CPU)
+	torchtest.CheckLeaks(t)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	var p *cgotorch.Tensor
-	do(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { p = x.Keep(x.Zeros(cgotorch.Float32, 3)) })
 	defer p.Close()
 	sgd, err := optim.NewSGD(optim.SGDOptions{}, optim.Group{Params: []*cgotorch.Tensor{p}})
 	if err != nil {
@@ -189,7 +194,7 @@ func TestNewOffload_Refused(t *testing.T) {
 	if _, err := NewOffload(adam, cgotorch.CUDA(0), OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Errorf("parameters elsewhere: %v", err)
 	}
-	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{PartBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
+	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{UnitBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
 		t.Errorf("negative: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Every policy gives the same results, and counts what it is to count.
@@ -23,10 +24,10 @@ func TestPolicy(t *testing.T) {
 		{CacheOptions{Policy: OnDemand, Pinned: []string{unitName(3), unitName(0)}}, 6, 2, 6},
 	} {
 		t.Run(fmt.Sprintf("%v/%d/%d pinned", test.o.Policy, test.o.Slots, len(test.o.Pinned)), func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				c := newCache(t, scalesStore(t, 4), d, test.o)
-				do(t, newStream(t, d), func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 					for _, i := range order {
 						apply(t, x, c, i)
 					}

@@ -3,22 +3,23 @@ package weights
 import (
 	"context"
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 // What was prefetched is there, in whatever order it is used, and is not given up before.
 func TestCache_Prefetch(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 3})
 		prefetch(t, c, 2, 1, 0)
 		prefetch(t, c, 4, 5) // wait for slots
-		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 			for _, i := range []int{0, 2, 1, 5, 4} {
 				apply(t, x, c, i)
 			}
@@ -30,12 +31,12 @@ func TestCache_Prefetch(t *testing.T) {
 }
 
 func TestCache_Drop(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 2})
 		prefetch(t, c, 0, 1, 2)
 		c.Drop(unitName(0), unitName(5), "no unit")
-		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 			apply(t, x, c, 2)
 			apply(t, x, c, 1)
 		})
@@ -46,10 +47,10 @@ func TestCache_Drop(t *testing.T) {
 }
 
 func TestCache_Prefetch_BackPressure(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 1, InFlight: 2})
-		s := newStream(t, d)
-		do(t, s, func(x *cgotorch.Exec) {
+		s := torchtest.NewStream(t, d)
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(0))
 			prefetch(t, c, 1, 2)
 			ctx := context.Background()
@@ -71,14 +72,14 @@ func TestCache_Prefetch_BackPressure(t *testing.T) {
 
 // Copies that the device has not come to hold a Prefetch up, until ctx ends.
 func TestCache_Prefetch_Cancelled(t *testing.T) {
-	if len(devices()) < 2 {
+	if len(torchtest.Devices()) < 2 {
 		t.Skip("on the CPU no copy is pending")
 	}
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	d := cgotorch.CUDA(0)
 	c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 2, InFlight: 2})
 	cause := errors.New("the caller has left")
-	do(t, newStream(t, d), func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 		for i := range 2 {
 			u := c.Use(x, unitName(i))
 			torchtest.Sleep(x, 100*time.Millisecond)
@@ -98,9 +99,10 @@ func TestCache_Prefetch_Cancelled(t *testing.T) {
 
 // A unit that is prefetched while it is in use stays for its next use.
 func TestCache_Prefetch_WhileInUse(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	for _, o := range []CacheOptions{{Policy: OnDemand, Slots: 1}, {Policy: LRU, Slots: 1}} {
 		c := newCache(t, scalesStore(t, 3), cgotorch.CPU, o)
-		do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, torchtest.NewStream(t, cgotorch.CPU), func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(0))
 			prefetch(t, c, 0) // for the next step
 			u.Release(x)
@@ -116,9 +118,10 @@ func TestCache_Prefetch_WhileInUse(t *testing.T) {
 
 // A Use that overtakes a queued prefetch shortens the queue, and wakes nobody.
 func TestCache_Dequeue_LostWakeUp(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 6), cgotorch.CPU, CacheOptions{Slots: 2, InFlight: 1})
-	s := newStream(t, cgotorch.CPU)
-	do(t, s, func(x *cgotorch.Exec) {
+	s := torchtest.NewStream(t, cgotorch.CPU)
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		c.Use(x, unitName(0))
 		prefetch(t, c, 1) // has the other slot
 		prefetch(t, c, 2) // is queued: InFlight is reached

@@ -2,16 +2,17 @@ package weights
 
 import (
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
 func TestRoutes(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		arrived := make(chan *route)
 		var q *routes
 		q, err := newRoutes(d, ExpertsOptions{Tokens: 8, Poll: time.Microsecond}, func(r *route) {
@@ -25,8 +26,8 @@ func TestRoutes(t *testing.T) {
 		}
 		defer q.close()
 		send := func(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) { q.send(x, "routes.send", ids, false, layer) }
-		s := newStream(t, d)
-		do(t, s, func(x *cgotorch.Exec) {
+		s := torchtest.NewStream(t, d)
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			var ids []*cgotorch.Tensor
 			for layer := range 20 {
 				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
@@ -45,7 +46,7 @@ func TestRoutes(t *testing.T) {
 				t.Fatalf("got %v of layer %v (%v) as number %d", r.experts, r.tag, r.err, layer)
 			}
 		}
-		do(t, s, func(x *cgotorch.Exec) { send(x, 0, x.Zeros(cgotorch.Int64, 1)) })
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { send(x, 0, x.Zeros(cgotorch.Int64, 1)) })
 		if err := errors.Join(q.close(), q.close()); err != nil { // with a route that nobody receives
 			t.Error(err)
 		}
@@ -59,12 +60,13 @@ func TestRoutes(t *testing.T) {
 
 // A send that fails gives its piece of memory back.
 func TestRoutes_Send_FailedKeepsPiece(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	q, err := newRoutes(cgotorch.CPU, ExpertsOptions{}, func(*route) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.close()
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	for i := range 200 {
 		err := s.Do(func(x *cgotorch.Exec) error {
 			ids := x.Zeros(cgotorch.Int64, 4, 2)

@@ -19,12 +19,12 @@ type slot[M any] struct {
 	wanted bool     // its unit was prefetched and has not been used since
 	fresh  bool     // its unit has not been used since the slot was filled
 
-	fill     *fill[M]                      // that is not known to be enqueued, or nil
-	ready    *sharedEvent                  // behind the copy
+	fill     *fill[M]                             // that is not known to be enqueued, or nil
+	ready    *sharedEvent                         // behind the copy
 	awaited  map[*cgotorch.Stream]bool            // streams that wait for ready
-	uses     int                           // that are not released
-	users    map[*cgotorch.Stream]int      // of these, by the stream of their Do
-	changing bool                          // the use changes the unit
+	uses     int                                  // that are not released
+	users    map[*cgotorch.Stream]int             // of these, by the stream of their Do
+	changing bool                                 // the use changes the unit
 	released map[*cgotorch.Stream]*cgotorch.Event // behind the last use on each stream
 }
 

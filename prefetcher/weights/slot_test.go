@@ -2,9 +2,10 @@ package weights
 
 import (
 	"context"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -12,12 +13,12 @@ import (
 // With work pending that reads a slot, the slot is filled anew behind it, and the host waits for
 // neither.
 func TestSlot_Reuse_InOrder(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 8), d, CacheOptions{Slots: 2})
 		var means []*cgotorch.HostRead
-		stream := newStream(t, d)
-		do(t, stream, func(x *cgotorch.Exec) {
+		stream := torchtest.NewStream(t, d)
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			apply(t, x, c, 0) // what is slow the first time
 			for range 8 {
 				means = append(means, mean(x, c, 0))
@@ -29,7 +30,7 @@ func TestSlot_Reuse_InOrder(t *testing.T) {
 		}
 		means = nil
 		began := time.Now()
-		do(t, stream, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			in := x.Ones(cgotorch.Float32, 1, width)
 			for i := range 8 {
 				u := c.Use(x, unitName(i))
@@ -52,14 +53,14 @@ func TestSlot_Reuse_InOrder(t *testing.T) {
 
 // Several streams read one slot; all of them are waited for.
 func TestSlot_Reuse_SeveralStreams(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
-		a, b := newStream(t, d), newStream(t, d)
+		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		var onA, onB []*cgotorch.HostRead
 		for i := range 3 {
-			do(t, a, func(x *cgotorch.Exec) { onA = append(onA, mean(x, c, i)) })
-			do(t, b, func(x *cgotorch.Exec) { onB = append(onB, mean(x, c, i)) })
+			torchtest.DoOn(t, a, func(x *cgotorch.Exec) { onA = append(onA, mean(x, c, i)) })
+			torchtest.DoOn(t, b, func(x *cgotorch.Exec) { onB = append(onB, mean(x, c, i)) })
 		}
 		checkMeans(t, onA)
 		checkMeans(t, onB)

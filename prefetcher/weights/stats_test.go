@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 func TestCacheStats(t *testing.T) {
@@ -25,7 +26,7 @@ func TestCacheStats(t *testing.T) {
 
 // A copy that a stream has to stand for is stall, and one that had time before is not.
 func TestCacheStats_Stall(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const side = 4096
 		s, err := NewStore([]UnitSpec{{Name: "0", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}},
 			{Name: "1", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}}})
@@ -41,10 +42,10 @@ func TestCacheStats_Stall(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		stream := newStream(t, d)
+		stream := torchtest.NewStream(t, d)
 		use := func(name string) CacheStats {
 			t.Helper()
-			do(t, stream, func(x *cgotorch.Exec) { c.Use(x, name).Release(x) })
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) { c.Use(x, name).Release(x) })
 			if err := d.Synchronize(); err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // Sums of tensor sizes overflow.
@@ -42,7 +43,7 @@ func TestStore_Bytes_AfterClose(t *testing.T) {
 }
 
 func TestNewStore(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	s := scalesStore(t, 3)
 	if got, want := s.Units(), []string{unitName(0), unitName(1), unitName(2)}; !slices.Equal(got, want) {
 		t.Errorf("units %v, want %v", got, want)
@@ -62,7 +63,7 @@ func TestNewStore(t *testing.T) {
 // A store of large units takes the bytes of its tensors and a page for each slab; units do not lie
 // across slabs.
 func TestNewStore_Accounting(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	if free, ok := availableMemory(); ok && free < 4<<30 {
 		t.Skip("less than 4 GB of memory are available")
 	}
@@ -85,7 +86,7 @@ func TestNewStore_Accounting(t *testing.T) {
 }
 
 func TestNewStore_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	for text, specs := range map[string][]UnitSpec{
 		"no units":       nil,
 		"no name":        {linearSpec("")},
@@ -111,7 +112,7 @@ func TestNewStore_Refused(t *testing.T) {
 // What CUDA will not lock is refused with the numbers, here pages that are no longer behind their
 // mapping.
 func TestStore_Pin_Refused(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")
 		writeUnits(t, path, 0, 3)
 		s, err := OpenStore([]string{path}, StoreOptions{Units: blocks, Map: true})
@@ -140,6 +141,6 @@ func TestStore_Pin_Refused(t *testing.T) {
 			}
 		}
 		c := newCache(t, scalesStore(t, 2), d, CacheOptions{})
-		do(t, newStream(t, d), func(x *cgotorch.Exec) { apply(t, x, c, 1) })
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) { apply(t, x, c, 1) })
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // compareNames is an order.
@@ -88,8 +89,8 @@ var blocks = regexp.MustCompile(`^block\.\d+\.mlp`)
 func TestOpenStore(t *testing.T) {
 	for _, mapped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("mapped=%v", mapped), func(t *testing.T) {
-			onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-				checkStreams(t)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.CheckStreams(t)
 				folder := t.TempDir()
 				a, b, index := filepath.Join(folder, "a.safetensors"), filepath.Join(folder, "b.safetensors"), filepath.Join(folder, "model.safetensors.index.json")
 				writeUnits(t, a, 0, 3)
@@ -114,7 +115,7 @@ func TestOpenStore(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					do(t, newStream(t, d), func(x *cgotorch.Exec) {
+					torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 						for i := range 12 {
 							apply(t, x, c, i)
 						}
@@ -133,7 +134,7 @@ func TestOpenStore(t *testing.T) {
 
 // A folder, and floating tensors in another dtype.
 func TestOpenStore_DType(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	folder := t.TempDir()
 	writeUnits(t, filepath.Join(folder, "model.safetensors"), 0, 4)
 	s, err := OpenStore([]string{folder}, StoreOptions{Units: blocks, DType: cgotorch.BFloat16})
@@ -154,7 +155,7 @@ func TestOpenStore_DType(t *testing.T) {
 }
 
 func TestOpenStore_Refused(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	folder := t.TempDir()
 	good, cut, text, index := filepath.Join(folder, "good"), filepath.Join(folder, "cut"), filepath.Join(folder, "text"), filepath.Join(folder, "index.json")
 	writeUnits(t, good, 0, 2)
@@ -196,7 +197,7 @@ func TestOpenStore_Refused(t *testing.T) {
 
 // An expert that lacks a tensor is named; the others can be used.
 func TestOpenStore_MissingTensor(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	writeUnits(t, path, 0, 3)
 	data, err := os.ReadFile(path)
@@ -217,7 +218,7 @@ func TestOpenStore_MissingTensor(t *testing.T) {
 	if mismatch := (*nn.LoadError)(nil); !errors.As(err, &mismatch) || !slices.Equal(mismatch.Missing, []string{"bias"}) || !strings.Contains(err.Error(), unitName(1)) {
 		t.Errorf("got %v, want a bias missing in %s", err, unitName(1))
 	}
-	do(t, newStream(t, cgotorch.CPU), func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
+	torchtest.DoOn(t, torchtest.NewStream(t, cgotorch.CPU), func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
 }
 
 func TestCompareNames(t *testing.T) {

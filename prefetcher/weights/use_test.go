@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -17,10 +18,10 @@ import (
 
 // A unit that is released by the end of the Do alone; and one that is used twice at once.
 func TestUse_EndOfDoReleases(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		failure := errors.New("of the program")
 		var means []*cgotorch.HostRead
 		for i := range 3 {
@@ -44,15 +45,15 @@ func TestUse_EndOfDoReleases(t *testing.T) {
 // Where all slots are in use, a Use of another Do waits for one; where none can become free it
 // fails.
 func TestUse_WaitsForSlot(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
-		a, b := newStream(t, d), newStream(t, d)
+		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		has, done := make(chan bool), make(chan error)
 		go func() {
 			<-has
 			done <- b.Do(func(x *cgotorch.Exec) error { apply(t, x, c, 1); return nil })
 		}()
-		do(t, a, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, a, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(0))
 			has <- true
 			time.Sleep(20 * time.Millisecond)
@@ -77,13 +78,13 @@ func TestUse_WaitsForSlot(t *testing.T) {
 
 // Two Dos that each have a slot and want the other's: one of them fails, and the other goes on.
 func TestUse_Deadlock(t *testing.T) {
-	checkLeaks(t)
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
 	var both, all sync.WaitGroup
 	both.Add(2)
 	errs := make([]error, 2)
 	for i := range 2 {
-		s := newStream(t, cgotorch.CPU)
+		s := torchtest.NewStream(t, cgotorch.CPU)
 		all.Add(1)
 		go func() {
 			defer all.Done()
@@ -103,9 +104,9 @@ func TestUse_Deadlock(t *testing.T) {
 }
 
 func TestUse_Refused(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 2), d, CacheOptions{})
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		fails := func(want error, text string, fn func(x *cgotorch.Exec)) {
 			t.Helper()
 			if err := s.Do(func(x *cgotorch.Exec) error { fn(x); return nil }); !errors.Is(err, want) || !strings.Contains(fmt.Sprint(err), text) {
@@ -132,9 +133,10 @@ func TestUse_Refused(t *testing.T) {
 
 // Two Dos use one side stream: the second does not wait since the first is about to.
 func TestUse_SharedSideStream(t *testing.T) {
-	checkStreams(t)
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 2), cgotorch.CPU, CacheOptions{Slots: 1})
-	a, b, side := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	a, b, side := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	for i := range 3000 {
 		prefetch(t, c, i%2)
 		var all sync.WaitGroup
@@ -148,8 +150,9 @@ func TestUse_SharedSideStream(t *testing.T) {
 					u := c.Use(y, unitName(i%2))
 					y.Sum(u.Module.Weight)
 					u.Release(y)
-					x.Wait(y.Record())
-					return nil
+					e := y.Record()
+					x.Wait(e)
+					return e.Close()
 				})
 			}()
 		}
@@ -159,8 +162,9 @@ func TestUse_SharedSideStream(t *testing.T) {
 }
 
 func TestUse_Release_OtherDo(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
-	a, b := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	a, b := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	var u *Use[*nn.Linear]
 	has, released, end := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
@@ -177,8 +181,9 @@ func TestUse_Release_OtherDo(t *testing.T) {
 }
 
 func TestUse_Failed_Counts(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
-	newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
+	torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
 		c.Use(x, unitName(0))
 		c.Use(x, unitName(1))
 		return nil
@@ -190,15 +195,16 @@ func TestUse_Failed_Counts(t *testing.T) {
 
 // The write of a changed unit is not ordered with readers of other streams that have released it.
 func TestUse_ReleaseChanged_Readers(t *testing.T) {
-	checkStreams(t)
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
-	a, b := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
-	do(t, a, func(x *cgotorch.Exec) {
+	a, b := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
+	torchtest.DoOn(t, a, func(x *cgotorch.Exec) {
 		u := c.Use(x, unitName(0))
 		x.NoGrad().Sum(u.Module.Weight)
 		u.Release(x)
 	})
-	do(t, b, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, b, func(x *cgotorch.Exec) {
 		u := c.useToChange(x, unitName(0))
 		x.NoGrad().FillInPlace(u.Module.Weight, 3)
 		u.releaseChanged(x)
@@ -207,12 +213,13 @@ func TestUse_ReleaseChanged_Readers(t *testing.T) {
 
 // Two Cache of one store.
 func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
-	checkStreams(t)
+	torchtest.CheckLeaks(t)
+	torchtest.CheckStreams(t)
 	st := scalesStore(t, 3)
 	c := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
 	n := newCache(t, st, cgotorch.CPU, CacheOptions{Slots: 1})
 	prefetch(t, n, 1)
-	err := newStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error { c.useToChange(x, unitName(0)); return nil })
+	err := torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error { c.useToChange(x, unitName(0)); return nil })
 	if !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v, want ErrBusy", err)
 	}
@@ -220,8 +227,9 @@ func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
 
 // A Use that could go on, since its unit is there now, counts as stuck until its goroutine has run.
 func TestUse_FalseDeadlock(t *testing.T) {
+	torchtest.CheckLeaks(t)
 	m := newCache(t, scalesStore(t, 5), cgotorch.CPU, CacheOptions{Slots: 2})
-	a, c := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	a, c := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	failed := 0
 	for range 200 {
 		has, hasC := make(chan bool), make(chan bool)
@@ -270,18 +278,18 @@ func TestUse_FalseDeadlock(t *testing.T) {
 
 // A unit that was changed has its changes wherever it is read next, and others are not touched.
 func TestUse_ReleaseChanged(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		store := scalesStore(t, 3)
 		c := newCache(t, store, d, CacheOptions{Slots: 1})
-		s := newStream(t, d)
+		s := torchtest.NewStream(t, d)
 		double := func(x *cgotorch.Exec, i int) {
 			u := c.useToChange(x, unitName(i))
 			y := x.NoGrad()
 			y.MulScalarInPlace(u.Module.Weight, 2)
 			u.releaseChanged(x)
 		}
-		do(t, s, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			double(x, 0)
 			double(x, 0) // in the slot
 			double(x, 1)
@@ -319,11 +327,11 @@ func TestUse_ReleaseChanged(t *testing.T) {
 
 // The slot that a unit comes to next is not the one from which its changes go to the store.
 func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
 		store := scalesStore(t, 2)
 		c := newCache(t, store, d, CacheOptions{Policy: OnDemand, Slots: 2})
-		do(t, newStream(t, d), func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 			other := c.Use(x, unitName(1))
 			for range 2 {
 				u := c.useToChange(x, unitName(0))
@@ -345,9 +353,9 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 // In a rehearsal a stream of the graph's own stands in for the stream of x.On. A use there says
 // nothing of that stream: it waits for the copy itself, and its own use before is not forgotten.
 func TestUse_InRehearsal(t *testing.T) {
-	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
-		checkStreams(t)
-		s, other := newStream(t, d), newStream(t, d)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.CheckStreams(t)
+		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		c := newCache(t, scalesStore(t, 2), d, CacheOptions{Slots: 1})
 		read := func(x *cgotorch.Exec, i int) {
 			u := c.Use(x, unitName(i))
@@ -380,8 +388,8 @@ func TestUse_InRehearsal(t *testing.T) {
 		}
 		prefetch(t, c, 0)
 		rehearse(0)
-		do(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // waits for the copy
-		do(t, other, func(x *cgotorch.Exec) {
+		torchtest.DoOn(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // waits for the copy
+		torchtest.DoOn(t, other, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(1))
 			torchtest.Sleep(x, 10*time.Millisecond)
 			x.NoGrad().Sum(u.Module.Weight)
@@ -389,6 +397,6 @@ func TestUse_InRehearsal(t *testing.T) {
 		})
 		rehearse(1)
 		prefetch(t, c, 0) // behind the use on other
-		do(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0) })
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0) })
 	})
 }

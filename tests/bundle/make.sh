@@ -38,7 +38,7 @@ strip "$bundle/bin/bench"
 
 # Tests of the tree itself and of its generator need the tree, Go and a compiler; some packages know of no device.
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... |
-  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|imageloader/decode|internal/(arena|inflate)|cgotorch/(safetensors|text/tokenizer))$')
+  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|imageloader(/decode)?|internal/(arena|inflate)|cgotorch/(safetensors|text/tokenizer))$')
 while read -r package; do
   name=${package#github.com/streamtorch/streamtorch/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"

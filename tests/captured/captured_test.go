@@ -1,4 +1,5 @@
-// Package captured tests training steps captured over a prefetcher against the same steps run eagerly.
+// Package captured compares training steps captured over a prefetcher with the same steps run
+// eagerly.
 package captured
 
 import (
@@ -15,12 +16,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// run trains so many steps from the archive of examples/train: random crops and flips, a schedule, clipping, dropout, and a last batch
-// of each epoch that is smaller.
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
+// run trains so many steps from the archive of examples/train. It has random crops and flips, a
+// schedule, clipping and dropout. The last batch of each epoch is smaller.
 type run struct {
 	device   cgotorch.Device
 	steps    int
@@ -133,14 +136,11 @@ func device(t *testing.T) cgotorch.Device {
 	return cgotorch.CPU
 }
 
-// Captured steps have the losses of eager ones: to the bit with deterministic algorithms, in float32 and under autocast.
+// Captured steps have the losses of eager ones, in float32 and under autocast. With deterministic
+// algorithms they are equal to the bit.
 func TestCaptured_SameLosses(t *testing.T) {
-	leaktest.Check(t, cgotorch.LiveHandles, func() { cgotorch.DefaultStream(device(t)).Close() })
-	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // or cuBLAS is not deterministic, and LibTorch refuses
-	if err := cgotorch.SetDeterministic(true); err != nil {
-		t.Fatal(err)
-	}
-	defer cgotorch.SetDeterministic(false)
+	torchtest.CheckLeaks(t)
+	torchtest.Deterministic(t)
 	for _, autocast := range []cgotorch.DType{0, cgotorch.BFloat16} {
 		r := run{device: device(t), steps: 1000, autocast: autocast}
 		if testing.Short() || !r.device.IsCUDA() {
@@ -174,106 +174,107 @@ func TestCaptured_SameLosses(t *testing.T) {
 	}
 }
 
-// Two goroutines launch two graphs with dropout in both on two streams; where each leaves most of the device free they overlap.
+// dropping is a graph with dropout on a stream of its own.
+type dropping struct {
+	stream   *cgotorch.Stream
+	weights  *cgotorch.Tensor
+	sum      *cgotorch.Tensor
+	masks    *cgotorch.Tensor // the sum of the means of all masks, each 0 or 2
+	captured *cgotorch.Captured
+}
+
+// newDropping makes one that the end of the test closes.
+func newDropping(t *testing.T, d cgotorch.Device) *dropping {
+	t.Helper()
+	s := &dropping{stream: torchtest.NewStream(t, d)}
+	torchtest.DoOn(t, s.stream, func(x *cgotorch.Exec) {
+		s.weights = x.Keep(x.MulScalar(x.Ones(cgotorch.Float32, 64, 64), 1.0/64))
+		s.sum, s.masks = x.Keep(x.Zeros(cgotorch.Float64)), x.Keep(x.Zeros(cgotorch.Float64))
+	})
+	s.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
+		r := x.Dropout(in[0], 0.5, true)
+		same := x.Add(r, x.Sub(in[0], r)) // in, whatever r is
+		for range 30 {
+			same = x.MatMul(same, s.weights)
+		}
+		x.AddInPlace(s.sum, x.To(x.Mean(same), cgotorch.Float64))
+		x.AddInPlace(s.masks, x.To(x.Mean(r), cgotorch.Float64))
+		return nil
+	}, cgotorch.CapturedOptions{})
+	t.Cleanup(func() {
+		s.captured.Close()
+		s.masks.Close()
+		s.sum.Close()
+		s.weights.Close()
+	})
+	return s
+}
+
+// run launches n times and waits.
+func (s *dropping) run(t *testing.T, n int) {
+	var in *cgotorch.Tensor
+	err := s.stream.Do(func(x *cgotorch.Exec) error {
+		in = x.Keep(x.Ones(cgotorch.Float32, 64, 64))
+		return nil
+	})
+	for range n {
+		if err == nil {
+			err = s.stream.Do(func(x *cgotorch.Exec) error { s.captured.Run(x, in); return nil })
+		}
+	}
+	if err == nil {
+		err = s.stream.Synchronize()
+	}
+	in.Close()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// check expects the sums of so many launches, each with a mask of its own.
+func (s *dropping) check(t *testing.T, launches int) {
+	t.Helper()
+	want := float64(launches)
+	torchtest.DoOn(t, s.stream, func(x *cgotorch.Exec) {
+		if got := x.Item(s.sum); math.Abs(got-want) > 1e-3*want {
+			t.Errorf("the sum is %v, want %v", got, want)
+		}
+		// The mean of one mask has a standard deviation of 1/64. The sum of n independent masks has
+		// the square root of n times that, the sum of n equal masks n times.
+		if got := x.Item(s.masks); got == want || math.Abs(got-want) > 6*math.Sqrt(want)/64 {
+			t.Errorf("the masks' means add up to %v, of independent ones to %v +- %.2f", got, want, math.Sqrt(want)/64)
+		}
+	})
+}
+
+// Two goroutines launch two graphs with dropout on two streams. Each graph leaves most of a GPU
+// free, so they overlap there.
 func TestCaptured_TwoGoroutines(t *testing.T) {
 	d := device(t)
-	leaktest.Check(t, cgotorch.LiveHandles)
+	torchtest.CheckLeaks(t)
 	launches := 10_000
 	if testing.Short() || !d.IsCUDA() {
 		launches = 200
 	}
-	type side struct {
-		stream   *cgotorch.Stream
-		weights  *cgotorch.Tensor
-		sum      *cgotorch.Tensor
-		masks    *cgotorch.Tensor // the sum of the means of all masks, each 0 or 2
-		captured *cgotorch.Captured
-	}
-	var sides []*side
-	for range 2 {
-		stream, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stream.Close()
-		s := &side{stream: stream}
-		err = stream.Do(func(x *cgotorch.Exec) error {
-			s.weights = x.Keep(x.MulScalar(x.Ones(cgotorch.Float32, 64, 64), 1.0/64))
-			s.sum, s.masks = x.Keep(x.Zeros(cgotorch.Float64)), x.Keep(x.Zeros(cgotorch.Float64))
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.weights.Close()
-		defer s.sum.Close()
-		defer s.masks.Close()
-		s.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
-			r := x.Dropout(in[0], 0.5, true)
-			same := x.Add(r, x.Sub(in[0], r)) // in, whatever r is
-			for range 30 {
-				same = x.MatMul(same, s.weights)
-			}
-			x.AddInPlace(s.sum, x.To(x.Mean(same), cgotorch.Float64))
-			x.AddInPlace(s.masks, x.To(x.Mean(r), cgotorch.Float64))
-			return nil
-		}, cgotorch.CapturedOptions{})
-		defer s.captured.Close()
-		sides = append(sides, s)
-	}
-	run := func(s *side, n int) {
-		var in *cgotorch.Tensor
-		err := s.stream.Do(func(x *cgotorch.Exec) error {
-			in = x.Keep(x.Ones(cgotorch.Float32, 64, 64))
-			return nil
-		})
-		for range n {
-			if err == nil {
-				err = s.stream.Do(func(x *cgotorch.Exec) error { s.captured.Run(x, in); return nil })
-			}
-		}
-		if err == nil {
-			err = s.stream.Synchronize()
-		}
-		in.Close()
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	check := func(s *side, want float64) {
-		t.Helper()
-		if err := s.stream.Do(func(x *cgotorch.Exec) error {
-			if got := x.Item(s.sum); math.Abs(got-want) > 1e-3*want {
-				t.Errorf("the sum is %v, want %v", got, want)
-			}
-			// One mask's mean has a standard deviation of 1/64, the sum of independent ones so many times the root of their number; of equal
-			// ones, so many times their number.
-			if got := x.Item(s.masks); got == want || math.Abs(got-want) > 6*math.Sqrt(want)/64 {
-				t.Errorf("the masks' means add up to %v, of independent ones to %v +- %.2f", got, want, math.Sqrt(want)/64)
-			}
-			return nil
-		}); err != nil {
-			t.Error(err)
-		}
-	}
+	sides := []*dropping{newDropping(t, d), newDropping(t, d)}
 	for _, s := range sides {
-		run(s, 10) // captures
+		s.run(t, 10) // captures
 	}
 	began := time.Now()
 	for _, s := range sides {
-		run(s, launches)
+		s.run(t, launches)
 	}
 	oneByOne := time.Since(began)
 	began = time.Now()
 	var done sync.WaitGroup
 	for _, s := range sides {
 		done.Add(1)
-		go func() { defer done.Done(); run(s, launches) }()
+		go func() { defer done.Done(); s.run(t, launches) }()
 	}
 	done.Wait()
 	both := time.Since(began)
 	for _, s := range sides {
-		check(s, float64(2*launches+10))
+		s.check(t, 2*launches+10)
 	}
 	t.Logf("%d launches each: one after the other %v, together %v: %.2fx", launches, oneByOne, both, float64(oneByOne)/float64(both))
 }

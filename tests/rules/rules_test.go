@@ -151,8 +151,8 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// cgoRooms are the folders that say import "C": a mechanical layer over each C header, the wrapper by hand that bench
-// compares with, and what a test of streams must set behind the library's back.
+// cgoRooms are the folders that say import "C". Each C header has a mechanical layer. bench
+// compares with a wrapper by hand, and a test of streams sets things behind the library's back.
 var cgoRooms = []string{"cgotorch/internal/ct", "imageloader/decode", "internal/inflate", "bench/handwritten", "tests/streams/ambient"}
 
 // Flags of cgo stand in cgo.go alone, and only cgoRooms say import "C".
@@ -192,8 +192,8 @@ func roomOf(path string) string {
 	return longest
 }
 
-// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other. The rig internal/torchtest is
-// for the tests of rooms that know cgotorch.
+// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other.
+// The rig internal/torchtest is for the tests of rooms that know cgotorch.
 func TestImports_PointOneWay(t *testing.T) {
 	for _, s := range sources(t) {
 		from := roomOf(filepath.ToSlash(s.path))
@@ -231,11 +231,12 @@ func goList(t *testing.T, args ...string) []string {
 	return slices.Compact(lines)
 }
 
-// What make test-loader builds and tests where there is no LibTorch needs nothing of the other half, also not indirectly.
+// make test-loader builds and tests where there is no LibTorch. It needs nothing of the other half,
+// also not indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
-	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|filetest)|examples/inspect)(\.test)?$`)
+	mine := regexp.MustCompile(`^(imageloader(/.*)?|internal/(arena|inflate|filetest|leaktest)|examples/inspect)(\.test)?$`)
 	for _, path := range packages {
 		if inModule, ours := strings.CutPrefix(path, module+"/"); ours && !mine.MatchString(inModule) {
 			t.Errorf("the loader needs %s", path)
@@ -246,7 +247,8 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	}
 }
 
-// A program that imports the library gets these modules, and not those that only examples and benchmarks need.
+// A program that imports the library gets these modules. It does not get those that only examples
+// and benchmarks need.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
 		"cgotorch":    {"github.com/rivo/uniseg"},
@@ -261,8 +263,9 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	}
 }
 
-// The folders of csrc include what lies below them: decode and inflate nothing of LibTorch's half, kernels and
-// features the core, and the core nothing but the narrow headers by which it asks a feature.
+// The folders of csrc include the folders below them. decode and inflate include nothing of
+// LibTorch's half, kernels and features the core. The core includes only the narrow headers by
+// which it asks a feature.
 func TestIncludes_PointOneWay(t *testing.T) {
 	below := map[string][]string{
 		"core":     {"check/checker.h", "cuda/backend.h", "graph/capture.h", "witness/trace.h", "witness/watch.h"},
@@ -318,5 +321,52 @@ func TestFiles_HaveNouns(t *testing.T) {
 		if path := strings.TrimSpace(string(line)); banned.MatchString(filepath.Base(path)) {
 			t.Errorf("%s: name the file for what is in it", path)
 		}
+	}
+}
+
+// The core stays small: a scope knows of no feature, and what is process-wide is named here, one noun each, with its
+// reason beside the variable.
+func TestCore_StaysSmall(t *testing.T) {
+	processWide := []string{
+		"calls",         // buffers for arguments, a sync.Pool
+		"capturesNow",   // CUDA captures one graph at a time on a device
+		"named",         // operators that Call has found
+		"notifications", // one goroutine waits for all events
+		"onCUDA",        // autograd's nodes that call functions again
+		"streams",       // default streams and names
+		"theChecker",    // LibTorch has one hook for all operators
+		"watches",       // CUPTI has one user in a process
+		"workers",       // threads that belong to streams
+	}
+	constant := []string{"CPU", "Default", "alreadyDone", "dtypes", "errExited", "escaped", "kinds", "neverTrue"}
+	var found []string
+	for _, s := range sources(t) {
+		if filepath.Dir(s.path) != "cgotorch" || strings.HasSuffix(s.path, "_test.go") || bytes.HasPrefix(s.text, []byte("// Code generated")) {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			decl, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range decl.Specs {
+				switch spec := spec.(type) {
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						if decl.Tok == token.VAR && !strings.HasPrefix(name.Name, "Err") && !slices.Contains(constant, name.Name) {
+							found = append(found, name.Name)
+						}
+					}
+				case *ast.TypeSpec:
+					if fields, ok := spec.Type.(*ast.StructType); ok && spec.Name.Name == "scope" && fields.Fields.NumFields() > 10 {
+						t.Errorf("scope has %d fields, want at most 10: a feature keeps its state on its own", fields.Fields.NumFields())
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	if !slices.Equal(found, processWide) {
+		t.Errorf("process-wide variables of cgotorch: %v, want %v", found, processWide)
 	}
 }

@@ -382,3 +382,17 @@ func TestSetup_Platform(t *testing.T) {
 	write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo Darwin;; -m) echo arm64;; esac\n")
 	newClone(t).mustFail([]string{"PATH=" + tools}, "this is Darwin arm64, and only Linux x86-64 is supported")
 }
+
+// The loader needs compilers and system packages alone. No LibTorch is looked for, no Python asked,
+// and nothing downloaded.
+func TestSetup_Loader(t *testing.T) {
+	root := copyScripts(t, "")
+	cmd := exec.Command("bash", filepath.Join(root, "csrc/libtorch/setup.sh"), "loader")
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "STREAMTORCH_CACHE=", "LIBTORCH=/nowhere", "PYTHON=/nowhere/python3")
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("setup.sh loader: %v\n%s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(root, "build/*")); err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+}

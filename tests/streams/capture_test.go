@@ -2,23 +2,22 @@ package streams
 
 import (
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// While another library captures a graph on a stream of its own, in the mode in which CUDA lets nobody disturb that, streams and events
-// are made, asked and closed, and page-locked memory too. A question put to CUDA the plain way is the control.
+// Another library captures a graph on its stream, in the mode in which CUDA lets nobody disturb the
+// capture. Streams, events and page-locked memory are made, asked and closed meanwhile. A question
+// put to CUDA the plain way is the control.
 func TestCapture_IsNotDisturbed(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
-	d := cgotorch.CUDA(0)
-	captured, other := newStream(t, d), newStream(t, d)
+	d := torchtest.CUDA(t)
+	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 	native, err := captured.Native()
 	if err != nil {
 		t.Fatal(err)
@@ -28,9 +27,7 @@ func TestCapture_IsNotDisturbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept *cgotorch.Tensor
-	if err := other.Do(func(x *cgotorch.Exec) error { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, other, func(x *cgotorch.Exec) { kept = x.Keep(x.Ones(cgotorch.Float32, 1<<20)) })
 	slab, err := cgotorch.NewHostSlab(1 << 20)
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,11 @@
 package streams
 
 import (
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/images"
@@ -12,7 +13,7 @@ import (
 
 // each runs what must be free of races, on each device.
 func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
-	for _, d := range devices() {
+	for _, d := range torchtest.Devices() {
 		for name, c := range cases {
 			t.Run(d.String()+"/"+name, func(t *testing.T) {
 				s := &scene{T: t, device: d, right: true}
@@ -81,7 +82,8 @@ func TestCheckStreams_HostReads(t *testing.T) {
 	})
 }
 
-// Each use of a tensor on another stream than its own is told to the allocator: it may be freed without an order.
+// Each use of a tensor on another stream than its own is told to the allocator. The tensor may then
+// be freed without an order.
 func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	each(t, map[string]func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor){
 		"operator of tensors": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.Neg(t) },
@@ -117,7 +119,8 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	})
 }
 
-// The same of images.Augment, which takes none of that shape: an operator that gave it one would tell the allocator itself.
+// The same holds for images.Augment, which takes no tensor of that shape. An operator that gave it
+// such a tensor would tell the allocator itself.
 func TestCheckStreams_FreedWhileAnotherStreamAugments(t *testing.T) {
 	each(t, map[string]func(x *cgotorch.Exec) *cgotorch.Tensor{
 		"pixels": func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Uint8, 1, 2, 2, 3) },

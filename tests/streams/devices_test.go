@@ -2,17 +2,19 @@ package streams
 
 import (
 	"errors"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/streamtorch/streamtorch/internal/torchtest"
+
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pairs are devices between which tensors are handed over: every two that are there, and each with itself.
+// pairs are devices between which tensors are handed over: every two of the machine, and each with
+// itself.
 func pairs() [][2]cgotorch.Device {
-	all := devices()
+	all := torchtest.Devices()
 	if n, _ := cgotorch.CUDACount(); n > 1 {
 		all = append(all, cgotorch.CUDA(1))
 	}
@@ -25,40 +27,26 @@ func pairs() [][2]cgotorch.Device {
 	return pairs
 }
 
-func newStream(t *testing.T, d cgotorch.Device) *cgotorch.Stream {
-	t.Helper()
-	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-// A tensor is handed to another device behind work that takes a while, and its memory is closed and used anew at once: what arrives is
-// what the producer wrote.
+// A tensor is handed to another device behind work that takes a while. Its memory is closed and
+// used anew at once. The copy still has the elements that the producer wrote.
 func TestFromDevice(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]
 		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
-			producer, consumer := newStream(t, from), newStream(t, to)
+			producer, consumer := torchtest.NewStream(t, from), torchtest.NewStream(t, to)
 			const n = 1 << 16
 			var made *cgotorch.Tensor
-			err := producer.Do(func(x *cgotorch.Exec) error {
+			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) {
 				torchtest.Sleep(x, 20*time.Millisecond)
 				made = x.Keep(x.Transpose(x.View(x.Arange(cgotorch.Float32, 0, n, 1), 256, 256), 0, 1))
-				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			e := record(t, producer)
 			defer e.Close()
 			if err := consumer.Wait(e); err != nil {
 				t.Fatal(err)
 			}
 			var got []float32
-			err = consumer.Do(func(x *cgotorch.Exec) error {
+			err := consumer.Do(func(x *cgotorch.Exec) error {
 				torchtest.Sleep(x, 20*time.Millisecond)
 				copied := x.FromDevice(made)
 				strides, want := copied.Strides(), made.Strides()
@@ -82,9 +70,7 @@ func TestFromDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The memory is free now for what the producer does next.
-			if err := producer.Do(func(x *cgotorch.Exec) error { x.Zeros(cgotorch.Float32, n); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { x.Zeros(cgotorch.Float32, n) })
 			for i, v := range got {
 				if v != float32(i) {
 					t.Fatalf("element %d is %v", i, v)
@@ -95,7 +81,7 @@ func TestFromDevice(t *testing.T) {
 }
 
 func TestFromDevice_StridedView(t *testing.T) {
-	s := newStream(t, cgotorch.CPU)
+	s := torchtest.NewStream(t, cgotorch.CPU)
 	err := s.Do(func(x *cgotorch.Exec) error {
 		x.FromDevice(x.Narrow(x.Ones(cgotorch.Float32, 4, 4), 1, 0, 2))
 		return nil
@@ -119,15 +105,11 @@ func TestFromDevice_MissingWait(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stop()
-			producer, consumer := newStream(t, from), newStream(t, to)
+			producer, consumer := torchtest.NewStream(t, from), torchtest.NewStream(t, to)
 			var made *cgotorch.Tensor
-			if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { made = x.Keep(x.Ones(cgotorch.Float32, 4)) })
 			defer made.Close()
-			if err := consumer.Do(func(x *cgotorch.Exec) error { x.FromDevice(made); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, consumer, func(x *cgotorch.Exec) { x.FromDevice(made) })
 			if err := errors.Join(producer.Synchronize(), consumer.Synchronize()); err != nil {
 				t.Fatal(err)
 			}
@@ -146,19 +128,15 @@ func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	producer, consumer := newStream(t, cgotorch.CPU), newStream(t, cgotorch.CPU)
+	producer, consumer := torchtest.NewStream(t, cgotorch.CPU), torchtest.NewStream(t, cgotorch.CPU)
 	var made *cgotorch.Tensor
-	if err := producer.Do(func(x *cgotorch.Exec) error { made = x.Keep(x.Ones(cgotorch.Float32, 4)); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { made = x.Keep(x.Ones(cgotorch.Float32, 4)) })
 	e := record(t, producer)
 	defer e.Close()
 	if err := consumer.Wait(e); err != nil {
 		t.Fatal(err)
 	}
-	if err := consumer.Do(func(x *cgotorch.Exec) error { x.FromDevice(made); made.Close(); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	torchtest.DoOn(t, consumer, func(x *cgotorch.Exec) { x.FromDevice(made); made.Close() })
 	if len(found) != 0 {
 		t.Errorf("got %v", found)
 	}
@@ -169,23 +147,20 @@ func TestEvent_BetweenDevices(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n < 2 {
 		t.Skip("one device, or none: ", err)
 	}
-	a, b := newStream(t, cgotorch.CUDA(0)), newStream(t, cgotorch.CUDA(1))
+	a, b := torchtest.NewStream(t, cgotorch.CUDA(0)), torchtest.NewStream(t, cgotorch.CUDA(1))
 	for _, way := range [][2]*cgotorch.Stream{{a, b}, {b, a}} {
-		var first, second *cgotorch.Event
-		err := way[0].Do(func(x *cgotorch.Exec) error {
+		var first *cgotorch.Event
+		torchtest.DoOn(t, way[0], func(x *cgotorch.Exec) {
 			torchtest.Sleep(x, 50*time.Millisecond)
 			first = x.RecordTiming()
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		defer first.Close()
 		began := time.Now()
 		if err := way[1].Wait(first); err != nil {
 			t.Fatal(err)
 		}
-		if second, err = way[1].RecordTiming(); err != nil {
+		second, err := way[1].RecordTiming()
+		if err != nil {
 			t.Fatal(err)
 		}
 		defer second.Close()
@@ -208,7 +183,7 @@ func TestStreams_SecondDevice(t *testing.T) {
 		t.Skip("one device, or none: ", err)
 	}
 	d := cgotorch.CUDA(1)
-	s := newStream(t, d)
+	s := torchtest.NewStream(t, d)
 	before, err := cgotorch.CUDA(0).Memory()
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +191,7 @@ func TestStreams_SecondDevice(t *testing.T) {
 	if err := work(s); err != nil {
 		t.Fatal(err)
 	}
-	err = s.Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) error {
 		w := x.Ones(cgotorch.Float32, 32, 32)
 		if err := w.SetRequiresGrad(true); err != nil {
 			return err
@@ -227,9 +202,6 @@ func TestStreams_SecondDevice(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	after, err := cgotorch.CUDA(0).Memory()
 	if err != nil {
 		t.Fatal(err)

@@ -6,16 +6,16 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// Experts that come from host memory, by choices that are made on the device, wait for it nowhere: neither by LibTorch's own check, which is one
-// switch for the whole process, nor by the driver's calls.
+// Experts come from host memory by choices that are made on the device. They wait for it nowhere:
+// neither by LibTorch's own check, which is one switch for the whole process, nor by the driver's
+// calls.
 func TestSyncDebug_Experts(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
+	torchtest.CUDA(t)
 	const experts, layers, width = 8, 3, 256
 	d := cgotorch.CUDA(0)
 	var specs []weights.UnitSpec
@@ -48,14 +48,11 @@ func TestSyncDebug_Experts(t *testing.T) {
 	defer mixture.Close()
 	stream := cgotorch.DefaultStream(d)
 	var routers [layers]*cgotorch.Tensor
-	if err := stream.Do(func(x *cgotorch.Exec) error {
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 		for i := range routers {
 			routers[i] = x.Keep(x.Randn(cgotorch.Float32, experts, width))
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	defer func() {
 		for _, r := range routers {
 			r.Close()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // osThreads is the number of threads of this process, Go's and LibTorch's.
@@ -50,7 +51,7 @@ func work(s *cgotorch.Stream) error {
 
 // A stream's threads, its own and those LibTorch gave it, end with it.
 func TestStreams_ThreadsEndWithThem(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n = 32
 		round := func() {
 			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
@@ -78,9 +79,10 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	})
 }
 
-// However many goroutines call, LibTorch sees as many threads as there are streams, and each one's team.
+// However many goroutines call, LibTorch sees as many threads as there are streams, and the team of
+// each.
 func TestStreams_ThreadsAreBounded(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, callers = 4, 500
 		streams := make([]*cgotorch.Stream, n)
 		for i := range streams {
@@ -121,16 +123,10 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 
 // Ten thousand Dos later nothing has grown.
 func TestStreams_MemoryIsFlat(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
-		s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		s := torchtest.NewStream(t, d)
 		var p *cgotorch.Tensor
-		if err := s.Do(func(x *cgotorch.Exec) error { p = x.Keep(x.Ones(cgotorch.Float32, 64)); return p.SetRequiresGrad(true) }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, s, func(x *cgotorch.Exec) error { p = x.Keep(x.Ones(cgotorch.Float32, 64)); return p.SetRequiresGrad(true) })
 		defer p.Close()
 		step := func(i int) {
 			err := s.Do(func(x *cgotorch.Exec) error {

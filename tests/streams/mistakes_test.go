@@ -9,6 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
@@ -77,8 +78,8 @@ func (s *scene) hostWaits(from *cgotorch.Stream) {
 	s.must(e.Synchronize())
 }
 
-// shared is a float32 tensor of ones, made on a, and every stream knows that it is made. It is closed at the end of the test, when the
-// streams are done.
+// shared is a float32 tensor of ones, made on a. Every stream knows that it is made. The end of the
+// test closes it, when the streams are done.
 func (s *scene) shared(shape ...int64) *cgotorch.Tensor {
 	s.Helper()
 	return s.sharedOf(cgotorch.Float32, shape...)
@@ -150,7 +151,8 @@ func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 	}
 }
 
-// readAside uses a batch on x's stream and reads it on b, which uses it only where nothing is missing. x's stream waits for b.
+// readAside uses a batch on x's stream and reads it on b. b uses it only where nothing is missing.
+// x's stream waits for b.
 func (s *scene) readAside(x *cgotorch.Exec, batch *prefetcher.Batch) {
 	images, _ := batch.Use(x)
 	side := x.On(s.b)
@@ -166,8 +168,9 @@ func (s *scene) readAside(x *cgotorch.Exec, batch *prefetcher.Batch) {
 func add(x *cgotorch.Exec, t *cgotorch.Tensor)      { x.Call("aten::add_.Scalar", t, 1) }
 func readOnly(x *cgotorch.Exec, t *cgotorch.Tensor) { x.Sum(t) }
 
-// mistakes are programs that are right on the CPU, where streams run their work at once, and wrong on a GPU. Each is run as it is,
-// where the checker must report a race between the two operators, and with what it lacks, where it must be silent.
+// mistakes are programs that are right on the CPU, where streams run their work at once, and wrong
+// on a GPU. The checker must report a race between the two operators. With the missing call in
+// place it must be silent.
 var mistakes = []struct {
 	name   string
 	race   [2]string // of the report: the earlier and the later operator
@@ -624,7 +627,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 }
 
 func TestCheckStreams_FindsMistakes(t *testing.T) {
-	for _, d := range devices() {
+	for _, d := range torchtest.Devices() {
 		made, found, reports := 0, 0, 0
 		for _, m := range mistakes {
 			if m.onCUDA && !d.IsCUDA() {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // What looks like a mistake and is none.
@@ -49,7 +50,7 @@ func TestCheckStreams_SilentWhereRight(t *testing.T) {
 			s.do(s.c, func(x *cgotorch.Exec) { readOnly(x, p) })
 		}},
 	} {
-		for _, d := range devices() {
+		for _, d := range torchtest.Devices() {
 			t.Run(d.String()+"/"+c.name, func(t *testing.T) {
 				s := &scene{T: t, device: d, right: true}
 				for _, r := range s.run(c.run) {
@@ -62,7 +63,7 @@ func TestCheckStreams_SilentWhereRight(t *testing.T) {
 
 // One mistake does not hide the next between the same streams, and is told of once.
 func TestCheckStreams_AfterAReport(t *testing.T) {
-	for _, d := range devices() {
+	for _, d := range torchtest.Devices() {
 		t.Run(d.String(), func(t *testing.T) {
 			s := &scene{T: t, device: d}
 			races := s.run(func(s *scene) {

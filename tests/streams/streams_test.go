@@ -1,4 +1,5 @@
-// Package streams tests that streams, modes and failures of many goroutines do not touch one another.
+// Package streams tests that streams, modes and failures of many goroutines do not touch each
+// other.
 package streams
 
 import (
@@ -12,27 +13,12 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
+func TestMain(m *testing.M) { torchtest.Main(m) }
+
 const goroutines = 64
-
-func devices() []cgotorch.Device {
-	if n, _ := cgotorch.CUDACount(); n > 0 {
-		return []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)}
-	}
-	return []cgotorch.Device{cgotorch.CPU}
-}
-
-// onEach runs the test on each device and fails it if handles or goroutines are left.
-func onEach(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
-	for _, d := range devices() {
-		t.Run(d.String(), func(t *testing.T) {
-			leaktest.Check(t, cgotorch.LiveHandles)
-			test(t, d)
-		})
-	}
-}
 
 // record is an event behind what is enqueued so far; the caller closes it.
 func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
@@ -66,9 +52,10 @@ func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch
 	all.Wait()
 }
 
-// Each goroutine computes with numbers of its own and in modes of its own, and lets others run between operators.
+// Each goroutine computes with its own numbers and in its own modes, and lets others run between
+// operators.
 func TestStreams_ManyGoroutines(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			random := rand.New(rand.NewPCG(uint64(i), 0))
 			for round := range 20 {
@@ -130,7 +117,7 @@ func compute(x *cgotorch.Exec, power int, grad, cast bool) error {
 // A failure, a panic or an abandoned Do of one goroutine is nobody else's.
 func TestStreams_FailuresAreTheirOwn(t *testing.T) {
 	broken := errors.New("broken")
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
 			for round := range 20 {
 				switch (i + round) % 4 {
@@ -164,19 +151,14 @@ func raised(fn func()) (value any) {
 	return nil
 }
 
-// A token goes round: each goroutine's stream waits for its neighbour's event and counts the token up, in a tensor all share.
+// A token goes round. Each goroutine's stream waits for its neighbour's event and counts the token
+// up, in a tensor that all share.
 func TestStreams_EventsOrderARing(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, rounds, size = 16, 10, 1 << 14
-		home, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer home.Close()
+		home := torchtest.NewStream(t, d)
 		var token *cgotorch.Tensor
-		if err := home.Do(func(x *cgotorch.Exec) error { token = x.Keep(x.Zeros(cgotorch.Int64, size)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, home, func(x *cgotorch.Exec) { token = x.Keep(x.Zeros(cgotorch.Int64, size)) })
 		defer token.Close()
 		passed := make([]chan *cgotorch.Event, n)
 		for i := range passed {
@@ -205,7 +187,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 		})
 		last := <-passed[0]
 		defer last.Close()
-		err = home.Do(func(x *cgotorch.Exec) error {
+		err := home.Do(func(x *cgotorch.Exec) error {
 			x.Wait(last)
 			got := cgotorch.ToSlice[int64](x, token)
 			if low, high := slices.Min(got), slices.Max(got); low != n*rounds || high != n*rounds {
@@ -221,16 +203,10 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 
 // One goroutine's model read by all, as a server does.
 func TestStreams_ShareATensor(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
-		home, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer home.Close()
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		home := torchtest.NewStream(t, d)
 		var weight *cgotorch.Tensor
-		if err := home.Do(func(x *cgotorch.Exec) error { weight = x.Keep(x.Eye(cgotorch.Float32, 32)); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		torchtest.DoOn(t, home, func(x *cgotorch.Exec) { weight = x.Keep(x.Eye(cgotorch.Float32, 32)) })
 		defer weight.Close()
 		ready := record(t, home)
 		defer ready.Close()
@@ -257,7 +233,7 @@ func TestStreams_ShareATensor(t *testing.T) {
 }
 
 func TestStreams_WhateverGOMAXPROCS(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 		for _, n := range []int{1, 2, 16} {
 			runtime.GOMAXPROCS(n)
@@ -285,7 +261,7 @@ func TestStreams_WhateverGOMAXPROCS(t *testing.T) {
 
 // Two streams in one Do, in every goroutine.
 func TestStreams_OnASecondStream(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, 16, func(i int, s *cgotorch.Stream) error {
 			side, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
 			if err != nil {

@@ -2,10 +2,11 @@ package streams
 
 import (
 	"context"
-	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"iter"
 	"testing"
 	"time"
+
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
@@ -78,16 +79,13 @@ func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.ahead.Close() })
-	r.stream = newStream(t, d)
-	err = r.stream.Do(func(x *cgotorch.Exec) error {
+	r.stream = torchtest.NewStream(t, d)
+	torchtest.DoOn(t, r.stream, func(x *cgotorch.Exec) error {
 		r.model = vision.NewResNet18(x, vision.Options{Classes: 10})
 		nn.To(x, r.model, nn.ToOptions{ChannelsLast: true})
 		r.opt, err = optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true}, optim.Group{Params: nn.Parameters(r.model)})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { nn.Close(r.model) })
 	t.Cleanup(func() { r.opt.Close() })
 	return r
@@ -105,13 +103,10 @@ func (r *training) step(x *cgotorch.Exec, batch *prefetcher.Batch) (loss *cgotor
 	return loss
 }
 
-// A whole training step is enqueued while the stream is held up: nothing in it waits for the device. A read in the step does,
-// which shows that the test would see it.
+// A whole training step is enqueued while the stream is held up, and nothing in it waits for the
+// device. A read in the step does, which shows that the test would see it.
 func TestStep_DoesNotWait(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
-	d := cgotorch.CUDA(0)
+	d := torchtest.CUDA(t)
 	r := newTraining(t, d, 16, 64)
 
 	const warm = 4 // until memory is allocated and algorithms are chosen
@@ -127,24 +122,18 @@ func TestStep_DoesNotWait(t *testing.T) {
 			if err := r.stream.Synchronize(); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.stream.Do(func(x *cgotorch.Exec) error { torchtest.Sleep(x, 50*time.Millisecond); held = x.Record(); return nil }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, r.stream, func(x *cgotorch.Exec) { torchtest.Sleep(x, 50*time.Millisecond); held = x.Record() })
 		}
 		r.opt.SetScale(r.schedule(step))
 		began := time.Now()
-		err := r.stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, r.stream, func(x *cgotorch.Exec) {
 			l := r.step(x, batch)
 			if reads {
 				x.Item(l)
 			} else {
 				loss = x.ReadAsync(l)
 			}
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if held != nil {
 			t.Logf("a step that reads its loss: %v; the Do returned after %v, behind 50 ms of work", reads, time.Since(began))
 			done, err := held.Query()

@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// resNetSteps trains ResNet-18 on batches of a prefetcher, for as many steps. around is handed each step to run, and read says whether
-// that step is to read its loss.
+// resNetSteps trains ResNet-18 on batches of a prefetcher. around is handed each step to run. read
+// says whether the step reads its loss.
 func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step int, run func(waits func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error)) {
 	t.Helper()
 	r := newTraining(t, d, 8, 32)
@@ -49,9 +50,10 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 // warm is how many steps come first, until memory is allocated and algorithms are chosen.
 const warm = 6
 
-// A whole training step asserts that it does not wait, while another goroutine does; one that reads its loss fails, at that line.
+// A whole training step asserts that it does not wait, while another goroutine does. A step that
+// reads its loss fails, at that line.
 func TestNoWaits_TrainingStep(t *testing.T) {
-	onEach(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		stop, stopped := make(chan bool), make(chan bool)
 		go func() {
 			defer close(stopped)
@@ -96,9 +98,7 @@ func TestNoWaits_TrainingStep(t *testing.T) {
 
 // LibTorch's own check, which is one switch for the whole process, agrees.
 func TestSyncDebug_TrainingStep(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
+	torchtest.CUDA(t)
 	resNetSteps(t, cgotorch.CUDA(0), warm+3, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {
 		plain := func(x *cgotorch.Exec) *cgotorch.Exec { return x }
 		if step < warm {

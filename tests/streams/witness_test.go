@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
@@ -141,10 +142,7 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 // A million operators of 64 goroutines, by the driver's own account: each kernel ran on the stream it was given, and the stream that is
 // current on each thread is what it was.
 func TestWitness_EveryKernelOnItsStream(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
-	d := cgotorch.CUDA(0)
+	d := torchtest.CUDA(t)
 	operators, perDo := 1_000_000/goroutines, 125
 	if testing.Short() || os.Getenv("CGOTORCH_CHECK") != "" { // under the stream checker all wait for one lock
 		operators = 1000
@@ -216,10 +214,7 @@ func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 
 // The same test finds what a binding does wrong that sets a current stream in one call and uses it in the next.
 func TestWitness_FindsACurrentStream(t *testing.T) {
-	if n, err := cgotorch.CUDACount(); n == 0 {
-		t.Skip(err)
-	}
-	d := cgotorch.CUDA(0)
+	d := torchtest.CUDA(t)
 	const fills = 2000
 	memory := make([]*ambient.Memory, goroutines)
 	before := func(i int, s *cgotorch.Stream) (w expectation, err error) {

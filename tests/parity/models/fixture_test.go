@@ -1,26 +1,21 @@
-// Package models_test compares the models, layers and losses with PyTorch's, from the fixtures that make.py writes.
+// Package models_test compares the models, layers and losses with those of PyTorch. make.py writes
+// the fixtures.
 package models_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// make.py runs on one thread, and how sums are rounded depends on their number.
 func TestMain(m *testing.M) {
 	cgotorch.CPU.Memory() // counting begins
-	if err := cgotorch.SetThreads(1); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	torchtest.Main(m)
 }
 
 func readFixture(t *testing.T, name string, into any) {
@@ -32,37 +27,6 @@ func readFixture(t *testing.T, name string, into any) {
 	if err := json.Unmarshal(data, into); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// devices are the CPU and, where there is one, the first CUDA device, which computes in float32 as the CPU does.
-func devices(t *testing.T, run func(t *testing.T, d cgotorch.Device)) {
-	t.Run("cpu", func(t *testing.T) { run(t, cgotorch.CPU) })
-	t.Run("cuda", func(t *testing.T) {
-		if n, err := cgotorch.CUDACount(); n == 0 {
-			t.Skipf("no CUDA device: %v", err)
-		}
-		if err := cgotorch.SetTF32(false); err != nil {
-			t.Fatal(err)
-		}
-		run(t, cgotorch.CUDA(0))
-	})
-}
-
-// do runs fn in a Do of the device's default stream.
-func do(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec)) {
-	t.Helper()
-	if err := cgotorch.DefaultStream(d).Do(func(x *cgotorch.Exec) error { fn(x); return nil }); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// checkHandles fails the test if it ends with more handles than it began with.
-func checkHandles(t *testing.T, d cgotorch.Device) {
-	t.Helper()
-	for _, d := range []cgotorch.Device{cgotorch.CPU, d} {
-		do(t, d, func(*cgotorch.Exec) {}) // makes the default stream's handle
-	}
-	leaktest.Check(t, cgotorch.LiveHandles)
 }
 
 // ramp are make.py's numbers in [-0.5, 0.5) that look random.
@@ -96,7 +60,8 @@ func (d digest) near(want digest, tolerance float64) bool {
 	return math.Abs(d[0]-want[0]) <= tolerance*scale && math.Abs(d[1]-want[1]) <= tolerance*scale
 }
 
-// distance is the largest difference, as a part of want's largest magnitude; infinite for other lengths and for NaN.
+// distance is the largest difference, as a part of want's largest magnitude. It is infinite for
+// other lengths and for NaN.
 func distance(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)

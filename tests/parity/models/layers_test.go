@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 type layerFixture struct {
@@ -44,9 +45,9 @@ var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 	"conv2d_depthwise": func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConv2d(x, 4, 8, nn.Square(3), nn.Conv2dOptions{Groups: 4, Stride: nn.Square(2)})
 	},
-	"conv2d_reflect":   paddedConv(nn.PadReflect, 0),
-	"conv2d_replicate": paddedConv(nn.PadReplicate, 0),
-	"conv2d_circular":  paddedConv(nn.PadCircular, 2),
+	"conv2d_reflect":   paddedConv("reflect", 0),
+	"conv2d_replicate": paddedConv("replicate", 0),
+	"conv2d_circular":  paddedConv("circular", 2),
 
 	"conv_transpose2d": func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConvTranspose2d(x, 3, 4, nn.Square(3), nn.ConvTranspose2dOptions{})
@@ -118,7 +119,7 @@ func is(m nn.Module) func(x *cgotorch.Exec) nn.Module {
 	return func(*cgotorch.Exec) nn.Module { return m }
 }
 
-func paddedConv(mode nn.PaddingMode, stride int) func(x *cgotorch.Exec) nn.Module {
+func paddedConv(mode string, stride int) func(x *cgotorch.Exec) nn.Module {
 	return func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConv2d(x, 2, 3, nn.Square(3), nn.Conv2dOptions{Padding: nn.Size{1, 2}, Stride: nn.Square(stride), PaddingMode: mode})
 	}
@@ -149,19 +150,19 @@ func TestLayers_EqualPyTorch(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(layers)) {
 		want := fixtures[name]
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				if name == "dropout" && d.IsCUDA() {
 					t.Skip("another device draws other numbers")
 				}
-				checkHandles(t, d)
 				var m nn.Module
-				do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, layerSeed)
 					m = layers[name](x)
 					checkState(t, x, m, want.State)
 				})
 				defer nn.Close(m)
-				do(t, d, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					nn.To(x, m, nn.ToOptions{})
 					want.checkStep(t, x, m)
 				})

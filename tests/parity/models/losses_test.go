@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // losses are make.py's LOSSES.
@@ -84,9 +85,9 @@ func TestLosses_EqualPyTorch(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(losses)) {
 		c, want := losses[name], fixtures[name]
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
-				checkHandles(t, d)
-				do(t, d, func(x *cgotorch.Exec) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
+				torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 					in := ramp(x, c.shape...)
 					if err := in.SetRequiresGrad(true); err != nil {
 						t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // memoryUse is what memory.py prints, in bytes.
@@ -21,7 +22,8 @@ type memoryUse struct {
 
 const memoryLimit = 1.02 // of PyTorch's
 
-// The peak of a training step depends on oneDNN's kernels and so on the CPU: TestMemory_BesidePyTorch compares it.
+// The peak of a training step depends on oneDNN's kernels and so on the CPU.
+// TestMemory_BesidePyTorch compares it.
 func TestMemory_AtMostPyTorchs(t *testing.T) {
 	var fixtures []memoryUse
 	readFixture(t, "memory", &fixtures)
@@ -34,15 +36,16 @@ func TestMemory_AtMostPyTorchs(t *testing.T) {
 	}
 }
 
-// CGOTORCH_PEER is the Python of an environment with torch and torchvision, CGOTORCH_LIBRARY the path of libcgotorch.so, which
-// counts for both.
+// CGOTORCH_PEER is the Python of an environment with torch and torchvision. CGOTORCH_LIBRARY is the
+// path of libcgotorch.so, which counts for both.
 func TestMemory_BesidePyTorch(t *testing.T) {
 	python, library := os.Getenv("CGOTORCH_PEER"), os.Getenv("CGOTORCH_LIBRARY")
 	if python == "" || library == "" {
 		t.Skip("CGOTORCH_PEER and CGOTORCH_LIBRARY are not set")
 	}
 	cases := []memoryUse{{Model: "resnet50", Batch: 32, Size: 224}, {Model: "mobilenet_v2", Batch: 32, Size: 224}}
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		arguments := []string{"memory.py", library, d.String()}
 		for _, c := range cases {
 			arguments = append(arguments, c.Model, strconv.Itoa(c.Batch), strconv.Itoa(c.Size))
@@ -82,7 +85,7 @@ func (got memoryUse) check(t *testing.T, want memoryUse) {
 
 // measure counts as memory.py does.
 func measure(t *testing.T, d cgotorch.Device, c memoryUse) memoryUse {
-	checkHandles(t, d)
+	torchtest.CheckLeaks(t)
 	memory := func() cgotorch.Memory {
 		m, err := d.Memory()
 		if err != nil {
@@ -92,16 +95,16 @@ func measure(t *testing.T, d cgotorch.Device, c memoryUse) memoryUse {
 	}
 	before := memory().Allocated
 	peakOf := func(fn func(x *cgotorch.Exec)) int64 {
-		do(t, d, fn)
+		torchtest.DoOn(t, cgotorch.DefaultStream(d), fn)
 		if err := d.ResetPeakMemory(); err != nil {
 			t.Fatal(err)
 		}
-		do(t, d, fn)
+		torchtest.DoOn(t, cgotorch.DefaultStream(d), fn)
 		return memory().PeakAllocated - before
 	}
 	var m nn.Module
 	var images, labels *cgotorch.Tensor
-	do(t, d, func(x *cgotorch.Exec) {
+	torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) {
 		var err error
 		if m, err = vision.New(x, c.Model, vision.Options{}); err != nil {
 			t.Fatal(err)

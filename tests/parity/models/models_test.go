@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 type modelFixture struct {
@@ -46,10 +47,10 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		t.Run(c.fixture, func(t *testing.T) {
 			var want modelFixture
 			readFixture(t, c.fixture, &want)
-			devices(t, func(t *testing.T, d cgotorch.Device) {
-				checkHandles(t, d)
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				var m nn.Module
-				do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
+				torchtest.DoOn(t, cgotorch.DefaultStream(cgotorch.CPU), func(x *cgotorch.Exec) {
 					seed(t, want.Seed)
 					var err error
 					if m, err = vision.New(x, c.model, c.options); err != nil {
@@ -59,7 +60,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 				})
 				defer nn.Close(m)
 				if want.Images != nil {
-					do(t, d, func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
+					torchtest.DoOn(t, cgotorch.DefaultStream(d), func(x *cgotorch.Exec) { want.checkStep(t, x, m) })
 				}
 			})
 		})
@@ -76,7 +77,7 @@ func seed(t *testing.T, s uint64) {
 // checkState compares names, shapes, order and initial values.
 func (f *modelFixture) checkState(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
-	if got := nn.CountParameters(m); got != f.Parameters {
+	if got := countParameters(m); got != f.Parameters {
 		t.Errorf("%d parameters, want %d", got, f.Parameters)
 	}
 	checkState(t, x, m, f.State)
@@ -99,8 +100,9 @@ func checkState(t *testing.T, x *cgotorch.Exec, m any, want []stateEntry) {
 	}
 }
 
-// checkStep compares one training step and the evaluation behind it. With PyTorch's instruction set and number of threads the
-// results are equal to the last bit; with others, rounding moves ResNet-50's logits in training by up to 8e-5.
+// checkStep compares one training step and the evaluation behind it. With PyTorch's instruction set
+// and number of threads the results are equal to the last bit. With others, rounding moves
+// ResNet-50's logits in training by up to 8e-5.
 func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	nn.To(x, m, nn.ToOptions{})
 	near := func(what string, tolerance float64, got, want []float64) {
@@ -136,7 +138,7 @@ func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	near("logits of channels last images", 1e-4, sample(x, m.Forward(x.NoGrad(), x.Contiguous(images, cgotorch.ChannelsLast))), f.Evaluated)
 }
 
-// forwardAux returns the logits of a model and those of its auxiliary heads, in torchvision's order.
+// forwardAux returns the logits of a model and of its auxiliary heads, in torchvision's order.
 func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits *cgotorch.Tensor, heads []*cgotorch.Tensor) {
 	switch m := m.(type) {
 	case *vision.GoogLeNet:
@@ -155,8 +157,8 @@ func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits 
 func (f *modelFixture) checkGradients(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
 	floor := slices.Max(f.Gradients) * 1e-5 // below it there are parameters whose gradient is 0 but for rounding
-	// On a CPU with other instructions than the fixture's, PyTorch's own norms differ: two of Inception-v3's by 1 to 9 %, where ReLUs of values
-	// near 0 fall otherwise.
+	// On a CPU with other instructions than the fixture's, PyTorch's own norms differ. Two of
+	// Inception-v3's differ by 1 to 9 %, where ReLUs of values near 0 fall otherwise.
 	parameters := nn.NamedParameters(m)
 	few, far := len(parameters)/50, 0
 	for i, p := range parameters {
@@ -199,4 +201,12 @@ func sample(x *cgotorch.Exec, logits *cgotorch.Tensor) []float64 {
 		}
 	}
 	return taken
+}
+
+// countParameters returns the number of elements of all parameters of m.
+func countParameters(m any) (n int64) {
+	for _, p := range nn.Parameters(m) {
+		n += p.Numel()
+	}
+	return n
 }

@@ -1,4 +1,5 @@
-// Package optim_test compares cgotorch/optim with torch.optim, whose results make.py has written to testdata.
+// Package optim_test compares cgotorch/optim with torch.optim. make.py has written the results of
+// torch.optim to testdata.
 package optim_test
 
 import (
@@ -10,8 +11,10 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
+
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 type fixture struct {
 	Steps  int
@@ -39,8 +42,8 @@ type testCase struct {
 	Foreach, Fused      map[string][]float32
 }
 
-// tolerance is relative to the largest element. On the processor that made the fixture the results are equal to the bit; on
-// another, and on CUDA, LibTorch may take kernels that round otherwise.
+// tolerance is relative to the largest element. On the processor that made the fixture the results
+// are equal to the bit. On another, and on CUDA, LibTorch may take kernels that round otherwise.
 var tolerance = map[cgotorch.Device]float64{cgotorch.CPU: 1e-6, cgotorch.CUDA(0): 1e-5}
 
 func read(t *testing.T, name string, v any) {
@@ -56,10 +59,7 @@ func read(t *testing.T, name string, v any) {
 func TestStep_EqualsPyTorch(t *testing.T) { testStep(t, cgotorch.CPU) }
 
 func TestStep_EqualsPyTorch_CUDA(t *testing.T) {
-	if err := cgotorch.CUDA(0).Check(); err != nil {
-		t.Skip("no GPU to compare with: ", err)
-	}
-	testStep(t, cgotorch.CUDA(0))
+	testStep(t, torchtest.CUDA(t))
 }
 
 func testStep(t *testing.T, device cgotorch.Device) {
@@ -68,32 +68,25 @@ func testStep(t *testing.T, device cgotorch.Device) {
 	if len(f.Cases) == 0 {
 		t.Fatal("the fixture has no cases")
 	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
+	torchtest.CheckLeaks(t)
+	stream := torchtest.NewStream(t, device)
 	for _, c := range f.Cases {
-		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, optim.Foreach, c.Foreach) })
+		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, true, c.Foreach) })
 		want := c.Fused
 		if want == nil { // PyTorch's cannot do it
 			want = c.Foreach
 		}
-		t.Run(c.Name+"/fused", func(t *testing.T) { f.check(t, stream, c, optim.Fused, want) })
+		t.Run(c.Name+"/fused", func(t *testing.T) { f.check(t, stream, c, false, want) })
 	}
 }
 
-func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl optim.Implementation, want map[string][]float32) {
+func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, foreach bool, want map[string][]float32) {
 	var got map[string][]float32
 	var norms []float64
-	err := stream.Do(func(x *cgotorch.Exec) (err error) {
-		got, norms, err = f.train(x, c, impl)
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
+		got, norms, err = f.train(x, c, foreach)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	limit := tolerance[stream.Device()]
 	if c.DType == "bfloat16" {
 		limit = 1.0 / 128 // one rounding
@@ -118,7 +111,8 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl 
 	}
 }
 
-// compare returns in how many elements the bits differ, and fails the test if one is off by more than limit times the largest.
+// compare returns the number of elements whose bits differ. It fails the test if an element is off
+// by more than limit times the largest.
 func compare(t *testing.T, name string, got, want []float32, limit float64) (bits int) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -170,7 +164,7 @@ func (p problem) loss(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	return x.Sum(x.Square(x.Sub(x.Mul(p.params[i], p.factors[i]), p.targets[i])))
 }
 
-func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation) (map[string][]float32, []float64, error) {
+func (f *fixture) train(x *cgotorch.Exec, c testCase, foreach bool) (map[string][]float32, []float64, error) {
 	dtype := cgotorch.Float32
 	if c.DType != "" {
 		dtype, _ = cgotorch.ParseDType(c.DType)
@@ -187,7 +181,7 @@ func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation)
 			{Params: []*cgotorch.Tensor{params[1], params[2]}, NoWeightDecay: true, LR: 2 * c.LR},
 		}
 	}
-	opt, err := newOptimizer(c, impl, groups)
+	opt, err := newOptimizer(c, foreach, groups)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -218,14 +212,14 @@ func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation)
 	return got, norms, nil
 }
 
-func newOptimizer(c testCase, impl optim.Implementation, groups []optim.Group) (*optim.Optimizer, error) {
+func newOptimizer(c testCase, foreach bool, groups []optim.Group) (*optim.Optimizer, error) {
 	var decay float64
 	if c.WeightDecay != nil {
 		decay = *c.WeightDecay
 	}
 	if c.Rule == "sgd" {
 		return optim.NewSGD(optim.SGDOptions{
-			LR: c.LR, Momentum: c.Momentum, Dampening: c.Dampening, Nesterov: c.Nesterov, WeightDecay: decay, Implementation: impl,
+			LR: c.LR, Momentum: c.Momentum, Dampening: c.Dampening, Nesterov: c.Nesterov, WeightDecay: decay, Foreach: foreach,
 		}, groups...)
 	}
 	var betas cgotorch.Opt[[2]float64]
@@ -234,7 +228,7 @@ func newOptimizer(c testCase, impl optim.Implementation, groups []optim.Group) (
 	}
 	options := optim.AdamOptions{
 		LR: c.LR, Betas: betas, Eps: c.Eps, WeightDecay: decay, NoWeightDecay: c.WeightDecay != nil && decay == 0,
-		AMSGrad: c.AMSGrad, Implementation: impl,
+		AMSGrad: c.AMSGrad, Foreach: foreach,
 	}
 	if c.Rule == "adamw" {
 		return optim.NewAdamW(options, groups...)

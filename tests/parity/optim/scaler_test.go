@@ -7,7 +7,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // scalerCase is a run of torch.amp.GradScaler in which gradients overflow at some steps.
@@ -29,10 +29,7 @@ type scalerCase struct {
 func TestScaler_EqualsPyTorch(t *testing.T) { testScaler(t, cgotorch.CPU) }
 
 func TestScaler_EqualsPyTorch_CUDA(t *testing.T) {
-	if err := cgotorch.CUDA(0).Check(); err != nil {
-		t.Skip("no GPU to compare with: ", err)
-	}
-	testScaler(t, cgotorch.CUDA(0))
+	testScaler(t, torchtest.CUDA(t))
 }
 
 func testScaler(t *testing.T, device cgotorch.Device) {
@@ -43,17 +40,11 @@ func testScaler(t *testing.T, device cgotorch.Device) {
 	if len(cases) == 0 {
 		t.Fatal("the fixture has no cases")
 	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(device, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
+	torchtest.CheckLeaks(t)
+	stream := torchtest.NewStream(t, device)
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
-			if err := stream.Do(func(x *cgotorch.Exec) error { return f.scaled(t, x, c) }); err != nil {
-				t.Fatal(err)
-			}
+			torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error { return f.scaled(t, x, c) })
 		})
 	}
 }
@@ -115,7 +106,7 @@ func (f *fixture) scaled(t *testing.T, x *cgotorch.Exec, c scalerCase) error {
 			t.Fatalf("step %d: %+v, want a factor of %v and %d steps since it changed", step, s, c.Factors[step], c.Growth[step])
 		}
 	}
-	if got, want := scaler.Skipped(x), int64(len(c.Overflows)); got != want {
+	if got, want := scaler.State(x).Skipped, int64(len(c.Overflows)); got != want {
 		t.Errorf("%d steps were skipped, want %d", got, want)
 	}
 	if c.Rules[0] != "sgd" { // which has no count on the device
@@ -141,13 +132,7 @@ func TestEMA_EqualsPyTorch(t *testing.T) {
 	}
 	read(t, "steps.json", &f)
 	read(t, "averages.json", &want)
-	leaktest.Check(t, cgotorch.LiveHandles)
-	stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	err = stream.Do(func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, err := f.problem(x, cgotorch.Float32)
 		if err != nil {
 			return err
@@ -180,7 +165,4 @@ func TestEMA_EqualsPyTorch(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 // dispatched runs experts as somebody would who reads on the host which ones are wanted.
@@ -30,24 +31,25 @@ func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgo
 func sparseLayers(m *text.Switch) []*text.Sparse {
 	var all []*text.Sparse
 	for _, b := range m.Encoder.Block {
-		if b.FF.IsSparse() {
+		if b.FF.Sparse != nil {
 			all = append(all, b.FF.Sparse)
 		}
 	}
 	for _, b := range m.Decoder.Block {
-		if b.FF.IsSparse() {
+		if b.FF.Sparse != nil {
 			all = append(all, b.FF.Sparse)
 		}
 	}
 	return all
 }
 
-// A model without experts, whose experts another one's run, gives the same bits, and chooses the experts that transformers does.
+// A model without experts gives the same bits when the experts of another model run. It chooses the
+// experts that transformers chooses.
 func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			f, config := readCase(t, name)
-			do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				whole, bare := model(t, x, f, config, text.SwitchOptions{}), model(t, x, f, config, text.SwitchOptions{NoExperts: true})
 				for _, n := range nn.State(bare) {
 					if isExpert(n.Name) {
@@ -90,19 +92,19 @@ func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 
 func TestFeedForward_Forward_NoExperts(t *testing.T) {
 	f, config := readCase(t, "tied")
-	err := try(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := model(t, x, f, config, text.SwitchOptions{NoExperts: true})
 		ids, mask, _ := f.Runs[0].inputs(x)
 		m.Encode(x, ids, mask)
 		return nil
 	})
-	wantError(t, err, "made without experts")
+	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "made without experts")
 }
 
 // Routed tokens, then combined, are the layer.
 func TestFeedForward_RouteCombine(t *testing.T) {
 	f, config := readCase(t, "tied")
-	do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := model(t, x, f, config, text.SwitchOptions{})
 		ff := m.Encoder.Block[1].FF
 		hidden := x.Randn(cgotorch.Float32, 2, 3, int64(config.DModel))
@@ -129,11 +131,12 @@ func TestFeedForward_RouteCombine(t *testing.T) {
 
 // Many tokens to few experts and the other way round, on every way to run them.
 func TestResidentExperts_Forward(t *testing.T) {
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
 			for _, size := range []struct{ tokens, experts int64 }{{1, 3}, {2, 1}, {7, 16}, {40, 16}, {300, 4}, {257, 40}, {300, 1}} {
 				t.Run(fmt.Sprintf("%v/tokens=%d/experts=%d", dtype, size.tokens, size.experts), func(t *testing.T) {
-					do(t, d, func(x *cgotorch.Exec) error {
+					torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 						if err := cgotorch.Seed(1); err != nil {
 							return err
 						}
@@ -181,10 +184,10 @@ func TestDispatch_Refuses(t *testing.T) {
 		}, "expert 2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			wantError(t, try(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				test.run(x, x.Zeros(cgotorch.Float32, 3, 4))
 				return nil
-			}), test.want)
+			}), cgotorch.ErrInvalidArgument, test.want)
 		})
 	}
 }

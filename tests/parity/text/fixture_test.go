@@ -1,10 +1,9 @@
-// Package text_test compares the text models with transformers', from the fixtures that make.py writes.
+// Package text_test compares the text models with those of transformers. make.py writes the
+// fixtures.
 package text_test
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,18 +14,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/filetest"
-	"github.com/streamtorch/streamtorch/internal/leaktest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// make.py runs on one thread, and how sums are rounded depends on their number.
-func TestMain(m *testing.M) {
-	cgotorch.CPU.Memory() // counting begins
-	if err := cgotorch.SetThreads(1); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { torchtest.Main(m) }
 
 // fixture is what make.py says of one model.
 type fixture struct {
@@ -131,54 +122,6 @@ func (r run) inputs(x *cgotorch.Exec) (ids, mask, decoderIDs *cgotorch.Tensor) {
 		mask = rows(x, r.Mask)
 	}
 	return rows(x, r.IDs), mask, rows(x, r.DecoderIDs)
-}
-
-// devices are the CPU and, where there is one, the first CUDA device, which computes in float32 as the CPU does.
-func devices(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
-	t.Run("cpu", func(t *testing.T) { test(t, cgotorch.CPU) })
-	t.Run("cuda", func(t *testing.T) {
-		if n, err := cgotorch.CUDACount(); n == 0 {
-			t.Skipf("no CUDA device: %v", err)
-		}
-		if err := cgotorch.SetTF32(false); err != nil {
-			t.Fatal(err)
-		}
-		test(t, cgotorch.CUDA(0))
-	})
-}
-
-// do runs fn in a Do of the device's default stream. The test fails if it ends with more handles than it began with.
-func do(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec) error) {
-	t.Helper()
-	if err := try(t, d, fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// try is do for a function that may fail.
-func try(t *testing.T, d cgotorch.Device, fn func(x *cgotorch.Exec) error) error {
-	t.Helper()
-	for _, d := range []cgotorch.Device{cgotorch.CPU, d} { // makes the default stream's handle
-		if err := cgotorch.DefaultStream(d).Do(func(*cgotorch.Exec) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	leaktest.Check(t, cgotorch.LiveHandles)
-	return cgotorch.DefaultStream(d).Do(fn)
-}
-
-// wantError fails the test unless err is an ErrInvalidArgument that holds every part.
-func wantError(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	if !errors.Is(err, cgotorch.ErrInvalidArgument) {
-		t.Errorf("got error %v, want ErrInvalidArgument", err)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("got error %q, want %q in it", err, part)
-		}
-	}
 }
 
 func isExpert(name string) bool { return strings.Contains(name, ".experts.") }

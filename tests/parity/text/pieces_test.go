@@ -7,9 +7,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// cutStep is a step that is captured in pieces, each up to the next sparse layer, whose experts the host calls in between.
+// cutStep is a step that is captured in pieces. Each ends at the next sparse layer, whose experts
+// the host calls between the pieces.
 type cutStep struct {
 	m      *text.Switch
 	c      *text.Cache
@@ -29,23 +31,24 @@ func (s *cutStep) tensors() []*cgotorch.Tensor {
 
 func newCutStep(x *cgotorch.Exec, m *text.Switch, c *text.Cache) *cutStep {
 	width := int64(m.Config.DModel)
-	s := &cutStep{m: m, c: c, hidden: x.Zeros(m.DType(), 1, width), out: x.Zeros(m.DType(), 1, width), logits: x.Zeros(m.DType(), 1, int64(m.Config.VocabSize)),
-		bias: x.Zeros(m.DType(), int64(m.Config.NumHeads), 1, int64(c.Options().Capacity)),
+	s := &cutStep{m: m, c: c, hidden: x.Zeros(m.Shared.Weight.DType(), 1, width), out: x.Zeros(m.Shared.Weight.DType(), 1, width), logits: x.Zeros(m.Shared.Weight.DType(), 1, int64(m.Config.VocabSize)),
+		bias: x.Zeros(m.Shared.Weight.DType(), int64(m.Config.NumHeads), 1, c.Keys[0].Shape()[2]),
 		routed: text.Routed{
-			States: x.Zeros(m.DType(), 1, width), IDs: x.Zeros(cgotorch.Int64, 1), Probabilities: x.Zeros(m.DType(), 1, 1),
+			States: x.Zeros(m.Shared.Weight.DType(), 1, width), IDs: x.Zeros(cgotorch.Int64, 1), Probabilities: x.Zeros(m.Shared.Weight.DType(), 1, 1),
 		}}
 	for _, t := range s.tensors() {
 		x.Keep(t)
 	}
 	for i, block := range m.Decoder.Block {
-		if block.FF.IsSparse() {
+		if block.FF.Sparse != nil {
 			s.sparse = append(s.sparse, i)
 		}
 	}
 	return s
 }
 
-// piece runs from a sparse layer's Combine, the first one from the step's beginning, to the next one's Route, or to the step's end.
+// piece runs from a sparse layer's Combine to the next one's Route. The first piece starts at the
+// beginning of the step, the last stops at its end.
 func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 	blocks := s.m.Decoder.Block
 	var hidden *cgotorch.Tensor
@@ -61,7 +64,7 @@ func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 	}
 	for ; next < len(blocks); next++ {
 		hidden = s.m.Decoder.Attend(x, s.c, next, hidden, s.bias)
-		if blocks[next].FF.IsSparse() {
+		if blocks[next].FF.Sparse != nil {
 			routed := blocks[next].FF.Route(x, hidden)
 			for _, pair := range [][2]*cgotorch.Tensor{{s.hidden, hidden}, {s.routed.States, routed.States}, {s.routed.IDs, routed.IDs}, {s.routed.Probabilities, routed.Probabilities}} {
 				x.CopyInPlace(pair[0], pair[1])
@@ -101,14 +104,15 @@ func (s *cutStep) run(stream *cgotorch.Stream) error {
 
 // Of one sequence, captured pieces with experts in between give the bits of the whole step.
 func TestDecoder_Pieces_Captured(t *testing.T) {
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		f, config := readCase(t, "tied")
 		r := f.Runs[0]
 		r.IDs, r.Mask = r.IDs[:1], r.Mask[:1]
 		const steps = 5
 		var s *cutStep
 		var want [][]float32
-		do(t, d, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 			m := model(t, x, f, config, text.SwitchOptions{})
 			eager := started(t, x, m, r, text.CacheOptions{})
 			for range steps {

@@ -12,9 +12,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// started is a cache that is ready to decode what follows the run's ids. It is closed with the test.
+// started is a cache that is ready to decode from the end of the run's ids. The end of the test
+// closes it.
 func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.CacheOptions) *text.Cache {
 	t.Helper()
 	ids, mask, _ := r.inputs(x)
@@ -49,14 +51,15 @@ func wantStep(t *testing.T, what string, got []float32, r run, position int, tol
 	wantNear(t, fmt.Sprintf("%s, position %d", what, position), got, want, tolerance)
 }
 
-// Step by step, with memory that is larger than needed, the logits are those of the whole pass. The second round finds a cache that
-// was full of what is no number.
+// Step by step, with memory that is larger than needed, the logits are those of the whole pass. The
+// second round finds a cache that was full of NaN.
 func TestSwitch_Step(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					m := model(t, x, f, config, text.SwitchOptions{})
 					for _, r := range []run{f.Runs[0], f.Runs[2]} {
 						for _, o := range []text.CacheOptions{{Capacity: 7, Source: 9}, {Capacity: 20, Source: 33}} {
@@ -93,7 +96,7 @@ func TestSwitch_Step(t *testing.T) {
 func TestDecoder_Pieces(t *testing.T) {
 	f, config := readCase(t, "tied")
 	r := f.Runs[0]
-	do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := model(t, x, f, config, text.SwitchOptions{})
 		c, other := started(t, x, m, r, text.CacheOptions{}), started(t, x, m, r, text.CacheOptions{})
 		for i := range r.DecoderIDs[0] {
@@ -102,7 +105,7 @@ func TestDecoder_Pieces(t *testing.T) {
 			hidden, bias := m.Decoder.Begin(x, c)
 			for b, block := range m.Decoder.Block {
 				hidden = m.Decoder.Attend(x, c, b, hidden, bias)
-				if !block.FF.IsSparse() {
+				if block.FF.Sparse == nil {
 					hidden = block.FF.Forward(x, hidden)
 					continue
 				}
@@ -122,12 +125,14 @@ func TestDecoder_Pieces(t *testing.T) {
 	})
 }
 
-// Weights that no longer lie side by side, as after a conversion, give what they gave, also for several sequences.
+// Weights that no longer lie side by side, as after a conversion, give equal results, also for
+// several sequences.
 func TestDecoder_Attend_WeightsApart(t *testing.T) {
 	f, config := readCase(t, "tied")
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		for _, r := range f.Runs {
-			do(t, d, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 				m := model(t, x, f, config, text.SwitchOptions{})
 				for _, block := range m.Decoder.Block {
 					for _, layer := range []*nn.Linear{block.Attention.SelfAttention.Q, block.Attention.SelfAttention.K} {
@@ -151,7 +156,8 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 
 // A step that is captured once, with what follows it, is launched for every token.
 func TestSwitch_Step_Captured(t *testing.T) {
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		for _, dtype := range []cgotorch.DType{cgotorch.Float32, cgotorch.BFloat16} {
 			t.Run(dtype.String(), func(t *testing.T) { testCaptured(t, d, dtype) })
 		}
@@ -166,7 +172,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	var m *text.Switch
 	var c *text.Cache
 	var logits *cgotorch.Tensor
-	do(t, d, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 		m = model(t, x, f, config, text.SwitchOptions{DType: dtype})
 		eager := started(t, x, m, r, text.CacheOptions{})
 		for range steps {
@@ -183,14 +189,10 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	// check restarts the cache, which rehearsals have moved on, and compares the logits of steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
-		err := stream.Do(func(x *cgotorch.Exec) error {
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
 			ids, mask, _ := r.inputs(x)
 			m.Decoder.Start(x, c, m.Encode(x, ids, mask), mask)
-			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		for i := range steps {
 			got, err := step()
 			if err == nil {
@@ -239,11 +241,12 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 
 // Also where the host has only launched.
 func TestDecoder_Begin_Full(t *testing.T) {
-	devices(t, func(t *testing.T, d cgotorch.Device) {
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		torchtest.NoTF32(t)
 		f, config := readCase(t, "tied")
 		var m *text.Switch
 		var c *text.Cache
-		do(t, d, func(x *cgotorch.Exec) error {
+		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 			m = model(t, x, f, config, text.SwitchOptions{})
 			c = started(t, x, m, f.Runs[0], text.CacheOptions{Capacity: 3})
 			return nil
@@ -262,14 +265,15 @@ func TestDecoder_Begin_Full(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		wantError(t, graph.Launch(stream), "made for 3 tokens")
+		torchtest.WantError(t, graph.Launch(stream), cgotorch.ErrInvalidArgument, "made for 3 tokens")
 	})
 }
 
 func TestSwitch_Generate(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
 				r := f.Runs[0]
 				var ended [][]int64
@@ -279,10 +283,10 @@ func TestSwitch_Generate(t *testing.T) {
 					}
 					ended = append(ended, row)
 				}
-				do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					m := model(t, x, f, config, text.SwitchOptions{})
 					ids, mask, _ := r.inputs(x)
-					generate := func(eos text.TokenIDs, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
+					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
 						m.Config.EOSTokenID = eos
 						got, err := m.Generate(context.Background(), x, ids, mask, o)
 						if err != nil {
@@ -297,7 +301,7 @@ func TestSwitch_Generate(t *testing.T) {
 					}
 					o := text.GenerateOptions{MaxNewTokens: 12}
 					want("open", generate(nil, ids, mask, o), f.Generated.Open)
-					want("ended", generate(text.TokenIDs{f.Generated.EOS}, ids, mask, o), ended)
+					want("ended", generate([]int{f.Generated.EOS}, ids, mask, o), ended)
 					o.Cache = m.NewCache(x, text.CacheOptions{Batch: 2, Capacity: 12, Source: 9})
 					defer o.Cache.Close()
 					for range 2 {
@@ -310,7 +314,7 @@ func TestSwitch_Generate(t *testing.T) {
 					steps := 0
 					o.Step = func(x *cgotorch.Exec, c *text.Cache) *cgotorch.Tensor { steps++; return m.Step(x, c) }
 					first := f.Generated.Open[0][0]
-					generate(text.TokenIDs{int(first), int(f.Generated.Open[1][0])}, ids, mask, o)
+					generate([]int{int(first), int(f.Generated.Open[1][0])}, ids, mask, o)
 					if steps != 2 {
 						t.Errorf("%d steps for sequences of one token, want 2", steps)
 					}
@@ -324,7 +328,7 @@ func TestSwitch_Generate(t *testing.T) {
 func TestSwitch_Generate_Canceled(t *testing.T) {
 	f, config := readCase(t, "tied")
 	cause := errors.New("enough")
-	err := try(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := model(t, x, f, config, text.SwitchOptions{})
 		ids, mask, _ := f.Runs[0].inputs(x)
 		ctx, cancel := context.WithCancelCause(context.Background())

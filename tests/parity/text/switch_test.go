@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 	"github.com/streamtorch/streamtorch/internal/filetest"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
 const tolerance = 1e-5
@@ -17,7 +19,7 @@ func TestSwitch_State(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			f, config := readCase(t, name)
-			do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 				m := model(t, x, f, config, text.SwitchOptions{})
 				if err := nn.Check(m); err != nil {
 					t.Error(err)
@@ -55,9 +57,10 @@ func TestSwitch_State(t *testing.T) {
 func TestSwitch_Logits(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					for _, grouped := range []bool{true, false} {
 						m := model(t, x, f, config, text.SwitchOptions{NoGrouped: !grouped})
 						for _, r := range f.Runs {
@@ -75,7 +78,7 @@ func TestSwitch_Logits(t *testing.T) {
 func TestSwitch_Logits_Saved(t *testing.T) {
 	var r run
 	filetest.JSON(t, filepath.Join("testdata", "saved.json"), &r)
-	do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m, err := text.LoadSwitch(x, text.LoadOptions{}, filepath.Join("testdata", "saved"))
 		if err != nil {
 			return err
@@ -91,12 +94,14 @@ func TestSwitchConfig_Sparse(t *testing.T) {
 	var lines [][3]any
 	filetest.JSON(t, filepath.Join("testdata", "sparse.json"), &lines)
 	for _, line := range lines {
-		c := text.SwitchConfig{NumLayers: int(line[0].(float64)), NumSparseEncoderLayers: int(line[1].(float64))}
+		c := text.SwitchConfig{NumLayers: int(line[0].(float64)), NumSparseEncoderLayers: int(line[1].(float64)), NumExperts: 1}
 		var got []int
-		for i := range c.NumLayers {
-			if c.SparseEncoder(i) {
-				got = append(got, i)
+		for _, experts := range c.ExpertNames(false) {
+			var block int
+			if _, err := fmt.Sscanf(experts[0], "encoder.block.%d.", &block); err != nil {
+				t.Fatal(err)
 			}
+			got = append(got, block)
 		}
 		var want []int
 		for _, i := range line[2].([]any) {
@@ -112,9 +117,10 @@ func TestSwitchConfig_Sparse(t *testing.T) {
 func TestSwitch_Logits_BFloat16(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
-			devices(t, func(t *testing.T, d cgotorch.Device) {
+			torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+				torchtest.NoTF32(t)
 				f, config := readCase(t, name)
-				do(t, d, func(x *cgotorch.Exec) error {
+				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					for _, grouped := range []bool{true, false} {
 						m := model(t, x, f, config, text.SwitchOptions{DType: cgotorch.BFloat16, NoGrouped: !grouped})
 						for _, r := range f.Runs {
