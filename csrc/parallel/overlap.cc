@@ -30,8 +30,8 @@
 // Note [A layer's gradients on two streams]
 //
 // LibTorch has one operator for the gradients of a convolution, aten::convolution_backward. The
-// first Overlap of a process puts the kernel below in its place. The kernel runs the gradient of
-// the input on the backward's stream and those of the weights and the bias on a side stream.
+// kernel below takes its place. Under an Overlap the kernel runs the gradient of the input on the
+// backward's stream and those of the weights and the bias on a side stream.
 //
 // Whether a backward uses two streams travels to autograd's threads in LibTorch's thread-local
 // debug information, as a watch does. Elsewhere the kernel calls LibTorch's at once.
