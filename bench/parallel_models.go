@@ -20,7 +20,7 @@ var forms = []form{
 }
 
 // benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
-// fused. The branches run in turn, side by side, and as Choices have them. PyTorch's graph and
+// fused. The branches run serially, in parallel, and as Choices decide. PyTorch's graph and
 // torch.compile stand beside them.
 func benchParallelModel(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {

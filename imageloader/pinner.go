@@ -1,11 +1,11 @@
 package imageloader
 
-// Pinner page-locks memory for a device that copies from it. Package prefetcher has one for
+// Pinner page-locks memory for a device that copies from it. Package prefetcher has a Pinner for
 // LibTorch's devices. A program with another engine writes its own, with cudaHostRegister for
 // example, and hands it to [Loader.Pin].
 type Pinner interface {
-	// Pin page-locks memory that begins at a page and is not of Go's heap. The memory stays where it is
-	// until Unpin. If Pin fails, the memory is as before.
+	// Pin page-locks memory that begins at a page and is not of Go's heap. The memory stays in its
+	// place until Unpin. If Pin fails, the memory is as before.
 	Pin(memory []byte) error
 	// Unpin ends a Pin of the same memory. No copy reads the memory any more. Its owner may free it
 	// when Unpin returns.

@@ -47,7 +47,8 @@ Cuda open_cuda() {
     result.absence = "no NVIDIA driver on this machine (" + dl_error() + ")";
     return result;
   }
-  // Global, because its static initialisers register the CUDA kernels and our second library resolves against it.
+  // Global, because its static initialisers register the CUDA kernels and our second library resolves
+  // against it.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.absence = "there is a driver, but LibTorch's CUDA libraries cannot be opened; run `make setup` on this machine (" +
                      dl_error() + ")";

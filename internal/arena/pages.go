@@ -17,8 +17,7 @@ func MapPages(bytes int) ([]byte, error) {
 	return memory, err
 }
 
-// UnmapPages gives the memory that MapPages returned back to the system. Nothing may use it any
-// more.
+// UnmapPages gives the memory of MapPages back to the system. Nothing may use it any more.
 func UnmapPages(memory []byte) error {
 	pages.Add(-int64(len(memory)))
 	return syscall.Munmap(memory)
