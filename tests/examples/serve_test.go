@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// Many requests at a time have the answer of one alone, which is predict's. A body that is no picture
-// is the client's fault, and an interrupted server ends in order.
+// Many requests at a time have the answer of one alone, which is predict's. A body that is no
+// picture is the client's fault. An interrupted server ends in order.
 func TestServe(t *testing.T) {
 	data, out := part(t, 200, 64, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-model", "resnet20", "-epochs", "1")...)

@@ -56,8 +56,8 @@ var (
 	quotedFile   = regexp.MustCompile("`([a-zA-Z0-9_./-]+\\.(?:go|cc|h|sh|txt|md))`")
 )
 
-// Every relative link leads to a file, and to a heading of it. Every quoted name of a file is the end
-// of a path in the tree.
+// Every relative link leads to a file, and to a heading of it. Every quoted name of a file is the
+// end of a path in the tree.
 func TestDocuments_Links(t *testing.T) {
 	out, err := exec.Command("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -150,8 +150,8 @@ func codeBlocks(t *testing.T, path string) []block {
 //	<!-- run by: TestName -->
 //	<!-- not run: REASON -->
 //
-// In any case a make target must be one of the Makefile's, and a package below ./ must be there. The
-// same holds for commands within a sentence.
+// In any case a make target must be one of the Makefile's, and a package below ./ must be there.
+// The same holds for commands within a sentence.
 func TestDocuments_Commands(t *testing.T) {
 	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
 		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {
@@ -192,7 +192,7 @@ var (
 	programFlag = regexp.MustCompile(`(?:^| )-([a-z][a-z-]*)`)
 )
 
-// checkCommand fails the test where a command names a target, a package or a flag that is not there.
+// checkCommand fails the test where a command names a target, a package or a flag that is missing.
 func checkCommand(t *testing.T, at, command string) {
 	t.Helper()
 	for _, match := range makeTarget.FindAllStringSubmatch(command, -1) {
