@@ -63,7 +63,7 @@ func (t *trace) draw(out io.Writer, w span, caption string) {
 
 	for i, l := range shown {
 		y := top + i*(laneName+laneHeight+laneGap)
-		fmt.Fprintf(out, `<text x="%d" y="%d">%s</text>`+"\n", margin, y+laneName-5, html.EscapeString(l.name))
+		fmt.Fprintf(out, `<text x="%d" y="%d">%s</text>`+"\n", margin+4, y+laneName-5, html.EscapeString(l.name))
 		fmt.Fprintf(out, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f3f5"/>`+"\n", margin, y+laneName, width-2*margin, laneHeight)
 		for _, copies := range []bool{false, true} {
 			colour := kernelColour
