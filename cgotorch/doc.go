@@ -1,7 +1,12 @@
-// Package cgotorch gives Go programs LibTorch, with the CUDA stream as an argument of every call.
+// Package cgotorch gives Go programs LibTorch, with the CUDA stream as an argument of every
+// call.
 //
-// Work is enqueued only by a call that names its stream: one that takes an [Exec], or a method of [Stream]. All return at
-// once; the few that wait for the device say so in their first sentence.
+// Work is enqueued only by a call that names its stream: one that takes an [Exec], a method of
+// [Stream], or a method of an object that was given its stream when it was made. These calls
+// return at once. The few calls that wait for the device say so in their doc comments.
+//
+// Objects of the last kind are few: an [Inference], a Prefetcher of package prefetcher, and a Cache
+// of package prefetcher/weights with what is made from it. Each has streams of its own.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {
@@ -12,11 +17,13 @@
 //
 // # Errors
 //
-// Inside [Stream.Do] an operator that fails does not return: it unwinds to Do, which returns the [*Error]. Everything else
-// returns errors in the ordinary way. Use of an Exec outside its Do, or on another goroutine, panics with an *Error.
+// Inside [Stream.Do] an operator that fails does not return: it unwinds to Do, which returns
+// the [*Error]. All other calls return errors in the ordinary way. An Exec panics with an
+// *Error outside its Do and on another goroutine.
 //
 // # Lifetime
 //
-// Tensors made inside Do are freed when it returns, except those handed out with [Exec.Keep], which the caller must Close.
-// [Exec.Tidy] and [Tensor.Close] free earlier. The garbage collector is never asked to free device memory.
+// Tensors made inside Do are freed when it returns. The exceptions are tensors handed out with
+// [Exec.Keep], which the caller must Close. [Exec.Tidy] and [Tensor.Close] free earlier. Device
+// memory never depends on the garbage collector.
 package cgotorch
