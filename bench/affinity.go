@@ -8,10 +8,10 @@ import (
 	"unsafe"
 )
 
-// cores is a set of CPU cores, as the kernel has it: a bit for each.
+// cores is a set of CPU cores in the kernel's form: a bit for each.
 type cores [16]uint64
 
-// last is the set of its highest core alone: the kernel's own work likes the low ones.
+// last returns the set of its highest core alone: the kernel's own work likes the low cores.
 func (s cores) last() cores {
 	var one cores
 	for i := len(s) - 1; i >= 0; i-- {
@@ -40,7 +40,7 @@ func onOneCore(start func() error) error {
 	return start()
 }
 
-// affinity gets or sets that of the calling thread.
+// affinity gets or sets the cores of the calling thread.
 func affinity(call uintptr, set *cores) error {
 	if _, _, err := syscall.RawSyscall(call, 0, unsafe.Sizeof(*set), uintptr(unsafe.Pointer(set))); err != 0 {
 		return fmt.Errorf("the cores that a thread may use: %w", err)

@@ -19,7 +19,7 @@ import (
 	"sync"
 )
 
-// photographs are files that archives of any length are made of.
+// photographs are the files that archives of any length are made of.
 type photographs []photograph
 
 type photograph struct {
@@ -58,7 +58,7 @@ func readPhotographs(from string) (photographs, error) {
 	}
 }
 
-// classes are the names of the folders that the photographs lie in, sorted.
+// classes returns the names of the folders that the photographs lie in, sorted.
 func (all photographs) classes() []string {
 	names := map[string]bool{}
 	for _, p := range all {
@@ -67,7 +67,7 @@ func (all photographs) classes() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// writeTar writes an archive of so many images to a file. The photographs repeat, each time under
+// writeTar writes an archive of that many images to a file. The photographs repeat, each time under
 // other names in the same folders.
 func (all photographs) writeTar(to string, images int) error {
 	return create(to, func(w io.Writer) error { return all.write(w, images) })
@@ -117,7 +117,7 @@ func create(path string, write func(io.Writer) error) (err error) {
 // archive inflates at 4,200 MB/s, gzip's own at 800.
 type gzipWriter struct {
 	to     io.Writer
-	pieces []*bytes.Buffer // not compressed yet; all full but the last
+	pieces []*bytes.Buffer // not compressed yet. All are full but the last
 	sum    uint32
 	length uint32
 }
@@ -158,7 +158,7 @@ func (z *gzipWriter) compress() error {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			w, _ := flate.NewWriter(&out[i], 6) // fails for a wrong level alone
+			w, _ := flate.NewWriter(&out[i], 6) // fails only for a wrong level
 			w.Write(piece.Bytes())
 			w.Flush()
 		}()

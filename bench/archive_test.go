@@ -34,7 +34,7 @@ func TestGzipWriter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Multistream(false) // all is in the first
+		r.Multistream(false) // all content is in the first member
 		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes: %d came back, %v", length, len(got), err)
 		}

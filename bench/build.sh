@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh OUT [FLAGS]: compiles the benchmark program, with the peers written in C++ and by hand, to the file OUT. FLAGS go to
-# go build.
+# build.sh OUT [FLAGS]: compiles the benchmark program, with the peers written in C++ and by hand,
+# to the file OUT. FLAGS go to go build.
 # build/libtorch.cmake says where LibTorch is; make libraries wrote it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

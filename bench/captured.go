@@ -14,10 +14,10 @@ type capturedWork struct {
 	in       []*cgotorch.Tensor
 }
 
-// work is what can capture itself.
+// work is a function that can be captured.
 type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 
-// newCapturedWork has run fn warm times: rehearsals, the capture and trials. The caller closes the
+// newCapturedWork runs fn warm times: warm-up runs, the capture and trials. The caller closes the
 // result, also after a failure.
 func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
 	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}
@@ -33,12 +33,12 @@ func (w *capturedWork) run() error {
 	return w.stream.Do(func(x *cgotorch.Exec) error { w.captured.Run(x, w.in...); return nil })
 }
 
-// side is microseconds of a run, of so many back to back.
+// side returns a side that measures microseconds of a run, of that many back to back.
 func (w *capturedWork) side(runs int) side {
 	return func() (float64, error) { return microseconds(w.c, runs, w.run) }
 }
 
-// inference is m's Forward without gradients.
+// inference returns m's Forward without gradients.
 func inference(m nn.Module) work {
 	return func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{m.Forward(x.NoGrad(), in[0])}
@@ -47,7 +47,7 @@ func inference(m nn.Module) work {
 
 func (w *capturedWork) close() { w.captured.Close() }
 
-// microseconds is the time of a call, of so many between two synchronisations.
+// microseconds returns the time of a call, of that many between two synchronisations.
 func microseconds(c *config, calls int, call func() error) (float64, error) {
 	seconds, err := c.secondsEach(calls, call)
 	return seconds * 1e6, err

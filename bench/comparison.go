@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// comparison is of processes that load the images of a recipe, each one of its sides.
+// comparison is of processes that load the images of a recipe. Each process is a side.
 type comparison struct {
 	c         *config
 	recipe    recipe
@@ -19,7 +19,7 @@ func (s *comparison) ours(archive string) error {
 	return s.add(p, "open", "archive", archive, "recipe", s.recipe.name, "batch", s.batch())
 }
 
-// theirs adds a process of PyTorch that has unpacked the archive. It has no workers yet.
+// theirs adds a process of PyTorch that has unpacked the archive. The process has no workers yet.
 func (s *comparison) theirs(archive, decoder string) error {
 	p, err := s.c.startPeer("loader.py", switches{})
 	if err != nil {
@@ -42,7 +42,7 @@ func (s *comparison) add(p *peer, what string, arguments ...any) error {
 
 func (s *comparison) batch() int { return s.c.or(8, 128) }
 
-// sides read in blocks of epochs that last some seconds, and return images per second.
+// sides returns sides that read in blocks of epochs of some seconds, and measure images per second.
 func (s *comparison) sides() []side {
 	var all []side
 	for i, p := range s.processes {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# environment.sh: prints the Python that the benchmarks compare with: PyTorch, torchvision and what they need, in an
-# environment of its own in the cache. Installed on the first call (2.5 GB; its progress goes to standard error), with the
-# index that the user's pip is configured for.
+# environment.sh: prints the path of the Python that the benchmarks compare with. It is an
+# environment of its own in the cache, with PyTorch, torchvision and their needs. The first call
+# installs it (2.5 GB, its progress goes to standard error), with the index of the user's pip.
 set -euo pipefail
 
 packages=(torch==2.11.0 torchvision==0.26.0 'pillow>=11' 'numpy>=2' 'safetensors>=0.5')

@@ -12,7 +12,7 @@ import (
 )
 
 // benchFlat trains for 1,000 batches on the CPU and 10,000 on CUDA, over several epochs. It reports
-// how much memory and threads grow after the first tenth.
+// the growth of memory and threads after the first tenth.
 func benchFlat(c *config, emit func(row)) error {
 	every, size := c.or(2, 100), 32
 	if c.device.IsCUDA() {
@@ -36,7 +36,7 @@ func benchFlat(c *config, emit func(row)) error {
 		return err
 	}
 	defer ahead.Close()
-	if _, err := c.device.Memory(); err != nil { // counting begins
+	if _, err := c.device.Memory(); err != nil { // the counters begin here
 		return err
 	}
 	l, err := cifar.learner(c, 1, batches)
@@ -47,7 +47,7 @@ func benchFlat(c *config, emit func(row)) error {
 	var usages []usage
 	epochs := 0
 	for ; l.done < batches; epochs++ {
-		// The sample is taken in the batch after, when what that batch needs is there as in every other.
+		// The sample is taken in the next batch, when its memory is there as in every other batch.
 		_, err := l.epoch(ahead, batches-l.done, func(*cgotorch.Exec, *cgotorch.Tensor) {
 			if l.done%every == 0 {
 				usages = append(usages, measureUsage(c))
@@ -76,7 +76,7 @@ func benchFlat(c *config, emit func(row)) error {
 
 var usageNames = []string{"resident", "slabs", "pinned", "device-allocated", "device-reserved", "os-threads", "goroutines", "handles"}
 
-// usage is what the process holds, in the order of usageNames.
+// usage is the resources that the process holds, in the order of usageNames.
 type usage [8]int64
 
 func measureUsage(c *config) usage {

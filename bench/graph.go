@@ -15,7 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-// peerModes are the ways in which PyTorch runs, each in a process of its own.
+// peerModes are the modes in which PyTorch runs, each in a process of its own.
 var peerModes = []string{"eager", "graph", "compile"}
 
 // graphPeers are those processes.
@@ -40,7 +40,7 @@ func (c *config) startGraphPeers(s switches) (graphPeers, error) {
 	return peers, nil
 }
 
-// prepare makes each ready, one after another.
+// prepare makes each process ready, one after another.
 func (p graphPeers) prepare(c *config, what string, arguments ...any) error {
 	for _, mode := range peerModes {
 		if p[mode] == nil {
@@ -61,7 +61,8 @@ func (p graphPeers) close() {
 	}
 }
 
-// withGraphPeers is a benchmark that has those processes, with the switches that both sides share.
+// withGraphPeers returns a benchmark that has those processes, with the switches that both sides
+// share.
 func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(row)) error) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
 		s := switches{benchmark: c.device.IsCUDA()}
@@ -75,7 +76,7 @@ func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(
 }
 
 // benchGraphTrain returns a benchmark of a model's training step on a resident batch, eager and
-// captured. PyTorch's eager, captured and compiled steps take turns with ours. A launch and memory
+// captured. PyTorch's eager, captured and compiled steps alternate with ours. A launch and memory
 // are measured too.
 func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
@@ -164,7 +165,7 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 	return nil
 }
 
-// graphStep is a training step on a resident batch, captured or not, and what memory it took.
+// graphStep is a training step on a resident batch, captured or not, and the memory of the step.
 type graphStep struct {
 	*learner
 	c              *config
@@ -205,7 +206,7 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 	if err == nil {
 		warm := 6
 		if overlap != nil {
-			warm = 40 // what it finds out takes two dozen
+			warm = 40 // its choices take two dozen
 		}
 		_, err = g.block(c.or(1, warm))
 	}
@@ -230,7 +231,7 @@ func (g *graphStep) run(x *cgotorch.Exec) error {
 	return nil
 }
 
-// block runs so many steps and returns milliseconds per step. Its last step has ended on the
+// block runs that many steps and returns milliseconds per step. Its last step has ended on the
 // device.
 func (g *graphStep) block(steps int) (float64, error) {
 	seconds, err := g.c.secondsEach(steps, func() error { return g.stream.Do(g.run) })
@@ -376,7 +377,7 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 	return m, c.device.Synchronize()
 }
 
-// served is newServed beside the peers' inference of the same model.
+// served returns newServed beside the peers' inference of the same model.
 func (p graphPeers) served(c *config, model string, batch int) (*served, error) {
 	if err := p.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
 		return nil, err
@@ -476,7 +477,7 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	return nil
 }
 
-// near allows for another order of sums, in bfloat16, by another algorithm.
+// near allows for the rounding of another algorithm, with another order of sums, in bfloat16.
 func near(got, want []float32) bool {
 	if len(got) != len(want) {
 		return false

@@ -12,9 +12,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz,
-// and reports the share of the rate that is left. One way copies the batch to the graph's memory.
-// The other has a graph for each slot of the prefetcher.
+// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz. It
+// reports the share of the rate that is left. One way copies the batch to the graph's memory. The
+// other has a graph for each slot of the prefetcher.
 func benchGraphFed(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU has no graphs; use -device cuda")
@@ -129,7 +129,7 @@ func (f *fed) captured(inPlace bool) *cgotorch.Captured {
 	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell})
 }
 
-// resident runs as many steps as an epoch has on the resident batch, and returns images per second.
+// resident runs as many steps as an epoch has on the resident batch. It returns images per second.
 func (f *fed) resident(captured *cgotorch.Captured) (float64, error) {
 	seconds, err := f.c.secondsEach(f.loader.Batches(), func() error {
 		return f.stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, f.images, f.labels); return nil })

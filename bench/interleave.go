@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// side is a thing that is compared. It does a block of work, up to a synchronise, and returns its
-// measurement.
+// side is a member of a comparison. A call does a block of work, up to a synchronise, and returns
+// its measurement.
 type side func() (float64, error)
 
-// interleave runs the sides in turn, A B A B …, and returns the values of each. The first round
+// interleave runs the sides alternately, A B A B …, and returns the values of each. The first round
 // does not count.
 func interleave(rounds int, sides ...side) ([]sample, error) {
 	values := make([]sample, len(sides))
@@ -28,7 +28,7 @@ func interleave(rounds int, sides ...side) ([]sample, error) {
 	return values, nil
 }
 
-// secondsEach is the time of a call, of so many between two synchronisations of the device.
+// secondsEach returns the time of a call, of that many between two synchronisations of the device.
 func (c *config) secondsEach(times int, call func() error) (float64, error) {
 	if err := c.device.Synchronize(); err != nil {
 		return 0, err
@@ -45,7 +45,7 @@ func (c *config) secondsEach(times int, call func() error) (float64, error) {
 	return time.Since(began).Seconds() / float64(times), nil
 }
 
-// sample is a set of measurements of one thing.
+// sample is a set of measurements of one quantity.
 type sample []float64
 
 func (s sample) quantile(q float64) float64 {
@@ -68,10 +68,10 @@ func (s sample) mean() float64 {
 	return sum / float64(len(s))
 }
 
-// spread is half the distance between the quartiles, as a share of the median.
+// spread returns half the distance between the quartiles, as a share of the median.
 func (s sample) spread() float64 { return (s.quantile(0.75) - s.quantile(0.25)) / 2 / s.median() }
 
-// ratios divides round by round, so that what changes slowly on the machine cancels.
+// ratios divides round by round: slow changes of the machine cancel.
 func ratios(a, b sample) sample {
 	r := make(sample, len(a))
 	for i := range a {

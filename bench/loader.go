@@ -19,7 +19,7 @@ type server struct {
 	loader *imageloader.Loader
 }
 
-// request is what may be asked, with the arguments of all requests.
+// request is a request with the arguments of all kinds of requests.
 type request struct {
 	Do      string
 	Threads int
@@ -95,8 +95,8 @@ func (s *server) epoch() (int, error) {
 	return images, nil
 }
 
-// epochs reads one epoch and then so many more, and returns the images per second of the later
-// ones. The clock runs from the end of an epoch to the end of another. Every epoch so has its
+// epochs reads one epoch and then count more, and returns the images per second of the later
+// epochs. The clock runs from the end of an epoch to the end of another. Every epoch so has its
 // boundary, and earlier reading does not count.
 func (s *server) epochs(count int) (float64, error) {
 	if _, err := s.epoch(); err != nil {
@@ -120,8 +120,8 @@ func (s *server) close() {
 	}
 }
 
-// quiet waits until this process is idle. Reading ahead would slow down the side whose turn is
-// next.
+// quiet waits until this process is idle. Reading ahead would slow down the other side's next
+// block.
 func quiet() error {
 	const look = 20 * time.Millisecond
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
@@ -134,9 +134,9 @@ func quiet() error {
 	return errors.New("the process is still busy 10 s after its last epoch")
 }
 
-// cpuTime is what all threads of this process have used.
+// cpuTime returns the time that all threads of this process have used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails for a wrong argument alone
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for a wrong argument
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

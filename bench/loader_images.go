@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchLoaderOneCore compares decoding photographs on one core, the same for both sides: reading,
-// decoding, cropping, collating.
+// benchLoaderOneCore compares decoding photographs on one core, the same core for both sides. It
+// includes reading, decoding, cropping and collating.
 func benchLoaderOneCore(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
 		images := c.or(16, 3*len(all))
@@ -82,7 +82,7 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 	})
 }
 
-// images is the length of an epoch of photographs: some seconds on as many cores.
+// images returns the length of an epoch of photographs: some seconds on as many cores.
 func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 
 // withPhotographs calls use with the images of a recipe, and a folder for archives made of them. It

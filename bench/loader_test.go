@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// fewImages writes an archive of so many of the repository's images.
+// fewImages writes an archive of that many of the repository's images.
 func fewImages(t *testing.T, images int) string {
 	t.Helper()
 	all, err := readPhotographs("../examples/train/data/cifar10-10k.tgz")

@@ -15,7 +15,7 @@ import (
 )
 
 // benchLoaderTrain trains ResNet-50 from one long .tgz and reports the share of its rate on a
-// resident batch. Three sides take turns: steps on the resident batch, a new loader's first and
+// resident batch. Three sides alternate: steps on the resident batch, a new loader's first and
 // later epochs, the same of a new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
@@ -36,7 +36,7 @@ func benchLoaderTrain(c *config, emit func(row)) error {
 	})
 }
 
-// loaderTraining is a model, and what it is trained on.
+// loaderTraining is a model and its training data.
 type loaderTraining struct {
 	*learner
 	c              *config
@@ -54,13 +54,13 @@ type loaderTraining struct {
 	theirs         []rates
 }
 
-// rates are the results of a first epoch and later ones. They are images per second, cores busy in
-// the later epochs, and MiB resident: at the peak where that was watched, and before the loader was
-// opened.
+// rates are the results of a first epoch and later epochs. They are images per second, cores busy
+// in the later epochs, and resident memory in MiB. That memory is the peak, where it was watched,
+// and the figure before the loader was opened.
 type rates struct{ First, Alone, Later, Cores, Peak, Before float64 } // First with the opening of the archive, Alone without
 
 func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
-	const batches = 64 // an epoch's
+	const batches = 64 // in an epoch
 	b := &loaderTraining{
 		c: c, recipe: r, switches: switches{benchmark: c.device.IsCUDA()}, archive: filepath.Join(folder, "photographs.tgz"), count: r.batch * c.or(2, batches),
 		epochs: c.or(1, 3), steps: c.or(1, 50), workers: c.or(1, 16),
@@ -81,7 +81,7 @@ func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*lo
 
 func (b *loaderTraining) open() error {
 	r := b.recipe
-	const steps = 1_000_000 // of the schedule: more than are taken
+	const steps = 1_000_000 // of the schedule: more than a run takes
 	var err error
 	if b.peer, err = b.c.startPeer("loader.py", b.switches); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (b *loaderTraining) resident() (float64, error) {
 	return float64(b.options.BatchSize) / seconds, err
 }
 
-// ours opens the archive, and trains for an epoch and the ones after it.
+// ours opens the archive, and trains for an epoch and the epochs after it.
 func (b *loaderTraining) ours() (float64, error) {
 	if err := errors.Join(resetPeak(), b.c.device.Synchronize()); err != nil {
 		return 0, err
@@ -186,8 +186,8 @@ func (b *loaderTraining) ours() (float64, error) {
 	return r.Later, nil
 }
 
-// epochsSince trains for so many epochs and returns the images per second since a moment, until the
-// device is done.
+// epochsSince trains for that many epochs. It returns the images per second since a moment, until
+// the device is done.
 func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetcher, epochs int) (float64, error) {
 	images := 0
 	for range epochs {
@@ -204,7 +204,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 	return float64(images) / time.Since(began).Seconds(), err
 }
 
-// pytorch does the same with a DataLoader.
+// pytorch does the steps of ours with a DataLoader.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
@@ -225,7 +225,7 @@ func (b *loaderTraining) close() {
 	}
 }
 
-// resident is one of the memory figures of /proc/self/status, in MiB.
+// resident returns a memory figure of /proc/self/status, in MiB.
 func resident(name string) float64 { return float64(processStatus()[name]) / 1024 }
 
 // resetPeak makes VmHWM of /proc/self/status begin anew.

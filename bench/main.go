@@ -25,7 +25,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchmark makes rows. The slow ones run when they are named.
+// benchmark makes rows. Slow benchmarks run when they are named.
 type benchmark struct {
 	name string
 	slow bool
@@ -63,7 +63,7 @@ var benchmarks = []benchmark{
 	{name: "modules/rounds", slow: true, run: benchModulesRounds},
 }
 
-// config is what the flags say.
+// config is the content of the flags.
 type config struct {
 	device  cgotorch.Device
 	threads int
@@ -162,10 +162,10 @@ func fail(code int, err error) {
 	os.Exit(code)
 }
 
-// tell prints what a Captured, a Choice or an Overlap has to say.
+// tell prints the report of a Captured, a Choice or an Overlap.
 func (c *config) tell(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
 
-// dtype is what models are served in: bfloat16 on a GPU.
+// dtype returns the dtype that models are served in: bfloat16 on a GPU.
 func (c *config) dtype() cgotorch.DType {
 	if c.device.IsCUDA() {
 		return cgotorch.BFloat16
@@ -173,7 +173,7 @@ func (c *config) dtype() cgotorch.DType {
 	return cgotorch.Float32
 }
 
-// or is the number a benchmark takes, or the one for a brief run.
+// or returns the number that a benchmark takes, or the number for a brief run.
 func (c *config) or(brief, number int) int {
 	if c.brief {
 		return brief
@@ -181,7 +181,7 @@ func (c *config) or(brief, number int) int {
 	return number
 }
 
-// roundsOr is the number of rounds: the flag's, or the benchmark's own.
+// roundsOr returns the number of rounds: the flag's, or the benchmark's own.
 func (c *config) roundsOr(own int) int {
 	switch {
 	case c.rounds > 0:

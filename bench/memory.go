@@ -30,7 +30,7 @@ func benchMemory(c *config, emit func(row)) error {
 }
 
 func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
-	// Deterministic algorithms are off, and cuDNN's choice is not timed. Both sides so take the same
+	// Deterministic algorithms are off, and cuDNN does not choose by time. Both sides so take the same
 	// algorithms, with the same workspaces.
 	s := switches{}
 	batch := c.or(2, 32)
@@ -132,7 +132,7 @@ func (m *memoryStep) close() {
 	m.learner.close()
 }
 
-// mapped returns the path of a library that is in this process.
+// mapped returns the path of a library that is loaded in this process.
 func mapped(name string) (string, error) {
 	file, err := os.Open("/proc/self/maps")
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
-// matrices is a module that is one or two matrices, of which the first is computed with.
+// matrices is a module of one or two matrices. The products use the first.
 type matrices struct {
 	Weight *cgotorch.Tensor
 	Rest   *cgotorch.Tensor
 }
 
-// matrixStore has count modules of so many bytes, each with a square matrix of n rows.
+// matrixStore returns a store of count modules of that many bytes, each with a square matrix of n
+// rows.
 func matrixStore(count, n int, bytes int64) (*weights.Store, error) {
 	square := weights.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
 	rest := weights.TensorSpec{Name: "rest", DType: cgotorch.Uint8, Shape: []int64{bytes - 4*int64(n)*int64(n)}}
@@ -37,7 +38,7 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 	}
 }
 
-// beside is a copy of a module beside matrix products on the default stream.
+// beside is a copy of a module in parallel with matrix products on the default stream.
 type beside struct {
 	device cgotorch.Device
 	store  *weights.Store
@@ -107,9 +108,9 @@ func (b *beside) compute(x *cgotorch.Exec) {
 	}
 }
 
-// copy enqueues a copy and returns the microseconds that took.
+// copy enqueues a copy and returns the microseconds that the call took.
 func (b *beside) copy(pinned bool) (float64, error) {
-	name := fmt.Sprint(b.next % 2) // the other one is in the slot
+	name := fmt.Sprint(b.next % 2) // the other module is in the slot
 	b.next++
 	began := time.Now()
 	var err error
@@ -126,7 +127,7 @@ func (b *beside) copy(pinned bool) (float64, error) {
 	return took, err
 }
 
-// besideFigures are those of one round, in milliseconds and microseconds.
+// besideFigures are the figures of one round, in milliseconds and microseconds.
 type besideFigures struct {
 	Compute, Copy, Both float64
 	Issue               float64 `json:"issue_microseconds"`
@@ -136,7 +137,7 @@ type besideFigures struct {
 func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	stream := cgotorch.DefaultStream(b.device)
 	timed := func(work func(x *cgotorch.Exec) error) (milliseconds float64, err error) {
-		for range 3 { // the last one counts: the device is as warm as in the peer's
+		for range 3 { // the last round counts: the device is as warm as in the peer's
 			if err := b.device.Synchronize(); err != nil {
 				return 0, err
 			}
@@ -170,8 +171,8 @@ func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	return f, err
 }
 
-// benchModulesOverlap puts one copy of a module beside two products, enqueued before it or behind
-// it. Copies from memory that is not page-locked are the control, and PyTorch's the peer.
+// benchModulesOverlap runs one copy of a module in parallel with two products, enqueued before or
+// after them. Copies from memory that is not page-locked are the control, and PyTorch's the peer.
 func benchModulesOverlap(c *config, emit func(row)) error {
 	s := switches{}
 	p, err := c.startPeer("copies.py", s)
@@ -218,8 +219,8 @@ func benchModulesOverlap(c *config, emit func(row)) error {
 	return nil
 }
 
-// benchModulesRounds has a copy about as long as the work that needs it, again and again: on
-// demand, and ahead.
+// benchModulesRounds repeats a copy that takes about as long as the work that needs it: on demand,
+// and ahead.
 func benchModulesRounds(c *config, emit func(row)) error {
 	s := switches{}
 	p, err := c.startPeer("copies.py", s)

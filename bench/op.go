@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	opElements  = 4
-	opsPerBlock = 1000 // a millisecond: most blocks of this length are not interrupted by other work on the machine
+	opElements = 4
+	// A millisecond: other work on the machine does not interrupt most blocks of this length.
+	opsPerBlock = 1000
 	opsPerTidy  = 100
 )
 
 // benchOp measures the cost of one small operator through Go. All sides run on the same thread,
-// inside one Do a block.
+// each block inside one Do.
 func benchOp(c *config, emit func(row)) error {
 	stream := cgotorch.DefaultStream(c.device)
 	a, err := handwritten.Full(opElements, 1, c.device.IsCUDA())

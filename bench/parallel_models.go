@@ -9,18 +9,18 @@ import (
 
 // A form is a way in which a model of branches is run.
 type form struct {
-	name     string
-	fused    bool
-	schedule nn.Schedule
+	name        string
+	fused       bool
+	parallelism nn.Parallelism
 }
 
 var forms = []form{
-	{"in-turn", false, nn.InTurn}, {"side-by-side", false, nn.SideBySide}, {"chosen", false, nn.Fastest},
-	{"fused/in-turn", true, nn.InTurn}, {"fused/side-by-side", true, nn.SideBySide}, {"fused/chosen", true, nn.Fastest},
+	{"in-turn", false, nn.AlwaysSerial}, {"side-by-side", false, nn.AlwaysParallel}, {"chosen", false, nn.Measured},
+	{"fused/in-turn", true, nn.AlwaysSerial}, {"fused/side-by-side", true, nn.AlwaysParallel}, {"fused/chosen", true, nn.Measured},
 }
 
 // benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
-// fused. The branches run in turn, side by side, and as Choices have them. PyTorch's graph and
+// fused. The branches run serially, in parallel, and as Choices decide. PyTorch's graph and
 // torch.compile stand beside them.
 func benchParallelModel(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
@@ -52,9 +52,9 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 		if f.fused {
 			net = fused
 		}
-		nn.SetSchedule(net, f.schedule)
+		nn.SetParallelism(net, f.parallelism)
 		warm := 5 // rehearsals, and the capture
-		if f.schedule == nn.Fastest {
+		if f.parallelism == nn.Measured {
 			warm = 100 // and trials, and what is compared
 		}
 		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)

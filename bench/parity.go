@@ -15,7 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// epochs is how long examples/train trains without flags.
+// epochs is the length of a training run of examples/train without flags.
 const epochs = 8
 
 // benchLosses compares the first losses of the recipe. PyTorch gets our first weights and our
@@ -29,7 +29,8 @@ func benchLosses(c *config, emit func(row)) error {
 	const allowed = 1e-4
 	steps := c.or(4, 100)
 	s := switches{deterministic: true}
-	os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // without it cuBLAS refuses to be deterministic, here and in the peer
+	// Without it cuBLAS refuses to be deterministic, here and in the peer.
+	os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 	p, err := c.startPeer("step.py", s)
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ func benchLosses(c *config, emit func(row)) error {
 	return nil
 }
 
-// difference is the largest relative difference of two runs' losses, and where it is.
+// difference returns the largest relative difference of two runs' losses, and its place.
 func difference(a, b []float64) (worst float64, text string) {
 	at, equal, first := 0, 0, -1
 	for i := range a {
@@ -178,8 +179,8 @@ func newParityRun(c *config, seed uint64, epochs int) (*parityRun, error) {
 	return r, nil
 }
 
-// train writes the batches of so many steps for the peer and trains on the same batches. It returns
-// the losses and the batches' sizes.
+// train writes the batches of that many steps for the peer and trains on the same batches. It
+// returns the losses and the batches' sizes.
 func (r *parityRun) train(c *config, steps int) (losses []float64, sizes []int, err error) {
 	writing, err := cifar.open(c, r.archive, r.seed, cifar.batch)
 	if err != nil {
@@ -218,8 +219,8 @@ func (r *parityRun) close() {
 	os.RemoveAll(r.folder)
 }
 
-// dump writes the first batches of a loader's next epochs as step.py reads them, and returns their
-// sizes.
+// dump writes the first batches of a loader's next epochs in the form that step.py reads. It
+// returns their sizes.
 func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []int, err error) {
 	file, err := os.Create(path)
 	if err != nil {

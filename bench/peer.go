@@ -14,8 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The peers travel in the program, so that it runs on a machine that has nothing but Python with
-// PyTorch.
+// The peers travel in the program: a machine needs nothing but Python with PyTorch to run it.
 //
 //go:embed *.py
 var scripts embed.FS
@@ -69,7 +68,7 @@ func (c *config) startPeer(script string, s switches) (*peer, error) {
 	return p, nil
 }
 
-// startOwn runs this program to answer requests; see serve.
+// startOwn runs this program to answer requests, see serve.
 func (c *config) startOwn() (*peer, error) {
 	p := &peer{}
 	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}); err != nil {
@@ -102,7 +101,8 @@ func (p *peer) start(c *config, command *exec.Cmd, s switches) error {
 	return err
 }
 
-// do asks for what with arguments, which are names and values in turn, and waits for the reply.
+// do sends a request with arguments, which are names and values alternately, and waits for the
+// reply.
 func (p *peer) do(reply any, what string, arguments ...any) error {
 	request := map[string]any{"do": what}
 	for i := 0; i < len(arguments); i += 2 {
@@ -125,7 +125,7 @@ func (p *peer) do(reply any, what string, arguments ...any) error {
 	return json.Unmarshal(text, reply)
 }
 
-// value returns a side that asks for what and reads the number of that name from the reply.
+// value returns a side that sends a request and reads the number of that name from the reply.
 func (p *peer) value(name, what string, arguments ...any) side {
 	return func() (float64, error) {
 		reply := map[string]any{}

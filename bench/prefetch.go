@@ -26,7 +26,7 @@ func benchPrefetch(c *config, emit func(row)) error {
 		return err
 	}
 	defer flips.Close()
-	// block times so many pieces of work on the training stream, and returns milliseconds for each.
+	// block times that many pieces of work on the training stream, and returns milliseconds for each.
 	block := func(work func(x *cgotorch.Exec)) side {
 		return func() (float64, error) {
 			if err := c.device.Synchronize(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// recipe is what examples/train does with its flags. recipe.py does the same in PyTorch.
+// recipe is the settings of examples/train with its flags. recipe.py has the same in PyTorch.
 type recipe struct {
 	name      string // in rows
 	archive   string
@@ -30,7 +30,7 @@ type recipe struct {
 
 const momentum = 0.9
 
-// cifar is examples/train without flags; its numbers are those there.
+// cifar is examples/train without flags, with its numbers.
 var cifar = recipe{
 	name:    "cifar",
 	archive: "cifar10-10k.tgz", train: "train", model: "resnet20", classes: 10, batch: 128, size: 32,
@@ -39,7 +39,7 @@ var cifar = recipe{
 
 const cifarText = "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding"
 
-// imagenet is what one trains on photographs with a GPU.
+// imagenet is a usual recipe for photographs with a GPU.
 var imagenet = recipe{
 	name:    "imagenet",
 	archive: "imagenet-sample-300.tgz", train: "sample", model: "resnet50", classes: 300, batch: 128, size: 224,
@@ -60,7 +60,7 @@ func openTest(c *config, path string) (*imageloader.Loader, error) {
 	})
 }
 
-// learner makes the recipe's model, optimizer and schedule over so many steps.
+// learner makes the recipe's model, optimizer and schedule over that many steps.
 func (r recipe) learner(c *config, seed uint64, steps int) (*learner, error) {
 	l, err := newLearner(c, r.model, vision.Options{Classes: r.classes}, seed,
 		optim.SGDOptions{LR: r.lr, Momentum: momentum, WeightDecay: r.decay, Nesterov: true},
@@ -79,7 +79,7 @@ type learner struct {
 	opt      *optim.Optimizer
 	schedule optim.Schedule
 	done     int               // steps
-	overlap  *cgotorch.Overlap // of backward; nil for none
+	overlap  *cgotorch.Overlap // of backward, nil for none
 }
 
 // newLearner makes a model by its name with weights drawn from seed, channels last, and an
@@ -130,8 +130,8 @@ func randomBatch(x *cgotorch.Exec, n, size, classes int) (images, labels *cgotor
 	return x.Keep(x.Contiguous(random, cgotorch.ChannelsLast)), x.Keep(x.RandInt(cgotorch.Int64, 0, classes, int64(n)))
 }
 
-// epoch trains on the next epoch, or on so many steps of it, and returns the number of images. It
-// gives each loss to seen, unless that is nil.
+// epoch trains on the next epoch, or on that many steps of it, and returns the number of images. It
+// gives each loss to seen, unless seen is nil.
 func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cgotorch.Exec, loss *cgotorch.Tensor)) (images int, err error) {
 	last := l.done + steps
 	for batch, err := range ahead.Epoch(context.Background()) {
@@ -156,7 +156,7 @@ func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cg
 	return images, nil
 }
 
-// top1 is the share of the loader's images whose label comes first.
+// top1 returns the share of the loader's images whose label comes first.
 func (l *learner) top1(ahead *prefetcher.Prefetcher) (float64, error) {
 	nn.SetTraining(l.model, false)
 	defer nn.SetTraining(l.model, true)
@@ -180,7 +180,7 @@ func (l *learner) top1(ahead *prefetcher.Prefetcher) (float64, error) {
 	return right / all, nil
 }
 
-// save writes the model's state where Python can read it.
+// save writes the model's state in a form that Python can read.
 func (l *learner) save(path string) error {
 	var tensors []safetensors.Tensor
 	err := l.stream.Do(func(x *cgotorch.Exec) error {

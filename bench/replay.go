@@ -17,7 +17,7 @@ type replay struct {
 	batches []imageloader.HostBatch // never handed out themselves
 }
 
-// newReplay keeps so many whole batches of a loader.
+// newReplay keeps count whole batches of a loader.
 func newReplay(loader *imageloader.Loader, count int) (*replay, error) {
 	n, height, width, channels := loader.Shape()
 	each := n * height * width * channels
@@ -52,7 +52,7 @@ func newReplay(loader *imageloader.Loader, count int) (*replay, error) {
 	return r, nil
 }
 
-// Epoch yields the batches in turn until ctx ends.
+// Epoch yields the batches one after another, again and again, until ctx ends.
 func (r *replay) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error] {
 	return func(yield func(*imageloader.HostBatch, error) bool) {
 		for i := 0; ctx.Err() == nil; i++ {
@@ -68,7 +68,7 @@ func (r *replay) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, er
 	}
 }
 
-// Shape is that of every batch.
+// Shape returns the shape of every batch.
 func (r *replay) Shape() (n, height, width, channels int) {
 	b := &r.batches[0]
 	return b.N, b.Height, b.Width, b.Channels

@@ -11,7 +11,7 @@ type row struct {
 	Name      string  `json:"name"`
 	Value     number  `json:"value"`
 	Unit      string  `json:"unit"`
-	Peer      *string `json:"peer"`       // what it is compared with; null for none
+	Peer      *string `json:"peer"`       // null for none
 	PeerValue *number `json:"peer_value"` // in the same unit
 	Ratio     *number `json:"ratio"`      // above 1 is better for us
 	Note      string  `json:"note"`
@@ -35,7 +35,7 @@ func (n number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// better says which direction of a value is good.
+// better is the direction in which a value is good.
 type better int
 
 const (
@@ -52,7 +52,7 @@ func against(name string, value float64, unit string, peer string, peerValue flo
 	return row{Name: name, Value: number(value), Unit: unit, Peer: &peer, PeerValue: &other, Ratio: &ratio, Note: note}
 }
 
-// inTurns returns the row of two sides whose blocks took turns. It has their medians, and the
+// inTurns returns the row of two sides whose blocks alternated. It has their medians, and the
 // median of the blocks' ratios.
 func inTurns(name string, ours sample, unit string, peer string, theirs sample, is better, note string) row {
 	r := against(name, ours.median(), unit, peer, theirs.median(), is, note)
@@ -63,7 +63,7 @@ func inTurns(name string, ours sample, unit string, peer string, theirs sample, 
 	return r
 }
 
-// ratioOf is a row's ratio where it is not that of its values.
+// ratioOf returns a row's ratio where it is not that of its values.
 func ratioOf(a, b float64) *number {
 	r := number(a / b)
 	return &r

@@ -15,7 +15,7 @@ import (
 
 // benchStep measures a ResNet-50 training step whose batch is resident, comes by the prefetcher, or
 // is copied in the usual ways. PyTorch takes the resident batch. The prefetcher reads images
-// decoded once, in page-locked memory, so that the loader keeps up. All take turns in blocks of
+// decoded once, in page-locked memory: the loader then keeps up. All sides alternate in blocks of
 // steps, each on the same model and device.
 func benchStep(c *config, emit func(row)) error {
 	steps := c.or(1, 20)
@@ -65,10 +65,11 @@ type feed struct {
 	ahead  *prefetcher.Prefetcher
 	next   func() (*prefetcher.Batch, error, bool)
 	stop   func()
-	batch  *prefetcher.Batch // lent until next is called again
+	batch  *prefetcher.Batch // borrowed until next is called again
 
-	images, labels *cgotorch.Tensor // resident: float32 [N, C, H, W] channels last, normalised; int64 [N]
-	pixels, nhwc   *cgotorch.Tensor // where copies go: uint8 and float32 [N, H, W, C]
+	// Resident: float32 [N, C, H, W] channels last, normalised, and int64 [N].
+	images, labels *cgotorch.Tensor
+	pixels, nhwc   *cgotorch.Tensor // targets of copies: uint8 and float32 [N, H, W, C]
 	into           *cgotorch.Tensor // nhwc as [N, C, H, W]
 	table          *cgotorch.Tensor // of the normalisation
 	floats         *cgotorch.HostSlab
@@ -132,14 +133,14 @@ func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
 	})
 }
 
-// way is a way for a step to come by its batch.
+// way is a way for a step to get its batch.
 type way struct {
 	name, text string
-	wait       func() error // before the Do; may be nil
+	wait       func() error // before the Do, or nil
 	take       func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
 }
 
-// ways are those that are compared, the resident batch first.
+// ways returns the ways of the comparison, the resident batch first.
 func (f *feed) ways() []way {
 	return []way{
 		{"resident", "batch on the device, normalised, float32", nil,
@@ -153,8 +154,8 @@ func (f *feed) ways() []way {
 	}
 }
 
-// block runs so many steps and returns milliseconds per step. Its last step, and the copies ahead,
-// have ended on the device.
+// block runs that many steps and returns milliseconds per step. Its last step, and the copies
+// ahead, have ended on the device.
 func (f *feed) block(c *config, steps int, w way) (float64, error) {
 	seconds, err := c.secondsEach(steps, func() error {
 		if w.wait != nil {
@@ -191,7 +192,7 @@ func (f *feed) pageableUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
 	return f.normalized(x)
 }
 
-// normalized does on the training stream what the prefetcher does on its own, but for the flip.
+// normalized does the prefetcher's work on the training stream, but for the flip.
 func (f *feed) normalized(x *cgotorch.Exec) (_, labels *cgotorch.Tensor) {
 	images.Normalize(x, f.pixels, nil, f.table, f.into)
 	return f.into, f.labels

@@ -35,7 +35,7 @@ func benchTrainCIFAR(c *config, emit func(row)) error {
 		return err
 	}
 	defer ahead.Close()
-	// Long enough for the rounds, the one before them, and the search for the best number of workers.
+	// Long enough for the rounds, the round before them, and the search for the best number of workers.
 	steps := (rounds + 20) * loader.Batches()
 	l, err := r.learner(c, 1, steps)
 	if err != nil {

@@ -25,10 +25,10 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
 	defer x.holdCaptures("Exec.Backward")()
-	if o.Overlap != nil && (o.Overlap.always || x.s.graph == nil || !x.s.graph.plain) {
+	if o.Overlap != nil && (o.Overlap.always || x.work == nil || !x.work.plain) {
 		x.overlap("Exec.Backward", o.Overlap, func(sides []*ct.Stream) {
 			x.differentiated("Exec.Backward", ct.BackwardOverlapping(x.c, first(handles), first(grads), int32(len(handles)), cbool(o.RetainGraph),
-				o.Overlap.h, &sides[0], int32(len(sides)), x.s.graph.poolHandle()), roots)
+				o.Overlap.h, &sides[0], int32(len(sides)), x.work.poolHandle()), roots)
 		})
 		return
 	}

@@ -1,6 +1,9 @@
-package cgotorch
+package cgotorch_test
 
-import "testing"
+import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"testing"
+)
 
 func leaf(t testing.TB, x *Exec, values ...float32) *Tensor {
 	p := FromSlice(x, values)

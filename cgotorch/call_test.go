@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"math"
 	"reflect"
 	"strings"

@@ -78,18 +78,18 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	switch {
 	case fn == nil:
 		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the function is nil"}
-	case x.s.graph != nil:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
-	case x.s.recomputing:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
-	case x.s.hooks:
+	case x.hook:
 		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
+	case x.work != nil:
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
+	case x.from != nil:
+		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
 	}
 	return nil
 }
 
 func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
-	pool.lock(x)
+	pool.lock("Exec.Capture", x)
 	defer pool.unlock()
 	if err := pool.usable("Exec.Capture", x); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (x *Exec) Capturing() bool { return x.capture() != nil }
 
 // capture is the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
-	if g := x.s.graph; g != nil && g.capturing && x.c.Stream != g.outside {
+	if g := x.work; g != nil && g.capturing && x.c.Stream != g.outside {
 		return g
 	}
 	return nil

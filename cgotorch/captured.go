@@ -117,11 +117,11 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	for _, t := range in {
 		x.open(op, t)
 	}
-	if x.s.graph != nil || x.s.recomputing { // a backward is under way in the latter, which a capture would wait for
-		return c.fn(x, in...)
-	}
-	if x.s.hooks {
+	if x.hook {
 		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
+	}
+	if x.work != nil || x.from != nil { // a backward is under way in the latter, which a capture would wait for
+		return c.fn(x, in...)
 	}
 	if c.runner.Load() == x.s.thread { // only the CPU gets here: elsewhere x's work is for the pool
 		return c.fn(x, in...)
@@ -142,7 +142,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 			x.Fail(op, err)
 		}
 	}
-	c.pool.lock(x)
+	c.pool.lock(op, x)
 	defer c.pool.unlock()
 	if err := c.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
@@ -233,7 +233,7 @@ func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 				graph, out = s.plain.graph, s.plain.out
 			}
 			defer w.end()
-			graph.launch(x)
+			graph.launch(x.measured(w))
 			w.completed = true
 			return out
 		}

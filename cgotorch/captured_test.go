@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"strings"
 	"testing"
@@ -377,12 +378,13 @@ func TestCaptured_Goroutines(t *testing.T) {
 		if testing.Short() {
 			rounds = 50
 		}
-		shared := newCaptured(t, CapturedOptions{}, func(x *Exec, in ...*Tensor) []*Tensor {
+		double := func(x *Exec, in ...*Tensor) []*Tensor {
 			r := x.Dropout(in[0], 0.5, true)
 			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // 2 in, whatever r is
-		})
+		}
+		shared := newCaptured(t, CapturedOptions{}, double)
 		onStreams(t, d, 4, func(i int, s *Stream) error {
-			own := NewCaptured(shared.fn, CapturedOptions{})
+			own := NewCaptured(double, CapturedOptions{})
 			defer own.Close()
 			for k := range rounds {
 				err := s.Do(func(x *Exec) error {

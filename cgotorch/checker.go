@@ -54,14 +54,22 @@ func (r *StreamRace) Error() string {
 
 const hostName = "the host"
 
-// checking is whether the stream checker is on.
-var checking atomic.Bool
+// theChecker is the stream checker of the process. LibTorch calls its hooks for the operators of all threads.
+var theChecker struct {
+	on atomic.Bool
 
-// races is where the checker's findings go.
-var races struct {
 	sync.Mutex
 	users []*checkUser  // who have turned the checker on; the last is told
 	found []*StreamRace // not returned by a Do yet
+
+	environment sync.Once // looks at CGOTORCH_CHECK
+	environErr  error
+
+	sites struct {
+		sync.Mutex
+		numbers map[stack]site
+		stacks  []stack // by number - 1
+	}
 }
 
 type checkUser struct {
@@ -90,47 +98,48 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 
 func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	tellRaces() // to whom it may concern so far
-	races.Lock()
-	defer races.Unlock()
+	theChecker.Lock()
+	defer theChecker.Unlock()
 	if err := check("CheckStreams", ct.CheckStreams(1)); err != nil {
 		return nil, err
 	}
-	checking.Store(true)
+	theChecker.on.Store(true)
 	user := &checkUser{report}
-	races.users = append(races.users, user)
+	theChecker.users = append(theChecker.users, user)
 	return sync.OnceFunc(func() {
 		tellRaces()
-		races.Lock()
-		defer races.Unlock()
-		races.users = slices.DeleteFunc(races.users, func(u *checkUser) bool { return u == user })
-		if len(races.users) == 0 {
-			checking.Store(false)
+		theChecker.Lock()
+		defer theChecker.Unlock()
+		theChecker.users = slices.DeleteFunc(theChecker.users, func(u *checkUser) bool { return u == user })
+		if len(theChecker.users) == 0 {
+			theChecker.on.Store(false)
 			_ = check("CheckStreams", ct.CheckStreams(0))
 		}
 	}), nil
 }
 
 // checkFromEnvironment turns the checker on where CGOTORCH_CHECK says so.
-var checkFromEnvironment = sync.OnceValue(func() error {
-	switch v := os.Getenv("CGOTORCH_CHECK"); v {
-	case "":
-		return nil
-	case "streams":
-		_, err := checkStreams(nil)
-		return err
-	default:
-		return &Error{Op: "cgotorch", Kind: ErrInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
-	}
-})
+func checkFromEnvironment() error {
+	theChecker.environment.Do(func() {
+		switch v := os.Getenv("CGOTORCH_CHECK"); v {
+		case "":
+		case "streams":
+			_, theChecker.environErr = checkStreams(nil)
+		default:
+			theChecker.environErr = &Error{Op: "cgotorch", Kind: ErrInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
+		}
+	})
+	return theChecker.environErr
+}
 
 // StreamRaces is process-wide: it returns the races that the stream checker has found and neither a report nor a Do has told, as after the
 // last Do of a program, and forgets them.
 func StreamRaces() []*StreamRace {
 	tellRaces()
-	races.Lock()
-	defer races.Unlock()
-	found := races.found
-	races.found = nil
+	theChecker.Lock()
+	defer theChecker.Unlock()
+	found := theChecker.found
+	theChecker.found = nil
 	return found
 }
 
@@ -149,10 +158,10 @@ func raceError() error {
 
 // tellRaces takes what the core has found and reports it, with nothing locked.
 func tellRaces() {
-	races.Lock()
+	theChecker.Lock()
 	var report func(*StreamRace)
-	if n := len(races.users); n > 0 {
-		report = races.users[n-1].report
+	if n := len(theChecker.users); n > 0 {
+		report = theChecker.users[n-1].report
 	}
 	var found []*StreamRace
 	var c ct.Race
@@ -160,9 +169,9 @@ func tellRaces() {
 		found = append(found, newRace(&c))
 	}
 	if report == nil {
-		races.found = append(races.found, found...)
+		theChecker.found = append(theChecker.found, found...)
 	}
-	races.Unlock()
+	theChecker.Unlock()
 	for _, r := range found {
 		if report != nil {
 			report(r)
@@ -206,7 +215,7 @@ func advice(c *ct.Race, r *StreamRace) string {
 func newAccess(c *ct.Access) Access {
 	a := Access{Op: ct.Text(c.Op[:]), Kind: ct.Text(c.What[:]), Caller: site(c.Site).caller(), Forward: site(c.Forward).caller(),
 		From: c.Begin, To: c.End}
-	name, known := streamNames.Load(c.Stream)
+	name, known := streams.names.Load(c.Stream)
 	switch {
 	case c.Stream == ct.StreamHost:
 		a.Stream = hostName
@@ -231,26 +240,20 @@ type site uint64
 
 type stack [24]uintptr
 
-var sites struct {
-	sync.Mutex
-	numbers map[stack]site
-	stacks  []stack // by number - 1
-}
-
 // callSite is the site of the call of this library that called callSite, behind which from follows.
 func callSite(from ...uintptr) site {
 	var s stack
 	copy(s[runtime.Callers(2, s[:]):], from)
-	sites.Lock()
-	defer sites.Unlock()
-	n, ok := sites.numbers[s]
+	theChecker.sites.Lock()
+	defer theChecker.sites.Unlock()
+	n, ok := theChecker.sites.numbers[s]
 	if !ok {
-		if sites.numbers == nil {
-			sites.numbers = map[stack]site{}
+		if theChecker.sites.numbers == nil {
+			theChecker.sites.numbers = map[stack]site{}
 		}
-		sites.stacks = append(sites.stacks, s)
-		n = site(len(sites.stacks))
-		sites.numbers[s] = n
+		theChecker.sites.stacks = append(theChecker.sites.stacks, s)
+		n = site(len(theChecker.sites.stacks))
+		theChecker.sites.numbers[s] = n
 	}
 	return n
 }
@@ -261,9 +264,9 @@ func (n site) caller() string {
 	if n == 0 {
 		return ""
 	}
-	sites.Lock()
-	s := sites.stacks[n-1]
-	sites.Unlock()
+	theChecker.sites.Lock()
+	s := theChecker.sites.stacks[n-1]
+	theChecker.sites.Unlock()
 	depth := 0
 	for depth < len(s) && s[depth] != 0 {
 		depth++

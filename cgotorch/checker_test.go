@@ -1,8 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"os"
 	"os/exec"
 	"strings"

@@ -127,13 +127,30 @@ func (w *way) end() {
 	}
 }
 
+// undecided notes that a capture is to come later: a Choice has to measure first.
+func (x *Exec) undecided() {
+	if x.work != nil {
+		x.work.undecided = true
+	}
+}
+
+// measured is x for work that w measures.
+func (x *Exec) measured(w way) *Exec {
+	if w.done == nil {
+		return x
+	}
+	y := *x
+	y.trial = true
+	return &y
+}
+
 // choose says which way x's work on in is to go.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
-	if g := x.s.graph; g != nil && g.plain {
+	if g := x.work; g != nil && g.plain {
 		return way{}
 	}
-	if x.s.trial { // inside of what is measured
-		x.s.undecided()
+	if x.trial { // inside of what is measured
+		x.undecided()
 		return way{open: true}
 	}
 	key := describeInputs(in)
@@ -153,23 +170,21 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	}
 	var trial *ct.Trial
 	var second, state int32
-	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.s.graph != nil), int32(streams), &trial, &second, &state))
+	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.work != nil), int32(streams), &trial, &second, &state))
 	runtime.KeepAlive(c)
 	w := way{second: second != 0, open: state == ct.Open}
-	if g := x.s.graph; g != nil && w.second {
+	if g := x.work; g != nil && w.second {
 		g.beside = true
 	}
 	if trial == nil {
 		if w.open {
-			x.s.undecided()
+			x.undecided()
 		} else {
 			c.tell()
 		}
 		return w
 	}
-	x.s.trial = true
 	w.done = func(completed bool) {
-		x.s.trial = false
 		if !completed || x.s.err != nil {
 			ct.TrialFree(trial)
 			return
@@ -177,7 +192,7 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 		x.must(op, ct.TrialEnd(x.c, trial, &state))
 		runtime.KeepAlive(c)
 		if state == ct.Open {
-			x.s.undecided()
+			x.undecided()
 		} else {
 			c.tell()
 		}

@@ -1,6 +1,7 @@
-package cgotorch
+package cgotorch_test
 
 import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"testing"
 	"time"
@@ -20,17 +21,14 @@ func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = stream.Do(func(x *Exec) error {
-		c := x.call(&opAdd)
-		c.tensor(kept[0])
-		c.tensor(kept[1])
-		kept = nil
-		for range 3 {
-			runtime.GC()
-			time.Sleep(10 * time.Millisecond) // cleanups run in a goroutine of the runtime's
-		}
-		x.Zeros(Float32, 1000) // takes the memory, if it was freed
-		c.restDefault()
-		if got := x.Item(x.Sum(c.run1())); got != 2000 {
+		sum := AddForgotten(x, &kept, func() {
+			for range 3 {
+				runtime.GC()
+				time.Sleep(10 * time.Millisecond) // cleanups run in a goroutine of the runtime's
+			}
+			x.Zeros(Float32, 1000) // takes the memory, if it was freed
+		})
+		if got := x.Item(x.Sum(sum)); got != 2000 {
 			t.Errorf("the sum is %v, want 2000", got)
 		}
 		return nil

@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"os"
 	"os/exec"
 	"strings"

@@ -1,8 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 	"io"
 	"strings"
@@ -26,9 +27,9 @@ func TestError_Text(t *testing.T) {
 }
 
 func TestError_Kinds(t *testing.T) {
-	for code, kind := range kinds {
+	for code, kind := range Kinds {
 		err := fmt.Errorf("wrapped: %w", &Error{Kind: kind, Err: io.ErrNoProgress})
-		for other, sentinel := range kinds {
+		for other, sentinel := range Kinds {
 			if sentinel != nil && errors.Is(err, sentinel) != (code == other) {
 				t.Errorf("code %d: errors.Is(%v) is %v", code, sentinel, code != other)
 			}
@@ -40,8 +41,8 @@ func TestError_Kinds(t *testing.T) {
 			t.Errorf("code %d is not %v", code, kind)
 		}
 	}
-	if len(kinds) != ct.NotCapturable+1 {
-		t.Errorf("%d kinds for the core's codes", len(kinds))
+	if len(Kinds) != ct.NotCapturable+1 {
+		t.Errorf("%d kinds for the core's codes", len(Kinds))
 	}
 }
 

@@ -1,6 +1,7 @@
-package cgotorch
+package cgotorch_test
 
 import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"testing"
 	"time"
@@ -90,7 +91,8 @@ func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 	s := newStream(t, CPU)
 	e := record(t, s)
 	events := LiveHandles()["event"]
-	if _, err := e.lock("test"); err != nil { // as a call does
+	end, err := UnderCall(e)
+	if err != nil {
 		t.Fatal(err)
 	}
 	closed := make(chan struct{})
@@ -102,7 +104,7 @@ func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 	if got := LiveHandles()["event"]; got != events || isClosed(closed) {
 		t.Errorf("closed under a call: %d events, %d before", got, events)
 	}
-	e.mu.RUnlock()
+	end()
 	<-closed
 }
 

@@ -12,8 +12,12 @@ import (
 // elsewhere it panics with an [*Error].
 type Exec struct {
 	s      *scope
-	stream *Stream
-	parent *Exec // of a side branch's
+	stream *Stream    // the program's; in a graph's work another one stands in for it, see Stream
+	parent *Exec      // of a side branch's
+	work   *graphWork // what x's work becomes part of, or is a rehearsal of; nil for neither
+	hook   bool       // of a function given to EachLaunch
+	trial  bool       // a Choice measures x's work
+	from   []uintptr  // the calls that led to a Recompute whose second call x is for; nil for any other
 	c      ct.Exec
 }
 
@@ -25,8 +29,8 @@ const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 
 // check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
 func (x *Exec) check(op string) {
-	if checking.Load() {
-		x.c.Site = uint64(callSite(x.s.from...))
+	if theChecker.on.Load() {
+		x.c.Site = uint64(callSite(x.from...))
 	}
 	if x.s.barred != "" {
 		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: x.s.barred})
@@ -34,7 +38,7 @@ func (x *Exec) check(op string) {
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
-	if g := x.s.graph; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
+	if g := x.work; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
 		x.s.fail(&Error{Op: op, Kind: ErrNotCapturable, Caller: caller(),
 			Message: "the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"})
 	}
@@ -83,13 +87,16 @@ func (x *Exec) Fail(op string, err error) {
 	x.s.fail(e)
 }
 
-// Stream is where x enqueues.
-func (x *Exec) Stream() *Stream { return x.stream }
-
-// StreamID returns the number, as in [Stream.ID], of the stream on which x enqueues. In a captured
-// function and its rehearsals a stream of the graph's own stands in for [Exec.Stream], and has the
-// number.
-func (x *Exec) StreamID() uint64 { return ct.StreamID(x.c.Stream) }
+// Stream is where x enqueues. In a captured function and its rehearsals that is a stream of the graph's own, which stands in
+// for the program's.
+func (x *Exec) Stream() *Stream {
+	if g := x.work; g != nil && !g.eager && x.c.Stream != g.outside {
+		if stand := g.pool.stands[x.stream]; stand != nil {
+			return stand
+		}
+	}
+	return x.stream
+}
 
 // DoStream is the stream whose Do x lives in; where x is of [Exec.On] or a branch, Stream is another.
 func (x *Exec) DoStream() *Stream { return x.s.stream }
@@ -144,7 +151,7 @@ func (x *Exec) On(s *Stream) *Exec {
 	y := *x
 	y.stream = s
 	var err error
-	if g := x.s.graph; g != nil && !g.eager {
+	if g := x.work; g != nil && !g.eager {
 		y.c.Stream, err = g.pool.standIn(s)
 	} else if s == x.s.stream || x.s.uses(s) {
 		y.c.Stream, err = s.handle("Exec.On")
@@ -154,7 +161,7 @@ func (x *Exec) On(s *Stream) *Exec {
 	if err != nil {
 		x.Fail("Exec.On", err)
 	}
-	if x.c.Watch != nil {
+	if x.c.Watch != nil && s.device.IsCUDA() != x.Device().IsCUDA() {
 		y.c.Watch = y.watch("Exec.On")
 	}
 	return &y
@@ -193,7 +200,7 @@ func (x *Exec) Wait(e *Event) {
 // operator in one is passed over, and a panic is raised in the caller of Do where the Do itself did not fail.
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
-	if x.s.recomputing {
+	if x.from != nil {
 		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Kind: ErrUnsupported, Caller: caller(),
 			Message: "in a function that is computed again, whose tensors backward still reads when it has ended"})
 	}
@@ -296,12 +303,12 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 }
 
 // tidy is Tidy of several results.
-func (x *Exec) tidy(fn func() []*Tensor) []*Tensor {
-	depth := len(x.s.marks)
-	x.s.marks = append(x.s.marks, len(x.s.tensors))
-	ts := fn()
-	x.s.freeFrom(x.s.marks[depth], ts...)
-	x.s.marks = x.s.marks[:depth]
+func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
+	before := x.s.tensors
+	x.s.tensors = before[len(before):] // what fn makes lies behind, in the same memory while there is room
+	defer func() { x.s.tensors = append(before, x.s.tensors...) }()
+	ts = fn()
+	x.s.free(ts...)
 	return ts
 }
 

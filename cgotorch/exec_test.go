@@ -1,6 +1,7 @@
-package cgotorch
+package cgotorch_test
 
 import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"testing"
 )

@@ -46,10 +46,10 @@ func (x *Exec) Launch(g *Graph) {
 	if g == nil || g.pool == nil {
 		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
 	}
-	if x.s.graph != nil || x.s.hooks {
+	if x.work != nil || x.hook {
 		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
 	}
-	g.pool.lock(x)
+	g.pool.lock(op, x)
 	defer g.pool.unlock()
 	if g.closed {
 		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"})
@@ -75,13 +75,11 @@ func (x *Exec) Launch(g *Graph) {
 
 // launch enqueues the work of a graph that can be launched, with the pool locked and awaited; used is to follow.
 func (g *Graph) launch(x *Exec) {
-	func() {
-		x.s.hooks = true
-		defer func() { x.s.hooks = false }()
-		for _, hook := range g.hooks {
-			hook(x)
-		}
-	}()
+	before := *x
+	before.hook = true
+	for _, hook := range g.hooks {
+		hook(&before)
+	}
 	x.must("Exec.Launch", ct.GraphLaunch(x.c, g.h))
 	runtime.KeepAlive(g)
 }

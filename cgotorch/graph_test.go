@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"testing"
 	"time"
@@ -122,7 +123,7 @@ func TestGraph_Rehearsal(t *testing.T) {
 func TestGraph_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
-		pool, err := newGraphPool(d)
+		pool, err := NewPool(d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +135,7 @@ func TestGraph_SharedPool(t *testing.T) {
 		var graphs []*Graph
 		var memory []int64
 		for i, sum := range sums {
-			graphs = append(graphs, captured(t, streams[0], CaptureOptions{pool: pool}, func(x *Exec) {
+			graphs = append(graphs, captured(t, streams[0], InPool(pool), func(x *Exec) {
 				x.Tidy(func() *Tensor {
 					ones := x.Full(Float32, float64(i+1), n)
 					for range 10 {
@@ -386,12 +387,12 @@ func TestGraph_Close(t *testing.T) {
 		wantError(t, g.Launch(s), ErrClosed, "Exec.Launch", "the graph is closed")
 		_, err = g.Size()
 		wantError(t, err, ErrClosed, "Graph.Size")
-		pool, err := newGraphPool(d)
+		pool, err := NewPool(d)
 		if err != nil {
 			t.Fatal(err)
 		}
 		pool.Close()
-		_, err = s.Capture(func(x *Exec) error { return nil }, CaptureOptions{pool: pool})
+		_, err = s.Capture(func(x *Exec) error { return nil }, InPool(pool))
 		wantError(t, err, ErrClosed, "the pool of graphs is closed")
 		wantError(t, (&Graph{}).Launch(s), ErrInvalidArgument, "not made by Capture")
 	})
@@ -601,7 +602,7 @@ func TestGraph_Keep_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
 	s := newStream(t, d)
-	pool, err := newGraphPool(d)
+	pool, err := NewPool(d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -609,14 +610,14 @@ func TestGraph_Keep_SharedPool(t *testing.T) {
 	var keeps []*Tensor
 	keep := func(x *Exec) error { keeps = append(keeps, x.Keep(x.Ones(Float32, 8))); return nil }
 	defer func() { closeAll(keeps) }()
-	g, err := s.Capture(keep, CaptureOptions{pool: pool})
+	g, err := s.Capture(keep, InPool(pool))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Capture(keep, CaptureOptions{pool: pool})
+	_, err = s.Capture(keep, InPool(pool))
 	wantError(t, err, ErrNotCapturable, "Exec.Keep", "other graphs of the pool")
 	g.Close()
-	again, err := s.Capture(keep, CaptureOptions{pool: pool})
+	again, err := s.Capture(keep, InPool(pool))
 	if err != nil {
 		t.Fatal(err)
 	}

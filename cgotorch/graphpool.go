@@ -1,6 +1,7 @@
 package cgotorch
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -48,8 +49,11 @@ func newGraphPool(d Device) (*graphPool, error) {
 	return p, nil
 }
 
-// lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back.
-func (p *graphPool) lock(x *Exec) {
+// lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back. Inside of one of these it fails.
+func (p *graphPool) lock(op string, x *Exec) {
+	if p.runner.Load() == x.s.thread {
+		x.Fail(op, insideError(op))
+	}
 	p.mu.Lock()
 	p.runner.Store(x.s.thread)
 }
@@ -154,6 +158,9 @@ func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	}
 	if s.device != p.device {
 		return nil, &Error{Op: "Exec.On", Kind: ErrNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+	}
+	if slices.Contains(p.streams, s) {
+		return s.h, nil // it stands in for another one already
 	}
 	stand := p.stands[s]
 	if stand == nil {

@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"slices"
 	"strings"
@@ -169,10 +170,13 @@ func panicOf(fn func()) (value any) {
 
 // failureOf is the failure by which fn unwinds.
 func failureOf(fn func()) error {
-	if u, ok := panicOf(fn).(unwind); ok {
-		return u.scope.err
+	return Failure(panicOf(fn))
+}
+
+func closeAll(ts []*Tensor) {
+	for _, t := range ts {
+		t.Close()
 	}
-	return nil
 }
 
 // within fails the test if fn hangs.

@@ -1,6 +1,7 @@
-package cgotorch
+package cgotorch_test
 
 import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestHostRead_CloseWaitsForReads(t *testing.T) {
 	var r *HostRead
 	do(t, CPU, func(x *Exec) { r = x.ReadAsync(x.Ones(Float32, 1)) })
 	reading, closed := make(chan bool), make(chan struct{})
-	err := r.read("test", func(host *Tensor) error {
+	err := ReadWithin(r, "test", func(host *Tensor) error {
 		go func() {
 			close(reading)
 			r.Close()

@@ -1,8 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"context"
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"sync"
 	"testing"
 )

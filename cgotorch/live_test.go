@@ -1,6 +1,9 @@
-package cgotorch
+package cgotorch_test
 
-import "testing"
+import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"testing"
+)
 
 func TestLiveHandles(t *testing.T) {
 	checkLeaks(t)

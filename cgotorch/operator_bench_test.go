@@ -1,6 +1,9 @@
-package cgotorch
+package cgotorch_test
 
-import "testing"
+import (
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"testing"
+)
 
 // What Go adds to small operators: compare with bench's rows op/..., where the same call is made by hand and by C++.
 func BenchmarkOp(b *testing.B) {

@@ -1,4 +1,6 @@
-package cgotorch
+package cgotorch_test
+
+import . "github.com/streamtorch/streamtorch/cgotorch"
 
 // inputs are the input tensors of testdata/operators.json, made afresh for each case.
 type inputs map[string]*Tensor

@@ -1,9 +1,10 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"maps"
 	"math"
 	"os"

@@ -54,10 +54,9 @@ type OverlapStats struct {
 
 const maxOverlapStreams = 16
 
-// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. The first one of a process puts functions of
-// the library's in the place of LibTorch's for aten::convolution_backward and for the gradients of aten::linear; without an Overlap they do
-// what LibTorch's do. A linear layer takes part whose forward ran after that. It also turns off LibTorch's warning, for the process, of
-// gradients that are accumulated on another stream than they are made on.
+// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it. Linear layers take part if
+// their forward ran after the first NewOverlap of the process. It fails with [ErrInvalidArgument] for too few or too many
+// Streams.
 func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -126,10 +125,10 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 		for _, side := range sides {
 			_ = x.await(op, side)
 		}
-		if g := x.s.graph; g != nil && !p.always {
+		if g := x.work; g != nil && !p.always {
 			g.beside = g.beside || p.Stats().SideBySide > before
 			if ct.ChoiceOpen(p.choice.h, 1) != 0 {
-				x.s.undecided()
+				x.undecided()
 			}
 		}
 		p.choice.tell()

@@ -1,7 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -483,17 +485,17 @@ func TestOverlap_Late_Streams(t *testing.T) {
 			if err := d.Synchronize(); err != nil {
 				t.Fatal(err)
 			}
-			trace, err := StartTrace()
+			running, err := trace.Start()
 			if err != nil {
 				t.Fatal(err)
 			}
 			x.BackwardWith(o, loss)
-			r, err := trace.Stop()
+			r, err := running.Stop()
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, w := range r.Work {
-				if w.Kind == TraceKernel {
+				if w.Kind == trace.Kernel {
 					found[r.StreamName(w.Stream)]++
 				}
 			}

@@ -61,6 +61,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 		w = x.choose(op, o.Choice, o.Inputs, len(branches))
 	}
 	defer w.end()
+	x = x.measured(w)
 	return x.tidy(func() []*Tensor {
 		results := make([]*Tensor, len(branches))
 		if w.second {
@@ -106,9 +107,10 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		if i == 0 {
 			// What the other branches run on began, to LibTorch's allocator, at this fork: a Parallel in here that used it would leave memory
 			// there that they take while x's stream still reads it (Note [Memory of branches]).
-			reserved := x.s.reserve(x.stream, len(branches)-1)
-			results[0] = x.Alias(x.branch(op, fn))
-			reserved()
+			func() {
+				defer x.s.stream.reserve(purpose{x.stream, false}, len(branches)-1)()
+				results[0] = x.Alias(x.branch(op, fn))
+			}()
 			continue
 		}
 		b := &sideBranch{x: x.On(x.side(op, o, i-1))}
@@ -134,7 +136,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 // joinUsed makes x's stream wait for every other one that the Do has used, behind a backward that has failed: LibTorch, which runs it on the
 // streams of its forward, joins them only at its end.
 func (x *Exec) joinUsed(op string) {
-	if x.s.graph != nil {
+	if x.work != nil {
 		return // nobody will launch it
 	}
 	for _, s := range x.s.used {
@@ -149,7 +151,7 @@ func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]
 	}
-	s, err := x.s.stream.side(purpose{x.stream, false}, x.s.reserved[x.stream]+i)
+	s, err := x.s.stream.side(purpose{x.stream, false}, i)
 	if err != nil {
 		x.Fail(op, err)
 	}

@@ -1,8 +1,10 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"slices"
 	"strings"
 	"testing"
@@ -606,14 +608,14 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 			if !d.IsCUDA() {
 				return
 			}
-			trace, err := StartTrace()
+			running, err := trace.Start()
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Do(func(x *Exec) error { x.Item(run(x)); return nil }); err != nil {
 				t.Error(err)
 			}
-			r, err := trace.Stop()
+			r, err := running.Stop()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -628,7 +630,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 					streams[w.Stream] = true
 				}
 			}
-			r.Work = slices.DeleteFunc(r.Work, func(w TraceRecord) bool { return w.Start < from || w.End > to })
+			r.Work = slices.DeleteFunc(r.Work, func(w trace.Record) bool { return w.Start < from || w.End > to })
 			if share, together, busy := r.SideBySide(); len(streams) < 2 || share < 0.3 {
 				t.Errorf("backward ran on %d streams, %v of %v on several at once", len(streams), together, busy)
 			} else {

@@ -1,7 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -133,12 +135,12 @@ func TestPool2d_Kernel(t *testing.T) {
 				arguments = append(arguments, []int64{1, 1})
 			}
 			x.Call("streamtorch::"+c.op, append(arguments, false)...) // compiles
-			trace, err := StartTrace()
+			running, err := trace.Start()
 			if err != nil {
 				t.Fatal(err)
 			}
 			x.Call("streamtorch::"+c.op, append(arguments, false)...)
-			r, err := trace.Stop()
+			r, err := running.Stop()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"bytes"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"strings"
 	"testing"

@@ -33,7 +33,7 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 	if !x.GradEnabled() {
 		return fn(x, in)
 	}
-	r := &recomputation{fn: fn, stream: x.stream, graph: x.s.graph, native: x.c.Stream, autocast: x.c.Autocast, from: x.s.callers()}
+	r := &recomputation{fn: fn, stream: x.stream, graph: x.work, native: x.c.Stream, autocast: x.c.Autocast, from: x.callers()}
 	r.lent = x.s.lent[in.info().Storage].whose
 	return x.Tidy(func() *Tensor {
 		version, before := in.Version(), r.generators(x, op)
@@ -55,7 +55,7 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 
 // Recomputing reports whether x is that of a second call, by [Exec.Recompute]. A module that changes something of its own in Forward,
 // such as running statistics, must not do so again then.
-func (x *Exec) Recomputing() bool { return x.s.recomputing }
+func (x *Exec) Recomputing() bool { return x.from != nil }
 
 // A recomputation is what backward needs to call a function again. The graph holds it, by a cgo.Handle.
 type recomputation struct {
@@ -138,13 +138,13 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		return nil, outcome{err: err}
 	}
 	defer done()
-	s := &scope{stream: r.stream, thread: ct.ThreadID(), graph: r.graph, recomputing: true, from: r.from}
+	s := &scope{stream: r.stream, thread: ct.ThreadID()}
 	// On a thread of LibTorch's too a Do inside this one is an error and no deadlock.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
 	x := newExec(s, r.stream, h)
-	x.c.Autocast = r.autocast
+	x.work, x.from, x.c.Autocast = r.graph, r.from, r.autocast
 	callContained(func() {
 		s.run(&end, func() error {
 			t := s.own(in)
@@ -163,7 +163,17 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		ct.TensorFree(result)
 		result = nil
 	}
+	var e *Error
+	if errors.As(end.err, &e) && e.Caller == "" { // no line of the program led there but that of the first call
+		e.Caller = callerIn(r.from, ownFrame)
+	}
 	return result, end
+}
+
+// callers are the frames that led here.
+func (x *Exec) callers() []uintptr {
+	pcs := make([]uintptr, 64)
+	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
 }
 
 // on is the stream for the second call; done is to be called after it.
@@ -193,7 +203,7 @@ var onCUDA atomic.Int64
 
 // holdCaptures keeps captures off while a backward runs that may call functions again; see Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
-	if !x.Device().IsCUDA() || x.Capturing() || x.s.recomputing || onCUDA.Load() == 0 {
+	if !x.Device().IsCUDA() || x.Capturing() || x.from != nil || onCUDA.Load() == 0 {
 		return func() {}
 	}
 	d := x.Device().c()

@@ -1,9 +1,10 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"slices"
 	"strings"
@@ -248,14 +249,14 @@ func TestRecompute_Nested(t *testing.T) {
 				threads := map[uint64]bool{}
 				in := leaf(t, x, 1, 2)
 				y := nest(x, in, depth, func(x *Exec, in *Tensor) *Tensor {
-					threads[x.s.thread] = true
+					threads[Thread(x)] = true
 					return x.Mul(in, in)
 				})
 				equal(t, x, y, []float32{1 + float32(depth), 4 + float32(depth)})
 				x.Backward(x.Sum(y))
 				equal(t, x, in.Grad(), []float32{2, 4})
 				for thread := range threads {
-					if _, known := workers.Load(thread); known && thread != x.s.thread {
+					if IsWorker(thread) && thread != Thread(x) {
 						t.Error("a thread of LibTorch's is taken for a stream's")
 					}
 				}
@@ -488,7 +489,7 @@ func TestRecompute_Panic(t *testing.T) {
 				return nil
 			})
 		}).(*Panic)
-		if !ok || p.Value != errOwn || !strings.Contains(string(p.Stack), "cgotorch.panics") {
+		if !ok || p.Value != errOwn || !strings.Contains(string(p.Stack), "cgotorch_test.panics") {
 			t.Errorf("got %v", p)
 		}
 		if err := s.Do(func(x *Exec) error { return nil }); err != nil {

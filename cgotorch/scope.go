@@ -1,7 +1,6 @@
 package cgotorch
 
 import (
-	"runtime"
 	"runtime/debug"
 	"slices"
 
@@ -13,24 +12,13 @@ type scope struct {
 	stream  *Stream
 	thread  uint64
 	used    []*Stream          // others, by Exec.On
-	tensors []*Tensor          // made here; those no longer owned (kept or closed) are passed over
-	marks   []int              // for each Tidy that runs, where in tensors its own begin
+	tensors []*Tensor          // made here, inside a Tidy in it; those no longer owned (kept or closed) are passed over
 	unused  []Tensor           // what own hands out next
 	lent    map[uint64]lending // storages that must not outlive the Do
 	atEnd   []func()
-	watches [2]*ct.Watch // of NoWaits, for the CPU and for CUDA; nil where there is none
-	waited  *Error       // what was seen of waits in a function given to AtEnd
-	err     *Error       // the first failure
-	graph   *graphWork   // what the work becomes part of, or is a rehearsal of; nil for neither
-	hooks   bool         // functions given to EachLaunch run
-	barred  string       // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
-
-	reserved map[*Stream]int // how many of its side streams branches that are open have, by the stream forked from
-
-	trial bool // work is under way that a Choice measures
-
-	recomputing bool      // the scope is that of a second call by Recompute
-	from        []uintptr // whose place in the program is then that of what no line of the program calls
+	watches []*ct.Watch // of NoWaits
+	err     *Error      // the first failure
+	barred  string      // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
 }
 
 // lending is what a Do knows of lent memory.
@@ -58,17 +46,11 @@ func (s *scope) own(h *ct.Tensor) *Tensor {
 
 // makeRoom forgets tensors that are no longer owned, so that a long Do remembers no more than it holds.
 func (s *scope) makeRoom() {
-	owned, mark := s.tensors[:0], 0
-	for i, t := range s.tensors {
-		for ; mark < len(s.marks) && s.marks[mark] == i; mark++ {
-			s.marks[mark] = len(owned)
-		}
+	owned := s.tensors[:0]
+	for _, t := range s.tensors {
 		if t.owner == s {
 			owned = append(owned, t)
 		}
-	}
-	for ; mark < len(s.marks); mark++ {
-		s.marks[mark] = len(owned)
 	}
 	clear(s.tensors[len(owned):])
 	s.tensors = owned
@@ -87,17 +69,8 @@ func (s *scope) fail(e *Error) {
 	}
 	if s.err == nil {
 		s.err = e
-		if e.Caller == "" && s.from != nil {
-			e.Caller = callerIn(s.from, ownFrame)
-		}
 	}
 	panic(unwind{s})
-}
-
-// callers are the frames that led here.
-func (s *scope) callers() []uintptr {
-	pcs := make([]uintptr, 64)
-	return append(pcs[:runtime.Callers(2, pcs)], s.from...)
 }
 
 // run calls fn, ends the scope, and says how fn ended: by return, by an operator's failure, by a panic of the user's, or by Goexit,
@@ -136,33 +109,17 @@ func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{err: err}
 }
 
-// undecided notes that a capture is to come later: a Choice has to measure first.
-func (s *scope) undecided() {
-	if s.graph != nil {
-		s.graph.undecided = true
-	}
-}
-
-// reserve keeps the next side streams of one from Parallels inside, until the function that it returns is called.
-func (s *scope) reserve(stream *Stream, n int) (release func()) {
-	if s.reserved == nil {
-		s.reserved = map[*Stream]int{}
-	}
-	s.reserved[stream] += n
-	return func() { s.reserved[stream] -= n }
-}
-
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
-// inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream. What that scope
-// owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
-func (x *Exec) inside(stream *ct.Stream, graph *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, graph: graph, lent: map[uint64]lending{}}
+// inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream that does work.
+// What that scope owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
+func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
+	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]lending{}}
 	for storage, l := range x.s.lent {
 		s.lent[storage] = lending{whose: l.whose}
 	}
 	y := *x
-	y.s, y.c.Stream = s, stream
+	y.s, y.work, y.trial, y.c.Stream = s, work, false, stream
 	x.s.barred = "the Exec around a captured function was used inside it: use the function's own"
 	defer func() { x.s.barred = "" }()
 	var out outcome
@@ -176,11 +133,12 @@ func (x *Exec) inside(stream *ct.Stream, graph *graphWork, fn func(x *Exec) erro
 // end runs the functions given to AtEnd and closes the scope, whatever they do. It returns the first panic in one of them.
 func (s *scope) end() (first *Panic) {
 	failure := s.err
+	var waited *Error // NoWaits holds to the end
 	defer func() {
 		if s.err = failure; failure == nil {
-			s.err = s.waited
+			s.err = waited
 		}
-		s.freeFrom(0) //edge:end-frees TestDo_FreesWhatItMade
+		s.free() //edge:end-frees TestDo_FreesWhatItMade
 		for _, l := range s.lent {
 			ct.StorageFree(l.name)
 		}
@@ -190,15 +148,16 @@ func (s *scope) end() (first *Panic) {
 		s.endWatches()
 		s.barred = "an Exec was used after its Do had returned"
 	}()
-	s.runAtEnd(&first) //edge:end-before-frees TestAtEnd
+	s.runAtEnd(&first, &waited) //edge:end-before-frees TestAtEnd
 	return first
 }
 
-func (s *scope) runAtEnd(first **Panic) {
+// runAtEnd runs the functions given to AtEnd. It notes the first panic in one of them, and the first wait under NoWaits.
+func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	for len(s.atEnd) > 0 {
 		fn := s.atEnd[0]
 		s.atEnd = s.atEnd[1:]
-		s.err = nil // what failed before does not concern it
+		s.err = nil
 		func() {
 			returned := false
 			defer func() {
@@ -206,11 +165,11 @@ func (s *scope) runAtEnd(first **Panic) {
 				if _, failed := r.(unwind); r != nil && !failed && *first == nil {
 					*first = &Panic{Value: r, Stack: debug.Stack()}
 				}
-				if s.err != nil && s.err.Kind == ErrWaited && s.waited == nil {
-					s.waited = s.err // NoWaits holds to the end
+				if s.err != nil && s.err.Kind == ErrWaited && *waited == nil {
+					*waited = s.err
 				}
 				if r == nil && !returned { // Goexit: the others still run
-					s.runAtEnd(first)
+					s.runAtEnd(first, waited)
 				}
 			}()
 			fn()
@@ -219,18 +178,18 @@ func (s *scope) runAtEnd(first **Panic) {
 	}
 }
 
-// freeFrom frees all tensors made since mark but those to keep, in one C call.
-func (s *scope) freeFrom(mark int, keep ...*Tensor) {
+// free frees all tensors but those to keep, in one C call.
+func (s *scope) free(keep ...*Tensor) {
 	var handles []*ct.Tensor
-	kept := s.tensors[:mark]
-	for _, t := range s.tensors[mark:] {
+	kept := s.tensors[:0]
+	for _, t := range s.tensors {
 		switch {
 		case t.owner != s:
 		case slices.Contains(keep, t):
 			kept = append(kept, t)
 		default:
 			if handles == nil {
-				handles = make([]*ct.Tensor, 0, len(s.tensors)-mark)
+				handles = make([]*ct.Tensor, 0, len(s.tensors))
 			}
 			if t.grad != nil {
 				t.grad.Close()

@@ -11,26 +11,53 @@ type purpose struct {
 	overlap bool
 }
 
-// side returns one of the streams that Dos of s fork to. They are made once and closed with s: nobody else uses them, since Dos of
-// one stream exclude each other.
+// sideStreams are the streams that Dos of one stream fork to for one purpose.
+type sideStreams struct {
+	streams  []*Stream
+	reserved int // of the first ones, by a Parallel under way for Parallels in its first branch
+}
+
+// reserve keeps the next streams of a purpose from Parallels inside, until the function that it returns is called.
+func (s *Stream) reserve(of purpose, n int) (release func()) {
+	add := func(n int) {
+		s.state.Lock()
+		defer s.state.Unlock()
+		s.sidesOf(of).reserved += n
+	}
+	add(n)
+	return func() { add(-n) }
+}
+
+// sidesOf returns the side streams of a purpose, with s.state held.
+func (s *Stream) sidesOf(of purpose) *sideStreams {
+	if s.sides == nil {
+		s.sides = map[purpose]*sideStreams{}
+	}
+	if s.sides[of] == nil {
+		s.sides[of] = &sideStreams{}
+	}
+	return s.sides[of]
+}
+
+// side returns stream i behind the reserved ones of a purpose. They are made once and closed with s: nobody else uses them, since Dos
+// of one stream exclude each other.
 func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
-	if s.sides == nil {
-		s.sides = map[purpose][]*Stream{}
-	}
+	sides := s.sidesOf(of)
+	i += sides.reserved
 	what := "side"
 	if of.overlap {
 		what = "late gradients"
 	}
-	for len(s.sides[of]) <= i {
-		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, %s %d", of.from.name, what, len(s.sides[of])+1)})
+	for len(sides.streams) <= i {
+		made, err := NewStream(s.device, StreamOptions{Name: fmt.Sprintf("%s, %s %d", of.from.name, what, len(sides.streams)+1)})
 		if err != nil {
 			return nil, err
 		}
-		s.sides[of] = append(s.sides[of], made)
+		sides.streams = append(sides.streams, made)
 	}
-	return s.sides[of][i], nil
+	return sides.streams[i], nil
 }
 
 // ours reports whether x's stream is its Do's, or a side stream of the Do's: all that is done with memory of its own side streams then comes
@@ -43,7 +70,7 @@ func (x *Exec) ours() bool {
 	s.state.Lock()
 	defer s.state.Unlock()
 	for _, sides := range s.sides {
-		if slices.Contains(sides, x.stream) {
+		if slices.Contains(sides.streams, x.stream) {
 			return true
 		}
 	}
@@ -57,7 +84,7 @@ func (s *Stream) closeSides() {
 	}
 	e, err := recordEvent("Stream.Close", s.h, 0)
 	for _, sides := range s.sides {
-		for _, side := range sides {
+		for _, side := range sides.streams {
 			if err == nil {
 				_ = side.Wait(e)
 			}

@@ -11,7 +11,8 @@ import (
 
 // HostSlab is page-aligned host memory outside the Go heap, where copies to and from a device start and end.
 //
-// The stream checker knows of copies by itself. HostReads, HostWrites and Await tell it of the program's own accesses.
+// The stream checker knows of copies by itself. HostReads, HostWrites and Await tell it of the
+// program's own accesses.
 type HostSlab struct {
 	mu      sync.Mutex
 	h       *ct.Slab
@@ -44,9 +45,10 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	return s, err
 }
 
-// HostSlabOver returns a slab of memory that the caller owns and keeps until Close. Its content stays as it is.
-// The memory must begin at a page and lie outside the Go heap, as that of [syscall.Mmap] does. HostSlabOver fails
-// with [ErrInvalidArgument] for other memory, and for memory that reaches into another slab.
+// HostSlabOver returns a slab of memory that the caller owns and keeps until Close. Its content
+// stays as it is. The memory must begin at a page and lie outside the Go heap, as that of
+// [syscall.Mmap] does. HostSlabOver fails with [ErrInvalidArgument] for other memory, and for
+// memory that reaches into another slab.
 func HostSlabOver(memory []byte) (*HostSlab, error) {
 	data := unsafe.Pointer(unsafe.SliceData(memory))
 	return newHostSlab("HostSlabOver", len(memory), func(h **ct.Slab) *ct.Status { return ct.SlabOver(data, int64(len(memory)), h) })
@@ -89,12 +91,12 @@ func (s *HostSlab) Pinned() bool {
 	return s.h != nil && ct.SlabPinned(s.h) != 0
 }
 
-// HostReads tells the stream checker that the program is about to read the memory. It does nothing while the
-// checker is off.
+// HostReads tells the stream checker that the program is about to read the memory. It does nothing
+// while the checker is off.
 func (s *HostSlab) HostReads() { s.checkHost(0) }
 
-// HostWrites tells the stream checker that the program is about to write the memory. It does nothing while the
-// checker is off.
+// HostWrites tells the stream checker that the program is about to write the memory. It does
+// nothing while the checker is off.
 func (s *HostSlab) HostWrites() { s.checkHost(1) }
 
 func (s *HostSlab) checkHost(write int32) {
@@ -105,7 +107,7 @@ func (s *HostSlab) checkHost(write int32) {
 
 // checked returns the memory if the stream checker is on.
 func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
-	if !checking.Load() {
+	if !theChecker.on.Load() {
 		return nil, 0
 	}
 	s.mu.Lock()
@@ -113,19 +115,19 @@ func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	return unsafe.Pointer(unsafe.SliceData(s.bytes)), int64(len(s.bytes))
 }
 
-// Await waits until e is done, for a goroutine that takes the memory back from copies. It holds neither a core nor
-// an OS thread; see [Event.Done]. It fails as [Event.Synchronize] does.
+// Await waits until e is done, for a goroutine that takes the memory back from copies. It holds
+// neither a core nor an OS thread; see [Event.Done]. It fails as [Event.Synchronize] does.
 //
-// The stream checker learns that those uses of the memory are over that e is behind, and nothing else. Event.Synchronize
-// says that the program knows all work before e to be done. In a goroutine that waits all the time, that would hide
-// waits that are missing elsewhere.
+// The stream checker learns that the uses of the memory before e are over, and nothing else.
+// Event.Synchronize tells it that all work before e is over. In a goroutine that waits all the
+// time, that would hide waits that are missing elsewhere.
 func (s *HostSlab) Await(e *Event) error {
 	const op = "HostSlab.Await"
 	done, err := e.poll(op)
 	if err != nil {
 		return err
 	}
-	if !checking.Load() {
+	if !theChecker.on.Load() {
 		if done {
 			return nil
 		}
@@ -149,8 +151,8 @@ func (s *HostSlab) Await(e *Event) error {
 	return nil
 }
 
-// Close frees the memory, or leaves that of [HostSlabOver] to its owner, no longer page-locked. Copies from and to it
-// must be done. Closing twice does nothing.
+// Close frees the memory, or leaves that of [HostSlabOver] to its owner, no longer page-locked.
+// Copies from and to it must be done. Closing twice does nothing.
 func (s *HostSlab) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"os"
 	"runtime"
 	"strconv"
@@ -264,7 +265,8 @@ func TestHostSlabOver(t *testing.T) {
 	}
 }
 
-// Await tells the stream checker of its own slab alone: that the program knows nothing else to be done stays so.
+// Await tells the stream checker of its own slab alone: that the program knows nothing else to be
+// done stays so.
 func TestHostSlab_Await(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -296,7 +298,7 @@ func TestHostSlab_Await(t *testing.T) {
 		}
 		slab.HostReads()
 		slab.HostWrites()
-		tellRaces()
+		TellRaces()
 		if len(races) != 0 {
 			t.Errorf("got %v", races)
 		}

@@ -216,7 +216,7 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 	runtime.LockOSThread() // between the two calls
 	defer runtime.UnlockOSThread()
 	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
-	if checking.Load() {
+	if theChecker.on.Load() {
 		x.Site = uint64(callSite())
 	}
 	status := call(x)

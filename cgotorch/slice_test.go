@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"bytes"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"math"
 	"slices"
 	"testing"
@@ -287,7 +288,7 @@ func TestItem(t *testing.T) {
 func TestElements_HaveTheirSize(t *testing.T) {
 	checkLeaks(t)
 	do(t, CPU, func(x *Exec) {
-		for d := range dtypes {
+		for d := range DTypes {
 			if got := len(ToBytes(x, FromBytes(x, make([]byte, 6*d.Size()), d, []int64{2, 3}))); got != 6*d.Size() {
 				t.Errorf("six elements of %v have %d bytes", d, got)
 			}

@@ -22,8 +22,8 @@ type Stream struct {
 
 	state  sync.Mutex // held for moments; guards what follows
 	h      *ct.Stream
-	users  int                   // Dos of other streams that use this one
-	sides  map[purpose][]*Stream // for Dos of this stream
+	users  int                      // Dos of other streams that use this one
+	sides  map[purpose]*sideStreams // for Dos of this stream
 	closed bool
 }
 
@@ -33,45 +33,44 @@ type StreamOptions struct {
 	Name         string // shown in traces and texts; "" is "stream N", where N counts the streams made
 }
 
-// defaults holds the default stream of each device, which CUDA has once for the process.
-var defaults struct {
+// streams is what is known of all streams of the process: CUDA has one default stream a device, and numbers streams by itself.
+var streams struct {
 	sync.Mutex
-	streams map[Device]*Stream
+	defaults map[Device]*Stream // made on first use
+	made     atomic.Int64       // by NewStream and ExternalStream
+
+	// names holds the name of each CUDA stream for traces and reports, by number. A number is for the next stream after Close, so there are
+	// not many. CPU streams have new numbers each: they are here if the program named them, or while the stream checker is on.
+	names sync.Map // uint64 -> string
 }
 
 const defaultName = "default stream"
 
-var streamsMade atomic.Int64
-
 func streamName(given string) string {
-	if n := streamsMade.Add(1); given == "" {
+	if n := streams.made.Add(1); given == "" {
 		return fmt.Sprintf("stream %d", n)
 	}
 	return given
 }
 
-// streamNames holds the name of each CUDA stream for traces and reports, by number. A number is for the next stream after Close, so there
-// are not many. Those of the CPU have new ones each: they are here if the program named them, or while the stream checker is on.
-var streamNames sync.Map // uint64 -> string
-
 func (s *Stream) register() {
-	if s.device.IsCUDA() || checking.Load() || s.named {
-		streamNames.Store(ct.StreamID(s.h), s.name)
+	if s.device.IsCUDA() || theChecker.on.Load() || s.named {
+		streams.names.Store(ct.StreamID(s.h), s.name)
 	}
 }
 
 // DefaultStream is the device's default stream, the same one at each call. A device that is not there is reported by the
 // stream's methods, with [ErrNoDevice].
 func DefaultStream(d Device) *Stream {
-	defaults.Lock()
-	defer defaults.Unlock()
-	s := defaults.streams[d]
+	streams.Lock()
+	defer streams.Unlock()
+	s := streams.defaults[d]
 	if s == nil {
-		if defaults.streams == nil {
-			defaults.streams = map[Device]*Stream{}
+		if streams.defaults == nil {
+			streams.defaults = map[Device]*Stream{}
 		}
 		s = &Stream{device: d, isDefault: true, name: defaultName}
-		defaults.streams[d] = s
+		streams.defaults[d] = s
 	}
 	return s
 }
@@ -203,7 +202,7 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 		return &Error{Op: "Stream.Do", Kind: ErrMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
 	}
 	out := s.do(fn)
-	if checking.Load() {
+	if theChecker.on.Load() {
 		tellRaces()
 	}
 	switch {
@@ -211,7 +210,7 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 		runtime.Goexit()
 	case out.panicked != nil:
 		panic(out.panicked)
-	case out.err == nil && checking.Load():
+	case out.err == nil && theChecker.on.Load():
 		return raceError()
 	}
 	return out.err
@@ -340,8 +339,8 @@ func (s *Stream) Close() error {
 		s.worker = nil
 	}
 	s.closeSides()
-	if !s.device.IsCUDA() && !checking.Load() {
-		streamNames.Delete(ct.StreamID(s.h))
+	if !s.device.IsCUDA() && !theChecker.on.Load() {
+		streams.names.Delete(ct.StreamID(s.h))
 	}
 	ct.StreamFree(s.h) //edge:stream-freed TestStream_AfterClose
 	s.h = nil

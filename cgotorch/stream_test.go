@@ -1,7 +1,8 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"sync"
 	"testing"
@@ -712,23 +713,18 @@ func TestEvent_NeverRecorded(t *testing.T) {
 	}
 }
 
-// Outside captures the number is the stream's; in a rehearsal on CUDA a stand-in has another.
-func TestExec_StreamID(t *testing.T) {
+// Outside captures an Exec enqueues on the program's streams. In a rehearsal and a capture on CUDA others stand in for them.
+func TestExec_Stream(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s, other := newStream(t, d), newStream(t, d)
-		want := map[*Stream]uint64{}
-		for _, of := range []*Stream{s, other} {
-			id, err := of.ID()
-			if err != nil {
-				t.Fatal(err)
-			}
-			want[of] = id
-		}
 		check := func(x *Exec, standIn bool) {
-			for _, y := range []*Exec{x, x.On(other), x.On(other).NoGrad()} {
-				if got := y.StreamID(); (got != want[y.Stream()]) != standIn {
-					t.Errorf("%d for %v, whose number is %d; stand-in: %v", got, y.Stream(), want[y.Stream()], standIn)
+			for y, of := range map[*Exec]*Stream{x: s, x.On(other): other, x.On(other).NoGrad(): other} {
+				if (y.Stream() != of) != standIn {
+					t.Errorf("%v for %v; stand-in: %v", y.Stream(), of, standIn)
+				}
+				if again := x.On(y.Stream()); again.Stream() != y.Stream() {
+					t.Errorf("On(%v) enqueues on %v", y.Stream(), again.Stream())
 				}
 			}
 		}
@@ -736,6 +732,9 @@ func TestExec_StreamID(t *testing.T) {
 		captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
 			if !x.Capturing() {
 				check(x, d.IsCUDA())
+			}
+			if y := x.Uncaptured(); x.Capturing() && y.Stream() != s {
+				t.Errorf("uncaptured work is enqueued on %v", y.Stream())
 			}
 			x.Zeros(Float32, 1)
 		})

@@ -34,32 +34,24 @@ func (x *Exec) NoWaits() *Exec {
 	return &y
 }
 
-// watch is the scope's watch for devices of the kind of x's, made on first use.
+// watch makes a watch for the kind of x's device. It ends with the scope.
 func (x *Exec) watch(op string) *ct.Watch {
-	of := &x.s.watches[0]
-	if x.stream.device.IsCUDA() {
-		of = &x.s.watches[1]
-	}
-	if *of == nil {
-		var w *ct.Watch
-		x.must(op, ct.WatchNew(x.stream.device.c(), &w))
-		*of = w
-		watches.Add(1)
-	}
-	return *of
+	var w *ct.Watch
+	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
+	x.s.watches = append(x.s.watches, w)
+	watches.Add(1)
+	return w
 }
 
-// watches counts the watches there are, so that who waits on purpose need not ask for the thread while there is none.
+// watches counts the watches there are. A deliberate wait then skips the thread lookup when there is none.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
-	for i, w := range s.watches {
-		if w != nil {
-			ct.WatchFree(w)
-			s.watches[i] = nil
-			watches.Add(-1)
-		}
+	for _, w := range s.watches {
+		ct.WatchFree(w)
 	}
+	watches.Add(-int64(len(s.watches)))
+	s.watches = nil
 }
 
 // look asks whether the call that has returned waited. The Do then fails, but not here: the call has results that somebody must own.
@@ -77,7 +69,7 @@ func waits(op string) {
 	if watches.Load() == 0 {
 		return
 	}
-	if w := currentWorker(); w != nil && w.scope != nil && w.scope.watches != [2]*ct.Watch{} && w.scope.err == nil {
+	if w := currentWorker(); w != nil && w.scope != nil && len(w.scope.watches) > 0 && w.scope.err == nil {
 		w.scope.err = &Error{Op: op, Kind: ErrWaited, Caller: caller(), Message: "it waits for the device"}
 	}
 }

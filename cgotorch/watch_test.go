@@ -1,8 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"runtime"
 	"testing"
 )
@@ -55,8 +56,7 @@ func TestNoWaits_Tells(t *testing.T) {
 
 // backwardThatWaits indexes with a mask, without the watch, so that backward has to count it again.
 func backwardThatWaits(x *Exec) (line string) {
-	plain := *x
-	plain.c.Watch = nil
+	plain := Unwatched(x)
 	a := plain.Ones(Float32, 4)
 	if err := a.SetRequiresGrad(true); err != nil {
 		panic(err)

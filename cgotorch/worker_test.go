@@ -1,8 +1,9 @@
-package cgotorch
+package cgotorch_test
 
 import (
 	"errors"
 	"fmt"
+	. "github.com/streamtorch/streamtorch/cgotorch"
 	"io"
 	"runtime"
 	"strings"
@@ -112,10 +113,10 @@ func TestDo_PanicIsRaisedAgain(t *testing.T) {
 		if p.Value != value {
 			t.Errorf("value %v, want %v", p.Value, value)
 		}
-		if !strings.Contains(string(p.Stack), "cgotorch.raise") {
+		if !strings.Contains(string(p.Stack), "cgotorch_test.raise") {
 			t.Errorf("the stack does not show where the panic was raised:\n%s", p.Stack)
 		}
-		if !strings.Contains(p.Error(), fmt.Sprint(value)) || !strings.Contains(p.Error(), "cgotorch.raise") {
+		if !strings.Contains(p.Error(), fmt.Sprint(value)) || !strings.Contains(p.Error(), "cgotorch_test.raise") {
 			t.Errorf("the text lacks the value or the stack: %s", p.Error())
 		}
 	}
@@ -168,18 +169,14 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 // A stream that is closed has no worker left.
 func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
 	checkLeaks(t)
-	alive := func(s *Stream) (found bool) {
-		workers.Range(func(_, w any) bool { found = found || w.(*worker).stream == s; return true })
-		return found
-	}
 	for range 200 {
 		s := newStream(t, CPU)
 		s.Do(func(x *Exec) error { return nil })
-		if !alive(s) {
+		if !HasWorker(s) {
 			t.Fatal("a stream that has run a Do has no worker")
 		}
 		s.Close()
-		if alive(s) {
+		if HasWorker(s) {
 			t.Fatal("the worker outlives Close")
 		}
 	}
@@ -323,7 +320,7 @@ func TestDo_RunsOnOneThread(t *testing.T) {
 	threads := map[uint64]bool{}
 	for range 100 {
 		together(1, func(int) {
-			s.Do(func(x *Exec) error { threads[x.s.thread] = true; return nil })
+			s.Do(func(x *Exec) error { threads[Thread(x)] = true; return nil })
 		})
 	}
 	if len(threads) != 1 {

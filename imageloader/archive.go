@@ -12,14 +12,15 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// archive is one shard or several, one behind the other. It is safe for concurrent use.
+// archive is one shard, or several, one after the other. It is safe for concurrent use.
 type archive struct {
-	path   string // as it was given
+	path   string // as given by the caller
 	shards []*shard
-	small  bool // what is compressed with gzip fits into the shuffle buffer
+	small  bool // the part compressed with gzip fits into the shuffle buffer
 }
 
-// openArchive opens what path names: a file, a directory, or a pattern of several. The archive must be closed.
+// openArchive opens a path: that of a file, of a directory, or a pattern of several. The archive
+// must be closed.
 func openArchive(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*archive, error) {
 	a := &archive{path: path}
 	paths, err := expand(from, path)
@@ -64,8 +65,9 @@ func (a *archive) ofMembers() bool {
 
 var braces = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)
 
-// expand returns the paths that a pattern stands for: {000..127} each of these numbers, of as many digits; *, ? and [...] what
-// filepath.Glob makes of them, in the order of the names. A path that exists stands for itself, whatever characters it has.
+// expand returns the paths that match a pattern. {000..127} stands for each of these numbers, with
+// as many digits. *, ? and [...] are those of filepath.Glob, in the order of the names. A path that
+// exists stands for itself, whatever characters it has.
 func expand(from files, path string) ([]string, error) {
 	if _, err := from.stat(path); err == nil {
 		return []string{path}, nil
@@ -95,7 +97,7 @@ func expand(from files, path string) ([]string, error) {
 	var paths []string
 	for _, p := range patterns {
 		if !strings.ContainsAny(p, `*?[`) {
-			paths = append(paths, p) // openShard says it when it is missing
+			paths = append(paths, p) // openShard reports a missing file
 			continue
 		}
 		found, err := from.glob(p)

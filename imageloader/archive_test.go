@@ -128,8 +128,8 @@ func TestOpen_CutAnywhere(t *testing.T) {
 	}
 }
 
-// A flipped bit in a .tgz is an error, or it changes nothing: some bits of the gzip header mean nothing, and a run of zeros
-// can be copied from several places.
+// A flipped bit in a .tgz is an error, or it changes nothing. Some bits of the gzip header mean
+// nothing, and a run of zeros can be copied from several places.
 func TestOpen_BitFlippedAnywhere(t *testing.T) {
 	checkLeaks(t)
 	images := tarOf(numbered(4))
@@ -250,7 +250,7 @@ func FuzzArchive(f *testing.F) {
 	})
 }
 
-// What tar itself would not show is not lost in silence.
+// Parts that tar itself would not show are not lost in silence.
 func TestOpen_JoinedArchives(t *testing.T) {
 	a, b := numbered(9)[:4], numbered(9)[4:]
 	for name, data := range map[string][]byte{

@@ -15,7 +15,8 @@ func TestHostBatch_Release_NoLoader(t *testing.T) {
 	}
 }
 
-// A source of a program's own learns once when its memory may be filled again, and gives its own place.
+// A source of a program's own learns once when its memory may be filled again, and gives its own
+// place.
 func TestHostBatch_OnRelease(t *testing.T) {
 	memory := make([]byte, 12)
 	calls, seen := 0, []byte{1}
@@ -41,7 +42,8 @@ func TestHostBatch_OnRelease(t *testing.T) {
 	}
 }
 
-// A loader's batch can have an OnRelease too, and its memory still goes back: more batches are read than there are buffers.
+// A loader's batch can have an OnRelease too, and its memory still goes back: more batches are read
+// than there are buffers.
 func TestHostBatch_OnRelease_OfLoader(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[1].path, options())
 	batches, calls := 0, 0

@@ -7,10 +7,11 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// block is a run of samples that are read at once: of a .tgz those that begin in one segment of its index.
+// block is a run of samples that are read at once. In a .tgz these are the samples that begin in
+// one segment of its index.
 type block struct {
 	first, count int   // numbers of samples
-	from, to     int64 // of the content of their shard, from the first one's first byte to the last one's last
+	from, to     int64 // of the shard's content, from the first sample's first byte to the last sample's last
 }
 
 // bytes returns the memory that a block takes while it is in use.
@@ -20,9 +21,9 @@ const (
 	blockSamples = 16      // of a shard whose samples are read one by one
 	blockBytes   = 1 << 20 // about that many bytes of them
 
-	// In a segment that is longer than this, and than half the shuffle buffer, blocks are cut all the same: the memory of one
-	// must not depend on what a compressor, or whoever wants to harm, made of the file. Reading each inflates the segment from
-	// its beginning.
+	// A segment may be longer than this, and than half the shuffle buffer. Blocks are cut there all the
+	// same: the memory of a block must not depend on a compressor, or on an attacker. Reading each
+	// block inflates the segment from its beginning.
 	blockMost = 16 << 20
 )
 
@@ -60,7 +61,7 @@ func (a *archive) blocks(x *index, most int64) []block {
 	return blocks
 }
 
-// loadBlock reads samples of one block, those with the numbers given.
+// loadBlock reads samples of one block, given by their numbers.
 func (s *sequence) loadBlock(b block, numbers []int32) ([]item, error) {
 	shard := s.archive.shards[s.index.samples[b.first].shard]
 	if content := shard.content.Load(); content != nil {
@@ -69,7 +70,7 @@ func (s *sequence) loadBlock(b block, numbers []int32) ([]item, error) {
 	return s.loadEach(numbers)
 }
 
-// inflateBlock inflates what is between the first and the last of some samples of a block.
+// inflateBlock inflates the bytes between the first and the last of some samples of a block.
 func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, numbers []int32) ([]item, error) {
 	x := s.index
 	from, to := b.to, b.from

@@ -24,7 +24,7 @@ func heavy(n, size int) []member {
 	return members
 }
 
-// stored is gzip that compresses nothing: its segments are 2 MiB.
+// stored returns gzip that compresses nothing: its segments are 2 MiB.
 func stored(data []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression)
@@ -48,7 +48,8 @@ func within(t *testing.T, limit time.Duration, f func()) {
 	}
 }
 
-// A batch larger than the memory for its compressed images is decoded bit by bit, and is the same batch.
+// A batch larger than the memory for its compressed images is decoded bit by bit, and is the same
+// batch.
 func TestEpoch_BatchAboveShuffleBuffer(t *testing.T) {
 	members := heavy(30, 1<<18)
 	members[11].body = []byte("no image")
@@ -114,7 +115,8 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 	})
 }
 
-// The compressed images on their way take no more than the shuffle buffer and what is being read.
+// The compressed images under way take no more than the shuffle buffer and the read that is under
+// way.
 func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 	members := heavy(60, 4<<20)
 	packed := tarOf(members)

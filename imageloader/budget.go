@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// budget is a number of bytes to be had. It is for one taker.
+// budget is a limited number of bytes. One goroutine takes from it.
 type budget struct {
 	mu    sync.Mutex
 	limit int
@@ -18,7 +18,7 @@ func newBudget(limit int, short chan<- struct{}) *budget {
 	return &budget{limit: limit, freed: make(chan struct{}, 1), short: short}
 }
 
-// try takes so many bytes if they are there, or if nothing is taken.
+// try takes that many bytes if they are free, or if nothing is taken.
 func (b *budget) try(bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -29,7 +29,7 @@ func (b *budget) try(bytes int) bool {
 	return true
 }
 
-// take waits until so many bytes are there, or all of them, until ctx ends.
+// take waits until that many bytes are free, or nothing is taken, or ctx ends.
 func (b *budget) take(ctx context.Context, bytes int) error {
 	for !b.try(bytes) {
 		select {
@@ -42,8 +42,8 @@ func (b *budget) take(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// settle replaces bytes that were taken for items, whose size may not have been known, by those of the items. Each gives its own
-// back when it is decoded.
+// settle replaces bytes that were taken for items by the items' own bytes. Their sizes may not have
+// been known before. Each item gives its own bytes back when it is decoded.
 func (b *budget) settle(bytes int, items []item) {
 	for i := range items {
 		bytes -= b.charge(&items[i])
@@ -51,7 +51,8 @@ func (b *budget) settle(bytes int, items []item) {
 	b.give(bytes)
 }
 
-// settleBlock is settle for items that lie in one memory, which is given back with the last of them.
+// settleBlock is settle for items that lie in one memory, which is given back with the last of
+// them.
 func (b *budget) settleBlock(bytes int, items []item) {
 	var shared *memory
 	for _, it := range items {
@@ -74,7 +75,8 @@ func (b *budget) settleBlock(bytes int, items []item) {
 	}
 }
 
-// charge makes an item, the only user of its memory, give back its bytes with it, and returns how many.
+// charge makes an item, the only user of its memory, give back its bytes with it. It returns the
+// number of bytes.
 func (b *budget) charge(it *item) int {
 	m, bytes := it.memory, len(it.data)
 	if m == nil {

@@ -81,8 +81,8 @@ func flipped(data []byte, bit int) []byte {
 	return out
 }
 
-// flushed is a gzip file with an empty block after each so many bytes, as pigz writes it. ends are
-// the ends of these blocks.
+// flushed returns a gzip file with an empty block after every `each` bytes, as pigz makes them, and
+// the ends of these.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -107,14 +107,15 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate is a gzip file with other deflate data in front. No block of these is the last one.
+// withDeflate returns a gzip file whose deflate data follow other deflate data. All of them are
+// blocks that are not the last.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros is a gzip file of some bytes, and then of zeros. It is about 1000 times smaller than its
-// content.
+// zeros returns a gzip file of some bytes, then zeros, then other bytes. It is about 1000 times
+// smaller than the zeros.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -141,7 +142,7 @@ func repeated(begin, each []byte, count int, end []byte) []byte {
 	return out.Bytes()
 }
 
-// archives are the cases. What is wrong with a whole archive is an error whatever may be skipped.
+// archives are the cases. A fault of a whole archive is an error whatever may be skipped.
 func archives() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
@@ -255,7 +256,7 @@ func archives() []hostile {
 	}
 }
 
-// bombs are small files of much.
+// bombs are small files that inflate to much.
 func bombs() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
@@ -278,8 +279,8 @@ func TestCorpus_Archives(t *testing.T) {
 	}
 }
 
-// Members are as large as is allowed, and small in the file. Memory holds one of them at most, or
-// the members of the shuffle buffer.
+// Members of the largest allowed size, small in the file: no more than one of them is in memory, or
+// as many as the shuffle buffer holds.
 func TestCorpus_ImagesOfZeros(t *testing.T) {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -294,7 +295,7 @@ func TestCorpus_ImagesOfZeros(t *testing.T) {
 	hostile{data: out.Bytes(), skips: count, images: 9, says: "all 0", slow: true, memory: 600 << 20}.run(t)
 }
 
-// A folder with what is no image, or is one no longer.
+// A folder with files that are no images, or are images no longer.
 func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{
@@ -337,7 +338,7 @@ func TestCorpus_Directory(t *testing.T) {
 	}
 }
 
-// replace puts something in the place of the third image.
+// replace puts another file in the place of the third image.
 func replace(t *testing.T, root string, with func(path string) error) {
 	t.Helper()
 	path := filepath.Join(root, "train/a/002.png")
@@ -479,7 +480,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// manyOf returns so many members of one name and content, and others behind them.
+// manyOf returns n members of one name and content, and others behind them.
 func manyOf(name string, n int, body []byte, behind ...member) (members []member) {
 	for range n {
 		members = append(members, member{name: name, body: body})

@@ -11,7 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// directoryStream goes through a directory, in the order of its names. Symbolic links are not followed.
+// directoryStream goes through a directory, in the order of its names. Symbolic links are not
+// followed.
 type directoryStream struct {
 	shard   *shard
 	entries []entry
@@ -64,7 +65,7 @@ func (s *directoryStream) index() *inflate.Index { return nil }
 
 func (s *directoryStream) close() {}
 
-// readFile returns the content of a file below the directory. What goes wrong with it concerns that file alone.
+// readFile returns the content of a file below the directory. Its errors concern that file alone.
 func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	into := memory
 	if s.timeout > 0 { // a read may go on after its time is up
@@ -82,7 +83,7 @@ func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	return data, err
 }
 
-// readOnce returns an *Error for what trying again would not mend.
+// readOnce reads a file. It returns an *Error for a failure that another try would not mend.
 func (s *shard) readOnce(e entry, memory *arena.Arena) ([]byte, error) {
 	f, err := s.root.open(e.name)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What happens to a file of a directory after Open concerns that file alone.
+// A change of a directory's file after Open concerns that file alone.
 func TestEpoch_FileChanges(t *testing.T) {
 	for _, test := range []struct {
 		name   string

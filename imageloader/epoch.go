@@ -13,16 +13,19 @@ import (
 
 // Note [Pipeline]
 //
-//	reader goroutine      sequence.run: archive -> items, in the epoch's order; it has goroutines of its own that read ahead
+//	reader goroutine      sequence.run: archive -> items, in the epoch's order. It has
+//	   |                  goroutines of its own that read ahead
 //	   | items            a channel
-//	assembler goroutine   cuts them into parts of a batch's size, and completes each from the next where images are unusable
-//	   | parts            decoded in goroutines of their own, a few at a time, each into a free buffer
+//	assembler goroutine   cuts them into parts of a batch's size, and completes each from the
+//	   |                  next where images are unusable
+//	   | parts            decoded in goroutines of their own, a few at a time, each into a free
+//	   |                  buffer
 //	   | full             a channel
-//	consumer              next, in the loop of Loader.Epoch; Release makes the buffer free again
+//	consumer              next, in the loop of Loader.Epoch. Release makes the buffer free again
 //
-// The batches are the sequence without its unusable images, cut into pieces of BatchSize. A stage that cannot go on waits on
-// its channel and on the context, never on anything else, so that ending the context ends them all; parts being decoded are
-// waited for.
+// The batches are the sequence without its unusable images, cut into pieces of BatchSize. A stage
+// that cannot go on waits on its channel and on the context, never on anything else. Ending the
+// context thus ends all stages. It waits for parts that are being decoded.
 
 // epoch is the pipeline of one epoch.
 type epoch struct {
@@ -32,30 +35,31 @@ type epoch struct {
 	cancel context.CancelCauseFunc
 
 	items   chan []item
-	readErr error         // why items was closed early; to be read once it is closed
+	readErr error         // why items was closed early, read once it is closed
 	short   chan struct{} // offered a value while the reader waits for images to be decoded
-	missing chan int      // with ranks, how many images the reader is to send again in place of unusable ones
+	missing chan int      // with ranks, the number of images to send again for unusable images
 
 	full chan *HostBatch
-	err  error // why full was closed early; to be read once it is closed
+	err  error // why full was closed early, read once it is closed
 
 	running   sync.WaitGroup
-	assembled bool // all batches are made; guarded by the loader's mutex
+	assembled bool // all batches are made. Guarded by the loader's mutex
 	whole     bool // the consumer has had all of them
 
-	// The assembler's.
+	// The assembler's fields.
 	place    State    // after the batches so far
 	unusable int      // images of the epoch that were skipped, each once
 	bad      []*Error // the first few of them
-	skips    []*Error // behind the latest batch; the consumer's once full is closed
+	skips    []*Error // behind the latest batch. The consumer's once full is closed
 	pending  []item   // not cut yet
 	ended    bool     // no more items will come
 	parts    []*part  // being decoded, or waiting to be completed, in order
 	spare    *buffer  // for the next part
-	early    bool     // the pending items are to be decoded although they are no whole part: the reader waits for their memory
+	// The pending items are decoded although they are no whole part: the reader waits for their memory.
+	early bool
 }
 
-// start runs the pipeline from a state on, until it is stopped. The loader's mutex is held.
+// start runs the pipeline from a state on, until stop. The caller holds the loader's mutex.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
 		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
@@ -108,8 +112,8 @@ func (e *epoch) read() error {
 	return err
 }
 
-// stop ends the pipeline, waits for its goroutines, and frees the batches that nobody took. It may be called several times,
-// by several goroutines.
+// stop ends the pipeline, waits for its goroutines, and frees the batches that nobody took. It may
+// be called several times, by several goroutines.
 func (e *epoch) stop(cause error) {
 	e.cancel(cause)
 	e.running.Wait()
@@ -157,8 +161,8 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	return nil, io.EOF
 }
 
-// judge returns what is wrong with an image that the decoder refused. It fails when that is not the image's fault, and so no
-// reason to skip it.
+// judge returns the fault of an image that the decoder refused. It fails when the fault is not the
+// image's, and so no reason to skip it.
 func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
 	if result.Err == nil {
 		return nil, nil
@@ -170,7 +174,7 @@ func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
 	return bad, nil
 }
 
-// skip counts an unusable image, and fails when that makes too many.
+// skip counts an unusable image. It fails when there are too many.
 func (e *epoch) skip(bad *Error) error {
 	l := e.loader
 	e.place.Skipped++
@@ -186,12 +190,13 @@ func (e *epoch) skip(bad *Error) error {
 		e.bad = append(e.bad, bad)
 	}
 	if e.from.Samples == 0 {
-		return nil // finish will see
+		return nil // finish will see the count
 	}
 	return l.archive.tooMany(e.bad, e.unusable, e.from.Samples, l.options.MaxSkipRate)
 }
 
-// tooMany is the error for more unusable images than the rate allows, or for no usable one. Otherwise it returns nil.
+// tooMany returns the error for more unusable images than the rate allows, or for no usable image.
+// Otherwise it returns nil.
 func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) error {
 	if skipped == 0 || skipped < samples && float64(skipped) <= rate*float64(samples) {
 		return nil

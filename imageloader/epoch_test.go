@@ -97,7 +97,7 @@ func TestEpoch_FlipAndColour(t *testing.T) {
 	}
 }
 
-// What a decoder must not choke on, next to images it must refuse.
+// Images that a decoder must survive, next to images that it must refuse.
 func TestEpoch_BadImages(t *testing.T) {
 	whole := photo(64, 48)
 	for _, test := range []struct {
@@ -179,7 +179,7 @@ func TestEpoch_Skip(t *testing.T) {
 	}
 }
 
-// Names and sizes alone can make too many unusable: then Open says so.
+// Names and sizes alone can make too many unusable. Open then says so.
 func TestOpen_TooManyUnusable(t *testing.T) {
 	checkLeaks(t)
 	members := numbered(10)
@@ -198,16 +198,16 @@ func TestOpen_TooManyUnusable(t *testing.T) {
 	}
 }
 
-// The epoch ends as soon as it is certain that there are too many, not at its end.
+// The epoch ends as soon as too many are certain, not at its end.
 func TestEpoch_TooManyEarly(t *testing.T) {
 	members := damaged(numbered(40), 0, 1, 2, 3, 4, 5, 6, 7, 8)
-	for _, s := range sources(t, members)[:4] { // in the last the length is not known
+	for _, s := range sources(t, members)[:4] { // in the last source the length is not known
 		o := options()
 		o.MaxSkipRate = 0.2
 		s.change(&o)
 		lines, err := tryRead(open(t, s.path, o))
 		wantError(t, err, ErrBadMember, "9 of 40 images are unusable")
-		if len(lines) > 0 && s.name != "directory" { // whose order is another
+		if len(lines) > 0 && s.name != "directory" { // which has another order
 			t.Errorf("%s: got %d batches before the error", s.name, len(lines))
 		}
 	}
@@ -273,7 +273,7 @@ func BenchmarkEpoch(b *testing.B) {
 	}
 }
 
-// Most images unusable: batches are completed over several parts, and every buffer comes back.
+// Most images are unusable: batches are completed over several parts, and every buffer comes back.
 func TestEpoch_ManySkipped(t *testing.T) {
 	const n = 60
 	var most []int
@@ -308,7 +308,8 @@ func TestEpoch_ManySkipped(t *testing.T) {
 	}
 }
 
-// The loop is left while images are being decoded; their buffers are free when it has been left, and nothing writes to them.
+// The loop is left while images are being decoded. Their buffers are free when it has been left,
+// and nothing writes to them.
 func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 	members := numbered(12)
 	for i := range members {
@@ -348,7 +349,8 @@ func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 	}
 }
 
-// A batch size above the number of images is one batch, however large; with DropLast it is an error and not an empty epoch.
+// A batch size above the number of images gives one batch, however large. With DropLast it is an
+// error and not an empty epoch.
 func TestEpoch_BatchSizeAboveImages(t *testing.T) {
 	path := write(t, "a.tar", tarOf(numbered(20)))
 	o := options()

@@ -8,20 +8,23 @@ import (
 	"strings"
 )
 
-// What went wrong, for errors.Is. A cause from the operating system can be tested for as well: errors.Is(err, fs.ErrNotExist).
+// The kinds of failure, for errors.Is. A cause from the operating system can be tested for as well:
+// errors.Is(err, fs.ErrNotExist).
 var (
-	// ErrArchive says that the archive itself cannot be read: missing, damaged, cut short, or of an unknown format.
+	// ErrArchive says that the archive itself cannot be read: missing, damaged, cut short, or of an
+	// unknown format.
 	ErrArchive = errors.New("unreadable archive")
-	// ErrTruncated says of an ErrArchive that the file is cut short: Options.AllowTruncated reads what there is. It is
-	// io.ErrUnexpectedEOF too.
+	// ErrTruncated says of an ErrArchive that the file is cut short. Options.AllowTruncated reads its
+	// good part. It is io.ErrUnexpectedEOF too.
 	ErrTruncated = fmt.Errorf("archive cut short: %w", io.ErrUnexpectedEOF)
 	// ErrNoImages says that the archive, or the split asked for, has no images.
 	ErrNoImages = errors.New("no images")
-	// ErrBadMember says that a member is not a usable image, or that more of them are not than Options.MaxSkipRate allows.
+	// ErrBadMember says that a member is not a usable image, or that more members are unusable than
+	// Options.MaxSkipRate allows.
 	ErrBadMember = errors.New("unusable image")
 	// ErrUnknownClass says that a member's class is not among the classes given.
 	ErrUnknownClass = errors.New("unknown class")
-	// ErrInvalidOptions says that a value of Options, or a file it names, is out of its range.
+	// ErrInvalidOptions says that a value of Options, or in a file of Options, is out of its range.
 	ErrInvalidOptions = errors.New("invalid options")
 	// ErrInvalidState says that a State does not belong to this loader.
 	ErrInvalidState = errors.New("invalid state")
@@ -33,12 +36,12 @@ var (
 
 // Error is an error about an archive or about one of its members.
 type Error struct {
-	Path   string // the archive, as it was given to Open or Scan
-	Member int    // which member, counted from 1 in the archive's order; 0 when the error is not about one
+	Path   string // the archive, as given to Open or Scan
+	Member int    // number of the member in the archive's order, from 1. 0 when the error is about no member
 	Name   string // of the member
-	Reason string // what is wrong and what to do about it
-	Kind   error  // ErrArchive or another of this package's errors; errors.Is finds it
-	Cause  error  // what was reported from below; nil when there is nothing to add
+	Reason string // the fault, and the remedy
+	Kind   error  // ErrArchive or another error of this package. errors.Is finds it
+	Cause  error  // the error of a lower layer, nil when there is nothing to add
 }
 
 // Error returns one line: "imageloader: train.tgz: member 812 (cat/9.jpg): truncated JPEG".
@@ -57,15 +60,15 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// fatal is the error for an unusable image where none may be skipped.
+// fatal is the error for an unusable image where no image may be skipped.
 func fatal(bad *Error) *Error {
 	with := *bad
 	with.Reason += "; remove it, or let some be skipped with Options.MaxSkipRate"
 	return &with
 }
 
-// printable returns a name from an archive, quoted if it could disturb a terminal or a line-based log, and shortened where it is
-// longer than any file system allows.
+// printable returns a name from an archive. It is quoted if it could disturb a terminal or a
+// line-based log, and shortened if it is longer than any file system allows.
 func printable(name string) string {
 	const most = 4096
 	if len(name) > most {

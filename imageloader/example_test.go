@@ -43,7 +43,8 @@ func Example() {
 	// [red/1.png]: labels [1], first pixel [255 0 0]
 }
 
-// Another engine's program: what is done with a batch of bytes is its own affair. This one counts images, colours and time.
+// Another engine's program: its work with a batch of bytes is its own affair. This program counts
+// images, colours and time.
 func Example_otherEngine() {
 	directory := paint(map[string]color.Color{
 		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 255, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},
@@ -120,8 +121,8 @@ func ExampleLoader_Restore() {
 	// Output: true
 }
 
-// A program's own batches, as a source of package prefetcher yields them, in two pieces of memory: each is filled again when the
-// batch before it in that piece was released.
+// A program's own batches, as a source of package prefetcher yields them, in two pieces of memory.
+// Each piece is filled again when its former batch was released.
 func ExampleHostBatch_ownSource() {
 	const images, bytes = 2, 2 * 2 * 2 * 3
 	free := make(chan []byte, 2)

@@ -28,11 +28,11 @@ import (
 type member struct {
 	name string
 	body []byte
-	kind byte // of tar; 0 is a file
+	kind byte // of tar. 0 is a file
 	link string
 }
 
-// solid returns a PNG of one grey level, by which a batch tells which image it holds.
+// solid returns a PNG of one grey level. The level tells which image a batch holds.
 func solid(level, width, height int) []byte {
 	img := image.NewGray(image.Rect(0, 0, width, height))
 	for i := range img.Pix {
@@ -69,7 +69,8 @@ func claimed(width, height uint32) []byte {
 	return data
 }
 
-// numbered returns n images whose grey level is their number, the first third in class a, then b, then c. Their sizes differ.
+// numbered returns n images whose grey level is their number, the first third in class a, then b,
+// then c. Their sizes differ.
 func numbered(n int) []member {
 	members := make([]member, n)
 	for i := range members {
@@ -78,7 +79,7 @@ func numbered(n int) []member {
 	return members
 }
 
-// label is that of image i of numbered(n).
+// label is the label of image i of numbered(n).
 func label(i, n int) int { return 3 * i / n }
 
 func tarOf(members []member) []byte {
@@ -135,7 +136,7 @@ func writeDirectory(t testing.TB, members []member) string {
 type source struct {
 	name   string
 	path   string
-	order  string // the kind that its epochs have
+	order  string // the kind of order that its epochs have
 	change func(*Options)
 }
 
@@ -190,10 +191,10 @@ func closeWhole(t testing.TB, l *Loader) {
 	}
 }
 
-// recorder is a Pinner that says what it was told.
+// recorder is a Pinner that records its calls.
 type recorder struct {
 	pinned  map[*byte]int // bytes, by the first of them
-	most    int           // that can be pinned; 0 for all
+	most    int           // that can be pinned, 0 for all
 	written [][]byte
 }
 
@@ -227,7 +228,7 @@ func checkLeaks(t testing.TB) {
 	})
 }
 
-// eventually gives what has been told to end a moment to be gone.
+// eventually waits a moment for things that are ending.
 func eventually(t testing.TB, what string, want int, count func() int) {
 	t.Helper()
 	got := count()
@@ -279,7 +280,8 @@ func line(b *HostBatch) string {
 		strings.Join(short, " "), b.Labels, b.Flip, b.Images)
 }
 
-// levels reads one epoch and returns the first pixel of each image: its number, for the images of numbered.
+// levels reads one epoch and returns the first pixel of each image: its number, for the images of
+// numbered.
 func levels(t testing.TB, l *Loader) []int {
 	t.Helper()
 	var all []int

@@ -9,15 +9,16 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// inflater reads a gzip file, of one part or several, to its last byte. Where gzip data are followed by anything but more
-// gzip data or zeros, it fails: that is how a damaged or badly joined file looks. Its errors are complete.
+// inflater reads a gzip file, of one part or several, to its last byte. It fails where gzip data
+// are followed by anything but more gzip data or zeros: a damaged or badly joined file looks so.
+// Its errors are complete.
 type inflater struct {
 	shard  *shard
 	ctx    context.Context
 	reader *inflate.Reader
 	at     int64         // bytes read
-	busy   time.Duration // that has been counted
-	err    error         // the first, io.EOF included; later reads return it again
+	busy   time.Duration // counted so far
+	err    error         // the first error, io.EOF included. Later reads return it again
 }
 
 func (s *shard) inflate(ctx context.Context) *inflater {
@@ -26,7 +27,7 @@ func (s *shard) inflate(ctx context.Context) *inflater {
 	}
 }
 
-// count adds the time that was spent since it was counted last.
+// count adds the time that was spent since the last count.
 func (z *inflater) count() {
 	busy := z.reader.Busy()
 	z.shard.stats.inflate.Add(int64(busy - z.busy))
@@ -58,7 +59,7 @@ func (s *shard) explain(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, inflate.ErrIndex) && s.indexFile != "" && s.unchanged() == nil:
 		return s.unreadable(err, "its index file %s is damaged or of another archive; delete that file and open it again", s.indexFile)
-	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // first: what the index does not fit to is wrapped too
+	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // First: an index that does not fit wraps other errors too.
 		return s.unreadable(err, "changed while it was being read; open it again")
 	case errors.Is(err, inflate.ErrTruncated):
 		return s.unreadable(ErrTruncated, "cut short: its gzip data end early; copy or download it again")

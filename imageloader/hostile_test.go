@@ -15,7 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// hostile is an archive that somebody damaged, or made to do harm, and what a loader has to make of it.
+// hostile is an archive that is damaged, or made to do harm, and the result that a loader must
+// give.
 type hostile struct {
 	name      string
 	data      []byte
@@ -23,10 +24,12 @@ type hostile struct {
 
 	before, after func(t *testing.T, path string) // done to the archive before and after Open
 
-	fails  string // the error, with any rate, has this in it; "" with neither images nor skips: any outcome without harm
-	images int    // usable ones in an epoch; -1: either all of them or one less
-	skips  int    // unusable ones: with a rate of 0 an error
-	says   string // that error has this in it
+	// With any rate the error has this text in it. With "" and neither images nor skips, any outcome
+	// without harm is right.
+	fails  string
+	images int    // usable images in an epoch. -1: either all of them or one less
+	skips  int    // unusable images: with a rate of 0 an error
+	says   string // text in that error
 
 	failures *int // counted, so that a case does not fill the screen
 
@@ -34,12 +37,12 @@ type hostile struct {
 	loose   bool // an error is right too
 	few     bool // fewer ways to read it
 	slow    bool
-	memory  int // most bytes of heap; 0 means 100 MiB, or 300 where it is slow
+	memory  int // most bytes of heap. 0 means 100 MiB, or 300 where it is slow
 }
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 
-// advice is what an error says is to be done.
+// advice is the remedies that an error names.
 var advice = regexp.MustCompile(`again|remove it|decompress it|unpack|names must|join them|git lfs pull|can be read|raise MaxPixels|Options\.|rename|delete that`)
 
 func (c hostile) fail(t *testing.T, format string, args ...any) {
@@ -94,7 +97,7 @@ func (c hostile) run(t *testing.T) {
 	}
 }
 
-// read is one way to read it.
+// read reads the archive in one way.
 func (c hostile) read(t *testing.T, way string, o Options) {
 	path := ""
 	if c.directory {
@@ -130,7 +133,7 @@ func (c hostile) read(t *testing.T, way string, o Options) {
 	}
 	defer closeWhole(t, l)
 	if c.after != nil {
-		if err := l.Restore(State{}); err != nil { // what was read ahead before the change does not count
+		if err := l.Restore(State{}); err != nil { // images read ahead before the change do not count
 			t.Errorf("%s: Restore: %v", way, err)
 		}
 		c.after(t, path)
@@ -172,7 +175,7 @@ func (c hostile) scan(t *testing.T) {
 	})
 }
 
-// judge checks that an error is the right one, and says enough.
+// judge checks that an error is right, and says enough.
 func (c hostile) judge(t *testing.T, way, path string, o Options, err error) {
 	text := err.Error()
 	full := (*Error)(nil)

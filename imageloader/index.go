@@ -11,7 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// sample is an image of the split that the loader reads. Its number is its place among them, in the archive's order.
+// sample is an image of the split that the loader reads. Its number is its place among them, in the
+// archive's order.
 type sample struct {
 	name   string
 	size   int64
@@ -25,16 +26,16 @@ func (s sample) entry() entry {
 	return entry{number: int(s.member), name: s.name, size: s.size, offset: s.offset}
 }
 
-// index is what one pass through an archive finds. It does not change afterwards.
+// index is the result of one pass through an archive. It does not change afterwards.
 type index struct {
 	classes *vocabulary
-	length  int            // samples; 0 when the pass ended early
+	length  int            // samples. 0 when the pass ended early
 	ignored map[string]int // members that are no images, by reason
 
-	// nil when the pass ended early.
+	// samples is nil when the pass ended early.
 	samples []sample
 	bad     map[int]*Error // samples that are known to be unusable, by number
-	blocks  []block        // the samples of an archive that is inflated block by block, nil otherwise
+	blocks  []block        // the samples of an archive that is inflated block by block, else nil
 	held    [][]byte       // contents, of a .tgz kept in memory
 }
 
@@ -48,9 +49,9 @@ type indexer struct {
 	index   *index
 
 	holding bool // contents are kept so far
-	bytes   int  // footprint of what is kept
+	bytes   int  // footprint of the kept contents
 
-	// The images by the directories above their class, and those that have a class alone by that.
+	// The images by the directories above their class, and the images that have a class alone by that.
 	splits, unsplit map[string]int
 }
 
@@ -61,9 +62,9 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 	}
 }
 
-// buildIndex finds the members of an archive: in the index files, or by going through it. A .tgz that fits into
-// Options.ShuffleBuffer is kept. One that does not, has no index file, and whose classes are given, is left for the first
-// epoch to go through, unless it must be done now.
+// buildIndex finds the members of an archive in the index files, or by going through it. A .tgz
+// that fits into Options.ShuffleBuffer is kept. A larger .tgz without an index file, whose classes
+// are given, is left to the first epoch, unless now is set.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
 	b := newIndexer(a, o, classes)
 	b.holding = a.small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
@@ -137,7 +138,7 @@ func (b *indexer) ended(p *pass, stats *statistics) error {
 	return p.keep(b.options, b.archive.small, stats)
 }
 
-// drop removes the samples of the latest shard that do not lie in its first so many bytes.
+// drop removes the latest shard's samples that do not lie in its first good bytes.
 func (b *indexer) drop(s *shard, good int64) {
 	x := b.index
 	for x.length > 0 {
@@ -159,7 +160,7 @@ type pass struct {
 	stream
 	shard *shard
 	table table
-	cut   error // where the shard is cut short, and may be
+	cut   error // where the shard is cut short, if that is allowed
 }
 
 func (s *shard) pass(ctx context.Context, r reading) (*pass, error) {
@@ -183,7 +184,7 @@ func (p *pass) content() ([]byte, error) {
 	return data, p.forgive(err)
 }
 
-// forgive makes io.EOF of an error that says that the shard is cut short, where that is allowed.
+// forgive turns the error of a cut shard into io.EOF, where that is allowed.
 func (p *pass) forgive(err error) error {
 	if p.shard.mayBeCut && errors.Is(err, ErrTruncated) {
 		p.cut = err
@@ -192,7 +193,8 @@ func (p *pass) forgive(err error) error {
 	return err
 }
 
-// keep makes the table known to the shard once all of it has been read, and stores it unless it is made again in no time, or of a part.
+// keep makes the table known to the shard once all of it has been read. It stores the table unless
+// it is of a part, or quickly made again.
 func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	const many = 50_000 // members of a .tar, which take some 0.1 s to go through
 	s := p.shard
@@ -312,18 +314,18 @@ func (b *indexer) noImages() error {
 	return &Error{Path: a.path, Reason: reason, Kind: ErrNoImages}
 }
 
-// verdict is what a loader makes of a member.
+// verdict is a loader's judgement of a member.
 type verdict struct {
 	sample  bool   // it has a place in the sequence
 	label   int32  // of a sample; -1 when it is bad
-	bad     *Error // a sample that is not usable
-	ignored string // why it is not an image
-	split   string // of an image, with what directories lie below it
-	unsplit string // the first directory of an image without a split, where one is asked for
+	bad     *Error // the fault of a sample that is not usable
+	ignored string // why the member is not an image
+	split   string // of an image, with the directories below it
+	unsplit string // The first directory of an image without a split, where the options ask for a split.
 }
 
-// judge says what the member is to a loader with these options. It fails for a class that is not in the vocabulary; a
-// vocabulary that is being collected grows.
+// judge returns the verdict on a member for a loader with these options. A vocabulary that is being
+// collected grows. It fails for a class that is not in a fixed vocabulary.
 func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
 	where, ignored, bad := s.admit(e)
 	switch {
@@ -336,7 +338,7 @@ func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) 
 	}
 	v := verdict{split: where.above, sample: o.Split == "" || strings.HasPrefix(where.above+"/", o.Split+"/"), bad: bad}
 	if o.Split != "" && where.split == "" {
-		return verdict{unsplit: where.class}, nil // CLASS/FILE, when SPLIT/CLASS/FILE is asked for
+		return verdict{unsplit: where.class}, nil // CLASS/FILE, where the options ask for SPLIT/CLASS/FILE
 	}
 	if !classes.fixed {
 		v.label = classes.collect(where.class)

@@ -14,11 +14,11 @@ type item struct {
 	name   string
 	label  int32
 	data   []byte  // the compressed image
-	memory *memory // of data; nil when that stays
-	bad    *Error  // the image is not usable, and data nil
+	memory *memory // memory of data, nil when data stays
+	bad    *Error  // why the image is not usable. data is then nil
 }
 
-// memory is bytes of one or several items, which go back to where they are from with the last of these.
+// memory is bytes of one or several items. It goes back to its source with the last of them.
 type memory struct {
 	items atomic.Int32
 	free  func()
@@ -36,7 +36,7 @@ func (it *item) hold(from *arena.Arena, data []byte) {
 	it.memory.items.Store(1)
 }
 
-// drop gives the memory of items back that nobody is to have.
+// drop gives back the memory of items that no consumer will have.
 func drop(items []item) {
 	for i := range items {
 		items[i].memory.release()

@@ -13,10 +13,11 @@ type vocabulary struct {
 	names  []string
 	labels map[string]int32
 	fixed  bool   // no other class is legal: given by the caller, or found by a whole pass
-	source string // where the names are from, for messages: "Options.Classes", or the name of a file
+	source string // source of the names, for messages: "Options.Classes", or the name of a file
 }
 
-// givenClasses returns the vocabulary that the options give, or an empty one to collect the archive's classes in.
+// givenClasses returns the vocabulary of the options, or an empty vocabulary to collect the
+// archive's classes in.
 func givenClasses(o Options) (*vocabulary, error) {
 	v := &vocabulary{names: o.Classes, fixed: true, source: "Options.Classes"}
 	if o.ClassFile != "" {
@@ -44,8 +45,8 @@ func givenClasses(o Options) (*vocabulary, error) {
 	return v, nil
 }
 
-// classLines returns the lines of a class file, without what editors add: a byte-order mark, carriage returns, empty lines
-// at the end.
+// classLines returns the lines of a class file, without an editor's additions: a byte-order mark,
+// carriage returns, empty lines at the end.
 func classLines(text string) []string {
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\r\n", "\n")
 	text = strings.TrimRight(text, "\n")
@@ -55,7 +56,7 @@ func classLines(text string) []string {
 	return strings.Split(text, "\n")
 }
 
-// number gives each name its label, the last one where a name is there twice.
+// number gives each name its label. A name that is there twice gets its last place.
 func (v *vocabulary) number() {
 	v.labels = make(map[string]int32, len(v.names))
 	for i, name := range v.names {
@@ -63,11 +64,12 @@ func (v *vocabulary) number() {
 	}
 }
 
-// collect adds a class of the archive and returns a number for it, which sorted turns into its label.
+// collect adds a class of the archive and returns a number for it, which sorted turns into its
+// label.
 func (v *vocabulary) collect(class string) int32 {
 	n, ok := v.labels[class]
 	if !ok {
-		class = strings.Clone(class) // or it would keep the member's whole name
+		class = strings.Clone(class) // a part would keep the member's whole name alive
 		n = int32(len(v.names))
 		v.names = append(v.names, class)
 		v.labels[class] = n
@@ -75,8 +77,8 @@ func (v *vocabulary) collect(class string) int32 {
 	return n
 }
 
-// sorted fixes collected classes, ordered by name, and returns the label of each number that collect gave. Labels that are numbers
-// stay what they are; it fails where only some are.
+// sorted fixes collected classes, ordered by name, and returns the label of each number of collect.
+// Labels that are numbers keep their value. It fails where only some are numbers.
 func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	collected := v.names
 	v.names = slices.Sorted(slices.Values(collected))
@@ -94,7 +96,7 @@ func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	return labels, nil
 }
 
-// enumerate makes the names those of all numbers up to the largest, where they are numbers.
+// enumerate extends names that are numbers to all numbers up to the largest.
 func (v *vocabulary) enumerate() error {
 	last, named := -1, ""
 	for _, name := range v.names {

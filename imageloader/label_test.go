@@ -68,20 +68,20 @@ func TestLoader_Classes(t *testing.T) {
 func TestOpen_UnknownClass(t *testing.T) {
 	for _, s := range sources(t, numbered(30)) {
 		if s.order != "even" {
-			continue // with classes given Open does not read all: the next test
+			continue // with classes given Open does not read all: see the next test
 		}
 		t.Run(s.name, func(t *testing.T) {
 			checkLeaks(t)
 			o := options()
 			s.change(&o)
-			o.Classes, o.MaxSkipRate = []string{"a", "c"}, 1 // it is no reason to skip
+			o.Classes, o.MaxSkipRate = []string{"a", "c"}, 1 // a missing class is no reason to skip
 			_, err := Open(s.path, o)
 			wantError(t, err, ErrUnknownClass, s.path+": member ", "): class \"b\" is not one of the 2 in Options.Classes (a, c)")
 		})
 	}
 }
 
-// What Open does not read, the epoch finds.
+// The epoch finds the unknown class of an image that Open does not read.
 func TestEpoch_UnknownClass(t *testing.T) {
 	members := numbered(30)
 	members[25].name = "train/x/025.png"
@@ -107,7 +107,7 @@ func TestOpen_UnknownSplit(t *testing.T) {
 	}
 }
 
-// Who asks for a split of an archive without any learns what it has.
+// Open of a split of an archive without splits names the directories that it has.
 func TestOpen_NoSplits(t *testing.T) {
 	checkLeaks(t)
 	var members []member

@@ -1,13 +1,15 @@
-// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a directory, or several of them.
+// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a
+// directory, or several of them.
 //
-// The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. In the shards of a WebDataset it is
-// the .cls or .json of the same name (see [Labels]). A [Loader] decodes each image,
-// crops or resizes it to one size, and delivers batches of uint8 pixels in memory that a device can copy from. It knows no
-// device itself; package prefetcher takes the batches there.
+// The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. In
+// the shards of a WebDataset the label is the .cls or .json of the same name (see [Labels]). A
+// [Loader] decodes each image and crops or resizes it to one size. It delivers batches of uint8
+// pixels in memory that a device can copy from. It knows no device itself: package prefetcher takes
+// the batches there.
 //
-// It is also a loader for programs with another engine. Neither this package nor package decode needs LibTorch, to be built or to
-// run: make loader builds both where there is none. A batch is bytes and numbers, see [HostBatch]. [Loader.Pin] has an engine
-// page-lock the memory of the batches.
+// It is also a loader for programs with another engine. Neither this package nor package decode
+// needs LibTorch: make loader builds both on a machine without it. A batch is bytes and numbers,
+// see [HostBatch]. An engine page-locks the memory of the batches through [Loader.Pin].
 //
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...
@@ -21,20 +23,23 @@
 //
 // # What is read
 //
-// Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. Others are passed over and
-// counted, as are hidden files, the "._" files of macOS, and links, which are never followed. An image that cannot be used
-// (damaged, too large, or with an unsafe name) is an error, or is skipped where Options.MaxSkipRate allows it; it is never
-// replaced by a blank one, and never given a label that is not its own. The EXIF orientation is applied, which
-// torchvision's default loader does not do.
+// Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. Others
+// are passed over and counted. So are hidden files, the "._" files of macOS, and links, which are
+// never followed. An image that cannot be used (damaged, too large, or with an unsafe name) is an
+// error, or is skipped where Options.MaxSkipRate allows it. It is never replaced by a blank image,
+// and never given a label that is not its own. The EXIF orientation is applied. Torchvision's
+// default loader does not apply it.
 //
-// An archive that is damaged is an error, and so is one that is cut short unless Options.AllowTruncated is set. A .tgz larger than Options.ShuffleBuffer whose classes are given is not
-// read by Open; there the error comes when the first epoch reaches the place.
+// An archive that is damaged is an error. An archive that is cut short is an error too, unless
+// Options.AllowTruncated is set. Open does not read a .tgz larger than Options.ShuffleBuffer whose
+// classes are given. Its errors come when the first epoch reaches the place.
 //
 // # Speed
 //
-// A .tgz is inflated on all cores, from its first reading on, which also makes an index of it (see Options.IndexDir). With the
-// index it is read from many places at once. Images are decoded by Options.Workers threads, and only the part that the crop
-// needs. Batches are decoded one behind the other without a pause between them or, with Options.Train, between epochs.
+// A .tgz is inflated on all cores, from its first reading on, which also makes an index of it (see
+// Options.IndexDir). With the index it is read from many places at once. Options.Workers threads
+// decode the images, and only the part that the crop needs. Batches are decoded one behind the
+// other without a pause between them. With Options.Train there is no pause between epochs either.
 package imageloader
 
 import (
@@ -53,7 +58,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// Loader reads epochs of batches from an archive. Its methods are safe for concurrent use, but one epoch is read at a time.
+// Loader reads epochs of batches from an archive. Its methods are safe for concurrent use, but one
+// epoch is read at a time.
 type Loader struct {
 	options Options
 	archive *archive
@@ -62,14 +68,16 @@ type Loader struct {
 	ring    *ring
 	memory  *arena.Arena // of compressed images, and of inflating
 	stats   statistics
-	length  atomic.Int64 // samples per epoch; 0 when not known yet
+	length  atomic.Int64 // samples per epoch, 0 when not known yet
 
-	streamsFirst bool // epoch 0 is in the order in which an archive is read without an index, also where there is one
+	// Epoch 0 is in the order in which an archive is read without an index, also where there is an
+	// index.
+	streamsFirst bool
 
 	mu      sync.Mutex
-	next    State           // where the next epoch starts
-	current *epoch          // being read
-	ahead   *epoch          // the next one, being read ahead of its use, or nil
+	next    State           // the start of the next epoch
+	current *epoch          // the epoch being read
+	ahead   *epoch          // the next epoch, read ahead of its use, or nil
 	running map[*epoch]bool // all that have started and not stopped
 	closed  bool
 
@@ -77,21 +85,23 @@ type Loader struct {
 	closeErr error
 }
 
-// Open reads the archive's table of members and allocates the memory of the batches. path is a .tgz, .tar.gz, .tar or a
-// directory, or a pattern of several that are read as one: "train-{000..127}.tar", "train-*.tgz". The content decides, not the
-// name. A .tgz that fits into Options.ShuffleBuffer is read whole. A larger one is read through when the names of the classes
-// have to be found and no index file has them, which takes a second for 1 GB and a core. With Options.Train the loader then
-// begins to read the first epoch. It must be closed.
+// Open reads the archive's table of members and allocates the memory of the batches. path is a
+// .tgz, .tar.gz, .tar or a directory. A pattern of several is read as one archive:
+// "train-{000..127}.tar", "train-*.tgz". The content decides, not the name. Open reads a .tgz that
+// fits into Options.ShuffleBuffer whole. It reads a larger .tgz through when it has to find the
+// names of the classes and no index file has them. That takes a second for 1 GB and a core. With
+// Options.Train the loader then begins to read the first epoch. The loader must be closed.
 func Open(path string, options Options) (*Loader, error) { return openFrom(osFiles{}, path, options) }
 
-// OpenFS is [Open] of a path, or a pattern, in a file system: an object store, for example. Its files must have ReadAt, be safe for
-// concurrent use, and stay as they are. Their index lies in Options.IndexDir or the user's cache folder.
+// OpenFS is [Open] of a path, or a pattern, in a file system: an object store, for example. Its
+// files must have ReadAt, be safe for concurrent use, and stay as they are. Their index lies in
+// Options.IndexDir or the user's cache folder.
 func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
 	return openFrom(fsFiles{fsys}, path, options)
 }
 
-// OpenReaderAt is [Open] of one .tgz or .tar of size bytes. name is for messages and for the index file. r must be safe for
-// concurrent use.
+// OpenReaderAt is [Open] of one .tgz or .tar of size bytes. name is for messages and for the index
+// file. r must be safe for concurrent use.
 func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loader, error) {
 	return openFrom(oneFile{r, size, name}, name, options)
 }
@@ -170,14 +180,18 @@ func (l *Loader) adopt(x *index) {
 	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
-// Epoch returns the batches of one epoch. Each call is the next epoch: the first is 0, or what Restore says. Leaving the loop
-// early stops the reading, and abandons the rest of the epoch unless Restore goes back to it. With Options.Train the loader
-// reads on into the next epoch when one has been read, as far as there are free buffers.
+// Epoch returns the batches of one epoch. Each call is the next epoch: the first is 0, or the epoch
+// of Restore. While Options.Buffers batches are unreleased, the loop waits for a release, for ctx,
+// or for Close. The last user of a batch must release it. Leaving the loop early stops the reading,
+// and abandons the rest of the epoch unless Restore goes back to it. With Options.Train the loader
+// reads on into the next epoch after the last batch, as far as there are free buffers.
 //
-// The sequence is to be used once and ends with its first error: that of ctx (its cause), ErrClosed after Close, ErrBusy
-// while another epoch is being read, ErrArchive or ErrBadMember; the first epoch of an archive that Open did not read, and what it
-// would have said, ErrUnknownClass or ErrNoImages. Each batch must be released, by whoever uses it last; while
-// Options.Buffers batches are unreleased, the loop waits for one of them, for ctx, or for Close.
+// The sequence is used once and ends with its first error:
+//   - the cause of ctx
+//   - ErrClosed after Close
+//   - ErrBusy while another epoch is being read
+//   - ErrArchive or ErrBadMember
+//   - ErrUnknownClass or ErrNoImages in the first epoch of an archive that Open did not read
 func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 	var used atomic.Bool
 	return func(yield func(*HostBatch, error) bool) {
@@ -210,7 +224,7 @@ func (l *Loader) Epoch(ctx context.Context) iter.Seq2[*HostBatch, error] {
 	}
 }
 
-// begin starts the next epoch, or takes the one that was read ahead.
+// begin starts the next epoch, or takes the epoch that was read ahead.
 func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,7 +248,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	return l.current, nil
 }
 
-// startOf completes the state that an epoch starts at.
+// startOf completes the state at the start of an epoch.
 func (l *Loader) startOf(from State) State {
 	if from.Samples == 0 {
 		from.Samples = l.Len()
@@ -242,8 +256,8 @@ func (l *Loader) startOf(from State) State {
 	return from
 }
 
-// readAhead starts the epoch behind one that has been assembled, so that its first batches are ready when they are asked for.
-// Only with Train is it likely that they are.
+// readAhead starts the epoch after an assembled epoch. Its first batches are then ready in time.
+// Only with Train is the next epoch likely to be asked for.
 func (l *Loader) readAhead(e *epoch) {
 	if !l.options.Train {
 		return
@@ -257,7 +271,8 @@ func (l *Loader) readAhead(e *epoch) {
 	l.ahead = l.start(l.startOf(l.next))
 }
 
-// end waits until the epoch's goroutines are gone, and those of the next one where this one was left before its end.
+// end waits until the epoch's goroutines are gone. Where the epoch was left before its end, it
+// waits for those of the next epoch too.
 func (l *Loader) end(e *epoch) {
 	l.stop(e, context.Canceled) //edge:loop-ends-pipeline TestEpoch_LeftEarly
 	l.mu.Lock()
@@ -282,8 +297,9 @@ func (l *Loader) stop(e *epoch, cause error) {
 	delete(l.running, e)
 }
 
-// Restore makes the next epoch start at a state, with the seed of that state. It does not touch an epoch that is being read.
-// It fails with ErrInvalidState for a state of an archive with another number of images.
+// Restore makes the next epoch start at a state, with the seed of that state. It does not touch an
+// epoch that is being read. It fails with ErrInvalidState for a state of an archive with another
+// number of images.
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
 	if ahead != nil {
@@ -309,15 +325,17 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	return ahead, nil
 }
 
-// Classes returns the names of the classes; labels are indices into them. Give them to the loader of the test images if that
-// reads another archive.
+// Classes returns the names of the classes. Labels are indices into them. Give them to the loader
+// of the test images if that loader reads another archive.
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
-// Len returns the number of images in an epoch, of this rank, those that turn out to be unusable included. It is 0 while it is not known:
-// before the end of the first epoch of a .tgz larger than Options.ShuffleBuffer whose classes were given.
+// Len returns the number of images in an epoch of this rank, including images that turn out to be
+// unusable. It is 0 while the number is not known. That is before the end of the first epoch of a
+// .tgz larger than Options.ShuffleBuffer whose classes were given.
 func (l *Loader) Len() int { return int(l.length.Load()) }
 
-// Batches returns the number of batches in an epoch if all images are usable, 0 while it is not known.
+// Batches returns the number of batches in an epoch if all images are usable, 0 while the number is
+// not known.
 func (l *Loader) Batches() int {
 	whole, rest := l.Len()/l.options.BatchSize, l.Len()%l.options.BatchSize
 	if rest > 0 && !l.options.DropLast {
@@ -332,10 +350,11 @@ func (l *Loader) Shape() (n, height, width, channels int) {
 	return l.ring.layout.batch, height, width, channels
 }
 
-// Pin has p page-lock the memory of all batches, each buffer by itself, so that a device can copy from it while the host goes
-// on. The package prefetcher does so. p has the memory until the loader is closed and the last batch released, or until
-// another Pinner takes over. No batch may be in use meanwhile: Pin fails with ErrBusy while an epoch is being read. It fails
-// with p's error, and then nobody has the memory, and with ErrClosed.
+// Pin makes p page-lock the memory of all batches, each buffer by itself. A device can then copy
+// from it while the host goes on. Package prefetcher calls Pin by itself. p has the memory until
+// the loader is closed and the last batch is released, or until another Pinner takes over. No batch
+// may be in use when Pin is called. Pin fails with ErrBusy while an epoch is being read, and with
+// ErrClosed after Close. It fails with p's error, and then no Pinner has the memory.
 func (l *Loader) Pin(p Pinner) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -351,7 +370,7 @@ func (l *Loader) Pin(p Pinner) error {
 	return nil
 }
 
-// Stats returns what the loader has done since Open.
+// Stats returns the loader's counts since Open.
 func (l *Loader) Stats() Stats {
 	s := l.stats.snapshot()
 	s.Decode, s.Workers, s.Buffers = max(l.pool.Busy(), s.Decode), l.pool.Workers(), l.options.Buffers
@@ -363,9 +382,9 @@ func (l *Loader) Stats() Stats {
 	return s
 }
 
-// Close ends an epoch that is being read, whose loop then gets ErrClosed, waits for the decode threads and frees everything.
-// The memory of batches that are not released yet stays until the last of them is. Close may be called at any time, from any
-// goroutine, and twice.
+// Close ends an epoch that is being read, waits for the decode threads and frees everything. The
+// epoch's loop gets ErrClosed. The memory of batches that are not released yet stays until the last
+// of them is. Close may be called at any time, from any goroutine, and twice.
 func (l *Loader) Close() error {
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
@@ -381,7 +400,7 @@ func (l *Loader) close() error {
 	}
 	var errs []error
 	if l.pool != nil {
-		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // which a closed pool forgets
+		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // a closed pool forgets its time
 		errs = append(errs, l.pool.Close())
 	}
 	if l.archive != nil {

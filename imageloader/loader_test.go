@@ -47,7 +47,8 @@ func TestEpoch_TwoAtOnce(t *testing.T) {
 	}
 }
 
-// Leaving the loop at any batch, by break, panic or error, leaves nothing behind; the next epoch is whole.
+// Leaving the loop at any batch, by break, panic or error, leaves nothing behind. The next epoch is
+// whole.
 func TestEpoch_LeftEarly(t *testing.T) {
 	for _, s := range sources(t, numbered(40)) {
 		t.Run(s.name, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestEpoch_LeftEarly(t *testing.T) {
 			if got := len(read(t, l)); got != 14 {
 				t.Errorf("afterwards: got %d batches, want 14", got)
 			}
-			if err := l.Restore(State{}); err != nil { // which ends what was read ahead
+			if err := l.Restore(State{}); err != nil { // which ends the reading ahead
 				t.Error(err)
 			}
 			if got := l.ring.taken; got != 0 {
@@ -152,7 +153,7 @@ func TestEpoch_AllBuffersTaken(t *testing.T) {
 				}
 				if held = append(held, batch); len(held) == 3 {
 					go func() {
-						time.Sleep(10 * time.Millisecond) // most likely the loop waits by then; it is right either way
+						time.Sleep(10 * time.Millisecond) // most likely the loop waits by then. The test is right either way
 						test.do(l, held[:3], cancel)
 					}()
 				}
@@ -362,7 +363,7 @@ func TestLoader_Flat(t *testing.T) {
 				}
 				for batch := range l.Epoch(context.Background()) {
 					batch.Release()
-					break // which ends what was read ahead
+					break // which ends the reading ahead
 				}
 				runtime.GC()
 				return runtime.NumGoroutine(), status(t, "Threads"), status(t, "VmRSS")

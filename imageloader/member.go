@@ -10,8 +10,8 @@ import (
 type entry struct {
 	number int    // from 1, in the archive's order
 	name   string // as stored
-	size   int64  // bytes; -1 below a directory, where it is known once the file is open
-	offset int64  // of the content in the .tar, in what a .tgz inflates to
+	size   int64  // bytes. -1 below a directory, where the size is known once the file is open
+	offset int64  // of the content in the .tar, or in the inflated .tgz
 	kind   entryKind
 
 	label, fault string // of an image of a WebDataset: one of the two
@@ -28,7 +28,7 @@ const (
 	specialFile
 )
 
-// Why a member is passed over without being an error. The texts appear in Stats and Report.
+// The reasons to pass over a member without an error. The texts appear in Stats and Report.
 const (
 	ignoredSymbolicLink = "symbolic link"
 	ignoredHardLink     = "hard link"
@@ -39,23 +39,24 @@ const (
 	ignoredFurtherImage = "further image of a sample"
 )
 
-// imageExtensions are what makes a member an image; whether it is one, the decoder decides.
+// imageExtensions are the extensions of images. The decoder decides whether a member is an image.
 var imageExtensions = map[string]bool{
 	".jpg": true, ".jpeg": true, ".jpe": true, ".jfif": true, ".png": true, ".gif": true, ".bmp": true, ".tif": true,
 	".tiff": true, ".webp": true,
 }
 
-// location is where an image stands in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
+// location is the place of an image in an archive: SPLIT/CLASS/FILE, or CLASS/FILE with no split.
 type location struct {
-	split string // the first directory, "" where there is only one
+	split string // the first directory, "" where there is only one directory
 	above string // all directories above the class
 	class string // the last directory, or the label
 }
 
-// admit judges a member by what is known without reading it. For an image it returns its location. Otherwise it returns why
-// the member is ignored, or what is wrong with an image; all three are empty for a directory.
+// admit judges a member without reading it. For an image it returns its location. Otherwise it
+// returns the reason to ignore the member, or the fault of an image. All three are empty for a
+// directory.
 //
-// Links are never followed, so nothing outside the archive can be reached by one. Names with ".." or from the root are
+// Links are never followed: no link leads outside the archive. Names with ".." or from the root are
 // refused although nothing is ever written under them: their class would be a guess.
 func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 	switch e.kind {
@@ -130,7 +131,7 @@ func (s *shard) admitSample(e entry, directories []string) (where location, igno
 	return where, "", s.tooLarge(e)
 }
 
-// tooLarge returns what is wrong with a member that is larger than allowed, else nil.
+// tooLarge returns the fault of a member that is larger than allowed, else nil.
 func (s *shard) tooLarge(e entry) *Error {
 	if e.size <= int64(s.maxMember) {
 		return nil

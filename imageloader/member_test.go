@@ -152,7 +152,7 @@ func TestOpen_DirectoryWithLinks(t *testing.T) {
 	if got := l.Stats().Ignored[ignoredSymbolicLink]; got != 3 {
 		t.Errorf("got %d symbolic links, want 3", got)
 	}
-	// A link to the root itself is the caller's own word.
+	// A link to the root itself is the caller's own choice.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(root, link); err != nil {
 		t.Fatal(err)

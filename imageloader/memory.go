@@ -2,21 +2,23 @@ package imageloader
 
 import "github.com/streamtorch/streamtorch/internal/inflate"
 
-// Memory is the most bytes that a loader takes at a time, by what for. The tables of the archive come on top, some 200 bytes and the name
-// for each member, and what is in every Go program.
+// Memory is the most bytes that a loader takes at a time, by purpose. The tables of the archive
+// come on top: some 200 bytes and the name for each member. So does the memory of every Go program.
 type Memory struct {
-	Batches    int // the buffers of the batches, which Pin page-locks
-	Compressed int // images that are read and not decoded yet; in a directory, which does not tell sizes before, 16 files a thread more
-	Inflate    int // while a .tgz is inflated; for photographs it is about a quarter of that
-	Decode     int // see decode.Pool.MaxMemory; for photographs it is some 2 MiB a thread
+	Batches int // the buffers of the batches, which Pin page-locks
+	// Compressed is for images that are read and not decoded yet. A directory does not tell sizes
+	// before: there 16 files a thread come on top.
+	Compressed int
+	Inflate    int // while a .tgz is inflated. For photographs it is about a quarter of that
+	Decode     int // see decode.Pool.MaxMemory. For photographs it is some 2 MiB a thread
 }
 
 // Total returns the sum.
 func (m Memory) Total() int { return m.Batches + m.Compressed + m.Inflate + m.Decode }
 
-// Memory returns what the loader may take from now on. Open itself takes inflate.ReaderMemory more while it reads a .tgz. It does not
-// change but after the first epoch of a .tgz that Open did not
-// read, behind which less is needed.
+// Memory returns a bound of the loader's memory from now on. It falls after the first epoch of a
+// .tgz that Open did not read, and does not change otherwise. Open itself takes
+// inflate.ReaderMemory more while it reads a .tgz.
 func (l *Loader) Memory() Memory {
 	m := Memory{Batches: l.options.Buffers * l.ring.layout.stride, Decode: l.pool.MaxMemory()}
 	x := l.index.Load()
@@ -30,7 +32,7 @@ func (l *Loader) Memory() Memory {
 	if !x.isWhole() || l.streamsFirst {
 		compressed += l.options.aside()
 	}
-	m.Compressed = compressed + compressed/8 // which an arena may add
+	m.Compressed = compressed + compressed/8 // an arena may add so much
 	for _, s := range l.archive.shards {
 		if s.format == gzipTar {
 			m.Inflate = inflate.FileMemory(l.pool.Workers() + 1)

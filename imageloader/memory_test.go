@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// What is taken stays below what Memory says before the first batch, however the archive is read. Decoding, which these images hardly
-// need memory for, is measured in package decode.
+// The memory taken stays below the bound that Memory gives before the first batch, however the
+// archive is read. These images hardly need memory for decoding, which package decode measures.
 func TestLoader_Memory(t *testing.T) {
 	members := heavy(60, 1<<20)
 	packed := tarOf(members)

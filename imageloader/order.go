@@ -4,12 +4,13 @@ import "math/bits"
 
 // Note [Order of an epoch]
 //
-// Which image comes at which place of an epoch, and the random key of each, are functions of the seed, the epoch, the options
-// and the archive alone. Nothing is drawn from a generator that several goroutines share or that lives from one epoch to the next,
-// so neither the number of workers nor where a run was resumed can change them. Every random number is a hash of what it is
-// for. The hash and the algorithms here are our own because Go's may change between versions; saved states may not.
+// The image at each place of an epoch, and its random key, are functions of the seed, the epoch,
+// the options and the archive alone. No draw is from a generator that several goroutines share or
+// that lives from one epoch to the next. So neither the number of workers nor the place of a
+// resumption can change them. Every random number is a hash of its purpose. The hash and the
+// algorithms here are our own because Go's may change between versions. Saved states may not.
 
-// purpose keeps apart the random numbers that one seed and epoch need.
+// purpose keeps apart the random numbers of one seed and epoch.
 type purpose uint64
 
 const (
@@ -19,7 +20,8 @@ const (
 	forBatches
 )
 
-// random returns the i-th random number of an epoch for one purpose: SplitMix64's finalizer over each input in turn.
+// random returns the i-th random number of an epoch for one purpose: SplitMix64's finalizer over
+// each input, one after the other.
 func random(seed uint64, epoch int, p purpose, i uint64) uint64 {
 	return mix(mix(mix(mix(seed)^uint64(epoch))^uint64(p)) ^ i)
 }
@@ -46,7 +48,8 @@ func (d *draws) below(n int) int {
 	return int(high)
 }
 
-// permutation returns the numbers 0 to n-1, each order as likely as any other, or in order where they are not to be shuffled.
+// permutation returns the numbers 0 to n-1, each order as likely as any other. Without shuffled
+// they are in order.
 func permutation(n int, d *draws, shuffled bool) []int32 {
 	order := make([]int32, n)
 	for i := range order {

@@ -11,20 +11,20 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// part is items that are decoded into one buffer. The first images of one may complete the part before it.
+// part is items that are decoded into one buffer. Its first images may complete the part before it.
 type part struct {
 	buffer *buffer
-	items  []item // whose images are not in a batch yet
+	items  []item // items whose images are not in a batch yet
 	done   chan struct{}
 
-	// Once done: where the images lie, in the order of the items, and what the decoder said.
+	// Once done: the places of the images, in the order of the items, and the decoder's results.
 	images  int // usable ones
 	results []decode.Result
-	bad     []*Error // by item; nil for a usable one
-	err     error    // not about an image
+	bad     []*Error // by item, nil for a usable image
+	err     error    // an error that is not about an image
 }
 
-// assemble sends batches until the epoch ends, which is io.EOF.
+// assemble sends batches until the epoch ends. It then returns io.EOF.
 func (e *epoch) assemble() error {
 	for {
 		size := min(e.loader.ring.layout.batch, e.left())
@@ -55,7 +55,7 @@ func (e *epoch) assemble() error {
 	}
 }
 
-// left is how many images the epoch still needs. Without ranks it takes all there are.
+// left is the number of images that the epoch still needs. Without ranks it takes all there are.
 func (e *epoch) left() int {
 	if e.loader.options.Ranks == 1 {
 		return math.MaxInt
@@ -63,7 +63,7 @@ func (e *epoch) left() int {
 	return e.from.Samples - (e.place.Position - e.place.Skipped)
 }
 
-// planned is how many of them the parts may give.
+// planned is the number of images that the parts may give.
 func (e *epoch) planned() (images int) {
 	for _, p := range e.parts {
 		select {
@@ -76,7 +76,7 @@ func (e *epoch) planned() (images int) {
 	return images
 }
 
-// canCut says whether the pending items are a part: a whole one, or the last.
+// canCut says whether the pending items are a part: a whole part, or the last.
 func (e *epoch) canCut(size int) bool {
 	if o := e.loader.options; o.DropLast {
 		return len(e.pending) >= o.BatchSize
@@ -84,8 +84,8 @@ func (e *epoch) canCut(size int) bool {
 	return len(e.pending) >= size || e.ended && e.readErr == nil && len(e.pending) > 0
 }
 
-// depth is how many parts are decoded at a time: so many that each thread has an image while the last ones of a part are
-// being decoded.
+// depth is the number of parts that are decoded at a time. It suffices for each thread to have an
+// image while the last images of a part are being decoded.
 func (e *epoch) depth(size int) int {
 	return min(1+(2*e.loader.pool.Workers()+size-1)/size, e.loader.options.Buffers-1)
 }
@@ -105,7 +105,8 @@ func (e *epoch) cut(size int) {
 	}
 }
 
-// wait waits for whatever lets the assembler go on: items, a buffer, or a part that is being decoded.
+// wait waits for any event that lets the assembler go on: items, a buffer, or the end of a part's
+// decoding.
 func (e *epoch) wait(size int, done <-chan struct{}) error {
 	l := e.loader
 	var items chan []item
@@ -155,7 +156,8 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	return nil
 }
 
-// decode decodes the items from one on into the part's buffer, behind the images that are there.
+// decode decodes the items from number first on into the part's buffer, behind the images that are
+// there.
 func (e *epoch) decode(p *part, first int) {
 	l := e.loader
 	p.done = make(chan struct{})
@@ -214,7 +216,8 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	e.loader.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
 }
 
-// complete makes a batch of the oldest part, which is decoded, if it has enough images or can get no more.
+// complete makes a batch of the oldest part, which is decoded, if it has enough images or can get
+// no more.
 func (e *epoch) complete(p *part, size int) error {
 	if p.err != nil {
 		return p.err
@@ -311,7 +314,7 @@ func (e *epoch) send(p *part) error {
 	return nil
 }
 
-// abandon gives back what the assembler holds, at its end.
+// abandon gives back the assembler's memory, at its end.
 func (e *epoch) abandon() {
 	for _, p := range e.parts {
 		<-p.done //edge:abandon-waits-for-decoding TestEpoch_LeftEarly_WaitsForDecoding
@@ -331,7 +334,7 @@ func (e *epoch) finish() error {
 	if e.ended && e.readErr != nil {
 		return e.readErr
 	}
-	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last ones are dropped
+	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last images are dropped
 	if err := l.archive.tooMany(e.bad, e.unusable, samples, l.options.MaxSkipRate); err != nil {
 		return err
 	}

@@ -12,10 +12,11 @@ import (
 
 // Note [Life of a buffer]
 //
-// A ring's buffers are parts of one piece of memory that is allocated once. A buffer is free, then being filled by the
-// epoch, then a batch's until its Release, then free again: an epoch that runs ahead of its consumer waits for that. Closing
-// the ring frees the memory, but never under a batch: while batches are unreleased, which may mean that a copy still reads
-// them, the last Release frees it.
+// A ring's buffers are parts of one piece of memory that is allocated once. A buffer is free, then
+// being filled by the epoch, then a batch's until its Release, then free again. An epoch that runs
+// ahead of its consumer waits for a free buffer. Closing the ring frees the memory, but never under
+// a batch. While batches are unreleased, a copy may still read them: the last Release then frees
+// the memory.
 
 // ring is the memory of a loader's batches.
 type ring struct {
@@ -32,7 +33,7 @@ type ring struct {
 type pages struct {
 	memory []byte // nil when it is freed
 	stride int    // bytes of a buffer
-	pinner Pinner // that has each buffer page-locked, or nil
+	pinner Pinner // that has page-locked each buffer, or nil
 }
 
 // buffer is the memory of one batch.
@@ -43,7 +44,7 @@ type buffer struct {
 	flips  []byte
 }
 
-// layout is where the parts of a buffer lie: images, labels, flips, each aligned.
+// layout is the places of the parts of a buffer: images, labels, flips, each aligned.
 type layout struct {
 	batch  int // images per buffer
 	each   int // bytes per image
@@ -84,7 +85,7 @@ func newRing(buffers, batch, each int) (*ring, error) {
 	for buffer := range r.pages.buffers {
 		r.free <- l.buffer(buffer)
 	}
-	runtime.AddCleanup(r, func(p *pages) { _ = p.unmap() }, r.pages) // of a loader that nobody closed
+	runtime.AddCleanup(r, func(p *pages) { _ = p.unmap() }, r.pages) // for a loader that nobody closed
 	return r, nil
 }
 
@@ -94,7 +95,7 @@ func (p *pages) buffers(yield func(memory []byte) bool) {
 	}
 }
 
-// unpin takes the memory back from the Pinner, if one has it.
+// unpin takes the memory back from the Pinner, if there is a Pinner.
 func (p *pages) unpin() {
 	if p.pinner == nil {
 		return
@@ -105,7 +106,7 @@ func (p *pages) unpin() {
 	p.pinner = nil
 }
 
-// unmap gives the memory back to the system. Twice is once.
+// unmap gives the memory back to the system. A second call does nothing.
 func (p *pages) unmap() error {
 	if p.memory == nil {
 		return nil
@@ -116,7 +117,8 @@ func (p *pages) unmap() error {
 	return arena.UnmapPages(memory)
 }
 
-// pin hands each buffer to a Pinner, in place of the Pinner that has them. If it fails, none has them.
+// pin hands each buffer to a Pinner, in place of the Pinner that has them. If it fails, no Pinner
+// has them.
 func (r *ring) pin(p Pinner) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,8 +59,8 @@ func TestRing_Buffers(t *testing.T) {
 	}
 }
 
-// A Pinner hears of a buffer that is about to be filled, and of all that is filled: a copy that still reads any part of it is a
-// mistake that the Pinner can find.
+// A Pinner hears of a buffer that is about to be filled, and of all its memory. A copy that still
+// reads any part of it is a mistake that the Pinner can find.
 func TestRing_Take_TellsThePinner(t *testing.T) {
 	checkLeaks(t)
 	r, err := newRing(2, 2, 3)

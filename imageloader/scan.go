@@ -13,17 +13,20 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// Report is what [Scan] finds in an archive.
+// Report is the result of [Scan].
 type Report struct {
 	Path    string `json:"path"`
 	Format  string `json:"format"`  // "tar", "gzip-compressed tar", "directory"
-	Members int    `json:"members"` // all there are, directories included
-	Images  int    `json:"images"`  // usable ones
+	Members int    `json:"members"` // all members, directories included
+	Images  int    `json:"images"`  // usable images
 	Bytes   int64  `json:"bytes"`   // of the usable images, compressed
 
-	Classes []Count `json:"classes"` // by name, or by number where that is one, with the number of usable images of each
-	Splits  []Count `json:"splits"`  // first directories of names SPLIT/CLASS/FILE, likewise
-	Formats []Count `json:"formats"` // "JPEG" and so on, likewise; a file may be of another format than its name says
+	// Classes are by name, or by number where the name is a number, with the number of usable images of
+	// each.
+	Classes []Count `json:"classes"`
+	Splits  []Count `json:"splits"` // first directories of names SPLIT/CLASS/FILE, likewise
+	// Formats are "JPEG" and so on, likewise. A file may be of another format than its name says.
+	Formats []Count `json:"formats"`
 
 	Smallest Size  `json:"smallest"` // of the usable images by number of pixels, EXIF orientation applied
 	Median   Size  `json:"median"`
@@ -34,7 +37,7 @@ type Report struct {
 	Bad     []BadMember `json:"bad"`     // images that a loader could not use, in the archive's order
 }
 
-// Count is how many there are of something.
+// Count is the number of things of one name.
 type Count struct {
 	Name  string `json:"name"`
 	Count int    `json:"count"`
@@ -46,7 +49,7 @@ type Size struct {
 	Height int `json:"height"`
 }
 
-// Range is the smallest, the middle and the largest of some numbers.
+// Range is the smallest, the median and the largest of some numbers.
 type Range struct {
 	Min    int64 `json:"min"`
 	Median int64 `json:"median"`
@@ -60,12 +63,14 @@ type BadMember struct {
 	Reason string `json:"reason"`
 }
 
-// Scan reads a whole archive and decodes every image in it, with all cores. Members that are unusable are listed in the
-// report and are no error. It fails with ErrArchive when the archive itself cannot be read to its end, and then returns what
-// it found up to there; with ErrNoImages when nothing in it is an image by its name; and with the cause of ctx.
+// Scan reads a whole archive and decodes every image in it, with all cores. Members that are
+// unusable are listed in the report and are no error. It fails with ErrArchive when the archive
+// itself cannot be read to its end, and then returns the report up to there. It fails with
+// ErrNoImages when no member is an image by its name, and with the cause of ctx.
 func Scan(ctx context.Context, path string) (Report, error) { return scan(ctx, path, math.MaxInt) }
 
-// ScanFirst is [Scan] of the first so many images: what those of a large archive look like is known at once.
+// ScanFirst is [Scan] of the first images, up to that number. The kind of a large archive's images
+// is then known at once.
 func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
 	return scan(ctx, path, images)
 }
@@ -81,7 +86,7 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 	defer a.Close()
 	s.archive = a
 	s.report.Format = a.shards[0].format.String()
-	// Resizing reads all of an image, which a crop does not.
+	// Resizing reads all of an image. A crop does not.
 	if s.pool, err = decode.NewPool(decode.Options{Transform: decode.Resize{Height: 1, Width: 1}}); err != nil {
 		return s.report, err
 	}
@@ -288,7 +293,7 @@ func sorted(m map[string]int) []Count {
 	for _, name := range sortedKeys(m) {
 		counts = append(counts, Count{name, m[name]})
 	}
-	slices.SortStableFunc(counts, func(a, b Count) int { // numbers first, as such
+	slices.SortStableFunc(counts, func(a, b Count) int { // numbers first, in the order of numbers
 		x, xIs := isNumber(a.Name)
 		y, yIs := isNumber(b.Name)
 		switch {

@@ -68,7 +68,7 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// Scan says what a loader would: it is usable if and only if a loader reads it.
+// Scan judges as a loader: an image is usable if and only if a loader reads it.
 func TestScan_AsLoader(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(600), 3, 299, 300, 599)) { // more than one part
 		checkLeaks(t)
@@ -88,7 +88,7 @@ func TestScan_AsLoader(t *testing.T) {
 	}
 }
 
-// Of an archive that breaks off, what was found is still reported.
+// The report of an archive that breaks off has the images up to there.
 func TestScan_DamagedArchive(t *testing.T) {
 	checkLeaks(t)
 	data := tarOf(numbered(40))

@@ -18,15 +18,18 @@ type sequence struct {
 	stats    *statistics
 	from     State
 	workers  int
-	streamed bool // in the archive's order, but for what the shuffle buffer makes of it
+	streamed bool // in the archive's order, changed by the shuffle buffer alone
 	out      chan<- []item
-	missing  <-chan int      // with ranks, once all of the rank's samples are sent: how many are wanted in place of unusable ones
-	short    chan<- struct{} // offered a value while no more can be read until some of what was sent is decoded
-	pending  []item          // not sent yet
-	order    []int32         // of all samples, where they are read one by one
+	// With ranks, once all of the rank's samples are sent: the number of images wanted in place of
+	// unusable images.
+	missing <-chan int
+	// Offered a value while no more can be read until some of the sent items are decoded.
+	short   chan<- struct{}
+	pending []item  // not sent yet
+	order   []int32 // of all samples, where they are read one by one
 }
 
-// sendItems is how many items are sent at a time.
+// sendItems is the number of items sent at a time.
 const sendItems = 16
 
 // emit sends an item, soon.
@@ -51,8 +54,8 @@ func (s *sequence) flush() error {
 	}
 }
 
-// run sends the items from place from.Position on, until the epoch or the context ends. It returns the index of the archive where
-// it was made on the way.
+// run sends the items from place from.Position on, until the epoch or the context ends. It returns
+// the index of the archive if it made an index on the way.
 func (s *sequence) run() (*index, error) {
 	made, err := s.runAny()
 	if err == nil {
@@ -103,7 +106,8 @@ func (s *sequence) runAny() (*index, error) {
 	}
 }
 
-// runSamples reads some places of the epoch's order, of an archive whose samples can be read one by one.
+// runSamples reads some places of the epoch's order, of an archive whose samples can be read one by
+// one.
 func (s *sequence) runSamples(from, to int) error {
 	if s.order == nil {
 		s.order = permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
@@ -128,7 +132,7 @@ func (s *sequence) runSamples(from, to int) error {
 				return err
 			}
 		}
-		if err := s.flush(); err != nil { // what is not sent is not decoded, and keeps its memory
+		if err := s.flush(); err != nil { // items that are not sent are not decoded, and keep their memory
 			return err
 		}
 	}
@@ -254,12 +258,12 @@ func (s *sequence) runBlocks(from, to int) error {
 	return nil
 }
 
-// runStreamed goes through an archive from its start. The places before from.Position are read too, since what is drawn
-// from the shuffle buffer depends on all that went in, but not sent.
+// runStreamed goes through an archive from its start. It reads the places before from.Position too,
+// but does not send them: a draw from the shuffle buffer depends on all items that went in.
 func (s *sequence) runStreamed() (*index, error) {
 	b := newIndexer(s.archive, s.options, s.index.classes)
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
-	room := newBudget(s.options.aside(), s.short) // besides what the shuffle buffer holds
+	room := newBudget(s.options.aside(), s.short) // besides the items in the shuffle buffer
 	place := 0
 	defer func() { drop(buffer.items) }()
 	emit := func(it item) error {

@@ -36,7 +36,7 @@ func noisy(n int) []member {
 	return members
 }
 
-// blockOptions make an archive of noisy be read in several groups of several blocks.
+// blockOptions read an archive of noisy in several groups of several blocks.
 func blockOptions() Options {
 	return Options{
 		Train: true, BatchSize: 7, Channels: 1, Seed: 3, ShuffleBuffer: 5 << 20, NoIndexFile: true, NoFlip: true,
@@ -78,7 +78,7 @@ func TestEpoch_Blocks(t *testing.T) {
 		if slices.Equal(first, second) || slices.IsSorted(first) {
 			t.Errorf("orders %v and %v", first, second)
 		}
-		if distance := meanStep(first); distance < n/15 { // n/3 in a uniform permutation; 1 in the archive's order
+		if distance := meanStep(first); distance < n/15 { // n/3 in a uniform permutation, 1 in the archive's order
 			t.Errorf("images that follow one another lie %.0f apart in the archive, of %d", distance, n)
 		}
 		for _, got := range [][]int{first, second} {
@@ -108,7 +108,8 @@ func meanStep(order []int) float64 {
 	return float64(sum) / float64(len(order)-1)
 }
 
-// Batches are equal for any number of workers and after a resume at any place, whichever way the archive is read.
+// Batches are equal for any number of workers and after a resume at any place, whichever way the
+// archive is read.
 func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 	const n = 250
 	members := damaged(noisy(n), 3, 20, 21, 22, 100, 249)
@@ -171,7 +172,8 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 	}
 }
 
-// The index is stored beside the archive, used by the next loader, and made anew when the archive is another.
+// The index is stored beside the archive, used by the next loader, and made anew when the archive
+// is another.
 func TestOpen_IndexFile(t *testing.T) {
 	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
 	o := blockOptions()
@@ -261,7 +263,7 @@ func TestEpoch_Ranks(t *testing.T) {
 		images, ranks int
 		drop          bool
 		bad           []int
-		each, seen    int // images of each rank; different ones of all
+		each, seen    int // images of each rank, and different images of all ranks
 	}{
 		{20, 4, false, nil, 5, 20},
 		{22, 4, false, nil, 6, 22},
@@ -345,8 +347,8 @@ func TestEpoch_Ranks_Blocks(t *testing.T) {
 	}
 }
 
-// A rank whose images are largely unusable repeats its usable ones until it has as many as the others; each unusable one counts once,
-// and every batch's state can be gone on from.
+// A rank whose images are largely unusable repeats its usable images until it has as many as the
+// others. Each unusable image counts once, and every batch's state can be restored.
 func TestEpoch_Ranks_Repeat(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(20), 0, 1, 2, 4, 5, 6, 8)) {
 		o := options()
@@ -378,7 +380,8 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 	}
 }
 
-// Nothing is read for a rank beyond its part, and an epoch that was delivered does not fail for what nobody needed.
+// A rank reads nothing beyond its part. An epoch that was delivered does not fail for an image that
+// no rank needed.
 func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
 	data := tarOf(numbered(400))
 	o := options()

@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// format is the kind of a shard, as its content tells it.
+// format is the kind of a shard, by its content.
 type format int
 
 const (
@@ -44,34 +44,35 @@ type shard struct {
 
 	labels     Labels // LabelsFromMembers, or any other for directories
 	labelField string
-	mayBeCut   bool        // a file cut short gives what lies before
-	cut        atomic.Bool // it was, and that has been told
+	mayBeCut   bool        // a file cut short gives its good part
+	cut        atomic.Bool // the file is cut short, and that has been reported
 
 	content   atomic.Pointer[inflate.File] // of a .tgz whose index is known
-	indexFile string                       // that its table is from; "" when there was none
+	indexFile string                       // source of its table, "" when there was none
 }
 
-// stream goes once through a shard, in its order. Its errors are complete: *Error, or the cause of the context's end.
+// stream goes once through a shard, in its order. Its errors are complete: *Error, or the cause of
+// the context's end.
 type stream interface {
 	// next goes to the next member. At the end of an archive that is whole it returns io.EOF.
 	next() (entry, error)
-	// content returns the content of the member that next returned, in memory of the arena that the stream was opened with. The
-	// error is about that member alone when it is ErrBadMember. It is called once for a member at most.
+	// content returns the content of the member that next returned, in memory of the stream's arena. It
+	// is called once for a member at most. An ErrBadMember concerns that member alone.
 	content() ([]byte, error)
-	// good returns how many bytes of the .tar there are, once an error was returned.
+	// good returns the number of readable bytes of the .tar, once an error was returned.
 	good() int64
-	// index returns that of a .tgz whose end has been reached.
+	// index returns the index of a .tgz whose end has been reached.
 	index() *inflate.Index
 	close()
 }
 
-// reading is how a stream is to be read.
+// reading is the options of a stream.
 type reading struct {
-	contents bool         // those of images will be asked for
-	memory   *arena.Arena // where they are to lie; nil: in Go's heap
+	contents bool         // the contents of images will be asked for
+	memory   *arena.Arena // for the contents. nil: in Go's heap
 }
 
-// openShard finds out what path is. The shard must be closed.
+// openShard finds out the kind of path and opens it. The shard must be closed.
 func openShard(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*shard, error) {
 	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside(), labelField: o.LabelField, mayBeCut: o.AllowTruncated}
 	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
@@ -143,7 +144,8 @@ func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	return nil, s.unreadable(err, "%v", bare(err))
 }
 
-// unchanged fails when the file was written to since it was opened: member positions and sample numbers would be wrong.
+// unchanged fails when the file was written to since it was opened: member positions and sample
+// numbers would be wrong.
 func (s *shard) unchanged() error {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -155,7 +157,7 @@ func (s *shard) unchanged() error {
 	return nil
 }
 
-// sniff sets format from the first bytes of the file, or says what the file is instead.
+// sniff sets format from the first bytes of the file, or names the kind of another file.
 func (s *shard) sniff() error {
 	var err error
 	if s.info, err = s.file.Stat(); err != nil {
@@ -190,7 +192,8 @@ func (s *shard) sniff() error {
 	return nil
 }
 
-// isTarHeader says whether block is the first block of a tar archive: a header with a right checksum, or an end marker.
+// isTarHeader says whether block is the first block of a tar archive: a header with a right
+// checksum, or an end marker.
 func isTarHeader(block []byte) bool {
 	if len(block) < 512 {
 		return false

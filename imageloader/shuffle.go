@@ -1,6 +1,6 @@
 package imageloader
 
-// shuffleBuffer draws items from those it holds, which are limited by their bytes.
+// shuffleBuffer holds items, limited by their bytes, and draws from them.
 type shuffleBuffer struct {
 	limit, bytes int
 	added        int
@@ -15,8 +15,9 @@ func (b *shuffleBuffer) add(it item) {
 	b.added++
 }
 
-// full says that an item must be drawn before the next is added. From a sixteenth of the limit on that is so for every second
-// one: an epoch begins soon, and its first images are drawn from few.
+// full says that an item must be drawn before the next is added. From a sixteenth of the limit on
+// that is so for every second item. An epoch thus begins soon, and its first images are drawn from
+// few.
 func (b *shuffleBuffer) full() bool {
 	return b.bytes > b.limit || b.bytes > b.limit/16 && b.added%2 == 0
 }
@@ -31,5 +32,5 @@ func (b *shuffleBuffer) draw() item {
 	return it
 }
 
-// footprint is the memory that an image of so many bytes takes, its entry in an index included.
+// footprint is the memory that an image of that many bytes takes, its entry in an index included.
 func footprint(bytes int) int { return bytes + 128 }

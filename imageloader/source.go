@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// files is where the path of an archive leads: the operating system's files, those of an fs.FS, or a single one.
+// files is the source of an archive's files: the operating system, an fs.FS, or a single file.
 type files interface {
 	stat(path string) (fs.FileInfo, error)
 	open(path string) (file, error)
@@ -28,14 +28,14 @@ type file interface {
 	Close() error
 }
 
-// folder is an open directory. What lies outside of it cannot be reached, by links neither.
+// folder is an open directory. No name, and no link, leads outside of it.
 type folder interface {
 	tree() fs.FS
 	open(name string) (fs.File, error)
 	Close() error
 }
 
-// osFiles are the operating system's.
+// osFiles are the files of the operating system.
 type osFiles struct{}
 
 func (osFiles) stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
@@ -56,7 +56,7 @@ func (f osFolder) open(name string) (fs.File, error) {
 	return f.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// fsFiles are those of an fs.FS.
+// fsFiles are the files of an fs.FS.
 type fsFiles struct{ fs.FS }
 
 func (f fsFiles) stat(path string) (fs.FileInfo, error) { return fs.Stat(f.FS, path) }
@@ -108,13 +108,13 @@ func (oneFile) ModTime() time.Time           { return time.Time{} }
 func (oneFile) IsDir() bool                  { return false }
 func (oneFile) Sys() any                     { return nil }
 
-// steadyFile is a file whose reading is tried again when it fails or takes too long, and timed.
+// steadyFile is a file whose reads are timed, and tried again when they fail or take too long.
 type steadyFile struct {
 	file
 	patience
 }
 
-// patience is how often and for how long something is tried.
+// patience is how often and for how long a read is tried.
 type patience struct {
 	retries int
 	timeout time.Duration // 0: none
@@ -127,17 +127,17 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 		return attempt(f.patience, func() (int, error) { return f.file.ReadAt(p, off) })
 	}
 	read, err := attempt(f.patience, func() ([]byte, error) {
-		q := make([]byte, len(p)) // of its own, since it may go on after the time is up
+		q := make([]byte, len(p)) // of its own: the read may go on after the time is up
 		n, err := f.file.ReadAt(q, off)
 		return q[:n], err
 	})
 	return copy(p, read), err
 }
 
-const shortestPause, longestPause = 20 * time.Millisecond, time.Second // between one try and the next
+const shortestPause, longestPause = 20 * time.Millisecond, time.Second // between two tries
 
-// attempt calls read until it succeeds, or has failed too often, with a longer pause each time. What is wrong with a member, or
-// with the caller's rights, is not tried again.
+// attempt calls read until it succeeds, or has failed too often, with a longer pause each time. A
+// fault of a member, or of the caller's rights, is not tried again.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()

@@ -53,7 +53,7 @@ func (w withoutReadAt) Open(name string) (fs.File, error) {
 	return struct{ fs.File }{f}, err
 }
 
-// moody is a reader that fails, or takes its time, every so often.
+// moody is a reader that regularly fails, or takes its time.
 type moody struct {
 	io.ReaderAt
 	reads    atomic.Int64
@@ -127,7 +127,7 @@ func TestOpenReaderAt_Moody(t *testing.T) {
 	}
 }
 
-// The index of an archive that is not a file of the system's lies in the folder given.
+// The index of an archive that is not a file of the system lies in the folder given.
 func TestOpenReaderAt_Index(t *testing.T) {
 	packed := gzipOf(tarOf(noisy(60)))
 	file, err := os.Open(write(t, "a.tgz", packed))
@@ -162,7 +162,8 @@ type readerFunc func(p []byte, off int64) (int, error)
 
 func (f readerFunc) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-// Close waits also for an epoch that somebody else is just ending: when it returns nothing is read any more.
+// Close waits also for an epoch that another goroutine is just ending. When it returns nothing is
+// read any more.
 func TestLoader_Close_WhileLeaving(t *testing.T) {
 	checkLeaks(t)
 	data := tarOf(numbered(200))
@@ -171,7 +172,7 @@ func TestLoader_Close_WhileLeaving(t *testing.T) {
 	again := func(off int64) int { // of the second epoch
 		mu.Lock()
 		defer mu.Unlock()
-		if seen[off]++; seen[off] == 2 && off >= 512 { // the first header is read twice by Open
+		if seen[off]++; seen[off] == 2 && off >= 512 { // Open reads the first header twice
 			seen[-1]++
 		}
 		return seen[-1]
@@ -203,7 +204,7 @@ func TestLoader_Close_WhileLeaving(t *testing.T) {
 			for inside.Load() == 0 {
 				time.Sleep(time.Millisecond)
 			}
-			return // which waits for the reads of the epoch behind this one
+			return // which waits for the reads of the next epoch
 		}
 	}()
 	for leaving := false; !leaving; time.Sleep(time.Millisecond) {

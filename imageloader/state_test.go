@@ -9,7 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// trainOptions make every random choice there is.
+// trainOptions make every random choice.
 func trainOptions() Options {
 	return Options{
 		Train: true, BatchSize: 3, Channels: 1, Seed: 5,
@@ -17,7 +17,8 @@ func trainOptions() Options {
 	}
 }
 
-// After every batch of three epochs, a new loader restored to the batch's state gives the same rest.
+// After every batch of three epochs, a new loader restored to the batch's state gives the same
+// rest.
 func TestLoader_Restore_EveryBatch(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(20), 4, 11, 12)) {
 		t.Run(s.name, func(t *testing.T) {
@@ -49,7 +50,7 @@ func TestLoader_Restore_EveryBatch(t *testing.T) {
 				if err := json.Unmarshal(text, &saved); err != nil {
 					t.Fatal(err)
 				}
-				o.Seed = 99 // the state's counts
+				o.Seed = 99 // only the state's seed counts
 				again := open(t, s.path, o)
 				if err := again.Restore(saved); err != nil {
 					t.Fatal(err)

@@ -14,14 +14,14 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// Stats counts what a loader has done since Open.
+// Stats counts a loader's work since Open.
 type Stats struct {
 	Batches int   // delivered
 	Samples int   // images delivered
 	Bytes   int64 // compressed bytes of the images decoded
 
 	Skipped  map[string]int // unusable images left out, by reason
-	Examples []string       // the first few of them: archive, member and what is wrong
+	Examples []string       // the first few of them: archive, member and fault
 	Ignored  map[string]int // members of the archive that are no images, by reason
 
 	Retries int // reads that failed or took too long, and were tried again
@@ -29,26 +29,30 @@ type Stats struct {
 	Truncated []string // with Options.AllowTruncated: the archives that are cut short, and where
 
 	IndexFiles []string // index files read or written
-	IndexError string   // why one could not be written; the next Open will be slower, and nothing else
+	// IndexError says why an index file could not be written. The next Open will then be slower.
+	IndexError string
 
-	// Elapsed is the time in the loops of Epoch. In it the stages worked, at the same time and on several cores, for so long,
-	// all of them together: Read in reading files, Inflate in inflating, Decode in decoding and resizing, on Workers threads.
+	// Elapsed is the time in the loops of Epoch. The other fields are the times that the stages worked
+	// meanwhile, at the same time and on several cores, all together. Read is for reading files,
+	// Inflate for inflating, Decode for decoding and resizing on Workers threads.
 	Elapsed               time.Duration
 	Read, Inflate, Decode time.Duration
 	Workers               int
 
-	// What waited for what, one at a time. A loader that keeps up has ConsumerWait near 0; then WaitForBuffer is what it had to
-	// spare.
-	WaitForSamples time.Duration // nothing was read yet that could be decoded
+	// The times that stages waited, one stage at a time. A loader that keeps up has ConsumerWait near
+	// 0. WaitForBuffer is then its spare time.
+	WaitForSamples time.Duration // no image was read yet that could be decoded
 	WaitForBuffer  time.Duration // the consumer had not released a batch
 	ConsumerWait   time.Duration // the consumer waited for its next batch
 
-	// Ready is the number of batches that were ready when the consumer asked for one, over all batches; of Buffers at most.
+	// Ready is the number of batches that were ready when the consumer asked for a batch, summed over
+	// all batches. It counts at most Buffers a time.
 	Ready   int
 	Buffers int
 }
 
-// Since returns what was counted since an earlier Stats of the same loader. The texts, and Ignored, are those of s.
+// Since returns the counts since an earlier Stats of the same loader. The texts, and Ignored, are
+// those of s.
 func (s Stats) Since(earlier Stats) Stats {
 	s.Batches -= earlier.Batches
 	s.Samples -= earlier.Samples
@@ -69,8 +73,9 @@ func (s Stats) Since(earlier Stats) Stats {
 	return s
 }
 
-// Bottleneck says what the batches waited for, and how many cores the loader used: "decode, 3.1 of 4 cores", "consumer, 2.2 of
-// 16 cores" where the loader was not what was waited for.
+// Bottleneck names the stage that the batches waited for, and the number of cores that the loader
+// used: "decode, 3.1 of 4 cores". It is "consumer, 2.2 of 16 cores" where the batches did not wait
+// for the loader.
 func (s Stats) Bottleneck() string {
 	if s.Elapsed <= 0 {
 		return "nothing yet"
@@ -91,11 +96,11 @@ func (s Stats) Bottleneck() string {
 
 const maxExamples = 5
 
-// statistics is Stats being counted. It is safe for concurrent use.
+// statistics counts Stats. It is safe for concurrent use.
 type statistics struct {
 	mu      sync.Mutex
 	stats   Stats
-	began   time.Time    // of the loop that runs; zero where none does
+	began   time.Time    // of the running loop, zero without a loop
 	read    atomic.Int64 // nanoseconds in ReadAt and Read of files
 	inflate atomic.Int64 // and in inflating from the beginning
 }
@@ -150,7 +155,7 @@ func (s *statistics) skip(bad []*Error) {
 	})
 }
 
-// truncated tells of a shard that is cut short, once.
+// truncated reports a shard that is cut short, once.
 func (s *statistics) truncated(shard *shard, where error) {
 	if !shard.cut.Swap(true) {
 		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })
@@ -161,8 +166,8 @@ var decodeKinds = []error{
 	decode.ErrNotAnImage, decode.ErrTruncated, decode.ErrCorrupt, decode.ErrTooLarge, decode.ErrTooSmall, decode.ErrUnsupported,
 }
 
-// reasonOf sorts what is wrong with images into few kinds: that of the decoder's error where there is one, else the part of
-// the text that names no numbers.
+// reasonOf sorts the faults of images into few kinds. The kind is that of the decoder's error where
+// there is such an error. Else it is the part of the text that names no numbers.
 func reasonOf(bad *Error) string {
 	for _, kind := range decodeKinds {
 		if errors.Is(bad, kind) {

@@ -18,27 +18,29 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// table is what one pass through a shard finds: its members, and where a .tgz can be inflated from. It is kept in an index
-// file for the next time.
+// table is the result of one pass through a shard: its members, and the places where a .tgz can be
+// inflated from. It is kept in an index file for the next time.
 type table struct {
 	entries []entry
 	gzip    *inflate.Index // of a .tgz
 }
 
-// entryBytes is about what a member takes in a table and an index, besides its name.
+// entryBytes is about the memory of a member in a table and an index, besides its name.
 const entryBytes = 200
 
-// mostTable is the memory, in bytes, that the table of the shard may take. Archives that people pack stay below a tenth of it: a
-// member takes some 20 bytes of a .tgz at least. Without a limit a small file of many equal headers, or names of a megabyte,
-// could fill any memory.
+// mostTable is the memory, in bytes, that the table of the shard may take. Archives that people
+// pack stay below a tenth of it: a member takes some 20 bytes of a .tgz at least. Without a limit a
+// small file of many equal headers, or names of a megabyte, could fill any memory.
 func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 
-// An index file is the magic, the identity of the shard, the length of the rest, the rest compressed, and a CRC-32 of all.
+// An index file is the magic, the identity of the shard, the length of the rest, the rest
+// compressed, and a CRC-32 of all.
 const indexMagic = "streamtorch index 2\n"
 
 const indexExtension = ".index"
 
-// identity is the size, the time and a hash of a shard, by which an index that is not its own, or no longer, is known.
+// identity is the size, the time and a hash of a shard. It tells an index of another shard, or of
+// an earlier content.
 func (s *shard) identity() ([]byte, error) {
 	id := binary.LittleEndian.AppendUint64(nil, uint64(s.info.Size()))
 	id = binary.LittleEndian.AppendUint64(id, uint64(s.info.ModTime().UnixNano()))
@@ -53,14 +55,15 @@ func (s *shard) identity() ([]byte, error) {
 		}
 		hash.Write(buf[:n])
 	}
-	if s.labels == LabelsFromMembers { // of which the table depends
+	if s.labels == LabelsFromMembers { // the table depends on it
 		io.WriteString(hash, s.labelField)
 		hash.Write([]byte{0})
 	}
 	return hash.Sum(id), nil
 }
 
-// indexPaths returns where the index of the shard may lie: in the folder given, or else beside it and in the user's cache.
+// indexPaths returns the possible places of the shard's index: the folder given, or else beside the
+// shard and in the user's cache.
 func (s *shard) indexPaths(folder string) []string {
 	if folder != "" {
 		return []string{filepath.Join(folder, s.indexName())}
@@ -85,7 +88,8 @@ func (s *shard) indexName() string {
 	return fmt.Sprintf("%s-%x%s", filepath.Base(path), sum[:6], indexExtension)
 }
 
-// loadTable returns the table in the shard's index file, and where that is; nil when there is none that is right.
+// loadTable returns the table in the shard's index file, and the file's path. The table is nil when
+// no file is right.
 func (s *shard) loadTable(folder string) (*table, string) {
 	var id []byte
 	for _, path := range s.indexPaths(folder) {
@@ -105,7 +109,7 @@ func (s *shard) loadTable(folder string) (*table, string) {
 	return nil, ""
 }
 
-// readRegular reads a file of no more than so many bytes. It does not wait for a pipe that lies there.
+// readRegular reads a file of at most that many bytes. It does not wait for a pipe of that name.
 func readRegular(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -122,7 +126,8 @@ func readRegular(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// storeTable writes the index file, in the first place where that is possible, and returns where.
+// storeTable writes the index file, in the first place where that is possible, and returns its
+// path.
 func (s *shard) storeTable(t *table, folder string) (string, error) {
 	id, err := s.identity()
 	if err != nil {
@@ -214,8 +219,8 @@ func appendText(to []byte, text string) []byte {
 
 var errTable = errors.New("imageloader: not an index of this archive")
 
-// decodeTable reads an index file of a shard of so many bytes, into at most so many. It fails for anything that encode would
-// not have written.
+// decodeTable reads an index file of a shard of that many bytes, into memory of at most most bytes.
+// It fails for any data that encode would not have written.
 func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 	head := len(indexMagic) + len(id) + 8
 	if len(data) < head+4 || string(data[:len(indexMagic)]) != indexMagic || !bytes.Equal(data[len(indexMagic):][:len(id)], id) {
@@ -270,7 +275,7 @@ type tableReader struct {
 	err error
 }
 
-// number reads one that is at most so large.
+// number reads a number that is at most that large.
 func (r *tableReader) number(most uint64) uint64 {
 	n, err := binary.ReadUvarint(r)
 	if r.err == nil && err != nil {
@@ -285,7 +290,7 @@ func (r *tableReader) number(most uint64) uint64 {
 	return n
 }
 
-// text reads one of few short ones, each of which is kept once.
+// text reads a short text out of few, each of which is kept once.
 func (r *tableReader) text(known map[string]string) string {
 	text := string(r.bytes(r.number(1 << 10)))
 	if one, ok := known[text]; ok {
@@ -296,7 +301,7 @@ func (r *tableReader) text(known map[string]string) string {
 }
 
 func (r *tableReader) bytes(n uint64) []byte {
-	var out bytes.Buffer // grows with what is there, not with what is said
+	var out bytes.Buffer // grows with the data, not with the announced size
 	got, err := io.CopyN(&out, r, int64(n))
 	if r.err == nil && (err != nil || uint64(got) != n) {
 		r.err = errTable

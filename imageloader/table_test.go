@@ -21,7 +21,7 @@ type indexed struct {
 	path, folder, file string
 	id                 []byte // the shard's identity
 	data               []byte // of the index
-	body               []byte // that of it, not compressed
+	body               []byte // the index's body, not compressed
 }
 
 // index stores the archive, and reads an epoch of it so that an index file is made.
@@ -205,12 +205,13 @@ func readTwice(path string, o Options) error {
 	return nil
 }
 
-// Points that lie are told from an archive that changed, and the file to delete is named.
+// Wrong points are told from an archive that changed, and the error names the file to delete.
 func TestEpoch_IndexLies(t *testing.T) {
 	x := indexArchive(t, stored(tarOf(heavy(9, 1<<20))))
 	points, entries := x.parts()
 	p := bytes.Clone(points)
-	p[bytes.Index(p, []byte{1, 0})+2] ^= 1 // of the first point, a member's beginning at 0 with byte 0, the checksum
+	// Of the first point, a member's beginning at 0 with byte 0, the checksum.
+	p[bytes.Index(p, []byte{1, 0})+2] ^= 1
 	must(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
 	o := x.options()
 	o.MaxSkipRate = 0
@@ -224,7 +225,7 @@ func TestEpoch_IndexLies(t *testing.T) {
 	}
 }
 
-// Places where no index can be written, or something else lies.
+// Places where no index can be written, or where another file lies.
 func TestCorpus_IndexFolder(t *testing.T) {
 	data := gzipOf(tarOf(numbered(30)))
 	base := indexArchive(t, data)
@@ -275,7 +276,7 @@ func TestCorpus_IndexFolder(t *testing.T) {
 	}
 }
 
-// Whatever a sealed index says, an epoch ends: with images, or an error of this package.
+// Whatever a sealed index contains, an epoch ends: with images, or with an error of this package.
 func FuzzIndex(f *testing.F) {
 	x := indexArchive(f, gzipOf(tarOf(numbered(30))))
 	f.Add(x.body, false)
@@ -306,8 +307,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// All shards together decide whether an archive is kept in memory, and whether the shards get index
-// files.
+// All shards together decide whether an archive is kept, and whether shards get index files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)

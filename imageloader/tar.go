@@ -40,7 +40,7 @@ func (s *tarStream) next() (entry, error) {
 		if err == io.EOF {
 			return entry{}, s.finish()
 		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are judged in shard.admit
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // shard.admit judges names
 			return entry{}, s.explain(err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
@@ -87,14 +87,15 @@ func (s *tarStream) close() {
 	}
 }
 
-// finish checks what follows the last member. It returns io.EOF when the archive is whole.
+// finish checks the data behind the last member. It returns io.EOF when the archive is whole.
 func (s *tarStream) finish() error {
 	if s.plain != nil && s.plain.ended {
 		return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
 	var rest io.Reader = s.plain
 	if s.inflate != nil {
-		// The checksum of a single gzip member makes up for an end marker that was never written. Of several, some may be missing.
+		// The checksum of a single gzip member makes up for an end marker that was never written. Of
+		// several members, some may be missing.
 		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
 			return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 		}
@@ -122,8 +123,9 @@ func (onlyZeros) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// explain turns an error of the tar reader into a complete one. In a .tgz the fault is looked for in the gzip data first: a
-// flipped bit shows up as an odd tar header long before the checksum comes.
+// explain turns an error of the tar reader into a complete error. In a .tgz the fault is looked for
+// in the gzip data first. A flipped bit shows up as an odd tar header long before the checksum
+// comes.
 func (s *tarStream) explain(err error) error {
 	if s.inflate != nil {
 		if _, below := io.Copy(io.Discard, s.inflate); below != nil {
@@ -144,7 +146,7 @@ func (s *tarStream) explain(err error) error {
 	return s.shard.unreadable(err, "damaged after member %d (%s): %v; copy or download it again", s.number, printable(s.current.name), err)
 }
 
-// kindOf tells what a header describes.
+// kindOf returns the kind of a header.
 func kindOf(h *tar.Header) entryKind {
 	for key := range h.PAXRecords {
 		if strings.HasPrefix(key, "GNU.sparse.") {
@@ -166,7 +168,8 @@ func kindOf(h *tar.Header) entryKind {
 	return specialFile
 }
 
-// endWatch notices when its reader meets the end of the file, which in a whole tar archive the end marker prevents.
+// endWatch notices when its reader meets the end of the file. The end marker of a whole tar archive
+// prevents that.
 type endWatch struct {
 	*io.SectionReader
 	ended bool

@@ -22,7 +22,8 @@ func whole(packed []byte, members []member) (count int) {
 	return count
 }
 
-// An archive cut short anywhere gives the images before the place, the same ones in each epoch and however it is read, or is an error.
+// An archive cut short anywhere is an error, or gives the images before the cut. They are the same
+// in each epoch and however the archive is read.
 func TestOptions_AllowTruncated(t *testing.T) {
 	members := numbered(24)
 	packed := tarOf(members)
@@ -71,7 +72,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 					l.Close()
 				}
 				if err == nil {
-					continue // ours finds more in a .tgz than the standard library
+					continue // our inflater finds more in a .tgz than the standard library
 				}
 				continue
 			}
@@ -103,7 +104,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 	}
 }
 
-// A download that broke off in a sample of a WebDataset gives the ones before.
+// A download that broke off in a sample of a WebDataset gives the samples before.
 func TestOptions_AllowTruncated_WebDataset(t *testing.T) {
 	packed := tarOf(samplesOf(10, "cls", func(l int) string { return fmt.Sprint(l) }))
 	for cut := 4 * 512; cut < len(packed); cut += 512 {

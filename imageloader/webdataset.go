@@ -17,37 +17,41 @@ import (
 
 // Note [WebDataset]
 //
-// In a shard of a WebDataset a sample is the members that lie one behind the other and whose names are the same up to the first dot
-// of their last part, which is the key: 000001.jpg, 000001.cls, 000001.json. What follows the dot says what a member is. Of a
-// sample the loader takes the image, the first where there are several, and the label: the text of .cls or, where there is none, a
-// field of .json. A text of digits is the label itself, any other the name of a class.
+// In a shard of a WebDataset a sample is several members that lie one behind the other: 000001.jpg,
+// 000001.cls, 000001.json. Their names are the same up to the first dot of their last part. That is
+// the key. The text behind the dot is the kind of the member. Of a sample the loader takes the
+// image, the first where there are several, and the label. The label is the text of .cls or, where
+// there is none, a field of .json. A text of digits is the label itself, any other the name of a
+// class.
 //
-// The label may come before or behind the image. So a sample is read whole, and its members are handed on when the next one begins.
+// The label may come before or behind the image. So a sample is read whole, and its members are
+// handed on when the next sample begins.
 
 // Labels says where the label of an image is from.
 type Labels int
 
 const (
-	// LabelsFound takes an archive for a WebDataset if the first image in its first shard has a .cls of the same key or a .json with
-	// Options.LabelField, and else the labels from directories.
+	// LabelsFound takes the labels from members if the first image of the first shard has a .cls of its
+	// key, or a .json with Options.LabelField. Else it takes them from directories.
 	LabelsFound Labels = iota
 	// LabelsFromDirectories takes the directory that an image lies in.
 	LabelsFromDirectories
-	// LabelsFromMembers takes the .cls or .json that belongs to an image, as in the shards of a WebDataset. A directory has none.
+	// LabelsFromMembers takes the .cls or .json that belongs to an image, as in the shards of a
+	// WebDataset. A directory has none.
 	LabelsFromMembers
 )
 
 const (
 	defaultLabelField = "label"
 
-	maxLabel      = 256       // bytes of one
+	maxLabel      = 256       // bytes of a label
 	maxLabelFile  = 4 << 10   // of a .cls
 	maxFieldsFile = 1 << 20   // of a .json
 	maxNumber     = 1_000_000 // classes, where labels are numbers
 )
 
-// keyOf splits a name into the key of its sample and what the member is of it, in small letters. The key is empty for a name that
-// has none.
+// keyOf splits a name into the key of its sample and the kind of the member, in small letters. The
+// key is empty for a name without a key.
 func keyOf(name string) (key, what string) {
 	base := path.Base(name)
 	dot := strings.IndexByte(base, '.')
@@ -59,7 +63,8 @@ func keyOf(name string) (key, what string) {
 
 func isImageOf(what string) bool { return imageExtensions["."+what] }
 
-// sampleStream goes through a shard of a WebDataset. Its entries are those of the shard, in its order, the images with their labels.
+// sampleStream goes through a shard of a WebDataset. Its entries are those of the shard, in its
+// order, the images with their labels.
 type sampleStream struct {
 	stream
 	reading
@@ -68,7 +73,7 @@ type sampleStream struct {
 
 	ready []entry // of a sample that is complete
 	image []byte  // the content of its image
-	first *entry  // of the next sample; its content has not been read
+	first *entry  // of the next sample: its content has not been read
 	err   error   // behind these
 }
 
@@ -76,10 +81,10 @@ type sampleStream struct {
 type sampleMembers struct {
 	key     string
 	entries []entry
-	image   int    // which of them it is; -1: none yet
+	image   int    // index of the image among them, -1 without an image
 	label   string // "" while there is none
-	exact   bool   // it is of a .cls
-	fault   string // what is wrong with it
+	exact   bool   // the label is from a .cls
+	fault   string // the fault of the label
 }
 
 func (s *sampleStream) next() (entry, error) {
@@ -96,7 +101,7 @@ func (s *sampleStream) next() (entry, error) {
 	return e, nil
 }
 
-// content returns that of the image of a sample; nothing asks for another's.
+// content returns the content of a sample's image. Nothing asks for another content.
 func (s *sampleStream) content() ([]byte, error) {
 	data := s.image
 	s.image = nil
@@ -109,7 +114,7 @@ func (s *sampleStream) close() {
 	s.stream.close()
 }
 
-// collect reads the next sample. Before an error it is none, unless it is whole.
+// collect reads the next sample. Before an error it returns no sample, unless the sample is whole.
 func (s *sampleStream) collect() []entry {
 	all := sampleMembers{image: -1}
 	for {
@@ -146,7 +151,7 @@ func (s *sampleStream) advance() (entry, error) {
 	return s.stream.next()
 }
 
-// take adds to a sample what is in the member that the shard's stream is at.
+// take adds to a sample the content of the current member of the shard's stream.
 func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	switch {
 	case isImageOf(what) && all.image < 0:
@@ -181,7 +186,8 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	return nil
 }
 
-// text returns the content of the member that the shard's stream is at; "" for one that is larger than that.
+// text returns the content of the current member of the shard's stream, "" for a content larger
+// than most.
 func (s *sampleStream) text(e entry, most int64) (string, error) {
 	if e.size > most {
 		return "", nil
@@ -192,7 +198,7 @@ func (s *sampleStream) text(e entry, most int64) (string, error) {
 	return text, err
 }
 
-// parse returns a label as it is to be known, or what is wrong with it.
+// parse returns a label in the form of the vocabulary, or its fault.
 func (s *sampleStream) parse(text string) (label, fault string) {
 	switch n, err := strconv.ParseInt(text, 10, 64); {
 	case err == nil && n >= 0 && n < maxNumber:
@@ -214,7 +220,7 @@ func isFraction(text string) bool {
 	return err == nil && strings.ContainsAny(text[:1], "+-.0123456789")
 }
 
-// fieldOf returns a field of a JSON object, if that is a number or a string.
+// fieldOf returns a field of a JSON object, if the field is a number or a string.
 func fieldOf(text, name string) (value string, found bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &fields) != nil {
@@ -246,13 +252,13 @@ func (all *sampleMembers) finish() []entry {
 	return all.entries
 }
 
-// isNumber says whether a label is the number of a class, and which.
+// isNumber says whether a label is the number of a class, and returns the number.
 func isNumber(label string) (n int, ok bool) {
 	n, err := strconv.Atoi(label)
 	return n, err == nil && n >= 0 && n < maxNumber
 }
 
-// findLabels says where the labels of an archive are, by the beginning of its first shard.
+// findLabels returns the source of an archive's labels, from the beginning of its first shard.
 func (a *archive) findLabels(o Options) Labels {
 	first := a.shards[0]
 	if o.Labels != LabelsFound || first.format == directory {
@@ -263,7 +269,7 @@ func (a *archive) findLabels(o Options) Labels {
 	if first.format == gzipTar {
 		z, err := gzip.NewReader(content)
 		if err != nil {
-			return LabelsFromDirectories // its reading will tell
+			return LabelsFromDirectories // reading the directory will tell
 		}
 		content = io.LimitReader(z, most<<20)
 	}

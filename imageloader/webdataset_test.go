@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// samplesOf gives each image of numbered its label as a member of its own: "cls" before it, "json" behind it.
+// samplesOf gives each image of numbered its label as a member of its own: "cls" before it, "json"
+// behind it.
 func samplesOf(n int, what string, text func(label int) string) (members []member) {
 	for i, m := range numbered(n) {
 		key := fmt.Sprintf("%05d", i)
@@ -100,7 +101,7 @@ func TestWebDataset(t *testing.T) {
 	}
 }
 
-// A directory's name is the label where there are no labels of samples, and where Options.Labels says so.
+// A directory's name is the label where samples have no labels, and where Options.Labels says so.
 func TestWebDataset_Found(t *testing.T) {
 	plain := numbered(6)
 	beside := samplesOf(6, "cls", func(int) string { return "9" })
@@ -136,7 +137,7 @@ func TestWebDataset_Found(t *testing.T) {
 	wantError(t, err, ErrBadMember, "member 1 (train/a/000.png): no label: its sample has no .cls, and no .json with the field")
 }
 
-// What is wrong with a label is an unusable image, and never another's label.
+// A wrong label makes its image unusable. The image never gets another's label.
 func TestWebDataset_BadLabels(t *testing.T) {
 	image := numbered(3)[1].body
 	good := []member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: image}}
@@ -192,7 +193,7 @@ func TestWebDataset_Scan(t *testing.T) {
 	}
 }
 
-// Of a sample with several images the first counts, and the others are counted.
+// Of a sample with several images the first is read, and the others are counted.
 func TestWebDataset_SeveralImages(t *testing.T) {
 	all := numbered(4)
 	members := []member{

@@ -8,8 +8,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pinner is the imageloader.Pinner that a source gets. Each piece of the source's memory is a slab here: page-locked for a
-// CUDA device, and known to the stream checker on every device. It may outlive its Prefetcher, as the source's memory does.
+// pinner is the imageloader.Pinner that a source gets. Each piece of the source's memory is a slab
+// here: page-locked for a CUDA device, and known to the stream checker on every device. It may
+// outlive its Prefetcher, as the source's memory does.
 type pinner struct {
 	device cgotorch.Device
 

@@ -106,8 +106,10 @@ func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 		s.mu.Unlock()
 		return fmt.Errorf("prefetcher: %s: %w: use it inside the body of the loop that yielded it, or Clone its tensors there", b, ErrBatchOver)
 	}
-	s.uses++                           //edge:use-is-counted TestSlot_FreedByTheLast
-	s.streams[x.Stream()] = struct{}{} //edge:body-knows-its-streams TestSlot_LaterDoOfTheBody_InOrder checked
+	s.uses++ //edge:use-is-counted TestSlot_FreedByTheLast
+	for _, stream := range []*cgotorch.Stream{x.Stream(), x.DoStream()} {
+		s.streams[stream] = struct{}{} //edge:body-knows-its-streams TestSlot_LaterDoOfTheBody_InOrder checked
+	}
 	s.mu.Unlock()
 	x.AtEnd(func() {
 		//edge:use-ends-with-its-do TestSlot_FreedByTheLast

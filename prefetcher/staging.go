@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// staging is page-locked memory of a slot's own. Those parts of a host batch go through it that lie in no memory of the
-// source's Pinner: a copy to a CUDA device from there would wait.
+// staging is page-locked memory of a slot's own. Parts of a host batch go through it that lie in no
+// memory of the source's Pinner. A copy from there to a CUDA device would wait.
 type staging struct {
 	device cgotorch.Device
 	slab   *cgotorch.HostSlab // nil until it is needed
@@ -27,8 +27,9 @@ type origin struct {
 
 const stagingAlign = 64
 
-// stage returns where a batch is copied from, and copies into the staging what must go through it. For that it waits until
-// the copy from there before is done, which last is behind; last is nil where there was none.
+// stage returns the memory that a batch is copied from, and copies parts of the batch into the
+// staging where that is needed. It then waits until the last copy from the staging is done. The
+// event last is behind that copy, and nil where there was none.
 func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.Event) (origin, error) {
 	o := origin{slab: slabOf(p, host.Images), images: host.Images, labels: host.Labels}
 	if slices.Contains(host.Flip, true) {
@@ -75,7 +76,7 @@ func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 	return nil
 }
 
-// close frees the memory when the copies from it are done, which last is behind.
+// close waits until the last copy from the memory is done, and frees the memory.
 func (s *staging) close(last *cgotorch.Event) {
 	if s.slab == nil {
 		return

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check-streams.sh [JOBS]: the stream checker finds every seeded mistake, and nothing in the suite and the examples. In a
-# gpu-bundle run.sh does the same.
+# check-streams.sh [JOBS]: the stream checker finds every seeded mistake, and no race in the suite
+# and the examples. In a gpu-bundle run.sh does the same.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,10 +11,10 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 seeded=$(go test -count=1 -v -run 'TestCheckStreams_FindsMistakes' ./tests/streams) || { echo "$seeded"; exit 1; }
 found=$(grep -o '[a-z0-9:]*: [0-9]* of [0-9]* mistakes found, [0-9]* false reports' <<<"$seeded") || { echo "$seeded"; exit 1; }
 
-# -v, or what a test prints that passes would not be seen.
+# -v: else the output of a test that passes would not be seen.
 CGOTORCH_CHECK=streams go test -count=1 -v -timeout 20m -p "$jobs" ./... >"$log" 2>&1
 suite=$?
-# What tests of the checker itself print, they make on purpose.
+# The reports that tests of the checker itself print are made on purpose.
 reports=$(awk '/^=== RUN/ { own = /CheckStreams/ } /^ok|^FAIL/ { own = 0 } /cgotorch: stream race in/ && !own' "$log" | wc -l)
 if [ $suite != 0 ] || [ "$reports" != 0 ]; then
   grep -E -A4 '^(--- FAIL|FAIL)|stream race in' "$log" | tail -100

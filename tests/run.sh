@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh [JOBS]: everything `make test` promises, once it is built. It ends with one line for each
-# step and one for the whole.
+# run.sh [JOBS]: all checks of `make test`, once it is built. It goes on after a failure: one run
+# shows all of them. It ends with a line for each step and a line for the whole.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tests/steps.sh

@@ -14,7 +14,7 @@ import "C"
 
 import "errors"
 
-// Tensor is a handle; the caller frees it.
+// Tensor is a handle. The caller frees it.
 type Tensor struct{ h *C.hw_tensor }
 
 var errFailed = errors.New("handwritten: LibTorch threw an exception")
@@ -56,7 +56,8 @@ func AddTimes(a, b *Tensor, count int) error {
 }
 
 // GuardTimes calls the core count times in C++, with a call that sets and restores LibTorch's state
-// and does nothing between. The stream is one of its own, which has to be set, or the default one.
+// and does nothing between. The stream is a stream of its own, which has to be set, or the default
+// stream.
 func GuardTimes(cuda, ownStream bool, count int) error {
 	number := func(b bool) C.int32_t {
 		if b {

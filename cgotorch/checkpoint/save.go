@@ -141,7 +141,7 @@ func whole(opt *optim.Optimizer, s optim.State) error {
 	}
 	for _, r := range opt.Remembers() {
 		if s.Steps[r.Param] > 0 && !own[r.Param] {
-			return fmt.Errorf("the optimizer's state of parameter %d is not its own (Optimizer.StepPart, as of weights.Offload), so that it cannot be saved: leave the optimizer out: %w", r.Param, cgotorch.ErrInvalidArgument)
+			return fmt.Errorf("the optimizer's state of parameter %d is not its own (Optimizer.StepParams, as of weights.Offload), so that it cannot be saved: leave the optimizer out: %w", r.Param, cgotorch.ErrInvalidArgument)
 		}
 	}
 	return nil

@@ -41,7 +41,7 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 	}
 	if !o.NoStatistics {
 		m.RunningMean, m.RunningVar = x.Zeros(cgotorch.Float32, n), x.Ones(cgotorch.Float32, n)
-		m.NumBatchesTracked = onHost(x).Zeros(cgotorch.Int64)
+		m.NumBatchesTracked = hostZero(x)
 	}
 	keepParameters(x, where, m.Weight, m.Bias)
 	keepBuffers(x, m.RunningMean, m.RunningVar, m.NumBatchesTracked)
@@ -106,10 +106,15 @@ func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 	return &batches[0]
 }
 
-// onHost is x, or an Exec of the CPU where x is of a device.
-func onHost(x *cgotorch.Exec) *cgotorch.Exec {
+// hostZero is an int64 scalar of 0 on the CPU, whatever x's device is.
+func hostZero(x *cgotorch.Exec) *cgotorch.Tensor {
 	if x.Device() == cgotorch.CPU {
-		return x
+		return x.Zeros(cgotorch.Int64)
 	}
-	return x.On(cgotorch.DefaultStream(cgotorch.CPU))
+	host := x.On(cgotorch.DefaultStream(cgotorch.CPU))
+	t := host.Zeros(cgotorch.Int64)
+	made := host.Record()
+	defer made.Close()
+	x.Wait(made)
+	return t
 }

@@ -2,25 +2,16 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// PaddingMode names the values that a convolution reads beyond the border of its input.
-type PaddingMode string
-
-// The padding modes.
-const (
-	PadZeros     PaddingMode = ""
-	PadReflect   PaddingMode = "reflect"   // mirrored at the border pixel
-	PadReplicate PaddingMode = "replicate" // the border pixel
-	PadCircular  PaddingMode = "circular"  // the opposite border
-)
-
 // Conv2dOptions set the window and the border of a [Conv2d]. The zero value is stride 1 without
 // padding.
 type Conv2dOptions struct {
-	Stride      Size        // step of the window; 0x0 means 1x1
-	Padding     Size        // rows and columns added on each side
-	Dilation    Size        // distance between the kernel's points; 0x0 means 1x1
-	Groups      int         // blocks of channels that do not see each other; 0 means 1
-	PaddingMode PaddingMode // values of the padding; "" means zeros
+	Stride   Size // step of the window; 0x0 means 1x1
+	Padding  Size // rows and columns added on each side
+	Dilation Size // distance between the kernel's points; 0x0 means 1x1
+	Groups   int  // blocks of channels that do not see each other; 0 means 1
+	// PaddingMode names the values of the padding, as PyTorch does: "reflect" is mirrored at the border
+	// pixel, "replicate" is the border pixel, and "circular" the opposite border. "" means zeros.
+	PaddingMode string
 	NoBias      bool
 }
 
@@ -57,7 +48,7 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 		refuse(x, where, "%d groups do not divide %d input and %d output channels", groups, in, out)
 	}
 	switch o.PaddingMode {
-	case PadZeros, PadReflect, PadReplicate, PadCircular:
+	case "", "reflect", "replicate", "circular":
 	default:
 		refuse(x, where, "PaddingMode is %q, want reflect, replicate, circular or nothing for zeros", o.PaddingMode)
 	}
@@ -77,9 +68,9 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 // pad adds a border that is not of zeros. It returns the padded input, and the border of zeros that
 // the operator still has to add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
-	if m.PaddingMode == PadZeros || m.Padding == (Size{}) {
+	if m.PaddingMode == "" || m.Padding == (Size{}) {
 		return in, m.Padding
 	}
 	return x.Pad(in, []int64{int64(m.Padding[1]), int64(m.Padding[1]), int64(m.Padding[0]), int64(m.Padding[0])},
-		cgotorch.PadOptions{Mode: string(m.PaddingMode)}), Size{}
+		cgotorch.PadOptions{Mode: m.PaddingMode}), Size{}
 }

@@ -42,7 +42,7 @@ func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgo
 			parts = append(parts, part)
 			at += n
 		}
-		return UnsortRows(x, x.Cat(parts, 0), order)
+		return unsortRows(x, x.Cat(parts, 0), order)
 	})
 }
 
@@ -52,8 +52,8 @@ func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
 }
 
-// UnsortRows undoes an index by order: row i of sorted goes to row order[i] of the result.
-func UnsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
+// unsortRows undoes an index by order: row i of sorted goes to row order[i] of the result.
+func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
 }
 

@@ -19,7 +19,7 @@ type FuseOptions struct {
 
 // Fuse returns a model for inference with fewer operators, whose results equal m's in evaluation
 // mode up to rounding. It folds batch norms into the convolution before them. ReLUs and the sum of
-// a [Residual] become part of the convolution's operator (see [FusedConv2d]). Identities, dropouts
+// a [Residual] become part of the convolution's operator where cuDNN has it. Identities, dropouts
 // and modules that only training runs, such as auxiliary heads, are left out. Weights are folded in
 // float64 and rounded once to the convolution's dtype. Device and memory format stay.
 //
@@ -183,8 +183,8 @@ func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 
 // append appends the fused form of m. An activation joins the convolution before it.
 func (f *Fusion) append(x *cgotorch.Exec, out []Module, m Module) []Module {
-	if a := activationOf(m); a != NoActivation && len(out) > 0 {
-		if conv, ok := out[len(out)-1].(*FusedConv2d); ok && conv.Activation == NoActivation {
+	if a := activationOf(m); a != noActivation && len(out) > 0 {
+		if conv, ok := out[len(out)-1].(*fusedConv2d); ok && conv.Activation == noActivation {
 			out[len(out)-1] = conv.with(x, a)
 			return out
 		}
@@ -192,20 +192,20 @@ func (f *Fusion) append(x *cgotorch.Exec, out []Module, m Module) []Module {
 	return unrolled(out, f.module(x, m))
 }
 
-func activationOf(m Module) Activation {
+func activationOf(m Module) activation {
 	switch m.(type) {
 	case *ReLU:
-		return ActivateReLU
+		return activateReLU
 	case *ReLU6:
-		return ActivateReLU6
+		return activateReLU6
 	}
-	return NoActivation
+	return noActivation
 }
 
 // with returns m with an activation, on the same tensors.
-func (m *FusedConv2d) with(x *cgotorch.Exec, a Activation) *FusedConv2d {
-	c := &FusedConv2d{Conv2d: m.Conv2d, Activation: a}
-	if a == ActivateReLU && c.Bias == nil { // the operator would otherwise make one each time
+func (m *fusedConv2d) with(x *cgotorch.Exec, a activation) *fusedConv2d {
+	c := &fusedConv2d{Conv2d: m.Conv2d, Activation: a}
+	if a == activateReLU && c.Bias == nil { // the operator would otherwise make one each time
 		c.Bias = x.To(x.Zeros(cgotorch.Float32, m.Weight.Shape()[0]), m.Weight.DType())
 	}
 	return c
@@ -217,8 +217,8 @@ func foldable(conv *Conv2d, norm *BatchNorm2d) bool {
 }
 
 // conv folds norms, in their order, into a convolution.
-func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *FusedConv2d {
-	out := &FusedConv2d{Conv2d: Conv2d{Conv2dOptions: conv.Conv2dOptions}}
+func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fusedConv2d {
+	out := &fusedConv2d{Conv2d: Conv2d{Conv2dOptions: conv.Conv2dOptions}}
 	if len(norms) == 0 {
 		out.Weight, out.Bias = f.Copy(x, conv.Weight), f.Copy(x, conv.Bias)
 		return out

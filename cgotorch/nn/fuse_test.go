@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
@@ -97,7 +98,11 @@ func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOp
 		names = ""
 		for _, n := range nn.State(fused) {
 			names += " " + n.Name
-			if n.Tensor.DType() != to.DType && n.Tensor.DType() != cgotorch.Int64 || n.Tensor.Device() != in.Device() || n.Tensor.RequiresGrad() {
+			device := in.Device()
+			if n.Host {
+				device = cgotorch.CPU
+			}
+			if n.Tensor.DType() != to.DType && n.Tensor.DType() != cgotorch.Int64 || n.Tensor.Device() != device || n.Tensor.RequiresGrad() {
 				t.Errorf("%s: %s is %v, requires gradients: %v", name, n.Name, n.Tensor, n.Tensor.RequiresGrad())
 			}
 		}
@@ -139,7 +144,7 @@ func TestFuse_Convolutions(t *testing.T) {
 			"no affine, epsilon": {chain(l.conv(4, 6, 3, noBias), l.norm(6, nn.BatchNorm2dOptions{NoAffine: true, Eps: cgotorch.Set(0.5)})), "weight bias"},
 			"strides": {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Stride: nn.Size{2, 1}, Padding: nn.Size{0, 2}, Dilation: nn.Size{1, 2}}),
 				norm(), &nn.ReLU{}), "weight bias"},
-			"mirrored":  {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Padding: nn.Size{1, 2}, PaddingMode: nn.PadReflect}), norm(), &nn.ReLU{}), "weight bias"},
+			"mirrored":  {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Padding: nn.Size{1, 2}, PaddingMode: "reflect"}), norm(), &nn.ReLU{}), "weight bias"},
 			"groups":    {chain(l.conv(4, 6, 3, nn.Conv2dOptions{Groups: 2}), norm(), &nn.ReLU{}), "weight bias"},
 			"depthwise": {chain(l.conv(4, 4, 3, nn.Conv2dOptions{Groups: 4, NoBias: true}), l.norm(4, nn.BatchNorm2dOptions{}), &nn.ReLU6{}), "weight bias"},
 			"left out": {chain(&nn.Identity{}, l.conv(4, 6, 3, noBias), &nn.Dropout{P: 0.5}, nil, chain(&nn.Identity{}, norm()), &nn.ReLU{}),
@@ -236,7 +241,7 @@ func TestFuse_Parallel(t *testing.T) {
 		defer l.close()
 		in := x.Randn(cgotorch.Float32, 2, 4, 6, 6)
 		m := branches(l)
-		for _, m.Schedule = range []nn.Schedule{nn.SideBySide, nn.InTurn, nn.Fastest} {
+		for _, m.Parallelism = range []nn.Parallelism{nn.AlwaysParallel, nn.AlwaysSerial, nn.Measured} {
 			names, _ := fuses(t, x, "merged", m, nn.FuseOptions{Merge: true}, in)
 			want := "heads.0.weight heads.0.bias heads.1.weight heads.1.bias pool.1.weight pool.1.bias one_three.weight one_three.bias" +
 				" three.weight three.bias groups.weight groups.bias groups_too.weight groups_too.bias six.weight six.bias cropped.0.weight cropped.0.bias padded.0.weight padded.0.bias"
@@ -252,9 +257,9 @@ func TestFuse_Parallel(t *testing.T) {
 			}
 		}
 		equal := func(o nn.Conv2dOptions) nn.Module { return l.conv(4, 4, 1, o) }
-		for name, join := range map[string]nn.Join{"concat": nil, "sum": nn.Sum(), "in place": nn.JoinFunc(func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
+		for name, join := range map[string]func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor{"concat": nil, "sum": sum, "in place": func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
 			return x.AddInPlace(branches[0], branches[1])
-		})} {
+		}} {
 			m := nn.NewParallel(equal(nn.Conv2dOptions{}), equal(nn.Conv2dOptions{NoBias: true}))
 			m.Join = join
 			if names, _ := fuses(t, x, name, m, nn.FuseOptions{Merge: true}, in); names != "heads.0.weight heads.0.bias" {
@@ -271,9 +276,9 @@ func TestFuse_Parallel(t *testing.T) {
 	})
 }
 
-// The original's Schedule stays, SetSchedule reaches merged branches, and branches keep their
+// The original's Parallelism stays, SetParallelism reaches merged branches, and branches keep their
 // names.
-func TestFuse_Parallel_Schedule(t *testing.T) {
+func TestFuse_Parallel_Parallelism(t *testing.T) {
 	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
 		for _, reset := range []bool{false, true} {
 			err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
@@ -281,11 +286,11 @@ func TestFuse_Parallel_Schedule(t *testing.T) {
 				defer l.close()
 				m := nn.NewSequential(branches(l))
 				nn.SetTraining(m, false)
-				nn.SetSchedule(m, "sideways")
+				nn.SetParallelism(m, "sideways")
 				fused := nn.Fuse(x, m, o)
 				defer nn.Close(fused)
 				if reset {
-					nn.SetSchedule(fused, nn.InTurn)
+					nn.SetParallelism(fused, nn.AlwaysSerial)
 				}
 				fused.Forward(x, x.Zeros(cgotorch.Float32, 1, 4, 6, 6))
 			})
@@ -306,7 +311,7 @@ func TestFuse_Parallel_Cuts(t *testing.T) {
 		l := &layers{x: x}
 		defer l.close()
 		m := nn.NewParallel(l.conv(4, 4, 1, nn.Conv2dOptions{}), l.conv(4, 4, 1, nn.Conv2dOptions{}), &nn.Identity{})
-		m.Schedule = nn.SideBySide
+		m.Parallelism = nn.AlwaysParallel
 		fused := nn.Fuse(x, m, nn.FuseOptions{Merge: true})
 		defer nn.Close(fused)
 		in := x.Ones(cgotorch.Float32, 1, 4, 6, 6)
@@ -654,7 +659,7 @@ func TestFuse_KernelsOnCUDA(t *testing.T) {
 				if err := x.Device().Synchronize(); err != nil {
 					t.Fatal(err)
 				}
-				trace, err := cgotorch.StartTrace()
+				trace, err := trace.Start()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -707,5 +712,5 @@ func TestFusedConv2d_ForwardAdd(t *testing.T) {
 	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := &nn.FusedConv2d{Conv2d: nn.Conv2d{Weight: x.Ones(cgotorch.Float32, 1, 1, 1, 1)}, Activation: "gelu"}
 		m.Forward(x, x.Ones(cgotorch.Float32, 1, 1, 2, 2))
-	}), cgotorch.ErrInvalidArgument, "nn.FusedConv2d", `"gelu"`)
+	}), cgotorch.ErrInvalidArgument, "nn.fusedConv2d", `"gelu"`)
 }

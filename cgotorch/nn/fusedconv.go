@@ -7,40 +7,40 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Activation names the function that a [FusedConv2d] applies to each value of its result.
-type Activation string
+// activation names the function that a [fusedConv2d] applies to each value of its result.
+type activation string
 
 // The activations.
 const (
-	NoActivation  Activation = ""
-	ActivateReLU  Activation = "relu"  // as [ReLU]
-	ActivateReLU6 Activation = "relu6" // as [ReLU6]
+	noActivation  activation = ""
+	activateReLU  activation = "relu"  // as [ReLU]
+	activateReLU6 activation = "relu6" // as [ReLU6]
 )
 
-// FusedConv2d is a convolution and an activation, for inference. [Fuse] makes it of a convolution,
+// fusedConv2d is a convolution and an activation, for inference. [Fuse] makes it of a convolution,
 // the batch norms behind it and a ReLU.
 //
 // On CUDA a convolution with ReLU is one operator of cuDNN's, in float32, float16 and bfloat16.
 // Elsewhere the activation follows in place. It follows in place too under autocast, and in groups,
 // since LibTorch has its own kernels for these.
-type FusedConv2d struct {
+type fusedConv2d struct {
 	Conv2d
-	Activation Activation
+	Activation activation
 }
 
 // Forward maps [N, in, H, W] to [N, out, H', W'] as [Conv2d] does. It records nothing for backward.
-func (m *FusedConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *fusedConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x.NoGrad(), in, nil)
 }
 
 // ForwardAdd adds z to the convolution's result before the activation. It does not change z, and
 // records nothing for backward.
-func (m *FusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *fusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x.NoGrad(), in, z)
 }
 
 // forward adds z, unless z is nil.
-func (m *FusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *fusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	if out := m.atOnce(x, in, z); out != nil {
 		return out
 	}
@@ -49,13 +49,13 @@ func (m *FusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorc
 		out = addTo(x, out, z)
 	}
 	switch m.Activation {
-	case NoActivation:
-	case ActivateReLU:
+	case noActivation:
+	case activateReLU:
 		x.ReLUInPlace(out).Close()
-	case ActivateReLU6:
+	case activateReLU6:
 		x.ReLU6InPlace(out).Close()
 	default:
-		refuse(x, "nn.FusedConv2d", "Activation is %q, want relu, relu6 or nothing", m.Activation)
+		refuse(x, "nn.fusedConv2d", "Activation is %q, want relu, relu6 or nothing", m.Activation)
 	}
 	return out
 }
@@ -72,10 +72,10 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 // atOnce computes forward as one operator of cuDNN's, or returns nil where no operator fits. The
 // operator ignores autocast and does not broadcast z. LibTorch splits other operators at more
 // elements than 32 bits can count, and does not split this one.
-func (m *FusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype := in.DType()
 	switch {
-	case m.Activation != ActivateReLU, !in.Device().IsCUDA(), x.AutocastDType() != 0, m.Groups > 1, in.Dim() != 4, dtype != m.Weight.DType(),
+	case m.Activation != activateReLU, !in.Device().IsCUDA(), x.AutocastDType() != 0, m.Groups > 1, in.Dim() != 4, dtype != m.Weight.DType(),
 		dtype != cgotorch.Float32 && dtype != cgotorch.Float16 && dtype != cgotorch.BFloat16:
 		return nil
 	}

@@ -6,7 +6,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // activates the sum.
 type fusedResidual struct {
 	Body     Module // nil where the body is Last alone
-	Last     *FusedConv2d
+	Last     *fusedConv2d
 	Shortcut Module // nil means the input itself
 }
 
@@ -32,12 +32,12 @@ func (f *Fusion) residual(x *cgotorch.Exec, m *Residual) Module {
 	}
 	if len(body) > 0 {
 		front := body[:len(body)-1]
-		if last, ok := body[len(body)-1].(*FusedConv2d); ok && last.Activation == NoActivation {
+		if last, ok := body[len(body)-1].(*fusedConv2d); ok && last.Activation == noActivation {
 			out := &fusedResidual{Last: last, Shortcut: shortcut}
 			if len(front) > 0 {
 				out.Body = sequence(front)
 			}
-			if len(activation) > 0 && activationOf(activation[0]) != NoActivation {
+			if len(activation) > 0 && activationOf(activation[0]) != noActivation {
 				out.Last = last.with(x, activationOf(activation[0]))
 				activation = activation[1:]
 			}

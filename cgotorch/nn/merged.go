@@ -9,7 +9,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 // Some channels of a channels-last tensor, or of a batch of several images, are strided. A
 // convolution that follows copies them first.
 type merged struct {
-	Heads []*FusedConv2d
+	Heads []*fusedConv2d
 	Cuts  []cut `state:"-"` // by branch
 	Parallel
 }
@@ -53,7 +53,7 @@ func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	for i, b := range m.Branches {
 		chains[i] = f.chain(x, b.Module)
 	}
-	out := &merged{Parallel: Parallel{Join: m.Join, Schedule: m.Schedule, Log: m.Log}}
+	out := &merged{Parallel: Parallel{Join: m.Join, Parallelism: m.Parallelism, Log: m.Log}}
 	if f.o.Merge {
 		out.merge(x, chains)
 	}
@@ -61,7 +61,7 @@ func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 		out.Branches = append(out.Branches, Child{b.Name, sequence(chains[i])})
 	}
 	if len(out.Heads) == 0 {
-		return &Parallel{Branches: out.Branches, Join: m.Join, Schedule: m.Schedule, Log: m.Log}
+		return &Parallel{Branches: out.Branches, Join: m.Join, Parallelism: m.Parallelism, Log: m.Log}
 	}
 	return out
 }
@@ -70,7 +70,7 @@ func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 type headKind struct {
 	channels   int64 // of the input
 	dtype      cgotorch.DType
-	activation Activation
+	activation activation
 }
 
 // merge moves the first convolutions of chains into heads.
@@ -82,7 +82,7 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 		if len(c) == 0 {
 			continue
 		}
-		if head, ok := c[0].(*FusedConv2d); ok && head.pointwise() {
+		if head, ok := c[0].(*fusedConv2d); ok && head.pointwise() {
 			k := headKind{head.Weight.Shape()[1], head.Weight.DType(), head.Activation}
 			if begin[k] == nil {
 				kinds = append(kinds, k)
@@ -94,10 +94,10 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 		if len(begin[k]) < 2 {
 			continue
 		}
-		var heads []*FusedConv2d
+		var heads []*fusedConv2d
 		start := 0
 		for _, i := range begin[k] {
-			head := chains[i][0].(*FusedConv2d)
+			head := chains[i][0].(*fusedConv2d)
 			length := int(head.Weight.Shape()[0])
 			m.Cuts[i] = cut{len(m.Heads), start, length}
 			start += length
@@ -116,14 +116,14 @@ func (m *Conv2d) pointwise() bool {
 }
 
 // stacked returns one convolution with the channels of several, one behind another.
-func stacked(x *cgotorch.Exec, convs []*FusedConv2d) *FusedConv2d {
+func stacked(x *cgotorch.Exec, convs []*fusedConv2d) *fusedConv2d {
 	var weights, biases []*cgotorch.Tensor
 	biased := false
 	for _, c := range convs {
 		weights = append(weights, c.Weight)
 		biased = biased || c.Bias != nil
 	}
-	out := &FusedConv2d{Conv2d: Conv2d{Weight: x.Cat(weights, 0), Conv2dOptions: Conv2dOptions{NoBias: !biased}}, Activation: convs[0].Activation}
+	out := &fusedConv2d{Conv2d: Conv2d{Weight: x.Cat(weights, 0), Conv2dOptions: Conv2dOptions{NoBias: !biased}}, Activation: convs[0].Activation}
 	if !biased {
 		return out
 	}

@@ -13,31 +13,37 @@ func multiply(by float64) nn.Module {
 	return nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, by) })
 }
 
+// sum joins by adding.
+func sum(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
+	return x.Add(branches[0], branches[1])
+}
+
 func TestParallel_Forward(t *testing.T) {
-	maximum := nn.JoinFunc(func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
+	concat := func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor { return x.Cat(branches, 0) }
+	maximum := func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
 		return x.Maximum(branches[0], branches[1])
-	})
+	}
 	for name, c := range map[string]struct {
-		join nn.Join
+		join func(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor
 		want []float32
 	}{
 		"channels": {nil, []float32{2, -4, 3, -6}},
-		"concat":   {nn.Concat(0), []float32{2, -4, 3, -6}},
-		"sum":      {nn.Sum(), []float32{5, -10}},
+		"concat":   {concat, []float32{2, -4, 3, -6}},
+		"sum":      {sum, []float32{5, -10}},
 		"function": {maximum, []float32{3, -4}},
 	} {
-		for _, schedule := range []nn.Schedule{nn.Fastest, nn.SideBySide, nn.InTurn} {
+		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 				m := nn.NewParallel(multiply(2), multiply(3))
-				m.Join, m.Schedule = c.join, schedule
+				m.Join, m.Parallelism = c.join, parallelism
 				in := cgotorch.FromSlice(x, []float32{1, -2}, 1, 2)
 				before := cgotorch.LiveHandles()["tensor"]
 				out := m.Forward(x, in)
 				if got := cgotorch.LiveHandles()["tensor"] - before; got != 1 {
-					t.Errorf("%s, %q: %d handles after Forward, want 1", name, schedule, got)
+					t.Errorf("%s, %q: %d handles after Forward, want 1", name, parallelism, got)
 				}
 				if got := values(x, out); !slices.Equal(got, c.want) {
-					t.Errorf("%s, %q: got %v, want %v", name, schedule, got, c.want)
+					t.Errorf("%s, %q: got %v, want %v", name, parallelism, got, c.want)
 				}
 			})
 		}
@@ -51,7 +57,7 @@ func TestParallel_BatchNorm_Counts(t *testing.T) {
 		norm := nn.NewBatchNorm2d(x, 2, nn.BatchNorm2dOptions{})
 		defer nn.Close(norm)
 		m := nn.NewParallel(&nn.Identity{}, norm)
-		m.Schedule = nn.SideBySide
+		m.Parallelism = nn.AlwaysParallel
 		m.Forward(x.NoGrad(), x.Ones(cgotorch.Float32, 2, 2, 3, 3))
 		if got := cgotorch.ToSlice[int64](x, norm.NumBatchesTracked); got[0] != 1 {
 			t.Errorf("%d batches were counted, want 1", got[0])
@@ -65,8 +71,8 @@ func TestParallel_Forward_Refuses(t *testing.T) {
 	}
 	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, forward(&nn.Parallel{})), cgotorch.ErrInvalidArgument, "nn.Parallel", "no branches")
 	m := nn.NewParallel(multiply(1), multiply(1))
-	m.Schedule = "sideways"
-	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, forward(m)), cgotorch.ErrInvalidArgument, "nn.Parallel", `"sideways"`, "in turn")
+	m.Parallelism = "sideways"
+	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, forward(m)), cgotorch.ErrInvalidArgument, "nn.Parallel", `"sideways"`, "serial")
 }
 
 // forked holds Parallels in every way.
@@ -81,7 +87,7 @@ type forked struct {
 	Stage  nn.Module
 }
 
-func TestSetSchedule(t *testing.T) {
+func TestSetParallelism(t *testing.T) {
 	var all []*nn.Parallel
 	parallel := func(branches ...nn.Module) *nn.Parallel {
 		p := nn.NewParallel(branches...)
@@ -99,29 +105,29 @@ func TestSetSchedule(t *testing.T) {
 	m.Branches = []nn.Child{{Module: parallel()}}
 	m.Parent, other.Parent, other.Other = m, m, other
 	all = append(all, &m.Parallel, &m.Value, &other.Parallel, &other.Value)
-	for _, want := range []nn.Schedule{nn.InTurn, nn.SideBySide, nn.Fastest} {
-		nn.SetSchedule(m, want)
+	for _, want := range []nn.Parallelism{nn.AlwaysSerial, nn.AlwaysParallel, nn.Measured} {
+		nn.SetParallelism(m, want)
 		for i, p := range all {
-			if p.Schedule != want {
-				t.Errorf("Parallel %d has the schedule %q, want %q", i, p.Schedule, want)
+			if p.Parallelism != want {
+				t.Errorf("Parallel %d has the parallelism %q, want %q", i, p.Parallelism, want)
 			}
 		}
 	}
 	for _, nothing := range []any{nil, 7, (*nn.Parallel)(nil), &nn.Linear{}} {
-		nn.SetSchedule(nothing, nn.InTurn)
+		nn.SetParallelism(nothing, nn.AlwaysSerial)
 	}
 }
 
 // A branch may return its input, which stays open.
 func TestParallel_BranchIsItsInput(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
-		for _, schedule := range []nn.Schedule{nn.Fastest, nn.SideBySide, nn.InTurn} {
+		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {
 			m := nn.NewParallel(nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }), &nn.ReLU{})
-			m.Schedule = schedule
+			m.Parallelism = parallelism
 			in := x.Ones(cgotorch.Float32, 1, 2, 3, 3)
 			m.Forward(x, in)
 			if in.Closed() {
-				t.Errorf("%q: the input is closed", schedule)
+				t.Errorf("%q: the input is closed", parallelism)
 			}
 		}
 	})

@@ -76,15 +76,6 @@ func Parameters(m any) []*cgotorch.Tensor {
 	return tensors
 }
 
-// CountParameters returns the number of elements of all parameters of m.
-func CountParameters(m any) int64 {
-	var n int64
-	for _, p := range Parameters(m) {
-		n += p.Numel()
-	}
-	return n
-}
-
 var (
 	tensorType    = reflect.TypeFor[*cgotorch.Tensor]()
 	containerType = reflect.TypeFor[Container]()

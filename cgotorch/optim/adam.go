@@ -19,8 +19,12 @@ type AdamOptions struct {
 	AMSGrad       bool    // divide by the largest mean of squares so far
 	// MasterWeights makes steps change float32 copies of float16 and bfloat16 parameters. The
 	// parameters are these copies, rounded. See [Optimizer.ResetMasters].
-	MasterWeights  bool
-	Implementation Implementation // fused unless another is chosen
+	MasterWeights bool
+	// Foreach makes a step a few operators on lists of tensors. It is PyTorch's default: foreach=True
+	// on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one operator changes all
+	// parameters of a group, device and dtype: PyTorch's fused=True. It needs no memory beside the
+	// state. Results of both differ only by rounding.
+	Foreach bool
 }
 
 // NewAdam returns an optimizer of torch.optim.Adam's rule over all groups. Weight decay adds the
@@ -55,7 +59,7 @@ func newAdam(name string, decoupled bool, o AdamOptions, groups []Group) (*Optim
 	case o.NoWeightDecay && o.WeightDecay != 0:
 		return nil, fmt.Errorf("optim: %s: both a weight decay of %v and NoWeightDecay: leave one out: %w", name, o.WeightDecay, cgotorch.ErrInvalidArgument)
 	}
-	return newOptimizer(r, settings{o.Implementation, o.LR, o.WeightDecay, o.MasterWeights}, groups)
+	return newOptimizer(r, settings{o.Foreach, o.LR, o.WeightDecay, o.MasterWeights}, groups)
 }
 
 type adam struct {

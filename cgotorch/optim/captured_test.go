@@ -317,7 +317,7 @@ func TestStep_CapturedFirst(t *testing.T) {
 						if s, err = NewScaler(x, ScalerOptions{}); err != nil {
 							return err
 						}
-						o, err = new(Fused, true, Group{Params: []*cgotorch.Tensor{p}})
+						o, err = new(false, true, Group{Params: []*cgotorch.Tensor{p}})
 						return err
 					}))
 					defer func() { p.Close(); target.Close(); o.Close(); s.Close() }()
@@ -390,8 +390,8 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 		new  func(g Group) (*Optimizer, error)
 		want string
 	}{
-		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Implementation: Foreach}, g) }, "sgd: a step by Foreach takes its numbers from the host: use Fused"},
-		{func(g Group) (*Optimizer, error) { return NewAdam(AdamOptions{Implementation: Foreach}, g) }, "adam: a step by Foreach"},
+		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Foreach: true}, g) }, "sgd: a step by Foreach takes its numbers from the host: leave Foreach out"},
+		{func(g Group) (*Optimizer, error) { return NewAdam(AdamOptions{Foreach: true}, g) }, "adam: a step by Foreach"},
 		{func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Dampening: 0.1}, g) }, "do one before"},
 	} {
 		var p *cgotorch.Tensor

@@ -36,12 +36,12 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 		for _, p := range params {
 			setGrad(x, p, 1)
 		}
-		for _, impl := range []Implementation{Fused, Foreach} {
-			sgd, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Implementation: impl}, Group{Params: params})
+		for _, foreach := range []bool{false, true} {
+			sgd, err := NewSGD(SGDOptions{Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, Foreach: foreach}, Group{Params: params})
 			if err != nil {
 				return err
 			}
-			adam, err := NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, Group{Params: params})
+			adam, err := NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, Group{Params: params})
 			if err != nil {
 				return err
 			}

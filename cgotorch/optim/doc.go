@@ -21,6 +21,7 @@
 // Steps by fused operators can be captured, with schedule, clipping, scaling and averages (see
 // [Optimizer.Step]). ZeroGrad goes before the backward there.
 //
-// Arithmetic and its order are those of PyTorch 2.11 with the same [Implementation]. Results are
-// equal to the bit on the same processor. On CUDA a fused step rounds the learning rate to float32.
+// Arithmetic and its order are those of PyTorch 2.11 with fused=True, or with foreach=True where
+// the options say Foreach. Results are equal to the bit on the same processor. On CUDA a fused step
+// rounds the learning rate to float32.
 package optim

@@ -68,7 +68,8 @@ func ExampleScaler() {
 			scaler.Step(x, opt)
 			scaler.Update(x)
 		}
-		fmt.Println("steps skipped:", scaler.Skipped(x), "factor:", scaler.Factor(x))
+		state := scaler.State(x)
+		fmt.Println("steps skipped:", state.Skipped, "factor:", state.Scale)
 		fmt.Println(cgotorch.ToSlice[float32](x, x.To(weight, cgotorch.Float32)))
 		return nil
 	})

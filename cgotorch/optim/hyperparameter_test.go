@@ -49,18 +49,18 @@ type change struct {
 	want string // of the watch of a captured step
 }
 
-func changes(impl Implementation) map[string]change {
+func changes(foreach bool) map[string]change {
 	return map[string]change{
 		"momentum": {
 			func(changed bool, g ...Group) (*Optimizer, error) {
-				return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Implementation: impl}, g...)
+				return NewSGD(SGDOptions{LR: 0.1, Momentum: map[bool]float64{false: 0.9, true: 0.5}[changed], Foreach: foreach}, g...)
 			},
 			func(o *Optimizer) error { return o.SetMomentum(0.5) }, "the momentum has changed from 0.9 to 0.5",
 		},
 		"betas": {
 			func(changed bool, g ...Group) (*Optimizer, error) {
 				betas := map[bool][2]float64{false: {0.9, 0.999}, true: {0.8, 0.9}}[changed]
-				return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Implementation: impl}, g...)
+				return NewAdam(AdamOptions{LR: 0.1, Betas: cgotorch.Set(betas), Foreach: foreach}, g...)
 			},
 			func(o *Optimizer) error { return o.SetBetas(0.8, 0.9) }, "the betas have changed from 0.9 and 0.999 to 0.8 and 0.9",
 		},
@@ -69,7 +69,7 @@ func changes(impl Implementation) map[string]change {
 				if changed {
 					g[1].WeightDecay = 0.5
 				}
-				return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Implementation: impl}, g...)
+				return NewAdamW(AdamOptions{LR: 0.1, WeightDecay: 0.25, Foreach: foreach}, g...)
 			},
 			func(o *Optimizer) error { return o.SetWeightDecay(1, 0.5) }, "the weight decay of group 1 has changed from 0.25 to 0.5",
 		},
@@ -120,9 +120,9 @@ func (c change) train(t *testing.T, x *cgotorch.Exec, remade bool) ([]float32, e
 // A setting holds from the next step on, as if the optimizer had been made with it and restored.
 // The watch of a captured step describes the change.
 func TestSet(t *testing.T) {
-	for _, impl := range []Implementation{Fused, Foreach} {
-		for name, c := range changes(impl) {
-			t.Run(fmt.Sprintf("%s, implementation %d", name, impl), func(t *testing.T) {
+	for _, foreach := range []bool{false, true} {
+		for name, c := range changes(foreach) {
+			t.Run(fmt.Sprintf("%s, foreach %v", name, foreach), func(t *testing.T) {
 				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 					got, err := c.train(t, x, false)
 					if err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-var masterRules = map[string]func(i Implementation, masters bool, g Group) (*Optimizer, error){
-	"sgd": func(i Implementation, masters bool, g Group) (*Optimizer, error) {
-		return NewSGD(SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, MasterWeights: masters, Implementation: i}, g)
+var masterRules = map[string]func(foreach bool, masters bool, g Group) (*Optimizer, error){
+	"sgd": func(foreach bool, masters bool, g Group) (*Optimizer, error) {
+		return NewSGD(SGDOptions{LR: 0.01, Momentum: 0.9, Nesterov: true, WeightDecay: 0.1, MasterWeights: masters, Foreach: foreach}, g)
 	},
-	"adam": func(i Implementation, masters bool, g Group) (*Optimizer, error) {
-		return NewAdam(AdamOptions{LR: 0.001, WeightDecay: 0.1, MasterWeights: masters, Implementation: i}, g)
+	"adam": func(foreach bool, masters bool, g Group) (*Optimizer, error) {
+		return NewAdam(AdamOptions{LR: 0.001, WeightDecay: 0.1, MasterWeights: masters, Foreach: foreach}, g)
 	},
-	"adamw": func(i Implementation, masters bool, g Group) (*Optimizer, error) {
-		return NewAdamW(AdamOptions{LR: 0.001, AMSGrad: true, MasterWeights: masters, Implementation: i}, g)
+	"adamw": func(foreach bool, masters bool, g Group) (*Optimizer, error) {
+		return NewAdamW(AdamOptions{LR: 0.001, AMSGrad: true, MasterWeights: masters, Foreach: foreach}, g)
 	},
 }
 
@@ -39,14 +39,14 @@ func largestDifference(x *cgotorch.Exec, a, b *cgotorch.Tensor) float64 {
 // it falls behind.
 func TestMasterWeights_FollowFloat32(t *testing.T) {
 	for name, new := range masterRules {
-		for _, impl := range []Implementation{Fused, Foreach} {
+		for _, foreach := range []bool{false, true} {
 			for dtype, epsilon := range map[cgotorch.DType]float64{cgotorch.BFloat16: 1.0 / 256, cgotorch.Float16: 1.0 / 2048} {
 				torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 					start := x.To(x.To(x.Linspace(cgotorch.Float32, 1, 2, 100), dtype), cgotorch.Float32)
 					target := x.Linspace(cgotorch.Float32, 0.5, 1, 100)
 					train := func(dtype cgotorch.DType, masters bool) (*cgotorch.Tensor, error) {
 						p := x.Clone(x.To(start, dtype))
-						o, err := new(impl, masters, Group{Params: []*cgotorch.Tensor{p}})
+						o, err := new(foreach, masters, Group{Params: []*cgotorch.Tensor{p}})
 						if err != nil {
 							return nil, err
 						}
@@ -76,7 +76,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 					near, far := largestDifference(x, with, want), largestDifference(x, without, want)
 					// Values are below 2, so that a rounding is at most epsilon. Gradients are rounded too.
 					if !(near <= 2*epsilon) || !(far > near) {
-						t.Errorf("%s, implementation %d, %v: off by %v, and by %v without masters", name, impl, dtype, near, far)
+						t.Errorf("%s, foreach %v, %v: off by %v, and by %v without masters", name, foreach, dtype, near, far)
 					}
 					return nil
 				})
@@ -125,7 +125,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 			target := x.Linspace(cgotorch.Float32, 0.5, 1, 10)
 			p := x.Ones(cgotorch.BFloat16, 10)
-			first, err := new(Fused, true, Group{Params: []*cgotorch.Tensor{p}})
+			first, err := new(false, true, Group{Params: []*cgotorch.Tensor{p}})
 			if err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 				t.Errorf("%s: the last tensor is %+v", name, last)
 			}
 			q := x.Clone(p)
-			second, err := new(Fused, true, Group{Params: []*cgotorch.Tensor{q}})
+			second, err := new(false, true, Group{Params: []*cgotorch.Tensor{q}})
 			if err != nil {
 				return err
 			}
@@ -172,7 +172,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 				t.Errorf("%s: the master is %v, want about the parameter's 1.5", name, got)
 			}
 
-			none, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{x.Clone(p)}})
+			none, err := new(false, false, Group{Params: []*cgotorch.Tensor{x.Clone(p)}})
 			if err != nil {
 				return err
 			}

@@ -8,19 +8,6 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Implementation chooses the operators of a step. Results of both differ only by rounding.
-type Implementation int
-
-const (
-	// Fused, the default, is one operator for all parameters of a group, device and dtype, on CPU and
-	// CUDA: PyTorch's fused=True. It needs no memory beside the state. On the CPU, SGD of bfloat16 and
-	// float16 uses Foreach, since LibTorch's fused kernel is wrong there.
-	Fused Implementation = iota
-	// Foreach is a few operators on lists of tensors. It is PyTorch's default: foreach=True on CUDA,
-	// and a loop of the same arithmetic on the CPU.
-	Foreach
-)
-
 // Group is a subset of the parameters with its own settings.
 type Group struct {
 	Params        []*cgotorch.Tensor // of real floating dtypes, in no other group
@@ -34,14 +21,14 @@ type Group struct {
 // devices, from the first step on until Close. It is used by one goroutine at a time.
 type Optimizer struct {
 	rule       rule
-	impl       Implementation
+	foreach    bool
 	lr         float64
 	scale      float64
 	groups     []group
 	parameters []*parameter // of all groups, in order
 	closed     bool
 
-	only     map[*parameter]bool // the parameters that a StepPart changes; nil for all
+	only     map[*parameter]bool // the parameters that a StepParams changes; nil for all
 	skipped  bool                // the device may have skipped steps that the host has counted
 	restored int                 // number of Restores
 }
@@ -113,18 +100,15 @@ func (b *batch) reset() {
 
 // settings are the options that all rules have.
 type settings struct {
-	impl            Implementation
+	foreach         bool
 	lr, weightDecay float64
 	masters         bool
 }
 
 func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
-	impl, lr, weightDecay := of.impl, of.lr, of.weightDecay
+	lr, weightDecay := of.lr, of.weightDecay
 	fail := func(format string, args ...any) (*Optimizer, error) {
 		return nil, fmt.Errorf("optim: %s: %s: %w", r.name(), fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
-	}
-	if impl != Fused && impl != Foreach {
-		return fail("there is no implementation %d: use Fused or Foreach", impl)
 	}
 	if lr == 0 {
 		lr = 1e-3
@@ -135,7 +119,7 @@ func newOptimizer(r rule, of settings, groups []Group) (*Optimizer, error) {
 	if !legal(weightDecay) {
 		return fail("a weight decay of %v is not a number from 0 up", weightDecay)
 	}
-	o := &Optimizer{rule: r, impl: impl, lr: lr, scale: 1}
+	o := &Optimizer{rule: r, foreach: of.foreach, lr: lr, scale: 1}
 	seen := map[*cgotorch.Tensor]int{}
 	for i, in := range groups {
 		g := group{lr: in.LR, weightDecay: in.WeightDecay}

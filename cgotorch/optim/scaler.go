@@ -182,19 +182,12 @@ func (s *Scaler) Update(x *cgotorch.Exec) {
 	})
 }
 
-// Factor waits for the device and returns the factor.
-func (s *Scaler) Factor(x *cgotorch.Exec) float64 { return s.State(x).Scale }
-
-// Skipped waits for the device and returns the number of Updates so far with a gradient that was
-// not finite.
-func (s *Scaler) Skipped(x *cgotorch.Exec) int64 { return s.State(x).Skipped }
-
 // ScalerState is the state that a Scaler needs, beside its options, to continue as if it had not
 // been interrupted.
 type ScalerState struct {
-	Scale   float64 `json:"scale"`
+	Scale   float64 `json:"scale"`          // the factor
 	Growth  int64   `json:"growth_tracker"` // Updates since the factor changed
-	Skipped int64   `json:"skipped"`        // see [Scaler.Skipped]
+	Skipped int64   `json:"skipped"`        // Updates so far with a gradient that was not finite
 }
 
 // State waits for the device and returns the state to save.
@@ -301,8 +294,8 @@ func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, on
 
 // unskippable returns the reason why the device cannot skip a step of the optimizer, or "".
 func (o *Optimizer) unskippable() string {
-	if o.impl != Fused {
-		return "a step by Foreach cannot be skipped on the device: use Fused"
+	if o.foreach {
+		return "a step by Foreach cannot be skipped on the device: leave Foreach out"
 	}
 	if r, ok := o.rule.(*sgd); ok && r.Dampening != 0 && r.Momentum != 0 {
 		return "with Dampening the first step differs from later ones, and the host does not know whether it was skipped: leave Dampening out"

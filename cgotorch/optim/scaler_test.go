@@ -53,12 +53,12 @@ func TestScaler_Float16(t *testing.T) {
 			defer s.Close()
 			half := x.Ones(cgotorch.Float16, 20)
 			full := x.Ones(cgotorch.Float32, 20)
-			a, err := new(Fused, true, Group{Params: []*cgotorch.Tensor{half}})
+			a, err := new(false, true, Group{Params: []*cgotorch.Tensor{half}})
 			if err != nil {
 				return err
 			}
 			defer a.Close()
-			b, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{full}})
+			b, err := new(false, false, Group{Params: []*cgotorch.Tensor{full}})
 			if err != nil {
 				return err
 			}
@@ -92,12 +92,12 @@ func TestScaler_FirstStepSkipped(t *testing.T) {
 			s := newScaler(t, x, ScalerOptions{})
 			defer s.Close()
 			p, q, none := param(x, 1, 2), param(x, 1, 2), x.Ones(cgotorch.Float32)
-			a, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{p, none}})
+			a, err := new(false, false, Group{Params: []*cgotorch.Tensor{p, none}})
 			if err != nil {
 				return err
 			}
 			defer a.Close()
-			b, err := new(Fused, false, Group{Params: []*cgotorch.Tensor{q}})
+			b, err := new(false, false, Group{Params: []*cgotorch.Tensor{q}})
 			if err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ func TestScaler_BFloat16(t *testing.T) {
 		}{{math.Inf(-1), false, 1}, {512, false, 0.5}, {math.NaN(), true, 0.5}, {128, true, 0}} {
 			setGrad(x, p, c.grad)
 			if c.unscale {
-				scale := s.Factor(x)
+				scale := s.State(x).Scale
 				s.Unscale(x, o)
 				if got := values(x, p.Grad())[5]; float64(got) != c.grad/scale && !math.IsNaN(c.grad) {
 					t.Errorf("a gradient of %v, divided by %v, is %v", c.grad, scale, got)
@@ -193,7 +193,7 @@ func TestScaler_Restore(t *testing.T) {
 		}
 		r.Step(x, o)
 		r.Update(x)
-		if got := r.Factor(x); got != 131072 || r.Skipped(x) != 0 {
+		if got := r.State(x).Scale; got != 131072 || r.State(x).Skipped != 0 {
 			t.Errorf("the factor is %v after the third step, want 131072", got)
 		}
 		for _, state := range []ScalerState{{}, {Scale: math.NaN()}, {Scale: 1, Growth: -1}, {Scale: 1, Skipped: -1}} {
@@ -227,7 +227,7 @@ func TestScaler_Fails(t *testing.T) {
 		"no step":            {spoil: func(x *cgotorch.Exec, m made) { m.s.Update(x) }, is: cgotorch.ErrInvalidArgument, want: "there was no Step"},
 		"two updates":        {spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o); m.s.Update(x); m.s.Update(x) }, is: cgotorch.ErrInvalidArgument, want: "there was no Step"},
 		"float16":            {dtype: cgotorch.Float16, o: SGDOptions{MasterWeights: true}, spoil: func(x *cgotorch.Exec, m made) { m.s.Unscale(x, m.o) }, is: cgotorch.ErrUnsupported, want: "under autocast"},
-		"foreach":            {o: SGDOptions{Implementation: Foreach}, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "use Fused"},
+		"foreach":            {o: SGDOptions{Foreach: true}, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "leave Foreach out"},
 		"dampening":          {o: SGDOptions{Momentum: 0.9, Dampening: 0.1}, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "Dampening"},
 		"16 bits on the CPU": {dtype: cgotorch.BFloat16, spoil: func(x *cgotorch.Exec, m made) { m.s.Step(x, m.o) }, is: cgotorch.ErrUnsupported, want: "set MasterWeights"},
 		"closed":             {spoil: func(x *cgotorch.Exec, m made) { m.s.Close(); m.s.Step(x, m.o) }, is: cgotorch.ErrClosed, want: "the scaler: closed"},

@@ -16,8 +16,13 @@ type SGDOptions struct {
 	WeightDecay float64 // parameter times this factor is added to the gradient, from 0
 	// MasterWeights makes steps change float32 copies of float16 and bfloat16 parameters. The
 	// parameters are these copies, rounded. See [Optimizer.ResetMasters].
-	MasterWeights  bool
-	Implementation Implementation // fused unless another is chosen
+	MasterWeights bool
+	// Foreach makes a step a few operators on lists of tensors. It is PyTorch's default: foreach=True
+	// on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one operator changes all
+	// parameters of a group, device and dtype: PyTorch's fused=True. It needs no memory beside the
+	// state. Results of both differ only by rounding. On the CPU, parameters of bfloat16 and float16
+	// step as by Foreach, since LibTorch's fused kernel is wrong there.
+	Foreach bool
 }
 
 // NewSGD returns an optimizer of torch.optim.SGD's rule over all groups. The caller must Close it.
@@ -32,7 +37,7 @@ func NewSGD(options SGDOptions, groups ...Group) (*Optimizer, error) {
 		return nil, fmt.Errorf("optim: sgd: Nesterov needs Momentum above 0 and Dampening 0, not %v and %v: %w",
 			options.Momentum, options.Dampening, cgotorch.ErrInvalidArgument)
 	}
-	return newOptimizer(&sgd{options}, settings{options.Implementation, options.LR, options.WeightDecay, options.MasterWeights}, groups)
+	return newOptimizer(&sgd{options}, settings{options.Foreach, options.LR, options.WeightDecay, options.MasterWeights}, groups)
 }
 
 type sgd struct{ SGDOptions }

@@ -25,6 +25,7 @@ type RememberedTensor struct {
 	// Name is PyTorch's: momentum_buffer, exp_avg, exp_avg_sq or max_exp_avg_sq. A master's is
 	// "master": see MasterWeights of the options.
 	Name   string
+	DType  cgotorch.DType
 	Tensor *cgotorch.Tensor
 }
 
@@ -43,11 +44,11 @@ func (o *Optimizer) State(x *cgotorch.Exec) State {
 		}
 		for k, name := range o.rule.remembers() {
 			if t := p.state[k]; t != nil {
-				s.Tensors = append(s.Tensors, RememberedTensor{i, name, t})
+				s.Tensors = append(s.Tensors, RememberedTensor{i, name, t.DType(), t})
 			}
 		}
 		if p.mastered {
-			s.Tensors = append(s.Tensors, RememberedTensor{i, masterName, p.master})
+			s.Tensors = append(s.Tensors, RememberedTensor{i, masterName, p.master.DType(), p.master})
 		}
 	}
 	return s

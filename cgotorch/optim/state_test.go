@@ -39,19 +39,19 @@ func throughFile(x *cgotorch.Exec, state State) (loaded State, err error) {
 		if err := read.SetRequiresGrad(true); err != nil {
 			return loaded, err
 		}
-		loaded.Tensors = append(loaded.Tensors, RememberedTensor{r.Param, r.Name, read})
+		loaded.Tensors = append(loaded.Tensors, RememberedTensor{Param: r.Param, Name: r.Name, Tensor: read})
 	}
 	return loaded, nil
 }
 
 // An optimizer that continues from the state of another does the same steps to the bit.
 func TestRestore_GoesOn(t *testing.T) {
-	for _, impl := range []Implementation{Fused, Foreach} {
+	for _, foreach := range []bool{false, true} {
 		for name, new := range map[string]func(g Group) (*Optimizer, error){
-			"sgd":      func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Implementation: impl}, g) },
-			"momentum": func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Implementation: impl}, g) },
+			"sgd":      func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Foreach: foreach}, g) },
+			"momentum": func(g Group) (*Optimizer, error) { return NewSGD(SGDOptions{Momentum: 0.9, Foreach: foreach}, g) },
 			"adamw": func(g Group) (*Optimizer, error) {
-				return NewAdamW(AdamOptions{AMSGrad: true, Implementation: impl}, g)
+				return NewAdamW(AdamOptions{AMSGrad: true, Foreach: foreach}, g)
 			},
 		} {
 			torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -171,9 +171,9 @@ func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){
 		"sgd": func(g Group) (*Optimizer, error) {
-			return NewSGD(SGDOptions{Momentum: 0.9, Implementation: Foreach}, g)
+			return NewSGD(SGDOptions{Momentum: 0.9, Foreach: true}, g)
 		},
-		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Implementation: Foreach}, g) },
+		"adamw": func(g Group) (*Optimizer, error) { return NewAdamW(AdamOptions{Foreach: true}, g) },
 	} {
 		before := cgotorch.LiveHandles()
 		stream, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})

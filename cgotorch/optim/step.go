@@ -32,13 +32,13 @@ type scalerInput struct {
 // steps, stay. It is not recorded for backward and runs without autocast, whatever x says. It does
 // not wait.
 //
-// A Step by [Fused] can be captured. Each launch then uses the learning rate set at that time, the
+// A fused Step can be captured. Each launch then uses the learning rate set at that time, the
 // same for all Steps of the captured function. It changes the parameters that had a gradient at the
 // capture. After a change of weight decay, momentum or betas the function must be captured again,
 // as [cgotorch.Captured] does by itself.
 //
 // Step fails with [cgotorch.ErrInvalidArgument] unless the learning rate is a number from 0 up. It
-// fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by [Foreach] fails in
+// fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by Foreach fails in
 // a capture with [cgotorch.ErrNotCapturable].
 func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
@@ -48,8 +48,8 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	}
 	x = x.NoGrad().NoAutocast()
 	if x.Capturing() {
-		if o.impl != Fused {
-			o.fail(x, "a step by Foreach takes its numbers from the host: use Fused: %w", cgotorch.ErrNotCapturable)
+		if o.foreach {
+			o.fail(x, "a step by Foreach takes its numbers from the host: leave Foreach out: %w", cgotorch.ErrNotCapturable)
 		}
 		x.DependsOn(o.watch())
 	}
@@ -144,7 +144,7 @@ func (o *Optimizer) fuses(b *bucket) bool {
 	if b.wide {
 		dtype = cgotorch.Float32
 	}
-	return o.impl == Fused && o.rule.canFuse(b.device, dtype)
+	return !o.foreach && o.rule.canFuse(b.device, dtype)
 }
 
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {

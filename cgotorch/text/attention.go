@@ -5,8 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Attention is T5's attention, without biases and without scaled scores.
-type Attention struct {
+// attention is T5's attention, without biases and without scaled scores.
+type attention struct {
 	Q, K, V, O *nn.Linear // [heads*d_kv, d_model], O [d_model, heads*d_kv]
 
 	// RelativeAttentionBias [buckets, heads] serves all blocks of a stack. The first block holds it; in
@@ -17,20 +17,20 @@ type Attention struct {
 }
 
 // split cuts [batch, n, heads*width] into heads, [batch, heads, n, width].
-func (m *Attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *attention) split(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Transpose(x.View(t, shape[0], shape[1], int64(m.heads), int64(m.width)), 1, 2)
 }
 
 // merge undoes split.
-func (m *Attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *attention) merge(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	shape := t.Shape()
 	return x.Reshape(x.Transpose(t, 1, 2), shape[0], shape[2], int64(m.heads*m.width))
 }
 
 // attend maps queries' hidden states [batch, n, d_model] to the same shape. Keys and values are
 // [batch, heads, keys, width]. bias is added to the scores [batch, heads, n, keys]; nil means none.
-func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	scores := x.Tidy(func() *cgotorch.Tensor {
 		scores := x.MatMul(m.split(x, m.Q.Forward(x, hidden)), x.Transpose(keys, 2, 3))
 		if bias != nil {
@@ -46,7 +46,7 @@ func (m *Attention) attend(x *cgotorch.Exec, hidden, keys, values, bias *cgotorc
 
 // project returns the queries, keys and values of hidden [batch, d_model] as one product, [batch,
 // 3*heads*width].
-func (m *Attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		if all := stackedView(x, 3, m.Q.Weight, m.K.Weight, m.V.Weight); all != nil {
 			shape := all.Shape()
@@ -59,22 +59,22 @@ func (m *Attention) project(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch
 // attendStep is attend for one token of each sequence, with as few operators as possible. Queries
 // are [batch*heads, 1, width], keys [batch*heads, width, n], values [batch*heads, n, width], bias
 // [batch*heads, 1, n]. The result is [batch, d_model].
-func (m *Attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *attention) attendStep(x *cgotorch.Exec, queries, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		weights := x.Softmax(call(x, "aten::baddbmm", bias, queries, keys), -1)
 		return m.O.Forward(x, x.View(x.BMM(weights, values), -1, int64(m.heads*m.width)))
 	})
 }
 
-// SelfAttention is the first layer of a block.
-type SelfAttention struct {
-	SelfAttention *Attention `state:"SelfAttention"`
-	LayerNorm     *RMSNorm
+// selfAttention is the first layer of a block.
+type selfAttention struct {
+	SelfAttention *attention `state:"SelfAttention"`
+	LayerNorm     *rmsNorm
 }
 
 // forward adds the attention of hidden [batch, n, d_model] over itself to hidden. The result is a
 // new handle.
-func (m *SelfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *selfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		a, normed := m.SelfAttention, m.LayerNorm.Forward(x, hidden)
 		keys, values := a.split(x, a.K.Forward(x, normed)), a.split(x, a.V.Forward(x, normed))
@@ -82,22 +82,22 @@ func (m *SelfAttention) forward(x *cgotorch.Exec, hidden, bias *cgotorch.Tensor)
 	})
 }
 
-// CrossAttention is the second layer of a decoder's block. It attends to the encoder's result.
-type CrossAttention struct {
-	EncDecAttention *Attention `state:"EncDecAttention"`
-	LayerNorm       *RMSNorm
+// crossAttention is the second layer of a decoder's block. It attends to the encoder's result.
+type crossAttention struct {
+	EncDecAttention *attention `state:"EncDecAttention"`
+	LayerNorm       *rmsNorm
 }
 
 // forward adds the attention of hidden [batch, n, d_model] over keys and values [batch, heads,
 // source, width] to hidden.
-func (m *CrossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *crossAttention) forward(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.Add(hidden, m.EncDecAttention.attend(x, m.LayerNorm.Forward(x, hidden), keys, values, bias))
 	})
 }
 
-// forwardStep is forward in the shapes of [Attention.attendStep].
-func (m *CrossAttention) forwardStep(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
+// forwardStep is forward in the shapes of [attention.attendStep].
+func (m *crossAttention) forwardStep(x *cgotorch.Exec, hidden, keys, values, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		a := m.EncDecAttention
 		queries := x.View(a.Q.Forward(x, m.LayerNorm.Forward(x, hidden)), -1, 1, int64(a.width))

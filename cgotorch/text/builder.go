@@ -16,7 +16,7 @@ type builder struct {
 }
 
 func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {
-	if err := config.Check(); err != nil {
+	if err := config.check(); err != nil {
 		x.Fail(where, err)
 	}
 	switch o.DType {
@@ -39,14 +39,14 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	}
 	m.Encoder = &Encoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
 	for i := range c.NumLayers {
-		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.SparseEncoder(i))})
+		m.Encoder.Block = append(m.Encoder.Block, &EncoderBlock{Attention: b.selfAttention(i == 0), FF: b.feedForward(c.sparseEncoder(i))})
 	}
 	m.Decoder = &Decoder{EmbedTokens: embed(), FinalLayerNorm: b.norm(), config: c}
 	for i := range c.NumDecoderLayers {
 		m.Decoder.Block = append(m.Decoder.Block, &DecoderBlock{
 			Attention: b.selfAttention(i == 0),
-			Cross:     &CrossAttention{EncDecAttention: b.attention(false), LayerNorm: b.norm()},
-			FF:        b.feedForward(c.SparseDecoder(i)),
+			Cross:     &crossAttention{EncDecAttention: b.attention(false), LayerNorm: b.norm()},
+			FF:        b.feedForward(c.sparseDecoder(i)),
 		})
 	}
 	m.LMHead = &nn.Linear{Weight: m.Shared.Weight}
@@ -76,23 +76,23 @@ func (b *builder) embedding() *nn.Embedding {
 	return &nn.Embedding{Weight: b.weight(1, b.config.VocabSize, b.config.DModel)}
 }
 
-func (b *builder) norm() *RMSNorm {
-	return &RMSNorm{Weight: b.x.Full(b.DType, b.config.InitializerFactor, int64(b.config.DModel)), Eps: b.config.LayerNormEpsilon}
+func (b *builder) norm() *rmsNorm {
+	return &rmsNorm{Weight: b.x.Full(b.DType, b.config.InitializerFactor, int64(b.config.DModel)), Eps: b.config.LayerNormEpsilon}
 }
 
 func (b *builder) linear(deviation float64, out, in int) *nn.Linear {
 	return &nn.Linear{Weight: b.weight(deviation, out, in)}
 }
 
-func (b *builder) selfAttention(biased bool) *SelfAttention {
-	return &SelfAttention{SelfAttention: b.attention(biased), LayerNorm: b.norm()}
+func (b *builder) selfAttention(biased bool) *selfAttention {
+	return &selfAttention{SelfAttention: b.attention(biased), LayerNorm: b.norm()}
 }
 
-func (b *builder) attention(biased bool) *Attention {
+func (b *builder) attention(biased bool) *attention {
 	c := b.config
 	inner, narrow := c.NumHeads*c.DKV, root(c.DModel)
-	a := &Attention{O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV}
-	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // one behind another, for Attention.project
+	a := &attention{O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV}
+	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // one behind another, for attention.project
 	for i, of := range []struct {
 		layer     **nn.Linear
 		deviation float64
@@ -116,14 +116,14 @@ func (b *builder) feedForward(sparse bool) *FeedForward {
 		m.Dense = &Dense{WI: b.linear(root(c.DModel), c.DFF, c.DModel), WO: b.linear(root(c.DFF), c.DModel, c.DFF)}
 		return m
 	}
-	m.Sparse = &Sparse{Router: &Router{b.linear(1, c.NumExperts, c.DModel)}}
+	m.Sparse = &Sparse{Router: &router{b.linear(1, c.NumExperts, c.DModel)}}
 	if c.RouterBias {
 		m.Sparse.Router.Classifier.Bias = b.x.Zeros(b.DType, int64(c.NumExperts))
 	}
 	if b.NoExperts {
 		return m
 	}
-	experts := &ResidentExperts{NoGrouped: b.NoGrouped}
+	experts := &residentExperts{NoGrouped: b.NoGrouped}
 	wi, wo := b.weight(root(c.DModel), c.NumExperts, c.DFF, c.DModel), b.weight(root(c.DModel), c.NumExperts, c.DModel, c.DFF)
 	for i := range c.NumExperts {
 		experts.Expert = append(experts.Expert, &Dense{WI: &nn.Linear{Weight: b.x.Select(wi, 0, i)}, WO: &nn.Linear{Weight: b.x.Select(wo, 0, i)}})

@@ -67,7 +67,7 @@ func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 		}
 	}
 	x = plain(x)
-	c, dtype := &Cache{o: o}, m.DType()
+	c, dtype := &Cache{o: o}, m.Shared.Weight.DType()
 	batch, capacity, source := int64(o.Batch), int64(o.Capacity), int64(o.Source)
 	heads, width := int64(m.Config.NumHeads), int64(m.Config.DKV)
 	c.Tokens = x.Zeros(cgotorch.Int64, batch, 1)
@@ -96,9 +96,6 @@ func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	}
 	return c
 }
-
-// Options returns the cache's options, with the defaults filled in.
-func (c *Cache) Options() CacheOptions { return c.o }
 
 // Close frees the cache. A second Close does nothing.
 func (c *Cache) Close() error {

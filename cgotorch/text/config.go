@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
@@ -23,9 +24,9 @@ type SwitchConfig struct {
 	NumHeads  int `json:"num_heads"`
 
 	NumLayers              int `json:"num_layers"`                // blocks of the encoder
-	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"` // see [SwitchConfig.SparseEncoder]
+	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"` // decides, with NumLayers, which blocks are sparse: see [SwitchConfig.ExpertNames]
 	NumDecoderLayers       int `json:"num_decoder_layers"`        // null means NumLayers
-	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // see [SwitchConfig.SparseDecoder]
+	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // the same of the decoder
 
 	NumExperts     int    `json:"num_experts"`     // of each sparse layer
 	ExpertCapacity int    `json:"expert_capacity"` // at least 1; never reached, see [FeedForward.Route]
@@ -42,30 +43,9 @@ type SwitchConfig struct {
 	// scaled by 1/sqrt(DModel).
 	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 
-	PadTokenID          int      `json:"pad_token_id"`
-	EOSTokenID          TokenIDs `json:"eos_token_id"`           // each of them ends a sequence; none where null
-	DecoderStartTokenID int      `json:"decoder_start_token_id"` // missing or null means PadTokenID
-}
-
-// TokenIDs lists tokens. In JSON it is a number, a list of numbers, or null for none.
-type TokenIDs []int
-
-// UnmarshalJSON implements [json.Unmarshaler].
-func (ids *TokenIDs) UnmarshalJSON(data []byte) error {
-	*ids = nil
-	var one int
-	if err := json.Unmarshal(data, &one); err == nil {
-		if string(data) != "null" {
-			*ids = TokenIDs{one}
-		}
-		return nil
-	}
-	var list []int
-	if err := json.Unmarshal(data, &list); err != nil {
-		return fmt.Errorf("%s is no token, list of tokens or null", data)
-	}
-	*ids = list
-	return nil
+	PadTokenID          int   `json:"pad_token_id"`
+	EOSTokenID          []int `json:"eos_token_id"`           // each of them ends a sequence; a number or null in files
+	DecoderStartTokenID int   `json:"decoder_start_token_id"` // missing or null means PadTokenID
 }
 
 // DefaultSwitchConfig returns transformers' defaults: google/switch-base-8 with a smaller DFF and
@@ -78,16 +58,8 @@ func DefaultSwitchConfig() SwitchConfig {
 		NumExperts: 8, ExpertCapacity: 64, RouterDType: "float32",
 		RelativeAttentionNumBuckets: 32, RelativeAttentionMaxDistance: 128,
 		LayerNormEpsilon: 1e-6, InitializerFactor: 1, DenseActFn: "relu", TieWordEmbeddings: true,
-		EOSTokenID: TokenIDs{1},
+		EOSTokenID: []int{1},
 	}
-}
-
-// SwitchBase128 returns the config of google/switch-base-128: 12 blocks each in encoder and
-// decoder, and 7.4 billion parameters. Every second block has 128 experts.
-func SwitchBase128() SwitchConfig {
-	c := DefaultSwitchConfig()
-	c.DFF, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers, c.NumExperts = 3072, 6, 6, 128
-	return c
 }
 
 // ReadSwitchConfig reads a config.json. Missing fields have transformers' defaults. Its errors name
@@ -106,12 +78,18 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	if err := json.Unmarshal(data, &given); err != nil {
 		return fail(fmt.Errorf("it is no JSON object: %w", err))
 	}
+	if ids := given["eos_token_id"]; json.Unmarshal(ids, new(int)) == nil && string(ids) != "null" { // one number
+		given["eos_token_id"] = slices.Concat([]byte("["), ids, []byte("]"))
+		if data, err = json.Marshal(given); err != nil {
+			return fail(err)
+		}
+	}
 	if err := json.Unmarshal(data, &c); err != nil {
 		var field *json.UnmarshalTypeError
 		if errors.As(err, &field) {
 			return fail(fmt.Errorf("%s is a %s, want %v: %w", field.Field, field.Value, field.Type, cgotorch.ErrInvalidArgument))
 		}
-		return fail(fmt.Errorf("eos_token_id: %w: %w", err, cgotorch.ErrInvalidArgument))
+		return fail(err)
 	}
 	switch value := string(given["num_decoder_layers"]); value {
 	case "": // transformers' default
@@ -122,15 +100,15 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	if value := string(given["decoder_start_token_id"]); value == "" || value == "null" {
 		c.DecoderStartTokenID = c.PadTokenID
 	}
-	if err := c.Check(); err != nil {
+	if err := c.check(); err != nil {
 		return fail(err)
 	}
 	return c, nil
 }
 
-// Check fails with [cgotorch.ErrInvalidArgument] for values that no model can be made from. The
+// check fails with [cgotorch.ErrInvalidArgument] for values that no model can be made from. The
 // error names the field as the file does.
-func (c SwitchConfig) Check() error {
+func (c SwitchConfig) check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...)
 	}
@@ -176,17 +154,14 @@ func (c SwitchConfig) Check() error {
 	return nil
 }
 
-// SparseEncoder reports whether a block of the encoder, counted from 0, has experts. As in
-// transformers, blocks 1, 1+step, … are sparse, and every block where step is 1. step is the whole
-// quotient of NumLayers and NumSparseEncoderLayers. There may be more sparse blocks than
-// NumSparseEncoderLayers. A NumSparseEncoderLayers of 0 makes step NumLayers, so block 1 is sparse
-// even then.
-func (c SwitchConfig) SparseEncoder(block int) bool {
+// sparseEncoder reports whether a block of the encoder, counted from 0, has experts.
+// [SwitchConfig.ExpertNames] has the rule.
+func (c SwitchConfig) sparseEncoder(block int) bool {
 	return sparse(c.NumLayers, c.NumSparseEncoderLayers, block)
 }
 
-// SparseDecoder is [SwitchConfig.SparseEncoder] for the decoder.
-func (c SwitchConfig) SparseDecoder(block int) bool {
+// sparseDecoder is sparseEncoder for the decoder.
+func (c SwitchConfig) sparseDecoder(block int) bool {
 	return sparse(c.NumDecoderLayers, c.NumSparseDecoderLayers, block)
 }
 

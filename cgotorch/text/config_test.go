@@ -32,11 +32,11 @@ func TestReadSwitchConfig(t *testing.T) {
 	}{
 		{"empty", `{}`, text.DefaultSwitchConfig()},
 		{"base-128", `{"model_type": "switch_transformers", "d_ff": 3072, "num_experts": 128, "num_sparse_encoder_layers": 6,
-			"num_sparse_decoder_layers": 6, "decoder_start_token_id": 0, "architectures": ["other fields"], "transformers_version": "4"}`, text.SwitchBase128()},
+			"num_sparse_decoder_layers": 6, "decoder_start_token_id": 0, "architectures": ["other fields"], "transformers_version": "4"}`, switchBase128()},
 		{"symmetry", `{"num_layers": 4, "num_decoder_layers": null}`, with(func(c *text.SwitchConfig) { c.NumLayers, c.NumDecoderLayers = 4, 4 })},
 		{"half", `{"num_layers": 4}`, with(func(c *text.SwitchConfig) { c.NumLayers = 4 })},
 		{"start is padding", `{"pad_token_id": 7, "eos_token_id": [3, 4]}`, with(func(c *text.SwitchConfig) {
-			c.PadTokenID, c.DecoderStartTokenID, c.EOSTokenID = 7, 7, text.TokenIDs{3, 4}
+			c.PadTokenID, c.DecoderStartTokenID, c.EOSTokenID = 7, 7, []int{3, 4}
 		})},
 		{"no end", `{"eos_token_id": null, "decoder_start_token_id": 5, "tie_word_embeddings": false}`, with(func(c *text.SwitchConfig) {
 			c.EOSTokenID, c.DecoderStartTokenID, c.TieWordEmbeddings = nil, 5, false

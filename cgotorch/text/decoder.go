@@ -9,23 +9,23 @@ import (
 type Decoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
 	Block          []*DecoderBlock
-	FinalLayerNorm *RMSNorm
+	FinalLayerNorm *rmsNorm
 
 	config *SwitchConfig
 }
 
 // DecoderBlock has three layers. See [Decoder.Attend] for the first two.
 type DecoderBlock struct {
-	Attention *SelfAttention  `state:"layer.0"`
-	Cross     *CrossAttention `state:"layer.1"`
+	Attention *selfAttention  `state:"layer.0"`
+	Cross     *crossAttention `state:"layer.1"`
 	FF        *FeedForward    `state:"layer.2"`
 }
 
-// Forward maps all decoder ids at once, Int64 [batch, n], to [batch, n, d_model]. No token sees the
-// tokens behind it. encoded [batch, source, d_model] is [Encoder.Forward]'s result. mask [batch,
+// forward maps all decoder ids at once, Int64 [batch, n], to [batch, n, d_model]. No token sees the
+// tokens behind it. encoded [batch, source, d_model] is [Switch.Encode]'s result. mask [batch,
 // source] is 0 at padding; nil means no padding.
-func (m *Decoder) Forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
-	const where = "Decoder.Forward"
+func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
+	const where = "Switch.Logits"
 	x = plain(x)
 	wantIDs(x, where, ids, nil)
 	wantEncoded(x, where, encoded, mask, ids.Shape()[0])
@@ -44,12 +44,12 @@ func (m *Decoder) Forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 			values.Close()
 			hidden = then(hidden, block.FF.Forward(x, hidden))
 		}
-		return m.End(x, hidden)
+		return m.end(x, hidden)
 	})
 }
 
-// End norms the result of the last block.
-func (m *Decoder) End(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+// end norms the result of the last block.
+func (m *Decoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }
 

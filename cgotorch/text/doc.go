@@ -8,11 +8,11 @@
 //	…
 //	tokens, err := m.Generate(ctx, x, ids, mask, text.GenerateOptions{MaxNewTokens: 32})
 //
-// [Switch.Logits] is the whole forward pass, and [Switch.Generate] decodes greedily. A program can
-// also call the layers of both: an [Encoder] or [Decoder] begins with its embedding and attends
-// block by block. Each block ends with a [FeedForward], which is dense or routes tokens to experts.
-// Route chooses an expert for each token, and Combine takes the experts' results. Between the two
-// the experts may run anywhere, under [Experts].
+// [Switch.Logits] is the whole forward pass, and [Switch.Generate] decodes greedily. Each block
+// ends with a [FeedForward], which is dense or routes tokens to experts. The experts may run
+// anywhere: [Sparse].Override takes other [Experts], and [Pieces] cuts the decoder's step at its
+// sparse layers. [Decoder.Begin] says how a program cuts the step itself. There Route chooses an
+// expert for each token, and Combine takes the experts' results.
 //
 // The models are for inference: nothing is recorded for backward, and dropout does nothing.
 // Autocast is ignored, since [SwitchOptions] sets the dtype. No method waits for the device unless

@@ -9,27 +9,27 @@ import (
 type Encoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
 	Block          []*EncoderBlock
-	FinalLayerNorm *RMSNorm
+	FinalLayerNorm *rmsNorm
 
 	config *SwitchConfig
 }
 
-// EncoderBlock has two layers. See [Encoder.Attend] for the first.
+// EncoderBlock has two layers.
 type EncoderBlock struct {
-	Attention *SelfAttention `state:"layer.0"`
+	Attention *selfAttention `state:"layer.0"`
 	FF        *FeedForward   `state:"layer.1"`
 }
 
-// Forward maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0
+// forward maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0
 // at padding; nil means no padding.
-func (m *Encoder) Forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
-		hidden, bias := m.Begin(x, ids, mask)
+		hidden, bias := m.begin(x, ids, mask)
 		for i, block := range m.Block {
-			hidden = then(hidden, m.Attend(x, i, hidden, bias))
+			hidden = then(hidden, m.attend(x, i, hidden, bias))
 			hidden = then(hidden, block.FF.Forward(x, hidden))
 		}
-		return m.End(x, hidden)
+		return m.end(x, hidden)
 	})
 }
 
@@ -39,10 +39,10 @@ func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 	return next
 }
 
-// Begin returns the embedded ids [batch, n, d_model], and the bias that Attend adds to the scores,
-// [1 or batch, heads, n, n]. See [Encoder.Forward] for ids and mask.
-func (m *Encoder) Begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
-	const where = "Encoder.Begin"
+// begin returns the embedded ids [batch, n, d_model], and the bias that attend adds to the scores,
+// [1 or batch, heads, n, n]. See [Switch.Encode] for ids and mask.
+func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
+	const where = "Switch.Encode"
 	x = plain(x)
 	wantIDs(x, where, ids, mask)
 	n := ids.Shape()[1]
@@ -57,14 +57,14 @@ func (m *Encoder) Begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, b
 	return m.EmbedTokens.Forward(x, ids), bias
 }
 
-// Attend runs the attention of a block, counted from 0, on hidden [batch, n, d_model]. The block's
+// attend runs the attention of a block, counted from 0, on hidden [batch, n, d_model]. The block's
 // FF comes next.
-func (m *Encoder) Attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *Encoder) attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Block[block].Attention.forward(plain(x), hidden, bias)
 }
 
-// End norms the result of the last block.
-func (m *Encoder) End(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+// end norms the result of the last block.
+func (m *Encoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }
 

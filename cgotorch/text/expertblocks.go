@@ -44,7 +44,7 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	of := searchSorted(x, blockEnds, x.Arange(cgotorch.Int64, 0, count, nil), false)
 	of = x.Clamp(of, nil, experts-1) // empty blocks at the end
 	out := batched(x, wi, wo, x.View(laid, count, size, shape[1]), of, limit)
-	return nn.UnsortRows(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
+	return unsortRows(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
 }
 
 // blocks chooses the size of blocks and their largest number. Blocks of four times the mean number

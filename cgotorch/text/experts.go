@@ -14,17 +14,17 @@ type Experts interface {
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// ResidentExperts are a layer's experts in the memory of the device. All weights lie one behind
-// another, and the experts hold views of them.
-type ResidentExperts struct {
+// residentExperts are [Experts]: a layer's experts in the memory of the device. All weights lie one
+// behind another, and the experts hold views of them.
+type residentExperts struct {
 	Expert []*Dense `state:"-"` // named expert_0, expert_1, … in the state
 
-	// NoGrouped keeps to products that wait on no device: see [ResidentExperts.Forward].
+	// NoGrouped keeps to products that wait on no device: see residentExperts.Forward.
 	NoGrouped bool
 }
 
 // Children implements [nn.Container].
-func (m *ResidentExperts) Children() []nn.Child {
+func (m *residentExperts) Children() []nn.Child {
 	children := make([]nn.Child, len(m.Expert))
 	for i, e := range m.Expert {
 		children[i] = nn.Child{Name: "expert_" + strconv.Itoa(i), Module: e}
@@ -51,7 +51,7 @@ func (m *ResidentExperts) Children() []nn.Child {
 //
 // After [nn.To] the weights do not lie one behind another any more, and each Forward copies them
 // all. Choose the dtype by [SwitchOptions] instead.
-func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
 		wi, wo := m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WI.Weight }), m.stacked(x, func(e *Dense) *cgotorch.Tensor { return e.WO.Weight })
@@ -67,7 +67,7 @@ func (m *ResidentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 }
 
 // stacked returns the weights of all experts, [experts, …].
-func (m *ResidentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *residentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
 	n := len(m.Expert)
 	if all := stackedView(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
 		return all
@@ -112,5 +112,5 @@ func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.T
 		return call(x, "aten::_grouped_mm", in, x.Transpose(weights, 1, 2), ends)
 	}
 	inner := x.ReLUInPlace(product(x.IndexSelect(tokens, 0, order), wi))
-	return nn.UnsortRows(x, product(inner, wo), order)
+	return unsortRows(x, product(inner, wo), order)
 }

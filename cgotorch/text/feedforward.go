@@ -10,19 +10,19 @@ import (
 type FeedForward struct {
 	Dense     *Dense  `state:"mlp"` // nil in a sparse layer
 	Sparse    *Sparse `state:"mlp"` // nil in a dense layer
-	LayerNorm *RMSNorm
+	LayerNorm *rmsNorm
 }
 
 // Sparse routes tokens to experts.
 type Sparse struct {
-	Router  *Router
-	Experts *ResidentExperts // nil with [SwitchOptions].NoExperts
+	Router  *router
+	Experts *residentExperts // the layer's own, on the device; nil with [SwitchOptions].NoExperts
 
 	Override Experts `state:"-"` // runs in place of Experts unless nil; no part of the model's state
 }
 
-// Router computes how well each expert suits a token.
-type Router struct {
+// router computes how well each expert suits a token.
+type router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
@@ -41,14 +41,11 @@ func (r Routed) Close() {
 	r.Probabilities.Close()
 }
 
-// IsSparse reports whether the layer has experts.
-func (m *FeedForward) IsSparse() bool { return m.Sparse != nil }
-
 // Forward maps hidden [..., d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument]
 // for a sparse layer without Experts and without Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
-	if !m.IsSparse() {
+	if m.Sparse == nil {
 		return x.Tidy(func() *cgotorch.Tensor {
 			return x.Add(hidden, m.Dense.Forward(x, m.LayerNorm.Forward(x, hidden)))
 		})
@@ -69,32 +66,33 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 	return m.Experts
 }
 
-// Route norms hidden [..., d_model] and chooses an expert for each token of a sparse layer, as
-// [Router.Choose] does. It fails with [cgotorch.ErrInvalidArgument] for a dense layer.
+// Route norms hidden [..., d_model] and chooses the likeliest expert for each token of a sparse
+// layer. As in transformers, it computes in float32, rounds the probabilities to the states' dtype,
+// and takes the first of the largest. It fails with [cgotorch.ErrInvalidArgument] for a dense
+// layer.
 //
 // No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
 // size 1, so no count exceeds 1. Its expert_capacity therefore drops no token, and neither does
 // Route.
 func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	const where = "FeedForward.Route"
-	if !m.IsSparse() {
+	if m.Sparse == nil {
 		refuse(x, where, "the layer is dense")
 	}
-	r := Routed{States: m.Norm(x, hidden)}
-	r.IDs, r.Probabilities = m.Sparse.Router.Choose(x, r.States)
+	r := Routed{States: m.norm(x, hidden)}
+	r.IDs, r.Probabilities = m.Sparse.Router.choose(x, r.States)
 	return r
 }
 
-// Norm returns the layer's input: hidden [..., d_model], normed, as [tokens, d_model].
-func (m *FeedForward) Norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
+// norm returns the layer's input: hidden [..., d_model], normed, as [tokens, d_model].
+func (m *FeedForward) norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor { return rows(x, m.LayerNorm.Forward(x, hidden)) })
 }
 
-// Choose returns the likeliest expert of each token, Int64 [tokens], and its probability, [tokens,
-// 1]. states is [tokens, d_model]. As in transformers, it computes in float32, rounds the
-// probabilities to the states' dtype, and takes the first of the largest.
-func (m *Router) Choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
+// choose returns the likeliest expert of each token, Int64 [tokens], and its probability, [tokens,
+// 1]. states is [tokens, d_model].
+func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
 	x = plain(x)
 	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
 	defer all.Close()
@@ -104,7 +102,7 @@ func (m *Router) Choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabi
 }
 
 // probabilities maps tokens [tokens, d_model] to [tokens, experts] of the same dtype.
-func (m *Router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	as := func(t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 		if t == nil || t.DType() == dtype {
 			return t

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// WeightFiles is [safetensors.Files]. A damaged index is an [cgotorch.ErrInvalidArgument] too.
-func WeightFiles(folder string) ([]string, error) {
+// weightFiles is [safetensors.Files]. A damaged index is an [cgotorch.ErrInvalidArgument] too.
+func weightFiles(folder string) ([]string, error) {
 	files, err := safetensors.Files(folder)
 	if errors.Is(err, safetensors.ErrFormat) {
 		err = fmt.Errorf("%w: %w", err, cgotorch.ErrInvalidArgument)

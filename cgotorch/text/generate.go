@@ -83,7 +83,7 @@ func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgot
 type answers struct {
 	rows  [][]int64
 	ended []bool
-	eos   TokenIDs
+	eos   []int
 }
 
 // add waits for the next token of each sequence, and closes the read.

@@ -22,7 +22,7 @@ type LoadOptions struct {
 // LoadSwitch makes a model from safetensors files, and waits for the device. paths are one or more
 // files, or a folder with model.safetensors. The folder may also hold shards and their
 // model.safetensors.index.json. Dtypes are converted. [nn.Close] frees the model. LoadSwitch fails
-// as [ReadSwitchConfig], [WeightFiles] and [Switch.Load] do.
+// as [ReadSwitchConfig], [safetensors.Files] and [Switch.Load] do.
 func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
@@ -37,7 +37,7 @@ func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, erro
 		}
 	}
 	if info, err := os.Stat(paths[0]); len(paths) == 1 && err == nil && info.IsDir() {
-		if paths, err = WeightFiles(paths[0]); err != nil {
+		if paths, err = weightFiles(paths[0]); err != nil {
 			return nil, err
 		}
 	}
@@ -214,7 +214,7 @@ func few(errs []error) error {
 // withoutExperts reports whether the model was made with NoExperts.
 func (m *Switch) withoutExperts() bool {
 	for _, ff := range m.feedForwards() {
-		if ff.IsSparse() && ff.Sparse.Experts != nil {
+		if ff.Sparse != nil && ff.Sparse.Experts != nil {
 			return false
 		}
 	}

@@ -46,6 +46,11 @@ func searchSorted(x *cgotorch.Exec, sorted, values *cgotorch.Tensor, int32s bool
 	return call(x, "aten::searchsorted.Tensor", sorted, values, int32s, true)
 }
 
+// unsortRows undoes an index by order: row i of sorted goes to row order[i] of the result.
+func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
+	return call(x, "aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)
+}
+
 // indexCopy writes the entries of source to the entries of dim that index names.
 func indexCopy(x *cgotorch.Exec, t *cgotorch.Tensor, dim int, index, source *cgotorch.Tensor) {
 	call(x, "aten::index_copy_", t, dim, index, source).Close()

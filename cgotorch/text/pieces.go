@@ -19,35 +19,33 @@ type RoutedExperts interface {
 	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// residentExperts are a decoder's own experts, on the device.
-type residentExperts struct {
-	layers []*ResidentExperts
+// announcedExperts are a decoder's own experts, on the device.
+type announcedExperts struct {
+	layers []*residentExperts
 	ids    []*cgotorch.Tensor
 }
 
-// ResidentExperts returns the decoder's own experts for [Pieces]. They need no announcement, and
-// wait for nothing. It fails with [cgotorch.ErrInvalidArgument] for a model without experts.
-func (m *Switch) ResidentExperts(x *cgotorch.Exec) RoutedExperts {
-	e := &residentExperts{}
-	for _, block := range m.Decoder.Block {
-		if block.FF.IsSparse() {
-			if block.FF.Sparse.Experts == nil {
-				refuse(x, "Switch.ResidentExperts", "the model was made without experts")
-			}
-			e.layers = append(e.layers, block.FF.Sparse.Experts)
+// ownExperts returns the model's own experts for a Step. They need no announcement, and wait for
+// nothing.
+func (p *Pieces) ownExperts(x *cgotorch.Exec) RoutedExperts {
+	e := &announcedExperts{ids: make([]*cgotorch.Tensor, len(p.sparse))}
+	for i := range p.sparse {
+		experts := p.layer(i).Sparse.Experts
+		if experts == nil {
+			refuse(x, "Pieces.Step", "the model was made without experts: give others")
 		}
+		e.layers = append(e.layers, experts)
 	}
-	e.ids = make([]*cgotorch.Tensor, len(e.layers))
 	return e
 }
 
-func (e *residentExperts) Route(_ *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
+func (e *announcedExperts) Route(_ *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.ids[layer] = ids
 }
 
-func (e *residentExperts) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) {}
+func (e *announcedExperts) Predict(*cgotorch.Exec, int, *cgotorch.Tensor) {}
 
-func (e *residentExperts) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
+func (e *announcedExperts) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	return e.layers[layer].Forward(x, tokens, e.ids[layer])
 }
 
@@ -66,11 +64,6 @@ const (
 	PreGated
 )
 
-// PiecesOptions choose the gating of [Switch.NewPieces].
-type PiecesOptions struct {
-	Gating Gating
-}
-
 // Pieces is a decoder's step, cut at its sparse layers, for experts that run elsewhere. Piece i
 // begins with the results of sparse layer i-1's experts, and ends with the route of sparse layer
 // i. The last piece ends with the logits. Each piece can be captured. Its results for the
@@ -78,14 +71,14 @@ type PiecesOptions struct {
 type Pieces struct {
 	m      *Switch
 	c      *Cache
-	o      PiecesOptions
+	gating Gating
 	sparse []int // blocks
 
 	// out [tokens, d_model] holds the results of the experts of the current layer. It exists
 	// beforehand, since experts run outside of the graphs.
 	out *cgotorch.Tensor
 
-	// The pieces' results. No piece writes into its own input: after the warm-up run, its capture would
+	// The pieces' results. No piece writes into its own input: after the rehearsal, its capture would
 	// find the wrong input.
 	embedded, bias *cgotorch.Tensor
 	hidden         []*cgotorch.Tensor // [batch, d_model], the input of each sparse layer
@@ -99,17 +92,17 @@ type Pieces struct {
 
 // NewPieces cuts the step of a cache. The caller must Close the result, before cache and model. The
 // model may have been made without experts.
-func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, o PiecesOptions) *Pieces {
+func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 	x = plain(x)
-	p := &Pieces{m: m, c: c, o: o}
+	p := &Pieces{m: m, c: c, gating: gating}
 	for i, block := range m.Decoder.Block {
-		if block.FF.IsSparse() {
+		if block.FF.Sparse != nil {
 			p.sparse = append(p.sparse, i)
 		}
 	}
 	n := len(p.sparse)
 	p.hidden, p.routed, p.guesses = make([]*cgotorch.Tensor, n), make([]Routed, n), make([]*cgotorch.Tensor, n)
-	p.out = x.Keep(x.Zeros(m.DType(), int64(c.o.Batch), int64(m.Config.DModel)))
+	p.out = x.Keep(x.Zeros(m.Shared.Weight.DType(), int64(c.o.Batch), int64(m.Config.DModel)))
 	return p
 }
 
@@ -119,9 +112,6 @@ func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 	(*place).Close()
 	*place = t
 }
-
-// Layers returns the number of sparse layers.
-func (p *Pieces) Layers() int { return len(p.sparse) }
 
 // Capture makes a graph of each piece, for Step to launch, and waits for the device. Start the
 // cache anew afterwards.
@@ -133,12 +123,12 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 		return fmt.Errorf("text: Pieces.Capture: the pieces are captured already: %w", cgotorch.ErrInvalidArgument)
 	}
 	var works []func(x *cgotorch.Exec)
-	if p.o.Gating == PreGated {
+	if p.gating == PreGated {
 		works = append(works, p.begin)
 	}
 	for i := range len(p.sparse) + 1 {
 		works = append(works, func(x *cgotorch.Exec) {
-			if i == 0 && p.o.Gating != PreGated {
+			if i == 0 && p.gating != PreGated {
 				p.begin(x)
 			}
 			p.piece(x, i)
@@ -155,23 +145,27 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 		}
 		graphs = append(graphs, g)
 	}
-	if p.o.Gating == PreGated {
+	if p.gating == PreGated {
 		p.first, graphs = graphs[0], graphs[1:]
 	}
 	p.graphs = graphs
 	return nil
 }
 
-// Step runs a whole step, as [Switch.Step] does, with the given experts for the sparse layers. It
-// returns the logits [batch, vocab_size], which are valid until the next Step.
+// Step runs a whole step, as [Switch.Step] does, with the given experts for the sparse layers. nil
+// means the model's own. It returns the logits [batch, vocab_size], which are valid until the next
+// Step. It fails with [cgotorch.ErrInvalidArgument] where a model without experts is given none.
 func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
 	x = plain(x)
+	if experts == nil {
+		experts = p.ownExperts(x)
+	}
 	if p.first != nil {
 		x.Launch(p.first)
 	} else if p.graphs == nil {
 		p.begin(x)
 	}
-	if p.o.Gating == PreGated && len(p.sparse) > 0 {
+	if p.gating == PreGated && len(p.sparse) > 0 {
 		experts.Route(x, 0, p.routed[0].IDs)
 	}
 	for i := range len(p.sparse) + 1 {
@@ -193,14 +187,14 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 
 // tell announces to experts those that piece i has chosen, or guessed.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
-	if p.o.Gating != PreGated {
+	if p.gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)
 	}
 	switch {
 	case i+1 == len(p.sparse):
-	case p.o.Gating == PreGated:
+	case p.gating == PreGated:
 		experts.Route(x, i+1, p.routed[i+1].IDs)
-	case p.o.Gating == Predicted:
+	case p.gating == Predicted:
 		experts.Predict(x, i+1, p.guesses[i+1])
 	}
 }
@@ -212,8 +206,8 @@ func (p *Pieces) begin(x *cgotorch.Exec) {
 		hidden, bias := p.m.Decoder.Begin(x, p.c)
 		leave(x, &p.embedded, hidden)
 		leave(x, &p.bias, bias)
-		if p.o.Gating == PreGated && len(p.sparse) > 0 {
-			p.choose(x, 0, p.layer(0).Norm(x, hidden))
+		if p.gating == PreGated && len(p.sparse) > 0 {
+			p.choose(x, 0, p.layer(0).norm(x, hidden))
 		}
 		return nil
 	})
@@ -236,7 +230,7 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 		}
 		for ; next < len(blocks); next++ {
 			hidden = then(hidden, p.m.Decoder.Attend(x, p.c, next, hidden, p.bias))
-			if ff := blocks[next].FF; ff.IsSparse() {
+			if ff := blocks[next].FF; ff.Sparse != nil {
 				p.reach(x, i, ff, hidden)
 				return nil
 			}
@@ -249,24 +243,24 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 
 // reach leaves what sparse layer i is reached by, and the routes and guesses that are made there.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
-	states, last := ff.Norm(x, hidden), i+1 == len(p.sparse)
+	states, last := ff.norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
 	leave(x, &p.routed[i].States, states)
-	if p.o.Gating != PreGated {
+	if p.gating != PreGated {
 		p.choose(x, i, states)
 	} else if !last {
 		p.choose(x, i+1, states)
 	}
-	if p.o.Gating == Predicted && !last {
+	if p.gating == Predicted && !last {
 		next := p.layer(i + 1)
-		ids, _ := next.Sparse.Router.Choose(x, next.Norm(x, hidden))
+		ids, _ := next.Sparse.Router.choose(x, next.norm(x, hidden))
 		leave(x, &p.guesses[i+1], ids)
 	}
 }
 
 // choose makes sparse layer i choose by states.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
-	ids, probabilities := p.layer(i).Sparse.Router.Choose(x, states)
+	ids, probabilities := p.layer(i).Sparse.Router.choose(x, states)
 	leave(x, &p.routed[i].IDs, ids)
 	leave(x, &p.routed[i].Probabilities, probabilities)
 }

@@ -8,7 +8,7 @@ import (
 
 // Start prepares a cache for new sequences. Their first token is the config's
 // decoder_start_token_id. The keys and values of the cross-attention are those of encoded [batch,
-// source, d_model], [Encoder.Forward]'s result. mask [batch, source] is 0 at padding; nil means no
+// source, d_model], [Switch.Encode]'s result. mask [batch, source] is 0 at padding; nil means no
 // padding. A source shorter than the cache's is padded. Start fails with
 // [cgotorch.ErrInvalidArgument] for a longer source, and for another batch.
 func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {

@@ -14,7 +14,7 @@ import (
 // Captured, it is one launch.
 func BenchmarkSwitch_Step(b *testing.B) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
-		config, o := text.SwitchBase128(), text.SwitchOptions{DType: cgotorch.BFloat16}
+		config, o := switchBase128(), text.SwitchOptions{DType: cgotorch.BFloat16}
 		if d.IsCUDA() {
 			if n, _ := cgotorch.CUDACount(); n == 0 {
 				continue

@@ -22,30 +22,28 @@ type Switch struct {
 // SwitchOptions choose the dtype and the experts of [NewSwitch] and [LoadSwitch].
 type SwitchOptions struct {
 	// DType is the dtype of all weights, Float32 or BFloat16. 0 means Float32. Routers compute in
-	// float32 in both cases.
+	// float32 in both cases. Choose the dtype here: after [nn.To], each Forward copies all experts.
 	DType cgotorch.DType
 	// NoExperts makes sparse layers without experts, which run elsewhere: see [Sparse]. The state lacks
 	// their names, and loading passes over them.
 	NoExperts bool
-	// NoGrouped makes experts run without LibTorch's grouped product, which waits on some devices: see
-	// [ResidentExperts.Forward].
+	// NoGrouped makes experts run without LibTorch's grouped product. Several tokens run by that
+	// product on the CPU, and on CUDA in bfloat16. LibTorch 2.11 does not wait there on compute
+	// capability 9.0, where it was tried. A device without that kernel waits and cannot be captured.
 	NoGrouped bool
 }
 
 // NewSwitch makes a model on x's device with new weights, drawn from transformers' distributions
 // but not in its order. [nn.Close] frees it. It fails with [cgotorch.ErrInvalidArgument] for a
-// config that [SwitchConfig.Check] refuses, and for another dtype.
+// config with illegal values, and for another dtype.
 func NewSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	return newSwitch(x, "text.NewSwitch", config, o, true)
 }
 
-// DType returns the dtype of the weights.
-func (m *Switch) DType() cgotorch.DType { return m.Shared.Weight.DType() }
-
 // Encode maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0 at
 // padding; nil means no padding.
 func (m *Switch) Encode(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
-	return m.Encoder.Forward(plain(x), ids, mask)
+	return m.Encoder.forward(plain(x), ids, mask)
 }
 
 // Logits returns the logits [batch, m, vocab_size] of the token after each of decoderIDs, Int64
@@ -54,14 +52,14 @@ func (m *Switch) Encode(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.
 func (m *Switch) Logits(x *cgotorch.Exec, ids, mask, decoderIDs *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
-		return m.head(x, m.Decoder.Forward(x, decoderIDs, m.Encode(x, ids, mask), mask))
+		return m.head(x, m.Decoder.forward(x, decoderIDs, m.Encode(x, ids, mask), mask))
 	})
 }
 
 // Predict maps the result of the decoder's last block, [..., d_model], to logits [..., vocab_size].
 func (m *Switch) Predict(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
-	return x.Tidy(func() *cgotorch.Tensor { return m.head(x, m.Decoder.End(x, hidden)) })
+	return x.Tidy(func() *cgotorch.Tensor { return m.head(x, m.Decoder.end(x, hidden)) })
 }
 
 func (m *Switch) head(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {

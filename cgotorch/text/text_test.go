@@ -16,3 +16,11 @@ func tiny() text.SwitchConfig {
 	c.NumLayers, c.NumDecoderLayers, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers = 2, 2, 1, 1
 	return c
 }
+
+// switchBase128 returns the config of google/switch-base-128: 12 blocks each in encoder and
+// decoder. Every second block has 128 experts.
+func switchBase128() text.SwitchConfig {
+	c := text.DefaultSwitchConfig()
+	c.DFF, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers, c.NumExperts = 3072, 6, 6, 128
+	return c
+}

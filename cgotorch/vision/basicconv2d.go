@@ -5,28 +5,28 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// BasicConv2d is a convolution without bias, a batch norm with 0.001 added to the variance, and a
+// basicConv2d is a convolution without bias, a batch norm with 0.001 added to the variance, and a
 // ReLU. GoogLeNet and Inception-v3 consist of such layers.
-type BasicConv2d struct {
+type basicConv2d struct {
 	Conv *nn.Conv2d
 	BN   *nn.BatchNorm2d
 }
 
 // Forward maps [N, in, H, W] to [N, out, H', W'] as [nn.Conv2d] does.
-func (m *BasicConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *basicConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := then(x, m.Conv.Forward(x, in), m.BN)
 	rectify(x, out)
 	return out
 }
 
 // Fuse implements [nn.Fusible].
-func (m *BasicConv2d) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+func (m *basicConv2d) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Conv, m.BN, &nn.ReLU{})
 }
 
-func (b *builder) basicConv(in, out int, kernel nn.Size, o nn.Conv2dOptions) *BasicConv2d {
+func (b *builder) basicConv(in, out int, kernel nn.Size, o nn.Conv2dOptions) *basicConv2d {
 	o.NoBias = true
-	m := &BasicConv2d{Conv: b.convWith(in, out, kernel, o)}
+	m := &basicConv2d{Conv: b.convWith(in, out, kernel, o)}
 	m.BN = nn.NewBatchNorm2d(b.x, out, nn.BatchNorm2dOptions{Eps: cgotorch.Set(0.001)})
 	b.made = append(b.made, m.BN)
 	return m

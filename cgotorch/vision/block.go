@@ -5,8 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// BasicBlock is two 3x3 convolutions and a shortcut.
-type BasicBlock struct {
+// basicBlock is two 3x3 convolutions and a shortcut.
+type basicBlock struct {
 	Conv1      *nn.Conv2d
 	BN1        *nn.BatchNorm2d
 	Conv2      *nn.Conv2d
@@ -16,7 +16,7 @@ type BasicBlock struct {
 
 func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
 	downsample := b.shortcut(in, out, stride)
-	return &BasicBlock{
+	return &basicBlock{
 		Conv1: b.conv(in, width, 3, stride, 1), BN1: b.norm(width),
 		Conv2: b.conv(width, out, 3, 1, 1), BN2: b.norm(out),
 		Downsample: downsample,
@@ -24,7 +24,7 @@ func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
 }
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
-func (m *BasicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *basicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := then(x, m.Conv1.Forward(x, in), m.BN1)
 	rectify(x, out)
 	out = then(x, out, m.Conv2, m.BN2)
@@ -33,13 +33,13 @@ func (m *BasicBlock) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 }
 
 // Fuse implements [nn.Fusible].
-func (m *BasicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+func (m *basicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
 }
 
-// Bottleneck is a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3 convolution
+// bottleneck is a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3 convolution
 // has the stride.
-type Bottleneck struct {
+type bottleneck struct {
 	Conv1      *nn.Conv2d
 	BN1        *nn.BatchNorm2d
 	Conv2      *nn.Conv2d
@@ -51,7 +51,7 @@ type Bottleneck struct {
 
 func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 	downsample := b.shortcut(in, out, stride)
-	return &Bottleneck{
+	return &bottleneck{
 		Conv1: b.conv(in, width, 1, 1, 1), BN1: b.norm(width),
 		Conv2: b.conv(width, width, 3, stride, 1), BN2: b.norm(width),
 		Conv3: b.conv(width, out, 1, 1, 1), BN3: b.norm(out),
@@ -60,7 +60,7 @@ func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
 }
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
-func (m *Bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := then(x, m.Conv1.Forward(x, in), m.BN1)
 	rectify(x, out)
 	out = then(x, out, m.Conv2, m.BN2)
@@ -71,7 +71,7 @@ func (m *Bottleneck) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 }
 
 // Fuse implements [nn.Fusible].
-func (m *Bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+func (m *bottleneck) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2, &nn.ReLU{}, m.Conv3, m.BN3)
 }
 

@@ -111,20 +111,20 @@ func compareFused(t *testing.T, x *cgotorch.Exec, m nn.Module, merge, forks bool
 			t.Errorf("%s is channels last: %v", n.Name, last)
 		}
 	}
-	nn.SetSchedule(m, nn.InTurn)
+	nn.SetParallelism(m, nn.AlwaysSerial)
 	want := m.Forward(x.NoGrad(), images)
-	for i, schedule := range []nn.Schedule{nn.SideBySide, nn.InTurn} {
+	for i, parallelism := range []nn.Parallelism{nn.AlwaysParallel, nn.AlwaysSerial} {
 		if i > 0 && !forks {
 			break
 		}
-		nn.SetSchedule(fused, schedule)
+		nn.SetParallelism(fused, parallelism)
 		before := cgotorch.LiveHandles()["tensor"]
 		got := fused.Forward(x, images)
 		if left := cgotorch.LiveHandles()["tensor"] - before; left != 1 {
 			t.Errorf("%d handles after Forward, want 1", left)
 		}
 		if d := apart(x, got, want); !(d <= tolerance) {
-			t.Errorf("%+v, %s: the logits differ by %.2g, want %g", to, schedule, d, tolerance)
+			t.Errorf("%+v, %s: the logits differ by %.2g, want %g", to, parallelism, d, tolerance)
 		}
 		if got.RequiresGrad() {
 			t.Error("the logits require gradients")
@@ -199,7 +199,7 @@ func TestFuse_Merges(t *testing.T) {
 			if got := convolutions(apart); got != want.unmerged {
 				t.Errorf("%s has %d convolutions apart, want %d", name, got, want.unmerged)
 			}
-			if f, a := nn.CountParameters(fused), nn.CountParameters(apart); f != a {
+			if f, a := countParameters(fused), countParameters(apart); f != a {
 				t.Errorf("%s has %d parameters, and %d apart", name, f, a)
 			}
 		})
@@ -242,4 +242,12 @@ func TestFuse_Serves(t *testing.T) {
 			}
 		}
 	})
+}
+
+// countParameters returns the number of elements of all parameters of m.
+func countParameters(m any) (n int64) {
+	for _, p := range nn.Parameters(m) {
+		n += p.Numel()
+	}
+	return n
 }

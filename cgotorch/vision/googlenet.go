@@ -10,10 +10,10 @@ import (
 // its input to four branches, branch1 to branch4, and concatenates their channels. Images have at
 // least 15x15 pixels; 224x224 is usual.
 type GoogLeNet struct {
-	Conv1    *BasicConv2d // [N, Channels, H, W] to [N, 64, H/2, W/2]
+	Conv1    *basicConv2d // [N, Channels, H, W] to [N, 64, H/2, W/2]
 	MaxPool1 *nn.MaxPool2d
-	Conv2    *BasicConv2d
-	Conv3    *BasicConv2d // to [N, 192, H/4, W/4]
+	Conv2    *basicConv2d
+	Conv3    *basicConv2d // to [N, 192, H/4, W/4]
 	MaxPool2 *nn.MaxPool2d
 
 	Inception3a *nn.Parallel // to [N, 256, H/8, W/8]
@@ -28,8 +28,8 @@ type GoogLeNet struct {
 	Inception5a *nn.Parallel // to [N, 832, H/32, W/32]
 	Inception5b *nn.Parallel // to [N, 1024, H/32, W/32]
 
-	Aux1    *GoogLeNetAux // from Inception4a's result; nil with NoAux
-	Aux2    *GoogLeNetAux // from Inception4d's result; nil with NoAux
+	Aux1    *googLeNetAux // from Inception4a's result; nil with NoAux
+	Aux2    *googLeNetAux // from Inception4d's result; nil with NoAux
 	Dropout *nn.Dropout
 	FC      *nn.Linear
 
@@ -125,16 +125,16 @@ func (m *GoogLeNet) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads boo
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Dropout, m.FC), aux2, aux1
 }
 
-// GoogLeNetAux is a head of [GoogLeNet] that learns from the middle of the network.
-type GoogLeNetAux struct {
-	Conv    *BasicConv2d
+// googLeNetAux is a head of [GoogLeNet] that learns from the middle of the network.
+type googLeNetAux struct {
+	Conv    *basicConv2d
 	FC1     *nn.Linear
 	FC2     *nn.Linear
 	Dropout *nn.Dropout
 }
 
-func (b *builder) googLeNetAux(in int, dropout float64) *GoogLeNetAux {
-	return &GoogLeNetAux{
+func (b *builder) googLeNetAux(in int, dropout float64) *googLeNetAux {
+	return &googLeNetAux{
 		Conv: b.basicConv(in, 128, nn.Square(1), nn.Conv2dOptions{}),
 		FC1:  b.linear(128*4*4, 1024), FC2: b.linear(1024, b.Classes),
 		Dropout: &nn.Dropout{P: dropout},
@@ -142,7 +142,7 @@ func (b *builder) googLeNetAux(in int, dropout float64) *GoogLeNetAux {
 }
 
 // Forward maps [N, in, H, W] to logits [N, Classes].
-func (m *GoogLeNetAux) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *googLeNetAux) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	pool := &nn.AdaptiveAvgPool2d{Output: nn.Square(4)}
 	out := then(x, pool.Forward(x, in), m.Conv, &nn.Flatten{}, m.FC1)
 	rectify(x, out)

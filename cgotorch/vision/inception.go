@@ -12,12 +12,12 @@ import (
 // four branches and concatenates their channels. Images have at least 75x75 pixels, and 299x299
 // where the auxiliary head runs. The shapes below are for 299x299.
 type InceptionV3 struct {
-	Conv1a   *BasicConv2d `state:"Conv2d_1a_3x3"` // [N, Channels, 299, 299] to [N, 32, 149, 149]
-	Conv2a   *BasicConv2d `state:"Conv2d_2a_3x3"`
-	Conv2b   *BasicConv2d `state:"Conv2d_2b_3x3"` // to [N, 64, 147, 147]
+	Conv1a   *basicConv2d `state:"Conv2d_1a_3x3"` // [N, Channels, 299, 299] to [N, 32, 149, 149]
+	Conv2a   *basicConv2d `state:"Conv2d_2a_3x3"`
+	Conv2b   *basicConv2d `state:"Conv2d_2b_3x3"` // to [N, 64, 147, 147]
 	MaxPool1 *nn.MaxPool2d
-	Conv3b   *BasicConv2d `state:"Conv2d_3b_1x1"`
-	Conv4a   *BasicConv2d `state:"Conv2d_4a_3x3"` // to [N, 192, 71, 71]
+	Conv3b   *basicConv2d `state:"Conv2d_3b_1x1"`
+	Conv4a   *basicConv2d `state:"Conv2d_4a_3x3"` // to [N, 192, 71, 71]
 	MaxPool2 *nn.MaxPool2d
 
 	Mixed5b *nn.Parallel `state:"Mixed_5b"` // to [N, 256, 35, 35]
@@ -29,7 +29,7 @@ type InceptionV3 struct {
 	Mixed6d *nn.Parallel `state:"Mixed_6d"` // to [N, 768, 17, 17]
 	Mixed6e *nn.Parallel `state:"Mixed_6e"` // to [N, 768, 17, 17]
 
-	AuxLogits *InceptionV3Aux `state:"AuxLogits"` // from Mixed6e's result; nil with NoAux
+	AuxLogits *inceptionV3Aux `state:"AuxLogits"` // from Mixed6e's result; nil with NoAux
 
 	Mixed7a *nn.Parallel `state:"Mixed_7a"` // to [N, 1280, 8, 8]
 	Mixed7b *nn.Parallel `state:"Mixed_7b"` // to [N, 2048, 8, 8]; branches have branches
@@ -47,7 +47,7 @@ func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	checkTransform(x, where, o)
 	return build(x, where, o, 1000, func(b *builder) *InceptionV3 {
-		conv := func(in, out, kernel, stride, padding int) *BasicConv2d {
+		conv := func(in, out, kernel, stride, padding int) *basicConv2d {
 			return b.basicConv(in, out, nn.Square(kernel), nn.Conv2dOptions{Stride: nn.Square(stride), Padding: nn.Square(padding)})
 		}
 		m := &InceptionV3{
@@ -71,7 +71,7 @@ func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
 			TransformInput: b.TransformInput,
 		}
 		if !b.NoAux {
-			m.AuxLogits = &InceptionV3Aux{Conv0: conv(768, 128, 1, 1, 0), Conv1: conv(128, 768, 5, 1, 0), FC: b.linear(768, b.Classes)}
+			m.AuxLogits = &inceptionV3Aux{Conv0: conv(768, 128, 1, 1, 0), Conv1: conv(128, 768, 5, 1, 0), FC: b.linear(768, b.Classes)}
 		}
 		m.Mixed7a, m.Mixed7b, m.Mixed7c = b.inceptionD(768), b.inceptionE(1280), b.inceptionE(2048)
 		m.Dropout, m.FC = &nn.Dropout{P: dropout}, b.linear(2048, b.Classes)
@@ -130,7 +130,7 @@ func (b *builder) inceptionD(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionE has branches that end in a 1x3 and a 3x1 convolution side by side: the paper's figure
+// inceptionE has branches that end in parallel 1x3 and 3x1 convolutions: the paper's figure
 // 7.
 func (b *builder) inceptionE(in int) *nn.Parallel {
 	fork := func(m *nn.Sequential, row, column string) *nn.Sequential {
@@ -175,15 +175,15 @@ func (m *InceptionV3) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads b
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, m.Dropout, &nn.Flatten{}, m.FC), aux
 }
 
-// InceptionV3Aux is the head of [InceptionV3] that learns from the middle of the network.
-type InceptionV3Aux struct {
-	Conv0 *BasicConv2d
-	Conv1 *BasicConv2d
+// inceptionV3Aux is the head of [InceptionV3] that learns from the middle of the network.
+type inceptionV3Aux struct {
+	Conv0 *basicConv2d
+	Conv1 *basicConv2d
 	FC    *nn.Linear
 }
 
 // Forward maps [N, 768, H, W], H and W at least 17, to logits [N, Classes].
-func (m *InceptionV3Aux) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *inceptionV3Aux) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if shape := in.Shape(); len(shape) != 4 || min(shape[2], shape[3]) < 17 {
 		x.Fail("vision.InceptionV3", fmt.Errorf("the auxiliary head gets %v, want [N, 768, 17, 17] or larger, as of images of 299x299: use those, or Forward, or NoAux: %w", in, cgotorch.ErrInvalidArgument))
 	}

@@ -80,24 +80,24 @@ func (m *MobileNetV2) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
 
-// InvertedResidual is a depthwise convolution between two 1x1 convolutions. The first widens.
-type InvertedResidual struct {
+// invertedResidual is a depthwise convolution between two 1x1 convolutions. The first widens.
+type invertedResidual struct {
 	Conv     *nn.Sequential
 	Shortcut bool // the input is added to the result
 }
 
-func (b *builder) invertedResidual(in, out, stride, expansion int) *InvertedResidual {
+func (b *builder) invertedResidual(in, out, stride, expansion int) *invertedResidual {
 	hidden := in * expansion
 	var layers []nn.Module
 	if expansion != 1 {
 		layers = append(layers, b.convNormReLU6(in, hidden, 1, 1, 1))
 	}
 	layers = append(layers, b.convNormReLU6(hidden, hidden, 3, stride, hidden), b.conv(hidden, out, 1, 1, 1), b.norm(out))
-	return &InvertedResidual{Conv: nn.NewSequential(layers...), Shortcut: stride == 1 && in == out}
+	return &invertedResidual{Conv: nn.NewSequential(layers...), Shortcut: stride == 1 && in == out}
 }
 
 // Forward maps [N, in, H, W] to [N, out, H/stride, W/stride].
-func (m *InvertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *invertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := m.Conv.Forward(x, in)
 	if !m.Shortcut {
 		return out
@@ -108,7 +108,7 @@ func (m *InvertedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgoto
 }
 
 // Fuse implements [nn.Fusible].
-func (m *InvertedResidual) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+func (m *invertedResidual) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	if !m.Shortcut {
 		return f.Fuse(x, m.Conv)
 	}

@@ -93,9 +93,9 @@ func (b *builder) finishResNet(m *ResNet) {
 		}
 		for _, c := range layer.Modules {
 			switch block := c.Module.(type) {
-			case *BasicBlock:
+			case *basicBlock:
 				nn.Constant(b.x, block.BN2.Weight, 0)
-			case *Bottleneck:
+			case *bottleneck:
 				nn.Constant(b.x, block.BN3.Weight, 0)
 			}
 		}

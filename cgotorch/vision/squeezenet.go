@@ -25,7 +25,7 @@ func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
 }
 
 // newSqueezeNet makes a model whose first convolution has width channels and this kernel. fires
-// lists the layers behind the first pool: the narrow width of a Fire, or 0 for a pool. A Fire
+// lists the layers behind the first pool: the narrow width of a fire, or 0 for a pool. A fire
 // widens to eight times its narrow width.
 func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
@@ -70,32 +70,32 @@ func (m *SqueezeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, m.Classifier, &nn.Flatten{})
 }
 
-// Fire is a 1x1 convolution that narrows, then a 1x1 and a 3x3 convolution side by side that widen.
+// fire is a 1x1 convolution that narrows, then parallel 1x1 and 3x3 convolutions that widen.
 // The channels of these two are concatenated.
-type Fire struct {
+type fire struct {
 	Squeeze     *nn.Conv2d
 	nn.Parallel // expand1x1 and expand3x3
 }
 
-// fire makes a Fire with width channels of each kernel.
-func (b *builder) fire(in, narrow, width int) *Fire {
+// fire makes a fire with width channels of each kernel.
+func (b *builder) fire(in, narrow, width int) *fire {
 	expand := func(name string, kernel int) *nn.Sequential {
 		conv := b.convWith(narrow, width, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})
 		return &nn.Sequential{Modules: []nn.Child{{Name: name, Module: conv}, {Module: &nn.ReLU{InPlace: true}}}}
 	}
-	m := &Fire{Squeeze: b.convWith(in, narrow, nn.Square(1), nn.Conv2dOptions{})}
+	m := &fire{Squeeze: b.convWith(in, narrow, nn.Square(1), nn.Conv2dOptions{})}
 	m.Branches = unnamed(expand("expand1x1", 1), expand("expand3x3", 3)).Branches
 	return m
 }
 
 // Forward maps [N, in, H, W] to [N, out, H, W].
-func (m *Fire) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
+func (m *fire) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := m.Squeeze.Forward(x, in)
 	rectify(x, out)
 	return then(x, out, &m.Parallel)
 }
 
 // Fuse implements [nn.Fusible].
-func (m *Fire) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
+func (m *fire) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Squeeze, &nn.ReLU{}, &m.Parallel)
 }

@@ -232,7 +232,7 @@ func TestInceptionV3_NoAux(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := vision.NewInceptionV3(x, vision.Options{NoAux: true})
 		defer nn.Close(m)
-		if got := nn.CountParameters(m); got != 23834568 {
+		if got := countParameters(m); got != 23834568 {
 			t.Errorf("%d parameters, want 23834568", got)
 		}
 		if _, aux := m.ForwardAux(x, x.Zeros(cgotorch.Float32, 2, 3, 75, 75)); aux != nil {

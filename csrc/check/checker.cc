@@ -1,4 +1,5 @@
-// The stream checker, and where it learns of what happens: LibTorch's operator hook, its trace of CUDA calls, and the core's own calls.
+// The stream checker, and the sources that tell it of the program's work. They are LibTorch's
+// operator hook, LibTorch's trace of CUDA calls, and the core's own calls.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -27,25 +28,26 @@ namespace {
 using Queue = Checker::Queue;
 using Actor = Checker::Actor;
 
-// ---- What the calling thread is about
+// ---- The work of the calling thread
 
-// A node of autograd that runs.
+// A node of autograd that is running.
 struct Node {
   Queue queue = Checker::kNone;  // on the CPU, of the forward operator
   uint64_t site = 0;
-  size_t ops = 0;  // how many operators were under way when it began
+  size_t ops = 0;  // how many operators were under way when the node began
 };
 
 struct Thread {
-  const ct_stream* stream = nullptr;  // of the call under way; NULL on autograd's threads
+  const ct_stream* stream = nullptr;  // of the call under way, NULL on autograd's threads
   uint64_t site = 0;
   bool backward = false;         // the call under way is a backward
   std::vector<std::string> ops;  // under way, innermost last
-  std::vector<Node> nodes;       // the same
+  std::vector<Node> nodes;       // under way, innermost last
 };
 thread_local Thread thread;
 
-// Where a node's forward operator ran, by the thread and the sequence number that LibTorch gives both.
+// Where a node's forward operator ran. The key is the thread and the sequence number that LibTorch
+// gives to both.
 class Forwards {
  public:
   void set(uint64_t of, int64_t number, Node node) {
@@ -67,7 +69,7 @@ class Forwards {
   }
 
  private:
-  static constexpr size_t kKept = 1 << 14;  // more operators than a graph has that is differentiated
+  static constexpr size_t kKept = 1 << 14;  // more operators than an autograd graph has
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::map<int64_t, Node>> threads_;
 };
@@ -82,9 +84,9 @@ const c10::impl::VirtualGuardImpl& cuda_guard() {
   return guard;
 }
 
-// The queue of work on the device that the thread enqueues now.
+// The queue of the work on the device that the thread enqueues now.
 Queue current_queue(c10::Device device) {
-  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // what CUDA will be told
+  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // the stream that LibTorch gives to CUDA
   if (thread.stream == nullptr) return Checker::kNone;
   if (thread.stream->device.is_cuda()) return Checker::kHost;
   if (!thread.nodes.empty() && thread.nodes.back().queue != Checker::kNone) return thread.nodes.back().queue;
@@ -94,7 +96,7 @@ Queue current_queue(c10::Device device) {
 Actor actor(Queue queue, const char* op = nullptr) {
   Actor by;
   by.queue = queue;
-  // What the program called, or autograd did, and not what that is made of.
+  // The operator that the program called, or autograd did. The operators below are its parts.
   const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
   if (op != nullptr) by.op = op;
   else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];
@@ -115,7 +117,7 @@ struct Noted {
   Actor by;
 };
 
-// The captures under way; there is one a device at most.
+// The captures under way, at most one a device.
 struct Captures {
   std::atomic<int> count{0};
   std::mutex mutex;
@@ -143,12 +145,13 @@ void access(const at::Tensor& tensor, bool write, const Actor& by) {
   if (captures().count.load(std::memory_order_relaxed) > 0) note(tensor, write, by);
 }
 
-// An operator reads or writes a tensor, on the queue or, where it lies in the memory of the host and the queue is a device's, there.
+// An operator reads or writes a tensor on the queue. Where the tensor lies in host memory and the
+// queue is a device's, the host does so.
 void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
   Checker& checker = Checker::instance();
   const bool on_host = tensor.is_cpu() && (device.is_cuda() || (thread.stream != nullptr && thread.stream->device.is_cuda()));
-  // The host itself does this, behind all that CPU streams have done: that is done at once.
+  // The host itself does this, behind all work of CPU streams, which is done at once.
   if (on_host) checker.host_waits_for(c10::Device(c10::kCPU));
   const Queue queue = on_host ? Checker::kHost : current_queue(tensor.device());
   if (queue == Checker::kNone) return;
@@ -157,8 +160,8 @@ void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   access(tensor, write, actor(queue));
 }
 
-// A copy between the host and a device. Where the host may run ahead and the host's side is page-locked, the device's stream does
-// both halves.
+// A copy between the host and a device. The device's stream does both halves where the host may run
+// ahead and the host's side is page-locked.
 void touch_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const at::Tensor& host = to.is_cpu() ? to : from;
   const at::Tensor& other = to.is_cpu() ? from : to;
@@ -182,7 +185,8 @@ struct EffectsByName {
   std::unordered_map<std::string, std::unique_ptr<const Effects>> effects;
 };
 
-// Whether the operator is written in terms of others alone, which say more exactly what is touched.
+// Whether the operator is written in terms of others alone. Those say more exactly which memory
+// they touch.
 bool is_composite(const c10::OperatorName& name) {
   const auto op = c10::Dispatcher::singleton().findSchema(name);
   return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
@@ -205,7 +209,7 @@ const Effects* effects_of(const at::RecordFunction& fn, const c10::OperatorName&
   return effects.get();
 }
 
-// A CUDA device among those of the arguments, or the CPU.
+// The first CUDA device among those of the arguments, or the CPU.
 c10::Device device_of(c10::ArrayRef<const c10::IValue> inputs) {
   for (const c10::IValue& in : inputs) {
     if (in.isTensor() && in.toTensor().defined() && in.toTensor().is_cuda()) return in.toTensor().device();
@@ -249,7 +253,7 @@ void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) 
   }
 }
 
-// Whether an operator under way is one that waits for itself in its CPU kernel, and not on CUDA.
+// Whether an operator is under way that waits for itself in its CPU kernel, and not on CUDA.
 bool waits_on_cpu_alone() {
   return std::any_of(thread.ops.begin(), thread.ops.end(), [](const std::string& op) { return waits_on_cpu_alone_in(op); });
 }
@@ -265,8 +269,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     Node node = forwards().get(fn.forwardThreadId(), fn.seqNr());
     if (thread.stream != nullptr && !thread.stream->device.is_cuda()) {
-      // As on a device: the node runs on its forward's stream, behind the one before. LibTorch orders no more than it must; on the CPU
-      // it runs one node after the other.
+      // As on a device: the node runs on its forward's stream, behind the node before. LibTorch orders no
+      // more than it must. On the CPU it runs one node after the other.
       const Queue before = current_queue(thread.stream->device);
       if (node.queue == Checker::kNone) node.queue = before;
       Checker::instance().join(node.queue, before);
@@ -291,7 +295,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
     touch_all(effects, fn.inputs());
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
   } catch (...) {
-    // No memory, or a shape that cannot be told: this operator goes unchecked, and leaves all the same.
+    // There is no memory, or the shape is unknown. This operator goes unchecked, and leaves all the
+    // same.
   }
   return entered;
 }
@@ -304,14 +309,14 @@ void leave(const at::RecordFunction&, at::ObserverContext* context) {
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
   thread.nodes.pop_back();
-  // What follows, the next node or what comes behind the whole backward, follows this one.
+  // The next node, or the work behind the whole backward, follows this node.
   if (node.queue != Checker::kNone && thread.stream != nullptr) Checker::instance().join(current_queue(thread.stream->device), node.queue);
 }
 
 // ---- LibTorch's own streams and events on CUDA
 
-// LibTorch tells its Python interpreter of every CUDA event, allocation and wait. There is no Python here, and this takes its place;
-// nothing but the trace is ever asked of it.
+// LibTorch tells its Python interpreter of every CUDA event, allocation and wait. There is no
+// Python here: this class takes its place. Only the trace is ever asked of it.
 class CudaTrace final : public c10::impl::PyInterpreterVTable {
  public:
   std::string name() const override { return "streamtorch"; }
@@ -351,7 +356,7 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
     if (const auto known = clock_of(event)) Checker::instance().host_waits(*known);
   }
 
-  // Of tensors that Python made, of which there are none.
+  // For tensors that Python made. There are none.
   void incref(PyObject*) const override { none(); }
   void decref(PyObject*) const override { none(); }
   bool try_incref(const c10::impl::PyObjectSlot&) const override { none(); }
@@ -435,7 +440,8 @@ void turn(bool on_now) {
 
 // ---- The core's own calls
 
-// For what must not throw: without memory for it, what f would have noted goes unchecked.
+// For functions that must not throw. Without memory the notes of f are lost, and the work goes
+// unchecked.
 template <typename F>
 void quietly(F&& f) noexcept {
   try {
@@ -543,7 +549,8 @@ void reads(const char* op, const at::Tensor& tensor) {
 
 void reads_elsewhere(const char* op, const at::Tensor& tensor) {
   if (!is_on() || thread.stream == nullptr) return;
-  const bool staged = tensor.is_cpu() && thread.stream->device.is_cuda();  // the host reads it, behind what CPU streams have done
+  // The host reads the memory, behind the work of CPU streams.
+  const bool staged = tensor.is_cpu() && thread.stream->device.is_cuda();
   if (staged) Checker::instance().host_waits_for(c10::Device(c10::kCPU));
   Checker::instance().access(tensor, false, actor(staged ? Checker::kHost : current_queue(thread.stream->device), op));
 }

@@ -10,8 +10,8 @@
 namespace ct {
 namespace {
 
-constexpr size_t kMaxPending = 256;      // reports that wait to be taken
-constexpr size_t kMaxAccesses = 8192;    // of one block; the oldest are forgotten
+constexpr size_t kMaxPending = 256;      // reports that have not been taken
+constexpr size_t kMaxAccesses = 8192;    // of one block: the oldest are forgotten
 constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max() / 2;
 
 void copy_text(char* to, size_t room, const std::string& text) {
@@ -183,7 +183,8 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   if (by.queue == kNone) return;
   block.device = streams_[by.queue].device;
   enqueue(by.queue);
-  // Whose memory this was before may still be using it; that is ordered before what this stream does next.
+  // The memory's former user may still be using it. That use is ordered before the stream's next
+  // work.
   streams_[by.queue].last = time(by.queue, by.queue);
   if (auto freed = std::exchange(streams_[by.queue].freed, nullptr); freed && !knows(by.queue, freed->second.by.queue, freed->second.time)) {
     report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, "allocated"}, CT_RACE_FREE);
@@ -200,7 +201,8 @@ void Checker::dies(const void* data, const Actor& by) {
   blocks_.erase(at);
   const Queue home = block.maker.queue;
   if (home == kNone || home == kHost) return;
-  // The memory goes to what the home stream does next, which is ordered behind all that the host knows.
+  // The memory goes to the home stream's next work, which is ordered behind all work that the host
+  // knows.
   enqueue(home);
   Access death{by, 0, 0, Region::bytes(0, kAllBytes), true, "freed"};
   death.by.queue = home;
@@ -218,7 +220,7 @@ void Checker::branches(Queue side, Queue parent) {
   streams_[side].parent = parent;
 }
 
-// Forgets memory whose death is not told of.
+// Forgets memory whose death is not reported.
 void Checker::sweep() {
   std::erase_if(blocks_, [](const auto& entry) { return entry.second.maker.queue == kNone && (!entry.second.storage || entry.second.storage->expired()); });
   sweep_at_ = std::max<size_t>(4096, 2 * blocks_.size());
@@ -305,18 +307,19 @@ void Checker::access_slab(const void* data, int64_t bytes, bool write, const Act
   access(slab->second, {by, 0, 0, Region::bytes(begin, begin + bytes), write, write ? "written" : "read"});
 }
 
-// Keeps of a block's accesses only those that could still be the earlier half of a race that no later one shows.
+// Keeps only some of a block's accesses: those that could still be the earlier half of a race that
+// no later access shows.
 void Checker::access(Block& block, Access later) {
   const Queue queue = later.by.queue;
   enqueue(queue);
   later.serial = ++serial_;
   if (queue == kHost) {
-    later.time = ++time(kHost, kHost);  // streams that know of the host's time before do not know of this
+    later.time = ++time(kHost, kHost);  // streams that know of the host's time before do not know of this access
     ++host_changes_;
   } else {
     later.time = streams_[queue].last = time(queue, queue);
   }
-  // The last first: that one tells most.
+  // The last access first: it tells most.
   for (auto earlier = block.accesses.rbegin(); earlier != block.accesses.rend(); ++earlier) {
     if (earlier->by.queue != queue && (earlier->write || later.write)) check(block, *earlier, later);
   }
@@ -335,7 +338,7 @@ void Checker::check(Block& block, const Access& earlier, const Access& later) {
   const Queue queue = later.by.queue;
   if (knows(queue, earlier.by.queue, earlier.time)) return;
   if (!overlap(earlier.region, later.region)) return;
-  // Of this memory, between these two, the rest of what was done so far is the same mistake.
+  // Between these two queues, all other accesses to this memory so far are the same mistake.
   uint64_t& told = block.told[{earlier.by.queue, queue}];
   if (earlier.serial <= told) return;
   told = serial_;
@@ -367,7 +370,7 @@ void Checker::report(const Block& block, const Access& earlier, const Access& la
   race.slab = block.slab;
   race.made_at = block.maker.site;
   copy_text(race.made_by, sizeof(race.made_by), block.maker.op);
-  // The same two lines of the program are told of once.
+  // The same two lines of the program are reported once.
   const auto text = [](const ct_access& a) { return std::string(a.op) + a.what + std::to_string(a.site) + "/" + std::to_string(a.forward) + "/"; };
   const std::string key = text(race.earlier) + text(race.later) + std::to_string(kind);
   if (found_.size() >= kMaxPending || !reported_.insert(key).second) return;

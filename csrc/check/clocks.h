@@ -1,12 +1,14 @@
-// What the stream checker knows: clocks, memory and who touched it.
+// The knowledge of the stream checker: clocks, memory and the streams that touched it.
 //
-// Note [Vector clocks]: every stream, and the host, counts its own time and knows up to which time of each other all work is ordered
-// before its next. A record takes a copy of what its stream knows; a wait adds that to what the waiting stream knows; a host wait adds
-// it to what the host knows, and work that is enqueued knows what the host knows. Two accesses are ordered when the later one's stream
-// knows of the time of the earlier. All goroutines are one host: whether they are ordered among themselves is Go's race detector's
-// business.
+// Note [Vector clocks]: every stream, and the host, counts its own time. For each other stream it
+// knows a time: all work up to that time is ordered before its next work. A record takes a copy of
+// its stream's knowledge. A wait adds that copy to the knowledge of the waiting stream. A host wait
+// adds it to the host's knowledge, and enqueued work knows all that the host knows. Two accesses
+// are ordered when the later access's stream knows of the time of the earlier access. All
+// goroutines are one host: their order among themselves is the business of Go's race detector.
 //
-// On the CPU streams run their work at once, but are treated like those of a device, so that a missing wait is found without one.
+// On the CPU streams run their work at once, but are treated like those of a device. A missing wait
+// is thus found without a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -32,16 +34,16 @@ namespace ct {
 
 class Checker {
  public:
-  using Clock = std::vector<uint64_t>;  // by queue; what is not there is 0
+  using Clock = std::vector<uint64_t>;  // by queue; a missing entry is 0
   using Queue = uint32_t;               // a stream, or the host
   static constexpr Queue kHost = 0, kNone = ~Queue{0};
 
-  // Who does something, and where in the program.
+  // The author of an access, and its place in the program.
   struct Actor {
     Queue queue = kNone;
     std::string op;
-    uint64_t site = 0;     // of the call that does it
-    uint64_t forward = 0;  // in backward: of the call that it is the derivative of
+    uint64_t site = 0;     // of its call
+    uint64_t forward = 0;  // in backward: of the call whose derivative this is
     bool backward = false;
   };
 
@@ -49,41 +51,44 @@ class Checker {
 
   Queue queue_of(const ct_stream& stream);
   Queue queue_of(c10::Stream stream);                                // a CUDA stream
-  // A CPU stream is no more. Its place goes to a new one once the host knows that all its work is done, so that clocks do not grow with
-  // every stream that there ever was.
+  // A CPU stream has ended. A new stream takes its place once the host knows that all its work is
+  // done. Clocks then do not grow with every stream that there ever was.
   void ended(uint64_t cpu_stream);
   Queue queue_of_native(c10::DeviceIndex device, uintptr_t stream);  // a cudaStream_t
 
   // Order.
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
-  void join(Queue queue, Queue other);  // as if queue waited for a record of other just now
-  // Memory of side that its parent uses may be freed without a word, if that use is ordered before what side allocates next.
+  void join(Queue queue, Queue other);  // as if queue now waited for a new record of other
+  // Memory of side that its parent uses may be freed without a report, if that use is ordered before
+  // side's next allocation.
   void branches(Queue side, Queue parent);
   void host_waits(const Clock& event);
   void host_waits(Queue queue);
   void host_waits_for(c10::Device device);
 
-  // Memory. A block is known by its first byte, from birth to death; one whose birth was not seen, by its storage.
+  // Memory. A block is known by its first byte, from birth to death. A block whose birth was not seen
+  // is known by its storage.
   void born(const void* data, int64_t bytes, const Actor& by);
   void dies(const void* data, const Actor& by);
   void access(const at::Tensor& tensor, bool write, const Actor& by);
-  // The allocator knows of this queue's use, and does not hand the memory out again before the use is done. Autograd tells it of what
-  // was made in backward alone.
+  // The allocator knows of this queue's use, and does not hand the memory out again before the use is
+  // done. Autograd tells the allocator only of tensors that were made in backward.
   void used(const at::Tensor& tensor, Queue queue, bool by_autograd);
 
-  // Host memory of our own that copies start from and end in.
-  bool slab_born(const void* data, int64_t bytes);  // false, and nothing is changed, where it reaches into another slab
+  // Host memory of our own, the source or target of copies.
+  // False, with nothing changed, where the memory reaches into another slab.
+  bool slab_born(const void* data, int64_t bytes);
   void slab_dies(const void* data);
   bool in_slab(const void* data);
-  // Of this memory, what stands before the event is over; nothing is said of other memory.
+  // Accesses to this memory that stand before the event are over. Nothing is said of other memory.
   void slab_over(const void* data, int64_t bytes, const Clock& event);
-  void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // nothing where it is no slab's
+  void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // does nothing for memory of no slab
 
   // The races found since the last call, as the C ABI gives them.
   bool take(ct_race* out);
-  void report_anew();  // also what was reported before
-  void forget();       // all memory and what was found; not the streams, which may go on
+  void report_anew();  // also races that were reported before
+  void forget();       // all memory and all races found, but not the streams, which may go on
 
  private:
   struct Access {
@@ -101,7 +106,8 @@ class Checker {
     Actor maker;                  // of queue kNone where the birth was not seen
     std::vector<Access> accesses;
     std::set<Queue> recorded;
-    std::map<std::pair<Queue, Queue>, uint64_t> told;  // the serial number up to which races between them were reported
+    // The serial number up to which races between two queues were reported.
+    std::map<std::pair<Queue, Queue>, uint64_t> told;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // of a block whose birth was not seen
   };
   struct Stream {
@@ -112,7 +118,7 @@ class Checker {
     uint64_t host_seen = 0;  // host_changes_ at the last enqueue
     uint64_t last = 0;       // its time at the last access
     Queue parent = kNone;    // of a side stream
-    std::shared_ptr<const std::pair<Block, Access>> freed;  // of its memory, with the parent's last use
+    std::shared_ptr<const std::pair<Block, Access>> freed;  // of the side stream's memory, with the parent's last use
   };
 
   Checker();

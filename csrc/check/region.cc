@@ -44,7 +44,7 @@ Region Region::of(const at::Tensor& tensor) {
   std::vector<size_t> order(r.sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t i, size_t j) { return r.steps[i] < r.steps[j]; });
-  // Dimensions that lie without a gap in one another are one run of bytes.
+  // Dimensions that lie without a gap in one another form one run of bytes.
   const auto sizes = std::exchange(r.sizes, {}), steps = std::exchange(r.steps, {});
   for (size_t i : order) {
     if (r.sizes.empty() && steps[i] == r.element) {
@@ -70,7 +70,7 @@ bool overlap(const Region& a, const Region& b) {
   const int64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
   if (begin >= end) return false;
   if (a.dense && b.dense) return true;
-  // Both repeat at multiples of one distance, beside each other: columns of a matrix.
+  // Both repeat at multiples of one distance, side by side: columns of a matrix.
   int64_t pitch = 0;
   for (int64_t step : a.steps) pitch = std::gcd(pitch, step);
   for (int64_t step : b.steps) pitch = std::gcd(pitch, step);
@@ -84,7 +84,7 @@ bool overlap(const Region& a, const Region& b) {
     });
     return found;
   }
-  // One mark for each unit that both are made of.
+  // One mark for each unit, where both regions consist of whole units.
   int64_t unit = std::gcd(std::gcd(a.element, b.element), b.begin - a.begin);
   for (int64_t step : a.steps) unit = std::gcd(unit, step);
   for (int64_t step : b.steps) unit = std::gcd(unit, step);

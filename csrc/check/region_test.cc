@@ -35,7 +35,8 @@ bool meet(const std::set<int64_t>& a, const std::set<int64_t>& b) {
   return false;
 }
 
-// Views of one storage, of all kinds: overlap says what the bytes say, both ways round, and a dense region has no hole.
+// Takes views of one storage, of all kinds. overlap agrees with the bytes, both ways round, and a
+// dense region has no hole.
 TEST(Region, OverlapIsExact) {
   std::mt19937 random(1);
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random); };

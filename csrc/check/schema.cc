@@ -10,7 +10,8 @@ namespace {
 
 using Names = std::unordered_set<std::string_view>;
 
-// These are marked as writing, or not marked at all, and touch no element: they change what a tensor says of itself, or ask for it.
+// These operators are marked as writing, or not marked at all, and touch no element. They change or
+// read the data about a tensor.
 const Names& metadata_only() {
   static const Names names{
       "aten::record_stream", "aten::requires_grad_", "aten::retain_grad", "aten::detach_", "aten::set_", "aten::set_data",
@@ -29,7 +30,7 @@ const Names& metadata_only() {
   return names;
 }
 
-// Only the shape of these arguments is looked at.
+// Whether the operator reads only the shape of the argument.
 bool shape_only(std::string_view op, const std::string& argument) {
   return argument == "other" && (op == "aten::view_as" || op == "aten::expand_as" || op == "aten::reshape_as" || op == "aten::type_as");
 }
@@ -66,13 +67,14 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     const c10::AliasInfo* const alias = argument.alias_info();
     auto effect = Effects::none;
     if (!metadata && holds_tensors(argument.type()) && !shape_only(op, argument.name())) {
-      // What is marked as an alias and not as written is the base of a view. Where such an operator must copy, it calls one that says so.
+      // An argument that is marked as an alias and not as written is the base of a view. Where such an
+      // operator must copy, it calls an operator that says so.
       effect = alias == nullptr ? Effects::read : alias->isWrite() ? Effects::write : Effects::none;
     }
     effects.arguments.push_back(effect);
     const std::string& name = argument.name();
-    // Batch norm's running statistics are written in training, though most of its operators do not mark them. Fused optimizers mark
-    // gradients as written, and write them only to take a scale off.
+    // Batch norm's running statistics are written in training, though most of its operators do not mark
+    // them. Fused optimizers mark gradients as written, and write them only to take a scale off.
     if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
     if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
       effects.arguments.back() = Effects::read;
@@ -82,7 +84,7 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     if ((boolean && (name == "training" || name == "train")) || name == "grad_scale") effects.condition = static_cast<int>(i);
   }
   if (op == "aten::batch_norm_update_stats" || op.starts_with("aten::batch_norm_gather_stats")) {
-    for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // that is all they are for
+    for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // their only purpose
   }
   return effects;
 }

@@ -1,4 +1,5 @@
-// What an operator does with the memory of its arguments: by its schema, and a short table of what schemas get wrong.
+// The effects of an operator on the memory of its arguments: by its schema, and by a short table of
+// corrections to schemas.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -11,9 +12,13 @@ namespace ct {
 struct Effects {
   enum Effect : uint8_t { none, read, write };
   std::vector<Effect> arguments;
-  int condition = -1;  // the argument that says, by being true or there, whether those of conditional are written; or -1
+  // The argument that decides whether those of conditional are written, by being true or present. Or
+  // -1.
+  int condition = -1;
   std::vector<size_t> conditional;
-  bool copies = false;  // argument 0 is written from argument 1, maybe across devices; argument 2 says whether the host may run ahead
+  // Argument 0 is written from argument 1, maybe across devices. Argument 2 says whether the host may
+  // run ahead.
+  bool copies = false;
   bool waits = false;   // for its stream, to give the host a value
 };
 

@@ -1,4 +1,4 @@
-// What every backward does with its arguments.
+// The steps that every backward makes with its arguments.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
@@ -11,16 +11,18 @@ namespace ct::autograd {
 
 using torch::autograd::variable_list;
 
-// The gradients of the roots as LibTorch wants them: all of them, or none. Their use on the stream is recorded.
+// The gradients of the roots in LibTorch's form: all of them, or none. Records their use on the
+// stream.
 variable_list gradients(ct_tensor* const* grads, int32_t count, const ct_stream& stream);
 
-// The tensors of handles, which are named in the error for NULL. Their use on the stream is recorded.
+// The tensors of handles. The error for a NULL handle has its name. Records their use on the
+// stream.
 variable_list tensors(ct_tensor* const* handles, int32_t count, const char* name, const ct_stream& stream);
 
-// Backward runs in the dtypes that forward recorded, whatever the exec's autocast says.
+// The exec without autocast: backward runs in the dtypes that forward recorded.
 ct_exec without_autocast(ct_exec x);
 
-// LibTorch's backward, which the stream checker follows.
+// LibTorch's backward, observed by the stream checker.
 void backward(const variable_list& roots, const variable_list& grads, int32_t retain_graph);
 
 }  // namespace ct::autograd

@@ -109,7 +109,7 @@ TEST_F(AutogradTest, NoGrad) {
     EXPECT_EQ(describe(sum(plain, a)).requires_grad, 0);
 
     const Tensor root = sum(x, product(x, a, b));
-    run1(plain, "aten::add_.Tensor", Args().t(a).t(b).rest());  // a leaf, legal without grad mode alone
+    run1(plain, "aten::add_.Tensor", Args().t(a).t(b).rest());  // a leaf: legal only without grad mode
     EXPECT_EQ(values<float>(plain, a), (Floats{4, 6}));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "modified by an inplace operation", backward(x, root));
 
@@ -118,7 +118,7 @@ TEST_F(AutogradTest, NoGrad) {
   }
 }
 
-// The graph of a gradient is asked for by its own argument, whatever the Exec's mode.
+// The autograd graph of a gradient is asked for by its own argument, whatever the exec's mode.
 TEST_F(AutogradTest, NoGrad_GradientsOfGradients) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

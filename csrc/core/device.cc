@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "check/checker.h"
 
@@ -35,13 +36,19 @@ std::string own_folder() {
   return slash == std::string::npos ? "" : path.substr(0, slash + 1);
 }
 
+std::vector<void (*)()>& openers() {
+  static auto* const list = new std::vector<void (*)()>;
+  return *list;
+}
+
 Cuda open_cuda() {
   Cuda result;
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.absence = "no NVIDIA driver on this machine (" + dl_error() + ")";
     return result;
   }
-  // Global, because its static initialisers register the CUDA kernels and our second library resolves against it.
+  // Global, because its static initialisers register the CUDA kernels and our second library resolves
+  // against it.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.absence = "there is a driver, but LibTorch's CUDA libraries cannot be opened; run `make setup` on this machine (" +
                      dl_error() + ")";
@@ -63,6 +70,7 @@ Cuda open_cuda() {
     return result;
   }
   result.backend = entry();
+  for (auto* fn : openers()) fn();
   return result;
 }
 
@@ -101,6 +109,8 @@ ct_device from_device(c10::Device device) {
 }
 
 void load_cuda() { cuda_once(); }
+
+void when_cuda_is_open(void (*fn)()) { openers().push_back(fn); }
 
 CudaBackend& cuda() {
   const Cuda& opened = cuda_once();

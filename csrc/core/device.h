@@ -11,13 +11,15 @@
 
 namespace ct {
 
-// The device of the C ABI as LibTorch's; an unknown type is an error.
+// The device of the C ABI as LibTorch's. An unknown type is an error.
 c10::Device to_device(ct_device device);
 ct_device from_device(c10::Device device);
 
-// Opens LibTorch's CUDA half once, if a driver is there. Called before anything that makes LibTorch look for CUDA, since
-// LibTorch remembers what it found.
+// Opens LibTorch's CUDA half once, if a driver is there. Called before any code that makes LibTorch
+// look for CUDA, since LibTorch remembers the result.
 void load_cuda();
+// Calls fn when CUDA is opened, before anything runs there. For calls while the library is loaded.
+void when_cuda_is_open(void (*fn)());
 
 // Throws CT_NO_DEVICE, with the reason, unless CUDA was loaded.
 CudaBackend& cuda();
@@ -33,10 +35,11 @@ ct_status* on_device(ct_device device, F&& f) noexcept {
   return guarded(where, [&] { std::forward<F>(f)(where); });
 }
 
-// Whether the loss of the device has been seen; costs nothing while none has.
+// Whether the loss of the device has been seen. Costs nothing while no device is lost.
 bool is_lost(c10::Device device) noexcept;
 
-// "" while the device lives. Otherwise the text of CT_DEVICE_LOST, and from then on require() throws.
+// Returns "" while the device lives. Otherwise it returns the text of CT_DEVICE_LOST, and from then
+// on require() throws.
 std::string detect_loss(c10::Device device);
 
 }  // namespace ct

@@ -16,8 +16,9 @@ int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Note [Events are never destroyed]: CUDA allocates events in lots, and may wait for the device to do so. One that nobody asks
-// about any more waits here for its next recording; waits for the last one that are enqueued already are not touched by that.
+// Note [Events are never destroyed]: CUDA allocates events in lots, and may wait for the device to
+// do so. An event that nobody asks about any more waits here for its next recording. Waits for its
+// last recording that are enqueued already stay as they are.
 auto& free_events() {
   static auto* const list = new ct::FreeList<std::pair<c10::DeviceIndex, bool>, void*>;  // by device and timing
   return *list;
@@ -80,7 +81,8 @@ void wait(const ct_stream& stream, const ct_event& event) {
   } else {
     require(event.device);
     //edge:cpu-waits-for-device TestStream_Wait_CPUForCUDA gpu
-    cuda().synchronize_event(event.native);  // a CPU stream runs its work at once, so to wait is to wait here
+    // A CPU stream runs its work at once: to wait for its work is to wait here.
+    cuda().synchronize_event(event.native);
     checker::host_waited_for(event.known);
   }
 }

@@ -12,7 +12,7 @@
 
 namespace ct {
 
-// One recording on a CUDA stream. Who waits for it shares it, so that the handle can be freed meanwhile.
+// One recording on a CUDA stream. A waiter shares it: the handle can then be freed meanwhile.
 struct Recording {
   Recording(const ct_stream& stream, bool timing);
   ~Recording();

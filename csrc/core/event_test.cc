@@ -63,12 +63,12 @@ TEST_F(EventTest, Elapsed_Refused) {
   EXPECT_EQ(ms, 77);
 }
 
-// Behind work that is not done, as many as anybody likes.
+// Records any number of events behind work that is not done.
 TEST_F(EventTest, Record_DoesNotWait) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(kCuda);
   std::vector<Event> events;
-  for (int round = 0; round < 2; ++round) {  // in the second they are there already
+  for (int round = 0; round < 2; ++round) {  // in the second round the events exist already
     ASSERT_OK(ct_test::sleep(ct_test::exec(s), 200'000'000));
     for (int i = 0; i < 400; ++i) events.push_back(ct_test::record(s, i % 2 == 0));
     int32_t done = 1;

@@ -1,4 +1,5 @@
-// The execution context of one call: LibTorch's thread-local state set on entry and restored on return.
+// The execution context of one call: LibTorch's thread-local state set on entry and restored on
+// return.
 #pragma once
 
 #include <c10/core/AutogradState.h>
@@ -15,7 +16,8 @@
 
 namespace ct {
 
-// Makes a stream of the thread's device current, while it lives; c10::StreamGuard, which sets the device too, takes 0.15 us more.
+// Makes a stream of the thread's device current, while it lives. c10::StreamGuard, which sets the
+// device too, takes 0.15 us more.
 class CurrentStream {
  public:
   explicit CurrentStream(c10::Stream stream);
@@ -27,8 +29,9 @@ class CurrentStream {
   const c10::Stream before_;
 };
 
-// Sets the exec's stream, device, grad mode and autocast, whatever they are on this thread; throws for an exec without a
-// stream, on another thread than its own, or on a lost device. Puts the call under the exec's watch, if it has one.
+// Sets the exec's stream, device, grad mode and autocast, whatever they are on this thread. Puts
+// the call under the exec's watch, if it has one. Throws for an exec without a stream, on a thread
+// other than its own, or on a lost device.
 class ExecGuard {
  public:
   explicit ExecGuard(const ct_exec& x);
@@ -44,16 +47,16 @@ class ExecGuard {
   };
   void set_autocast(c10::DeviceType device, int32_t dtype);
 
-  c10::AutogradState& state_ = c10::AutogradState::get_tls_state();  // the thread's; to ask for it at each use cost 30 ns a call
+  c10::AutogradState& state_ = c10::AutogradState::get_tls_state();  // the thread's; to fetch it at each use cost 30 ns a call
   const bool grad_before_ = state_.get_grad_mode();
   std::optional<c10::StreamGuard> device_;  // and stream, where the thread's device is another
   std::optional<CurrentStream> stream_;
   std::optional<checker::Scope> checked_;  // while the stream checker is on
   std::unique_ptr<Watching> watching_;
-  std::optional<Autocast> before_;  // the thread's, where it had to be changed
+  std::optional<Autocast> before_;  // the thread's own, where it had to be changed
 };
 
-// The exec's device; the CPU where it has no stream, which ExecGuard then reports.
+// The exec's device, or the CPU where the exec has no stream. ExecGuard then reports the lack.
 inline c10::Device device_of(const ct_exec& x) { return x.stream == nullptr ? c10::Device(c10::kCPU) : x.stream->device; }
 
 // Runs f under the exec.

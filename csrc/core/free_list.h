@@ -1,4 +1,4 @@
-// What is given back and not destroyed, waiting for its next owner.
+// Objects that are given back and not destroyed, and wait for their next owner.
 #pragma once
 
 #include <map>
@@ -8,11 +8,11 @@
 
 namespace ct {
 
-// Key: what makes two of them serve the same purpose.
+// Key: the properties that make two objects serve the same purpose.
 template <typename Key, typename T>
 class FreeList {
  public:
-  // One that was given back last, or none.
+  // The object that was given back last, or none.
   std::optional<T> take(const Key& key) {
     const std::lock_guard lock(mutex_);
     auto& free = free_[key];

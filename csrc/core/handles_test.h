@@ -1,5 +1,5 @@
-// What the tests of the C ABI rest on: owners of its handles, operators called in one line, and a fixture that fails a test
-// which leaves a handle behind.
+// The base of the tests of the C ABI: owners of its handles, and operators called in one line. A
+// fixture fails a test which leaves a handle behind.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ using Graph = std::unique_ptr<ct_graph, Free>;
 using GraphPool = std::unique_ptr<ct_graph_pool, Free>;
 using Text = std::unique_ptr<char, Free>;
 
-// Whether a call succeeded; the message of a failure otherwise.
+// Whether a call succeeded, or the message of its failure.
 inline ::testing::AssertionResult succeeded(ct_status* status) {
   const Status owned(status);
   if (status == nullptr) return ::testing::AssertionSuccess();
@@ -214,7 +214,7 @@ struct Results {
   bool overflowed = false;
 };
 
-// "aten::add.Tensor" as a handle; NULL and a failed test where there is none.
+// "aten::add.Tensor" as a handle. Where there is none the result is NULL and the test fails.
 inline const ct_op* find(const std::string& name) {
   const size_t dot = name.find('.');
   const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
@@ -243,27 +243,27 @@ inline ct_status* call(const ct_exec& x, const std::string& name, const Args& ar
   return nullptr;
 }
 
-// An operator that must succeed.
+// Calls an operator that must succeed.
 inline Results run(const ct_exec& x, const std::string& name, const Args& args) {
   Results out;
   EXPECT_OK(call(x, name, args, &out)) << name;
   return out;
 }
 
-// An operator that must succeed and return one tensor.
+// Calls an operator that must succeed and return one tensor.
 inline Tensor run1(const ct_exec& x, const std::string& name, const Args& args) {
   Results out = run(x, name, args);
   EXPECT_EQ(out.tensors.size(), 1U) << name;
   return out.tensors.empty() ? nullptr : std::move(out.tensors[0]);
 }
 
-// An operator's status, for one that must fail.
+// Calls an operator that must fail, and returns its status.
 inline ct_status* fails(const ct_exec& x, const std::string& name, const Args& args) {
   Results out;
   return call(x, name, args, &out);
 }
 
-// Work that takes so long and does nothing else; on the CPU it waits that long.
+// Enqueues work that lasts that long and does nothing else. On the CPU the call waits that long.
 inline ct_status* sleep(const ct_exec& x, int64_t nanoseconds) {
   Results none;
   return call(x, "streamtorch::sleep", Args().i(nanoseconds).device(), &none);

@@ -23,7 +23,8 @@ void count(int64_t bytes) {
   }
 }
 
-// Wraps LibTorch's CPU allocator. The C library knows the size of each block, so nothing is stored beside it.
+// Wraps LibTorch's CPU allocator. The C library knows the size of each block: nothing is stored
+// beside it.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* base) : base_(base) { base_delete = base->raw_deleter(); }
@@ -56,7 +57,7 @@ class CountingAllocator final : public c10::Allocator {
 };
 
 c10::DeviceAllocator& allocator(c10::Device device) {
-  at::globalContext().lazyInitDevice(device.type());  // LibTorch's allocator refuses to be asked before
+  at::globalContext().lazyInitDevice(device.type());  // LibTorch's allocator refuses questions before
   return *c10::getDeviceAllocator(device.type());
 }
 

@@ -1,4 +1,4 @@
-// LibTorch's allocators: the CPU's, wrapped, and what they count.
+// LibTorch's allocators: the CPU's, wrapped, and their counts.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,10 +7,11 @@
 
 namespace ct {
 
-// Counts, from now on, what LibTorch allocates on the CPU, and tells the stream checker of it while that is on.
+// Counts LibTorch's allocations on the CPU from now on, and tells the stream checker of them while
+// it is on.
 void count_cpu_allocations();
 
-// What LibTorch has allocated of a CUDA device's memory.
+// The bytes that LibTorch has allocated of a CUDA device's memory.
 int64_t allocated_bytes(c10::Device device);
 
 }  // namespace ct

@@ -1,4 +1,4 @@
-// Tells when events are done, to whoever waits without holding a thread.
+// Tells when events are done, to waiters that hold no thread.
 
 #include <sys/prctl.h>
 
@@ -17,9 +17,10 @@
 namespace ct {
 namespace {
 
-// The thread that waits asks the device itself, every kPause, and only about the oldest recording of each stream: the others cannot be
-// done before it. A thread that did so for it would have to wake it, which takes as long again. CUDA could call back instead
-// (cudaLaunchHostFunc), but holds the stream up until the callback has returned.
+// The waiting thread asks the device itself, every kPause, and only about the oldest recording of
+// each stream. The others cannot be done before it. A second thread that asks would have to wake
+// the waiting thread, which takes as long again. CUDA could call back instead (cudaLaunchHostFunc),
+// but holds the stream up until the callback has returned.
 class Notifier {
  public:
   void ask(const ct_event& event, uint64_t token, bool known) {
@@ -57,7 +58,7 @@ class Notifier {
   };
   static constexpr std::chrono::microseconds kPause{20};
 
-  // Without it a sleep of 20 us lasts 70.
+  // Without it a sleep of 20 us lasts 70 us.
   class PromptSleep {
    public:
     PromptSleep() { prctl(PR_SET_TIMERSLACK, 1UL); }
@@ -73,7 +74,7 @@ class Notifier {
       while (!waits.empty()) {
         if (!waits.begin()->second.recording->done()) break;  //edge:told-behind-work TestEvent_Done gpu
         //edge:told-is-known TestCheckStreams_HostWaits gpu
-        checker::host_waited_for(waits.begin()->second.known);  // who is told may rely on it
+        checker::host_waited_for(waits.begin()->second.known);  // the receiver of the notice may rely on it
         done_.push_back(waits.begin()->second.token);
         waits.erase(waits.begin());
       }
@@ -82,7 +83,8 @@ class Notifier {
   }
 
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::multimap<uint64_t, Wait>> streams_;  // by stream, then by the recording's number; none is empty
+  // By stream, then by the recording's number. No inner map is empty.
+  std::unordered_map<uint64_t, std::multimap<uint64_t, Wait>> streams_;
   std::vector<uint64_t> done_;                                           // not taken yet
 };
 

@@ -129,7 +129,7 @@ class Reader {
   }
   int64_t next_int() { return static_cast<int64_t>(next()); }
   double next_float() { return std::bit_cast<double>(next()); }
-  // The number of elements that follow; not more than there are words, or tensors, for.
+  // The number of elements that follow, limited by the words or tensors that there are.
   size_t next_count(size_t bytes_each = sizeof(uint64_t)) {
     const uint64_t count = next();
     if (count > static_cast<uint64_t>(words_end_ - word_) * (sizeof(uint64_t) / bytes_each)) {
@@ -149,7 +149,7 @@ class Reader {
   c10::IValue default_value() {
     const c10::Argument& schema = op_.handle.schema().arguments()[index_];
     if (!schema.default_value()) throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is missing and has no default");
-    // A factory makes its result where the exec runs.
+    // A factory operator makes its result on the exec's device.
     if (argument().kind == Kind::device && schema.default_value()->isNone() && !has_tensors_) return x_.stream->device;
     return *schema.default_value();
   }
@@ -318,7 +318,7 @@ class Reader {
     return text;
   }
 
-  // What lies on another CUDA device would be made there on that device's current stream.
+  // A result on another CUDA device would be made on that device's current stream.
   c10::Device device(const std::string& text) const {
     const c10::Device named(text);
     if (named.is_cuda() && named != x_.stream->device) {
@@ -343,7 +343,8 @@ void check(const at::Tensor& result) {
   }
 }
 
-// Writes the results of one call: into the caller's arrays, or where they do not fit into an overflow.
+// Writes the results of one call into the caller's arrays, or into an overflow where they do not
+// fit.
 class Writer {
  public:
   Writer(const ct_exec& x, ct_tensor* const* inputs, int32_t input_count) : x_(x), inputs_(inputs), input_count_(input_count) {}
@@ -368,7 +369,8 @@ class Writer {
   }
 
  private:
-  // Adds the room that a result needs; fails for one that cannot be returned, before anything is written.
+  // Adds the room that a result needs. Fails for a result that cannot be returned, before anything is
+  // written.
   static void count(const c10::IValue& v, size_t* words, size_t* tensors) {
     if (v.isTensor()) {
       ++*words;
@@ -436,8 +438,8 @@ class Writer {
   ct_tensor** tensor_ = nullptr;
 };
 
-// The stack that an operator takes its arguments from and leaves its results on. Its memory is the thread's, and kept: to
-// allocate it anew took 3 % of a small operator's time.
+// The stack that an operator takes its arguments from and leaves its results on. Its memory is the
+// thread's, and kept. A new allocation took 3 % of a small operator's time.
 struct Arguments {
   Arguments() { stack.clear(); }
   ~Arguments() { stack.clear(); }
@@ -511,8 +513,8 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
     const ct_op& operation = ct::deref(op, "op");
     std::optional<ct::RandomUse> drawing;
     if (operation.draws) drawing.emplace(*x.stream);
-    // Without grad mode autograd's kernels would do nothing but pass the call on, for a tenth of a small operator's time. Those
-    // that count writes and mark views come behind them and stay.
+    // Without grad mode autograd's kernels would only pass the call on, for a tenth of a small
+    // operator's time. The kernels that count writes and mark views come behind them and stay.
     std::optional<c10::impl::ExcludeDispatchKeyGuard> past_autograd;
     if (x.grad == 0) past_autograd.emplace(c10::autograd_dispatch_keyset);
     if (operation.unboxed != nullptr && results->word_capacity >= 1 && results->tensor_capacity >= 1) {

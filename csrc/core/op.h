@@ -11,15 +11,16 @@
 
 namespace ct {
 
-// What an argument of a schema takes, read from its type once.
+// The values that an argument of a schema takes, read from its type once.
 struct Argument {
   enum class Kind { tensor, integer, floating, boolean, number, string, device, generator, list, other };
   Kind kind = Kind::other;
   Kind element = Kind::other;      // of a list
   bool optional = false;           // None is accepted
   bool optional_elements = false;  // Tensor?[]
-  int32_t fixed_size = 0;          // of int[2]: one number stands for two equal ones
-  int64_t numbered = 0;            // of a dtype, memory format or layout: how many there are; LibTorch reads others unchecked
+  int32_t fixed_size = 0;          // of int[2]: one number stands for two equal numbers
+  // Of a dtype, memory format or layout: how many there are. LibTorch reads others unchecked.
+  int64_t numbered = 0;
   std::string name;
   std::string type;  // as the schema writes it
 };

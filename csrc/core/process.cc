@@ -1,4 +1,4 @@
-// What LibTorch keeps once for the whole process.
+// The state that LibTorch keeps once for the whole process.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-// Recomputing: a node of the graph that keeps the input of what it stands for, and computes the rest again.
+// Recomputing: a node of the autograd graph that keeps its input and computes the rest again.
 #include <ATen/ops/detach.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
@@ -23,7 +23,7 @@ class Function {
  public:
   Function(ct::Token token, const ct_function& f) : token_(std::move(token)), run_(f.run), release_(f.release) {}
 
-  // stream: of the memory of in.
+  // stream: that of the memory of in.
   at::Tensor operator()(const at::Tensor& in, uint64_t stream) const {
     const ct::checker::Apart apart;
     ct_tensor* out = nullptr;
@@ -41,12 +41,14 @@ class Function {
   void (*const release_)(uint64_t);
 };
 
-// d(result)/d(in) by running the function again. Like LibTorch's own nodes it is run by several threads at most one after the other.
+// d(result)/d(in), by running the function again. Several threads may run it, one after the other,
+// as they do LibTorch's own nodes.
 class Recompute final : public torch::autograd::Node {
  public:
   Recompute(std::shared_ptr<const Function> function, const ct_tensor& in)
       : function_(std::move(function)), in_(in.tensor, /*is_output=*/false), stream_(in.stream) {
-    // Without an edge the engine takes it for a leaf, and orders the end of the backward behind it.
+    // Without an edge the engine takes the node for a leaf, and orders the end of the backward behind
+    // it.
     if (in.tensor.requires_grad()) set_next_edges(torch::autograd::collect_next_edges(in.tensor));
   }
 
@@ -60,7 +62,7 @@ class Recompute final : public torch::autograd::Node {
 
  private:
   variable_list apply(variable_list&& grads) override {
-    // With inputs named, the leaves that the function reads would get gradients all the same.
+    // With named inputs, the leaves that the function reads would get gradients all the same.
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw ct::Failure(CT_UNSUPPORTED,
                         "gradients of named inputs cannot be found through what is computed again; accumulate them with backward");
@@ -94,7 +96,7 @@ class Recompute final : public torch::autograd::Node {
 
   std::shared_ptr<const Function> function_;
   torch::autograd::SavedVariable in_;
-  const uint64_t stream_;  // of in
+  const uint64_t stream_;  // that of in
 };
 
 }  // namespace
@@ -107,8 +109,8 @@ ct_status* ct_recompute(ct_exec x, ct_function f, const ct_tensor* in, const ct_
     const ct_tensor& from = ct::deref(in, "in");
     const ct_tensor& to = ct::deref(result, "result");
     ct::use(from, *x.stream);
-    // A tensor of its own, whatever result is: in itself, a view of it, or a leaf. The stream checker takes this operator, the last one
-    // before the node, for the forward of the node.
+    // A tensor of its own, even where result is in itself, a view of it, or a leaf. This operator is
+    // the last before the node. The stream checker takes it for the node's forward operator.
     at::Tensor recorded = to.tensor.detach();
     if (x.grad != 0 && torch::autograd::isDifferentiableType(recorded.scalar_type())) {
       auto function = std::make_shared<const Function>(std::move(token), f);

@@ -15,10 +15,10 @@ using ct_test::Tensor;
 using ct_test::values;
 using Floats = std::vector<float>;
 
-// What a function of the tests does, by its token.
+// A function of the tests, by its token.
 struct Square {
   ct_exec x{};
-  uint64_t failure = 0;  // returned, if not 0
+  uint64_t failure = 0;  // the result of run, if not 0
   bool none = false;     // gives no tensor
   std::atomic<int> runs{0}, released{0}, failures_released{0};
 };
@@ -35,7 +35,7 @@ uint64_t run(uint64_t token, ct_tensor* in, ct_tensor** out) {
   return 0;
 }
 
-// A failure's number is the address of a Square, too, and odd.
+// A failure's number is the odd address of a Square.
 void release(uint64_t number) {
   if (number % 2 == 0) {
     ++reinterpret_cast<Square*>(number)->released;
@@ -48,7 +48,7 @@ ct_function function(Square& square) { return {reinterpret_cast<uint64_t>(&squar
 
 class RecomputeTest : public ct_test::HandlesTest {
  protected:
-  // in^2, to be computed again.
+  // in^2, which backward computes again.
   Tensor recompute(Square& square, const Tensor& in) {
     const Tensor result = run1(exec_of(square), "aten::mul.Tensor", Args().t(in).t(in));
     ct_tensor* out = nullptr;
@@ -127,7 +127,7 @@ TEST_F(RecomputeTest, Function_IsReleasedWhereNothingIsRecorded) {
   EXPECT_FALSE(info.requires_grad);
 }
 
-// The number that the function returned is the status's until that is freed.
+// The number that the function returned belongs to the status until the status is freed.
 TEST_F(RecomputeTest, Backward_FailsWithTheFunction) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

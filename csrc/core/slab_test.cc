@@ -63,7 +63,7 @@ TEST_F(SlabTest, Over_LeavesTheMemoryToItsOwner) {
   const Foreign memory;
   ct_live before, during;
   ct_live_handles(&before);
-  for (int i = 0; i < 2; ++i) {  // it may be a slab again
+  for (int i = 0; i < 2; ++i) {  // the memory may be a slab again
     ct_slab* over = nullptr;
     ASSERT_OK(ct_slab_over(memory.data(), Foreign::bytes(), &over));
     const Slab slab(over);
@@ -90,7 +90,7 @@ TEST_F(SlabTest, Over_Refused) {
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "another slab's", ct_slab_over(memory.data() + page, 1, &second));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "another slab's", ct_slab_over(memory.data(), page + 1, &second));
     EXPECT_EQ(second, nullptr);
-    EXPECT_OK(ct_slab_over(memory.data(), page, &second));  // beside it
+    EXPECT_OK(ct_slab_over(memory.data(), page, &second));  // side by side
     const Slab beside(second);
   }
 }
@@ -98,7 +98,7 @@ TEST_F(SlabTest, Over_Refused) {
 TEST_F(SlabTest, Over_PinnedIsUnlocked) {
   SKIP_WITHOUT_CUDA();
   const Foreign memory;
-  for (int i = 0; i < 2; ++i) {  // what is locked cannot be locked again
+  for (int i = 0; i < 2; ++i) {  // locked memory cannot be locked again
     ct_slab* over = nullptr;
     ASSERT_OK(ct_slab_over(memory.data(), Foreign::bytes(), &over));
     const Slab slab(over);

@@ -18,7 +18,7 @@ ct_status::~ct_status() { --ct::live().statuses; }
 namespace ct {
 namespace {
 
-// Returned when there is no memory for a status. Never freed, never counted as freed.
+// The status for a lack of memory for a status. Never freed, never counted as freed.
 ct_status* out_of_host_memory() noexcept {
   static ct_status* const status = new ct_status(CT_OUT_OF_MEMORY, "out of host memory", nullptr);
   return status;

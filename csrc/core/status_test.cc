@@ -105,7 +105,8 @@ T* untouched() {
   return reinterpret_cast<T*>(uintptr_t{0xabcde0});
 }
 
-// Each function that can fail, made to fail by a NULL handle; it must name the parameter and write nothing.
+// A NULL handle makes each function fail that can. The function must name the parameter and write
+// nothing.
 TEST_F(StatusTest, NullHandle_NamesTheParameterAndWritesNothing) {
   const auto stream = ct_test::default_stream();
   const ct_exec x = ct_test::exec(stream);
@@ -224,7 +225,7 @@ TEST_F(StatusTest, Failure_WritesNoOutParameter) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "bytes", ct_tensor_from_host(x, &one, 4, ct_test::kFloat, shape, 1, &tensor));
   EXPECT_EQ(tensor, untouched<ct_tensor>());
 
-  // An operator that LibTorch itself refuses.
+  // LibTorch itself refuses this operator.
   const auto a = ct_test::floats(x, {1, 2});
   const auto b = ct_test::floats(x, {1, 2, 3});
   const auto args = ct_test::Args().t(a).t(b).rest();

@@ -13,12 +13,13 @@
 
 namespace {
 
-// CPU streams are numbered; a CUDA stream's number is made of its device and LibTorch's own number for it.
+// The number of the next CPU stream. A CUDA stream's number is made of its device and LibTorch's
+// own number for it.
 std::atomic<uint64_t> cpu_streams{1};
 constexpr uint64_t kCudaBit = uint64_t{1} << 63;
 
-// Note [Streams are never destroyed]: LibTorch's allocator keys its blocks, and cuBLAS its workspaces, by stream. A stream
-// that is closed waits here for its next owner, or both would be stranded.
+// Note [Streams are never destroyed]: LibTorch's allocator keys its blocks by stream, and cuBLAS
+// its workspaces. A closed stream waits here for its next owner. Otherwise both would be stranded.
 auto& free_streams() {
   static auto* const list = new ct::FreeList<ct_stream_kind, c10::Stream>;
   return *list;
@@ -57,7 +58,7 @@ ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool o
 ct_stream::~ct_stream() {
   --ct::live().streams;
   if (own) ct::checker::ended(*this);
-  // One that was made elsewhere may be destroyed there from now on; the default stream never is.
+  // A stream that was made elsewhere may be destroyed there from now on. The default stream never is.
   if (!own && device.is_cuda() && ct_stream_native(this) != nullptr) ct::trace_forgets(*this);
   //edge:streams-are-kept TestStream_CloseGivesItToTheNext gpu
   if (own && device.is_cuda()) free_streams().give(kind, stream);

@@ -1,4 +1,4 @@
-// Streams. On the CPU a stream runs its work at once: it is a name.
+// Streams. On the CPU a stream runs its work at once: it is only a name.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -14,15 +14,16 @@
 
 namespace ct {
 
-// Memory of other streams that the branch on a stream uses, kept alive. See Note [Memory of branches].
+// Memory of other streams that the branch on a stream uses, kept alive. See Note [Memory of
+// branches].
 struct Borrowed {
-  std::unordered_set<uint64_t> family;  // whose: the parent's, and what the parent may borrow
+  std::unordered_set<uint64_t> family;  // the owners: the parent, and those the parent may borrow from
   std::unordered_map<const c10::StorageImpl*, c10::Storage> storages;
 };
 
 }  // namespace ct
 
-// What makes two streams serve the same purpose.
+// The properties that make two streams serve the same purpose.
 struct ct_stream_kind {
   c10::DeviceIndex device = 0;
   int32_t priority = 0;

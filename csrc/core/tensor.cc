@@ -20,7 +20,8 @@ ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tens
 
 ct_tensor::~ct_tensor() {
   --ct::live().tensors;
-  // On a lost device LibTorch's allocator may throw out of a destructor, which would end the process. The memory is gone anyway.
+  // On a lost device LibTorch's allocator may throw out of a destructor, which would end the process.
+  // The memory is gone anyway.
   if (tensor.defined() && tensor.is_cuda() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
 }
 
@@ -38,7 +39,7 @@ at::ScalarType to_dtype(int32_t dtype) {
   return static_cast<at::ScalarType>(dtype);
 }
 
-// Host memory must hold just the elements of such a tensor.
+// Host memory must hold exactly the elements of such a tensor.
 void check_host(at::IntArrayRef shape, at::ScalarType dtype, const void* data, int64_t bytes) {
   auto want = static_cast<int64_t>(c10::elementSize(dtype));
   bool overflow = false;
@@ -67,7 +68,8 @@ bool waits_for(const at::Tensor& tensor, const void* data) {
   return tensor.is_cuda() ? !cuda().page_locked(data) : !checker::in_slab(data);
 }
 
-// Copies host memory to a tensor on a CUDA device and returns when it has been read: pageable memory has been when CUDA returns.
+// Copies host memory to a tensor on a CUDA device and returns when the memory has been read. CUDA
+// returns when it has read pageable memory.
 void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
   cuda().copy_to_device(to.mutable_data_ptr(), data, to.nbytes(), stream);
   //edge:from-host-reads-first TestHostSlab_FromSliceReadsBeforeReturn gpu
@@ -291,7 +293,8 @@ ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) n
     TORCH_CHECK(from.tensor.layout() == at::kStrided, "a tensor of layout ", from.tensor.layout(), " is not dense");
     ct::use(from, *x.stream);  //edge:read-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     const c10::AutoGradMode no_grad(false);
-    // LibTorch's page-locked memory is kept for the next read, and not handed out before this copy is done.
+    // LibTorch's page-locked memory is kept for the next read, and not handed out before this copy is
+    // done.
     const auto options = at::TensorOptions().dtype(from.tensor.dtype()).pinned_memory(from.tensor.is_cuda());
     at::Tensor to = at::empty(from.tensor.sizes(), options);
     to.copy_(from.tensor, /*non_blocking=*/true);

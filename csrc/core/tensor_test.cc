@@ -87,7 +87,7 @@ TEST_F(TensorTest, FromHost_RefusesABadShape) {
       {{2, 2}, 2, 16, ct_test::kDouble, "has 32 bytes; the host memory has 16"},
       {{2, 2}, 2, -16, ct_test::kFloat, "has 16 bytes; the host memory has -16"},
       {{}, 0, 16, ct_test::kFloat, "has 4 bytes; the host memory has 16"},
-      // Refused before anything of that size is allocated.
+      // The call is refused before anything of that size is allocated.
       {{int64_t{1} << 44}, 1, 16, ct_test::kFloat, "the host memory has 16"},
       {{int64_t{1} << 40, int64_t{1} << 40}, 2, 16, ct_test::kFloat, "more than 2^63 bytes"},
       {{int64_t{1} << 62, 0}, 2, 16, ct_test::kDouble, "has 0 bytes; the host memory has 16"},
@@ -353,8 +353,8 @@ TEST_F(TensorTest, Free_OfMany) {
   ct_tensors_free(many.data(), static_cast<int64_t>(many.size()));
 }
 
-// Note [Whose stream]: a handle's stream decides whether a use must be recorded with the allocator, so it must never be taken
-// for that of another.
+// Note [Whose stream]: a handle's stream decides whether a use must be recorded with the allocator.
+// It must therefore never be taken for another handle's stream.
 TEST_F(TensorTest, Stream_OfResultsViewsAndGradients) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

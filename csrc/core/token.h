@@ -1,4 +1,4 @@
-// Numbers by which the caller knows what it handed in.
+// Numbers that stand for the caller's own objects.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ct {
 
-// A number of the caller's; when its owner goes, on whatever thread that is, release is called with it.
+// A number of the caller's. When its owner goes, on any thread, release is called with it.
 class Token {
  public:
   Token(uint64_t number, void (*release)(uint64_t)) noexcept : number_(number), release_(release) { ++live().functions; }

@@ -1,6 +1,7 @@
-// Operators on one to three tensors and up to two numbers, such as add, mul, relu and their like, called without boxing: the
-// dispatcher's boxing takes 10 % of a small operator's time. The same operators, found by signature and not by name; all
-// others, and all arguments that are not plainly these, go the general way (op.cc).
+// Calls of operators on one to three tensors and up to two numbers without boxing: add, mul, relu
+// and their like. The dispatcher's boxing takes 10 % of a small operator's time. Such operators are
+// found by signature and not by name. All others, and all other arguments, go the general way
+// (op.cc).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +16,12 @@ namespace ct {
 
 class Unboxed {
  public:
-  // NULL for an operator of another signature.
+  // Finds the way for an operator. NULL for an operator of another signature.
   static std::unique_ptr<const Unboxed> find(const c10::OperatorHandle& op);
   virtual ~Unboxed() = default;
 
-  // Runs the operator and returns true; or does nothing and returns false, when the words are not one tensor, or number, or
-  // default, for each argument.
+  // Runs the operator and returns true. Does nothing and returns false unless the words are one
+  // tensor, number or default for each argument.
   bool call(const ct_stream& stream, const uint64_t* words, int32_t word_count, ct_tensor* const* tensors,
             int32_t tensor_count, at::Tensor* result) const;
 

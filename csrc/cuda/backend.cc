@@ -20,8 +20,9 @@ namespace {
 
 cudaStream_t native(c10::Stream stream) { return c10::cuda::CUDAStream(stream).stream(); }
 
-// While another thread captures a graph in CUDA's global mode, calls that CUDA calls unsafe there, such as a query of an event, would
-// end that capture with an error; unless the calling thread says that they have nothing to do with it.
+// Allows some calls while another thread captures a graph in CUDA's global mode. CUDA calls them
+// unsafe there, a query of an event among them. They would end that capture with an error, unless
+// the calling thread says that they have nothing to do with it.
 class BesideCaptures {
  public:
   BesideCaptures() noexcept { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -65,7 +66,8 @@ class Backend final : public CudaBackend {
     const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);
     cudaEvent_t event = nullptr;
-    // Not cudaEventBlockingSync: of such recordings CUDA takes some 56 behind work that is not done, and for the next the host waits.
+    // Not cudaEventBlockingSync: CUDA takes some 56 such recordings behind work that is not done. For
+    // the next recording the host waits.
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
     return event;
   }
@@ -148,7 +150,7 @@ class Backend final : public CudaBackend {
 
   bool is_capturing(c10::Stream stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    // The legacy default stream cannot, and is not to be asked while another one does.
+    // The legacy default stream cannot capture, and may not be asked while another stream does.
     if (native(stream) == nullptr) return false;
     C10_CUDA_CHECK(cudaStreamIsCapturing(native(stream), &status));
     return status != cudaStreamCaptureStatusNone;
@@ -166,7 +168,8 @@ class Backend final : public CudaBackend {
   void stop_trace(ct_trace& out) override { ct::stop_trace(out); }
   uint32_t trace_number(c10::Stream stream) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
-    C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));  // the guard leaves a thread alone that has no context yet
+    // The guard leaves a thread alone that has no context yet.
+    C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));
     return ct::trace_number(native(stream));
   }
   void start_watching(CudaCalls* calls) override { ct::start_watching(calls); }
@@ -174,12 +177,13 @@ class Backend final : public CudaBackend {
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
     const BesideCaptures beside;
-    // Back only to a device that has a context: to set another one would make one there.
+    // Back only to a device that has a context: to set another device would make a context there.
     c10::DeviceIndex before = device;
     (void)c10::cuda::GetDevice(&before);
     if (before != device) (void)cudaSetDevice(device);
     (void)cudaGetLastError();
-    // A destroyed context answers every call with the error that destroyed it; a query neither waits nor enqueues.
+    // A destroyed context answers every call with the error that destroyed it. A query neither waits
+    // nor enqueues.
     const cudaError_t code = cudaStreamQuery(nullptr);
     (void)cudaGetLastError();
     if (before != device) (void)c10::cuda::MaybeSetDevice(before);

@@ -1,4 +1,4 @@
-// CUPTI, the driver's own account of what runs: opened when a trace or a watch first needs it.
+// CUPTI, the driver's own account of its work. Opened when a trace or a watch first needs it.
 #pragma once
 
 #include <cupti.h>
@@ -9,7 +9,7 @@
 
 namespace ct {
 
-// What is used of CUPTI. It is not linked: a LibTorch without it must still run.
+// The functions of CUPTI in use. They are not linked: a LibTorch without CUPTI must still run.
 struct Cupti {
   decltype(&cuptiActivityDisable) activity_disable;
   decltype(&cuptiActivityEnable) activity_enable;
@@ -25,18 +25,19 @@ struct Cupti {
   decltype(&cuptiUnsubscribe) unsubscribe;
   decltype(&cuCtxGetCurrent) current_context;  // the driver's
 
-  // Throws CT_INTERNAL with CUPTI's words, unless it succeeded.
+  // Throws CT_INTERNAL with CUPTI's words, unless the call succeeded.
   void check(CUptiResult result, const char* what) const;
 };
 
-// Throws CT_UNSUPPORTED where there is none.
+// The functions. Throws CT_UNSUPPORTED where there is no CUPTI.
 const Cupti& cupti();
 
-// CUPTI has one subscriber in a process: traces and watches share it, and it ends with the last of them. Throws CT_UNSUPPORTED when
-// another tool is the one.
+// Subscribes to CUPTI, which has one subscriber in a process. Traces and watches share the
+// subscription, which ends with the last of them. Throws CT_UNSUPPORTED when another tool is the
+// subscriber.
 CUpti_SubscriberHandle subscribe();
 void unsubscribe() noexcept;
-// Between the two.
+// The subscription, between the two calls.
 CUpti_SubscriberHandle subscribed() noexcept;
 
 }  // namespace ct

@@ -21,10 +21,12 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 
 cudaStream_t current() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-// Note [A graph's random numbers]: LibTorch has one generator for each device, and a captured kernel reads seed and offset from memory
-// that belongs to the state of the generator it was captured with. So that launches of several graphs do not write into the same
-// memory, the device's generator has a copy of its state while a graph is captured, which the graph keeps; at a launch the copy gets
-// seed and offset of the device's generator, and that one goes on from behind the numbers that the launch takes.
+// Note [A graph's random numbers]: LibTorch has one generator for each device. A captured kernel
+// reads seed and offset from the memory of the generator's state at its capture. Launches of
+// several graphs must not write into the same memory. So the device's generator has a copy of its
+// state while a graph is captured, and the graph keeps that copy. At a launch the copy gets seed
+// and offset of the device's generator. The device's generator then goes on behind the numbers that
+// the launch takes.
 class GeneratorState {
  public:
   // The device's generator draws from a copy of its state until give_back.
@@ -59,7 +61,8 @@ class GeneratorState {
   }
 
  private:
-  // The state that another one stands in for, if any; guarded by the mutex of the device's generator.
+  // The state that another state stands in for, if any. Guarded by the mutex of the device's
+  // generator.
   static at::Generator& real_of(c10::DeviceIndex device) {
     static auto* const all = new at::Generator[256];
     return all[static_cast<uint8_t>(device)];
@@ -100,7 +103,7 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     replace_fills(graph_, device_);
     const bool updated = older != nullptr && take(static_cast<Graph&>(*older));
     if (!updated) instantiate();
-    if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();  // then the first launch does it
+    if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();  // else the first launch does it
     return updated;
   }
 
@@ -136,7 +139,8 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
 
 
  private:
-  // Takes over what the older graph has on the device, if it can do this one's work with other parameters.
+  // Takes over the older graph's memory on the device, if that graph can do this work with other
+  // parameters.
   bool take(Graph& older) {
     if (!older.has_graph_exec_) return false;
     cudaGraphExecUpdateResultInfo info{};
@@ -149,7 +153,8 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     return true;
   }
 
-  // Ends a capture that has failed, or was begun and is not wanted; LibTorch's own end leaves the pools open then.
+  // Ends a capture that has failed, or was begun and is not wanted. LibTorch's own end would leave
+  // the pools open.
   void abandon() noexcept {
     if (!std::exchange(begun_, false)) return;
     cudaGraph_t rest = nullptr;
@@ -189,7 +194,8 @@ std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) { return std::make
 c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) {
   const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
   allocator::get()->createOrIncrefPool(device, pool);
-  // A capture also opens a pool of page-locked memory by that number, and LibTorch refuses to open one again that is closed for good.
+  // A capture also opens a pool of page-locked memory by that number. LibTorch refuses to open a pool
+  // again that is closed for good.
   at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
   host->begin_allocate_to_pool(pool, [](c10::Stream) { return false; });
   host->end_allocate_to_pool(pool);

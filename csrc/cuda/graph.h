@@ -1,4 +1,4 @@
-// CUDA graphs, and the memory that they share; what they do stands in cuda/backend.h.
+// CUDA graphs, and the memory that they share. cuda/backend.h says how they behave.
 #pragma once
 
 #include "cuda/backend.h"

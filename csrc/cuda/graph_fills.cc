@@ -30,7 +30,7 @@ extern "C" __global__ void fill(unsigned char* to, unsigned int word, unsigned l
 
 struct Edges {
   std::vector<cudaGraphNode_t> nodes;
-  bool plain = true;  // each waits for the whole of the node before
+  bool plain = true;  // each node waits for the whole of the node before
 };
 
 template <typename F>

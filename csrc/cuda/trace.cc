@@ -18,19 +18,20 @@
 namespace ct {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;  // each thread that calls CUDA fills one of its own
-constexpr size_t kMostBuffers = 1024;             // on their way at one time; CUPTI counts what it has no room for
-constexpr size_t kMostFree = 64;                  // kept for the next
-constexpr size_t kMoreLaunches = 4096;            // than twice the records: some launch nothing
+constexpr size_t kBufferBytes = size_t{1} << 20;  // each thread that calls CUDA fills a buffer of its own
+constexpr size_t kMostBuffers = 1024;             // under way at one time: CUPTI counts the records that find no room
+constexpr size_t kMostFree = 64;                  // kept for later use
+constexpr size_t kMoreLaunches = 4096;            // more than twice the records: some launch nothing
 constexpr size_t kAlignment = 8;                  // ACTIVITY_RECORD_ALIGNMENT
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMCPY2,           CUPTI_ACTIVITY_KIND_MEMSET,
                                          CUPTI_ACTIVITY_KIND_RUNTIME,           CUPTI_ACTIVITY_KIND_DRIVER};
 
-// The calls that launch, for their times and threads. CUPTI records all calls or, on an H200 with CUDA 13.0, none: those that
-// cuptiActivityEnableRuntimeApi asks for did not come. Kernels compiled by nvcc 13 are launched by __cudaLaunchKernel. cuDNN and
-// cuBLASLt launch through the driver.
+// The calls that launch, for their times and threads. CUPTI records all calls or, on an H200 with
+// CUDA 13.0, none: the calls that cuptiActivityEnableRuntimeApi asks for did not come. Kernels
+// compiled by nvcc 13 are launched by __cudaLaunchKernel. cuDNN and cuBLASLt launch through the
+// driver.
 constexpr CUpti_CallbackId kRuntimeLaunches[] = {
     CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000,      CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060,
     CUPTI_RUNTIME_TRACE_CBID___cudaLaunchKernel_v13000,   CUPTI_RUNTIME_TRACE_CBID_cudaLaunchCooperativeKernel_v9000,
@@ -62,7 +63,7 @@ struct Recorded {
   uint32_t correlation;  // the launch's
 };
 
-// The trace that runs. CUPTI hands buffers over on a thread of its own.
+// The trace that is running. CUPTI hands buffers over on a thread of its own.
 struct Recorder {
   std::mutex mutex;
   bool running = false;
@@ -91,14 +92,14 @@ uint32_t name_number(Recorder& r, const char* name) {
 }
 
 void add(Recorder& r, const ct_trace_record& record, uint32_t correlation) {
-  if (record.end == 0 || record.start == 0 || r.records.size() >= r.limit) {  // without an end: CUPTI could not follow it
+  if (record.end == 0 || record.start == 0 || r.records.size() >= r.limit) {  // Without an end CUPTI could not follow the record.
     ++r.lost;
     return;
   }
   r.records.push_back({record, correlation});
 }
 
-// What kernels, copies and fills have in common.
+// The common part of kernels, copies and fills.
 template <typename Activity>
 ct_trace_record common(const Activity& activity, uint8_t kind) {
   ct_trace_record record{};
@@ -199,7 +200,8 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t b
       CUpti_Activity* activity = nullptr;
       while (r.running && bytes > 0 && cupti().activity_next(buffer, bytes, &activity) == CUPTI_SUCCESS) add(r, *activity);
     } catch (...) {
-      ++r.lost;  // no memory: what is left in the buffer is lost, and not counted one by one
+      // There is no memory. The rest of the buffer is lost, and counts as one record.
+      ++r.lost;
     }
   }
   const std::lock_guard lock(r.buffers_mutex);
@@ -214,7 +216,7 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t b
   std::free(buffer);
 }
 
-// Ends what start_trace began, as far as it came.
+// Ends the steps of start_trace that were made.
 void disable() noexcept {
   for (const CUpti_ActivityKind kind : kKinds) (void)cupti().activity_disable(kind);
 }
@@ -245,7 +247,8 @@ void join_launches(Recorder& r) {
 
 void start_trace(size_t limit) {
   const Cupti& c = cupti();
-  (void)subscribe();  // nothing is listened to: it is how CUPTI tells whether another tool has it
+  // Nothing is listened to: CUPTI tells in this way whether another tool has it.
+  (void)subscribe();
   Recorder& r = recorder();
   {
     const std::lock_guard lock(r.mutex);

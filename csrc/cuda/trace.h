@@ -1,4 +1,4 @@
-// What devices run, as CUPTI records it.
+// The work of devices, as CUPTI records it.
 #pragma once
 
 #include <cuda_runtime_api.h>

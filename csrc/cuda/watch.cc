@@ -7,7 +7,8 @@
 namespace ct {
 namespace {
 
-// The host's side of a copy, as its arguments have it: host, and other where either may be the host's. Both NULL: neither is.
+// The host's side of a copy, from its arguments: host, and other where either may be the host's.
+// Both NULL: neither is.
 struct Ends {
   const void* host = nullptr;
   const void* other = nullptr;
@@ -48,9 +49,10 @@ struct Call {
 #define RUNTIME(name, version) CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_##name##_##version, #name
 #define DRIVER(name, version) CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_##name##version, #name
 
-// The calls that wait, by "API synchronization behavior" in CUDA's reference. Not here: queries; destroying streams and events;
-// cudaMemset, which returns at once for device memory; cudaMallocAsync and cudaFreeAsync. The variants for a default stream per thread
-// are left out: LibTorch and the libraries under it are not built for that.
+// The calls that wait, by "API synchronization behavior" in CUDA's reference. Not here: queries,
+// the destruction of streams and events, cudaMemset (which returns at once for device memory),
+// cudaMallocAsync and cudaFreeAsync. The variants for a default stream per thread are left out:
+// LibTorch and the libraries under it are not built for that.
 constexpr Call kCalls[] = {
     {RUNTIME(cudaDeviceSynchronize, v3020)},
     {RUNTIME(cudaStreamSynchronize, v3020)},
@@ -139,7 +141,7 @@ void start_watching(CudaCalls* calls) {
   try {
     for (const Call& call : kCalls) {
       const CUptiResult result = cupti().enable_callback(1, handle, call.domain, call.id);
-      // A number that this CUPTI does not know is that of a call which its CUDA does not have.
+      // A number that this CUPTI does not know belongs to a call which its CUDA does not have.
       if (result != CUPTI_ERROR_INVALID_PARAMETER) cupti().check(result, call.name);
     }
   } catch (...) {

@@ -1,4 +1,4 @@
-// Which calls of CUDA's wait for the device, told by CUPTI as they are made.
+// The calls of CUDA's that wait for the device. CUPTI tells of each as it is made.
 #pragma once
 
 #include <cupti.h>
@@ -10,7 +10,7 @@ namespace ct {
 void start_watching(CudaCalls* calls);
 void stop_watching() noexcept;
 
-// What CUPTI calls, on the thread that calls CUDA.
+// The function that CUPTI calls, on the thread that calls CUDA.
 void CUPTIAPI on_call(void* user, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* data);
 
 }  // namespace ct

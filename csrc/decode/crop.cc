@@ -11,7 +11,8 @@
 namespace decode {
 namespace {
 
-// The numbers of the random choices of one image. They never change: a saved run must resume with the same crops.
+// The numbers of the random draws of one image. They never change: a saved run must resume with the
+// same crops.
 enum Choice : uint32_t { kFlip = 0, kCropPlace = 1, kBoxShape = 16, kBoxPlace = 32 };
 
 constexpr int kTries = 10;
@@ -53,7 +54,7 @@ Plan resize(const ctd_options& o, int height, int width) {
   return {all, o.height, o.width, 0, 0, all, false};
 }
 
-// The place of a centred window of `want` pixels in `have`; less than 0 where the window is larger.
+// The place of a centred window of `want` pixels in `have`. Less than 0 where the window is larger.
 int centred(int have, int want) { return want > have ? -((want - have) / 2) : half_to_even(have - want); }
 
 Plan resize_center_crop(const ctd_options& o, int height, int width) {

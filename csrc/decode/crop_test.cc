@@ -24,7 +24,7 @@ ctd_options resize_center_crop(int resize, int height, int width) {
   return o;
 }
 
-// What torchvision's Resize(int) and CenterCrop give.
+// The results of torchvision's Resize(int) and CenterCrop.
 TEST(Plan, ResizeCenterCrop) {
   const struct {
     int height, width, resize, crop_height, crop_width;
@@ -87,7 +87,7 @@ TEST(Plan, RandomResizedCropStaysInside) {
   }
 }
 
-// Where no draw fits: the middle, with the shape closest to the image's that is allowed.
+// Where no draw fits, the box is the middle, with the allowed shape closest to the image's.
 TEST(Plan, RandomResizedCropFallsBackToTheMiddle) {
   ctd_options o = options(CTD_RANDOM_RESIZED_CROP, 8, 8);
   o.min_scale = 1;

@@ -1,4 +1,5 @@
-// The C header's calls: arguments checked, exceptions turned into statuses, the work done elsewhere.
+// The C header's calls: they check arguments and turn exceptions into statuses. Other files do the
+// work.
 #include <memory>
 #include <string>
 

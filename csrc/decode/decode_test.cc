@@ -18,7 +18,7 @@
 namespace decode {
 namespace {
 
-// text_of takes a status: its message, "" for success.
+// text_of consumes a status and returns its message, "" for success.
 std::string text_of(ctd_status* status, int32_t code = 0) {
   EXPECT_EQ(ctd_status_code(status), code) << ctd_status_message(status);
   const std::string text = ctd_status_message(status);
@@ -37,7 +37,7 @@ ctd_options resize(int workers) {
 
 constexpr size_t kEach = 6 * 7 * 3;
 
-// threads counts those of pools. The kernel lists one for a moment after it was joined.
+// threads counts the threads of pools. The kernel lists a thread for a moment after it was joined.
 int threads() {
   int n = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -48,7 +48,7 @@ int threads() {
   return n;
 }
 
-// status_of returns what the kernel says of a thread under one name.
+// status_of returns the kernel's entry of a thread under one name.
 std::string status_of(const std::filesystem::path& task, const std::string& name) {
   std::ifstream status(task / "status");
   for (std::string line; std::getline(status, line);) {
@@ -205,7 +205,8 @@ TEST(Pool, BatchesAtTheSameTime) {
   ctd_pool_free(pool);
 }
 
-// Images that count, whole and damaged, where there is memory for one: they come one after another, and all come.
+// Images above the threads' own memory, whole and damaged, with memory for one of them: they come
+// one after another, and all come.
 TEST(Pool, LargeImagesWait) {
   ctd_options o = resize(4);
   o.no_shrink = 1;
@@ -232,8 +233,8 @@ TEST(Pool, LargeImagesWait) {
   EXPECT_GT(most[1] - 4 * each, 1300 * 1300 * 11);
 }
 
-// While one thread is in the last image of a batch, the other one takes the next batch and finishes it. The last image is
-// 40 Mpx of noise, a thousand times the work of the second batch.
+// While one thread is in the last image of a batch, the other thread takes the next batch and
+// finishes it. The last image is 40 Mpx of noise, a thousand times the work of the second batch.
 TEST(Pool, ThreadsGoOnWithTheNextBatch) {
   const ctd_options o = resize(2);
   ctd_pool* pool = nullptr;

@@ -50,7 +50,7 @@ TEST(Orientation, DamagedIsUpright) {
   EXPECT_EQ(orientation_of(file("\xff\xd8" + app1(std::string("Exif\0\0", 6) + block(true, 9)))), 1);
   EXPECT_EQ(orientation_of(file("\xff\xd8" + app1(std::string("Exif\0\0", 6) + block(true, 0)))), 1);
   EXPECT_EQ(orientation_of({}), 1);
-  for (const bool little : {true, false}) {  // every byte, wrong in every bit: whatever comes, no read outside
+  for (const bool little : {true, false}) {  // Every byte, wrong in every bit: no error causes a read outside.
     const std::string b = block(little, 6);
     for (size_t i = 0; i < b.size() * 8; ++i) {
       std::string damaged = b;

@@ -7,10 +7,11 @@
 #define INLINE __attribute__((always_inline))
 
 // Note [Reading bits]
-// Decoding is one chain of dependent steps: which bits come next is known only when the last code is. So little may stand
-// in it. The 0 after each 0xFF of the file, and the markers, are gone before it begins; eight bytes are read at once,
-// without a look at how many are left; and a lookup yields up to two coefficients with their values. What was read beyond
-// the end of the data is noticed after each MCU: until then it is zeros, or the next interval.
+// Decoding is one chain of dependent steps: the place of the next bits is known only when the last
+// code is. So the chain must be short. The 0 after each 0xFF of the file, and the markers, are gone
+// before it begins. Eight bytes are read at once, without a check of how many are left. A lookup
+// yields up to two coefficients with their values. A read beyond the end of the data is noticed
+// after each MCU: until then it gives zeros, or the next interval.
 
 namespace decode {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 constexpr int kMostBits = 31;  // of a symbol: 16 of its code and 15 of its value
 constexpr size_t kSlack = D_MAX_BLOCKS_IN_MCU * DCTSIZE2 * 4 + 2 * sizeof(uint64_t);  // zeros after the data
 
-// From the order in the file to the order in a block. What lies beyond a block goes to its last place.
+// From the order in the file to the order in a block. Places beyond a block go to its last place.
 struct Order {
   static constexpr int kSize = DCTSIZE2 + HuffmanTable::kEndOfBlock + 1;
   uint8_t place[kSize];
@@ -42,7 +43,8 @@ INLINE inline uint64_t big_endian(const uint8_t* p) {
   return std::endian::native == std::endian::little ? __builtin_bswap64(v) : v;
 }
 
-// The most intervals between restart markers, of two bytes each. One more than the image has: a marker may follow the last.
+// The most intervals between restart markers, of two bytes each. That is one more than the image
+// has: a marker may follow the last interval.
 size_t intervals_of(size_t data, size_t mcus, unsigned every) {
   return every != 0 ? std::min((mcus + every - 1) / every + 1, data / 2 + 1) : 1;
 }
@@ -52,8 +54,9 @@ size_t intervals_of(size_t data, size_t mcus, unsigned every) {
 Huffman::Huffman(bool portable)
     : decode_(!portable && __builtin_cpu_supports("bmi2") ? &Huffman::decode_bmi2 : &Huffman::decode_portable) {}
 
-// A scan that is longer than its coefficients, 2 bytes each, is none that an encoder writes, and it is left to libjpeg, which
-// copies nothing: so what is taken follows from the size of the image and not from that of the file.
+// No encoder writes a scan that is longer than its coefficients, 2 bytes each. Such a scan is left
+// to libjpeg, which copies nothing. The memory taken then follows from the size of the image and
+// not from that of the file.
 Need Huffman::need(size_t data, size_t coefficients, size_t mcus, unsigned every) {
   Need need;
   need.scan = std::min(data, coefficients) + kSlack;
@@ -110,7 +113,7 @@ Huffman::Result Huffman::unstuff(Bytes data, size_t most, size_t intervals) {
     const int code = mark[1];
     if (code == 0) {
       *to++ = 0xFF;
-    } else if (code == 0xFF) {  // a fill byte: the next one may begin a marker
+    } else if (code == 0xFF) {  // a fill byte: the next byte may begin a marker
       --from;
     } else if (code == JPEG_EOI) {
       ends_.push_back(to - begin);
@@ -155,7 +158,7 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   fill();
   const HuffmanTable::Symbol s = dc.symbol(bits);
   if (s.length == 0) [[unlikely]] return Result::kBadCode;
-  // Damage can add up to more than an int holds, so the sum is one of unsigned numbers.
+  // Damage can add up to more than an int holds: the sum is one of unsigned numbers.
   predicted = static_cast<int>(static_cast<unsigned>(predicted) + static_cast<unsigned>(value_of(bits << s.length, s.size)));
   if (kKeep) out[0] = static_cast<JCOEF>(predicted);
   drop(s.total);
@@ -163,7 +166,8 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   int k = 1;  // the next coefficient
   const auto step = [&]() INLINE {
     const HuffmanTable::Pair& p = ac.pair(bits);
-    // What follows the last coefficient is the next block's, and no second symbol of this one.
+    // The symbol after the last coefficient belongs to the next block, and is no second symbol of this
+    // block.
     if (p.total != 0 && k + p.first < DCTSIZE2 - 1) [[likely]] {
       if (kKeep) {
         out[kOrder.place[k + p.first]] = p.value;

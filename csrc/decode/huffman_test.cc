@@ -13,7 +13,8 @@ namespace {
 
 using Block = std::array<JCOEF, DCTSIZE2>;
 
-// Header is a file that libjpeg has opened, up to the first byte of its scan. libjpeg ends the process where it finds damage.
+// Header is a file that libjpeg has opened, up to the first byte of its scan. libjpeg ends the
+// process where it finds damage.
 class Header {
  public:
   explicit Header(const File& file) {
@@ -60,7 +61,7 @@ std::vector<Block> libjpegs(const File& file) {
   return out;
 }
 
-// ours are Huffman's; `result` is the last one.
+// ours returns Huffman's coefficients. `result` receives the last result.
 std::vector<Block> ours(const File& file, Huffman& huffman, Huffman::Result& result, bool keep = true) {
   Header header(file);
   const Bytes data = header.rest();
@@ -103,7 +104,8 @@ TEST(Huffman, CoefficientsAreLibjpegs) {
   }
 }
 
-// One instance reads files of all kinds, one after another; the tables of the last one must not be left.
+// One instance reads files of all kinds, one after another. The tables of the last file must not be
+// left.
 TEST(Huffman, TablesOfEachFile) {
   Huffman huffman;
   for (int i = 0; i < 6; ++i) {
@@ -153,7 +155,7 @@ TEST(Huffman, DataThatEndEarly) {
   }
 }
 
-// Where there are markers that such files do not have, libjpeg decides.
+// libjpeg decides where there are markers that such files do not have.
 TEST(Huffman, OtherMarkers) {
   const File plain = jpeg_of(scene(64, 64, 3), {1, 1});
   for (const uint8_t marker : {0xD0, 0xD7, 0xC4, 0xDA, 0xDC, 0xFE, 0x01}) {
@@ -166,7 +168,8 @@ TEST(Huffman, OtherMarkers) {
   }
 }
 
-// What is taken follows from the size of the image: a longer scan, and restart markers that no MCU follows, are left to libjpeg.
+// The memory taken follows from the size of the image. A longer scan, and restart markers that no
+// MCU follows, are left to libjpeg.
 TEST(Huffman, MoreThanTheImageHas) {
   constexpr size_t kMcus = 72, kBlocks = 3 * kMcus;
   const JpegKind kind{1, 1, false, 4};

@@ -9,28 +9,32 @@
 
 // jpeglib.h needs size_t and FILE before it.
 #include <jpeglib.h>
-// and this its JPEG types.
+// jerror.h needs jpeglib.h's types before it.
 #include <jerror.h>
 
 #include "decode/huffman.h"
 #include "decode/status.h"
 
 // Note [Taking libjpeg's place]
-// Two thirds of the time of a photograph go into its entropy-coded data, and decode::Huffman takes half the time of
-// libjpeg's decoder for them. It is put in through the table of functions that libjpeg's own decoders fill in, which jpeglib.h
-// declares and does not define. The two functions that it begins with are the same in every libjpeg-turbo from 1.0 to 3.1,
-// and no other libjpeg has jpeg_crop_scanline. A test compares the pixels with those of libjpeg's own decoder.
+// Two thirds of the time of a photograph go into its entropy-coded data. decode::Huffman takes half
+// the time of libjpeg's decoder for them. It is put in through the table of functions that
+// libjpeg's own decoders fill in, which jpeglib.h declares and does not define. The two functions
+// that it begins with are the same in every libjpeg-turbo from 1.0 to 3.1, and no other libjpeg has
+// jpeg_crop_scanline. A test compares the pixels with those of libjpeg's own decoder.
 struct jpeg_entropy_decoder {
   void (*start_pass)(j_decompress_ptr);
-  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);  // the blocks are 0 before; NULL: they are not wanted
+  // The blocks are 0 before. NULL: they are not wanted.
+  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
 };
 
 // Note [libjpeg's memory]
-// What grows with the image, its coefficients and its rows, is cut from one block whose size the header tells: so it can be
-// counted before it is taken, and it is gone when it is freed (Note [Pages]). libjpeg asks for both through a table of
-// functions that jpeglib.h declares. What an array of coefficients is, only the functions know that make it and look into it:
-// here it is the addresses of its rows. The rest, tables and the like, is malloc's. So are rows that do not fit: what a later
-// libjpeg-turbo may want beyond those of 2.1 is not counted, and is no reason to refuse the image.
+// The memory that grows with the image, its coefficients and its rows, is cut from one block whose
+// size the header tells. So it can be counted before it is taken, and it is gone when it is freed
+// (Note [Pages]). libjpeg asks for both through a table of functions that jpeglib.h declares. Only
+// the functions that make an array of coefficients and look into it know its form: here it is the
+// addresses of its rows. Tables and other small memory are malloc's. Rows that do not fit are
+// malloc's too. A later libjpeg-turbo may want more rows than those of 2.1. They are not counted,
+// and are no reason to refuse the image.
 struct jvirt_barray_control {
   JBLOCKARRAY rows;
 };
@@ -38,9 +42,10 @@ struct jvirt_barray_control {
 namespace decode {
 
 // Note [Leaving libjpeg]
-// libjpeg wants its error handler not to return. Its frames are C, so the handler leaves with longjmp, to the setjmp in
-// attempt(). Everything between the two must be free of destructors: the steps given to attempt() hold plain values only,
-// and whatever owns memory lives in the caller.
+// libjpeg wants its error handler not to return. Its frames are C, so the handler leaves with
+// longjmp, to the setjmp in attempt(). Everything between the two must be free of destructors. The
+// steps given to attempt() therefore hold plain values only, and owners of memory live in the
+// caller.
 struct Jpeg::Codec {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
@@ -57,7 +62,8 @@ struct Jpeg::Codec {
 
 namespace {
 
-// Each scan costs a pass over the whole image, so a small file with many is a way to stop a loader. Encoders write about ten.
+// Each scan costs a pass over the whole image: a small file with many scans could stop a loader.
+// Encoders write about ten.
 constexpr int kMostScans = 100;
 
 constexpr int kComponents = 4;  // the most, of CMYK
@@ -108,8 +114,9 @@ void on_error(j_common_ptr info) {
   }
 }
 
-// Where libjpeg only warns, it goes on with grey or repeated blocks. Those warnings are errors here; the others say
-// that something is odd and the pixels are right, such as bytes after the last one.
+// Where libjpeg only warns, it goes on with grey or repeated blocks. Those warnings are errors
+// here. The other warnings are about odd files with right pixels, such as bytes after the last
+// pixel.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -146,7 +153,7 @@ void on_skip(j_decompress_ptr info, long count) {
   info->src->bytes_in_buffer -= count;
 }
 
-// The number of scans, for a message. Only as good as the markers.
+// The number of scans, for a message. It is only as good as the markers.
 int scans_of(Bytes file) {
   int scans = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) scans += file[i] == 0xFF && file[i + 1] == 0xDA;
@@ -174,7 +181,7 @@ void attempt(Codec& codec, Step step) {
   throw Error(codec.code, codec.reason);
 }
 
-constexpr size_t kAligned = 64;  // twice what libjpeg's vector code needs, as in its own arrays
+constexpr size_t kAligned = 64;  // twice the alignment of libjpeg's vector code, as in its own arrays
 
 size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
 
@@ -206,7 +213,7 @@ jvirt_barray_ptr on_coefficients(j_common_ptr info, int pool, boolean, JDIMENSIO
 
 JBLOCKARRAY on_look(j_common_ptr, jvirt_barray_ptr array, JDIMENSION first, JDIMENSION, boolean) { return array->rows + first; }
 
-// The coefficients' bytes, which are whole MCUs.
+// The bytes of the coefficients, which are whole MCUs.
 size_t coefficients_of(const jpeg_decompress_struct& info) {
   size_t blocks = 0;
   for (int i = 0; i < info.num_components; ++i) {
@@ -216,8 +223,9 @@ size_t coefficients_of(const jpeg_decompress_struct& info) {
   return blocks * sizeof(JBLOCK);
 }
 
-// The most that libjpeg has of the rows of a component: up to 16 of blocks, where it is shrunk less than others are, or
-// three MCUs for upsampling, which looks at the rows above and below; and as many as it upsamples at a time.
+// The most memory that libjpeg has for the rows of a component. It holds up to 16 rows of blocks,
+// where the component is shrunk less than others are. Or it holds three MCUs for upsampling, which
+// looks at the rows above and below. In addition it holds as many rows as it upsamples at a time.
 size_t rows_of(size_t width, size_t blocks, int v_samp_factor, int max_v_samp_factor) {
   return (blocks * DCTSIZE + kAligned) * 2 * DCTSIZE * v_samp_factor + (width + MAX_SAMP_FACTOR + kAligned) * max_v_samp_factor;
 }
@@ -245,7 +253,8 @@ int32_t color_space_of(const jpeg_decompress_struct& info) {
   }
 }
 
-// Files hold the inks inverted, whether or not they have Adobe's marker. Rounding as in Pillow's conversion.
+// Files hold the inks inverted, with or without Adobe's marker. Rounding is as in Pillow's
+// conversion.
 void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
   for (; width-- > 0; in += 4, out += 3) {
     for (int c = 0; c < 3; ++c) {
@@ -255,8 +264,9 @@ void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
   }
 }
 
-// The columns that libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of the part for the edge of
-// the image; one MCU more on each side keeps every pixel of the box what it is in the whole image.
+// The columns that libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of
+// the part for the edge of the image. One more MCU on each side keeps every pixel of the box equal
+// to that in the whole image.
 struct Part {
   JDIMENSION left, width;  // libjpeg moves left to a multiple of the MCU
 };
@@ -326,7 +336,8 @@ bool Jpeg::take_over(Huffman& huffman) {
 Need Jpeg::need(const Box& whole, int shrink) const {
   jpeg_decompress_struct& info = codec_->info;
   const Box box = shrunk(whole, shrink);
-  const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;  // see part_of: two, and what libjpeg moves left
+  // See part_of: two MCUs, and the distance that libjpeg moves left.
+  const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;
   const size_t width = std::min((info_.width + shrink - 1) / shrink, box.width + margins);
   Need need;
   if (!jpeg_has_multiple_scans(&info)) {
@@ -348,7 +359,8 @@ Need Jpeg::most(int64_t pixels) {
   const size_t padded = area + kMcu * sides + kMcu * kMcu;  // to whole MCUs
   Need need = Huffman::need(SIZE_MAX, kComponents * padded * sizeof(JCOEF), padded / DCTSIZE2, 1);
   need.pixels = 3 * area + kComponents * width;
-  // With several scans libjpeg has the coefficients, which are as much as the data that Huffman takes with one.
+  // With several scans libjpeg has the coefficients. They take as much as the data that Huffman takes
+  // with one scan.
   need.codec = kComponents * rows_of(width, (width + kMcu) / DCTSIZE, MAX_SAMP_FACTOR, MAX_SAMP_FACTOR) + kAligned;
   return need;
 }
@@ -390,7 +402,7 @@ View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
       if (ink) rgb_from_inverted_cmyk(spare, to, static_cast<int>(part.width));
     }
     if (seen) return;
-    // The rest is for its errors only. Skipping up to the last row would not look at it at all.
+    // The rest is read for its errors only. Skipping up to the last row would not look at it at all.
     if (info->output_scanline + 1 < info->output_height) {
       jpeg_skip_scanlines(info, info->output_height - 1 - info->output_scanline);
     }

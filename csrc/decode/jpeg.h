@@ -18,7 +18,7 @@ class Jpeg : public Reader {
   Need need(const Box& box, int shrink) const override;
   bool shrinks() const override { return true; }
 
-  // most returns what the largest need of an image of up to so many pixels does not exceed.
+  // most returns a bound of the need of any image of up to so many pixels.
   static Need most(int64_t pixels);
 
   struct Codec;

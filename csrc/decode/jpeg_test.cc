@@ -19,7 +19,8 @@ void read_all(const File& file) {
   jpeg.read(all(jpeg), 1, scratch);
 }
 
-// A box of the image is what the whole image has there, at every shrink: no edge of the box may show.
+// A box of the image equals the same place in the whole image, at every shrink: no edge of the box
+// may show.
 TEST(Jpeg, BoxEqualsPartOfWhole) {
   int number = 0;
   for (const int channels : {1, 3, 4}) {
@@ -51,7 +52,7 @@ TEST(Jpeg, BoxEqualsPartOfWhole) {
   }
 }
 
-// However short a file is, it is an error, also where the box lies before the end.
+// A cut file is an error, however short it is, also where the box lies before the end.
 TEST(Jpeg, CutAnywhere) {
   for (const bool progressive : {false, true}) {
     const File file = jpeg_of(scene(20, 30, 3), {2, 2, progressive});
@@ -67,8 +68,8 @@ TEST(Jpeg, CutAnywhere) {
   }
 }
 
-// Rows below the box are not decoded, so damage there is not seen; above and in the box it is. A file of another kind is
-// read to its end.
+// Rows below the box are not decoded: damage there is not seen. Damage above and in the box is. A
+// file of another kind is read to its end.
 TEST(Jpeg, DamageOutsideTheBox) {
   for (const bool progressive : {false, true}) {
     File file = jpeg_of(scene(200, 200, 3), {2, 2, progressive});
@@ -88,7 +89,7 @@ TEST(Jpeg, DamageOutsideTheBox) {
   }
 }
 
-// Where decode::Huffman stands in for libjpeg's decoder, the pixels are those that libjpeg has alone.
+// Where decode::Huffman stands in for libjpeg's decoder, the pixels equal those of libjpeg alone.
 TEST(Jpeg, PixelsAreLibjpegs) {
   for (const int channels : {1, 3}) {
     for (const auto& kind : {JpegKind{1, 1}, JpegKind{2, 1}, JpegKind{2, 2}, JpegKind{1, 2}, JpegKind{4, 1}, JpegKind{2, 2, false, 3}}) {
@@ -127,15 +128,16 @@ TEST(Jpeg, MissingRestartMarker) {
   EXPECT_EQ(code_of([&] { read_all(file); }), CTD_CORRUPT);
 }
 
-// One scan costs the time of the image, whatever its length in the file.
+// A scan costs the time of the image, whatever its length in the file.
 TEST(Jpeg, ManyScans) {
   const File file = jpeg_of(scene(64, 64, 1), {1, 1, true});
-  std::vector<size_t> tables;  // where the tables before each scan begin; no marker else looks like theirs
+  // The places where the tables before each scan begin. No other marker looks like theirs.
+  std::vector<size_t> tables;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == 0xFF && file[i + 1] == 0xC4) tables.push_back(i);
   }
   ASSERT_GE(tables.size(), 3u);
-  const auto with = [&](int scans) {  // the second, so often; the later ones refine it
+  const auto with = [&](int scans) {  // the second scan, so often: the later scans refine it
     File out(file.begin(), file.begin() + static_cast<ptrdiff_t>(tables[1]));
     for (int i = 0; i < scans; ++i) {
       out.insert(out.end(), file.begin() + static_cast<ptrdiff_t>(tables[1]), file.begin() + static_cast<ptrdiff_t>(tables[2]));

@@ -1,4 +1,4 @@
-// How much memory the threads of a pool may take for large images.
+// The memory that the threads of a pool may take for large images.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,8 @@
 
 namespace decode {
 
-// Memory is a number of bytes that threads share. It hands out no memory, only the right to take it.
+// Memory is a number of bytes that threads share. It hands out no memory, only the right to take
+// it.
 class Memory {
  public:
   explicit Memory(size_t limit) : limit_(limit) {}
@@ -39,8 +40,9 @@ class Memory {
     size_t bytes_ = 0;
   };
 
-  // take waits until that many bytes are free, and for all who asked before: a large share comes to its turn, however many
-  // small ones there are. More than the limit is had when nobody else has any. Who has a share must not ask for another.
+  // take waits until that many bytes are free, and until all earlier callers are served. A large
+  // share thus comes to its turn, however many small ones there are. More than the limit is given
+  // when no other share exists. A thread that has a share must not ask for another.
   Share take(size_t bytes);
 
   int waiting() const;  // threads in take

@@ -13,7 +13,7 @@
 namespace decode {
 namespace {
 
-// until_waiting returns when so many threads wait. Where they never do, that is a failure.
+// until_waiting returns when so many threads wait. It fails where they never do.
 void until_waiting(const Memory& memory, int count) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (memory.waiting() != count && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -58,7 +58,8 @@ TEST(Memory, MoreThanAllIsTakenAlone) {
   next.join();
 }
 
-// Who came first is first, however little the others want: else a large image would wait as long as there are small ones.
+// Shares are given in the order of requests, however little the others want. Otherwise a large
+// image would wait as long as there are small ones.
 TEST(Memory, LargeIsNotPassed) {
   Memory memory(100);
   Memory::Share held = memory.take(50);
@@ -97,7 +98,8 @@ TEST(Memory, ShareIsGivenBackOnce) {
   EXPECT_EQ(memory.peak(), 100u);
 }
 
-// More threads than cores, shares of every size, those above the limit among them: all come to their turn.
+// More threads than cores ask for shares of every size, some above the limit. All come to their
+// turn.
 TEST(Memory, ManyThreads) {
   constexpr size_t kLimit = 1000;
   Memory memory(kLimit);

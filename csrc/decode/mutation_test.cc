@@ -1,5 +1,5 @@
-// Damaged images and deflate data, for a sanitizer to watch: an error or a picture, and no read or write beside the data.
-// MUTATION_SECONDS says for how long; without it for a moment.
+// Damaged images and deflate data, for a sanitizer to watch: an error or a picture, and no read or
+// write beside the data. MUTATION_SECONDS says for how long. Without it the test runs for a moment.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -35,7 +35,8 @@ using Random = std::mt19937_64;
 
 size_t below(Random& random, size_t n) { return n ? random() % n : 0; }
 
-// damaged changes a few bytes, mostly in the first third, where headers are; or moves, repeats or cuts some.
+// damage changes a few bytes, mostly in the first third, where headers are. Or it moves, repeats or
+// cuts some.
 void damage(Random& random, File& file) {
   for (size_t changes = 1 + below(random, 5); changes > 0 && !file.empty(); --changes) {
     const size_t at = below(random, random() % 2 ? file.size() : file.size() / 3 + 1);
@@ -61,7 +62,7 @@ std::vector<File> samples() {
   for (const int channels : {1, 3, 4}) {
     for (const bool progressive : {false, true}) {
       for (const auto& [across, down] : {std::pair{1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}, {4, 2}}) {
-        if (channels == 4 && across * down > 4) continue;  // ten blocks to an MCU are the most
+        if (channels == 4 && across * down > 4) continue;  // an MCU has at most ten blocks
         JpegKind kind{across, down, progressive};
         kind.restart = across == 2 ? 3 : 0;
         kind.optimize = down == 2;
@@ -111,7 +112,8 @@ TEST(Mutation, Images) {
   size_t runs = 0, pictures = 0;
   for (const Until until; !until.over();) {
     constexpr size_t kCount = 16;
-    std::vector<std::unique_ptr<uint8_t[]>> owners;  // of exactly their size: a vector has room behind its end
+    // Blocks of exactly their size: a vector has room behind its end.
+    std::vector<std::unique_ptr<uint8_t[]>> owners;
     std::vector<ctd_image> images;
     for (size_t i = 0; i < kCount; ++i) {
       File file = files[below(random, files.size())];
@@ -171,7 +173,7 @@ TEST(Mutation, Deflate) {
     io.stop_at = UINT64_MAX;
     io.wide = random() % 2;
     io.history = io.wide ? inflater::kWindow : 0;
-    // More and more of the input, as a file is read.
+    // Gives a growing part of the input, as a file is read.
     for (size_t size = 0, steps = 0; steps < 50; ++steps) {
       size = std::min(file.size(), size + 1 + below(random, file.size()));
       io.last = size == file.size();

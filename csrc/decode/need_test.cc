@@ -1,4 +1,4 @@
-// What is said beforehand about memory, and what is resident then.
+// The memory that is counted beforehand, and the memory that is resident then.
 #include "decode/need.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ ctd_options options_of(int transform, int height, int width) {
 
 constexpr uint8_t kStartOfFrame = 0xC0;
 
-// resized writes another size into a header. The pixels are then too few.
+// resized writes another size into a header. The file then has too few pixels.
 File resized(File file, int height, int width) {
   const auto put = [&](size_t at, uint32_t v, int bytes) {
     for (int i = 0; i < bytes; ++i) file[at + i] = static_cast<uint8_t>(v >> 8 * (bytes - 1 - i));
@@ -68,7 +68,8 @@ std::vector<File> every_kind(const std::vector<Pixels>& images) {
   return files;
 }
 
-// What any image is given, of every size, kind and transform, is no more than what is said before there is an image.
+// The need of any image, of every size, kind and transform, is no more than the bound that is known
+// before there is an image.
 TEST(Need, OfNoImageIsAboveTheMost) {
   const std::vector<File> files = every_kind({scene(8, 9, 1), scene(8, 9, 2), scene(8, 9, 3), scene(8, 9, 4)});
   std::mt19937 random(1);
@@ -114,7 +115,7 @@ size_t status_of(const std::string& name) {
   return 0;
 }
 
-// Resident is what became resident since it was made.
+// Resident is the memory that became resident since its creation.
 class Resident {
  public:
   Resident() {
@@ -129,7 +130,8 @@ class Resident {
   size_t before_;
 };
 
-// Images are decoded, and what became resident meanwhile is compared with what was counted for them.
+// Decodes images, and compares the memory that became resident meanwhile with the memory that was
+// counted for them.
 TEST(Need, NoImageTakesMore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is resident too";
@@ -178,7 +180,8 @@ TEST(Need, NoImageTakesMore) {
   }
 }
 
-// Images that need different things: what is kept of one is freed where the next one needs too much beside it.
+// Takes images that need different memory. The memory kept for an image is freed where the next
+// image needs too much beside it.
 TEST(Need, WhatIsKeptCounts) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is resident too";

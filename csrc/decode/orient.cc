@@ -5,9 +5,10 @@
 namespace decode {
 namespace {
 
-// An orientation is: exchange the axes, then mirror. These say it for the upright image's axes.
+// An orientation is an exchange of the axes, then a mirroring, given for the upright image's axes.
 struct Turn {
-  bool swap, mirror_rows, mirror_columns;  // mirror_rows: the upright top is at the far end of its stored axis
+  // mirror_rows: the upright top is at the far end of its stored axis.
+  bool swap, mirror_rows, mirror_columns;
 };
 
 Turn turn_of(int orientation) {

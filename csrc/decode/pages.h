@@ -6,9 +6,10 @@
 namespace decode {
 
 // Note [Pages]
-// What is freed must be gone, or no sum of what is taken says what is resident. glibc keeps freed memory for the thread that
-// had it, up to 64 MiB each once larger blocks have come and gone: after one large image in each of 16 threads, a gigabyte.
-// So what is large is mapped by itself. What is small comes from new, where a sanitizer watches its bounds.
+// Freed memory must be gone, or no sum of the memory taken says how much is resident. glibc keeps
+// freed memory for the thread that had it, up to 64 MiB each once larger blocks have come and gone.
+// After one large image in each of 16 threads that is a gigabyte. So large memory is mapped by
+// itself. Small memory comes from new, where a sanitizer watches its bounds.
 constexpr size_t kLarge = 256 << 10;
 
 // map returns size bytes, which are 0 where size is no less than kLarge. It throws std::bad_alloc.

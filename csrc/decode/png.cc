@@ -15,7 +15,7 @@
 
 namespace decode {
 
-// libpng leaves by longjmp. What Note [Leaving libjpeg] says holds here too.
+// libpng leaves by longjmp: Note [Leaving libjpeg] holds here too.
 struct Png::Codec {
   png_structp png = nullptr;
   png_infop info = nullptr;
@@ -69,7 +69,7 @@ void on_free(png_structp png, png_voidp memory) {
   if (at < codec.rows || at >= codec.end) std::free(memory);
 }
 
-// Of a row with its filter, as libpng pads it.
+// The bytes of a row with its filter, as libpng pads it.
 size_t row_of(int64_t width, int64_t pixel) { return (width + 8) * pixel + 128; }
 
 template <class Step>
@@ -83,12 +83,13 @@ void attempt(Codec& codec, Step step) {
 
 uint32_t big32(const uint8_t* p) { return uint32_t{p[0]} << 24 | p[1] << 16 | p[2] << 8 | p[3]; }
 
-// libpng would look at a checksum only when it needs the chunk after it, and inflate all that follows the last pixel to
-// get there. So the checksums of the critical chunks (names with a capital) are checked here, and libpng need not.
+// libpng would look at a checksum only when it needs the chunk after it, and inflate all data after
+// the last pixel to get there. So the checksums of the critical chunks (names with a capital) are
+// checked here, and libpng need not check them.
 void check_sums(Bytes file) {
   for (size_t at = kSignature; at + kFrame <= file.size();) {
     const size_t length = big32(&file[at]);
-    if (length > file.size() - at - kFrame) return;  // cut off; whether pixels are missing, libpng will say
+    if (length > file.size() - at - kFrame) return;  // cut off: libpng says whether pixels are missing
     const uint8_t* name = &file[at + 4];
     const bool critical = (name[0] & 0x20) == 0;
     if (critical && crc32(0, name, static_cast<uInt>(length + 4)) != big32(name + 4 + length)) {
@@ -99,7 +100,8 @@ void check_sums(Bytes file) {
   }
 }
 
-// Text, colour profiles and the like are skipped: they do not change a pixel here, and may inflate to any size.
+// Text, colour profiles and the like are skipped: they change no pixel here, and may inflate to any
+// size.
 void skip_metadata(png_structp png) {
   constexpr png_byte kNames[] =
       "bKGD\0cHRM\0eXIf\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
@@ -152,7 +154,7 @@ Png::~Png() { png_destroy_read_struct(&codec_->png, &codec_->info, nullptr); }
 Need Png::need(const Box& /*box*/, int /*shrink*/) const {
   Need need;
   need.pixels = static_cast<size_t>(info_.width) * info_.height * (info_.color_space == CTD_GREY ? 1 : 3);
-  // A palette or a transparent colour is made four channels of 8 bits on the way.
+  // A palette or a transparent colour becomes four channels of 8 bits on the way.
   need.codec = 2 * row_of(info_.width, std::max(info_.channels * info_.bits / 8, 4));
   return need;
 }

@@ -15,7 +15,7 @@ class Png : public Reader {
   View read(const Box& box, int shrink, Scratch& scratch) override;
   Need need(const Box& box, int shrink) const override;
 
-  // most returns what the largest need of an image of up to so many pixels does not exceed.
+  // most returns a bound of the need of any image of up to so many pixels.
   static Need most(int64_t pixels);
 
   struct Codec;

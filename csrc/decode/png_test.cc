@@ -78,8 +78,8 @@ void chunk(File& file, const std::string& name, const std::string& body) {
   number(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(both.data()), static_cast<uInt>(both.size()))));
 }
 
-// Text, a profile and a last row that inflate to far more than the image. That they are not inflated shows in the time
-// only, which no test asserts; that they do no harm shows here.
+// Text, a profile and a last row that inflate to far more than the image. They are not inflated,
+// which only the time would show, and no test asserts times. This test shows that they do no harm.
 TEST(Png, Bombs) {
   std::string zeros(64 << 20, '\0'), packed(1 << 20, '\0');
   uLongf size = packed.size();

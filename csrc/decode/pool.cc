@@ -16,8 +16,8 @@
 namespace decode {
 namespace {
 
-// What a thread has beside what is counted: its stack, tables, and libjpeg's or libpng's small things, each with malloc's room
-// around it.
+// The memory of a thread beside the counted memory: its stack, tables, and libjpeg's or libpng's
+// small blocks, each with malloc's room around it.
 constexpr size_t kUncounted = 2 << 20;
 
 int cores() {
@@ -26,8 +26,8 @@ int cores() {
   return std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
 }
 
-// Go handles signals on its own threads: a signal delivered to one of ours would find no goroutine there. A thread
-// inherits the mask of the one that starts it.
+// Go handles signals on its own threads: a signal delivered to a thread of ours would find no
+// goroutine there. A thread inherits the mask of the thread that starts it.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -43,8 +43,8 @@ class SignalsBlocked {
 
 }  // namespace
 
-// Batch lives on the stack of the thread that waits for it: it is done when no image is left to take and no worker holds
-// it any more.
+// Batch lives on the stack of the thread that waits for it. It is done when no image is left to
+// take and no worker holds it any more.
 struct Pool::Batch {
   const ctd_image* images;
   size_t count;
@@ -91,7 +91,8 @@ size_t Pool::bytes_per_image() const {
   return static_cast<size_t>(options_.height) * options_.width * options_.channels;
 }
 
-// Two images never have more than the limit together, so more than that is one alone.
+// Two images never have more than the limit together: more than the limit is the memory of one
+// image alone.
 size_t Pool::max_memory() const {
   const size_t image = Transform::most(options_), threads = threads_.size();
   const size_t limit = options_.memory;

@@ -22,15 +22,16 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // decode returns when every image of the batch is done. Each gets its result; none throws.
+  // decode returns when every image of the batch is done. Each image gets its result. A bad image
+  // does not throw.
   void decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results);
 
-  // busy returns the nanoseconds that the threads have spent in images that are done, all threads together.
+  // busy returns the nanoseconds that all threads together have spent in images that are done.
   int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
   int workers() const { return static_cast<int>(threads_.size()); }
   size_t bytes_per_image() const;
 
-  // max_memory returns what decoding never takes more than, in bytes.
+  // max_memory returns an upper bound of the memory that decoding takes, in bytes.
   size_t max_memory() const;
 
  private:

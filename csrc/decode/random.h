@@ -1,4 +1,5 @@
-// Random numbers that are a function of a key and a counter: nothing to seed, nothing to share between threads.
+// Random numbers that are a function of a key and a counter: nothing to seed, nothing to share
+// between threads.
 #pragma once
 
 #include <array>
@@ -6,11 +7,11 @@
 
 namespace decode {
 
-// philox returns the 128 bits that Philox4x32-10 gives for a key and a counter (Salmon, Moraes, Dror, Shaw: "Parallel
-// random numbers: as easy as 1, 2, 3", 2011).
+// philox returns the 128 bits of Philox4x32-10 for a key and a counter (Salmon, Moraes, Dror, Shaw:
+// "Parallel random numbers: as easy as 1, 2, 3", 2011).
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Draw is the random choice with one number, of one image. Its two values are independent.
+// Draw is the random draw with one number, of one image. Its two values are independent.
 struct Draw {
   uint64_t first, second;
 };

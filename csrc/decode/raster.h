@@ -1,4 +1,4 @@
-// Pixels: who owns them, and who looks at them.
+// Pixels: their owners, and views of them.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline Box shrunk(const Box& box, int by) {
   return {top, left, (box.top + box.height + by - 1) / by - top, (box.left + box.width + by - 1) / by - left};
 }
 
-// View looks at uint8 pixels that someone else owns: rows of width x channels bytes, stride bytes apart.
+// View looks at uint8 pixels of another owner: rows of width x channels bytes, stride bytes apart.
 struct View {
   const uint8_t* data = nullptr;
   int height = 0, width = 0, channels = 0;
@@ -32,7 +32,7 @@ struct View {
   }
 };
 
-// Buffer owns bytes and is used again for the next image. Growing it loses what it held.
+// Buffer owns bytes and is used again for the next image. Growing it loses its content.
 class Buffer {
  public:
   Buffer() = default;

@@ -12,7 +12,7 @@
 namespace decode {
 namespace {
 
-// The first bytes of a file that is no image, for a reader to recognise what it is instead.
+// The first bytes of a file that is no image. A reader of the message recognises its kind.
 std::string beginning(Bytes file) {
   constexpr size_t kMost = 16;
   std::string out;

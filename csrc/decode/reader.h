@@ -11,10 +11,10 @@
 
 namespace decode {
 
-// Scratch is what a thread keeps from image to image.
+// Scratch is the memory that a thread keeps from image to image.
 struct Scratch {
   Buffer pixels;
-  Buffer codec;  // what libjpeg or libpng needs as long as the reader lives
+  Buffer codec;  // memory of libjpeg or libpng, used as long as the reader lives
   Huffman huffman;
 
   Need held() const {
@@ -42,14 +42,16 @@ class Reader {
 
   const ctd_info& info() const { return info_; }
 
-  // read returns the pixels of box, which lies in the stored image: 1 channel of grey, or 3 of RGB; 8 bits, without alpha.
-  // With shrink above 1 they are those of the image at 1/2, 1/4 or 1/8, from the one that holds the box's first row and
-  // column to the one that holds its last. A file that ends too early is an error, wherever the box is; so is damage, but for that of a sequential JPEG with one
-  // scan in the rows below the box, which are not decoded. The view is good until the scratch is used again. May be called
-  // once.
+  // read returns the pixels of box, which lies in the stored image: 1 channel of grey, or 3 of RGB, 8
+  // bits, without alpha. With shrink above 1 they are pixels of the image at 1/2, 1/4 or 1/8. They
+  // reach from the pixel that holds the box's first row and column to the pixel that holds its last.
+  // The view is good until the scratch is used again. May be called once.
+  //
+  // A file that ends too early is an error, wherever the box is, and so is damage. In a sequential
+  // JPEG with one scan the rows below the box are not decoded, and damage there is not seen.
   virtual View read(const Box& box, int shrink, Scratch& scratch) = 0;
 
-  // need tells from the header the most that read takes.
+  // need tells from the header the most memory that read takes.
   virtual Need need(const Box& box, int shrink) const = 0;
 
   // shrinks says whether read takes a shrink above 1.
@@ -62,10 +64,11 @@ class Reader {
 
 constexpr int64_t kLongestImageSide = 1'000'000;  // of an image
 
-// open reads the header of a JPEG or PNG. It throws for anything else.
+// open reads the header of a JPEG or PNG. It throws for any other file.
 std::unique_ptr<Reader> open(Bytes file);
 
-// check_size throws when an image has more pixels than allowed, or sides that are too long to resize.
+// check_size throws when an image has more pixels than allowed, or sides that are too long to
+// resize.
 void check_size(int64_t width, int64_t height, int64_t max_pixels);
 
 }  // namespace decode

@@ -13,12 +13,12 @@ uint8_t clipped(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWe
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 constexpr int32_t kLow = (1 << kLowBits) - 1;
 
-// A smaller result averages more source pixels; a larger one still two.
+// A smaller result averages more source pixels. A larger result still averages two.
 double spread_of(double scale) { return std::max(scale, 1.0); }
 int taps_of(double scale) { return (static_cast<int>(std::ceil(spread_of(scale))) * 2 + 5) / 4 * 4; }
 
-// Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical pass where that leaves
-// much less to do; older versions never did.
+// Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical
+// pass where that leaves much less to do. Older versions never did.
 bool down_first(const View& from, int height, int width) {
   return from.height > height && from.height - height > 2 * (from.width - width);
 }
@@ -153,9 +153,9 @@ Need Resizer::need(const View& from, const Region& region, int height, int width
   return need;
 }
 
-// The first pass makes no more pixels than it reads, but where it widens: then the second one lengthens, and of the rows that
-// the window needs there are no more than it has itself, and three. Taps are twice the source pixels, and up to nine for each
-// result pixel.
+// The first pass makes no more pixels than it reads, unless it widens. Then the second pass
+// lengthens, and the window needs no more rows than its own number, and three. Taps are twice the
+// source pixels, and up to nine for each result pixel.
 Need Resizer::most(int64_t pixels, int64_t sides, int channels, int height, int width) {
   const int64_t window = int64_t{height} + width, taps = 2 * sides + 9 * window;
   Need need;

@@ -14,7 +14,7 @@ namespace decode {
 constexpr int kWeightBits = 32 - 8 - 2;
 constexpr int kLowBits = 15;  // of them, the low half of a weight. See Note [Weights in halves]
 
-// Span is a part of an axis, in pixels; it may begin and end within one.
+// Span is a part of an axis, in pixels. It may begin and end within a pixel.
 struct Span {
   double begin, length;
 };
@@ -26,16 +26,19 @@ struct Region {
   static Region all(const View& of) { return {{0, static_cast<double>(of.height)}, {0, static_cast<double>(of.width)}}; }
 };
 
-// Axis holds, for each result pixel along one axis, the source pixels it averages and their weights.
+// Axis holds, for each result pixel along one axis, the source pixels it averages and their
+// weights.
 struct Axis {
   int source = 0;                // source pixels
-  int taps = 0;                  // weights stored for each result pixel, a multiple of 4; those after `count` are 0
+  // Weights stored for each result pixel, a multiple of 4. Those after `count` are 0.
+  int taps = 0;
   int most = 0;                  // the largest count
   std::vector<int, Pages<int>> first;            // first source pixel
   std::vector<int, Pages<int>> count;            // number of source pixels
   std::vector<int32_t, Pages<int32_t>> weights;  // taps each, in units of 2^-22
 
-  // The same weights in halves: of taps 2i and 2i + 1 first a word with both low halves, then one with both high ones.
+  // The same weights in halves. For taps 2i and 2i + 1 there is first a word with both low halves,
+  // then a word with both high halves.
   std::vector<int32_t, Pages<int32_t>> halves;
 
   // set resizes the part of `in` pixels to `out` and keeps `many` of those, from `from` on.
@@ -53,7 +56,7 @@ struct Axis {
   std::vector<double, Pages<double>> exact_;
 };
 
-// Pass is where one pass reads and writes; strides are in bytes.
+// Pass is the source and the target of one pass. Strides are in bytes.
 struct Pass {
   const uint8_t* in;
   size_t in_stride;
@@ -66,15 +69,15 @@ class Resizer {
  public:
   explicit Resizer(bool portable = false);  // portable: without AVX2, with the same result
 
-  // resize writes the window of `to` (top, left, height, width) of a region of `from` resized to height x width. Nothing
-  // outside of the pixels that hold the region is read. The result's rows are `stride` bytes apart and have from.channels
-  // channels, 1 or 3.
+  // resize writes the window of `to` (top, left, height, width) of a region of `from` resized to
+  // height x width. It reads nothing outside of the pixels that hold the region. The result's rows
+  // are `stride` bytes apart and have from.channels channels, 1 or 3.
   void resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to, size_t stride);
 
-  // need returns the most that resize takes for a `from` of that shape.
+  // need returns the most memory that resize takes for a `from` of that shape.
   static Need need(const View& from, const Region& region, int height, int width, const Box& window);
-  // most returns what the largest need of an image of up to so many pixels, on sides of together no more than `sides`, does
-  // not exceed, for windows of up to height x width.
+  // most returns a bound of the need of any image of up to so many pixels, for windows of up to
+  // height x width. The image's two sides are together no more than `sides`.
   static Need most(int64_t pixels, int64_t sides, int channels, int height, int width);
   Need held() const;
   void free();

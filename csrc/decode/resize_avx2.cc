@@ -8,9 +8,10 @@
 #define AVX2 __attribute__((target("avx2")))
 
 // Note [Weights in halves]
-// Of the multiplications that AVX2 has, the one that is fast takes signed words of 16 bits, sixteen at a time, and adds
-// the products in twos. A weight has 23 bits. So it is cut into its low 15 and its high 8, each half is summed for itself,
-// and the sum is low + (high << 15): the same number, all bits of it, that multiplying whole weights gives.
+// AVX2's fast multiplication takes signed words of 16 bits, sixteen at a time, and adds the
+// products in twos. A weight has 23 bits. So it is cut into its low 15 and its high 8, and each
+// half is summed for itself. The sum is low + (high << 15). It has the same bits as a product of
+// whole weights.
 
 namespace decode {
 namespace {
@@ -19,7 +20,7 @@ constexpr int kRgb = 3;
 constexpr int kBlock = 4;      // taps that are multiplied together
 constexpr size_t kLoad = 16;   // bytes that are read for them
 
-// Sum is what two multiplications add up to, before its halves are put together.
+// Sum is the result of two multiplications, before its halves are put together.
 struct Sum {
   __m256i low, high;
 };
@@ -39,7 +40,7 @@ AVX2 inline __m256i two_rows(const uint8_t* a, const uint8_t* b) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
 }
 
-// The fourth byte is the next pixel's, which is written next.
+// The fourth byte belongs to the next pixel, which is written next.
 AVX2 inline void store(uint8_t* to, int pixel, bool last) {
   if (last) {
     std::memcpy(to, &pixel, kRgb);
@@ -48,15 +49,16 @@ AVX2 inline void store(uint8_t* to, int pixel, bool last) {
   }
 }
 
-// Columns is where four rows are read and written. Rows that there are not are the last one once more.
+// Columns is the place where four rows are read and written. A missing row is the last row once
+// more.
 struct Columns {
   const uint8_t* in[4];
   uint8_t* out[4];
 };
 
-// pixel writes the pixel at `to` in four rows, from the blocks of taps that begin at `from`. A block reads
-// 16 bytes, four more than it needs. kLast: those would lie beyond the `width` bytes of the row, so it reads the row's last
-// 16 instead.
+// pixel writes the pixel at `to` in four rows, from the blocks of taps that begin at `from`. A
+// block reads 16 bytes, four more than it needs. kLast: those would lie beyond the `width` bytes of
+// the row. The block then reads the row's last 16 bytes instead.
 template <bool kLast>
 AVX2 inline void pixel(const Columns& c, size_t from, size_t width, const int32_t* halves, int blocks, size_t to,
                        bool last) {
@@ -139,7 +141,7 @@ AVX2 void down_avx2(const Pass& pass, const Axis& y, size_t row) {
       for (int j = 0; j < y.count[i]; j += 2, p += 2 * pass.in_stride) {
         const __m256i low = _mm256_set1_epi32(halves[j]), high = _mm256_set1_epi32(halves[j + 1]);
         const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-        // After an odd number of rows the last one's partner has a weight of 0, and may not be there.
+        // After an odd number of rows the last row's partner has a weight of 0, and may not be there.
         const uint8_t* const next = j + 1 < y.count[i] ? p + pass.in_stride : p;
         const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));
         const __m256i left = _mm256_unpacklo_epi8(even, odd), right = _mm256_unpackhi_epi8(even, odd);

@@ -8,7 +8,8 @@
 
 namespace decode {
 
-// Both write what the portable passes in decode/resize.cc write. They need a processor with AVX2.
+// Both write the pixels of the portable passes in decode/resize.cc. They need a processor with
+// AVX2.
 constexpr int kLeastWidthAvx2 = 6;  // of the rows that across_rgb_avx2 reads
 
 void across_rgb_avx2(const Pass& pass, const Axis& x, size_t rows);

@@ -37,7 +37,7 @@ TEST(Resizer, Avx2EqualsPortable) {
   }
 }
 
-// Every way a row can end: the last blocks of taps reach beyond it, by little or by much.
+// Rows end in every way: the last blocks of taps reach beyond the end, by little or by much.
 TEST(Resizer, Avx2EqualsPortable_RandomSizes) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
   Resizer fast, portable(true);

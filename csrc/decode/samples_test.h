@@ -17,7 +17,7 @@ namespace decode {
 
 using File = std::vector<uint8_t>;
 
-// Pixels owns what a View looks at.
+// Pixels owns the pixels of a View.
 struct Pixels {
   int height, width, channels;
   File bytes;

@@ -3,7 +3,7 @@
 namespace decode {
 namespace {
 
-// Never freed: it is handed out when there is no memory for another.
+// The status for a lack of memory for a status. Never freed.
 ctd_status* no_memory() {
   static ctd_status one{CTD_OUT_OF_MEMORY, "out of memory"};
   return &one;

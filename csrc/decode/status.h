@@ -1,4 +1,4 @@
-// What went wrong, on its way out of C++: an exception inside, a ctd_status in the C header.
+// Failures on their way out of C++: an exception inside, a ctd_status in the C header.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ class Error : public std::exception {
   std::string message_;
 };
 
-// status returns a new status, or the one that stands for "no memory even for a status".
+// status returns a new status, or the status that stands for "no memory even for a status".
 ctd_status* status(int32_t code, const char* message) noexcept;
 
-// guarded runs f and turns what it throws into a status.
+// guarded runs f and turns its exception into a status.
 template <class F>
 ctd_status* guarded(F&& f) noexcept {
   try {

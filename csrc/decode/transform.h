@@ -11,27 +11,30 @@
 namespace decode {
 
 // Note [What decoding takes]
-// From an image's header follows the most that decoding it takes. Up to kOwn a thread takes without asking, and keeps for the
-// next image. Where an image needs more, all of it is a share of Memory, for which the thread waits, and when it gives that
-// back it has kOwn again at most. So the threads together never have more than kOwn each and what Memory allows.
+// The most memory that an image takes follows from its header. Up to kOwn a thread takes without
+// asking, and keeps for the next image. Where an image needs more, all of it is a share of Memory,
+// for which the thread waits. When the thread gives the share back it has kOwn again at most. So
+// the threads together never have more than kOwn each and what Memory allows.
 constexpr size_t kOwn = 16 << 20;
 
-// Transform decodes and transforms one image after another, on one thread, and keeps its memory between them.
+// Transform decodes and transforms one image after another, on one thread, and keeps its memory
+// between them.
 class Transform {
  public:
   Transform(const ctd_options& checked, Memory& memory, size_t own = kOwn) : options_(checked), memory_(memory), own_(own) {}
 
-  // run writes height x width x channels bytes to `to` and fills in result, all but its error. It throws Error; what it
-  // wrote by then is of no use. It waits for memory where the image needs more than kOwn.
+  // run writes height x width x channels bytes to `to` and fills in result, all but its error. It
+  // waits for memory where the image needs more than kOwn. It throws Error: the bytes written by then
+  // are of no use.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
-  // most returns the bytes that no image which the options allow takes more than.
+  // most returns a bound of the bytes of any image that the options allow.
   static size_t most(const ctd_options& checked);
 
   Need held() const;
 
  private:
-  // What follows from an image's header.
+  // The work on one image, derived from its header.
   struct Work {
     Plan plan;
     Box box;  // the plan's, in the stored image

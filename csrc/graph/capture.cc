@@ -17,7 +17,7 @@ struct Turns {
   std::condition_variable changed;
   struct {
     uint64_t capturer = 0;  // ct_thread_id, or 0
-    int waiting = 0;        // to be the capturer
+    int waiting = 0;        // threads that wait to be the capturer
     int drawing = 0;        // operators
     int held = 0;           // by backwards
   } devices[256];  // by c10::DeviceIndex

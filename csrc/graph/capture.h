@@ -1,4 +1,5 @@
-// Who captures, who has to wait meanwhile, and what is put aside.
+// The turns of captures: the thread that captures, the work that waits meanwhile, and the calls
+// that are put off.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,13 +10,17 @@
 
 namespace ct {
 
-// Note [Captures take turns]: LibTorch's generator of a device knows one capture at a time, and refuses to draw for anything else while
-// it is captured. So one thread captures on a device at a time, and while it does no operator of other streams draws random numbers there.
-// Neither does a backward run that may call functions again (csrc/core/recompute.cc): they would draw on LibTorch's one thread for backwards of the
-// device, which the capture's own backward needs. New ones wait for a capture that waits for its turn; what a backward under way draws does not.
+// Note [Captures take turns]: LibTorch's generator of a device knows one capture at a time. It
+// refuses to draw for any other work while it is captured. So one thread captures on a device at a
+// time, and meanwhile no operator of other streams draws random numbers there. A backward run that
+// may call functions again (csrc/core/recompute.cc) does not run meanwhile either. Its functions
+// would draw on LibTorch's one thread for backwards of the device, which the capture's own backward
+// needs. New draws wait for a capture that waits for its turn. A draw inside a backward under way
+// does not wait.
 
-// The calling thread captures on the device, while it lives: waits for its turn, and for what draws just now; without wait it does not, and
-// may not have it. Throws CT_NOT_CAPTURABLE where the thread captures there already.
+// The calling thread captures on the device, while the object lives. Waits for its turn, and for
+// draws under way. Without wait it does not wait, and may not get its turn. Throws
+// CT_NOT_CAPTURABLE where the thread captures there already.
 class CaptureTurn {
  public:
   explicit CaptureTurn(c10::Device device, bool wait = true);
@@ -30,12 +35,13 @@ class CaptureTurn {
   bool held_ = false;
 };
 
-// Draws random numbers of the device, while it lives: waits for a capture that the stream is no part of, and throws CT_NOT_CAPTURABLE
-// where the calling thread makes it.
+// The calling thread draws random numbers of the device, while the object lives. Waits for a
+// capture that the stream is no part of. Throws CT_NOT_CAPTURABLE where the calling thread makes
+// that capture.
 class RandomUse {
  public:
   explicit RandomUse(const ct_stream& stream);
-  explicit RandomUse(c10::Device device);  // the host asks or sets the generator
+  explicit RandomUse(c10::Device device);  // for the host, which reads or sets the generator
   ~RandomUse();
   RandomUse(const RandomUse&) = delete;
   RandomUse& operator=(const RandomUse&) = delete;
@@ -46,16 +52,16 @@ class RandomUse {
   bool counted_ = false;
 };
 
-// The same for a backward as a whole.
+// As RandomUse, for a backward as a whole.
 void hold_captures(c10::Device device);
 void release_captures(c10::Device device) noexcept;
 
 // Whether the stream's work becomes part of a graph now.
 bool in_capture(const ct_stream& stream);
-// Throws CT_NOT_CAPTURABLE where it does; instead: what the program can do.
+// Throws CT_NOT_CAPTURABLE inside a capture. instead: the call that the program can make.
 void refuse_in_capture(const ct_stream& stream, const char* instead);
 
-// Runs f, or keeps it until no device is captured: for calls to CUDA that would end a capture.
+// Runs f, at once or when no device is captured: for calls to CUDA that would end a capture.
 void after_captures(std::function<void()> f);
 
 }  // namespace ct

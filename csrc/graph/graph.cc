@@ -41,7 +41,7 @@ ct_graph_pool::Outside::~Outside() {
   if (!was_inside_) return;
   try {
     pool_.enter();
-  } catch (...) {  // without memory: what follows is LibTorch's own pool's
+  } catch (...) {  // There is no memory. Later allocations come from LibTorch's own pool.
   }
 }
 

@@ -77,7 +77,7 @@ TEST_F(GraphTest, CaptureAndLaunch) {
   ASSERT_OK(ct_graph_launch(x, g.get()));
   ASSERT_OK(ct_graph_launch(x, g.get()));
   EXPECT_EQ(ct_test::values<float>(x, t), (std::vector<float>{3, 4}));
-  // Another function with the same kernels takes the executable form over.
+  // Another function with the same kernels takes over the executable form.
   Graph second = begin(x, memory);
   ct_test::run(x, "aten::add_.Scalar", Args().t(t).i(10).rest());
   ASSERT_OK(ct_graph_end(x, second.get(), g.get(), &updated));
@@ -152,7 +152,8 @@ TEST_F(GraphTest, Abandoned) {
   EXPECT_EQ(ct_test::values<float>(x, t), (std::vector<float>{2}));
 }
 
-// The generator goes on behind the numbers of a launch; a capture takes none, and draws the same ones again where it is set back.
+// The generator goes on behind the numbers of a launch. A capture takes no numbers, and draws the
+// same ones again where it is set back.
 TEST_F(GraphTest, RandomNumbers) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(kCuda);

@@ -18,7 +18,7 @@ Bits::Bits(Bytes bytes, uint64_t position)
 void Bits::refill() {
   if (end_ - next_ >= 8) {
     uint64_t word;
-    std::memcpy(&word, next_, 8);  // little-endian, as x86-64 is
+    std::memcpy(&word, next_, 8);  // little-endian, as x86-64
     bits_ |= word << count_;
     next_ += (63 - count_) >> 3;
     count_ |= 56;
@@ -72,11 +72,12 @@ const char* read_header(Bits& bits, Header& header) {
 
 namespace {
 
-// A block's header is read whole or not at all: three bits, the counts, nineteen precodes, 316 lengths of 14 bits.
+// A block's header is read whole or not at all: three bits, the counts, nineteen precodes, 316
+// lengths of 14 bits.
 constexpr uint64_t kHeaderBits = 3 + 14 + 19 * 3 + 316 * 14 + 64;
 constexpr uint64_t kSymbolBits = 48;  // a length and a distance, each with its extra bits
 
-// copy repeats what lies `distance` elements before `to`.
+// copy repeats the elements that lie `distance` before `to`.
 template <class T>
 inline void copy(T* to, size_t distance, size_t length) {
   const T* from = to - distance;
@@ -113,7 +114,8 @@ const char* Decoder::begin_block(Bits& bits) {
     }
     case 1: {
       in_ = In::kCodes;
-      if (fixed_) return nullptr;  // blocks may be as short as ten bits, and making the tables takes as long as a thousand bytes
+      // Blocks may be as short as ten bits, and making the tables takes as long as a thousand bytes.
+      if (fixed_) return nullptr;
       uint8_t lengths[kLiterals];
       std::fill_n(lengths, 144, 8);
       std::fill_n(lengths + 144, 112, 9);
@@ -140,7 +142,7 @@ const char* Decoder::begin_block(Bits& bits) {
   }
 }
 
-// Output is where the elements of one run go.
+// Output is the memory for the elements of one run.
 template <class T>
 struct Output {
   T* const first;        // element 0
@@ -152,7 +154,7 @@ struct Output {
   bool is_known() const { return sizeof(T) == 2 && to - unknown >= static_cast<ptrdiff_t>(kWindow); }
 };
 
-// Why a step ended; 0: with its block.
+// Why a step ended, 0 at the end of its block.
 using Why = int32_t;
 
 template <class T>
@@ -177,7 +179,8 @@ Why Decoder::codes(Bits& bits, Input in, Output<T>& out) {
   const Entry* const distances = distances_.data();
   const uint64_t in_end = uint64_t{in.bytes.size()} * 8;
   T* to = out.to;
-  T* sure = to;  // elements that no zeros behind the end of the data had a part in
+  // The end of the elements that depend on no zeros behind the end of the data.
+  T* sure = to;
   const auto fail = [&](int32_t code, const char* what) {
     out.to = sure;
     if (bits.position() > in_end) throw Error(CTD_TRUNCATED, "the data end in the middle of a block");

@@ -15,14 +15,14 @@ using Bytes = std::span<const uint8_t>;
 
 constexpr size_t kWindow = 32768;  // how far back a match may reach
 
-// What the header of a dynamic block says.
+// The content of the header of a dynamic block.
 struct Header {
   uint8_t lengths[kLiterals + kDistances];
   int literals = 0, distances = 0;
 };
 
-// Bits reads bits from bytes, the lowest bit of a byte first. Past the end it reads zeros, and `position` says so by being
-// larger than the end.
+// Bits reads bits from bytes, the lowest bit of a byte first. Past the end it reads zeros:
+// `position` is then larger than the end.
 class Bits {
  public:
   Bits(Bytes bytes, uint64_t position);
@@ -46,10 +46,11 @@ class Bits {
   int count_ = 0;
 };
 
-// read_header reads what follows the first three bits of a dynamic block. It returns what is wrong, or nullptr.
+// read_header reads the part behind the first three bits of a dynamic block. It returns the fault,
+// or nullptr.
 const char* read_header(Bits& bits, Header& header);
 
-// Input is the bytes there are, and whether there are no more.
+// Input is the bytes that exist, and whether they are the last.
 struct Input {
   Bytes bytes;
   bool last;
@@ -58,10 +59,11 @@ struct Input {
 template <class T>
 struct Output;
 
-// Decoder goes through a stream block by block. It holds the tables of the block it is in, and no data.
+// Decoder goes through a stream block by block. It holds the tables of its current block, and no
+// data.
 class Decoder {
  public:
-  // run does what the C header says of ctd_inflater_run. T is uint8_t or uint16_t.
+  // run is ctd_inflater_run of the C header. T is uint8_t or uint16_t.
   template <class T>
   void run(Input in, T* out, size_t size, ctd_inflate& io);
 
@@ -70,7 +72,7 @@ class Decoder {
   int32_t stored(Bits& bits, Input in, Output<T>& out);
   template <class T>
   int32_t codes(Bits& bits, Input in, Output<T>& out);
-  const char* begin_block(Bits& bits);  // returns what is wrong, or nullptr
+  const char* begin_block(Bits& bits);  // returns the fault, or nullptr
 
   enum class In { kNone, kStored, kCodes } in_ = In::kNone;
   bool final_ = false;

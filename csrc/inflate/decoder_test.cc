@@ -1,4 +1,4 @@
-// The decoder beside zlib: equal output, and an error where zlib has one.
+// The decoder compared with zlib: equal output, and an error where zlib has one.
 #include "inflate/decoder.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ Data deflated(const Data& data, int level, int strategy) {
   return out;
 }
 
-// zlibs_output returns what zlib makes of a stream, up to its first error.
+// zlibs_output returns zlib's output for a stream, up to its first error.
 Data zlibs_output(const Data& in, size_t most, bool& whole) {
   z_stream z{};
   inflateInit2(&z, -15);
@@ -64,7 +64,7 @@ Data zlibs_output(const Data& in, size_t most, bool& whole) {
   return out;
 }
 
-// ours returns what the decoder makes of it, in as few runs as possible. Both have room for `most` bytes.
+// ours returns the decoder's output, in as few runs as possible. Both have room for `most` bytes.
 Data ours(const Data& in, size_t most, bool& whole, int32_t* code = nullptr) {
   Data out(kWindow + most + 2 * CTD_INFLATE_ROOM);
   Decoder decoder;
@@ -99,7 +99,7 @@ TEST(Decoder, EqualsZlib) {
   }
 }
 
-// Input and output in small pieces, each in memory of its own.
+// Gives input and output in small pieces, each in memory of its own.
 TEST(Decoder, GoesOnWhereItStopped) {
   const Data data = sample(300000, 7);
   for (const Kind& kind : kKinds) {
@@ -109,7 +109,7 @@ TEST(Decoder, GoesOnWhereItStopped) {
     ctd_inflate io{};
     io.stop_bit = io.stop_at = UINT64_MAX;
     Data got;
-    size_t begin = 0, end = 0;  // of `in`, what the decoder is given
+    size_t begin = 0, end = 0;  // of `in`, the part given to the decoder
     for (int runs = 0; io.stopped != CTD_INFLATE_FINAL; ++runs) {
       ASSERT_LT(runs, 10000);
       begin += io.bit / 8;
@@ -130,7 +130,7 @@ TEST(Decoder, GoesOnWhereItStopped) {
   }
 }
 
-// From each block on, with nothing known of what came before, and resolved afterwards.
+// Begins at each block with an unknown window, and resolves it afterwards.
 TEST(Decoder, BeginsAtAnyBlock) {
   const Data data = sample(400000, 11);
   for (const Kind& kind : kKinds) {
@@ -199,7 +199,7 @@ TEST(Decoder, TruncatedAnywhere) {
   }
 }
 
-// Bits turned over: zlib and the decoder agree on what is valid, and on its content.
+// Turns bits over: zlib and the decoder agree on which data are valid, and on their content.
 TEST(Decoder, DamagedAsZlib) {
   const Data data = sample(5000, 9);
   constexpr size_t kMost = 300'000;

@@ -6,7 +6,8 @@
 namespace inflater {
 namespace {
 
-// The sums of 2^(7-length) over four lengths of three bits each: a code of them all is complete at 128.
+// The sums of 2^(7-length) over four lengths of three bits each: a code of all these lengths is
+// complete at 128.
 constexpr auto kSums = [] {
   std::array<uint16_t, 1 << 12> sums{};
   for (unsigned i = 0; i < sums.size(); ++i) {
@@ -17,7 +18,7 @@ constexpr auto kSums = [] {
   return sums;
 }();
 
-// What lies at a bit, seven bits of it missing at most.
+// The word at a bit, without seven of its bits at most.
 uint64_t word_at(Bytes in, uint64_t bit) {
   uint64_t word = 0;
   const size_t byte = bit / 8;
@@ -25,7 +26,8 @@ uint64_t word_at(Bytes in, uint64_t bit) {
   return word >> (bit % 8);
 }
 
-// Whether the bits may be the header of a dynamic block that is not the last: a quick look, then all of it.
+// Whether the bits may be the header of a dynamic block that is not the last: a quick look, then
+// all of it.
 bool is_dynamic(Bytes in, uint64_t bit, uint64_t word) {
   constexpr uint64_t kMost = 29;  // 286 literals and lengths, 30 distances
   if ((word & 7) != 4 || (word >> 3 & 31) > kMost || (word >> 8 & 31) > kMost) return false;

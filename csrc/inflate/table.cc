@@ -30,7 +30,8 @@ Entry entry_of(Alphabet alphabet, size_t symbol) {
   }
 }
 
-// The code after `code`, of `length` bits, both stored with their first bit lowest. The last one has none.
+// The code after `code`, of `length` bits, both stored with their first bit lowest. The last code
+// has none.
 uint32_t next_code(uint32_t code, int length) {
   const uint32_t zeros = code ^ ((1u << length) - 1);
   if (zeros == 0) return 0;

@@ -1,8 +1,10 @@
-// streamtorch::augment_images: every image has steps of its own, and is read a few times and written once.
+// streamtorch::augment_images: every image has steps of its own. It is read a few times and written
+// once.
 //
-// out[n] is the image pixels[n], turned left to right where flips says so, behind the steps steps[n, 0], steps[n, 1], ... pixels and out:
-// uint8 [N, H, W, C], contiguous, C 1 or 3, without common memory. flips: bool [N], or none. steps: float32 [N, S, 8], S up to 8: a kind,
-// then its values, as cgotorch/images/step.go lists them. A kind that is not listed changes nothing.
+// out[n] is the image pixels[n], turned left to right where flips says so, behind the steps
+// steps[n, 0], steps[n, 1], ... pixels and out: uint8 [N, H, W, C], contiguous, C 1 or 3, without
+// common memory. flips: bool [N], or none. steps: float32 [N, S, 8], S up to 8: a kind, then its
+// values, as cgotorch/images/step.go lists them. A kind that is not listed changes nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -30,8 +32,9 @@ struct Batch {
   int32_t images, height, width, channels, count;
 };
 
-// The CPU works on rows, one channel behind another, a step at a time, so that the compiler can use vectors. All of it is inlined into what
-// is compiled for a processor with a fused multiply-add, and into what is not: fmaf is then a function.
+// The CPU works on rows, one channel behind another, a step at a time, so that the compiler can use
+// vectors. All of it is inlined into two callers. One is compiled for a processor with a fused
+// multiply-add. The other is not: fmaf is then a function.
 #define CT_INLINE inline __attribute__((always_inline))
 
 template <int C>
@@ -45,7 +48,7 @@ CT_INLINE void read_row(const Source& s, int y, uint8_t* row) {
   }
 }
 
-// around: room for three rows.
+// around: a buffer for three rows.
 template <int C>
 CT_INLINE void first_row(const Source& s, const Step& step, int y, uint8_t* __restrict row, uint8_t* __restrict around) {
   const int kind = kind_of(step), width = s.width, size = C * width;
@@ -101,7 +104,7 @@ CT_INLINE void row_after(const Source& s, const Step* steps, int count, const ui
   for (int k = 0; k < count; ++k) step_row<C>(steps[k], tables + k * C * kLevels, row, s.width);
 }
 
-// row: room for four rows.
+// row: a buffer for four rows.
 template <int C>
 CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
   const int64_t area = int64_t{b.height} * b.width;
@@ -161,8 +164,9 @@ void augment_on_cpu(const Batch& b) {
   b.channels == 1 ? augment_images<1>(b) : augment_images<3>(b);
 }
 
-// A block for each image, since a step may need all of it. It goes over the image once to write it, and before that once for each
-// step that needs the whole: two or three times what a pass over the memory takes, and nothing in between is stored.
+// A block for each image, since a step may need all of it. The block passes over the image once to
+// write it. Before that it passes once for each step that needs the whole image. That takes two or
+// three times a pass over the memory, and nothing in between is stored.
 constexpr int kThreads = 1024;
 constexpr CudaProgram kProgram{"augment", augment::kPixelsText, R"cuda(
 template <int C>

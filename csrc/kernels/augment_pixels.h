@@ -1,8 +1,10 @@
-// What an augmentation makes of one pixel: one source for the CPU and CUDA, so that both give the same bytes. Every float operation rounds as it stands: csrc/CMakeLists.txt and cuda/program.cc turn the
-// compilers' own fusing off.
+// The arithmetic of an augmentation on one pixel. The CPU and CUDA share one source: both give the
+// same bytes. Every float operation rounds as written: csrc/CMakeLists.txt and cuda/program.cc turn
+// the compilers' own fusing off.
 //
-// The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32, with PyTorch's fused multiply-add
-// where its add(alpha=...) has one: on the CPU they agree in every byte (tests/fixtures/augment).
+// The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32. It has
+// PyTorch's fused multiply-add where add(alpha=...) has it. On the CPU both agree in every byte
+// (tests/fixtures/augment).
 #pragma once
 
 #include <math.h>
@@ -13,7 +15,7 @@ namespace ct::augment {
 
 CT_ON_BOTH_DEVICES(kPixelsText,
 
-// As cgotorch/augment.go numbers them.
+// The numbers of cgotorch/images/step.go.
 enum Kind { kNothing, kBrightness, kContrast, kSaturation, kHue, kPosterize, kSolarize, kAutoContrast, kEqualize, kSharpness, kAffine };
 
 constexpr int kLevels = 256;
@@ -27,11 +29,13 @@ struct Step {
 };
 
 CT_FUNCTION int kind_of(const Step& step) { return static_cast<int>(step.kind); }
-// What becomes of a value does not depend on the other channels: a table of 256 entries a channel says it.
+// Whether a table of 256 entries a channel gives the result: a value then does not depend on the
+// other channels.
 CT_FUNCTION bool has_table(int kind) {
   return kind == kBrightness || kind == kContrast || kind == kPosterize || kind == kSolarize || kind == kAutoContrast || kind == kEqualize;
 }
-// The table depends on the whole image as it is before the step: on the sum of its grey values, or on its histograms.
+// Whether the table depends on the whole image before the step: on the sum of its grey values, or
+// on its histograms.
 CT_FUNCTION bool needs_histogram(int kind) { return kind == kAutoContrast || kind == kEqualize; }
 CT_FUNCTION bool needs_image(int kind) { return kind == kContrast || needs_histogram(kind); }
 
@@ -59,8 +63,8 @@ CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
   return p;
 }
 
-// sum: of a value and its eight neighbours, and four times the value. Over 13 it is the blurred value; that never lies in the middle
-// between two integers, so no float is needed to round it.
+// sum: of a value and its eight neighbours, and four times the value. The blurred value is sum over
+// 13. It never lies in the middle between two integers: no float is needed to round it.
 CT_FUNCTION unsigned char sharpened(int value, int sum, const Step& step) {
   const float blurred = static_cast<float>((2 * sum + 13) / 26);
   return clamped(fmaf(step.value[1], blurred - static_cast<float>(value), static_cast<float>(value)));
@@ -82,7 +86,8 @@ CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) 
   return p;
 }
 
-// Makes a step of the tensor ready for an image's pixels: the inverse matrix, in pixels from the middle, gives places from -1 to 1.
+// Makes a step of the tensor ready for an image's pixels. The inverse matrix maps pixels from the
+// middle to places from -1 to 1.
 CT_FUNCTION Step ready(Step step, int height, int width) {
   if (kind_of(step) == kAffine) {
     for (int i = 0; i < 3; ++i) {
@@ -109,7 +114,7 @@ CT_FUNCTION Pixel<C> moved(const Source& s, const Step& step, int y, int x) {
   return black;
 }
 
-// What the steps begin with. Only the first step may look at other pixels than its own.
+// The pixel before the steps. Only the first step may look at pixels other than its own.
 template <int C>
 CT_FUNCTION Pixel<C> first(const Source& s, const Step& step, int y, int x) {
   const int kind = kind_of(step);
@@ -183,7 +188,7 @@ CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
   return p;
 }
 
-// Of a pixel, the step that has no other pixels to look at. table: [C][256], where the step has one.
+// A step on a pixel that looks at no other pixels. table: [C][256], where the step has a table.
 template <int C>
 CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* table) {
   const int kind = kind_of(step);
@@ -205,7 +210,8 @@ CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const 
   return p;
 }
 
-// What the tables of one channel need to know of its histogram, which becomes the number of pixels of each value or a lower one.
+// Properties of one channel's histogram that its tables need. Making it turns the histogram into
+// the number of pixels of each value or a lower value.
 struct Summary {
   int low;
   int high;
@@ -232,7 +238,8 @@ CT_FUNCTION Summary summarize(int* histogram) {
   return s;
 }
 
-// An entry of a step's table. mean is of the grey values, the rest of one channel; each is there where the step needs it.
+// An entry of a step's table. mean is the mean of the grey values, the rest belongs to one channel.
+// Each is set where the step needs it.
 CT_FUNCTION unsigned char entry(const Step& step, float mean, const Summary& s, const int* cumulative, int value) {
   const float v = static_cast<float>(value);
   switch (kind_of(step)) {

@@ -15,7 +15,8 @@ namespace augment = ct::augment;
 
 constexpr int kValues = 1 + augment::kStepValues;
 
-// As csrc/kernels/augment.cc has it for a processor without a fused multiply-add, for which this file is compiled.
+// As in csrc/kernels/augment.cc for a processor without a fused multiply-add, for which this file
+// is compiled.
 template <int C>
 std::vector<uint8_t> expected(const std::vector<uint8_t>& pixels, int height, int width, bool flip, const augment::Step* steps, int count) {
   const augment::Source source{pixels.data(), height, width, flip};

@@ -1,9 +1,10 @@
-// The floating-point dtypes in the text of every CUDA program: how their elements are read and written.
+// The floating-point dtypes in the text of every CUDA program: how to read and write their
+// elements.
 #pragma once
 
 namespace ct {
 
-// Wide is what is computed in.
+// Wide is the type of the computation.
 inline constexpr char kFloats[] = R"cuda(
 struct BFloat16 {
   using Raw = unsigned short;

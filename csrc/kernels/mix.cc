@@ -1,12 +1,16 @@
-// streamtorch::mix_images and mix_labels: MixUp, CutMix and erased boxes in the pass that normalises.
+// streamtorch::mix_images and mix_labels: MixUp, CutMix and erased boxes in the pass that
+// normalises.
 //
-// mix_images does what normalize_images does. Then the pixels of each image's box are fill, one value a channel, or 0 without any. Then each
-// image is mixed with the one before it in the batch, the first with the last: kind 0 leaves it, kind 1 (MixUp) takes share of the image and
-// 1 - share of the one before, kind 2 (CutMix) takes the rows and columns of cut (top, left, bottom, right) from the one before.
-// erased: int32 [N, 4], each box's top, left, height and width in the result, or none.
+// mix_images first makes the result of normalize_images. Then the pixels of each image's box become
+// fill, one value a channel, or 0 without fill. Then each image is mixed with the image before it
+// in the batch, the first with the last. Kind 0 leaves it. Kind 1 (MixUp) takes share of the image
+// and 1 - share of the image before. Kind 2 (CutMix) takes the rows and columns of cut (top, left,
+// bottom, right) from the image before. erased: int32 [N, 4], each box's top, left, height and
+// width in the result, or none.
 //
-// mix_labels gives out[n] = share of labels[n] + (1 - share) of labels[n-1], the first with the last. labels: int64 [N]; out: float32
-// [N, classes], contiguous. A label that is no class adds nothing.
+// mix_labels gives out[n] = share of labels[n] + (1 - share) of labels[n-1], the first with the
+// last. labels: int64 [N]. out: float32 [N, classes], contiguous. A label that is no class adds
+// nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -32,7 +36,7 @@ struct Cut {
   int32_t kind, top, left, bottom, right;
 };
 
-// Half precision is mixed as PyTorch does it: each operation in float32, and its result rounded.
+// Half precision is mixed as in PyTorch: each operation in float32, and its result rounded.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -115,7 +119,7 @@ struct Fill {
   Raw channel[kMaxChannels];
 };
 
-// One image's pixels, as this block reads them.
+// One image's pixels, in the form that this block reads.
 struct Image {
   const unsigned char* pixels;
   bool flip;

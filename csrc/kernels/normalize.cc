@@ -1,9 +1,12 @@
-// streamtorch::normalize_images: pixels to the images that a model reads. It flips, normalises, casts and lays out in one pass.
+// streamtorch::normalize_images turns pixels into the images that a model reads. It flips,
+// normalises, casts and lays out in one pass.
 //
-//   out[n, c, h, w] = table[c, pixels[n, h, w', c]], where w' is W-1-w in an image that flips marks and w in others
+//   out[n, c, h, w] = table[c, pixels[n, h, w', c]]
 //
-// pixels: uint8 [N, H, W, C], contiguous, C from 1 to 4. flips: bool [N], or none. table: [C, 256], the value of each pixel value in
-// each channel, of the dtype of out, which is floating.
+// w' is W-1-w in an image that flips marks, and w in other images.
+//
+// pixels: uint8 [N, H, W, C], contiguous, C from 1 to 4. flips: bool [N], or none. table: [C, 256],
+// the value of each pixel value in each channel, of the dtype of out, which is floating.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,7 +22,7 @@ namespace {
 using images::Geometry;
 using images::kLevels;
 
-// The numbers are not looked at, so that what matters of the dtype is its size.
+// Only the size of the dtype matters: the numbers are not looked at.
 template <typename T>
 void normalize_on_cpu(const uint8_t* pixels, const uint8_t* flips, const T* table, T* out, const Geometry& g) {
   const int64_t row_pixels = int64_t{g.width} * g.channels;
@@ -55,7 +58,7 @@ __device__ void normalize(const unsigned char* pixels, const unsigned char* flip
   for (int w = threadIdx.x / g.channels; w < g.width; w += blockDim.x / g.channels) {
     const unsigned char* from = pixels + (flip ? g.width - 1 - w : w) * g.channels;
     T* to = out + w * g.column;
-    unsigned char pixel[kRows];  // all loads are on their way before the first store
+    unsigned char pixel[kRows];  // all loads are under way before the first store
 #pragma unroll
     for (int r = 0; r < kRows; ++r) pixel[r] = r < rows ? from[r * row_pixels] : 0;
 #pragma unroll

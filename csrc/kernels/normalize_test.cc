@@ -36,7 +36,7 @@ struct Images {
   }
 };
 
-// What comes of it, in the order n, c, h, w.
+// The expected result, in the order n, c, h, w.
 template <typename T>
 std::vector<T> expected(const Images& m, bool flipped, const std::vector<T>& table) {
   const std::vector<uint8_t> pixels = m.pixels(), flips = m.flips();
@@ -77,7 +77,8 @@ void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped
 }
 
 TEST_F(NormalizeTest, EqualsItsDefinition) {
-  // One row, rows that are no multiple of a block's, one column, more columns than a block has threads.
+  // One row, rows that are no multiple of a block's, one column, more columns than a block has
+  // threads.
   const Images shapes[] = {{1, 1, 1, 1}, {3, 8, 8, 3}, {2, 17, 5, 4}, {5, 3, 301, 2}, {2, 9, 300, 3}, {4, 33, 1, 3}};
   for (const ct_device device : ct_test::devices()) {
     for (const Images& m : shapes) {

@@ -1,7 +1,9 @@
-// Operators of the library's own: streamtorch::max_pool2d and streamtorch::avg_pool2d. They have the arguments and the results of aten's,
-// but for the bits of a NaN, and are those operators everywhere but for images of float32, float16 and bfloat16 in channels last on a CUDA
-// device whose gradient nobody wants. Of these LibTorch's kernels read and write several times what they must, max_pool2d an index of eight
-// bytes for each value among it, and in small batches leave most of the device empty: 20 to 30 us for a pooling that takes 3.
+// Operators of the library's own: streamtorch::max_pool2d and streamtorch::avg_pool2d. They have
+// the arguments and the results of aten's, but for the bits of a NaN. They call those operators
+// except for some images on a CUDA device: float32, float16 or bfloat16 in channels last, without a
+// gradient. There LibTorch's kernels read and write several times the necessary bytes. max_pool2d
+// writes an index of eight bytes for each value, too. In small batches they leave most of the
+// device empty: 20 to 30 us for a pooling that takes 3.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/avg_pool2d.h>
@@ -22,8 +24,8 @@
 namespace ct {
 namespace {
 
-// A pooling of [N, H, W, C]. divisor: of a mean, 0 for the size of the window, in which padding counts or not. threads: each makes one vector of
-// channels of one result pixel.
+// A pooling of [N, H, W, C]. divisor: of a mean, 0 for the size of the window, in which padding
+// counts or not. threads: each makes one vector of channels of one result pixel.
 CT_ON_BOTH_DEVICES(kText,
 
 struct Pooling {
@@ -52,7 +54,8 @@ __device__ void take(typename N::Wide& sum, typename N::Wide v) {
   }
 }
 
-// kKernel: of a square window without dilation, whose loads are all on their way before the first is used; 0 for any other.
+// kKernel: size of a square window without dilation, 0 for any other. All loads of such a window
+// are under way before the first is used.
 template <typename N, bool kMax, int kVector, int kKernel>
 __device__ void pool(const typename N::Raw* in, typename N::Raw* out, const Pooling& p) {
   using Values = Vector<typename N::Raw, kVector>;
@@ -124,7 +127,8 @@ KERNELS(half, Half, 8)
 KERNELS(float, Float, 4)
 )cuda"};
 
-// A pair of numbers as operators of LibTorch's take it: one stands for both, and none for other.
+// A pair of numbers as operators of LibTorch's take it: one number stands for both, and an empty
+// list for other.
 std::optional<std::array<int64_t, 2>> pair_of(at::IntArrayRef list, std::optional<std::array<int64_t, 2>> other = {}) {
   switch (list.size()) {
     case 0: return other;
@@ -134,17 +138,19 @@ std::optional<std::array<int64_t, 2>> pair_of(at::IntArrayRef list, std::optiona
   }
 }
 
-// How many windows there are along one side.
+// The number of windows along one side.
 int64_t windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode) {
   const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
   if (room < 0) return 0;
   const int64_t count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
-  return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;  // the last one must begin before the padding behind
+  // The last window must begin before the padding behind.
+  return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
 
 constexpr int64_t kThreads = 256;
 
-// The kernel's name: of the operator, the dtype, the size of its vectors and of its window. NULL for a dtype that has none.
+// The kernel's name: of the operator, the dtype, the size of its vectors and of its window. NULL
+// for a dtype without kernel.
 const char* kernel_name(bool max, at::ScalarType dtype, bool vector, bool three) {
   static constexpr const char* kNames[2][3][3] = {
       {{"avg_bfloat16_1_0", "avg_bfloat16_8_0", "avg_bfloat16_8_3"},
@@ -157,7 +163,8 @@ const char* kernel_name(bool max, at::ScalarType dtype, bool vector, bool three)
   return of < 0 ? nullptr : kNames[max][of][!vector ? 0 : three ? 2 : 1];
 }
 
-// The result, or nothing where LibTorch's operator is to be called: for its answer, or for its error.
+// The result, or nothing where LibTorch's operator is to be called, for its result or for its
+// error.
 std::optional<at::Tensor> pool(const at::Tensor& in, bool max, at::IntArrayRef kernel_size, at::IntArrayRef strides, at::IntArrayRef paddings,
                                at::IntArrayRef dilations, bool ceil_mode, bool count_padding, int64_t divisor) {
   if (!in.is_cuda() || in.dim() != 4 || in.numel() == 0 || (in.requires_grad() && c10::GradMode::is_enabled())) return {};
@@ -207,7 +214,7 @@ at::Tensor avg_pool2d(const at::Tensor& self, at::IntArrayRef kernel_size, at::I
   return at::avg_pool2d(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override);
 }
 
-// For every backend: what is called in here has gradients of its own.
+// For every backend: the operators called in here have gradients of their own.
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
               TORCH_FN(max_pool2d));

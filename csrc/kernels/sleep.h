@@ -1,5 +1,5 @@
-// streamtorch::sleep: work that takes a given time and does nothing, on the CPU by waiting. Tests of waits and of overlaps use it, and trials
-// that let the host run ahead.
+// streamtorch::sleep: work that takes a given time and does nothing, on the CPU by waiting. Users
+// are tests of waits and of parallel work, and trials that let the host run ahead.
 #pragma once
 
 #include <cstdint>

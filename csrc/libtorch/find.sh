@@ -1,8 +1,9 @@
-# Where LibTorch is. Sourced by setup.sh.
+# Finds LibTorch. Sourced by setup.sh.
 #
 # find_libtorch sets
 #   torch_dir     the folder that holds lib/ and include/
-#   runtime_dir   nvidia/cu13 of the runtime wheels, or of the whole set: CUDA headers, libcudart and libcupti
+#   runtime_dir   nvidia/cu13 of the runtime wheels, or of the whole set: CUDA headers,
+#                 libcudart and libcupti
 #   origin        where it came from, in words
 find_libtorch() {
   if [ -n "${LIBTORCH-}" ]; then
@@ -12,7 +13,7 @@ find_libtorch() {
   fi
 }
 
-# from_environment: $LIBTORCH must be right; nothing else is tried.
+# from_environment: $LIBTORCH must be right. Nothing else is tried.
 from_environment() {
   local dir wrong
   case $LIBTORCH in /*) ;; *) fail "LIBTORCH=$LIBTORCH is not an absolute path; write it from /" ;; esac
@@ -24,7 +25,8 @@ from_environment() {
   use_libtorch "$dir" "\$LIBTORCH"
 }
 
-# from_python: a torch of this version that the user's Python has. Found without importing it, which takes seconds.
+# from_python: a torch of this version in the user's Python. It is found without importing it, which
+# takes seconds.
 from_python() {
   local python=${PYTHON:-python3} dir wrong
   command -v "$python" >/dev/null || return 1
@@ -44,7 +46,7 @@ if spec and spec.origin: print(os.path.dirname(os.path.abspath(spec.origin)))' 2
   use_libtorch "$dir" "$("$python" -c 'import sys; print(sys.executable)')"
 }
 
-# from_wheels: the pinned ones, out of the cache or from the network.
+# from_wheels: the pinned wheels, out of the cache or from the network.
 from_wheels() {
   if [ "$driver" = 1 ]; then
     wheel_tree libtorch-$version-cuda "runtime torch cuda"
@@ -56,14 +58,15 @@ from_wheels() {
   origin="the pinned wheels"
 }
 
-# use_libtorch folder source: a LibTorch that was not unpacked here. Its CUDA headers and, where it does not find
-# them by itself, libcudart and libcupti come from the runtime wheels.
+# use_libtorch folder source: a LibTorch that was not unpacked here. Its CUDA headers come from the
+# runtime wheels. So do libcudart and libcupti where it does not find them by itself.
 use_libtorch() {
   torch_dir=$1
   origin=$2
   runtime_dir=""
   [ -n "$(built_for_cuda "$torch_dir")" ] || return 0
-  # Without a GPU, a LibTorch that has all its libraries can do without the CUDA headers: this machine may be offline.
+  # Without a GPU, a LibTorch that has all its libraries can do without the CUDA headers: this machine
+  # may be offline.
   if [ "$driver" = 0 ] && ! unresolved "$torch_dir/lib/libtorch_cpu.so" >/dev/null && ! (wheel_tree cuda-$cuda_version runtime); then
     say "going on without the CUDA headers: libcgotorch_cuda.so is not built, and needs a GPU to be of use"
     return 0
@@ -75,7 +78,7 @@ use_libtorch() {
   fi
 }
 
-# wrong_libtorch folder: says what is wrong with it, or nothing.
+# wrong_libtorch folder: prints the fault of the folder, or nothing.
 wrong_libtorch() {
   local dir=$1 header have file
   header=$dir/include/torch/headeronly/version.h
@@ -105,8 +108,8 @@ wrong_libtorch() {
   fi
 }
 
-# built_for_cuda folder: 13.0 or another version, or nothing. libcudart's soname tells 13 from 12; only Python's
-# version.py tells 13.0 from 13.1.
+# built_for_cuda folder: prints 13.0 or another version, or nothing. libcudart's soname tells 13
+# from 12. Only Python's version.py tells 13.0 from 13.1.
 built_for_cuda() {
   local have=""
   [ -f "$1/lib/libtorch_cuda.so" ] || return 0
@@ -120,12 +123,13 @@ built_for_cuda() {
   echo "$have"
 }
 
-# unresolved library: the libraries it needs and does not find; fails if there are none.
+# unresolved library: prints the libraries it needs and does not find. Fails if there are none.
 unresolved() {
   env -u LD_LIBRARY_PATH ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | grep .
 }
 
-# write_libtorch: build/libtorch.cmake and build/libtorch.env, left alone where nothing changed, so that nothing is built again.
+# write_libtorch: writes build/libtorch.cmake and build/libtorch.env. It leaves them alone where
+# nothing changed: then nothing is built again.
 write_libtorch() {
   local extra="" cuda_include="" cuda_lib="" missing
   if [ -n "$runtime_dir" ]; then

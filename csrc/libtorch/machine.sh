@@ -1,4 +1,4 @@
-# What the machine must have. Sourced by setup.sh.
+# The requirements of the machine. Sourced by setup.sh.
 
 # need_platform: LibTorch's wheels are for one platform.
 need_platform() {
@@ -7,7 +7,7 @@ need_platform() {
   case $root in *[[:space:]]*) fail "$root: cgo cannot build in a folder with a space in its name; move the clone" ;; esac
 }
 
-# need_tools: compilers and Go. What installs them is named and never done unasked.
+# need_tools: compilers and Go. It names the command that installs them, and never runs it unasked.
 need_tools() {
   local cxx=${CXX:-g++} cc=${CC:-gcc} missing="" version
   command -v "${cxx%% *}" >/dev/null || missing="g++"
@@ -18,7 +18,7 @@ need_tools() {
   missing=${missing# }
   [ -z "$missing" ] || fail "missing: $missing; run: $(install_command $missing)"
 
-  # __GNUC__ is also what clang sets, to 4.
+  # clang sets __GNUC__ too, to 4.
   version=$("$cxx" -dumpversion) || fail "$cxx does not run; run: $(install_command g++)"
   if "$cxx" --version | grep -qi clang; then
     [ "${version%%.*}" -ge 15 ] || fail "$cxx is clang $version, and LibTorch's headers need 15 or newer; install one and set CXX"
@@ -35,8 +35,9 @@ need_tools() {
   esac
 }
 
-# need_python sets python to the interpreter itself, for PYTHON may be a script that starts one (pyenv's), and killing
-# that would leave the interpreter behind. Python is asked for only when something has to be downloaded.
+# need_python sets python to the interpreter itself. PYTHON may be a script that starts an
+# interpreter (pyenv's): killing the script would leave the interpreter behind. Python is asked for
+# only when something has to be downloaded.
 need_python() {
   local named=${PYTHON:-python3}
   command -v "$named" >/dev/null || fail "missing: python3; run: $(install_command python3 python3-pip)"
@@ -56,7 +57,8 @@ has_header() {
   printf '#include <cstddef>\n#include <cstdio>\n#include <%s>\n' "$1" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1
 }
 
-# need_packages PURPOSE: development files, installed with apt-get by root or password-free sudo, else named.
+# need_packages PURPOSE: development files, installed with apt-get by root or password-free sudo,
+# else named.
 need_packages() {
   local packages
   packages=$(missing_packages "$1")
@@ -83,7 +85,7 @@ need_packages() {
   [ -z "$packages" ] || fail "$packages installed, and still not found by ${CXX:-g++}; set CPATH and LIBRARY_PATH to where they are"
 }
 
-# missing_packages PURPOSE: Debian's and Ubuntu's names of what is not there.
+# missing_packages PURPOSE: Debian's and Ubuntu's names of the missing packages.
 missing_packages() {
   local packages=""
   has_header jpeglib.h || packages="$packages libjpeg-dev"
@@ -94,7 +96,7 @@ missing_packages() {
   echo "${packages# }"
 }
 
-# has_driver: an NVIDIA driver is installed. STREAMTORCH_CUDA=0 or 1 overrules what is seen.
+# has_driver: an NVIDIA driver is installed. STREAMTORCH_CUDA=0 or 1 overrules the check.
 has_driver() {
   case ${STREAMTORCH_CUDA-} in
     0) return 1 ;;

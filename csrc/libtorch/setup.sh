@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# setup.sh [build|test|loader|test-loader]: makes the machine ready to build, or to build and test. Does nothing, quickly,
-# where it is. For the loader, which needs no LibTorch, it sees to compilers and system packages alone.
+# setup.sh [build|test|loader|test-loader]: makes the machine ready to build, or to build and test.
+# On a ready machine it does nothing, quickly. For the loader, which needs no LibTorch, it sees to
+# compilers and system packages alone.
 #
-# LibTorch comes from $LIBTORCH; else from an installed Python torch of the same version; else from the wheels of
-# wheels.lock, kept unpacked in a cache outside the clone. Where it was found is written to build/libtorch.cmake,
-# for csrc/CMakeLists.txt, and to build/libtorch.env, for the shell.
+# LibTorch comes from $LIBTORCH, else from an installed Python torch of the same version, else from
+# the wheels of wheels.lock, kept unpacked in a cache outside the clone. Its place is written to
+# build/libtorch.cmake, for csrc/CMakeLists.txt, and to build/libtorch.env, for the shell.
 #
 # Environment:
 #   LIBTORCH           folder that holds lib/ and include/ of LibTorch 2.11.0, or the folder above it
-#   PYTHON             the Python that is asked for an installed torch and for pip; python3 if unset
-#   STREAMTORCH_CACHE  where downloads are kept; ${XDG_CACHE_HOME:-~/.cache}/streamtorch if unset
-#   STREAMTORCH_CUDA   1: get the CUDA libraries though no driver is seen; 0: do not, though one is
+#   PYTHON             the Python that is asked for an installed torch and for pip. Default: python3
+#   STREAMTORCH_CACHE  folder for downloads. Default: ${XDG_CACHE_HOME:-~/.cache}/streamtorch
+#   STREAMTORCH_CUDA   1: get the CUDA libraries though no driver is seen. 0: do not, though a
+#                      driver is seen
 set -uo pipefail
 
 version=2.11.0
@@ -45,7 +47,7 @@ driver=0
 if has_driver; then driver=1; fi
 key="libtorch=${LIBTORCH-} cache=$(cache_folder) cuda=$driver cxx=${CXX-}"
 
-# is_done: nothing this set-up rests on has changed.
+# is_done: no input of this set-up has changed.
 is_done() {
   [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && [ -f "$root/build/libtorch.cmake" ] && [ -f "$root/build/libtorch.env" ] || return 1
   local LIBTORCH_LIB file

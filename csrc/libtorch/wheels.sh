@@ -1,9 +1,10 @@
 # The pinned wheels: downloaded, checked against wheels.lock and kept unpacked. Sourced by setup.sh.
 #
 #   CACHE/wheels/NAME-VERSION-HASH   one wheel, unpacked
-#   CACHE/libtorch-2.11.0-cpu-HASH   a tree of several, as pip would have laid them out, in hard links: LibTorch
-#                                    looks for its libraries in folders relative to its own
-#   CACHE/tmp                        what is on the way; a name outside it is always whole
+#   CACHE/libtorch-2.11.0-cpu-HASH   a tree of several, laid out as by pip, in hard links:
+#                                     LibTorch looks for its libraries in folders relative to
+#                                     its own
+#   CACHE/tmp                        unfinished downloads. A name outside it is always whole
 
 # cache_folder prints CACHE.
 cache_folder() {
@@ -49,7 +50,8 @@ wheel_tree() {
   exec 9>&-
 }
 
-# is_whole tree sets: a tree is renamed into place when whole, so only what a user deleted can be missing.
+# is_whole tree sets: a tree is renamed into place when whole. Only files that a user deleted can be
+# missing.
 is_whole() {
   [ -d "$1/nvidia/cu13/include" ] || return 1
   case " $2 " in *" torch "*) [ -s "$1/torch/lib/libtorch_cpu.so" ] ;; esac
@@ -66,10 +68,10 @@ stop_download() {
 
 remove() { rm -rf -- "$@"; }
 
-# unpacked_wheel cache name version sha256: where that wheel lies.
+# unpacked_wheel cache name version sha256: prints the folder of that wheel.
 unpacked_wheel() { echo "$1/wheels/$2-$3-${4:0:12}"; }
 
-# fetch_wheels cache lines: those that are not there yet.
+# fetch_wheels cache lines: fetches the wheels that are not there yet.
 fetch_wheels() {
   local cache=$1 missing="" total=0 disk=0 peak=0 free set name ver platform bytes unpacked sha
   while read -r set name ver platform bytes unpacked sha; do
@@ -116,8 +118,8 @@ fetch_wheel() {
   mv "$work/unpacked" "$(unpacked_wheel "$cache" "$name" "$ver" "$sha")" || fail "$cache cannot be written; is the disk full?"
 }
 
-# run_pip title platform bytes: downloads what requirements.txt says and shows how far it is. Which index, proxy and
-# certificates is the user's own configuration of pip.
+# run_pip title platform bytes: downloads the wheels of requirements.txt and shows its progress.
+# Index, proxy and certificates are those of the user's own configuration of pip.
 run_pip() {
   local title=$1 platform=$2 bytes=$3 have ticks=0 code
   remove "$work/wheel" "$work/tmp"
@@ -150,7 +152,7 @@ show_progress() {
   if [ -t 1 ]; then printf '\r  %s\033[K' "$1"; else echo "  $1"; fi
 }
 
-# pip_failure log cache: what went wrong and what to do, in a few words.
+# pip_failure log cache: prints the fault and the remedy, in a few words.
 pip_failure() {
   if grep -qiE 'No space left on device' "$1"; then
     echo "the disk of $2 is full; free some, or set STREAMTORCH_CACHE to a folder on another disk"
@@ -165,7 +167,8 @@ pip_failure() {
   fi
 }
 
-# unpack_wheel wheel folder title cache: libraries, headers and licences; Python's own part is left out.
+# unpack_wheel wheel folder title cache: libraries, headers and licences. Python's own part is left
+# out.
 unpack_wheel() {
   local said
   said=$("$python" - "$1" "$2" 2>&1 <<'END'

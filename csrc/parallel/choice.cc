@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 
-// How many streams of a process run without sharing one of the device's queues.
+// The number of streams of a process that run without sharing one of the device's queues.
 int hardware_queues() {
   const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   const int n = text == nullptr ? 0 : std::atoi(text);
@@ -85,17 +85,17 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   }
   entry.pending.erase(entry.pending.begin(), sample);
   if (entry.begun < trials_ || !entry.pending.empty()) return;
-  if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // the work has failed meanwhile
+  if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // The work has failed meanwhile.
     entry = Entry{};
     return;
   }
-  // In the first call of each way libraries choose and load.
+  // Libraries choose and load in the first call of each way.
   const auto warmed = [](const std::vector<double>& all) { return std::vector<double>(all.begin() + kWarm / 2, all.end()); };
   settle(key, entry, median(warmed(entry.device[0])), median(warmed(entry.device[1])), median(warmed(entry.host[1])), gain_);
 }
 
 void Choice::settle(const Key& key, Entry& entry, double first, double second, double host, double gain) {
-  // Where they are about equal, the plain way needs fewer streams and less memory.
+  // Where both are about equal, the first way needs fewer streams and less memory.
   entry.second = second < (1 - gain) * first;
   entry.decided = true;
   if (entry.second) entry.gain = std::max(0.0, first - second);

@@ -1,9 +1,12 @@
-// Choices: which of two ways to do a piece of work is faster on the device, found by doing it both ways.
+// Choices: which of two ways to do a piece of work is faster on the device. A choice does the work
+// both ways.
 //
-// Note [Trials]: what is measured are calls that the program makes anyway, one way and the other in turn, between two timing events of the
-// stream: nothing is run for the sake of measuring, so what a call does happens as often as it is made. Eagerly that includes the time in
-// which the device waits for the host, as it should. In the rehearsal of a capture it must not: a sleeping kernel ahead lets the host run
-// ahead, and the device then finds all of the work, as in a graph. The two have decisions of their own.
+// Note [Trials]: a trial is a call that the program makes anyway, between two timing events of the
+// stream. The calls go one way and the other alternately. Nothing is run for the sake of measuring:
+// a call's effects happen as often as it is made. Eagerly a time includes the time in which the
+// device waits for the host, as it should. In the warm-up run of a capture it must not. A sleeping
+// kernel ahead lets the host run ahead there, and the device then finds all of the work, as in a
+// graph. Eager work and graphs have decisions of their own.
 #pragma once
 
 #include <chrono>
@@ -21,12 +24,13 @@
 
 namespace ct {
 
-// The middle one of some values.
+// The median of some values.
 double median(std::vector<double> values);
 
-// One call of the work. The caller does it that way and, where it is measured, calls Choice::end.
+// One call of the work. The caller takes that way and, where the call is measured, calls
+// Choice::end.
 struct Trial {
-  bool second = false;  // the way
+  bool second = false;  // the way to take
   bool open = false;    // nothing is decided yet
   bool measured = false;
   std::pair<bool, std::string> key;
@@ -40,17 +44,22 @@ class Choice {
   static constexpr size_t kTrials = 12;
   static constexpr double kGain = 0.01;
   Choice(size_t trials, double gain) : trials_(trials), gain_(gain) {}
-  // key: what the decision is for. graph: the work is the rehearsal or the capture of a graph. streams: used by the second way. A capture
-  // and the CPU measure nothing.
+  // Begins a call of the work. key: the work that the decision is for. graph: the work is the warm-up
+  // run or the capture of a graph. streams: number that the second way uses. A capture and the CPU
+  // measure nothing.
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
-  // Of a trial that is measured. Whether nothing is decided yet. Waits for the device where it was the last one for a graph.
+  // Ends a trial that is measured. Returns whether the choice is still open. The last trial for a
+  // graph waits for the device.
   bool end(Trial& trial, const ct_stream& stream);
-  // Whether that is decided; and to decide it, by times in microseconds that the caller has measured in its own way, and the share of
-  // the first that the second way is to take less, or for the first way because nothing can be measured, which is no decision to be taken.
+  // Whether the choice is decided. settle decides it by times in microseconds that the caller has
+  // measured in its own way. gain: share of the first time that the second way has to save.
+  // keep_first decides for the first way because nothing can be measured: take does not return such a
+  // decision.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);
   void keep_first(const std::string& key, bool graph);
-  // How many microseconds the second way takes less; 0 where that is not decided, for the first, and where it takes no less.
+  // The microseconds that the second way saves. 0 without a decision, with a decision for the first
+  // way, and where it saves nothing.
   double gain(const std::string& key, bool graph);
   // Whether trials are under way.
   bool open(bool graph);
@@ -58,7 +67,7 @@ class Choice {
   bool take(ct_decision* out);
 
  private:
-  static constexpr size_t kWarm = 2;  // of the trials, the first one each way, which no time is taken from
+  static constexpr size_t kWarm = 2;  // trials of both ways: the first trial of each way gives no time
   struct Sample {
     bool second;
     std::shared_ptr<const Recording> begin, end;
@@ -69,7 +78,7 @@ class Choice {
     int streams = 0;
     std::vector<Sample> pending;
     std::vector<double> device[2], host[2];  // microseconds
-    size_t waited = 0;  // how often the host did, for the device
+    size_t waited = 0;  // how often the host waited for the device
     bool decided = false, second = false;
     double gain = 0;
   };

@@ -32,7 +32,7 @@ namespace {
 
 using Mask = GradientMask;
 
-// Nobody else in the process is to use this kind; LibTorch itself has no use for it.
+// Nobody else in the process may use this kind. LibTorch itself has no use for it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // Makes the main stream wait for a side stream.
@@ -41,20 +41,21 @@ void join(const Overlapping& o, const ct_stream& side) {
   wait(o.main, *end);  //edge:overlap-join TestOverlap_Serial checked
 }
 
-// Runs the gradients of the weights and bias on the side stream, and that of the input on the main one, which joined has wait for the others.
-// Who calls keeps alive what they read: until the main stream waits, if it does not. The first ones are the side stream's memory, and so handed
-// out again behind a fork alone: Note [Memory of branches].
+// Runs the gradients of the weights and bias on the side stream, and the gradient of the input on
+// the main stream. With joined the main stream waits for the side stream. Otherwise the caller
+// keeps the inputs alive until the main stream waits. The first gradients are the side stream's
+// memory, which is handed out again behind a fork alone: Note [Memory of branches].
 Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(side, *fork);  //edge:overlap-fork TestOverlap_Serial checked
   checker::branches(side, o.main);
-  struct Join {  // always where one fails
+  struct Join {  // also where a gradient fails
     ~Join() {
       if (!wanted) return;
       try {
         join(o, side);
       } catch (...) {
-        // A lost device.
+        // The device is lost.
       }
     }
     const Overlapping& o;
@@ -67,7 +68,7 @@ Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stre
     if (side.device.is_cuda()) stream.emplace(side.stream);
     const checker::OnStream checked(side);
     weights = layer.run(Mask{false, layer.wanted[1], layer.wanted[2]});
-    // Which the checker does not see on CUDA, where no operator is called for it.
+    // The checker does not see these reads on CUDA, where they call no operator.
     for (const at::Tensor* in : {&layer.grad, &layer.input}) checker::reads(layer.op, *in);
     for (const at::Tensor* out : {&std::get<1>(weights), &std::get<2>(weights)}) {
       if (out->defined()) checker::writes(layer.op, *out);
@@ -78,22 +79,25 @@ Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stre
   return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
 
-// A late layer may lose a little by itself: the others' main stream gains all that it no longer does.
+// A late layer may lose a little by itself: the main stream gains all the work that it no longer
+// does.
 constexpr double kLateGain = -0.02;
 
 bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
 
-// Finds out which way a layer's gradients are faster in a graph, in the rehearsal of one, from two small graphs: what is enqueued piece by
-// piece begins later after its predecessor than in a graph, which makes one stream look worse than it is. (They have no effects, so
-// that they can be run as often as it takes.) Waits for the device. Returns the gradients, or nothing where it cannot be done now: somebody
-// else captures, or what draws random numbers forbids it.
+// Finds the faster way for a layer's gradients in a graph, during its warm-up run, from two small
+// graphs. Work that is enqueued piece by piece begins later after its predecessor than in a graph.
+// Measured so, one stream would look worse than it is. The gradients have no effects, so they may
+// run as often as necessary. Waits for the device. Returns the gradients, or nothing where the
+// comparison is impossible now: another thread captures, or a use of random numbers forbids it.
 std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const LayerBackward& layer, const ct_stream& side, bool late) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return std::nullopt;
   Gradients found = layer.run(layer.wanted);  // libraries choose in it, which a capture forbids
-  const ct_graph_pool::Outside outside(*o.pool);  // a rehearsal is inside, and a capture into it would be refused
+  // A warm-up run is inside the pool, and a capture into it would be refused.
+  const ct_graph_pool::Outside outside(*o.pool);
   std::vector<double> times[2];
   try {
     std::unique_ptr<CudaGraph> graphs[2];
@@ -117,7 +121,7 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
     }
     marks.push_back(std::make_unique<const Recording>(o.main, /*timing=*/true));
     cuda().synchronize_event(marks.back()->native);
-    for (size_t i = 2; i + 1 < marks.size(); ++i) {  // but the first launches
+    for (size_t i = 2; i + 1 < marks.size(); ++i) {  // without the first launches
       times[i % 2].push_back(1e3 * cuda().elapsed(marks[i]->native, marks[i + 1]->native) / kRepeats);
     }
     o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]), late ? kLateGain : Choice::kGain);
@@ -149,23 +153,29 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Puts our kernel in the place of LibTorch's. LibTorch warns of that, once in a process.
-void install() {
-  static const bool done = [] {
-    static Silence silence;
-    const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-    for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-      auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
-      library->impl("convolution_backward", TORCH_FN(convolution_backward));
-    }
-    install_linear();
-    at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);  // Note [Late gradients]
-    return true;
-  }();
-  (void)done;
+// Our kernels take the place of LibTorch's when this library is loaded, and those for CUDA when
+// CUDA is opened. No operator runs there then, and LibTorch's table of kernels has no lock for operators
+// that run. Without an Overlap our kernels do the same as LibTorch's. LibTorch warns of the change.
+// Later it warns of gradients that are accumulated on another stream than they are made on (Note
+// [Late gradients]). Both are meant.
+void install(c10::DispatchKey key) {
+  static Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  library->impl("convolution_backward", TORCH_FN(convolution_backward));
 }
 
+[[maybe_unused]] const bool installed = [] {
+  install(c10::DispatchKey::CPU);
+  when_cuda_is_open([] { install(c10::DispatchKey::CUDA); });  // LibTorch has put its own kernel there by then
+  install_linear();
+  at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
+  return true;
+}();
+
 }  // namespace
+
+std::atomic<bool> any_overlap{false};
 
 Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   const ct_stream* const own = o.late.side();
@@ -197,7 +207,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   }
   if (trial.second && !is_short) {
     try {
-      if (late && !trial.measured) {  // to be measured it must end
+      if (late && !trial.measured) {  // a trial that is measured must end
         Gradients found = beside(o, layer, side, /*joined=*/false);
         o.late.keep(layer.grad, layer.input, side);
         return counted(std::move(found), overlap.calls_late);
@@ -206,7 +216,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
       if (trial.measured) choice.end(trial, o.main);
       return counted(std::move(found), overlap.calls_beside);
     } catch (const c10::OutOfMemoryError&) {
-      trial.measured = false;  // of what comes now, which is the other way
+      trial.measured = false;  // of the next call, which goes the other way
       o.late.release();
       choice.keep_first(key, o.pool != nullptr);
       const std::lock_guard lock(overlap.mutex);
@@ -242,7 +252,7 @@ OverlapScope::~OverlapScope() {
   try {
     leave_->late.end(/*failed=*/std::uncaught_exceptions() > failures_);
   } catch (...) {
-    // A lost device.
+    // The device is lost.
   }
   ct_overlap& overlap = leave_->overlap;
   const std::lock_guard lock(overlap.mutex);
@@ -256,7 +266,7 @@ extern "C" {
 ct_status* ct_overlap_new(int32_t always, ct_overlap** out) noexcept {
   return ct::guarded([&] {
     ct::load_cuda();
-    ct::install();
+    ct::any_overlap.store(true, std::memory_order_relaxed);
     *out = new ct_overlap(always);
   });
 }

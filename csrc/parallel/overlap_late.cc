@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-// What a layer's node hands on: the gradients of its input, its weights and its bias.
+// The results of a layer's node: the gradients of its input, its weights and its bias.
 constexpr size_t kInput = 0, kWeight = 1;
 
 bool is_layer(const Node& node) { return is_linear(node) || node.name() == "ConvolutionBackward0"; }
@@ -26,7 +26,8 @@ bool has_hooks(Node& node) {
          node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-// Makes autograd run a node of one input on a stream: metadata has that which is current when it is made.
+// Makes autograd run a node of one input on a stream. Metadata records the stream that is current
+// when it is made.
 void move(Node& node, c10::Stream stream) {
   const auto& of = node.input_metadata(0);
   const at::TensorOptions options = of.options();
@@ -44,7 +45,8 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
     : main_(main) {
   if (!main.device.is_cuda()) return;
   most_ = allocated_bytes(main.device) / 40;
-  std::vector<Node*> found;  // also those whose edges have not been counted yet, at its end
+  // Also nodes whose edges have not been counted yet, at the end of the list.
+  std::vector<Node*> found;
   const auto reach = [&](Node* node) {
     if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);
   };
@@ -85,7 +87,8 @@ void LateGradients::restore() {
 void LateGradients::end(bool failed) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  // Where it has failed a thread of autograd's may be reading these. Nodes that are used again run on the side stream then, which is right too.
+  // After a failure a thread of autograd's may be reading these. Nodes that are used again then run
+  // on the side stream, which is right too.
   if (!failed) restore();
   release_held();
 }
@@ -105,7 +108,7 @@ void LateGradients::release() {
 void LateGradients::release_held() {
   peak_ = std::max(peak_, kept_bytes());
   std::vector<const ct_stream*> waited;
-  for (auto r = kept_.rbegin(); r != kept_.rend(); ++r) {  // the last one of a stream comes behind all others
+  for (auto r = kept_.rbegin(); r != kept_.rend(); ++r) {  // the last entry of a stream comes behind all others
     if (std::find(waited.begin(), waited.end(), r->side) != waited.end()) continue;
     wait(main_, *r->end);
     waited.push_back(r->side);
@@ -115,7 +118,7 @@ void LateGradients::release_held() {
 
 void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side) {
   const std::lock_guard lock(mutex_);
-  // What came before is let go as far as it must be; of this one the engine still holds something.
+  // Earlier entries are let go as far as necessary. The engine still holds a part of this entry.
   int64_t bytes = kept_bytes();
   for (; bytes > most_; bytes = kept_bytes()) {
     wait(main_, *kept_.front().end);  //edge:late-waits TestOverlap_Late gpu
@@ -127,7 +130,8 @@ void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const 
   if (ended_) release_held();
 }
 
-// Of what nobody else keeps alive any more. Several layers may have read one tensor, or one memory.
+// The bytes that nobody else keeps alive any more. Several layers may have read one tensor, or one
+// memory.
 int64_t LateGradients::kept_bytes() const {
   std::unordered_map<const c10::TensorImpl*, std::pair<const at::Tensor*, size_t>> held;  // how often by us
   const auto hold = [&held](const at::Tensor& t) { ++held.try_emplace(t.unsafeGetTensorImpl(), &t, size_t{0}).first->second.second; };
@@ -135,7 +139,8 @@ int64_t LateGradients::kept_bytes() const {
     hold(r.grad);
     hold(r.input);
   }
-  std::unordered_map<const c10::StorageImpl*, std::pair<const at::Tensor*, size_t>> ours;  // memory, and how many tensors on it are ours alone
+  // Memory, and how many tensors on it are ours alone.
+  std::unordered_map<const c10::StorageImpl*, std::pair<const at::Tensor*, size_t>> ours;
   for (const auto& [impl, by] : held) {
     const at::Tensor& t = *by.first;
     if (t.has_storage() && t.use_count() == by.second) ++ours.try_emplace(t.storage().unsafeGetStorageImpl(), &t, size_t{0}).first->second.second;
@@ -147,7 +152,8 @@ int64_t LateGradients::kept_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-// Whether what goes along an edge goes to a parameter, through casts at most, and nothing else does; with the nodes on the way.
+// Whether the value along an edge goes to a parameter alone, through casts at most. path receives
+// the nodes on the way.
 bool LateGradients::simple(const Edge& edge, std::vector<Node*>& path) const {
   if (!edge.is_valid()) return true;
   for (Node* node = edge.function.get();; node = node->next_edge(0).function.get()) {

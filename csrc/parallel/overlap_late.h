@@ -1,4 +1,4 @@
-// Late gradients: those of weights, which nothing waits for before the backward has ended.
+// Late gradients: gradients of weights, which nothing waits for before the backward has ended.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -17,27 +17,33 @@
 
 namespace ct {
 
-// Note [Late gradients]: the layer before needs the gradient of a layer's input at once. The gradients of its weights and its bias go to the
-// nodes that add them to the parameters', perhaps through a cast, and nowhere else. So where autograd runs these nodes on the side stream too,
-// the main one need not wait for that stream layer by layer, and the side stream may fall behind. Autograd runs a node on the stream that is
-// in the metadata of its input, which forward put there; this puts the side stream in its place for one backward. It makes one stream wait for
-// another between nodes, and the calling stream for all of them at the end. What the side stream reads is the main one's memory: it is kept
-// alive until the main stream waits for that layer, at the end or, where more is kept than a share of all allocated memory, before.
+// Note [Late gradients]: the layer before needs the gradient of a layer's input at once. The
+// gradients of its weights and its bias go to the nodes that add them to the parameters', perhaps
+// through a cast, and nowhere else. Where autograd runs these nodes on the side stream too, the
+// main stream need not wait for that stream layer by layer. The side stream may then fall behind.
+//
+// Autograd runs a node on the stream in the metadata of its input, which forward put there. This
+// class puts the side stream in its place for one backward. Autograd makes one stream wait for
+// another between nodes, and the calling stream for all of them at the end. The side stream reads
+// memory of the main stream. That memory is kept alive until the main stream waits for that layer.
+// It waits at the end or, where more is kept than a share of all allocated memory, before.
 class LateGradients {
  public:
-  // For the backward from the roots, which has not begun. Layers take the side streams in turn. On the CPU, whose streams autograd does not
-  // know, no gradient is late.
+  // For the backward from the roots, which has not begun. Successive layers take successive side
+  // streams. On the CPU, whose streams autograd does not know, no gradient is late.
   LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const std::vector<const ct_stream*>& sides);
   LateGradients(const LateGradients&) = delete;
   LateGradients& operator=(const LateGradients&) = delete;
-  // That backward has ended, or has failed: then a thread of autograd's may still be in a layer, and no gradient is late any more.
+  // Ends the late gradients of a backward that has ended or failed. After a failure a thread of
+  // autograd's may still be in a layer. No gradient is late any more.
   void end(bool failed);
 
-  // The side stream of the layer that the calling thread runs the backward of; NULL where its gradients are not late.
+  // The side stream of the layer whose backward the calling thread runs. NULL where its gradients are
+  // not late.
   const ct_stream* side();
-  // The side stream reads these up to here.
+  // Keeps tensors that the side stream reads up to here.
   void keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side);
-  // Has the main stream wait for all that was kept, and lets it go.
+  // Makes the main stream wait for all kept tensors, and lets them go.
   void release();
   // The most bytes that were kept alive at once, by nobody else.
   int64_t peak() const { return peak_; }
@@ -64,10 +70,10 @@ class LateGradients {
   std::unordered_map<const Node*, const ct_stream*> layers_;
   std::vector<Moved> moved_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   bool ended_ = false;
   std::deque<Reading> kept_;
-  int64_t most_ = INT64_MAX, peak_ = 0;  // of kept_bytes(): what it may be, and what it was
+  int64_t most_ = INT64_MAX, peak_ = 0;  // of kept_bytes(): the limit, and the peak
 };
 
 }  // namespace ct

@@ -1,5 +1,6 @@
-// Linear layers under an Overlap. LibTorch makes of one a product of matrices and a sum, whose backward is a node that calls two products one
-// after another. Here it is a node of its own, with the same products: gradients are the same to the bit.
+// Linear layers under an Overlap. LibTorch makes of a layer a product of matrices and a sum. Its
+// backward is a node that calls two products one after another. Here the layer is a node of its
+// own, with the same products: gradients are the same to the bit.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/linear_native.h>
@@ -39,7 +40,8 @@ struct Linear final : public torch::autograd::Function<Linear> {
       Gradients found;
       const at::Tensor flat = rows(grad);
       const at::Tensor in = rows(input);
-      // The order of the factors is LibTorch's: what lies in columns gets a gradient in columns. It decides on the last bit.
+      // The order of the factors is LibTorch's. An input in columns gets a gradient in columns. The order
+      // decides on the last bit.
       if (mask[0]) std::get<0>(found) = (columns(in) ? weight.t().mm(flat.t()).t() : flat.mm(weight)).reshape(input.sizes());
       if (mask[1]) std::get<1>(found) = columns(weight.t()) ? flat.t().mm(in) : in.t().mm(flat).t();
       if (mask[2]) std::get<2>(found) = flat.sum(0);
@@ -60,8 +62,9 @@ struct Linear final : public torch::autograd::Function<Linear> {
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   const auto plain = [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_complex(); };
-  // Others are LibTorch's, and also what has one gradient alone: of that it keeps the one factor that it needs.
-  const bool ours = c10::GradMode::is_enabled() && input.requires_grad() && weight.requires_grad() && input.numel() > 0 &&
+  // Other layers are LibTorch's, and so are layers with one gradient alone. For such a gradient
+  // LibTorch keeps only the one factor that it needs.
+  const bool ours = any_overlap.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && input.requires_grad() && weight.requires_grad() && input.numel() > 0 &&
                     input.dim() >= 2 && weight.dim() == 2 && plain(input) && plain(weight) &&
                     (!bias || !bias->defined() || bias->dim() == 1);
   if (ours) return Linear::apply(input, weight, bias);

@@ -19,7 +19,8 @@ ct_overlap_counts counts_of(ct_overlap& overlap) {
   return counts;
 }
 
-// A layer whose part on the side stream finds no memory runs on one stream: then, and from then on. Others go on.
+// A layer whose part on the side stream finds no memory runs on one stream, now and later. Other
+// layers go on.
 TEST_F(OverlapTest, OutOfMemory_FallsBack) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct_overlap overlap(/*always=*/1);
@@ -44,7 +45,8 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
       EXPECT_FALSE(std::get<2>(found).defined());
     }
   }
-  // The first call of each is serial. The large one tries once, and the small one's other three are in two parts.
+  // The first call of each layer is serial. The large layer tries once. The small layer's other three
+  // calls are parallel.
   EXPECT_EQ(together, 1 + 1 + 3);
   EXPECT_EQ(apart, 1 + 2 * 3);
   const ct_overlap_counts counts = counts_of(overlap);
@@ -54,7 +56,8 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
   EXPECT_EQ(counts.serial, 1 + 4);
 }
 
-// What late gradients keep alive is counted where nobody else keeps it: a tensor that two layers have read once, and what others hold not at all.
+// Late gradients count the memory that nobody else keeps. A tensor that two layers have read counts
+// once, and memory with another owner not at all.
 TEST_F(OverlapTest, LateGradients_CountWhatTheyKeep) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct::LateGradients late({}, *main, {side.get()});
@@ -74,7 +77,7 @@ TEST_F(OverlapTest, LateGradients_CountWhatTheyKeep) {
   EXPECT_EQ(held.use_count(), 1U) << "behind the end it is let go at once";
 }
 
-// Another failure is the backward's, and the main stream waits for the side stream all the same.
+// Another failure fails the backward. The main stream waits for the side stream all the same.
 TEST_F(OverlapTest, OtherFailure_IsTheBackwards) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct_overlap overlap(/*always=*/1);

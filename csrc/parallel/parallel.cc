@@ -1,13 +1,19 @@
 // Branches of work on side streams.
 //
-// Note [Memory of branches]: a side stream's work lies between two events of its parent's stream: the fork, and the join. LibTorch's
-// allocator hands memory out again in the order of the stream that it was made for, so it would have to be told of each use by another
-// stream: it then records an event when the memory is freed, asks about it at later allocations, and in a capture gives the memory back
-// only when that ends. Three rules do without. What a branch uses of its parent's memory, and of that parent's parent's, is kept alive until
-// its parent waits for it; memory of other streams is recorded as anywhere else. The side stream's own memory, once freed, is handed out
-// again in the next branch, behind a fork, and so behind what the parent did with it. And since backward runs the nodes of a branch on the
-// side stream again, and frees there what they kept of the parent's memory as soon as they are enqueued, all of that is kept alive until
-// the backward has ended: the engine makes the calling stream wait for all others then.
+// Note [Memory of branches]: a side stream's work lies between two events of its parent's stream:
+// the fork, and the join. LibTorch's allocator hands memory out again in the order of the stream
+// that it was made for. It would thus have to be told of each use by another stream. Then it
+// records an event when the memory is freed, and asks about it at later allocations. In a capture
+// it gives the memory back only when the capture ends.
+//
+// Three rules do without:
+//  - The memory that a branch uses of its parent, and of that parent's parents, is kept alive until
+//    the parent waits for the branch. Memory of other streams is recorded as anywhere else.
+//  - The side stream's own memory, once freed, is handed out again in the next branch. That is
+//    behind a fork, and so behind the parent's uses of it.
+//  - Backward runs the nodes of a branch on the side stream again. There it frees the parent's
+//    memory that they kept as soon as they are enqueued. All of that memory is therefore kept alive
+//    until the backward has ended. The engine then makes the calling stream wait for all others.
 #include <ATen/ops/detach.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -65,7 +71,8 @@ ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) noexc
 ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) noexcept {
   const std::shared_ptr<const ct::Borrowed> borrowed = side == nullptr ? nullptr : std::exchange(side->borrowed, nullptr);
   return ct::executed(x, [&] {
-    if (borrowed != nullptr && x.stream->borrowed != nullptr) {  // the parent's own parent does not wait for the side yet
+    // The parent's own parent does not wait for the side yet.
+    if (borrowed != nullptr && x.stream->borrowed != nullptr) {
       x.stream->borrowed->storages.insert(borrowed->storages.begin(), borrowed->storages.end());
     }
     if (result == nullptr) return;

@@ -21,13 +21,14 @@ using Number = std::pair<int32_t, uint32_t>;  // a device, and CUPTI's number of
 struct Traces {
   std::mutex mutex;
   bool running = false;
-  // CUDA streams that may be asked about: those of the library are never destroyed, those of others while there is a handle.
+  // CUDA streams that may be asked about: the library's, which are never destroyed, and foreign ones
+  // while a handle exists.
   struct Known {
     c10::Stream stream;
     int handles;
   };
   std::map<uint64_t, Known> streams;
-  std::map<Number, uint64_t> ids;  // of the trace that runs
+  std::map<Number, uint64_t> ids;  // of the running trace
 };
 
 Traces& traces() {

@@ -1,4 +1,4 @@
-// Traces: what CUDA devices ran, on which streams.
+// Traces: the work of CUDA devices, with its streams.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace ct {
 
-// To be told of each CUDA stream that there is, so that a trace knows it by its number.
+// Tells a trace of a CUDA stream, which the trace then knows by its number. To be called for each
+// stream.
 void trace_knows(const ct_stream& stream);
 void trace_forgets(const ct_stream& stream) noexcept;
 

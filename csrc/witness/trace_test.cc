@@ -48,7 +48,8 @@ TEST_F(TraceTest, Null_IsHarmless) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "a trace of 0 records", ct_trace_start(0));
 }
 
-// Streams made before the trace, in it, and one that is closed meanwhile; each with a thread of its own.
+// Streams made before the trace, in it, and a stream that is closed meanwhile, each with a thread
+// of its own.
 TEST_F(TraceTest, Streams_AndThreads) {
   SKIP_WITHOUT_CUDA();
   constexpr int kKernels = 50;

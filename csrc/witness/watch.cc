@@ -9,10 +9,10 @@
 namespace ct {
 namespace {
 
-// Nobody else in the process is to use this kind; LibTorch itself has no use for it.
+// Nobody else in the process may use this kind. LibTorch itself has no use for it.
 constexpr auto kKind = c10::DebugInfoKind::INFERENCE_CONTEXT;
 
-// The operators under way on this thread, outermost first. LibTorch keeps the names for so long.
+// The operators under way on this thread, outermost first. LibTorch keeps the names for as long.
 std::vector<const char*>& operators() {
   static thread_local std::vector<const char*> names;
   return names;
@@ -51,7 +51,7 @@ class Calls final : public CudaCalls {
   }
 };
 
-// Watches of CUDA that live: the first one makes CUPTI tell of calls, the last one ends that.
+// The number of live watches of CUDA. The first watch makes CUPTI report calls, the last ends that.
 struct Count {
   std::mutex mutex;
   int live = 0;
@@ -85,7 +85,7 @@ void Watch::waits(const std::string& what) noexcept {
     if (seen_.load(std::memory_order_relaxed)) return;
     text_ = with_operators(what);
   } catch (...) {
-    // No memory for the text: without it the wait still counts.
+    // There is no memory for the text. The wait counts without it.
   }
   seen_.store(true, std::memory_order_release);
 }
@@ -113,7 +113,7 @@ void Watch::judge() noexcept {
     try {
       if (cuda().page_locked(copy.memory)) continue;
     } catch (...) {
-      return;  // a lost device, which the call itself reports
+      return;  // a lost device: the call itself reports it
     }
     const std::lock_guard lock(mutex_);
     if (seen_.load(std::memory_order_relaxed)) return;

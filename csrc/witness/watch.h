@@ -1,4 +1,4 @@
-// Watches: what waits for the device in the calls of one exec.
+// Watches: the waits for the device in the calls of one exec.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -15,9 +15,11 @@
 
 namespace ct {
 
-// Note [Whose call it is]: LibTorch hands its ThreadLocalDebugInfo, and the thread's RecordFunction callbacks, to every thread that
-// runs a node of a backward, for as long as it does. So the thread that calls CUDA knows itself whether a watched exec is behind
-// the call, also on autograd's threads; other streams' workers, their backwards and threads that only ask about events have none.
+// Note [Whose call it is]: LibTorch hands its ThreadLocalDebugInfo, and the thread's RecordFunction
+// callbacks, to every thread that runs a node of a backward. The thread has them as long as it runs
+// the node. So the thread that calls CUDA knows itself whether a watched exec is behind the call,
+// also on autograd's threads. Other streams' workers, their backwards and threads that only ask
+// about events have none.
 class Watch final : public c10::DebugInfoBase {
  public:
   explicit Watch(bool by_name) : by_name(by_name) {}
@@ -25,9 +27,10 @@ class Watch final : public c10::DebugInfoBase {
   // The watch behind the calling thread's work, or NULL.
   static Watch* current() noexcept;
 
-  // Notes that the thread is about to wait; the first is kept.
+  // Notes that the thread is about to wait. The first note is kept.
   void waits(const std::string& what) noexcept;
-  // Notes an asynchronous copy, which waits if host, or other, is pageable memory. Judged later: this is inside a call of CUDA's.
+  // Notes an asynchronous copy, which waits if host, or other, is pageable memory. Judged later: this
+  // is inside a call of CUDA's.
   void copies(const char* call, const void* host, const void* other) noexcept;
   // Judges the copies noted. Not to be called inside a call of CUDA's.
   void judge() noexcept;
@@ -48,7 +51,7 @@ class Watch final : public c10::DebugInfoBase {
   std::atomic<bool> seen_{false};
 };
 
-// Puts the thread's work under a watch, until the end of its life.
+// Puts the thread's work under a watch, while the object lives.
 class Watching {
  public:
   explicit Watching(const ct_watch& watch);
@@ -62,14 +65,17 @@ class Watching {
   const at::CallbackHandle callback_;
 };
 
-// Whether an operator waits on CUDA whatever its arguments are, because the host needs a value or a size. What it is made of counts:
-// item and allclose end in _local_scalar_dense, and indexing with a mask in nonzero. Some others wait for some arguments only, which
-// the name does not tell.
+// Whether an operator waits on CUDA whatever its arguments are, because the host needs a value or a
+// size. The operators that it calls count. item and allclose end in _local_scalar_dense, and
+// indexing with a mask ends in nonzero. Some others wait for some arguments only, which the name
+// does not tell.
 bool waits_on_cuda(std::string_view op) noexcept;
-// Whether what this operator is made of waits in its CPU kernel, as for a value that it reads, and not on CUDA.
+// Whether the operators that this operator calls wait in its CPU kernel, and not on CUDA. They read
+// a value, for instance.
 bool waits_on_cpu_alone_in(std::string_view op) noexcept;
 
-// Notes that a call of the core's own waits on CUDA, for an exec on the CPU; on CUDA the wait itself is seen.
+// Notes that a call of the core's own would wait on CUDA, for an exec on the CPU. On CUDA the wait
+// itself is seen.
 void would_wait(const ct_exec& x, const char* what) noexcept;
 
 }  // namespace ct

@@ -92,7 +92,7 @@ func (m *model) attachExperts(c config) (err error) {
 	}
 	layer := 0
 	for _, block := range m.net.Encoder.Block {
-		if block.FF.IsSparse() {
+		if block.FF.Sparse != nil {
 			block.FF.Sparse.Override = m.encoder.Layer(layer)
 			layer++
 		}
@@ -112,7 +112,7 @@ func (m *model) cutDecoder(c config) error {
 	}
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		m.cache = m.net.NewCache(x, text.CacheOptions{Capacity: c.maxTokens, Source: longest})
-		m.pieces = m.net.NewPieces(x, m.cache, text.PiecesOptions{Gating: c.gating})
+		m.pieces = m.net.NewPieces(x, m.cache, c.gating)
 		return nil
 	})
 	if err == nil && c.captured {

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
 // -trace traces at most traceTokens tokens, counted over all answers. It skips the first
@@ -21,7 +21,7 @@ type tracer struct {
 	path  string
 	file  *os.File // beside path until it is whole
 	next  int
-	trace *cgotorch.Trace // while it runs
+	trace *trace.Trace // while it runs
 }
 
 // newTracer makes the file at once, so that a bad path fails early. An empty path means no trace.
@@ -42,7 +42,7 @@ func (t *tracer) begin() (end func() error, err error) {
 		return func() error { return nil }, nil
 	}
 	if t.next == traceAfter {
-		if t.trace, err = cgotorch.StartTrace(); err != nil {
+		if t.trace, err = trace.Start(); err != nil {
 			return nil, fmt.Errorf("-trace: %w", err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
 // -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter,
@@ -23,7 +23,7 @@ type tracer struct {
 	file     *os.File // beside path until it is whole
 	from, to int      // the steps, counted from the run's first
 	next     int
-	trace    *cgotorch.Trace // while it runs
+	trace    *trace.Trace // while it runs
 }
 
 // newTracer makes the file at once, so that a bad path fails early. An empty path means no trace.
@@ -49,7 +49,7 @@ func (t *tracer) begin(step int) (end func() error, err error) {
 		return func() error { return nil }, nil
 	}
 	if t.next == t.from {
-		if t.trace, err = cgotorch.StartTrace(); err != nil {
+		if t.trace, err = trace.Start(); err != nil {
 			return nil, fmt.Errorf("-trace: %w", err)
 		}
 	}

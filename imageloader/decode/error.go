@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// What is wrong with an image or a call, for errors.Is.
+// The faults of an image or a call, for errors.Is.
 var (
 	ErrInvalidArgument = errors.New("decode: invalid argument")
 	ErrOutOfMemory     = errors.New("decode: out of memory")
@@ -22,11 +22,11 @@ var (
 	ErrClosed          = errors.New("decode: pool is closed")
 )
 
-// Error is what is wrong with one image. Its text is the bare reason, such as "truncated JPEG", for the caller to put the
-// name of the file before it.
+// Error is the fault of one image. Its text is the bare reason, such as "truncated JPEG": the
+// caller puts the name of the file before it.
 type Error struct {
 	Reason string
-	Kind   error // ErrTruncated or another of this package's errors; errors.Is finds it
+	Kind   error // ErrTruncated or another error of this package. errors.Is finds it
 }
 
 // Error returns the reason.
@@ -39,7 +39,7 @@ func refuse(kind error, format string, args ...any) *Error {
 	return &Error{Reason: fmt.Sprintf(format, args...), Kind: kind}
 }
 
-// take turns a status into an error and frees it; NULL is nil.
+// take turns a status into an error and frees it. NULL is nil.
 func take(status *C.ctd_status) error {
 	if status == nil {
 		return nil

@@ -5,7 +5,8 @@ import (
 	"image/color"
 )
 
-// flatten copies an image to RGB, or to grey where it is grey. Alpha is dropped, and 16 bits become their upper 8.
+// flatten copies an image to RGB, or to grey where the image is grey. Alpha is dropped, and 16 bits
+// become their upper 8.
 func flatten(img image.Image) picture {
 	b := img.Bounds()
 	out := picture{width: b.Dx(), height: b.Dy(), channels: 3}
@@ -21,7 +22,7 @@ func flatten(img image.Image) picture {
 	return out
 }
 
-// rowsOf returns what writes row y, counted from 0, of an image.
+// rowsOf returns a function that writes row y, counted from 0, of an image.
 func rowsOf(img image.Image) func(y int, to []byte) {
 	switch img := img.(type) {
 	case *image.Gray:
@@ -61,8 +62,8 @@ func rowsOf(img image.Image) func(y int, to []byte) {
 	}
 }
 
-// pick copies the first `channels` values of each pixel. A pixel has `pixel` bytes and a value `value` of them, the upper
-// one first.
+// pick copies the first `channels` values of each pixel. A pixel has `pixel` bytes and a value
+// `value` of them, the upper byte first.
 func pick(to, from []byte, channels, pixel, value int) {
 	for len(to) > 0 {
 		for c := range channels {

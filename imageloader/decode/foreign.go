@@ -18,7 +18,7 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// longestSide is that of the C side.
+// longestSide is the limit of the C side.
 const longestSide = 1_000_000
 
 // picture is an image decoded by Go: RGB or grey pixels without gaps, or why there are none.
@@ -31,9 +31,10 @@ type picture struct {
 // foreign reports whether Go decodes this format.
 func (f Format) foreign() bool { return f >= GIF }
 
-// bytesOfPixel returns what a pixel takes: as RGB, and in the format's decoder until it is that. Those are the decoder's image and,
-// of GIF one more for interlaced rows, of WebP one more and the alpha channel, of TIFF a block of rows that may be all of them,
-// in a slice that grows. Files made for the purpose make the decoders of WebP and TIFF take more.
+// bytesOfPixel returns the bytes of a pixel: as RGB, and in the format's decoder before. The
+// decoder has its image and, for GIF, a second image for interlaced rows. For WebP it has a second
+// image and the alpha channel. For TIFF it has a block of rows that may be all of them, in a slice
+// that grows. Files made for the purpose make the decoders of WebP and TIFF take more.
 func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	switch format {
 	case GIF:
@@ -49,12 +50,12 @@ func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	return 3, 10
 }
 
-// decodeForeign decodes the images from begin on that are Go's to decode, and returns them by their index after begin, the
-// index of the first image that must wait for the next crossing, and the share of the memory that they have, which the
-// caller gives back.
+// decodeForeign decodes the images from begin on that are Go's to decode, and returns them by their
+// index after begin. It also returns the index of the first image that must wait for the next
+// crossing, and the images' share of the memory. The caller gives the share back.
 func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]picture, end, taken int) {
 	var mine []int
-	var pixels, decoding int // of all, and the most that one takes in its decoder
+	var pixels, decoding int // of all, and the most that an image takes in its decoder
 	for end = begin; end < len(images); end++ {
 		data := images[end].Data
 		format := Sniff(data)
@@ -143,7 +144,8 @@ func probeForeign(data []byte, format Format) (Info, error) {
 	return info, nil
 }
 
-// openForeign reads the header, and refuses what would take more memory than maxPixels allows.
+// openForeign reads the header, and refuses an image that would take more memory than maxPixels
+// allows.
 func openForeign(data []byte, format Format, maxPixels int) (config image.Config, err error) {
 	defer catch(format, &err)
 	in := &source{Reader: *bytes.NewReader(data)}
@@ -208,14 +210,15 @@ func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err 
 	return flatten(img), nil
 }
 
-// catch turns a decoder's panic into an error: those decoders are not ours, and the file is the user's.
+// catch turns a decoder's panic into an error: those decoders are not ours, and the file is the
+// user's.
 func catch(format Format, err *error) {
 	if r := recover(); r != nil {
 		*err = refuse(ErrCorrupt, "corrupt %v: its decoder panicked: %v", format, r)
 	}
 }
 
-// source remembers whether a decoder wanted more than there is.
+// source remembers whether a decoder read past the end.
 type source struct {
 	bytes.Reader
 	ended bool

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The images and what Pillow shows of them: testdata/make.py.
+// The images and Pillow's pixels of them: testdata/make.py.
 
 func read(t testing.TB, path ...string) []byte {
 	t.Helper()
@@ -91,7 +91,7 @@ func TestPool_Decode_EveryKind(t *testing.T) {
 	for _, name := range names(t, "good") {
 		tolerance := 0
 		if strings.HasSuffix(name, ".jpg") {
-			tolerance = 1 // other libjpegs may round otherwise
+			tolerance = 1 // other versions of libjpeg may round otherwise
 		}
 		data := read(t, "good", name)
 		want, height, width := pixelsOf(t, read(t, "want", name+".png"), 3)
@@ -186,7 +186,7 @@ func TestPool_Decode_BadImages(t *testing.T) {
 	}
 }
 
-// A bad image harms no other, wherever it stands.
+// A bad image harms no other image, wherever it stands.
 func TestPool_Decode_BadAmongGood(t *testing.T) {
 	good := read(t, "good", "420.jpg")
 	want, _ := decodeOne(t, good, Options{Transform: Resize{Height: 9, Width: 9}})

@@ -5,7 +5,7 @@ import "C"
 
 import "unsafe"
 
-// Info is what an image's header says.
+// Info is the content of an image's header.
 type Info struct {
 	Format        Format
 	Width, Height int        // as stored, before the orientation is applied
@@ -39,7 +39,8 @@ func (s ColorSpace) String() string {
 	return names[s]
 }
 
-// Probe reads the header of an image of any [Format]; its pixels are not decoded. It fails with an *[Error].
+// Probe reads the header of an image of any [Format]. Its pixels are not decoded. It fails with an
+// *[Error].
 func Probe(data []byte) (Info, error) {
 	if format := Sniff(data); format.foreign() {
 		return probeForeign(data, format)
@@ -55,8 +56,9 @@ func Probe(data []byte) (Info, error) {
 	}, nil
 }
 
-// Check decodes the whole image and drops its pixels: nil means that a [Pool] with the default MaxPixels decodes it. It
-// fails with the *[Error] that the pool would give, and waits for the decoding on the calling goroutine.
+// Check decodes the whole image and drops its pixels: nil means that a [Pool] with the default
+// MaxPixels decodes it. It decodes on the calling goroutine and waits for that. It fails with the
+// *[Error] that the pool would give.
 func Check(data []byte) error {
 	if format := Sniff(data); format.foreign() {
 		_, err := decodeForeign(data, format, defaultMaxPixels)

@@ -4,8 +4,9 @@ import "sync"
 
 const defaultMemory = 512 << 20
 
-// memory is a number of bytes that Decode calls share for the images that Go decodes: what csrc/decode/memory.h is for those
-// of the threads. It hands out no memory, only the right to take it.
+// memory is a number of bytes that Decode calls share for the images that Go decodes.
+// csrc/decode/memory.h is its counterpart for the threads. It hands out no memory, only the right
+// to take it.
 type memory struct {
 	limit         int
 	mu            sync.Mutex
@@ -20,8 +21,9 @@ func newMemory(limit int) *memory {
 	return m
 }
 
-// take waits until that many bytes are free, and for all who asked before. More than the limit is had when nobody else has
-// any. Who has some must not ask for more.
+// take waits until that many bytes are free, and until all earlier callers are served. More than
+// the limit is given when no other caller has a share. A caller that has a share must not ask for
+// more.
 func (m *memory) take(bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

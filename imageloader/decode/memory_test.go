@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// progressive returns a progressive CMYK JPEG of one colour, of full size in all components: of all images of its size one that
-// takes the most memory. Its coefficients are 0, and those of a block are one bit of 0, or less.
+// progressive returns a progressive CMYK JPEG of one colour, of full size in all components. No
+// image of its size takes more memory. Its coefficients are 0, and those of a block are one bit of
+// 0, or less.
 func progressive(width, height int) []byte {
 	var out bytes.Buffer
 	segment := func(marker byte, body ...byte) {
@@ -41,7 +42,7 @@ func progressive(width, height int) []byte {
 	oneCode(0x00, 0)                        // a difference of 0
 	segment(0xda, append(scan, 0, 0, 0)...) // the first coefficient of all components
 	zeros(components * blocks)
-	oneCode(0x10, 0xe0) // 2^14 blocks without any, and as many as the next 14 bits say
+	oneCode(0x10, 0xe0) // 2^14 blocks without any, and the number in the next 14 bits
 	for c := range byte(components) {
 		segment(0xda, 1, c, 0, 1, 63, 0) // the others
 		zeros(15 * ((blocks + allBlocks - 1) / allBlocks))
@@ -50,7 +51,7 @@ func progressive(width, height int) []byte {
 	return out.Bytes()
 }
 
-// peak decodes and returns what became resident meanwhile.
+// peak decodes the images and returns the memory that became resident meanwhile.
 func peak(t *testing.T, pool *Pool, images []Image) int {
 	t.Helper()
 	debug.FreeOSMemory()
@@ -88,8 +89,8 @@ func status(t *testing.T, name string) int {
 	return 0
 }
 
-// Images each of which takes more than half of what a pool with little memory promises: there one waits for the other, and where
-// there is memory for all none does.
+// Each image takes more than half of the bound of a pool with little memory. There they wait for
+// each other. Where there is memory for all of them, they do not wait.
 func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	const width, height = 3600, 3600
 	data := progressive(width, height)
@@ -115,7 +116,7 @@ func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	}
 }
 
-// What was promised holds after large images too: the threads give their memory back.
+// The bound holds after large images too: the threads give their memory back.
 func TestPool_Decode_GivesLargeMemoryBack(t *testing.T) {
 	pool := newPool(t, Options{Workers: 4, Transform: Resize{Height: 8, Width: 8}, NoShrink: true})
 	debug.FreeOSMemory()
@@ -127,7 +128,7 @@ func TestPool_Decode_GivesLargeMemoryBack(t *testing.T) {
 	}
 }
 
-// Close waits for images that wait for memory, and those that are refused give theirs back.
+// Close waits for images that wait for memory. Refused images give theirs back.
 func TestPool_Close_WhileImagesWait(t *testing.T) {
 	before := threads(t)
 	pool, err := NewPool(Options{Workers: 3, Transform: Resize{Height: 4, Width: 4}, NoShrink: true, Memory: 1})
@@ -166,7 +167,7 @@ func TestPool_Close_WhileImagesWait(t *testing.T) {
 	if done.Load() == 0 {
 		t.Error("no batch was being decoded")
 	}
-	for end := time.Now().Add(5 * time.Second); threads(t) != before; { // one that has ended is listed for a moment more
+	for end := time.Now().Add(5 * time.Second); threads(t) != before; { // a thread that has ended is listed for a moment more
 		if time.Now().After(end) {
 			t.Fatalf("%d threads are left", threads(t)-before)
 		}
@@ -223,7 +224,7 @@ func TestMemory(t *testing.T) {
 	}
 	m.take(60)
 	m.take(40)
-	ask(500) // alone, when it comes to its turn
+	ask(500) // alone, when its turn comes
 	waiting(1)
 	ask(1) // not before it, though there will be room
 	waiting(2)
@@ -240,7 +241,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Images that Go decodes wait for each other where they need all there is, and no call waits for ever.
+// Images that Go decodes wait for each other where each needs all the memory, and no call waits for
+// ever.
 func TestPool_Decode_ForeignWaits(t *testing.T) {
 	var images []Image
 	for _, name := range []string{"24.bmp", "lzw.tif", "420.jpg", "lossy.webp", "palette.gif", "rgb.png"} {

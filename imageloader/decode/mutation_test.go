@@ -33,7 +33,7 @@ func damaged(random *rand.Rand, data []byte) []byte {
 	return out
 }
 
-// Damaged files are errors or pictures; never a crash, a hang or another kind of error.
+// Damaged files are errors or pictures, never a crash, a hang or another kind of error.
 func TestPool_Decode_Damaged(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pool := newPool(t, Options{Workers: 2, Transform: RandomResizedCrop{Height: 8, Width: 8}, MaxPixels: 1 << 20})
@@ -52,7 +52,8 @@ func TestPool_Decode_Damaged(t *testing.T) {
 	}
 }
 
-// Any bytes, any key, every transform: an error of the image or a picture, and nothing of another kind.
+// Any bytes, any key and every transform give an error of the image or a picture, and no other kind
+// of error.
 func FuzzImage(f *testing.F) {
 	for _, folder := range []string{"good", "bad"} {
 		for i, name := range names(f, folder) {

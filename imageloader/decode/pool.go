@@ -15,38 +15,45 @@ const defaultMaxPixels = 100_000_000
 
 // Options configures a [Pool]. Transform must be set.
 type Options struct {
-	Workers        int       // threads; 0 means one per core that this process may use
-	Transform      Transform // what becomes of each image, and the size of the results
-	Channels       int       // 3: RGB; 1: grey; 0 means 3
+	Workers        int       // threads. 0 means one per core that this process may use
+	Transform      Transform // the transform of each image, and the size of the results
+	Channels       int       // 3: RGB, 1: grey. 0 means 3
 	HorizontalFlip float64   // probability, 0 to 1, that a Result says Flip
-	MaxPixels      int       // width x height above which an image is refused; 0 means 100 million
-	Memory         int       // bytes that large images may take at a time, all threads together; 0 means 512 MiB; see Memory
-	NoShrink       bool      // decode a JPEG at full size, also where the box is far larger than the result; see Shrinking
+	MaxPixels      int       // width x height above which an image is refused. 0 means 100 million
+	// Memory is the bytes that large images may take at a time, all threads together. 0 means 512 MiB.
+	// See the Memory section of the package.
+	Memory int
+	// NoShrink decodes a JPEG at full size, also where the box is far larger than the result. See the
+	// Shrinking section of the package.
+	NoShrink bool
 }
 
 // Image is one encoded image of a batch.
 type Image struct {
-	Data []byte // the file's bytes; only read, and only during the call
+	Data []byte // the file's bytes. Only read, and only during the call
 	Key  uint64 // fixes all random choices: equal Key, equal crop and flip, whatever Workers is
 }
 
-// Result is what became of one image.
+// Result is the outcome for one image.
 type Result struct {
-	Err error // an *Error that says what is wrong with the image, whose pixels are then 0; nil when it was decoded
+	// Err is an *Error with the fault of the image, whose pixels are then 0. It is nil when the image
+	// was decoded.
+	Err error
 
-	Width, Height int // of the source, its orientation applied; 0 when unknown
+	Width, Height int // of the source, its orientation applied. 0 when unknown
 
-	// The box that was cut out, in pixels of the source, its orientation applied. Top and Left are less than 0 where
-	// the box begins in the padding. For ResizeCenterCrop the box lies in the resized image.
+	// The box that was cut out, in pixels of the source, its orientation applied. Top and Left are less
+	// than 0 where the box begins in the padding. For ResizeCenterCrop the box lies in the resized
+	// image.
 	Top, Left, CropHeight, CropWidth int
 
-	Flip bool // the image is to be flipped left to right. That is left to the device: the pixels are not flipped
+	Flip bool // the caller flips the image left to right: the pixels are not flipped
 }
 
-// Pool is a number of threads that decode batches. It is safe for concurrent use; batches decoded at the same time share
-// the threads.
+// Pool is a number of threads that decode batches. It is safe for concurrent use. Batches decoded
+// at the same time share the threads.
 type Pool struct {
-	mu                      sync.RWMutex // held for reading by Decode; Close takes it to wait for them
+	mu                      sync.RWMutex // Decode holds it for reading. Close takes it to wait for them
 	handle                  *C.ctd_pool
 	cleanup                 runtime.Cleanup
 	height, width, channels int
@@ -55,8 +62,8 @@ type Pool struct {
 	memory                  *memory // for the images that Go decodes
 }
 
-// NewPool starts the threads. It fails with ErrInvalidArgument for a value outside its range, and with ErrOutOfMemory
-// when the system has no thread left. The pool must be closed.
+// NewPool starts the threads. The pool must be closed. It fails with ErrInvalidArgument for a value
+// outside its range, and with ErrOutOfMemory when the system has no thread left.
 func NewPool(options Options) (*Pool, error) {
 	if options.Transform == nil {
 		return nil, fmt.Errorf("decode: Options.Transform is nil: %w", ErrInvalidArgument)
@@ -99,31 +106,36 @@ func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, 
 // Workers returns the number of threads.
 func (p *Pool) Workers() int { return p.workers }
 
-// MaxMemory returns the bytes that the threads never take more than, all together: 18 MiB for each of them, and beside those
-// Options.Memory or, where that is more, what the largest image that Options.MaxPixels allows takes alone, which is up to 11.2
-// bytes a pixel and 60 MB where a result has no more than a thousand pixels on a side. All of it is known before the first image.
+// MaxMemory returns an upper bound of the memory of all threads together, in bytes. It is 18 MiB
+// for each thread plus Options.Memory. Where the largest image that Options.MaxPixels allows needs
+// more than Options.Memory alone, its need counts instead. That need is up to 11.2 bytes a pixel,
+// and 60 MB for a result of at most a thousand pixels on a side. The bound is known before the
+// first image.
 //
-// In it is all that a thread has: libjpeg's and libpng's memory, the data of a JPEG without its markers, the decoded pixels,
-// copies of them turned upright, grey or resized, what is kept for the next image, stacks and tables. Not in it are the images'
-// bytes and dst, which are the caller's, and what Go's heap holds of GIF, BMP, TIFF and WebP: see the Memory section of the
-// package.
+// The bound holds all memory of a thread: libjpeg's and libpng's, the data of a JPEG without its
+// markers, and the decoded pixels. Copies of these turned upright, grey or resized, memory kept for
+// the next image, stacks and tables are in it too. The images' bytes and dst, which are the
+// caller's, are not in it. Neither is Go's heap for GIF, BMP, TIFF and WebP: see the Memory section
+// of the package.
 func (p *Pool) MaxMemory() int { return p.maxMemory }
 
-// Busy returns the time that the threads have spent in images, all threads together, since the pool was made; 0 once the
-// pool is closed. An image counts when it is done, its wait for memory included, and what Go decodes is not in it. Over the
-// time that passed, times Workers, it is the share of the pool that is used.
+// Busy returns the time that all threads together have spent in images since the pool was made, 0
+// once the pool is closed. An image counts when it is done, its wait for memory included. Images
+// that Go decodes do not count. Divided by the time that passed and by Workers, it is the used
+// share of the pool.
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return time.Duration(C.ctd_pool_busy(p.handle))
 }
 
-// Decode writes the transformed pixels of images[i] to the i-th part of dst, which is uint8, len(images) x height x width x
-// channels, and says in results[i] what became of it. It waits until the whole batch is done. While one call waits for its last
-// images, the threads that found none left go on with those of the next.
+// Decode writes the transformed pixels of images[i] to the i-th part of dst, and its outcome to
+// results[i]. dst is uint8, len(images) x height x width x channels. Decode waits until the whole
+// batch is done. While a call waits for its last images, idle threads go on with the images of the
+// next call.
 //
-// dst may be Go or C memory. Decode fails, with nothing written, when the pool is closed or a length does not fit; what is
-// wrong with one image is in its Result alone.
+// dst may be Go or C memory. Decode fails, with nothing written, when the pool is closed or a
+// length does not fit. The fault of one image is in its Result alone.
 func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
 	each := p.height * p.width * p.channels
 	if len(results) != len(images) {
@@ -141,7 +153,8 @@ func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
 	return p.decode(images, dst, results)
 }
 
-// Close waits for the batches being decoded, ends the threads and frees the pool. Closing twice is legal.
+// Close waits for the batches being decoded, ends the threads and frees the pool. Closing twice is
+// legal.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +167,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// decode runs the batch in as few crossings as the memory for pixels decoded by Go allows: usually one.
+// decode runs the batch in as few crossings as the memory for pixels decoded by Go allows: usually
+// one.
 func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	for begin := 0; begin < len(images); {
 		end, err := p.decodePart(images, begin, dst, results)
@@ -166,8 +180,8 @@ func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	return nil
 }
 
-// decodePart decodes the images from begin on whose pixels, where Go decodes them, there is memory for at a time. It returns the
-// index of the first one that is left.
+// decodePart decodes the images from begin on, as far as there is memory at a time for pixels that
+// Go decodes. It returns the index of the first image that is left.
 func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Result) (int, error) {
 	each := p.height * p.width * p.channels
 	foreign, end, taken := p.decodeForeign(images, begin)
@@ -177,7 +191,8 @@ func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Resul
 	return end, p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
 }
 
-// cross hands one part of the batch to C. foreign has the pixels, or the errors, of the images that Go decoded, by index.
+// cross hands one part of the batch to C. foreign has the pixels, or the errors, of the images that
+// Go decoded, by index.
 func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, results []Result) error {
 	in := make([]C.ctd_image, len(images))
 	out := make([]C.ctd_result, len(images))

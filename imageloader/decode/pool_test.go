@@ -34,7 +34,8 @@ func decodeAll(t testing.TB, pool *Pool, images []Image) ([]byte, []Result) {
 	return dst, results
 }
 
-// One key, one crop and one flip: not the number of workers, the place in the batch nor the other images change it.
+// One key gives one crop and one flip. Neither the number of workers, the place in the batch nor
+// the other images change them.
 func TestPool_Decode_DependsOnKeyAlone(t *testing.T) {
 	images := samples(t)
 	options := Options{Workers: 1, Transform: RandomResizedCrop{Height: 11, Width: 13}, HorizontalFlip: 0.5}
@@ -252,7 +253,8 @@ func resident(t testing.TB) int {
 	return pages * os.Getpagesize()
 }
 
-// More pixels than the budget for images that Go decodes: the batch crosses in parts, and is the same.
+// More pixels than the budget for images that Go decodes: the batch crosses in parts, and is the
+// same.
 func TestPool_Decode_ForeignInParts(t *testing.T) {
 	data := read(t, "good", "24.bmp")
 	images := make([]Image, 9)

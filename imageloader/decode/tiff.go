@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// boundBlocks returns the file with its strips no higher than the image, and refuses one with tiles larger than maxPixels:
-// Go's decoder lets a compressed block inflate to the size that these tags give, whatever the image's own. It refuses one whose
-// blocks are the same bytes again and again: a small file could keep the decoder busy for hours.
+// boundBlocks returns the file with its strips no higher than the image. Go's decoder lets a
+// compressed block inflate to the size that these tags give, whatever the image's own size. It
+// refuses a file with tiles larger than maxPixels. It also refuses a file whose blocks are the same
+// bytes again and again: such a small file could keep the decoder busy for hours.
 func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error) {
 	const (
 		rowsPerStrip, stripBytes, tileWidth, tileHeight, tileBytes = 278, 279, 322, 323, 325
@@ -58,7 +59,7 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 
 func roundUp(n, unit int) int { return (n + max(unit, 1) - 1) / max(unit, 1) * max(unit, 1) }
 
-// sumOf adds up the numbers of the entry that lies at an offset. Go's decoder has read it before.
+// sumOf adds up the numbers of the entry at an offset. Go's decoder has read the entry before.
 func sumOf(data []byte, at int, order binary.ByteOrder) (total int) {
 	const short = 3
 	size, count := 4, int(order.Uint32(data[at+4:]))

@@ -5,32 +5,34 @@ import "C"
 
 import "math"
 
-// Transform says which part of an image becomes the result, and at which size. It is one of [RandomResizedCrop],
-// [RandomCrop], [ResizeCenterCrop] and [Resize], which mean what torchvision's transforms of these names mean.
+// Transform is the part of an image that becomes the result, and its size. It is one of
+// [RandomResizedCrop], [RandomCrop], [ResizeCenterCrop] and [Resize], after torchvision's
+// transforms of these names.
 type Transform interface {
 	set(*C.ctd_options)
 }
 
-// RandomResizedCrop cuts a box of random area and shape at a random place and resizes it to Height x Width. When ten
-// draws give no box that fits, it takes the largest box in the middle whose shape is allowed.
+// RandomResizedCrop cuts a box of random area and shape at a random place and resizes it to Height
+// x Width. When ten draws give no box that fits, it takes the largest box in the middle whose shape
+// is allowed.
 type RandomResizedCrop struct {
 	Height, Width      int
-	MinScale, MaxScale float64 // share of the image's area, drawn evenly; 0 means 0.08 and 1
-	MinRatio, MaxRatio float64 // width / height, its logarithm drawn evenly; 0 means 3/4 and 4/3
+	MinScale, MaxScale float64 // share of the image's area, drawn evenly. 0 means 0.08 and 1
+	MinRatio, MaxRatio float64 // width / height, its logarithm drawn evenly. 0 means 3/4 and 4/3
 }
 
-// RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place; nothing is resized. An
-// image that is smaller, its padding included, is refused with ErrTooSmall.
+// RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place.
+// Nothing is resized. An image that is smaller, its padding included, is refused with ErrTooSmall.
 type RandomCrop struct {
 	Height, Width int
 	Padding       int
 	PaddingMode   PaddingMode
 }
 
-// ResizeCenterCrop resizes the image so that its shorter side is Resize pixels, then cuts the middle Height x Width. A
-// resized image that is smaller than that is padded with 0 on both sides.
+// ResizeCenterCrop resizes the image so that its shorter side is Resize pixels, then cuts the
+// middle Height x Width. A resized image that is smaller than that is padded with 0 on both sides.
 type ResizeCenterCrop struct {
-	Resize        int // shorter side; 0 means the smaller of Height and Width
+	Resize        int // shorter side. 0 means the smaller of Height and Width
 	Height, Width int
 }
 
@@ -39,11 +41,15 @@ type Resize struct {
 	Height, Width int
 }
 
-// PaddingMode says what the pixels outside the image are.
+// PaddingMode is the kind of the pixels outside the image.
 type PaddingMode int
 
-// The padding modes, after torchvision's. For a row a b c: constant 0 0 a b c 0 0, edge a a a b c c c,
-// reflect c b a b c b a, symmetric b a a b c c b.
+// The padding modes, after torchvision's. A row a b c becomes:
+//
+//   - constant: 0 0 a b c 0 0
+//   - edge: a a a b c c c
+//   - reflect: c b a b c b a
+//   - symmetric: b a a b c c b
 const (
 	PadConstant PaddingMode = iota
 	PadEdge
@@ -78,7 +84,7 @@ func (t Resize) set(o *C.ctd_options) {
 	o.height, o.width = narrow(t.Height), narrow(t.Width)
 }
 
-// narrow keeps a value that does not fit out of range, so that C refuses it.
+// narrow keeps a value that does not fit out of range: C then refuses it.
 func narrow(v int) C.int32_t {
 	return C.int32_t(max(math.MinInt32, min(v, math.MaxInt32)))
 }

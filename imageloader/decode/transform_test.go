@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// What torchvision makes of the same images: tests/fixtures/transforms/make.py.
+// torchvision's results for the same images: tests/fixtures/transforms/make.py.
 const fixtures = "../../tests/fixtures/transforms"
 
 func fixture(t testing.TB, name string) []byte {
@@ -69,7 +69,8 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 	}
 }
 
-// The crops are spread as torchvision's are: the share of draws up to each of torchvision's quantiles, and the means.
+// The crops are spread as torchvision's are: the share of draws up to each of torchvision's
+// quantiles, and the means.
 func TestRandomResizedCrop_Distribution(t *testing.T) {
 	const draws = 20_000
 	var crops []struct {
@@ -107,7 +108,7 @@ func TestRandomResizedCrop_Distribution(t *testing.T) {
 						upTo++
 					}
 				}
-				// Of the two samples, this is 99.9 % certain to hold where they have one distribution.
+				// If the two samples have one distribution, this holds with a certainty of 99.9 %.
 				if got := float64(upTo) / draws; math.Abs(got-quantile[1]) > 1.95*math.Sqrt(1.0/draws+1.0/50_000) {
 					t.Errorf("%dx%d: share of %s up to %.4f: got %.4f, want %.4f", c.Height, c.Width, name, quantile[0], got, quantile[1])
 				}
@@ -144,7 +145,8 @@ func drawn(t testing.TB, n, height, width int, options Options) []Result {
 	return results
 }
 
-// pictures gives each of n images the same decoded pixels, so that a test of the random choices decodes nothing.
+// pictures gives each of n images the same decoded pixels: a test of the random draws then decodes
+// nothing.
 func pictures(n, height, width int) map[int]picture {
 	one := picture{pix: make([]byte, height*width), height: height, width: width, channels: 1}
 	out := map[int]picture{}
@@ -240,7 +242,7 @@ func TestRandomCrop_ImageTooSmall(t *testing.T) {
 	}
 }
 
-// The shorter side is the one that Resize sets, and 0 fits the crop.
+// Resize sets the shorter side, and 0 fits the crop.
 func TestResizeCenterCrop_ZeroResize(t *testing.T) {
 	data := read(t, "good", "rgb.png")
 	got, _ := decodeOne(t, data, Options{Transform: ResizeCenterCrop{Height: 12, Width: 10}})

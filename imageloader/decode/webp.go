@@ -9,8 +9,9 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// configOfWebP returns the size of the canvas. It refuses animations, and a frame of another size than its canvas: Go's
-// decoder would make an image of the frame's size, which DecodeConfig does not give.
+// configOfWebP returns the size of the canvas. It refuses animations, and a frame of another size
+// than its canvas. Go's decoder would make an image of the frame's size, which DecodeConfig does
+// not give.
 func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	config, err := webp.DecodeConfig(in)
 	for at := 12; at+8 <= len(data); {
@@ -43,9 +44,9 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	return config, err
 }
 
-// rowsOfVP8 returns what writes row y of a lossy WebP. Its colours are those of studio video, luma 16 to 235, and not those
-// of JPEG, as image.YCbCr has them; colour is interpolated between the samples as libwebp does it, which is what Pillow
-// shows.
+// rowsOfVP8 returns a function that writes row y of a lossy WebP. Its colours are those of studio
+// video, luma 16 to 235, and not those of JPEG, as in image.YCbCr. Colour is interpolated between
+// the samples as in libwebp, whose pixels Pillow shows.
 func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	width, height := img.Rect.Dx(), img.Rect.Dy()
 	across, down := (width+1)/2, (height+1)/2
@@ -64,8 +65,9 @@ func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	}
 }
 
-// between returns the colour sample at pixel x, from the row of samples that covers it and the next nearest row: 9/16 of
-// the nearest sample, 3/16 of its two neighbours, 1/16 of the one across, rounded twice.
+// between returns the colour sample at pixel x, from the row of samples that covers it and the next
+// nearest row. It is 9/16 of the nearest sample, 3/16 of its two neighbours and 1/16 of the sample
+// across, rounded twice.
 func between(near, far []byte, x int) int {
 	i := x / 2
 	j := i - 1 + x%2*2

@@ -1,5 +1,6 @@
-// Package arena has memory for large buffers outside Go's heap. What is given back is there for whoever is next, or is the system's
-// again at once: it waits for no collection, and does not let the heap grow to twice what lives.
+// Package arena has memory for large buffers outside Go's heap. Memory that is given back serves
+// the next buffer, or goes back to the system at once. It waits for no garbage collection, and does
+// not let the heap grow to twice its live data.
 package arena
 
 import (
@@ -10,32 +11,33 @@ import (
 	"unsafe"
 )
 
-// Arena gives out memory. It is safe for concurrent use, and must be closed. A nil one gives out memory of Go's heap.
+// Arena gives out memory. It is safe for concurrent use, and must be closed. A nil Arena gives out
+// memory of Go's heap.
 type Arena struct {
 	small [classes]sync.Pool // pieces of Go's heap
 	out   atomic.Int64       // pieces given out
 
 	mu     sync.Mutex
 	most   int
-	mapped int               // bytes that are from the system, those given out and the idle ones
-	sizes  map[*byte]int     // of the pieces that these are
+	mapped int               // bytes from the system, given out and idle
+	sizes  map[*byte]int     // of the pieces of mapped
 	idle   [classes][][]byte // pieces to be given out again
 	closed bool
 }
 
 const (
 	smallest = 1 << 10
-	mappable = 16 << 10 // below it a piece is of Go's heap: a process has few mappings, 65,530 by default
+	mappable = 16 << 10 // Below it a piece is of Go's heap: a process has few mappings, 65,530 by default.
 	steps    = 8        // sizes between a power of two and the next
 	classes  = 64 * steps
 )
 
-// New returns an arena that keeps what is given back as long as it has no more than so many bytes from the system. More than that
-// can be taken.
+// New returns an arena that keeps up to most bytes from the system for reuse. More than that can be
+// taken.
 func New(most int) *Arena { return &Arena{most: most, sizes: map[*byte]int{}} }
 
-// Take returns a piece of that many bytes, with any content. Its capacity is up to an eighth larger, at least 1 KiB, and all of it
-// may be used.
+// Take returns a piece of that many bytes, with any content. Its capacity is up to an eighth
+// larger, at least 1 KiB, and all of it may be used.
 func (a *Arena) Take(bytes int) []byte {
 	if a == nil {
 		return make([]byte, bytes)
@@ -77,7 +79,7 @@ func (a *Arena) reuse(class int) []byte {
 	return piece
 }
 
-// evict takes idle pieces of so many bytes out, as far as there are any, for the system.
+// evict removes up to that many bytes of idle pieces and returns them for unmapping.
 func (a *Arena) evict(bytes int) (evicted [][]byte) {
 	for class := classes - 1; class >= 0 && bytes > 0; class-- {
 		for bytes > 0 && len(a.idle[class]) > 0 {
@@ -89,7 +91,7 @@ func (a *Arena) evict(bytes int) (evicted [][]byte) {
 	return evicted
 }
 
-// grow returns a new piece, or nil where the system has none.
+// grow returns a new piece, or nil where the system has no memory.
 func (a *Arena) grow(size int) []byte {
 	if a.closed {
 		return nil
@@ -104,7 +106,8 @@ func (a *Arena) grow(size int) []byte {
 	return piece
 }
 
-// forget removes a piece that is to be unmapped, and returns its size; 0 for one of Go's heap.
+// forget removes a piece before its unmapping, and returns its size. It returns 0 for a piece of
+// Go's heap.
 func (a *Arena) forget(piece []byte) int {
 	size := a.sizes[&piece[0]]
 	delete(a.sizes, &piece[0])
@@ -113,7 +116,8 @@ func (a *Arena) forget(piece []byte) int {
 	return size
 }
 
-// Give takes a piece back: what Take returned, or a part of it from its beginning. Nothing may use it any more.
+// Give takes a piece back: the result of Take, or a part of it from its beginning. Nothing may use
+// it any more.
 func (a *Arena) Give(piece []byte) {
 	if a == nil || cap(piece) == 0 {
 		return
@@ -157,8 +161,8 @@ var total atomic.Int64
 // Total returns the bytes that all arenas of the process have from the system now.
 func Total() int { return int(total.Load()) }
 
-// Close gives all memory back to the system, also what was not given back: nothing may use any of it. Take and Give may still be
-// called. Closing twice is legal.
+// Close gives all memory back to the system, also pieces that were not given back. Nothing may use
+// any of it. Take and Give may still be called. Closing twice is legal.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,12 +183,12 @@ func sizeClass(bytes int) (class, size int) {
 	return steps*shift + step - 1, (step + steps) << shift
 }
 
-// unmap gives pieces back to the system. Where it cannot take a place out of a mapping, since a process may not have more of them, it
-// takes the memory alone.
+// unmap gives pieces back to the system. To unmap a place inside a mapping makes one more mapping,
+// and a process has a limit of these. unmap then frees the memory alone.
 func unmap(pieces [][]byte) {
 	for _, piece := range pieces {
 		if syscall.Munmap(piece) != nil {
-			_ = syscall.Madvise(piece, syscall.MADV_DONTNEED) // fails for what is no mapping alone
+			_ = syscall.Madvise(piece, syscall.MADV_DONTNEED) // fails only for memory that is no mapping
 		}
 	}
 }

@@ -51,7 +51,7 @@ func TestArena_Reuses(t *testing.T) {
 	}
 }
 
-// However the sizes change, no more is kept than was allowed.
+// However the sizes change, the arena keeps no more than allowed.
 func TestArena_Bounded(t *testing.T) {
 	const most = 4 << 20
 	a := New(most)
@@ -122,7 +122,7 @@ func fill(piece []byte, value byte) {
 	}
 }
 
-// No two that have a piece at a time have the same.
+// Two goroutines never have the same piece at a time.
 func TestArena_Concurrent(t *testing.T) {
 	a := New(1 << 20)
 	defer a.Close()

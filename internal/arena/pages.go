@@ -7,8 +7,8 @@ import (
 
 var pages atomic.Int64 // bytes
 
-// MapPages returns fresh memory of whole pages, zero at first. It begins at a page. The caller gives it back with
-// UnmapPages. It fails where the system has no such memory.
+// MapPages returns fresh memory of whole pages, zero at first. It begins at a page. The caller
+// gives it back with UnmapPages. It fails where the system has no such memory.
 func MapPages(bytes int) ([]byte, error) {
 	memory, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err == nil {
@@ -17,7 +17,7 @@ func MapPages(bytes int) ([]byte, error) {
 	return memory, err
 }
 
-// UnmapPages gives the memory that MapPages returned back to the system. Nothing may use it any more.
+// UnmapPages gives the memory of MapPages back to the system. Nothing may use it any more.
 func UnmapPages(memory []byte) error {
 	pages.Add(-int64(len(memory)))
 	return syscall.Munmap(memory)

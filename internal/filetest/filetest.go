@@ -1,4 +1,5 @@
-// Package filetest reads what tests compare with. It fails the test where a file is missing or malformed.
+// Package filetest reads the files that tests compare with. It fails the test where a file is
+// missing or malformed.
 package filetest
 
 import (
@@ -9,7 +10,7 @@ import (
 	"testing"
 )
 
-// JSON reads a file into what out points to.
+// JSON reads a file into the value behind out.
 func JSON(t testing.TB, path string, out any) {
 	t.Helper()
 	data, err := os.ReadFile(path)

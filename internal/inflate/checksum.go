@@ -2,7 +2,7 @@ package inflate
 
 import "hash/crc32"
 
-// checksum is the CRC-32 of so many bytes, to be joined with that of the bytes that follow.
+// checksum is the CRC-32 of a number of bytes, to be joined with that of the bytes that follow.
 type checksum struct {
 	crc   uint32
 	bytes int64
@@ -10,7 +10,8 @@ type checksum struct {
 
 func checksumOf(p []byte) checksum { return checksum{crc32.ChecksumIEEE(p), int64(len(p))} }
 
-// then returns the checksum of the bytes of c followed by those of next: c's CRC, moved past next's bytes.
+// then returns the checksum of the bytes of c followed by those of next: c's CRC, moved past next's
+// bytes.
 func (c checksum) then(next checksum) checksum {
 	return checksum{multiply(power(next.bytes), c.crc) ^ next.crc, c.bytes + next.bytes}
 }

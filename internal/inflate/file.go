@@ -18,8 +18,8 @@ type File struct {
 	busy   atomic.Int64 // nanoseconds
 }
 
-// NewFile returns the content of a gzip file of which the index was made. file must be safe for concurrent use. What is needed
-// while inflating is from memory, which may be nil for Go's heap.
+// NewFile returns the content of the gzip file that the index was made of. file must be safe for
+// concurrent use. Buffers for inflating are from memory, which may be nil for Go's heap.
 func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
 	return &File{file: file, index: index, memory: memory}
 }
@@ -27,7 +27,8 @@ func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
 // Size returns the number of bytes of the content.
 func (f *File) Size() int64 { return f.index.size }
 
-// ReadAt implements io.ReaderAt. It inflates from the beginning of the segment that off lies in, and keeps what is wanted.
+// ReadAt implements io.ReaderAt. It inflates from the beginning of the segment that off lies in,
+// and keeps the wanted bytes.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errors.New("inflate: File.ReadAt: negative offset")
@@ -49,10 +50,10 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return copied, err
 }
 
-// Inflate returns the content from one offset up to another, which must not be behind the end. The result lies in memory from
-// take, which is asked once, for so many bytes and a few more. What lies before `from` in its segment is inflated too, and
-// not kept.
-// It fails with [ErrIndex] when the file is not the one that the index was made of, and with what the file's ReadAt reports.
+// Inflate returns the content from one offset up to another, which must not be behind the end. It
+// asks take once for memory of that many bytes and a few more. The result lies there. The bytes
+// before `from` in its segment are inflated too, and not kept. It fails with [ErrIndex] when the
+// file is not the file of the index, and with an error of the file's ReadAt.
 func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, error) {
 	x := f.index
 	if from < 0 || from > to || to > x.size {
@@ -70,11 +71,12 @@ func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, err
 }
 
 const (
-	skipBytes  = 256 << 10 // inflated at a time where they are not wanted; a cache holds them
-	inputBytes = 4 << 20   // compressed, that are read at once
+	skipBytes  = 256 << 10 // inflated at a time where they are not wanted: a cache holds them
+	inputBytes = 4 << 20   // compressed, read at once
 )
 
-// FileMemory returns the most bytes that Inflate and ReadAt take, besides the result, for so many goroutines at a time.
+// FileMemory returns the most bytes that Inflate and ReadAt take, besides the result, for that many
+// goroutines at a time.
 func FileMemory(goroutines int) int {
 	each := inputBytes + more + window + skipBytes + 2*room
 	return goroutines * (each + each/8)
@@ -109,7 +111,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	run := func(part *output, wanted int) error {
 		for part.at < wanted {
 			why, err := s.run(part, stop, len(part.narrow))
-			if errors.Is(err, ErrTruncated) && part.at >= wanted { // as it was when the index was made
+			if errors.Is(err, ErrTruncated) && part.at >= wanted { // as when the index was made
 				return nil
 			}
 			if err != nil && (errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrNotGzip) || errors.Is(err, ErrTrailing)) {
@@ -124,7 +126,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 		}
 		return nil
 	}
-	if first { // else what is needed is what was inflated just now
+	if first { // else the window is in the bytes inflated just now
 		fill(o.narrow[:window], p.runs)
 	}
 	at, sum := o.at, checksum{}
@@ -147,8 +149,8 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	return nil
 }
 
-// skip inflates so many bytes in little memory. It leaves the window before the next byte in the output, and what was inflated
-// behind it, and returns the checksum of the bytes.
+// skip inflates that many bytes in little memory, and returns their checksum. It leaves the window
+// before the next byte in the output, and the inflated bytes behind it.
 func (f *File) skip(bytes int64, o *output, run func(*output, int) error) (sum checksum, err error) {
 	memory := f.memory.Take(window + skipBytes + 2*room)
 	defer f.memory.Give(memory)
@@ -169,7 +171,8 @@ func (f *File) skip(bytes int64, o *output, run func(*output, int) error) (sum c
 	}
 }
 
-// Busy returns the time that inflating has taken so far, of all goroutines together, without that in the file's ReadAt.
+// Busy returns the time that inflating has taken so far, of all goroutines together, without the
+// time in the file's ReadAt.
 func (f *File) Busy() time.Duration { return time.Duration(f.busy.Load()) }
 
 // Index returns the index of the file.

@@ -24,7 +24,8 @@ func seeds(t testing.TB) [][]byte {
 	return all
 }
 
-// oneBlock is a gzip file of one block with deflate's fixed codes: no place but its beginning can be found in it.
+// oneBlock returns a gzip file of one block with deflate's fixed codes: no place but its beginning
+// can be found in it.
 func oneBlock(p []byte) []byte {
 	out := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
 	bits, count := uint64(0), 0
@@ -36,7 +37,7 @@ func oneBlock(p []byte) []byte {
 			}
 		}
 	}
-	put(0b110, 3) // the last one; the two bits of its kind are stored lowest first
+	put(0b110, 3) // the last block. The two bits of its kind are stored lowest first
 	for i := 0; i < len(p); {
 		run := 0
 		for i > 0 && run < 258 && i+run < len(p) && p[i+run] == p[i-1] {
@@ -64,7 +65,7 @@ func oneBlock(p []byte) []byte {
 	return out
 }
 
-// reference is what compress/gzip makes of a file, up to some size.
+// reference returns compress/gzip's content of a file, up to some size.
 func reference(in []byte, most int64) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(in))
 	if err != nil {
@@ -73,8 +74,10 @@ func reference(in []byte, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, most))
 }
 
-// The bytes of compress/gzip, and an error exactly where it has one. Three differences are wanted: zeros behind the last member
-// are padding here, a header's own checksum is not looked at, and reserved flags in a header are an error, as RFC 1952 says. However small the chunks are, the result is the same.
+// The result is the bytes of compress/gzip, and an error exactly where it has an error. Three
+// differences are wanted. Zeros behind the last member are padding here. A header's own checksum is
+// not looked at. Reserved flags in a header are an error, as RFC 1952 says. However small the
+// chunks are, the result is the same.
 func FuzzInflate(f *testing.F) {
 	for i, seed := range seeds(f) {
 		f.Add(seed, uint16(i*37))
@@ -133,7 +136,8 @@ func readBack(t *testing.T, in, content []byte, x *Index, seed uint64) {
 	}
 }
 
-// An index of any bytes, and any part of the content: the bytes, other bytes of that number, or ErrIndex.
+// An index of any bytes, and any part of the content: the bytes, other bytes of that number, or
+// ErrIndex.
 func FuzzIndex(f *testing.F) {
 	p := text(300000, 2)
 	z := flushed(f, p, 30000)

@@ -6,33 +6,34 @@ import (
 	"sort"
 )
 
-// Index says where in a gzip file inflating can begin. It is made by reading the file once, see [Reader.Index], and does not
-// change afterwards.
+// Index has the places in a gzip file where inflating can begin. It is made by reading the file
+// once, see [Reader.Index], and does not change afterwards.
 type Index struct {
 	fileSize int64
 	size     int64
 	points   []point
 }
 
-// point is where a segment begins, see Note [Inflating in parallel].
+// point is the beginning of a segment, see Note [Inflating in parallel].
 type point struct {
 	place
 	offset int64    // of its first byte in the content
 	sum    checksum // of the content up to the next point
-	runs   []byte   // what is needed of the window before it
+	runs   []byte   // the needed bytes of the window before it
 }
 
-// Size returns the number of bytes that the file holds, inflated.
+// Size returns the number of bytes of the inflated content.
 func (x *Index) Size() int64 { return x.size }
 
 // FileSize returns the number of bytes of the gzip file itself.
 func (x *Index) FileSize() int64 { return x.fileSize }
 
-// Segments returns the number of parts that can be inflated by themselves, at least 1, and at most a few MiB each unless the
-// compressor made it otherwise.
+// Segments returns the number of parts that can be inflated by themselves, at least 1. A part is at
+// most a few MiB unless the compressor made it otherwise.
 func (x *Index) Segments() int { return len(x.points) }
 
-// SegmentAt returns the segment that holds the byte at an offset; the last one for offsets from its beginning on.
+// SegmentAt returns the segment that holds the byte at an offset. The last segment holds all
+// offsets from its beginning on.
 func (x *Index) SegmentAt(offset int64) int {
 	return max(sort.Search(len(x.points), func(i int) bool { return x.points[i].offset > offset })-1, 0)
 }
@@ -45,7 +46,8 @@ func (x *Index) end(i int) int64 {
 	return x.size
 }
 
-// appendRuns appends the bytes of a window that are used: how many to pass over, how many follow, and these; over and over.
+// appendRuns appends the bytes of a window that are used, as runs: how many bytes to pass over, how
+// many follow, and these.
 func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
 	for at := 0; at < window; {
 		begin := at
@@ -67,7 +69,7 @@ func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
 	return to
 }
 
-// fill writes runs into a window; the rest becomes 0. It reports whether they are well formed.
+// fill writes runs into a window. The rest becomes 0. It reports whether the runs are well formed.
 func fill(to []byte, runs []byte) bool {
 	clear(to)
 	for at := uint64(0); len(runs) > 0; {
@@ -86,15 +88,15 @@ func fill(to []byte, runs []byte) bool {
 	return true
 }
 
-// What a point takes at least; and for how many bytes of a file there may be one, besides some: more often than a reader makes
-// them, so that a file that lies does not cost memory.
+// The least bytes of a point, the bytes of a file for which there may be a point, and the number of
+// additional points. A reader makes fewer points. The limits keep a lying file from costing memory.
 const leastPoint, leastSegment, leastSegments = 7, 256, 64
 
-// expansion is more than deflate can make of a byte.
+// expansion is more bytes than deflate can make of a byte.
 const expansion = 1100
 
-// AppendBinary appends the index in a form for files: about a thousandth of the gzip file for photographs, a hundredth for
-// text.
+// AppendBinary appends the index in a form for files: about a thousandth of the gzip file for
+// photographs, a hundredth for text.
 func (x *Index) AppendBinary(to []byte) ([]byte, error) {
 	to = binary.AppendUvarint(to, uint64(x.fileSize))
 	to = binary.AppendUvarint(to, uint64(x.size))
@@ -116,8 +118,8 @@ func (x *Index) AppendBinary(to []byte) ([]byte, error) {
 	return to, nil
 }
 
-// UnmarshalBinary reads what AppendBinary wrote. It fails with [ErrIndex] for anything else; whether the index is right for a
-// file, inflating will tell.
+// UnmarshalBinary reads the result of AppendBinary. It fails with [ErrIndex] for any other data.
+// Only inflating tells whether the index fits a file.
 func (x *Index) UnmarshalBinary(from []byte) error {
 	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrIndex, what) }
 	short := false

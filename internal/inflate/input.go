@@ -19,7 +19,7 @@ func (in *input) last() bool { return in.begin+int64(len(in.bytes)) >= in.size }
 // at returns the bytes from an offset on.
 func (in *input) at(offset int64) []byte { return in.bytes[offset-in.begin:] }
 
-// grow reads up to n more bytes. What lies before `keep` is forgotten when that is much.
+// grow reads up to n more bytes. Bytes before `keep` are forgotten when they are many.
 func (in *input) grow(n, keep int64) error {
 	if gone := keep - in.begin; gone > 1<<20 {
 		in.bytes = in.bytes[:copy(in.bytes, in.bytes[gone:])]
@@ -35,7 +35,7 @@ func (in *input) grow(n, keep int64) error {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF // shorter than it said
+		return io.ErrUnexpectedEOF // shorter than its size
 	}
 	return err
 }

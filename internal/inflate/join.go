@@ -25,7 +25,7 @@ func (r *Reader) join(chunks <-chan chan chunk) {
 	}
 }
 
-// chunk hands on all that begins before stop.
+// chunk hands on all segments that begin before stop.
 func (j *joiner) chunk(c chunk, stop uint64) {
 	segments := c.segments
 	if len(segments) > 0 && !j.ended && j.place.bit < segments[0].begin.bit && !j.isAt(segments[0]) {
@@ -51,17 +51,19 @@ func (j *joiner) chunk(c chunk, stop uint64) {
 	j.serial(stop)
 }
 
-// isAt says whether a segment begins where the reader has arrived. Where a stored block begins is known only to some bits: there
-// must be nothing but zeros between the place and the block's length.
+// isAt says whether a segment begins at the reader's place. The beginning of a stored block is
+// known only to some bits: there must be nothing but zeros between the place and the block's
+// length.
 func (j *joiner) isAt(s *segment) bool {
 	if !s.stored {
 		return j.place == s.begin
 	}
-	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit) // before the length; the lead byte has the last eight
+	// The bits before the length. The lead byte has the last eight.
+	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
 	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
 }
 
-// serial inflates here what begins before stop.
+// serial inflates here all segments that begin before stop.
 func (j *joiner) serial(stop uint64) {
 	for !j.ended && j.place.bit < stop && j.ctx.Err() == nil {
 		began := time.Now()

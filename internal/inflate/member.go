@@ -11,17 +11,18 @@ const trailerBytes = 8
 
 // trailer is the end of a member.
 type trailer struct {
-	crc, size uint32 // of its content; the size modulo 2^32
+	crc, size uint32 // of its content. The size is modulo 2^32
 }
 
 func readTrailer(p []byte) trailer {
 	return trailer{binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])}
 }
 
-// most is how long a header may be: names and comments have no length of their own.
+// mostHeaderBytes is the limit of a header: names and comments have no length of their own.
 const mostHeaderBytes = 1 << 20
 
-// headerBytes returns the length of the member header that p begins with; 0 when more of it is needed to tell.
+// headerBytes returns the length of the member header that p begins with, 0 when more bytes are
+// needed to tell.
 func headerBytes(p []byte) (int, error) {
 	const fixed = 10
 	if len(p) >= 1 && p[0] != 0x1f || len(p) >= 2 && p[1] != 0x8b {

@@ -14,24 +14,26 @@ import (
 
 // Options configures a [Reader].
 type Options struct {
-	Workers int // chunks that are inflated at a time; 0 means one per core. What they take says ReaderMemory
+	Workers int // chunks that are inflated at a time. 0 means one per core. ReaderMemory returns their memory
 }
 
-// ReaderMemory returns the most bytes that a Reader takes outside Go's heap. For photographs, or whatever else deflate does not
-// make smaller, it is a quarter of that.
+// ReaderMemory returns the most bytes that a Reader takes outside Go's heap. For photographs, and
+// other data that deflate does not make smaller, it takes a quarter of that.
 func ReaderMemory(workers int) int {
-	const widest = 2 + 2 + 1 + 1 // bytes for one that is inflated, in a segment that is moved while it grows
+	// Bytes for an inflated byte, in a segment that is moved while it grows.
+	const widest = 2 + 2 + 1 + 1
 	segment := widest * (window + usual.most + room)
 	chunk := int(usual.chunk) + 2*more + maxAhead + segment
 	return (workers + 2) * (chunk + chunk/8)
 }
 
-// Reader inflates a gzip file from its beginning to its end, on several cores, and makes an index of it. Its bytes are those of
-// compress/gzip: members one after another, zeros behind the last.
+// Reader inflates a gzip file from its beginning to its end, on several cores, and makes an index
+// of it. Its bytes are those of compress/gzip: members one after another, zeros behind the last. It
+// must be closed. Read and Close are for one goroutine.
 //
-// Read fails, after the last byte that is right, with ErrNotGzip, ErrTruncated, ErrCorrupt, ErrChecksum or ErrTrailing, with
-// the cause of the context's end, or with what the file's ReadAt reported. It is for one goroutine; so is Close, which must be
-// called.
+// Read fails after the last byte that is right. It fails with ErrNotGzip, ErrTruncated, ErrCorrupt,
+// ErrChecksum or ErrTrailing, with the cause of the context's end, or with an error of the file's
+// ReadAt.
 type Reader struct {
 	file    io.ReaderAt
 	size    int64
@@ -42,12 +44,12 @@ type Reader struct {
 
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	looking context.Context // for the next chunks; ends before ctx where nothing more is to be found
+	looking context.Context // for the next chunks. Ends before ctx where nothing more is to be found
 	enough  context.CancelFunc
 	running sync.WaitGroup
 	out     chan *segment
 
-	// The reading side's.
+	// The fields of Read.
 	current    *segment
 	head, rest []byte // of current, not read yet
 	member     checksum
@@ -77,7 +79,7 @@ func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l l
 	return r
 }
 
-// Close ends the reading, waits for its goroutines and frees the memory of what was inflated ahead.
+// Close ends the reading, waits for its goroutines and frees the memory that was inflated ahead.
 func (r *Reader) Close() {
 	r.cancel(context.Canceled)
 	r.enough()
@@ -89,8 +91,8 @@ func (r *Reader) Close() {
 	r.buffers.memory.Close()
 }
 
-// Index returns the index of the file once Read has returned io.EOF; where it returned ErrTruncated, that of what came before; and
-// nil before.
+// Index returns the index of the file once Read has returned io.EOF. After ErrTruncated it returns
+// the index of the part before the cut. Before either it returns nil.
 func (r *Reader) Index() *Index {
 	if r.err != io.EOF && !errors.Is(r.err, ErrTruncated) {
 		return nil
@@ -101,9 +103,10 @@ func (r *Reader) Index() *Index {
 // Members returns the number of gzip members whose bytes have been read to their end.
 func (r *Reader) Members() int { return r.members }
 
-// Busy returns the time that inflating has taken so far, of all goroutines together, without that in the file's ReadAt.
+// Busy returns the time that inflating has taken so far, of all goroutines together, without the
+// time in the file's ReadAt.
 func (r *Reader) Busy() time.Duration {
-	reading := r.reading.took.Load() // first: it is part of the other
+	reading := r.reading.took.Load() // first: it is a part of the other
 	return time.Duration(max(r.busy.Load()-reading, 0))
 }
 
@@ -140,7 +143,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// advance goes to the next segment, having finished with the current one.
+// advance goes to the next segment, after the end of the current segment.
 func (r *Reader) advance() error {
 	if s := r.current; s != nil {
 		r.current = nil
@@ -171,7 +174,8 @@ func (r *Reader) advance() error {
 	return nil
 }
 
-// finish checks the members that end in a segment whose bytes have been read, and returns what comes behind it.
+// finish checks the members that end in a segment whose bytes have been read. It returns the error
+// that comes behind the segment.
 func (r *Reader) finish(s *segment) error {
 	for i, part := range s.parts {
 		r.member = r.member.then(part)
@@ -193,11 +197,12 @@ func (r *Reader) finish(s *segment) error {
 	return nil
 }
 
-// chunk is what inflating from the first block that was found in it gave: the segments from there on, up to the first block
-// behind the chunk or not as far; none, when no block was found.
+// chunk is the segments that were inflated from the first block that was found in a chunk of the
+// file. They reach up to the first block behind the chunk, or not as far. There are none when no
+// block was found.
 type chunk struct {
 	segments []*segment
-	release  func() // to be called when they have been read, or are not wanted
+	release  func() // called when the segments have been read, or are not wanted
 }
 
 // dispatch starts the chunks in order, a limited number at a time.
@@ -232,7 +237,7 @@ const (
 	usualMemory  = 8 << 20 // bytes for a chunk of photographs, in all
 	maxAttempts  = 32
 	maxWasted    = 8 << 20  // inflated bytes
-	maxAhead     = 16 << 20 // bytes of memory for a chunk, inflated; what lies behind them is left to join
+	maxAhead     = 16 << 20 // bytes of memory for a chunk, inflated. The rest is left to join
 	storedHeader = 3        // bits
 )
 
@@ -251,7 +256,7 @@ func (r *Reader) search(begin int64) (segments []*segment) {
 		}
 	}()
 	if in.grow(r.buffers.chunk+more, lead) != nil {
-		return nil // join will see why
+		return nil // join will see the cause
 	}
 	if begin == 0 {
 		return r.ahead(in, place{member: true}, stop)
@@ -295,8 +300,8 @@ func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) 
 	return segments
 }
 
-// inflate hands over the segments from a place to the first block at stop or behind it, and no more after one that has an error
-// or is open, or when take says so.
+// inflate hands over the segments from a place to the first block at stop or behind it. It ends
+// early after a segment that has an error or is open, or when take says so.
 func (r *Reader) inflate(in input, from place, stop uint64, take func(*segment) bool) {
 	s, err := newStream(in, from)
 	if err != nil {

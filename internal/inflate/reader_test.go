@@ -60,7 +60,7 @@ func zipped(t testing.TB, p []byte, level int) []byte {
 	return out.Bytes()
 }
 
-// members returns a gzip file of one member for each so many bytes.
+// members returns a gzip file of one member for every `each` bytes.
 func members(t testing.TB, p []byte, each int) []byte {
 	t.Helper()
 	var out []byte
@@ -224,7 +224,7 @@ func TestReader_Refuses(t *testing.T) {
 		if (index != nil) != (test.want == ErrTruncated) {
 			t.Errorf("%s: index %v", test.name, index)
 		}
-		if index != nil { // of what there is
+		if index != nil { // of the part that exists
 			got, err := NewFile(bytes.NewReader(test.in), index, nil).Inflate(0, n, func(n int) []byte { return make([]byte, n) })
 			if err != nil || !bytes.Equal(got, content.Bytes()) {
 				t.Errorf("%s: with its index %d bytes of %d: %v", test.name, len(got), n, err)
@@ -234,7 +234,7 @@ func TestReader_Refuses(t *testing.T) {
 	}
 }
 
-// Any damage is an error, and what comes before it is right.
+// Any damage is an error, and the bytes before it are right.
 func TestReader_Damaged(t *testing.T) {
 	content := text(6<<20, 10)
 	whole := zipped(t, content, 6)

@@ -12,21 +12,26 @@ import (
 
 // Note [Inflating in parallel]
 //
-// A gzip file is cut into chunks of equal compressed length. For each, some goroutine looks for the first block that begins in
-// it and inflates from there to the first block that begins in the next chunk, with a window it does not know: what is copied
-// out of that window stays a place in it, in 16-bit elements, until 32 KiB have been written without one. The reader then
-// goes through the chunks in order. It knows the window at the end of each, and so what the next one's places stand for. It also
-// knows where the next chunk's first block really begins: where that is not what was found (the bytes looked like a block, or
-// the block is of a kind that cannot be found), the chunk is inflated again from the right place.
+// A gzip file is cut into chunks of equal compressed length. For each chunk, a goroutine looks for
+// the first block that begins in it. It inflates from there to the first block that begins in the
+// next chunk, with a window it does not know. A copy out of that window stays a place in it, in
+// 16-bit elements, until 32 KiB have been written without such a place.
 //
-// What lies between two restart points is a segment. All segments are inflated as if nothing were known before them, also
-// where it is: so it is known which bytes of the window each one needs, and no more than those are stored in the index.
+// The reader then goes through the chunks in order. It knows the window at the end of each chunk,
+// and so the bytes at the next chunk's places. It also knows where the next chunk's first block
+// really begins. That may be another block than the one found: its bytes looked like a block, or
+// the real block cannot be recognised. The chunk is then inflated again from the right place.
+//
+// The content between two restart points is a segment. All segments are inflated as if nothing were
+// known before them, also where the window is known. So it is known which bytes of the window each
+// segment needs, and no more than those are stored in the index.
 
-// limits is how a file is cut. Tests make them so small that small files have many chunks and segments.
+// limits says how a file is cut. Tests make the limits so small that small files have many chunks
+// and segments.
 type limits struct {
 	chunk   int64 // compressed bytes
 	spacing int   // inflated bytes after which the next block begins a new segment
-	most    int   // inflated bytes after which a segment ends without a block having ended
+	most    int   // inflated bytes after which a segment ends without the end of a block
 }
 
 var usual = limits{chunk: 2 << 20, spacing: 512 << 10, most: 2 << 20}
@@ -36,7 +41,8 @@ const (
 	firstWide   = 96 << 10
 )
 
-// segment is what lies between two restart points, or a part of that which is no more than limits.most bytes.
+// segment is the content between two restart points, or a part of it that is no more than
+// limits.most bytes.
 type segment struct {
 	begin  place
 	lead   byte // of a stored block: the byte in which its header lies
@@ -44,29 +50,29 @@ type segment struct {
 	whole  bool // it begins at a restart point
 
 	wide   []uint16 // its first bytes
-	narrow []byte   // the others
+	narrow []byte   // its other bytes
 	ends   []end    // of members
-	end    why      // atBoundary, atMember, atEnd; isFull: the segment goes on
-	open   *stream  // which goes on with it then, to the first block at stop
+	end    why      // atBoundary, atMember, atEnd. isFull: the segment goes on
+	open   *stream  // goes on with the segment then, to the first block at stop
 	stop   uint64
 	next   place  // behind it
-	err    error  // what comes behind it
-	read   func() // called when its bytes have been read; may be nil
+	err    error  // the error behind the segment
+	read   func() // called when its bytes have been read, or nil
 
-	buffers *buffers // where memory is from and goes back to
-	memory  output   // that of wide and narrow
+	buffers *buffers // the source of the memory
+	memory  output   // the memory of wide and narrow
 
-	// Filled in by settle.
+	// The results of settle.
 	head  []byte     // wide, resolved
 	parts []checksum // of the content up to each of ends, and behind the last
 	sum   checksum   // of all
-	runs  []byte     // the window's bytes that it needs, see appendRuns
+	runs  []byte     // the window's bytes that the segment needs, see appendRuns
 	done  chan struct{}
 }
 
 func (s *segment) bytes() int { return len(s.wide) + len(s.narrow) }
 
-// footprint is the memory that it takes, in bytes.
+// footprint is the memory of the segment, in bytes.
 func (s *segment) footprint() int { return 2*len(s.memory.wide) + len(s.memory.narrow) }
 
 // free gives the segment's memory back, and ends a stream that would have gone on with it.
@@ -81,7 +87,7 @@ func (s *segment) free() {
 	}
 }
 
-// buffers is where the memory of segments is from.
+// buffers is the source of the segments' memory.
 type buffers struct {
 	limits
 	memory *arena.Arena
@@ -99,12 +105,12 @@ func (b *buffers) takeWide(n int) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(piece))), len(piece)/2)
 }
 
-// giveWide takes back what takeWide returned.
+// giveWide takes back the result of takeWide.
 func (b *buffers) giveWide(wide []uint16) {
 	b.memory.Give(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(wide))), 2*cap(wide)))
 }
 
-// grown returns an output that has no room left with more of it.
+// grown returns a full output with more room.
 func (b *buffers) grown(o output) output {
 	most := window + b.most + room
 	if o.wide != nil {
@@ -121,7 +127,8 @@ func (b *buffers) grown(o output) output {
 	return o
 }
 
-// segment inflates from the stream's place to the next restart point at stopBit or behind it, or b.spacing bytes away.
+// segment inflates from the stream's place to the next restart point at stopBit or behind it, or
+// b.spacing bytes away.
 func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	seg := &segment{begin: begin, whole: true, buffers: b}
 	wide := output{wide: b.takeWide(window + firstWide + room), at: window, unknown: window}
@@ -168,14 +175,15 @@ func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64)
 	return err
 }
 
-// addEnds adds the ends of members in an output that follows so many bytes.
+// addEnds adds the ends of members in an output that follows that many bytes.
 func (seg *segment) addEnds(ends []end, before int) {
 	for _, e := range ends {
 		seg.ends = append(seg.ends, end{before + e.at - window, e.trailer})
 	}
 }
 
-// continued inflates the part of a segment that follows another part, of which the last bytes are given.
+// continued inflates the part of a segment that follows another part, of which the last bytes are
+// given.
 func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *segment {
 	seg := &segment{begin: place{bit: s.bit}, buffers: b}
 	o := output{narrow: b.take(window + b.spacing + room), at: window}
@@ -208,15 +216,15 @@ func (s *segment) settle(before *[window]byte) {
 	}
 }
 
-// checksum returns that of a part of a settled segment.
+// checksum returns the checksum of a part of a settled segment.
 func (s *segment) checksum(from, to int) checksum {
 	head := len(s.head)
 	a := checksumOf(s.head[min(from, head):min(to, head)])
 	return a.then(checksumOf(s.narrow[max(from-head, 0):max(to-head, 0)]))
 }
 
-// needs returns the bytes of the window that the segment needs. One that is shorter than a window does not tell what those
-// behind it need, so all of it is kept then.
+// needs returns the bytes of the window that the segment needs. A segment shorter than a window
+// does not tell the needs of the bytes behind it: all of the window is kept then.
 func (s *segment) needs(before *[window]byte) []byte {
 	var used [window]bool
 	if s.begin.member {

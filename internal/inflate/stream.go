@@ -20,17 +20,17 @@ const (
 type stream struct {
 	in      input
 	handle  *C.ctd_inflater
-	bit     uint64 // of the file, where the next is
-	member  uint64 // where the header of the latest member begins
+	bit     uint64 // place of the next bit in the file
+	member  uint64 // beginning of the header of the latest member
 	history int    // bytes that a match may reach back
-	closed  func() // called by close; may be nil
+	closed  func() // called by close, or nil
 	io      C.ctd_inflate
 }
 
-// place is where a block or a member begins.
+// place is the beginning of a block or a member.
 type place struct {
 	bit    uint64
-	member bool // the header of a member; else a block
+	member bool // the header of a member, else a block
 }
 
 // newStream starts at a place.
@@ -50,7 +50,7 @@ func newStream(in input, p place) (*stream, error) {
 	return s, nil
 }
 
-// place returns where the stream is after a run that stopped for some reason.
+// place returns the place of the stream after a run that stopped for some reason.
 func (s *stream) place(stopped why) place {
 	if stopped == atMember {
 		return place{s.member, true}
@@ -67,7 +67,7 @@ func (s *stream) close() {
 	}
 }
 
-// why says why a run stopped.
+// why is the reason why a run stopped.
 type why int
 
 const (
@@ -78,7 +78,7 @@ const (
 	isKnown                   // wide elements are no longer needed
 )
 
-// output is where a run writes. Its elements begin behind a window.
+// output is the memory that a run writes. Its elements begin behind a window.
 type output struct {
 	wide    []uint16 // one of the two
 	narrow  []byte
@@ -87,7 +87,7 @@ type output struct {
 	ends    []end // of members
 }
 
-// end is where a member ends among the elements.
+// end is the end of a member among the elements.
 type end struct {
 	at int
 	trailer
@@ -95,8 +95,8 @@ type end struct {
 
 func (o *output) room() int { return max(len(o.wide), len(o.narrow)) - o.at - room }
 
-// run inflates up to the first end of a block at stopBit or behind it, or with stopAt elements or more. Through the end of a
-// member it goes on.
+// run inflates up to the first end of a block at stopBit or behind it, or with stopAt elements or
+// more. It goes on through the end of a member.
 func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 	for {
 		stopped, err := s.step(o, stopBit, stopAt)
@@ -154,7 +154,8 @@ func (s *stream) step(o *output, stopBit uint64, stopAt int) (C.int32_t, error) 
 	return s.io.stopped, err
 }
 
-// endMember reads the trailer of a member and the header of the next. It says whether there is none.
+// endMember reads the trailer of a member and the header of the next member. ended is true where
+// there is no next member.
 func (s *stream) endMember(o *output) (ended bool, err error) {
 	at := int64(s.bit+7) / 8
 	if err := s.need(at, trailerBytes); err != nil {
@@ -193,7 +194,8 @@ func (s *stream) header(at int64) error {
 	}
 }
 
-// onlyZeros says whether nothing but zeros follow, which is padding. Anything else but a gzip header is an error.
+// onlyZeros says whether nothing but zeros follow, which is padding. Any other data but a gzip
+// header are an error.
 func (s *stream) onlyZeros(at int64) (bool, error) {
 	for {
 		for i, b := range s.in.at(at) {
@@ -244,7 +246,8 @@ func resolve(wide []uint16, known *[window]byte, to []byte) {
 	}
 }
 
-// find returns where in the file a block or a member may begin, at a bit or behind it and before `to`.
+// find returns a place in the file where a block or a member may begin, at bit `from` or behind it
+// and before `to`.
 func (in *input) find(from, to uint64) (p place, stored, ok bool) {
 	base := uint64(in.begin) * 8
 	var bit C.uint64_t

@@ -17,7 +17,7 @@
 //	}
 //
 // [Experts] does the same for a mixture of experts, where the device finds out which units come
-// next. [Offload] keeps the state of an optimizer in host memory and steps it part by part.
+// next. [Offload] keeps the state of an optimizer in host memory and steps it unit by unit.
 // examples/switch is a model that works with [Experts].
 //
 // # The one rule

@@ -118,11 +118,10 @@ func TestExperts_Modes(t *testing.T) {
 				var want [][]float32
 				torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 					m, c := decoding(t, x, path, true)
-					p := m.NewPieces(x, c, text.PiecesOptions{Gating: gating})
+					p := m.NewPieces(x, c, gating)
 					t.Cleanup(func() { p.Close() })
-					experts := m.ResidentExperts(x)
 					for range steps {
-						out := p.Step(x, experts)
+						out := p.Step(x, nil)
 						if gating != text.PreGated && !slices.Equal(cgotorch.ToSlice[float32](x, m.Step(x, c)), cgotorch.ToSlice[float32](x, out)) {
 							t.Error("the pieces and the whole step differ")
 						}
@@ -139,7 +138,7 @@ func TestExperts_Modes(t *testing.T) {
 							var p *text.Pieces
 							torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 								m, c = decoding(t, x, path, true)
-								p = m.NewPieces(x, c, text.PiecesOptions{Gating: gating})
+								p = m.NewPieces(x, c, gating)
 							})
 							t.Cleanup(func() { p.Close() })
 							cache, err := NewCache(store, d, func(x *cgotorch.Exec, _ string) (*text.Dense, error) { return text.NewExpert(x, m.Config, 0), nil }, o)
@@ -209,7 +208,7 @@ func TestExperts_Layer(t *testing.T) {
 		defer experts.Close()
 		layer := 0
 		for _, block := range m.Encoder.Block {
-			if block.FF.IsSparse() {
+			if block.FF.Sparse != nil {
 				block.FF.Sparse.Override = experts.Layer(layer)
 				layer++
 			}
@@ -372,14 +371,14 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 	var p *text.Pieces
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		m, c = decoding(t, x, path, true)
-		p = m.NewPieces(x, c, text.PiecesOptions{})
+		p = m.NewPieces(x, c, text.Gated)
 	})
 	defer p.Close()
 	// the router of the second sparse layer is broken for the time of the capture
 	var w **cgotorch.Tensor
 	seen := 0
 	for _, b := range m.Decoder.Block {
-		if b.FF.IsSparse() {
+		if b.FF.Sparse != nil {
 			if seen == 1 {
 				w = &b.FF.Sparse.Router.Classifier.Weight
 			}
@@ -398,7 +397,7 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 			t.Errorf("Step after a Capture that failed panics: %.120v", r)
 		}
 	}()
-	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { begin(x, m, c); p.Step(x, m.ResidentExperts(x)) })
+	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { begin(x, m, c); p.Step(x, nil) })
 }
 
 // A Do whose Use is refused lets the guess stay; see also Experts_FailedRun.

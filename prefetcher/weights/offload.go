@@ -12,12 +12,12 @@ import (
 
 // OffloadOptions are the options of [NewOffload].
 type OffloadOptions struct {
-	PartBytes int64 // of state that a slot has room for, unless one parameter has more; 0 means 64 MiB
-	Slots     int   // on the device; 0 means 3: one part is stepped, one comes, one goes back
+	UnitBytes int64 // of state in a unit, unless one parameter has more; 0 means 64 MiB
+	Slots     int   // on the device; 0 means 3: one unit is stepped, one comes, one goes back
 }
 
 // Offload is an optimizer whose state lies in host memory. A step brings the state to the device
-// part by part and takes it back. The next part comes while one is stepped. The parameters and
+// unit by unit and takes it back. The next unit comes while one is stepped. The parameters and
 // their gradients stay on the device. An Offload is used by one goroutine at a time.
 //
 // A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Step takes no Scaler.
@@ -25,19 +25,19 @@ type Offload struct {
 	opt   *optim.Optimizer
 	store *Store
 	cache *Cache[*stateTensors]
-	parts []statePart
+	units []stateUnit
 }
 
-// stateTensors is the state of a part, each tensor as a row of numbers.
+// stateTensors is the state of a unit, each tensor as a row of numbers.
 type stateTensors struct {
 	Row []*cgotorch.Tensor
 }
 
-// statePart is some consecutive parameters, whose state is a unit.
-type statePart struct {
+// stateUnit is some consecutive parameters, whose state is a unit of the store.
+type stateUnit struct {
 	name   string
 	params []int
-	specs  []optim.RememberedSpec // in the order of the rows
+	specs  []optim.RememberedTensor // in the order of the rows
 }
 
 // NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All parameters
@@ -46,21 +46,21 @@ type statePart struct {
 // [ErrInvalidOptions], with [cgotorch.ErrOutOfMemory], and with [cgotorch.ErrInvalidArgument] for
 // parameters elsewhere or an optimizer without state.
 func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
-	if o.PartBytes < 0 || o.Slots < 0 {
-		return nil, fmt.Errorf("weights: OffloadOptions: PartBytes is %d and Slots %d; they must not be negative: %w", o.PartBytes, o.Slots, ErrInvalidOptions)
+	if o.UnitBytes < 0 || o.Slots < 0 {
+		return nil, fmt.Errorf("weights: OffloadOptions: UnitBytes is %d and Slots %d; they must not be negative: %w", o.UnitBytes, o.Slots, ErrInvalidOptions)
 	}
-	if o.PartBytes == 0 {
-		o.PartBytes = 64 << 20
+	if o.UnitBytes == 0 {
+		o.UnitBytes = 64 << 20
 	}
 	if o.Slots == 0 {
 		o.Slots = 3
 	}
 	f := &Offload{opt: opt}
-	units, err := f.cut(device, o.PartBytes)
+	specs, err := f.cut(device, o.UnitBytes)
 	if err != nil {
 		return nil, err
 	}
-	if f.store, err = NewStore(units); err != nil {
+	if f.store, err = NewStore(specs); err != nil {
 		return nil, err
 	}
 	build := func(x *cgotorch.Exec, name string) (*stateTensors, error) {
@@ -74,7 +74,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 		}
 		return m, nil
 	}
-	f.cache, err = NewCache(f.store, device, build, CacheOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.parts))})
+	f.cache, err = NewCache(f.store, device, build, CacheOptions{Policy: NextLayer, Slots: min(o.Slots, len(f.units))})
 	if err == nil {
 		err = f.cache.Check()
 	}
@@ -84,7 +84,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	return f, nil
 }
 
-// cut divides the parameters into parts, and returns the units of their state.
+// cut divides the parameters among units, and describes these.
 func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	params := f.opt.Params()
 	var units []UnitSpec
@@ -102,18 +102,18 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 			return nil, fmt.Errorf("weights: Offload: parameter %d has gaps between its elements (strides %v of %v): make it contiguous: %w", s.Param, p.Strides(), p.Shape(), cgotorch.ErrInvalidArgument)
 		}
 		if s.Param != last && (len(units) == 0 || bytes >= most) {
-			name := fmt.Sprintf("part %d", len(units))
+			name := fmt.Sprintf("state %d", len(units))
 			units = append(units, UnitSpec{Name: name})
-			f.parts = append(f.parts, statePart{name: name})
+			f.units = append(f.units, stateUnit{name: name})
 			bytes = 0
 		}
-		part, unit := &f.parts[len(f.parts)-1], &units[len(units)-1]
+		unit, spec := &f.units[len(f.units)-1], &units[len(units)-1]
 		if s.Param != last {
-			part.params = append(part.params, s.Param)
+			unit.params = append(unit.params, s.Param)
 			last = s.Param
 		}
-		unit.Tensors = append(unit.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(part.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
-		part.specs = append(part.specs, s)
+		spec.Tensors = append(spec.Tensors, TensorSpec{Name: fmt.Sprintf("row.%d", len(unit.specs)), DType: s.DType, Shape: []int64{p.Numel()}})
+		unit.specs = append(unit.specs, s)
 		bytes += p.Numel() * int64(s.DType.Size())
 	}
 	if len(units) == 0 {
@@ -122,22 +122,22 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	return units, nil
 }
 
-// Step is [optim.Optimizer.Step], part by part. It does not wait for the device. It fails as
-// Optimizer.Step and [Cache.Use] do. The parts before the failure have been stepped.
+// Step is [optim.Optimizer.Step], unit by unit. It does not wait for the device. It fails as
+// Optimizer.Step and [Cache.Use] do. The units before the failure have been stepped.
 func (f *Offload) Step(x *cgotorch.Exec) {
 	x = x.NoGrad().NoAutocast()
 	params := f.opt.Params()
-	for _, part := range f.parts {
-		u := f.cache.useToChange(x, part.name)
+	for _, unit := range f.units {
+		u := f.cache.useToChange(x, unit.name)
 		x.Tidy(func() *cgotorch.Tensor {
 			row := 0
-			rows := map[optim.RememberedSpec]*cgotorch.Tensor{}
-			for _, s := range part.specs {
+			rows := map[optim.RememberedTensor]*cgotorch.Tensor{}
+			for _, s := range unit.specs {
 				p := params[s.Param]
 				rows[s] = x.Call("aten::as_strided", u.Module.Row[row], p.Shape(), p.Strides(), nil)[0].(*cgotorch.Tensor)
 				row++
 			}
-			f.opt.StepPart(x, part.params, func(of optim.RememberedSpec) *cgotorch.Tensor { return rows[of] })
+			f.opt.StepParams(x, unit.params, func(of optim.RememberedTensor) *cgotorch.Tensor { return rows[of] })
 			return nil
 		})
 		u.releaseChanged(x)
@@ -146,12 +146,6 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 
 // Stats returns the counts of the copies.
 func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
-
-// Memory returns the bytes of host memory that the state takes, and of device memory that the slots
-// take.
-func (f *Offload) Memory() (host, device int64) {
-	return f.store.Stats().Memory, int64(f.cache.Slots()) * f.cache.o.SlotBytes
-}
 
 // Close waits for copies that are under way and frees the memory, and with it the state. The
 // optimizer stays the caller's. Closing twice does nothing.

@@ -73,13 +73,13 @@ func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make f
 	defer opt.Close()
 	step := opt.Step
 	if offload {
-		f, err := NewOffload(opt, s.Device(), OffloadOptions{PartBytes: 1000, Slots: 2})
+		f, err := NewOffload(opt, s.Device(), OffloadOptions{UnitBytes: 1000, Slots: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if len(f.parts) < 2 {
-			t.Errorf("%d parts", len(f.parts))
+		if len(f.units) < 2 {
+			t.Errorf("%d units", len(f.units))
 		}
 		step = f.Step
 		defer func() {
@@ -117,7 +117,7 @@ func TestOffload_Step(t *testing.T) {
 			return optim.NewAdamW(optim.AdamOptions{LR: 0.01, MasterWeights: true}, g...)
 		},
 		"adam, foreach": func(g ...optim.Group) (*optim.Optimizer, error) {
-			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Implementation: optim.Foreach}, g...)
+			return optim.NewAdam(optim.AdamOptions{LR: 0.01, AMSGrad: true, Foreach: true}, g...)
 		},
 		"sgd": func(g ...optim.Group) (*optim.Optimizer, error) {
 			return optim.NewSGD(optim.SGDOptions{LR: 0.01, Momentum: 0.9}, g...)
@@ -194,7 +194,7 @@ func TestNewOffload_Refused(t *testing.T) {
 	if _, err := NewOffload(adam, cgotorch.CUDA(0), OffloadOptions{}); !errors.Is(err, cgotorch.ErrInvalidArgument) {
 		t.Errorf("parameters elsewhere: %v", err)
 	}
-	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{PartBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
+	if _, err := NewOffload(adam, cgotorch.CPU, OffloadOptions{UnitBytes: -1}); !errors.Is(err, ErrInvalidOptions) {
 		t.Errorf("negative: %v", err)
 	}
 }

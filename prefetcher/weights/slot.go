@@ -19,29 +19,19 @@ type slot[M any] struct {
 	wanted bool     // its unit was prefetched and has not been used since
 	fresh  bool     // its unit has not been used since the slot was filled
 
-	fill     *fill[M]                      // that is not known to be enqueued, or nil
-	ready    *sharedEvent                  // behind the copy
-	awaited  map[streamKey]bool            // streams that wait for ready
-	uses     int                           // that are not released
-	users    map[*cgotorch.Stream]int      // of these, by the stream of their Do
-	changing bool                          // the use changes the unit
-	released map[streamKey]*cgotorch.Event // behind the last use on each stream
+	fill     *fill[M]                             // that is not known to be enqueued, or nil
+	ready    *sharedEvent                         // behind the copy
+	awaited  map[*cgotorch.Stream]bool            // streams that wait for ready
+	uses     int                                  // that are not released
+	users    map[*cgotorch.Stream]int             // of these, by the stream of their Do
+	changing bool                                 // the use changes the unit
+	released map[*cgotorch.Stream]*cgotorch.Event // behind the last use on each stream
 }
 
 func newSlot[M any](index int) *slot[M] {
-	return &slot[M]{index: index, modules: map[*layout]*slotModule[M]{}, awaited: map[streamKey]bool{},
-		users: map[*cgotorch.Stream]int{}, released: map[streamKey]*cgotorch.Event{}}
+	return &slot[M]{index: index, modules: map[*layout]*slotModule[M]{}, awaited: map[*cgotorch.Stream]bool{},
+		users: map[*cgotorch.Stream]int{}, released: map[*cgotorch.Stream]*cgotorch.Event{}}
 }
-
-// streamKey names the stream on which an Exec enqueues. That is not always Exec.Stream: in a
-// rehearsal, a stream of the graph's own stands in for it, and what the one waits for the other
-// does not. The pointer is there because the id of a closed stream may be given again.
-type streamKey struct {
-	stream *cgotorch.Stream
-	id     uint64
-}
-
-func keyOf(x *cgotorch.Exec) streamKey { return streamKey{x.Stream(), x.StreamID()} }
 
 const manyStreams = 64 // more than programs use at a time
 
@@ -70,14 +60,14 @@ func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cg
 func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	e, err := stream.Record()
 	if err == nil {
-		s.releasedBehind(streamKey{stream: stream}, e)
+		s.releasedBehind(stream, e)
 	}
 	return err
 }
 
 // releasedBehind notes that the slot is filled behind the event, which takes the place of an
 // earlier event of the same stream.
-func (s *slot[M]) releasedBehind(on streamKey, e *cgotorch.Event) {
+func (s *slot[M]) releasedBehind(on *cgotorch.Stream, e *cgotorch.Event) {
 	if before := s.released[on]; before != nil {
 		before.Close()
 	}

@@ -70,7 +70,7 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 
 // awaitCopy makes x's stream wait for the copy into the slot, unless it does already.
 func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
-	on := keyOf(x)
+	on := x.Stream()
 	if slot.awaited[on] { //edge:unit-each-stream-waits TestSlot_Reuse_SeveralStreams checked
 		return
 	}
@@ -221,7 +221,7 @@ func (u *Use[M]) Release(x *cgotorch.Exec) {
 		return
 	}
 	u.sameDo(x, "Use.Release")
-	u.release(keyOf(x), x.Record()) //edge:unit-release-records TestSlot_Reuse_InOrder checked
+	u.release(x.Stream(), x.Record()) //edge:unit-release-records TestSlot_Reuse_InOrder checked
 }
 
 func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
@@ -261,7 +261,7 @@ func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	}
 	unit.written = written
 	c.stats.Written += unit.layout.bytes
-	u.release(keyOf(x), e)
+	u.release(x.Stream(), e)
 }
 
 // end is Release at the end of the Do, also of a Do on a lost device, where nothing can be
@@ -273,12 +273,12 @@ func (u *Use[M]) end(x *cgotorch.Exec) {
 		return
 	}
 	var e *cgotorch.Event
-	defer func() { u.release(keyOf(x), e) }()
+	defer func() { u.release(x.Stream(), e) }()
 	e = x.Record() //edge:unit-do-records-its-end TestUse_EndOfDoReleases checked
 }
 
 // release gives the slot back behind the event, if there is one. c.mu is held.
-func (u *Use[M]) release(on streamKey, e *cgotorch.Event) {
+func (u *Use[M]) release(on *cgotorch.Stream, e *cgotorch.Event) {
 	c, slot := u.cache, u.slot
 	u.slot = nil
 	if e != nil {

@@ -1,5 +1,6 @@
-# To be sourced by a bundle's run.sh, with $here set to its folder: finds LibTorch and the libraries of here/lib.
-# LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here ($PYTHON, or python3).
+# Finds LibTorch and the libraries of here/lib. To be sourced by a bundle's run.sh, with $here set
+# to its folder. LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here
+# ($PYTHON, or python3).
 torch=${LIBTORCH-}
 if [ -z "$torch" ]; then
   torch=$("${PYTHON:-python3}" -c '

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# make.sh [FILES...]: fills gpu-bundle/ with what a GPU machine without Go, compiler or LibTorch sources needs to run
-# the tests and the programs against the Python torch it has. FILES, if any, are copied into gpu-bundle/data.
+# make.sh [FILES...]: fills gpu-bundle/ for a GPU machine without Go, compiler or LibTorch sources.
+# The machine runs the tests and the programs against its own Python torch. FILES, if any, are
+# copied into gpu-bundle/data.
 #
-#   run.sh                  unpacks what is packed, then runs all tests, or one program by name
+#   run.sh                  unpacks the packed files, then runs all tests, or one program by name
 #   lib/                    libcgotorch*.so, and the libraries of image formats it is linked with
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary
-#   tests/NAME.test         the tests of one Go package; NAME is its path with dashes
-#   tree/                   the files of the repository: tests run in their package's folder there, and read what is in it
+#   tests/NAME.test         the tests of one Go package. NAME is its path with dashes
+#   tree/                   the files of the repository: tests run in their package's folder
+#                           there, and read its files
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -36,9 +38,10 @@ done
 bench/build.sh "$bundle/bin/bench"
 strip "$bundle/bin/bench"
 
-# Tests of the tree itself and of its generator need the tree, Go and a compiler; some packages know of no device.
+# Tests of the tree itself and of its generator need the tree, Go and a compiler. Some packages know
+# of no device.
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... |
-  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|imageloader/decode|internal/(arena|inflate)|cgotorch/(safetensors|text/tokenizer))$')
+  grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|imageloader(/decode)?|internal/(arena|inflate)|cgotorch/(safetensors|text/tokenizer))$')
 while read -r package; do
   name=${package#github.com/streamtorch/streamtorch/}
   go test -c "${flags[@]}" -o "$bundle/tests/${name//\//-}.test" "$package"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # run.sh                 runs every test in this folder and ends with a summary
 # run.sh -v              the same, each test by name
-# run.sh PROGRAM [ARG…]  runs one: a program of bin/ (train, cgotorch_test, …) or tests/NAME.test (give NAME.test)
+# run.sh PROGRAM [ARG…]  runs one: a program of bin/ (train, cgotorch_test, …) or tests/NAME.test
+#                        (give NAME.test)
 #
-# A program runs where you are: what reads the repository's files, such as train without -data, wants `cd tree` first.
-# LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here ($PYTHON, or python3).
+# A program runs in the current folder. A program that reads the repository's files, such as train
+# without -data, needs `cd tree` first. LibTorch is that of $LIBTORCH (the folder with lib/ in it),
+# else of the Python here ($PYTHON, or python3).
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 

@@ -57,8 +57,8 @@ func tgz(t *testing.T, path string) *tar.Reader {
 	return tar.NewReader(z)
 }
 
-// part writes an archive with the first images of each part of the CIFAR-10 archive; change, if not nil, may change a
-// member's bytes, or leave it out by nil.
+// part writes an archive with the first images of each part of the CIFAR-10 archive. change, if not
+// nil, may change a member's bytes. It leaves the member out by nil.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")
@@ -103,7 +103,7 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 	return path
 }
 
-// run returns what a program wrote and its exit status.
+// run returns the output of a program and its exit status.
 func run(t *testing.T, program string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, program), args...)
@@ -117,7 +117,7 @@ func run(t *testing.T, program string, args ...string) (stdout, stderr string, s
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// mustRun fails the test unless the program succeeds; it returns standard output.
+// mustRun fails the test unless the program succeeds. It returns standard output.
 func mustRun(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	stdout, stderr, status := run(t, program, args...)
@@ -203,7 +203,7 @@ func TestTrain(t *testing.T) {
 	})
 }
 
-// A trace holds the steps of the first epoch and names what it shows; it is there whole or not at all.
+// A trace holds the steps of the first epoch and names its rows. It is there whole or not at all.
 func TestTrain_Trace(t *testing.T) {
 	for name, c := range map[string]struct{ images, first, steps int }{
 		"a short epoch": {200, 0, 7},
@@ -267,7 +267,8 @@ func firstImage(t *testing.T, archive string) string {
 	return path
 }
 
-// startTrain starts a run and returns when its log, in out, has reached so many lines, or after a minute.
+// startTrain starts a run. It returns when the run's log, in out, has that many lines, or after a
+// minute.
 func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "train"), args...)
@@ -284,7 +285,7 @@ func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	return cmd
 }
 
-// interrupt sends the signals, of which the run must end as an interrupted one does.
+// interrupt sends the signals. The run must then end as an interrupted run does.
 func interrupt(t *testing.T, cmd *exec.Cmd, signals ...os.Signal) {
 	t.Helper()
 	for _, s := range signals {
@@ -296,7 +297,7 @@ func interrupt(t *testing.T, cmd *exec.Cmd, signals ...os.Signal) {
 	}
 }
 
-// An interrupted run saves, and continues to the losses of one that was not interrupted.
+// An interrupted run saves, and continues to the losses of an uninterrupted run.
 func TestTrain_InterruptAndResume(t *testing.T) {
 	data := part(t, 1500, 32, nil)
 	whole, halves := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "halves")
@@ -325,7 +326,8 @@ func sameLosses(t *testing.T, out string, want map[int]float64) {
 	}
 }
 
-// So does one that was interrupted before its first step. Meanwhile nobody else may write to its folder.
+// A run that was interrupted before its first step continues too. Meanwhile nobody else may write
+// to its folder.
 func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	data := part(t, 1500, 32, nil)
 	args := func(out string) []string { return trainArgs(data, out, "-batch", "700", "-epochs", "1", "-seed", "5") }
@@ -344,7 +346,7 @@ func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	sameLosses(t, early, losses(t, whole))
 }
 
-// A run that was killed is resumed from its last checkpoint: what its log says of later steps did not happen.
+// A run that was killed is resumed from its last checkpoint. Later steps in its log did not happen.
 func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
 	data, out := part(t, 200, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
@@ -438,7 +440,7 @@ func TestTrain_Refuses(t *testing.T) {
 	}
 }
 
-// Weights trained on other classes serve but for the last layer.
+// Weights trained on other classes serve except for the last layer.
 func TestTrain_WeightsOfOtherClasses(t *testing.T) {
 	first, data := t.TempDir(), part(t, 64, 32, nil)
 	mustRun(t, "train", trainArgs(data, first, "-epochs", "1")...)
@@ -507,7 +509,7 @@ func TestInspect_Status(t *testing.T) {
 	}
 }
 
-// SIGTERM is what a cluster sends before it takes a machine away.
+// A cluster sends SIGTERM before it takes a machine away.
 func TestTrain_Terminated(t *testing.T) {
 	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
 	interrupt(t, startTrain(t, out, 5, trainArgs(data, out)), syscall.SIGTERM)

@@ -16,7 +16,8 @@ import (
 
 const switchModel = "../../examples/switch/model"
 
-// switchAnswers are the questions that the little model knows, and what transformers makes of them with it.
+// switchAnswers returns the questions that the little model knows, and the answers that
+// transformers gives with it.
 func switchAnswers(t *testing.T) (prompts []string, want string) {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/switch/answers.json")
@@ -60,7 +61,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// What the model was not trained for gives answers, too, of whatever kind.
+// Questions that the model was not trained for have answers too, of whatever kind.
 func TestSwitch_Prompts(t *testing.T) {
 	for _, flags := range [][]string{
 		{}, // its own questions
@@ -98,7 +99,7 @@ func TestSwitch_Trace(t *testing.T) {
 	}
 }
 
-// An interrupted run ends its answer, says what it has cost and leaves.
+// An interrupted run ends its answer, says its cost and leaves.
 func TestSwitch_Interrupt(t *testing.T) {
 	var args []string
 	for range 3000 {
@@ -114,7 +115,7 @@ func TestSwitch_Interrupt(t *testing.T) {
 	}
 }
 
-// output is what a program has written so far.
+// output is the text that a program has written so far.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -143,7 +144,7 @@ func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// changedModel is a copy of the little model in which one file is another, or with nil not there.
+// changedModel returns a copy of the little model with one file changed, or left out with nil.
 func changedModel(t *testing.T, file string, change func(data []byte) []byte) (folder string) {
 	t.Helper()
 	folder = t.TempDir()

@@ -1,4 +1,5 @@
-// Package install tests what a program outside this module does to use it: make install, go get, go build.
+// Package install tests the steps of a program outside this module that uses it: make install, go
+// get, go build.
 package install
 
 import (
@@ -11,7 +12,7 @@ import (
 	"testing"
 )
 
-// program is what a user would start with.
+// program is a user's first program.
 const program = `package main
 
 import (
@@ -43,7 +44,7 @@ func TestInstall_ModuleOutside(t *testing.T) {
 		t.Fatal("the libraries are not built; run make build")
 	}
 
-	// The source, without what was built in the clone: as go get would fetch it.
+	// The source, without the products of builds in the clone: as go get would fetch it.
 	source := t.TempDir()
 	for file := range strings.Lines(run(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.go", "*.h", "go.mod", "go.sum")) {
 		copyFile(t, root, source, strings.TrimSpace(file))
@@ -51,7 +52,8 @@ func TestInstall_ModuleOutside(t *testing.T) {
 
 	prefix := t.TempDir()
 	installed := []string{"include/cgotorch.h", "include/cgotorch_decode.h", "lib/libcgotorch.so", "lib/libcgotorch_decode.so", "lib/pkgconfig/cgotorch.pc"}
-	// As under sudo, where make install copies what is built: this test is about that, and not about building.
+	// As under sudo, where make install copies the built files. This test is about the copy, and not
+	// about building.
 	run(t, root, []string{"SUDO_USER=nobody"}, "make", "--no-print-directory", "install", "PREFIX="+prefix)
 	for _, file := range installed {
 		if _, err := os.Stat(filepath.Join(prefix, file)); err != nil {

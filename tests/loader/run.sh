@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh: make test-loader where there is no LibTorch. It builds a copy of the tree, without build/, with an empty HOME and no
-# python3 on the PATH. As root it does so in a mount namespace in which every folder with a LibTorch is empty, and proves that none
-# is left. Where that is not permitted, nothing that could name a LibTorch is left in the environment. It says which of both it was, and
-# what the half without LibTorch takes on disk.
+# run.sh: make test-loader without LibTorch. It builds a copy of the tree, without build/, with an
+# empty HOME and no python3 on the PATH. As root it does so in a mount namespace in which every
+# folder with a LibTorch is empty, and proves that none is left. Where that is not permitted, the
+# environment names no LibTorch. It prints which of both it was, and the disk space of the half
+# without LibTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -17,7 +18,7 @@ if [ "${1-}" != inside ]; then
   mkdir "$scratch"/{tree,home,bin,empty}
   git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -P -t "$scratch/tree" 2>/dev/null || true
 
-  # A tool is a link to itself, so that PATH is one folder that has everything but Python.
+  # A tool is a link to itself: PATH is one folder that has everything but Python.
   IFS=: read -ra folders <<<"$PATH"
   for folder in "${folders[@]}"; do
     for tool in "$folder"/*; do
@@ -58,7 +59,7 @@ make test-loader
 go build -o build/bin/inspect ./examples/inspect
 build/bin/inspect examples/train/data/cifar10-10k.tgz >build/inspect.log || { cat build/inspect.log; exit 1; }
 
-# weigh title file: a line of the table, and a failure where the file is linked with LibTorch.
+# weigh title file: prints a line of the table. Fails where the file is linked with LibTorch.
 weigh() {
   if ldd "$2" | grep -E 'libtorch|libc10|libcuda|libcgotorch\.so'; then
     echo "streamtorch: $2 is linked with LibTorch" >&2

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// bundle fills dir with what a GPU machine without Go and compiler needs to try the edges that only
-// a GPU shows.
+// bundle fills dir for a GPU machine without Go and compiler, where the edges that only a GPU shows
+// are tried.
 //
 //	run.sh                 tries them all, against the Python torch there
 //	lib/                   the libraries as they are
 //	tests/FOLDER.test      the tests as they are, and googletest.test
-//	edges/NAME/            what differs without the edge: libraries, or a test binary
+//	edges/NAME/            the files that differ without the edge: libraries, or a test binary
 //	edges/list             a line for each: name, test binary, test
 func (w *workshop) bundle(dir string, all []edge) error {
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
@@ -69,7 +69,7 @@ func (w *workshop) bundle(dir string, all []edge) error {
 	return os.WriteFile(filepath.Join(dir, "edges/list"), []byte(list.String()), 0o644)
 }
 
-// bundleEdge puts what is different without the edge into its folder of the bundle in dir.
+// bundleEdge puts the files that differ without the edge into its folder of the bundle in dir.
 func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	folder := filepath.Join(dir, "edges", e.name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -100,7 +100,7 @@ func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	return err
 }
 
-// bundled are our libraries and those of image formats, which a GPU machine may lack.
+// bundled returns our libraries and those of image formats, which a GPU machine may lack.
 func bundled(lib string) ([]string, error) {
 	paths, err := filepath.Glob(filepath.Join(lib, "*.so"))
 	if err != nil || len(paths) == 0 {

@@ -19,7 +19,7 @@ const blanks = " \t\n"
 // ccSource reads C++. Macros that hold half a statement are not understood.
 func ccSource(text string) *source {
 	s := &source{text: text}
-	// Blanks take the place of comments and of lines for the preprocessor, underscores that of literals.
+	// Blanks replace comments and lines for the preprocessor, underscores replace literals.
 	code := []byte(text)
 	for i, end := 0, 0; i < len(text); i = end {
 		token := ccToken.FindString(text[i:])
@@ -53,9 +53,9 @@ func ccSource(text string) *source {
 	return s
 }
 
-// ccFunction is the function that the code ends in.
+// ccFunction returns the function that the code ends in.
 func ccFunction(code string) (function string) {
-	var open []string // the functions that the braces which are open began, or nothing
+	var open []string // the functions of the open braces, or nothing
 	header := 0
 	for i, c := range []byte(code) {
 		switch c {
@@ -73,7 +73,7 @@ func ccFunction(code string) (function string) {
 	return cmp.Or(open...)
 }
 
-// ccStatement is the end of the statement at i, or behind the blanks at i.
+// ccStatement returns the end of the statement at i, or behind the blanks at i.
 func ccStatement(code string, i int) int {
 	// next skips blanks and finds the keyword behind them, if any.
 	next := func() string {
@@ -114,7 +114,7 @@ func ccStatement(code string, i int) int {
 	return min(i+1, len(code))
 }
 
-// ccGroup is the end of the brackets that open at i or behind it.
+// ccGroup returns the end of the brackets that open at i or behind it.
 func ccGroup(code string, i int) int {
 	for depth := 0; i < len(code); i++ {
 		switch code[i] {

@@ -1,5 +1,5 @@
-// Program mutation takes away one edge of the library after the other. An edge is a wait, a record or
-// a free. The test that is named for the edge must fail without it: else nothing guards the edge.
+// Program mutation takes away one edge of the library after the other. An edge is a wait, a record
+// or a free. The test named for the edge must fail without it: else nothing guards the edge.
 //
 //	make mutations                       all edges that a CPU shows
 //	go run ./tests/mutation -run refill  the edges whose name matches
@@ -21,8 +21,8 @@
 // edges leave another statement behind: see replacements.go.
 //
 // Nothing in the tree is changed. Go files are replaced by go build's -overlay. C++ files are
-// replaced in a copy of csrc, under build/mutation, where an edge costs one or two compilations. The
-// program is run in the root of the tree, after make libraries.
+// replaced in a copy of csrc, under build/mutation, where an edge costs one or two compilations.
+// The program is run in the root of the tree, after make libraries.
 package main
 
 import (

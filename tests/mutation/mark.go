@@ -14,10 +14,10 @@ import (
 // edge is a wait, a record or a free of the library, with the test that fails without it.
 type edge struct {
 	name       string
-	file, text string // the path from the root of the tree, and what the file holds
+	file, text string // the path from the root of the tree, and the file's content
 	line       int    // of the first statement
 	function   string
-	statements []span // the marked ones: the first may be replaced, the others go
+	statements []span // the marked statements: the first may be replaced, the others go
 	folder     string // of the test's Go package; empty for GoogleTest
 	test       string // the test's name, or Suite.Name for GoogleTest
 	device     device
@@ -26,7 +26,7 @@ type edge struct {
 // span is a part of a file's text.
 type span struct{ start, end int }
 
-// device is what the test needs in order to fail.
+// device is the machine on which the test fails.
 type device string
 
 const (
@@ -72,7 +72,7 @@ func load(root string) ([]edge, error) {
 		file = strings.TrimSpace(file)
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
-			continue // removed, and git has not been told
+			continue // removed from the tree and still in git's list
 		}
 		tests.add(file, string(text))
 		found, err := marked(file, string(text))
@@ -143,8 +143,8 @@ func marked(file, text string) (all []edge, err error) {
 	return all, errors.Join(errs...)
 }
 
-// begin is the offset of the statement that a mark belongs to. The statement begins on the line of
-// the mark, or below the comments around the mark.
+// begin returns the offset of the statement that a mark belongs to. The statement begins on the
+// line of the mark, or below the comments around the mark.
 func (s *source) begin(mark int) int {
 	lines := s.text[strings.LastIndex(s.text[:mark], "\n")+1:]
 	start := len(s.text) - len(lines)
@@ -158,7 +158,7 @@ func (s *source) begin(mark int) int {
 	}
 }
 
-// mutated is the text of the edge's file without the edge.
+// mutated returns the text of the edge's file without the edge.
 func (e edge) mutated() string {
 	text := e.text
 	for i, s := range slices.Backward(e.statements) {

@@ -14,8 +14,8 @@ chmod +x "$here"/tests/* "$here"/edges/*/*.test 2>/dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# try FOLDER BINARY TEST LOG: the test with the libraries of FOLDER in place of those of lib/. Each library opens the others beside
-# itself, so they lie in one folder. A test that hangs fails.
+# try FOLDER BINARY TEST LOG: runs the test with the libraries of FOLDER in place of those of lib/.
+# Each library opens the others beside itself: they lie in one folder. A test that hangs fails.
 try() {
   rm -rf "${work:?}"/*
   ln -s "$here"/lib/* "$here/tests/$2" "$work/"

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// workshop is where mutants are built.
+// workshop is the folder where mutants are built.
 //
 //	build/mutation/csrc     a copy, in which one file is a mutant
-//	build/mutation/cmake    what CMake makes of it
+//	build/mutation/cmake    CMake's files
 //	build/mutation/lib      the libraries of the mutant
 //	build/mutation/bin      test binaries
 type workshop struct {
@@ -49,7 +49,7 @@ func output(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// control runs the tests of all edges as the tree is: one that fails anyway shows nothing.
+// control runs the tests of all edges on the unchanged tree. A test that fails there shows nothing.
 func (w *workshop) control(all []edge) error {
 	byFolder := map[string][]string{}
 	for _, e := range all {
@@ -91,7 +91,7 @@ func (w *workshop) try(e edge) (caught bool, output string, err error) {
 	return w.runTest(binary, e.folder, e.test, lib)
 }
 
-// testBinary is that of a Go package as it is.
+// testBinary returns the test binary of a Go package as it is.
 func (w *workshop) testBinary(folder string) (string, error) {
 	if binary := w.tests[folder]; binary != "" {
 		return binary, nil
@@ -185,7 +185,7 @@ func (w *workshop) copySources(e edge) error {
 func (w *workshop) runTest(binary, folder, test, lib string) (failed bool, output string, err error) {
 	run := exec.Command(binary, "-test.run", "^("+test+")$", "-test.timeout", "1m", "-test.v")
 	run.Dir = filepath.Join(w.root, folder)
-	// Without the collector nothing is freed but by its owner: what is forgotten shows.
+	// Without the collector only an owner frees memory: forgotten memory shows.
 	run.Env = append(os.Environ(), "GOGC=off", "LD_LIBRARY_PATH="+lib)
 	out, err := run.CombinedOutput()
 	var exit *exec.ExitError

@@ -20,14 +20,14 @@ import (
 type commentedFile struct {
 	path      string
 	lines     []commentLine
-	sentences []sentence // of exported doc comments; none in tests and in C++
+	sentences []sentence // of exported doc comments. None in tests and in C++
 }
 
 func (f commentedFile) folder() string { return filepath.ToSlash(filepath.Dir(f.path)) }
 
 type commentLine struct {
 	number int
-	text   string // from "//" to the end; a line inside /* */ from its first non-blank
+	text   string // from "//" to the end, or a line inside /* */ from its first non-blank
 }
 
 type sentence struct {

@@ -1,4 +1,4 @@
-// Package rules tests what holds for the whole tree: rules that can be tests are tests.
+// Package rules tests rules of the whole tree.
 package rules
 
 import (
@@ -70,7 +70,8 @@ func TestLibraries_ExportOnlyTheirPrefix(t *testing.T) {
 	}
 }
 
-// The core is linked with two libraries of LibTorch, the others with none; nothing of CUDA.
+// The core is linked with two libraries of LibTorch, the others with none. None is linked with
+// CUDA.
 func TestLibraries_NeedOnly(t *testing.T) {
 	system := `libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-x86-64`
 	for _, test := range []struct{ library, allowed string }{
@@ -94,7 +95,7 @@ func TestLibraries_NeedOnly(t *testing.T) {
 	}
 }
 
-// source is a parsed Go file; path is relative to the root.
+// source is a parsed Go file. path is relative to the root.
 type source struct {
 	path string
 	file *ast.File
@@ -151,8 +152,9 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// cgoRooms are the folders that say import "C". Each C header has a mechanical layer. bench
-// compares with a wrapper by hand, and a test of streams sets things behind the library's back.
+// cgoRooms are the folders that say import "C": a mechanical layer over each C header, and two
+// more. bench compares with a wrapper by hand. A test of streams makes settings behind the
+// library's back.
 var cgoRooms = []string{"cgotorch/internal/ct", "imageloader/decode", "internal/inflate", "bench/handwritten", "tests/streams/ambient"}
 
 // Flags of cgo stand in cgo.go alone, and only cgoRooms say import "C".
@@ -171,7 +173,7 @@ func TestCgo_StaysInItsRoom(t *testing.T) {
 	}
 }
 
-// roomsBelow says which rooms a room imports, beside itself.
+// roomsBelow says which rooms a room imports, besides itself.
 var roomsBelow = map[string][]string{
 	"internal":           {},
 	"internal/torchtest": {"internal", "cgotorch"},
@@ -181,7 +183,7 @@ var roomsBelow = map[string][]string{
 	"examples":           {"internal", "cgotorch", "imageloader", "prefetcher"},
 }
 
-// roomOf is the longest name in roomsBelow that path lies in, or "".
+// roomOf returns the longest name in roomsBelow that path lies in, or "".
 func roomOf(path string) string {
 	longest := ""
 	for room := range roomsBelow {
@@ -231,8 +233,8 @@ func goList(t *testing.T, args ...string) []string {
 	return slices.Compact(lines)
 }
 
-// make test-loader builds and tests where there is no LibTorch. It needs nothing of the other half,
-// also not indirectly.
+// The packages that make test-loader builds and tests without LibTorch need nothing of the other
+// half, also not indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
@@ -247,7 +249,7 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	}
 }
 
-// A program that imports the library gets these modules. It does not get those that only examples
+// A program that imports the library gets these modules. It does not get modules that only examples
 // and benchmarks need.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
@@ -263,9 +265,9 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	}
 }
 
-// The folders of csrc include the folders below them. decode and inflate include nothing of
-// LibTorch's half, kernels and features the core. The core includes only the narrow headers by
-// which it asks a feature.
+// The folders of csrc include folders below them. decode and inflate include nothing of LibTorch's
+// half. Kernels and features include the core. The core includes only the narrow headers by which
+// it asks a feature.
 func TestIncludes_PointOneWay(t *testing.T) {
 	below := map[string][]string{
 		"core":     {"check/checker.h", "cuda/backend.h", "graph/capture.h", "witness/trace.h", "witness/watch.h"},
@@ -321,5 +323,52 @@ func TestFiles_HaveNouns(t *testing.T) {
 		if path := strings.TrimSpace(string(line)); banned.MatchString(filepath.Base(path)) {
 			t.Errorf("%s: name the file for what is in it", path)
 		}
+	}
+}
+
+// The core stays small: a scope knows of no feature. This test names each process-wide variable,
+// one noun each. The reason stands beside the variable.
+func TestCore_StaysSmall(t *testing.T) {
+	processWide := []string{
+		"calls",         // buffers for arguments, a sync.Pool
+		"capturesNow",   // CUDA captures one graph at a time on a device
+		"named",         // operators that Call has found
+		"notifications", // one goroutine waits for all events
+		"onCUDA",        // autograd's nodes that call functions again
+		"streams",       // default streams and names
+		"theChecker",    // LibTorch has one hook for all operators
+		"watches",       // CUPTI has one user in a process
+		"workers",       // threads that belong to streams
+	}
+	constant := []string{"CPU", "Default", "alreadyDone", "dtypes", "errExited", "escaped", "kinds", "neverTrue"}
+	var found []string
+	for _, s := range sources(t) {
+		if filepath.Dir(s.path) != "cgotorch" || strings.HasSuffix(s.path, "_test.go") || bytes.HasPrefix(s.text, []byte("// Code generated")) {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			decl, ok := decl.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range decl.Specs {
+				switch spec := spec.(type) {
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						if decl.Tok == token.VAR && !strings.HasPrefix(name.Name, "Err") && !slices.Contains(constant, name.Name) {
+							found = append(found, name.Name)
+						}
+					}
+				case *ast.TypeSpec:
+					if fields, ok := spec.Type.(*ast.StructType); ok && spec.Name.Name == "scope" && fields.Fields.NumFields() > 10 {
+						t.Errorf("scope has %d fields, want at most 10: a feature keeps its state on its own", fields.Fields.NumFields())
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	if !slices.Equal(found, processWide) {
+		t.Errorf("process-wide variables of cgotorch: %v, want %v", found, processWide)
 	}
 }

@@ -12,13 +12,25 @@ import (
 //
 //	go test ./tests/rules -run Words -v
 var finished = []string{
+	"bench/...",
 	"cgotorch/checkpoint",
 	"cgotorch/nn",
 	"cgotorch/optim",
 	"cgotorch/safetensors",
 	"cgotorch/text/...",
 	"cgotorch/vision",
+	"csrc/...",
 	"examples/...",
+	"imageloader/decode",
+	"internal/arena",
+	"internal/filetest",
+	"internal/inflate",
+	"tests/examples",
+	"tests/install",
+	"tests/mutation",
+	"tests/rules",
+	"tests/setup",
+	"tests/streams/ambient",
 }
 
 const (
@@ -84,7 +96,7 @@ func isFinished(folder string) bool {
 	})
 }
 
-// folderCounts holds for each folder how many there are, and how many of these break the rule.
+// folderCounts holds for each folder the number of items, and the number that break the rule.
 type folderCounts map[string]*struct{ all, broken int }
 
 func (c folderCounts) add(folder string, broken bool) {

@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// clone is a copy of csrc/libtorch whose wheels.lock names three tiny wheels, and a cache and a package index of its
-// own. What runs is the real setup.sh with the real pip.
+// clone is a copy of csrc/libtorch whose wheels.lock names three tiny wheels, and a cache and a
+// package index of its own. The test runs the real setup.sh with the real pip.
 type clone struct {
 	t     *testing.T
 	root  string
@@ -34,14 +34,15 @@ func newClone(t *testing.T) *clone {
 	}
 	c := &clone{t: t, cache: filepath.Join(t.TempDir(), "cache"), index: newIndex(t)}
 	c.root = copyScripts(t, c.index.lock())
-	// A folder torch that comes first on Python's path and is not LibTorch: no torch is installed, whatever this machine has.
+	// A folder torch that comes first on Python's path and is not LibTorch. No torch is installed,
+	// whatever this machine has.
 	empty := t.TempDir()
 	write(t, filepath.Join(empty, "torch/__init__.py"), "")
 	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHONPATH="+empty)
 	return c
 }
 
-// second is another clone on the same machine.
+// second returns another clone on the same machine.
 func (c *clone) second() *clone {
 	other := *c
 	other.root = copyScripts(c.t, c.index.lock())
@@ -75,7 +76,7 @@ func (c *clone) command(env ...string) *exec.Cmd {
 	return cmd
 }
 
-// setup returns all that setup.sh printed.
+// setup returns the output of setup.sh.
 func (c *clone) setup(env ...string) (string, error) {
 	out, err := c.command(env...).CombinedOutput()
 	return string(out), err
@@ -112,7 +113,7 @@ func (c *clone) mustFail(env []string, words ...string) {
 	}
 }
 
-// libtorch is the lib folder that the set-up chose.
+// libtorch returns the lib folder that the set-up chose.
 func (c *clone) libtorch() string {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.root, "build/libtorch.cmake"))
@@ -132,8 +133,8 @@ type index struct {
 	mu       sync.Mutex
 	requests map[string]int
 	stall    string        // this wheel's second half is never sent
-	stalled  chan struct{} // closed once its first half is
-	left     chan struct{} // closed once whoever waited for it is gone
+	stalled  chan struct{} // closed once its first half is sent
+	left     chan struct{} // closed once the client that waited for it is gone
 }
 
 type wheel struct {
@@ -172,7 +173,7 @@ func (ix *index) lock() string {
 	return lock.String()
 }
 
-// env makes this pip's only index.
+// env makes the index this pip's only index.
 func (ix *index) env() []string {
 	return []string{"PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + ix.server.URL + "/simple", "PIP_FIND_LINKS=", "PIP_EXTRA_INDEX_URL=",
 		"PIP_DEFAULT_TIMEOUT=60", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
@@ -207,14 +208,14 @@ func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-// stallAt makes the index send only the first half of this wheel; "" ends that.
+// stallAt makes the index send only the first half of this wheel. "" ends the stall.
 func (ix *index) stallAt(name string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	ix.stall = name
 }
 
-// downloads is how often each wheel was asked for.
+// downloads returns how often each wheel was asked for.
 func (ix *index) downloads() map[string]int {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -225,7 +226,7 @@ func (ix *index) downloads() map[string]int {
 	return counts
 }
 
-// wheelFile is a wheel that pip takes for one.
+// wheelFile returns a wheel that pip accepts.
 func wheelFile(t *testing.T, name, version string, files map[string]string) []byte {
 	t.Helper()
 	info := strings.ReplaceAll(name, "-", "_") + "-" + version + ".dist-info/"
@@ -252,7 +253,7 @@ var hasPip = sync.OnceValue(func() error {
 	return exec.Command("python3", "-m", "pip", "--version").Run()
 })
 
-// sharedLibrary is a real one, for readelf and ldd to look at.
+// sharedLibrary returns a real library for readelf and ldd.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
 	text, err := compiledLibrary()

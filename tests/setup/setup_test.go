@@ -1,4 +1,4 @@
-// Package setup tests csrc/libtorch/setup.sh: the first thing that `make train` and `make test` do.
+// Package setup tests csrc/libtorch/setup.sh: the first step of `make train` and `make test`.
 package setup
 
 import (
@@ -40,7 +40,7 @@ func TestSetup_Wheels(t *testing.T) {
 		t.Errorf("left in the cache: %v, %v", left, err)
 	}
 
-	// Nothing to do: no Python is run, nothing is said.
+	// There is nothing to do: no Python runs, and nothing is printed.
 	if out := c.mustSetup("PYTHON=/nonexistent", "PIP_INDEX_URL=http://127.0.0.1:1"); out != "" {
 		t.Errorf("the second set-up said %q, want nothing", out)
 	}
@@ -50,7 +50,7 @@ func TestSetup_Wheels(t *testing.T) {
 	if got, want := other.libtorch(), c.libtorch(); got != want {
 		t.Errorf("the second clone has %s, want %s", got, want)
 	}
-	// A driver appears: what is here already is not downloaded again.
+	// A driver appears: files that are here already are not downloaded again.
 	c.mustSetup("STREAMTORCH_CUDA=1")
 	if _, err := os.Stat(filepath.Join(c.libtorch(), "../../nvidia/cudnn/lib/libcudnn.so.9")); err != nil {
 		t.Error(err)
@@ -58,7 +58,7 @@ func TestSetup_Wheels(t *testing.T) {
 	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1, "fixture-cudnn": 1}; !maps.Equal(got, want) {
 		t.Errorf("downloads = %v, want %v", got, want)
 	}
-	// A part of the cache is deleted under the clone, and all of it: it comes back.
+	// A part of the cache, then all of it, is deleted under the clone: it comes back.
 	for _, deleted := range []string{filepath.Join(c.libtorch(), "libtorch_cpu.so"), c.cache} {
 		if err := os.RemoveAll(deleted); err != nil {
 			t.Fatal(err)
@@ -227,7 +227,7 @@ func TestSetup_DiskFills(t *testing.T) {
 	}
 }
 
-// fakeLibTorch has the files that are looked at, of this version.
+// fakeLibTorch makes the files that the set-up looks at, of this version.
 func fakeLibTorch(t *testing.T, version string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "torch")
@@ -251,7 +251,7 @@ func TestSetup_LIBTORCH(t *testing.T) {
 			t.Errorf("LIBTORCH=%s: LIBTORCH_LIB = %s, want %s", libtorch, got, want)
 		}
 	}
-	// Taken back, it is not used any more.
+	// A folder that is taken back is not used any more.
 	c.mustSetup()
 	if got := c.libtorch(); !strings.HasPrefix(got, c.cache) {
 		t.Errorf("LIBTORCH unset: LIBTORCH_LIB = %s, want a folder of the cache", got)
@@ -319,7 +319,7 @@ func TestSetup_PythonTorch(t *testing.T) {
 	}
 }
 
-// toolbox is a folder with all the programs that set-up runs, except those left out.
+// toolbox returns a folder with all the programs that set-up runs, except those left out.
 func toolbox(t *testing.T, without ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -364,7 +364,8 @@ func TestSetup_MissingTool(t *testing.T) {
 	}
 }
 
-// A machine without apt-get is told what is missing; one with it installs that, which no test does.
+// On a machine without apt-get the set-up names the missing packages. With apt-get it installs
+// them, which no test does.
 func TestSetup_MissingPackages(t *testing.T) {
 	t.Parallel()
 	tools := toolbox(t, "g++")
@@ -381,4 +382,18 @@ func TestSetup_Platform(t *testing.T) {
 	tools := toolbox(t, "uname")
 	write(t, filepath.Join(tools, "uname"), "#!/bin/sh\ncase $1 in -s) echo Darwin;; -m) echo arm64;; esac\n")
 	newClone(t).mustFail([]string{"PATH=" + tools}, "this is Darwin arm64, and only Linux x86-64 is supported")
+}
+
+// The loader needs compilers and system packages alone. No LibTorch is looked for, no Python asked,
+// and nothing downloaded.
+func TestSetup_Loader(t *testing.T) {
+	root := copyScripts(t, "")
+	cmd := exec.Command("bash", filepath.Join(root, "csrc/libtorch/setup.sh"), "loader")
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "STREAMTORCH_CACHE=", "LIBTORCH=/nowhere", "PYTHON=/nowhere/python3")
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("setup.sh loader: %v\n%s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(root, "build/*")); err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
 }

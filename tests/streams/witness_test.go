@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/trace"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
@@ -25,7 +26,7 @@ type expectation struct {
 
 // misplaced says where a trace is not what was expected: in numbers, streams, threads, or in work that is nobody's. Goroutines are told
 // apart by what they ran, not by where: by the number of blocks of their kernels, by the bytes they fill, and by the thread.
-func misplaced(r *cgotorch.TraceRecords, want []expectation) (all []string) {
+func misplaced(r *trace.Records, want []expectation) (all []string) {
 	type tally struct {
 		kernels, fills int
 		blocks         map[uint32]int
@@ -50,7 +51,7 @@ func misplaced(r *cgotorch.TraceRecords, want []expectation) (all []string) {
 			continue
 		}
 		switch w.Kind {
-		case cgotorch.TraceKernel:
+		case trace.Kernel:
 			t.kernels++
 			t.blocks[w.Blocks]++
 			if first, ok := blocks[w.Blocks]; !ok {
@@ -63,7 +64,7 @@ func misplaced(r *cgotorch.TraceRecords, want []expectation) (all []string) {
 			} else if of := threads[w.Thread]; of == nil || of.stream != w.Stream {
 				wrong["a kernel that another thread enqueued than the stream's own"]++
 			}
-		case cgotorch.TraceFill:
+		case trace.Fill:
 			t.fills++
 			if of := sizes[w.Bytes]; of == nil || of.stream != w.Stream {
 				wrong["a fill on another stream than its own"]++
@@ -89,7 +90,7 @@ func misplaced(r *cgotorch.TraceRecords, want []expectation) (all []string) {
 
 // witnessed runs fn in 64 goroutines, with GOMAXPROCS 16 and a stream of its own each, and returns what CUPTI saw of it. All streams
 // live until the end, so that no two have one thread. before is run first, untraced.
-func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*cgotorch.TraceRecords, []expectation) {
+func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*trace.Records, []expectation) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	var prepared, all sync.WaitGroup
@@ -125,7 +126,7 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 	if err := d.Synchronize(); err != nil {
 		t.Error(err)
 	}
-	trace, err := cgotorch.StartTrace()
+	trace, err := trace.Start()
 	close(begin)
 	all.Wait()
 	if err != nil {
@@ -227,7 +228,7 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 			}
 		}
 	}()
-	run := func(locked bool) (*cgotorch.TraceRecords, []expectation) {
+	run := func(locked bool) (*trace.Records, []expectation) {
 		return witnessed(t, d, before, func(i int, s *cgotorch.Stream) (expectation, error) {
 			if locked {
 				runtime.LockOSThread()
@@ -267,27 +268,27 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 // What the witness calls misplaced, on hand-made traces.
 func TestWitness_Misplaced(t *testing.T) {
 	want := []expectation{{stream: 1, thread: 11, kernels: 2}, {stream: 2, thread: 12, kernels: 1}, {stream: 3, fills: 1, bytes: 64}}
-	kernel := func(stream uint64, thread int, blocks uint32) cgotorch.TraceRecord {
-		return cgotorch.TraceRecord{Kind: cgotorch.TraceKernel, Name: "add", Stream: stream, Thread: thread, Blocks: blocks}
+	kernel := func(stream uint64, thread int, blocks uint32) trace.Record {
+		return trace.Record{Kind: trace.Kernel, Name: "add", Stream: stream, Thread: thread, Blocks: blocks}
 	}
-	fill := cgotorch.TraceRecord{Kind: cgotorch.TraceFill, Stream: 3, Bytes: 64}
+	fill := trace.Record{Kind: trace.Fill, Stream: 3, Bytes: 64}
 	moved := fill
 	moved.Stream = 2
 	for name, c := range map[string]struct {
-		work []cgotorch.TraceRecord
+		work []trace.Record
 		want bool // something is wrong
 	}{
-		"all in place":        {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2)}, false},
-		"one too few":         {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill}, true},
-		"one too many":        {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(1, 11, 2)}, true},
-		"two changed streams": {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 11, 2), fill, kernel(1, 12, 4)}, true},
-		"another's thread":    {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 11, 4), fill, kernel(1, 11, 2)}, true},
-		"an unknown launch":   {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 0, 4), fill, kernel(1, 11, 2)}, true},
-		"another's size":      {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 2), fill, kernel(1, 11, 2)}, true},
-		"nobody's stream":     {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(9, 11, 2)}, true},
-		"a fill elsewhere":    {[]cgotorch.TraceRecord{kernel(1, 11, 2), kernel(2, 12, 4), moved, kernel(1, 11, 2)}, true},
+		"all in place":        {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2)}, false},
+		"one too few":         {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill}, true},
+		"one too many":        {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(1, 11, 2)}, true},
+		"two changed streams": {[]trace.Record{kernel(1, 11, 2), kernel(2, 11, 2), fill, kernel(1, 12, 4)}, true},
+		"another's thread":    {[]trace.Record{kernel(1, 11, 2), kernel(2, 11, 4), fill, kernel(1, 11, 2)}, true},
+		"an unknown launch":   {[]trace.Record{kernel(1, 11, 2), kernel(2, 0, 4), fill, kernel(1, 11, 2)}, true},
+		"another's size":      {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 2), fill, kernel(1, 11, 2)}, true},
+		"nobody's stream":     {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2), kernel(9, 11, 2)}, true},
+		"a fill elsewhere":    {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), moved, kernel(1, 11, 2)}, true},
 	} {
-		if wrong := misplaced(&cgotorch.TraceRecords{Work: c.work}, want); (len(wrong) > 0) != c.want {
+		if wrong := misplaced(&trace.Records{Work: c.work}, want); (len(wrong) > 0) != c.want {
 			t.Errorf("%s: found %q", name, wrong)
 		}
 	}

@@ -45,9 +45,9 @@ var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 	"conv2d_depthwise": func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConv2d(x, 4, 8, nn.Square(3), nn.Conv2dOptions{Groups: 4, Stride: nn.Square(2)})
 	},
-	"conv2d_reflect":   paddedConv(nn.PadReflect, 0),
-	"conv2d_replicate": paddedConv(nn.PadReplicate, 0),
-	"conv2d_circular":  paddedConv(nn.PadCircular, 2),
+	"conv2d_reflect":   paddedConv("reflect", 0),
+	"conv2d_replicate": paddedConv("replicate", 0),
+	"conv2d_circular":  paddedConv("circular", 2),
 
 	"conv_transpose2d": func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConvTranspose2d(x, 3, 4, nn.Square(3), nn.ConvTranspose2dOptions{})
@@ -119,7 +119,7 @@ func is(m nn.Module) func(x *cgotorch.Exec) nn.Module {
 	return func(*cgotorch.Exec) nn.Module { return m }
 }
 
-func paddedConv(mode nn.PaddingMode, stride int) func(x *cgotorch.Exec) nn.Module {
+func paddedConv(mode string, stride int) func(x *cgotorch.Exec) nn.Module {
 	return func(x *cgotorch.Exec) nn.Module {
 		return nn.NewConv2d(x, 2, 3, nn.Square(3), nn.Conv2dOptions{Padding: nn.Size{1, 2}, Stride: nn.Square(stride), PaddingMode: mode})
 	}

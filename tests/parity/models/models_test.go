@@ -77,7 +77,7 @@ func seed(t *testing.T, s uint64) {
 // checkState compares names, shapes, order and initial values.
 func (f *modelFixture) checkState(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
-	if got := nn.CountParameters(m); got != f.Parameters {
+	if got := countParameters(m); got != f.Parameters {
 		t.Errorf("%d parameters, want %d", got, f.Parameters)
 	}
 	checkState(t, x, m, f.State)
@@ -201,4 +201,12 @@ func sample(x *cgotorch.Exec, logits *cgotorch.Tensor) []float64 {
 		}
 	}
 	return taken
+}
+
+// countParameters returns the number of elements of all parameters of m.
+func countParameters(m any) (n int64) {
+	for _, p := range nn.Parameters(m) {
+		n += p.Numel()
+	}
+	return n
 }

@@ -105,10 +105,10 @@ def steps():
     for case in CASES:
         foreach, norms = run(case, foreach=True)
         loop, _ = run(case, foreach=False)
-        # PyTorch's default on the CPU; in bfloat16 its foreach rounds a factor that the loop does not.
+        # PyTorch's default on the CPU. In bfloat16 its foreach rounds a factor that the loop does not.
         assert "dtype" in case or all(torch.equal(foreach[n], loop[n]) for n in SHAPES), case["name"]
-        # torch.optim.SGD(fused=True) fails when a parameter gets its first gradient later than another, and is wrong in
-        # bfloat16 and float16 on the CPU for 16 elements and more.
+        # torch.optim.SGD(fused=True) fails when a parameter gets its first gradient later than another. It
+        # is wrong in bfloat16 and float16 on the CPU for 16 elements and more.
         fused = None if case["name"] in ("sgd/skipped", "sgd/bfloat16") else run(case, fused=True)[0]
         limit = 0.1 if "dtype" in case else 1e-5
         assert fused is None or all((fused[n] - foreach[n]).abs().max() < limit for n in SHAPES), case["name"]
@@ -121,7 +121,8 @@ def steps():
     return out
 
 
-# Steps whose gradient of table is infinite. SGD's first one must not be: PyTorch's fused SGD then goes on from memory that was never written.
+# Steps whose gradient of table is infinite. SGD's first step must not be among them: PyTorch's
+# fused SGD then goes on from memory that was never written.
 SCALERS = [
     dict(name="sgd", rules=["sgd"], overflows=[3, 4, 11], unscale=False, clip=0.0),
     dict(name="adam", rules=["adam"], overflows=[0, 5, 6, 13], unscale=False, clip=0.0),

@@ -71,20 +71,20 @@ func testStep(t *testing.T, device cgotorch.Device) {
 	torchtest.CheckLeaks(t)
 	stream := torchtest.NewStream(t, device)
 	for _, c := range f.Cases {
-		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, optim.Foreach, c.Foreach) })
+		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, true, c.Foreach) })
 		want := c.Fused
 		if want == nil { // PyTorch's cannot do it
 			want = c.Foreach
 		}
-		t.Run(c.Name+"/fused", func(t *testing.T) { f.check(t, stream, c, optim.Fused, want) })
+		t.Run(c.Name+"/fused", func(t *testing.T) { f.check(t, stream, c, false, want) })
 	}
 }
 
-func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, impl optim.Implementation, want map[string][]float32) {
+func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, foreach bool, want map[string][]float32) {
 	var got map[string][]float32
 	var norms []float64
 	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) (err error) {
-		got, norms, err = f.train(x, c, impl)
+		got, norms, err = f.train(x, c, foreach)
 		return err
 	})
 	limit := tolerance[stream.Device()]
@@ -164,7 +164,7 @@ func (p problem) loss(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	return x.Sum(x.Square(x.Sub(x.Mul(p.params[i], p.factors[i]), p.targets[i])))
 }
 
-func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation) (map[string][]float32, []float64, error) {
+func (f *fixture) train(x *cgotorch.Exec, c testCase, foreach bool) (map[string][]float32, []float64, error) {
 	dtype := cgotorch.Float32
 	if c.DType != "" {
 		dtype, _ = cgotorch.ParseDType(c.DType)
@@ -181,7 +181,7 @@ func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation)
 			{Params: []*cgotorch.Tensor{params[1], params[2]}, NoWeightDecay: true, LR: 2 * c.LR},
 		}
 	}
-	opt, err := newOptimizer(c, impl, groups)
+	opt, err := newOptimizer(c, foreach, groups)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -212,14 +212,14 @@ func (f *fixture) train(x *cgotorch.Exec, c testCase, impl optim.Implementation)
 	return got, norms, nil
 }
 
-func newOptimizer(c testCase, impl optim.Implementation, groups []optim.Group) (*optim.Optimizer, error) {
+func newOptimizer(c testCase, foreach bool, groups []optim.Group) (*optim.Optimizer, error) {
 	var decay float64
 	if c.WeightDecay != nil {
 		decay = *c.WeightDecay
 	}
 	if c.Rule == "sgd" {
 		return optim.NewSGD(optim.SGDOptions{
-			LR: c.LR, Momentum: c.Momentum, Dampening: c.Dampening, Nesterov: c.Nesterov, WeightDecay: decay, Implementation: impl,
+			LR: c.LR, Momentum: c.Momentum, Dampening: c.Dampening, Nesterov: c.Nesterov, WeightDecay: decay, Foreach: foreach,
 		}, groups...)
 	}
 	var betas cgotorch.Opt[[2]float64]
@@ -228,7 +228,7 @@ func newOptimizer(c testCase, impl optim.Implementation, groups []optim.Group) (
 	}
 	options := optim.AdamOptions{
 		LR: c.LR, Betas: betas, Eps: c.Eps, WeightDecay: decay, NoWeightDecay: c.WeightDecay != nil && decay == 0,
-		AMSGrad: c.AMSGrad, Implementation: impl,
+		AMSGrad: c.AMSGrad, Foreach: foreach,
 	}
 	if c.Rule == "adamw" {
 		return optim.NewAdamW(options, groups...)

@@ -106,7 +106,7 @@ func (f *fixture) scaled(t *testing.T, x *cgotorch.Exec, c scalerCase) error {
 			t.Fatalf("step %d: %+v, want a factor of %v and %d steps since it changed", step, s, c.Factors[step], c.Growth[step])
 		}
 	}
-	if got, want := scaler.Skipped(x), int64(len(c.Overflows)); got != want {
+	if got, want := scaler.State(x).Skipped, int64(len(c.Overflows)); got != want {
 		t.Errorf("%d steps were skipped, want %d", got, want)
 	}
 	if c.Rules[0] != "sgd" { // which has no count on the device

@@ -31,12 +31,12 @@ func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgo
 func sparseLayers(m *text.Switch) []*text.Sparse {
 	var all []*text.Sparse
 	for _, b := range m.Encoder.Block {
-		if b.FF.IsSparse() {
+		if b.FF.Sparse != nil {
 			all = append(all, b.FF.Sparse)
 		}
 	}
 	for _, b := range m.Decoder.Block {
-		if b.FF.IsSparse() {
+		if b.FF.Sparse != nil {
 			all = append(all, b.FF.Sparse)
 		}
 	}

@@ -31,16 +31,16 @@ func (s *cutStep) tensors() []*cgotorch.Tensor {
 
 func newCutStep(x *cgotorch.Exec, m *text.Switch, c *text.Cache) *cutStep {
 	width := int64(m.Config.DModel)
-	s := &cutStep{m: m, c: c, hidden: x.Zeros(m.DType(), 1, width), out: x.Zeros(m.DType(), 1, width), logits: x.Zeros(m.DType(), 1, int64(m.Config.VocabSize)),
-		bias: x.Zeros(m.DType(), int64(m.Config.NumHeads), 1, int64(c.Options().Capacity)),
+	s := &cutStep{m: m, c: c, hidden: x.Zeros(m.Shared.Weight.DType(), 1, width), out: x.Zeros(m.Shared.Weight.DType(), 1, width), logits: x.Zeros(m.Shared.Weight.DType(), 1, int64(m.Config.VocabSize)),
+		bias: x.Zeros(m.Shared.Weight.DType(), int64(m.Config.NumHeads), 1, c.Keys[0].Shape()[2]),
 		routed: text.Routed{
-			States: x.Zeros(m.DType(), 1, width), IDs: x.Zeros(cgotorch.Int64, 1), Probabilities: x.Zeros(m.DType(), 1, 1),
+			States: x.Zeros(m.Shared.Weight.DType(), 1, width), IDs: x.Zeros(cgotorch.Int64, 1), Probabilities: x.Zeros(m.Shared.Weight.DType(), 1, 1),
 		}}
 	for _, t := range s.tensors() {
 		x.Keep(t)
 	}
 	for i, block := range m.Decoder.Block {
-		if block.FF.IsSparse() {
+		if block.FF.Sparse != nil {
 			s.sparse = append(s.sparse, i)
 		}
 	}
@@ -64,7 +64,7 @@ func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 	}
 	for ; next < len(blocks); next++ {
 		hidden = s.m.Decoder.Attend(x, s.c, next, hidden, s.bias)
-		if blocks[next].FF.IsSparse() {
+		if blocks[next].FF.Sparse != nil {
 			routed := blocks[next].FF.Route(x, hidden)
 			for _, pair := range [][2]*cgotorch.Tensor{{s.hidden, hidden}, {s.routed.States, routed.States}, {s.routed.IDs, routed.IDs}, {s.routed.Probabilities, routed.Probabilities}} {
 				x.CopyInPlace(pair[0], pair[1])

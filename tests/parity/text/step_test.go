@@ -105,7 +105,7 @@ func TestDecoder_Pieces(t *testing.T) {
 			hidden, bias := m.Decoder.Begin(x, c)
 			for b, block := range m.Decoder.Block {
 				hidden = m.Decoder.Attend(x, c, b, hidden, bias)
-				if !block.FF.IsSparse() {
+				if block.FF.Sparse == nil {
 					hidden = block.FF.Forward(x, hidden)
 					continue
 				}
@@ -286,7 +286,7 @@ func TestSwitch_Generate(t *testing.T) {
 				torchtest.Do(t, d, func(x *cgotorch.Exec) error {
 					m := model(t, x, f, config, text.SwitchOptions{})
 					ids, mask, _ := r.inputs(x)
-					generate := func(eos text.TokenIDs, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
+					generate := func(eos []int, ids, mask *cgotorch.Tensor, o text.GenerateOptions) [][]int64 {
 						m.Config.EOSTokenID = eos
 						got, err := m.Generate(context.Background(), x, ids, mask, o)
 						if err != nil {
@@ -301,7 +301,7 @@ func TestSwitch_Generate(t *testing.T) {
 					}
 					o := text.GenerateOptions{MaxNewTokens: 12}
 					want("open", generate(nil, ids, mask, o), f.Generated.Open)
-					want("ended", generate(text.TokenIDs{f.Generated.EOS}, ids, mask, o), ended)
+					want("ended", generate([]int{f.Generated.EOS}, ids, mask, o), ended)
 					o.Cache = m.NewCache(x, text.CacheOptions{Batch: 2, Capacity: 12, Source: 9})
 					defer o.Cache.Close()
 					for range 2 {
@@ -314,7 +314,7 @@ func TestSwitch_Generate(t *testing.T) {
 					steps := 0
 					o.Step = func(x *cgotorch.Exec, c *text.Cache) *cgotorch.Tensor { steps++; return m.Step(x, c) }
 					first := f.Generated.Open[0][0]
-					generate(text.TokenIDs{int(first), int(f.Generated.Open[1][0])}, ids, mask, o)
+					generate([]int{int(first), int(f.Generated.Open[1][0])}, ids, mask, o)
 					if steps != 2 {
 						t.Errorf("%d steps for sequences of one token, want 2", steps)
 					}

@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -93,12 +94,14 @@ func TestSwitchConfig_Sparse(t *testing.T) {
 	var lines [][3]any
 	filetest.JSON(t, filepath.Join("testdata", "sparse.json"), &lines)
 	for _, line := range lines {
-		c := text.SwitchConfig{NumLayers: int(line[0].(float64)), NumSparseEncoderLayers: int(line[1].(float64))}
+		c := text.SwitchConfig{NumLayers: int(line[0].(float64)), NumSparseEncoderLayers: int(line[1].(float64)), NumExperts: 1}
 		var got []int
-		for i := range c.NumLayers {
-			if c.SparseEncoder(i) {
-				got = append(got, i)
+		for _, experts := range c.ExpertNames(false) {
+			var block int
+			if _, err := fmt.Sscanf(experts[0], "encoder.block.%d.", &block); err != nil {
+				t.Fatal(err)
 			}
+			got = append(got, block)
 		}
 		var want []int
 		for _, i := range line[2].([]any) {

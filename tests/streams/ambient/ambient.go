@@ -1,5 +1,6 @@
-// Package ambient reads and sets what LibTorch and CUDA keep per thread and per process: the "current" stream, and sync-debug mode. It
-// is for tests of code that must not rest on either, and for controls that do what such code must not do.
+// Package ambient reads and sets the state that LibTorch and CUDA keep per thread and per process:
+// the "current" stream, and sync-debug mode. It is for tests of code that must rest on neither.
+// Controls use it to do the things that such code must not do.
 package ambient
 
 // #define _GNU_SOURCE
@@ -95,7 +96,8 @@ import (
 
 var errAbsent = errors.New("ambient: LibTorch's CUDA half has not been opened, or is of another version")
 
-// Current is the stream that is current on the calling thread, as a cudaStream_t; 0 is the default stream.
+// Current returns the stream that is current on the calling thread, as a cudaStream_t. 0 is the
+// default stream.
 func Current(device int) (uintptr, error) {
 	s := C.current_stream(C.int8_t(device))
 	if s == -1 {
@@ -104,7 +106,8 @@ func Current(device int) (uintptr, error) {
 	return uintptr(s), nil
 }
 
-// SetCurrent makes a stream current on the calling thread, which need not be the goroutine's at its next call.
+// SetCurrent makes a stream current on the calling thread. At its next call the goroutine may be on
+// another thread.
 func SetCurrent(device int, stream uintptr) error {
 	if C.set_current_stream(C.uintptr_t(stream), C.int8_t(device)) != 0 {
 		return errAbsent
@@ -127,7 +130,7 @@ func Allocate(bytes int) (*Memory, error) {
 	return m, nil
 }
 
-// Fill enqueues a fill of the memory with zeros on whatever stream is current on the calling thread.
+// Fill enqueues a fill of the memory with zeros on the current stream of the calling thread.
 func (m *Memory) Fill() error {
 	if code := C.fill(m.data, C.size_t(m.bytes), 0); code != 0 {
 		return fmt.Errorf("ambient: cudaMemsetAsync: %d", code)
@@ -135,11 +138,11 @@ func (m *Memory) Fill() error {
 	return nil
 }
 
-// Free waits for the device.
+// Free frees the memory. It waits for the device.
 func (m *Memory) Free() { C.release(m.data) }
 
-// SyncDebug sets LibTorch's sync-debug mode for the process: 0 off, 1 a warning for each wait, 2 an error. It returns a function that
-// sets it back.
+// SyncDebug sets LibTorch's sync-debug mode for the process: 0 off, 1 a warning for each wait, 2 an
+// error. It returns a function that restores the mode.
 func SyncDebug(mode int) (restore func(), err error) {
 	before := C.set_sync_debug_mode(C.int(mode))
 	if before == -1 {
@@ -148,8 +151,8 @@ func SyncDebug(mode int) (restore func(), err error) {
 	return func() { C.set_sync_debug_mode(before) }, nil
 }
 
-// Capture captures what is enqueued on a stream, in CUDA's global mode, while during runs, and forgets it. The goroutine must be locked to
-// its thread.
+// Capture captures the work that is enqueued on a stream while during runs, in CUDA's global mode,
+// and forgets it. The goroutine must be locked to its thread.
 func Capture(stream uintptr, during func()) error {
 	if code := C.begin_capture(C.uintptr_t(stream)); code != 0 {
 		return fmt.Errorf("ambient: cudaStreamBeginCapture: %d", code)
@@ -161,5 +164,5 @@ func Capture(stream uintptr, during func()) error {
 	return nil
 }
 
-// Query asks CUDA whether the stream is done, which ends other threads' captures.
+// Query asks CUDA whether the stream is done. That ends other threads' captures.
 func Query(stream uintptr) { C.query_stream(C.uintptr_t(stream)) }

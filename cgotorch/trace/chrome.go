@@ -1,9 +1,10 @@
-package cgotorch
+package trace
 
 import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"io"
 	"os"
 	"time"
@@ -11,7 +12,7 @@ import (
 
 // WriteChrome writes the trace as JSON in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process for the
 // host, with the marks, and one for each device, with a row for each stream and above it, where there are any, its part of the marks.
-func (r *TraceRecords) WriteChrome(w io.Writer) error {
+func (r *Records) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	c := chrome{out: out}
 	c.text(`{"displayTimeUnit":"ms","traceEvents":[`)
@@ -21,10 +22,10 @@ func (r *TraceRecords) WriteChrome(w io.Writer) error {
 	}
 	c.text("\n]}\n")
 	if c.err != nil {
-		return fmt.Errorf("cgotorch: WriteChrome: %w", c.err)
+		return fmt.Errorf("trace: WriteChrome: %w", c.err)
 	}
 	if err := out.Flush(); err != nil {
-		return fmt.Errorf("cgotorch: WriteChrome: %w", err)
+		return fmt.Errorf("trace: WriteChrome: %w", err)
 	}
 	return nil
 }
@@ -32,7 +33,7 @@ func (r *TraceRecords) WriteChrome(w io.Writer) error {
 // Process numbers, which are the order of the processes too: the host is 1, device n is 2+n.
 const hostProcess = 1
 
-func (r *TraceRecords) writeHost(c *chrome) {
+func (r *Records) writeHost(c *chrome) {
 	c.process(hostProcess, fmt.Sprintf("host, process %d", os.Getpid()))
 	all := make([]interval, len(r.Marks))
 	for i, m := range r.Marks {
@@ -55,8 +56,8 @@ func rowsOf(rows []int) int {
 	return n
 }
 
-func (r *TraceRecords) writeDevice(c *chrome, d Device) {
-	process := hostProcess + 1 + d.index
+func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
+	process := hostProcess + 1 + d.Index()
 	c.process(process, d.String())
 	spans := r.spans()
 	next, row := 1, map[uint64]int{}
@@ -90,7 +91,7 @@ func (r *TraceRecords) writeDevice(c *chrome, d Device) {
 			args["enqueued"] = micros(w.Launch)
 		}
 		category := "kernel"
-		if w.Kind == TraceKernel {
+		if w.Kind == Kernel {
 			args["blocks"] = w.Blocks
 		} else {
 			category, args["bytes"] = "copy", w.Bytes

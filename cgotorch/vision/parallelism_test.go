@@ -13,7 +13,7 @@ import (
 
 // Parallel branches give the bits of serial branches, in training and in evaluation, without a
 // race.
-func TestSetSchedule_SameBits(t *testing.T) {
+func TestSetParallelism_SameBits(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if d.IsCUDA() {
 			torchtest.Deterministic(t)
@@ -23,8 +23,8 @@ func TestSetSchedule_SameBits(t *testing.T) {
 			size  int64 // of the images
 		}{{"googlenet", 32}, {"inception_v3", 75}, {"squeezenet1_1", 32}} {
 			t.Run(c.model, func(t *testing.T) {
-				want, _ := trained(t, d, nn.InTurn, c.model, c.size)
-				got, races := trained(t, d, nn.SideBySide, c.model, c.size)
+				want, _ := trained(t, d, nn.AlwaysSerial, c.model, c.size)
+				got, races := trained(t, d, nn.AlwaysParallel, c.model, c.size)
 				if len(want) < 30 || !maps.EqualFunc(got, want, slices.Equal) {
 					for name := range want {
 						if !slices.Equal(got[name], want[name]) {
@@ -43,7 +43,7 @@ func TestSetSchedule_SameBits(t *testing.T) {
 
 // trained returns all tensors that a step of training and an evaluation leave, and the races that
 // the stream checker found.
-func trained(t *testing.T, d cgotorch.Device, schedule nn.Schedule, model string, size int64) (left map[string][]float32, races []error) {
+func trained(t *testing.T, d cgotorch.Device, parallelism nn.Parallelism, model string, size int64) (left map[string][]float32, races []error) {
 	s := torchtest.NewStream(t, d) // its end closes the streams of the branches
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { races = append(races, r) })
 	if err != nil {
@@ -61,7 +61,7 @@ func trained(t *testing.T, d cgotorch.Device, schedule nn.Schedule, model string
 		if m, err = vision.New(x, model, vision.Options{Classes: 5}); err != nil {
 			return err
 		}
-		nn.SetSchedule(m, schedule)
+		nn.SetParallelism(m, parallelism)
 		images, labels := x.Rand(cgotorch.Float32, 2, 3, size, size), cgotorch.FromSlice(x, []int64{0, 4})
 		logits := m.Forward(x, images)
 		leave("logits", logits)

@@ -1,9 +1,11 @@
-package cgotorch
+package trace
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/internal/torchtest"
 	"math"
 	"slices"
 	"testing"
@@ -11,47 +13,49 @@ import (
 )
 
 // handMade is a trace as if a device had made it. Times are in microseconds.
-func handMade(work []TraceRecord, marks ...TraceMark) *TraceRecords {
-	r := &TraceRecords{names: map[uint64]string{1: defaultName, 2: "prefetcher copies", 9: "stream 9", 10: "stream 10"}}
+func handMade(work []Record, marks ...Mark) *Records {
+	r := &Records{names: map[uint64]string{1: defaultStream, 2: "prefetcher copies", 9: "stream 9", 10: "stream 10"}}
 	for _, w := range work {
 		w.Start, w.End, w.Launch = w.Start*time.Microsecond, w.End*time.Microsecond, w.Launch*time.Microsecond
-		w.Device.cuda = true
+		if w.Device == cgotorch.CPU {
+			w.Device = cgotorch.CUDA(0)
+		}
 		r.Work = append(r.Work, w)
 	}
 	for _, m := range marks {
-		r.Marks = append(r.Marks, TraceMark{m.Name, m.Start * time.Microsecond, m.End * time.Microsecond})
+		r.Marks = append(r.Marks, Mark{m.Name, m.Start * time.Microsecond, m.End * time.Microsecond})
 	}
 	return r
 }
 
-func kernel(stream uint64, start, end time.Duration) TraceRecord {
-	return TraceRecord{Kind: TraceKernel, Name: "k<float, 4>", Stream: stream, Start: start, End: end, Launch: start - 1, Thread: 7, Blocks: 3}
+func kernel(stream uint64, start, end time.Duration) Record {
+	return Record{Kind: Kernel, Name: "k<float, 4>", Stream: stream, Start: start, End: end, Launch: start - 1, Thread: 7, Blocks: 3}
 }
 
-func hostToDevice(stream uint64, start, end time.Duration) TraceRecord {
-	return TraceRecord{Kind: TraceCopy, Copy: CopyHostToDevice, Stream: stream, Start: start, End: end, Launch: start - 1, Bytes: 64}
+func hostToDevice(stream uint64, start, end time.Duration) Record {
+	return Record{Kind: Copy, Copy: CopyHostToDevice, Stream: stream, Start: start, End: end, Launch: start - 1, Bytes: 64}
 }
 
-func TestTraceRecords_CopyHidden(t *testing.T) {
+func TestRecords_CopyHidden(t *testing.T) {
 	back := hostToDevice(2, 0, 100)
 	back.Copy = CopyDeviceToHost
 	elsewhere := kernel(1, 0, 100)
-	elsewhere.Device = CUDA(1)
+	elsewhere.Device = cgotorch.CUDA(1)
 	for name, c := range map[string]struct {
-		work          []TraceRecord
+		work          []Record
 		hidden, total time.Duration
 	}{
-		"nothing to hide":                  {[]TraceRecord{kernel(1, 0, 10), back}, 0, 0},
-		"alone":                            {[]TraceRecord{hostToDevice(2, 0, 10)}, 0, 10},
-		"behind one kernel":                {[]TraceRecord{kernel(1, 0, 20), hostToDevice(2, 5, 15)}, 10, 10},
-		"half of it":                       {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 5, 15)}, 5, 10},
-		"kernels that overlap count once":  {[]TraceRecord{kernel(1, 0, 10), kernel(9, 4, 12), hostToDevice(2, 0, 20)}, 12, 20},
-		"between two kernels":              {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
-		"over a gap":                       {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
-		"a kernel of the copies' stream":   {[]TraceRecord{hostToDevice(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
-		"each copy counts for itself":      {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 0, 10), hostToDevice(9, 0, 10)}, 20, 20},
-		"a kernel of another device":       {[]TraceRecord{hostToDevice(2, 0, 10), elsewhere}, 0, 10},
-		"a kernel that is over, and later": {[]TraceRecord{kernel(1, 0, 4), hostToDevice(2, 5, 15), kernel(1, 15, 16)}, 0, 10},
+		"nothing to hide":                  {[]Record{kernel(1, 0, 10), back}, 0, 0},
+		"alone":                            {[]Record{hostToDevice(2, 0, 10)}, 0, 10},
+		"behind one kernel":                {[]Record{kernel(1, 0, 20), hostToDevice(2, 5, 15)}, 10, 10},
+		"half of it":                       {[]Record{kernel(1, 0, 10), hostToDevice(2, 5, 15)}, 5, 10},
+		"kernels that overlap count once":  {[]Record{kernel(1, 0, 10), kernel(9, 4, 12), hostToDevice(2, 0, 20)}, 12, 20},
+		"between two kernels":              {[]Record{kernel(1, 0, 10), hostToDevice(2, 10, 15), kernel(1, 15, 20)}, 0, 5},
+		"over a gap":                       {[]Record{kernel(1, 0, 10), hostToDevice(2, 5, 25), kernel(1, 20, 30)}, 10, 20},
+		"a kernel of the copies' stream":   {[]Record{hostToDevice(2, 0, 10), kernel(2, 0, 10)}, 0, 10},
+		"each copy counts for itself":      {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10), hostToDevice(9, 0, 10)}, 20, 20},
+		"a kernel of another device":       {[]Record{hostToDevice(2, 0, 10), elsewhere}, 0, 10},
+		"a kernel that is over, and later": {[]Record{kernel(1, 0, 4), hostToDevice(2, 5, 15), kernel(1, 15, 16)}, 0, 10},
 	} {
 		share, hidden, total := handMade(c.work).CopyHidden()
 		if hidden != c.hidden*time.Microsecond || total != c.total*time.Microsecond {
@@ -67,21 +71,21 @@ func TestTraceRecords_CopyHidden(t *testing.T) {
 	}
 }
 
-func TestTraceRecords_SideBySide(t *testing.T) {
+func TestRecords_SideBySide(t *testing.T) {
 	elsewhere := kernel(2, 0, 10)
-	elsewhere.Device = CUDA(1)
+	elsewhere.Device = cgotorch.CUDA(1)
 	for name, c := range map[string]struct {
-		work           []TraceRecord
+		work           []Record
 		together, busy time.Duration
 	}{
 		"nothing":                    {nil, 0, 0},
-		"a copy is no computing":     {[]TraceRecord{kernel(1, 0, 10), hostToDevice(2, 0, 10)}, 0, 10},
-		"one after another":          {[]TraceRecord{kernel(1, 0, 10), kernel(2, 10, 20)}, 0, 20},
-		"half":                       {[]TraceRecord{kernel(1, 0, 10), kernel(2, 5, 15)}, 5, 15},
-		"one stream alone":           {[]TraceRecord{kernel(1, 0, 10), kernel(1, 5, 15)}, 0, 15},
-		"three":                      {[]TraceRecord{kernel(1, 0, 10), kernel(2, 2, 8), kernel(9, 4, 12)}, 8, 12},
-		"one over several of others": {[]TraceRecord{kernel(1, 0, 20), kernel(2, 2, 4), kernel(2, 6, 8), kernel(9, 7, 9)}, 5, 20},
-		"another device":             {[]TraceRecord{kernel(1, 0, 10), elsewhere}, 0, 20},
+		"a copy is no computing":     {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10)}, 0, 10},
+		"one after another":          {[]Record{kernel(1, 0, 10), kernel(2, 10, 20)}, 0, 20},
+		"half":                       {[]Record{kernel(1, 0, 10), kernel(2, 5, 15)}, 5, 15},
+		"one stream alone":           {[]Record{kernel(1, 0, 10), kernel(1, 5, 15)}, 0, 15},
+		"three":                      {[]Record{kernel(1, 0, 10), kernel(2, 2, 8), kernel(9, 4, 12)}, 8, 12},
+		"one over several of others": {[]Record{kernel(1, 0, 20), kernel(2, 2, 4), kernel(2, 6, 8), kernel(9, 7, 9)}, 5, 20},
+		"another device":             {[]Record{kernel(1, 0, 10), elsewhere}, 0, 20},
 	} {
 		share, together, busy := handMade(c.work).SideBySide()
 		want := 0.0
@@ -95,12 +99,12 @@ func TestTraceRecords_SideBySide(t *testing.T) {
 }
 
 // A step's part on a stream is from its first kernel's start to its last one's end, by when they were enqueued.
-func TestTraceRecords_Spans(t *testing.T) {
+func TestRecords_Spans(t *testing.T) {
 	late := kernel(1, 50, 60)
 	late.Launch = 5 // the host runs ahead
 	unknown := kernel(1, 0, 90)
-	r := handMade([]TraceRecord{kernel(1, 3, 8), late, kernel(9, 4, 6), hostToDevice(2, 3, 9), kernel(1, 70, 80), unknown},
-		TraceMark{"step 0", 1, 10}, TraceMark{"step 1", 60, 71}, TraceMark{"nothing", 90, 99})
+	r := handMade([]Record{kernel(1, 3, 8), late, kernel(9, 4, 6), hostToDevice(2, 3, 9), kernel(1, 70, 80), unknown},
+		Mark{"step 0", 1, 10}, Mark{"step 1", 60, 71}, Mark{"nothing", 90, 99})
 	r.Work[5].Launch = NotLaunched
 	type part struct {
 		name       string
@@ -135,10 +139,10 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-func TestTraceRecords_WriteChrome(t *testing.T) {
-	fill := TraceRecord{Kind: TraceFill, Stream: 10, Start: 1, End: 2, Launch: 0, Bytes: 8}
-	r := handMade([]TraceRecord{kernel(10, 1, 2), kernel(9, 1, 2), hostToDevice(2, 3, 5), kernel(1, 2, 30000000), fill},
-		TraceMark{`step "0"`, 0, 4}, TraceMark{"step 1", 4, 9})
+func TestRecords_WriteChrome(t *testing.T) {
+	fill := Record{Kind: Fill, Stream: 10, Start: 1, End: 2, Launch: 0, Bytes: 8}
+	r := handMade([]Record{kernel(10, 1, 2), kernel(9, 1, 2), hostToDevice(2, 3, 5), kernel(1, 2, 30000000), fill},
+		Mark{`step "0"`, 0, 4}, Mark{"step 1", 4, 9})
 	var out bytes.Buffer
 	if err := r.WriteChrome(&out); err != nil {
 		t.Fatal(err)
@@ -202,21 +206,21 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// Without CUDA a trace holds marks alone; there is one at a time.
+// Without cgotorch.CUDA a trace holds marks alone; there is one at a time.
 func TestTrace_Marks(t *testing.T) {
-	checkLeaks(t)
-	trace, err := StartTrace()
+	torchtest.CheckLeaks(t)
+	trace, err := Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = StartTrace()
-	wantError(t, err, ErrMisuse, "a trace is running already", "trace_test.go")
+	_, err = Start()
+	torchtest.WantError(t, err, cgotorch.ErrMisuse, "a trace is running already", "trace_test.go")
 	end := trace.Mark("first")
 	time.Sleep(2 * time.Millisecond)
 	end()
 	end()
 	open := trace.Mark("open")
-	do(t, CPU, func(x *Exec) { x.Ones(Float32, 4) })
+	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) { x.Ones(cgotorch.Float32, 4) })
 	r, err := trace.Stop()
 	if err != nil {
 		t.Fatal(err)
@@ -226,14 +230,14 @@ func TestTrace_Marks(t *testing.T) {
 		t.Errorf("marks %v", r.Marks)
 	}
 	if len(r.Work) != 0 {
-		t.Errorf("the CPU's work is in the trace: %v", r.Work[0])
+		t.Errorf("the cgotorch.CPU's work is in the trace: %v", r.Work[0])
 	}
 	if share, _, total := r.CopyHidden(); share != 1 || total != 0 {
 		t.Errorf("%v of %v is hidden of nothing", share, total)
 	}
 	_, err = trace.Stop()
-	wantError(t, err, ErrClosed, "the trace has been stopped")
-	again, err := StartTrace()
+	torchtest.WantError(t, err, cgotorch.ErrClosed, "the trace has been stopped")
+	again, err := Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,16 +248,16 @@ func TestTrace_Marks(t *testing.T) {
 
 // Kernels, copies and fills are told by stream, size and thread.
 func TestTrace_OnCUDA(t *testing.T) {
-	d := cuda(t)
-	checkLeaks(t)
-	before, err := NewStream(d, StreamOptions{Name: "made before"})
+	d := torchtest.CUDA(t)
+	torchtest.CheckLeaks(t)
+	before, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: "made before"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer before.Close()
-	var a, b *Tensor
-	err = before.Do(func(x *Exec) error {
-		a, b = x.Keep(x.Ones(Float32, 1<<16)), x.Keep(x.Ones(Float32, 1<<16))
+	var a, b *cgotorch.Tensor
+	err = before.Do(func(x *cgotorch.Exec) error {
+		a, b = x.Keep(x.Ones(cgotorch.Float32, 1<<16)), x.Keep(x.Ones(cgotorch.Float32, 1<<16))
 		return nil
 	})
 	defer a.Close()
@@ -261,23 +265,26 @@ func TestTrace_OnCUDA(t *testing.T) {
 	if err = errors.Join(err, d.Synchronize()); err != nil {
 		t.Fatal(err)
 	}
-	trace, err := StartTrace()
+	trace, err := Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	during, err := NewStream(d, StreamOptions{Name: "made during"})
+	during, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: "made during"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer during.Close()
 	end := trace.Mark("adds")
-	for _, s := range []*Stream{before, during} {
-		if err := s.Do(func(x *Exec) error { x.AddScalarInPlace(map[*Stream]*Tensor{before: a, during: b}[s], 1.0); return nil }); err != nil {
+	for _, s := range []*cgotorch.Stream{before, during} {
+		if err := s.Do(func(x *cgotorch.Exec) error {
+			x.AddScalarInPlace(map[*cgotorch.Stream]*cgotorch.Tensor{before: a, during: b}[s], 1.0)
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	end()
-	if err := during.Do(func(x *Exec) error { FromSlice(x, make([]uint8, 12345)); return nil }); err != nil {
+	if err := during.Do(func(x *cgotorch.Exec) error { cgotorch.FromSlice(x, make([]uint8, 12345)); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	r, err := trace.Stop()
@@ -290,12 +297,12 @@ func TestTrace_OnCUDA(t *testing.T) {
 			t.Errorf("%+v", w)
 		}
 		switch w.Kind {
-		case TraceKernel:
+		case Kernel:
 			kernels[r.StreamName(w.Stream)]++
 			if w.Name == "" || w.Blocks == 0 || w.Thread == 0 || w.Launch == NotLaunched {
 				t.Errorf("%+v", w)
 			}
-		case TraceCopy:
+		case Copy:
 			copies++
 			if w.Bytes != 12345 || w.Copy != CopyHostToDevice || !w.Pageable || r.StreamName(w.Stream) != "made during" {
 				t.Errorf("%+v", w)
@@ -314,13 +321,13 @@ func TestTrace_OnCUDA(t *testing.T) {
 }
 
 func TestStream_Names(t *testing.T) {
-	checkLeaks(t)
-	onEachDevice(t, func(t *testing.T, d Device) {
-		s := DefaultStream(d)
+	torchtest.CheckLeaks(t)
+	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
+		s := cgotorch.DefaultStream(d)
 		if got, want := s.String(), "default stream of "+d.String(); got != want || s.Name() != "default stream" {
 			t.Errorf("the default stream is %q, want %q", got, want)
 		}
-		named, err := NewStream(d, StreamOptions{Name: "copies"})
+		named, err := cgotorch.NewStream(d, cgotorch.StreamOptions{Name: "copies"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +335,7 @@ func TestStream_Names(t *testing.T) {
 		if named.Name() != "copies" {
 			t.Errorf("the name is %q", named.Name())
 		}
-		a, b := newStream(t, d), newStream(t, d)
+		a, b := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
 		if a.Name() == b.Name() {
 			t.Errorf("two streams are called %q", a.Name())
 		}

@@ -1,9 +1,14 @@
-package cgotorch
+// Package trace records what CUDA devices run, as the driver tells it: each kernel, copy and fill with its stream, its
+// times and the thread that enqueued it, and marks of the host's time. It does not rest on what cgotorch believes of
+// its streams. [Records.WriteChrome] writes a trace for ui.perfetto.dev.
+package trace
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/internal/seam"
 	"slices"
 	"sync"
 	"time"
@@ -12,35 +17,37 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// maxTraceRecords is what a trace has room for: some 850 MB of host memory, the core's and Go's, and 10^6 operators with room to spare.
-const maxTraceRecords = 4 << 20
+// maxRecords is the room of a trace: some 850 MB of host memory, of the core and of Go. It holds 10^6 operators with ease.
+const maxRecords = 4 << 20
 
-// Trace is a trace that runs: what CUDA devices do is recorded, as the driver tells it through CUPTI. It does not rest on what this
-// library believes of its streams.
+const defaultStream = "default stream" // is its name in every Stream
+
+// Trace is a trace under way. The driver tells it through CUPTI what the CUDA devices run.
 type Trace struct {
 	cuda  bool
 	began time.Time
 
 	mu      sync.Mutex
-	marks   []TraceMark
+	marks   []Mark
 	stopped bool
 }
 
-// StartTrace is process-wide: it records every kernel, copy and fill of every CUDA device until [Trace.Stop]. Without CUDA the trace
-// holds marks alone. Operators take some microseconds more meanwhile. It fails with [ErrMisuse] while another trace runs, and with
-// [ErrUnsupported] where CUPTI is absent or another tool, such as Nsight or torch.profiler, has it.
-func StartTrace() (*Trace, error) {
-	const op = "StartTrace"
-	if err := ready(); err != nil {
+// Start is process-wide: it records every kernel, copy and fill of every CUDA device until [Trace.Stop]. It does not wait.
+// Without CUDA the trace holds marks alone. Operators take some microseconds more meanwhile. Start fails with
+// [cgotorch.ErrMisuse] while another trace runs. It fails with [cgotorch.ErrUnsupported] where CUPTI is absent, or another
+// tool has it, such as Nsight or torch.profiler.
+func Start() (*Trace, error) {
+	const op = "trace.Start"
+	if err := seam.Ready(); err != nil {
 		return nil, err
 	}
 	tracing.Lock()
 	defer tracing.Unlock()
 	if tracing.running != nil {
-		return nil, &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "a trace is running already: stop it first"}
+		return nil, &cgotorch.Error{Op: op, Kind: cgotorch.ErrMisuse, Caller: seam.Caller(), Message: "a trace is running already: stop it first"}
 	}
 	t := &Trace{cuda: true, began: time.Now()}
-	if err := check(op, ct.TraceStart(maxTraceRecords)); errors.Is(err, ErrNoDevice) {
+	if err := seam.Check(op, ct.TraceStart(maxRecords)); errors.Is(err, cgotorch.ErrNoDevice) {
 		t.cuda = false
 	} else if err != nil {
 		return nil, err
@@ -55,14 +62,14 @@ var tracing struct {
 	running *Trace
 }
 
-// Mark begins a span of the host's time, such as a step of training, that end ends. Work that any goroutine enqueues meanwhile belongs
-// to it. Spans may lie in one another; each is seen in the trace on the host and on every stream that had work of it. A span that has not
-// ended when the trace stops ends there; one that begins later is not recorded.
+// Mark begins a span of the host's time, such as a training step, which end ends. Work that any goroutine enqueues
+// meanwhile belongs to the span. Spans may lie in one another. The trace shows each on the host and on every stream that
+// had work of it. The end of the trace ends a span that is open. A later span is not recorded.
 func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := len(t.marks)
-	t.marks = append(t.marks, TraceMark{Name: name, Start: t.Now()})
+	t.marks = append(t.marks, Mark{Name: name, Start: t.Now()})
 	var once sync.Once
 	return func() {
 		once.Do(func() {
@@ -75,23 +82,23 @@ func (t *Trace) Mark(name string) (end func()) {
 	}
 }
 
-// Now is the time since the trace began, as records and marks have it: by the wall clock, which is CUPTI's.
+// Now is the time since the trace began, in the clock of records and marks: the wall clock, as CUPTI has it.
 func (t *Trace) Now() time.Duration { return time.Duration(time.Now().UnixNano() - t.began.UnixNano()) }
 
 // Stop waits for every device and ends the trace. Where records were lost for want of room it returns what there is, with
-// [ErrOutOfMemory]; where a device is lost the marks alone, with [ErrDeviceLost]. A trace that was stopped before is [ErrClosed].
-func (t *Trace) Stop() (*TraceRecords, error) {
+// [cgotorch.ErrOutOfMemory]; where a device is lost the marks alone, with [cgotorch.ErrDeviceLost]. A trace that was stopped before is [cgotorch.ErrClosed].
+func (t *Trace) Stop() (*Records, error) {
 	const op = "Trace.Stop"
 	tracing.Lock()
 	defer tracing.Unlock()
 	if tracing.running != t {
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the trace has been stopped"}
+		return nil, &cgotorch.Error{Op: op, Kind: cgotorch.ErrClosed, Caller: seam.Caller(), Message: "the trace has been stopped"}
 	}
 	tracing.running = nil
-	r := &TraceRecords{}
+	r := &Records{}
 	var err error
 	if t.cuda {
-		waits(op)
+		seam.Waits(op)
 		err = r.take(op, t.began)
 	}
 	t.mu.Lock()
@@ -107,26 +114,26 @@ func (t *Trace) Stop() (*TraceRecords, error) {
 }
 
 // take fetches the work from the core.
-func (r *TraceRecords) take(op string, began time.Time) error {
+func (r *Records) take(op string, began time.Time) error {
 	var h *ct.Trace
-	if err := check(op, ct.TraceStop(&h)); err != nil {
+	if err := seam.Check(op, ct.TraceStop(&h)); err != nil {
 		return err
 	}
 	defer ct.TraceFree(h)
 	var count int64
 	first := ct.TraceRecords(h, &count)
-	r.Work = make([]TraceRecord, 0, int(count))
+	r.Work = make([]Record, 0, int(count))
 	kernels := map[uint32]string{}
 	since := func(ns uint64) time.Duration { return time.Duration(int64(ns) - began.UnixNano()) }
 	for _, c := range unsafe.Slice(first, int(count)) {
-		w := TraceRecord{
-			Kind: TraceKind(c.Kind), Copy: CopyKind(c.Copy), Pageable: c.Pageable != 0, Device: CUDA(int(c.Device)), Stream: c.Stream,
+		w := Record{
+			Kind: Kind(c.Kind), Copy: CopyKind(c.Copy), Pageable: c.Pageable != 0, Device: cgotorch.CUDA(int(c.Device)), Stream: c.Stream,
 			Start: since(c.Start), End: since(c.End), Bytes: int64(c.Bytes), Blocks: c.Blocks, Thread: int(c.Thread), Launch: NotLaunched,
 		}
 		if c.Launched != 0 {
 			w.Launch = since(c.Launched)
 		}
-		if w.Kind == TraceKernel {
+		if w.Kind == Kernel {
 			name, ok := kernels[c.Name]
 			if !ok {
 				name = ct.TraceName(h, c.Name)
@@ -138,40 +145,40 @@ func (r *TraceRecords) take(op string, began time.Time) error {
 	}
 	r.nameStreams()
 	if lost := ct.TraceLost(h); lost > 0 {
-		return &Error{Op: op, Kind: ErrOutOfMemory, Caller: caller(),
+		return &cgotorch.Error{Op: op, Kind: cgotorch.ErrOutOfMemory, Caller: seam.Caller(),
 			Message: fmt.Sprintf("%d of %d records were lost: trace a shorter time", lost, lost+count)}
 	}
 	return nil
 }
 
 // nameStreams looks up the names of the streams in the trace.
-func (r *TraceRecords) nameStreams() {
+func (r *Records) nameStreams() {
 	r.names = map[uint64]string{}
 	for _, w := range r.Work {
 		if _, ok := r.names[w.Stream]; ok {
 			continue
 		}
-		if name, ok := streamNames.Load(w.Stream); ok {
-			r.names[w.Stream] = name.(string)
+		if name, ok := seam.StreamName(w.Stream); ok {
+			r.names[w.Stream] = name
 		} else {
 			r.names[w.Stream] = fmt.Sprintf("stream %d of others", uint32(w.Stream))
 		}
 	}
 }
 
-// TraceRecords is what a trace has recorded.
-type TraceRecords struct {
-	Work  []TraceRecord // in order of Start
-	Marks []TraceMark   // in order of Start
+// Records are the results of a trace.
+type Records struct {
+	Work  []Record // in order of Start
+	Marks []Mark   // in order of Start
 	names map[uint64]string
 }
 
-// TraceRecord is one kernel, copy or fill that a device ran. Times are since the trace began.
-type TraceRecord struct {
-	Kind       TraceKind
+// Record is one kernel, copy or fill that a device ran. Times are since the trace began.
+type Record struct {
+	Kind       Kind
 	Name       string // of a kernel
-	Device     Device
-	Stream     uint64        // on which it ran; see [Stream.ID] and [TraceRecords.StreamName]
+	Device     cgotorch.Device
+	Stream     uint64        // on which it ran; see [cgotorch.Stream.ID] and [Records.StreamName]
 	Start, End time.Duration // on the device
 	Launch     time.Duration // when the host enqueued it; NotLaunched where that is not known
 	Thread     int           // that enqueued it, an OS thread's number as gettid gives it; 0 where not known
@@ -181,26 +188,26 @@ type TraceRecord struct {
 	Pageable   bool          // the host's side of a copy was not page-locked
 }
 
-// NotLaunched is the Launch of work whose launch is not known: it was enqueued before the trace, or by the device.
+// NotLaunched is the Launch of work without a known launch: the work was enqueued before the trace, or by the device.
 const NotLaunched = time.Duration(-1 << 63)
 
-// TraceMark is a span of the host's time; see [Trace.Mark].
-type TraceMark struct {
+// Mark is a span of the host's time, made by [Trace.Mark].
+type Mark struct {
 	Name       string
 	Start, End time.Duration
 }
 
-// TraceKind is the kind of a [TraceRecord].
-type TraceKind uint8
+// Kind is the kind of a [Record].
+type Kind uint8
 
 // The kinds.
 const (
-	TraceKernel TraceKind = ct.TraceKernel
-	TraceCopy   TraceKind = ct.TraceCopy
-	TraceFill   TraceKind = ct.TraceFill
+	Kernel Kind = ct.TraceKernel
+	Copy   Kind = ct.TraceCopy
+	Fill   Kind = ct.TraceFill
 )
 
-// CopyKind is between what a copy was.
+// CopyKind names the two ends of a copy.
 type CopyKind uint8
 
 // The kinds of copies.
@@ -226,12 +233,12 @@ func (k CopyKind) String() string {
 	return "other"
 }
 
-// Title is a kernel's name, or what a copy or fill does.
-func (w *TraceRecord) Title() string {
+// Title is a kernel's name, or the kind of a copy or fill.
+func (w *Record) Title() string {
 	switch {
-	case w.Kind == TraceKernel:
+	case w.Kind == Kernel:
 		return w.Name
-	case w.Kind == TraceFill:
+	case w.Kind == Fill:
 		return "fill"
 	case w.Pageable:
 		return "copy " + w.Copy.String() + ", pageable"
@@ -240,10 +247,10 @@ func (w *TraceRecord) Title() string {
 }
 
 // StreamName is the name of the last [Stream] that had this number.
-func (r *TraceRecords) StreamName(stream uint64) string { return r.names[stream] }
+func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
-// streams are those of a device, in order of their names, the default stream first.
-func (r *TraceRecords) streams(d Device) []uint64 {
+// streams returns the streams of a device in order of their names, the default stream first.
+func (r *Records) streams(d cgotorch.Device) []uint64 {
 	seen := map[uint64]bool{}
 	var all []uint64
 	for _, w := range r.Work {
@@ -253,7 +260,7 @@ func (r *TraceRecords) streams(d Device) []uint64 {
 		}
 	}
 	rank := func(stream uint64) int {
-		if r.names[stream] == defaultName {
+		if r.names[stream] == defaultStream {
 			return 0
 		}
 		return len(r.names[stream]) // stream 9 before stream 10
@@ -264,14 +271,14 @@ func (r *TraceRecords) streams(d Device) []uint64 {
 	return all
 }
 
-// devices are those that did any work.
-func (r *TraceRecords) devices() []Device {
-	var all []Device
+// devices returns the devices that did any work.
+func (r *Records) devices() []cgotorch.Device {
+	var all []cgotorch.Device
 	for _, w := range r.Work {
 		if !slices.Contains(all, w.Device) {
 			all = append(all, w.Device)
 		}
 	}
-	slices.SortFunc(all, func(a, b Device) int { return cmp.Compare(a.index, b.index) })
+	slices.SortFunc(all, func(a, b cgotorch.Device) int { return cmp.Compare(a.Index(), b.Index()) })
 	return all
 }

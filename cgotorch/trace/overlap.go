@@ -1,7 +1,8 @@
-package cgotorch
+package trace
 
 import (
 	"cmp"
+	"github.com/streamtorch/streamtorch/cgotorch"
 	"slices"
 	"time"
 )
@@ -9,16 +10,16 @@ import (
 // CopyHidden says how much of the copying to devices lay behind computing: total is the time of all copies from host to device, one by
 // one, and hidden that part of it during which at least one kernel of another stream ran on the same device. share is hidden/total,
 // and 1 where there was nothing to hide.
-func (r *TraceRecords) CopyHidden() (share float64, hidden, total time.Duration) {
+func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
 		for _, stream := range r.streams(d) {
 			var copies, kernels []interval
 			for _, w := range r.Work {
 				switch {
 				case w.Device != d:
-				case w.Stream == stream && w.Kind == TraceCopy && w.Copy == CopyHostToDevice:
+				case w.Stream == stream && w.Kind == Copy && w.Copy == CopyHostToDevice:
 					copies = append(copies, interval{w.Start, w.End})
-				case w.Stream != stream && w.Kind == TraceKernel:
+				case w.Stream != stream && w.Kind == Kernel:
 					kernels = append(kernels, interval{w.Start, w.End})
 				}
 			}
@@ -41,13 +42,13 @@ func (r *TraceRecords) CopyHidden() (share float64, hidden, total time.Duration)
 // SideBySide says how much of the devices' computing was done by several streams at once: busy is the time in which at least one kernel
 // ran, and together that part of it in which kernels of two or more streams of the same device did. share is together/busy, and 0 where
 // nothing ran.
-func (r *TraceRecords) SideBySide() (share float64, together, busy time.Duration) {
+func (r *Records) SideBySide() (share float64, together, busy time.Duration) {
 	for _, d := range r.devices() {
 		var all, several []interval // where one stream at least runs, and two
 		for _, stream := range r.streams(d) {
 			var kernels []interval
 			for _, w := range r.Work {
-				if w.Device == d && w.Stream == stream && w.Kind == TraceKernel {
+				if w.Device == d && w.Stream == stream && w.Kind == Kernel {
 					kernels = append(kernels, interval{w.Start, w.End})
 				}
 			}
@@ -110,22 +111,22 @@ func common(i interval, by []interval) (parts []interval) {
 
 // span is the part of a mark that a stream saw.
 type span struct {
-	mark   TraceMark
+	mark   Mark
 	stream uint64
-	device Device
+	device cgotorch.Device
 	interval
 }
 
 // spans are, for each mark and each stream that had kernels enqueued in it, the time from the first kernel's start to the last one's end.
-func (r *TraceRecords) spans() []span {
-	byLaunch := make([]*TraceRecord, 0, len(r.Work))
+func (r *Records) spans() []span {
+	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {
-		if w := &r.Work[i]; w.Kind == TraceKernel && w.Launch != NotLaunched {
+		if w := &r.Work[i]; w.Kind == Kernel && w.Launch != NotLaunched {
 			byLaunch = append(byLaunch, w)
 		}
 	}
-	slices.SortFunc(byLaunch, func(a, b *TraceRecord) int { return cmp.Compare(a.Launch, b.Launch) })
-	before := func(w *TraceRecord, at time.Duration) int {
+	slices.SortFunc(byLaunch, func(a, b *Record) int { return cmp.Compare(a.Launch, b.Launch) })
+	before := func(w *Record, at time.Duration) int {
 		if w.Launch < at {
 			return -1
 		}

@@ -1,0 +1,14 @@
+package cgotorch
+
+import "github.com/streamtorch/streamtorch/cgotorch/internal/seam"
+
+func init() {
+	seam.Ready, seam.Check, seam.Caller, seam.Waits = ready, check, caller, waits
+	seam.StreamName = func(id uint64) (string, bool) {
+		name, ok := streams.names.Load(id)
+		if !ok {
+			return "", false
+		}
+		return name.(string), true
+	}
+}
