@@ -9,6 +9,7 @@ PREFIX  ?= /usr/local
 VERSION := 0.1.0
 ARGS    ?=
 FUZZTIME ?= 10m
+RACETIME ?= 8m
 
 # A file that includes the dispatcher takes 2 GB to compile: no more at a time than there are cores and memory for.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { n = int($$2 / 2e6); print n < 1 ? 1 : n < cores ? n : cores }' /proc/meminfo)
@@ -59,8 +60,9 @@ test-loader: ## all tests of the half that needs no LibTorch, where there is non
 	@go vet $(LOADER)
 	@go test -count=1 -p $(JOBS) $(LOADER)
 
-test-race: libraries ## go test with the race detector
-	@go test -race -count=1 -p $(JOBS) ./...
+test-race: libraries ## go test -short with the race detector over the library, RACETIME=8m at most
+	@timeout $(RACETIME) go test -race -short -count=1 -p $(JOBS) ./cgotorch/... ./imageloader/... ./prefetcher/... || { \
+		[ $$? != 124 ] || echo "the race detector did not end within $(RACETIME)"; exit 1; }
 
 test-cgocheck: libraries ## go test with every pointer passed to C checked
 	@GOEXPERIMENT=cgocheck2 go test -count=1 -p $(JOBS) ./...

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// A form is a way in which a model of branches is run.
+// form is a way to run a model of branches.
 type form struct {
 	name        string
 	fused       bool
@@ -55,7 +55,7 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 		nn.SetParallelism(net, f.parallelism)
 		warm := 5 // warm-up runs, and the capture
 		if f.parallelism == nn.Measured {
-			warm = 100 // and trials, and what is compared
+			warm = 100 // and trials, and the measured calls
 		}
 		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)
 		defer w.close()

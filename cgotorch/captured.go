@@ -656,3 +656,20 @@ func (c *Captured) Close() error {
 	c.shapes = nil
 	return c.pool.Close()
 }
+
+// Note [Eager, plain or side by side]
+//
+// A Captured runs the function eagerly at first, on the pool's stream. Gradient accumulators
+// then belong to that stream, and cuDNN has chosen on the thread that captures. Afterwards it
+// has one graph for each shape, dtype and mode of the inputs.
+//
+// A rehearsal times both ways of a Choice behind a kernel that sleeps. That flatters side by
+// side: between kernels that are enqueued one by one the device waits about a microsecond longer
+// than in a graph. For chains of small kernels this is a tenth of the time or more. So a
+// Captured whose Choices are for side by side captures the plain form too, launches the two
+// graphs in turn and keeps the faster one.
+//
+// Inputs are copied into memory of the graph, and results out of it. With InPlace neither is
+// copied, and there is a graph for each set of addresses. Over a prefetcher's slots that gave
+// 99.85 % of the resident rate and the copy 99.75 %, for three graphs in place of one. Copying
+// is therefore the default.

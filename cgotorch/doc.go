@@ -1,9 +1,12 @@
 // Package cgotorch gives Go programs LibTorch, with the CUDA stream as an argument of every
 // call.
 //
-// Work is enqueued only by a call that names its stream: a call on or with an [Exec] or a
-// [Stream]. These calls return at once. The few calls that wait for the device say so in their
-// doc comments.
+// Work is enqueued only by a call that names its stream: one that takes an [Exec], a method of
+// [Stream], or a method of an object that was given its stream when it was made. These calls
+// return at once. The few calls that wait for the device say so in their doc comments.
+//
+// Objects of the last kind are few: an [Inference], a Prefetcher of package prefetcher, and a Cache
+// of package prefetcher/weights with what is made from it. Each has streams of its own.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {

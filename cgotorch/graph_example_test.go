@@ -76,6 +76,30 @@ func ExampleInference() {
 	// Output: [2 4 6]
 }
 
+// The gradients of a layer's weights run in parallel with those of its input, on a GPU.
+func ExampleNewOverlap() {
+	overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{})
+	if err != nil {
+		panic(err)
+	}
+	stream := cgotorch.DefaultStream(cgotorch.CPU)
+	defer stream.Close()
+	err = stream.Do(func(x *cgotorch.Exec) error {
+		images, weight := x.Ones(cgotorch.Float32, 1, 1, 3, 3), x.Ones(cgotorch.Float32, 1, 1, 2, 2)
+		if err := weight.SetRequiresGrad(true); err != nil {
+			return err
+		}
+		loss := x.Sum(x.Conv2d(images, weight, nil, cgotorch.Conv2dOptions{}))
+		x.BackwardWith(cgotorch.BackwardOptions{Overlap: overlap}, loss)
+		fmt.Println(cgotorch.ToSlice[float32](x, weight.Grad()))
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	// Output: [4 4 4 4]
+}
+
 // Work is captured once and launched on any stream. Its memory is made before.
 func ExampleStream_Capture() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)

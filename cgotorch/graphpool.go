@@ -308,3 +308,11 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 	p.graphs++
 	return g, nil
 }
+
+// Note [Memory written before launches]
+//
+// Memory that EachLaunch writes must be made with Uncaptured. Memory of the graph may have
+// served an earlier operator of the same graph, which then writes there at each launch. For the
+// same reason nothing can be kept in a pool that has graphs already. A rehearsal uses the pool's
+// memory only before its first graph: what outlives it, such as momentum, would lie where the
+// graph writes.

@@ -99,3 +99,12 @@ func (b *budget) give(bytes int) {
 	default:
 	}
 }
+
+// Note [Memory of compressed images]
+//
+// Bytes are bounded where they are read. Compressed images of 16 KiB or more, and what is
+// inflated ahead, lie in an arena outside Go's heap. Images of a .tgz that is kept whole are
+// excepted. Go's collector lets its heap grow to twice what lives. What one loader left then
+// came on top of the next one's: a training process grew from 2.3 to 3.0 GB over three loaders.
+// Every path gives back what it took, and the tests of each Loader check that nothing is out
+// when it is closed.

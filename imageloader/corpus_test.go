@@ -81,8 +81,8 @@ func flipped(data []byte, bit int) []byte {
 	return out
 }
 
-// flushed returns a gzip file with an empty block after every `each` bytes, as pigz makes them, and
-// the ends of these.
+// flushed is a gzip file with an empty block after each so many bytes, as pigz writes it. ends are
+// the ends of these blocks.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -107,15 +107,14 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate returns a gzip file whose deflate data follow other deflate data. All of them are
-// blocks that are not the last.
+// withDeflate is a gzip file with other deflate data in front. No block of these is the last one.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros returns a gzip file of some bytes, then zeros, then other bytes. It is about 1000 times
-// smaller than the zeros.
+// zeros is a gzip file of some bytes, and then of zeros. It is about 1000 times smaller than its
+// content.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -279,8 +278,8 @@ func TestCorpus_Archives(t *testing.T) {
 	}
 }
 
-// Members of the largest allowed size, small in the file: no more than one of them is in memory, or
-// as many as the shuffle buffer holds.
+// Members are as large as is allowed, and small in the file. Memory holds one of them at most, or
+// the members of the shuffle buffer.
 func TestCorpus_ImagesOfZeros(t *testing.T) {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -390,7 +389,7 @@ func sampleImage(t *testing.T, name string) []byte {
 	return data
 }
 
-// oddJPEGs are JPEG files with another header, table, marker or scan.
+// oddJPEGs returns JPEG files with another header, table, marker or scan.
 func oddJPEGs(t *testing.T) map[string][]byte {
 	jpg := sampleImage(t, "good/420.jpg")
 	progressive := sampleImage(t, "good/progressive.jpg")
@@ -455,7 +454,7 @@ func oddJPEGs(t *testing.T) map[string][]byte {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good ones; and those that must be read.
+// Images that are damaged, odd or huge, each among eight good images, and images that must be read.
 func TestCorpus_Images(t *testing.T) {
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {

@@ -8,6 +8,22 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
+// Note [Orders]
+//
+// A .tar, a directory and a .tgz that fits into Options.ShuffleBuffer have a uniform
+// permutation. In a larger .tgz the blocks have a random permutation. As many blocks as fill
+// half of the buffer are a group, and the images of a group are permuted. The other half of the
+// buffer takes the next group meanwhile.
+//
+// The first epoch of such an archive streams through a shuffle buffer where the classes are
+// given, since nothing has to be known beforehand. It does so also when an index is there. Else
+// the same options would give other batches the second time. TestEpoch_Blocks bounds how far
+// that is from uniform. bench/results/2026-11-21-h200.md has figures.
+//
+// With ranks each rank has a contiguous part of the order and reads its own blocks only. Each
+// delivers the same number of images. In place of unusable images a rank takes its own images
+// again, from the beginning of its part.
+
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
 	ctx      context.Context

@@ -87,15 +87,15 @@ func joinParts(points, entries []byte) []byte {
 	return append(append(binary.AppendUvarint(nil, uint64(len(points))), points...), entries...)
 }
 
-// indexFile is an index file in place of the right one, and how the loader takes it.
+// indexFile is an index file in place of the right file, and the loader's reaction.
 type indexFile struct {
 	name string
 	make func() []byte
-	want string // of an error; "" where the index is made again, or harmless
+	want string // of an error. "" where the index is made again, or harmless
 	any  bool   // any outcome without harm
 }
 
-// indexFiles are index files of the archive base. packed is its data, of the content whole.
+// indexFiles returns index files for the archive of base. packed is its data, whole its content.
 func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	points, entries := base.parts()
 	other := indexArchive(t, gzipOf(tarOf(numbered(30))))
@@ -307,7 +307,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// All shards together decide whether an archive is kept, and whether shards get index files.
+// All shards together decide whether an archive is kept in memory, and whether the shards get index
+// files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)

@@ -12,6 +12,13 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
+// Note [Reading a .tar]
+//
+// A .tar is read with pread and not mapped into memory. A file that shrinks must be an error and
+// not a SIGBUS, and mapped pages would count as resident memory. With Options.AllowTruncated a
+// pass ends where the file does. What lies wholly before is an archive like any other, but its
+// index is kept in no file.
+
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {
 	shard   *shard

@@ -3,24 +3,12 @@
 # shows all of them. It ends with a line for each step and a line for the whole.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. tests/steps.sh
 
 jobs=${1:-$(nproc)}
 # As many test programs as jobs, and all their threads together no more than there are cores.
 threads=$(($(nproc) / jobs))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
-
-summary=""
-failed=0
-
-# step title command...
-step() {
-  local title=$1 began=$SECONDS result=ok
-  shift
-  echo
-  echo "== $title"
-  "$@" || { result=FAILED; failed=$((failed + 1)); }
-  summary="$summary$(printf '  %-7s %4d s  %s' $result $((SECONDS - began)) "$title")"$'\n'
-}
 
 formatted() {
   local badly
@@ -36,11 +24,4 @@ step "gofmt" formatted
 # -count=1: Go caches results by the Go sources alone, and the libraries may have changed.
 step "go test ./..." go test -count=1 -timeout 10m -p "$jobs" ./...
 step "the same under the stream checker" tests/check-streams.sh "$jobs"
-
-echo
-printf %s "$summary"
-if [ $failed != 0 ]; then
-  echo "FAILED: $failed of the steps above, after $SECONDS s"
-  exit 1
-fi
-echo "PASSED: all tests, in $SECONDS s"
+steps_end "all tests"

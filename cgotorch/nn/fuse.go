@@ -7,6 +7,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
+// Note [Fusing]
+//
+// Fuse is no method of Sequential. A type that embeds a Sequential and has a Forward of its own
+// would inherit the method. For the same reason a type that embeds a Fusible is copied unfused.
+//
+// Everything that Fuse makes belongs to the Do until the model is whole. Then what State sees of
+// the model is kept, so a failure leaves nothing. A tensor that is also the original's is
+// refused. Merged 1x1 convolutions run before the fork. The branches read cuts of the result,
+// which a following convolution copies once.
+
 // FuseOptions choose what [Fuse] merges, and where it reports.
 type FuseOptions struct {
 	// Merge makes one convolution of the 1x1 convolutions with which branches of a [Parallel] begin.

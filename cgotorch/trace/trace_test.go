@@ -71,7 +71,7 @@ func TestRecords_CopyHidden(t *testing.T) {
 	}
 }
 
-func TestRecords_SideBySide(t *testing.T) {
+func TestRecords_Parallel(t *testing.T) {
 	elsewhere := kernel(2, 0, 10)
 	elsewhere.Device = cgotorch.CUDA(1)
 	for name, c := range map[string]struct {

@@ -22,6 +22,29 @@
 #include "core/stream.h"
 #include "witness/watch.h"
 
+// Note [Where the checker learns]
+//
+// Accesses come from LibTorch's operator hook, at::addGlobalCallback with inputs. The hook also
+// sees autograd's threads and composite operators. The core's own copies tell of themselves. The
+// schema says what an operator reads and writes, apart from a short table in schema.cc.
+//
+// The stream of an access is, on CUDA, the stream that is current in LibTorch at that moment,
+// whatever this library believes. On the CPU it is the Exec's. In backward it is that of the
+// forward operator, which the sequence number tells.
+//
+// LibTorch's own events, waits, allocations and frees on CUDA come from the trace that it keeps
+// for Python's sanitizer, c10::impl::GPUTrace. On the CPU allocations come from a wrapper that
+// c10::SetCPUAllocator sets.
+//
+// An allocation is a write by its stream. A free needs every use to be ordered before the stream
+// that gets the memory back, or to be recorded with the allocator. State belongs to a block of
+// memory from birth to death. Regions are compared as bounds first. Where bounds meet and
+// nothing orders the accesses, they are compared byte for byte (region.cc).
+//
+// HostSlab's HostReads and HostWrites tell what the host does to slabs, and Await that copies
+// are over. The loader tells its imageloader.Pinner, and the prefetcher's Pinner tells the
+// checker.
+
 namespace ct::checker {
 namespace {
 

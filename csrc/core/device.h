@@ -18,7 +18,8 @@ ct_device from_device(c10::Device device);
 // Opens LibTorch's CUDA half once, if a driver is there. Called before any code that makes LibTorch
 // look for CUDA, since LibTorch remembers the result.
 void load_cuda();
-// Calls fn when CUDA is opened, before anything runs there. For calls while the library is loaded.
+// Calls fn when CUDA is opened, before anything runs there. To be called while the library is
+// loaded.
 void when_cuda_is_open(void (*fn)());
 
 // Throws CT_NO_DEVICE, with the reason, unless CUDA was loaded.

@@ -14,6 +14,15 @@
 #include "core/stream.h"
 #include "witness/watch.h"
 
+// Note [The state of a call]
+//
+// The guard sets all of LibTorch's thread-local state at each call and restores it before the
+// call returns. It trusts nothing about the thread, not even that the thread is a stream's
+// worker.
+//
+// LibTorch's cache of weights that autocast has cast is shared by all threads and knows no
+// stream. The guard therefore always turns it off.
+
 namespace ct {
 
 // Makes a stream of the thread's device current, while it lives. c10::StreamGuard, which sets the

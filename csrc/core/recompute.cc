@@ -14,6 +14,22 @@
 #include "core/tensor.h"
 #include "core/token.h"
 
+// Note [Computing again]
+//
+// The node keeps only the input. In backward it calls Go, on whatever thread runs the node. Go
+// runs the function again, in a scope of its own over the same stream. The gradients of what
+// that records go into the leaves.
+//
+// Operators would find LibTorch's default generator in another state than the first time. Its
+// state is therefore kept where the first run changed it, put back for the second run and
+// compared afterwards. Streams that run at the same time share the generator. A mask that cannot
+// be told is an error.
+//
+// The node is in the graph whether or not the input requires a gradient. No panic and no Goexit
+// may pass through C++. They end in a coroutine on the same thread, travel as the cause of the
+// status and are raised again in the caller of Backward. When the graph dies, on whatever
+// thread, Go's function is released. The live handles count it.
+
 namespace {
 
 using torch::autograd::variable_list;

@@ -11,6 +11,16 @@
 #include "core/status.h"
 #include "witness/trace.h"
 
+// Note [Streams of the library's own]
+//
+// LibTorch's pool hands out 32 streams in turn and then repeats them. A prefetcher and a
+// captured function need streams that nobody else has, so the core makes streams itself,
+// non-blocking ones. A prefetcher keeps one copy stream for its life. A fresh stream for each
+// epoch would strand the memory of the last one.
+//
+// Stream 0 is a real stream. A handle has its own validity, and 0 does not mean that there is
+// none.
+
 namespace {
 
 // The number of the next CPU stream. A CUDA stream's number is made of its device and LibTorch's

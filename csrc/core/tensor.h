@@ -11,6 +11,18 @@
 #include "check/checker.h"
 #include "core/stream.h"
 
+// Note [Memory used on several streams]
+//
+// A handle knows the stream of its storage. LibTorch's allocator hands freed memory out again in
+// the order of that stream. Where a call uses the memory on another stream, the core records the
+// use with the allocator, once per storage and stream.
+//
+// A lent tensor is an exception. Its owner orders the end of every use, by events, so the
+// allocator is not told. Memory of branches is another one: see Note [Memory of branches].
+//
+// To wait before a use is the caller's business. The stream checker finds a wait that was
+// forgotten.
+
 struct ct_tensor {
   ct_tensor(at::Tensor tensor, uint64_t stream);
   ~ct_tensor();

@@ -9,6 +9,12 @@
 
 #include "cuda/program.h"
 
+// Note [Fills are captured as kernels]
+//
+// A graph of kernels alone is launched in some 30 us: ResNet-50 at every batch size, on an H200.
+// With the 40 to 100 fills that cuDNN makes, the launch took 80 to 150 us. The device also
+// drained between the two kinds of nodes.
+
 namespace ct {
 namespace {
 

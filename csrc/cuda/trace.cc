@@ -15,6 +15,16 @@
 #include "core/status.h"
 #include "cuda/cupti.h"
 
+// Note [The witness]
+//
+// CUPTI's records say on which stream each kernel, copy and fill ran and which thread enqueued
+// it. They rest on nothing that this library believes. The core knows CUPTI's number of each of
+// its streams. Beside the work only the calls that launch are recorded. A record that was lost
+// for want of room is an error.
+//
+// CUPTI has one user in a process. A trace under Nsight or torch.profiler is an error that says
+// so. Without CUDA a trace holds marks alone.
+
 namespace ct {
 namespace {
 

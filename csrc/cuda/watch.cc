@@ -4,6 +4,14 @@
 
 #include "cuda/cupti.h"
 
+// Note [Calls that wait]
+//
+// CUPTI tells of the calls of CUDA that wait for the device, which one table below lists.
+// Whether an asynchronous copy was of pageable memory is asked after the call, since CUPTI's
+// callbacks lie inside CUDA's calls. On the CPU, operators that would wait are known by name.
+// LibTorch's sync-debug mode, which is of the whole process, agrees in a test of one stream.
+// Note [Whose call it is] says how a call finds its Exec.
+
 namespace ct {
 namespace {
 

@@ -4,6 +4,32 @@
 #include "core/exec.h"
 #include "core/live.h"
 
+// Note [How work is captured]
+//
+// A function is captured by running it once on a stream of its pool, on the Do's thread, in a
+// scope of its own inside the Do. A failure so ends the capture and not the Do. LibTorch's
+// CUDAGraph then holds the graph. CUDA's thread-local mode leaves other threads alone,
+// autograd's too.
+//
+// The pool's streams belong to it alone. One of them stands in for each stream to which the
+// function forks. cuBLAS keys its workspaces by stream. Graphs that ran side by side would
+// otherwise share workspaces with each other and with eager work.
+//
+// Outside events are refused inside, and inside events outside. Work on a stream that has not
+// joined is refused too: it would run at once and would not be captured. Capturing runs nothing.
+// A launch goes to any stream.
+//
+// Note [Order of launches]
+//
+// Graphs of one pool use the same memory, and a graph has one set of inputs and of random state.
+// Each launch therefore waits for the pool's last one where that was on another stream. The
+// pool's streams follow each launch. In the capture LibTorch's allocator, and the stream
+// checker, were told that these streams use what the function reads and writes. So they are
+// right about launches too. The events and waits for this take no time that could be measured.
+//
+// The checker keeps what a capture touched of memory that outlives it. It reports each launch as
+// if those streams did the work.
+
 ct_graph_pool::ct_graph_pool(c10::Device device) : device(device), id(ct::cuda().new_graph_pool(device.index())) {
   ++ct::live().graphs;
 }

@@ -16,6 +16,18 @@
 #include "kernels/augment_pixels.h"
 #include "kernels/images.h"
 
+// Note [Augmentations run on the device]
+//
+// The host draws an image's steps from the image's key by counters and sends them with the
+// pixels. The kernel knows nothing else. One block an image reads the image once for each step
+// that needs all of it (contrast, equalise, autocontrast) and writes it once. Steps such as
+// brightness are tables of 256 values.
+//
+// g++ and NVRTC compile one source of what a step makes of a pixel. Neither fuses a
+// multiplication with an addition, except where PyTorch does. So the CPU and CUDA agree in every
+// byte. Parameters drawn on the device would save a copy of 160 bytes an image, but need the
+// host's sines and roots there.
+
 namespace ct {
 namespace {
 

@@ -23,6 +23,12 @@
 #include "core/device.h"
 #include "kernels/images.h"
 
+// Note [Mixing in the pass that normalises]
+//
+// MixUp, CutMix and erasing are part of the pass that normalises. It reads two uint8 images and
+// writes one of floats. A pass of its own would read and write floats, and would need a batch of
+// them.
+
 namespace ct {
 namespace {
 

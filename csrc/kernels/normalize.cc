@@ -16,6 +16,16 @@
 #include "core/device.h"
 #include "kernels/images.h"
 
+// Note [Pixels become floats on the device]
+//
+// Pixels cross the bus as uint8, a quarter of float32. One kernel flips, casts, normalises and
+// lays out. LibTorch's operators took three kernels, 0.19 ms for 128 images of 224x224, and
+// rounded unlike torchvision.
+//
+// The kernel looks each pixel value up in a table. The host makes the table as torchvision makes
+// the values. Images are therefore torchvision's to the bit on every device, and the kernel
+// knows only the size of a dtype.
+
 namespace ct {
 namespace {
 

@@ -187,3 +187,11 @@ func (x *Index) UnmarshalBinary(from []byte) error {
 	*x = y
 	return nil
 }
+
+// Note [Index]
+//
+// The index holds places where inflating can begin, about every half MiB. Each has only those
+// bytes of the window before it that are copied from, some 300 for photographs and not 32 KiB,
+// and a CRC-32. It is made while the archive is read for the first time. It depends on the
+// archive alone, not on chance or the number of cores. Package imageloader keeps it in a file,
+// which is used only while size, time and a hash of the archive are the same.

@@ -1,4 +1,5 @@
-// Package leaktest fails tests that leave handles, files or goroutines behind. It needs no LibTorch.
+// Package leaktest fails tests that leave handles, files or goroutines behind. It needs no
+// LibTorch.
 package leaktest
 
 import (
@@ -10,7 +11,7 @@ import (
 )
 
 // Check fails the test if it ends with other counts than live has now, or with more goroutines.
-// live counts things by kind, such as handles; nil counts none. closed is called before either
+// live counts things by kind, such as handles. nil counts none. closed is called before either
 // count, to close things that may stay open for longer than a test.
 //
 // Check waits up to five seconds for a goroutine to end and for its things to be freed. It leaves
@@ -28,7 +29,7 @@ func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 	}
 	things, goroutines := count()
 	t.Cleanup(func() {
-		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // cleanups of the runtime's would free what was forgotten
+		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the runtime's cleanups would free forgotten handles
 		gotThings, gotGoroutines := count()
 		left := func() bool { return !maps.Equal(gotThings, things) || gotGoroutines > goroutines }
 		for deadline := time.Now().Add(5 * time.Second); left() && time.Now().Before(deadline); {

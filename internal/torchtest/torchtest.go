@@ -14,8 +14,9 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// Main runs the tests of a package with one thread of LibTorch. Packages are tested side by side,
-// and more threads than cores would mostly wait for each other. The order of sums is then fixed too.
+// Main runs the tests of a package with one thread of LibTorch. Packages are tested in parallel,
+// and more threads than cores would mostly wait for each other. The order of sums is then fixed
+// too.
 func Main(m *testing.M) {
 	if err := cgotorch.SetThreads(1); err != nil {
 		fmt.Fprintln(os.Stderr, err)

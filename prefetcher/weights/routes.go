@@ -14,6 +14,20 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
+// Note [Routes to the host]
+//
+// The expert ids of a layer are copied to page-locked memory behind the router, on a stream
+// aside. The router's stream does not wait for them. The host looks at the memory itself, where
+// the last id shows some 6 us after the kernel. Only then does it ask CUDA for the event, since
+// each such question holds up launches on other threads.
+//
+// Waking a goroutine takes longer than that. A Do that wants the route therefore looks itself,
+// and the goroutine leaves the route to it. For other routes the goroutine does the work.
+//
+// A pre-gated model chooses for the next sparse layer, and for the first one by the embeddings.
+// For any other model the router of the next layer can be asked early for a guess. A wrong guess
+// costs a copy and never changes a result.
+
 // routes brings the routes of layers from the device to the host without a wait. It copies each
 // route to page-locked memory behind the work that makes it. A goroutine of its own hands the
 // routes to deliver, in the order in which they were sent, each when it has arrived.

@@ -111,7 +111,7 @@ func (r run) train(t *testing.T) (out result) {
 	return out
 }
 
-// newNet has operators with deterministic gradients alone.
+// newNet makes a model of operators that all have deterministic gradients.
 func newNet(x *cgotorch.Exec, classes int) nn.Module {
 	conv := func(in, out, stride int) []nn.Module {
 		return []nn.Module{
@@ -183,7 +183,7 @@ type dropping struct {
 	captured *cgotorch.Captured
 }
 
-// newDropping makes one that the end of the test closes.
+// newDropping makes a dropping that the end of the test closes.
 func newDropping(t *testing.T, d cgotorch.Device) *dropping {
 	t.Helper()
 	s := &dropping{stream: torchtest.NewStream(t, d)}
@@ -231,7 +231,7 @@ func (s *dropping) run(t *testing.T, n int) {
 	}
 }
 
-// check expects the sums of so many launches, each with a mask of its own.
+// check expects the sums of that many launches, each with a mask of its own.
 func (s *dropping) check(t *testing.T, launches int) {
 	t.Helper()
 	want := float64(launches)

@@ -363,7 +363,7 @@ func TestWords_Counters(t *testing.T) {
 // See [the link of words] - end
 package p
 
-//go:generate something
+//go:embed something
 import "C"
 
 // T is exported.

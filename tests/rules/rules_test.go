@@ -152,9 +152,8 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// cgoRooms are the folders that say import "C": a mechanical layer over each C header, and two
-// more. bench compares with a wrapper by hand. A test of streams makes settings behind the
-// library's back.
+// cgoRooms are the folders that say import "C". Each C header has a mechanical layer. bench
+// compares with a wrapper by hand, and a test of streams sets things behind the library's back.
 var cgoRooms = []string{"cgotorch/internal/ct", "imageloader/decode", "internal/inflate", "bench/handwritten", "tests/streams/ambient"}
 
 // Flags of cgo stand in cgo.go alone, and only cgoRooms say import "C".
@@ -233,8 +232,8 @@ func goList(t *testing.T, args ...string) []string {
 	return slices.Compact(lines)
 }
 
-// The packages that make test-loader builds and tests without LibTorch need nothing of the other
-// half, also not indirectly.
+// make test-loader builds and tests where there is no LibTorch. It needs nothing of the other half,
+// also not indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
@@ -249,7 +248,7 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	}
 }
 
-// A program that imports the library gets these modules. It does not get modules that only examples
+// A program that imports the library gets these modules. It does not get those that only examples
 // and benchmarks need.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
@@ -265,9 +264,9 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	}
 }
 
-// The folders of csrc include folders below them. decode and inflate include nothing of LibTorch's
-// half. Kernels and features include the core. The core includes only the narrow headers by which
-// it asks a feature.
+// The folders of csrc include the folders below them. decode and inflate include nothing of
+// LibTorch's half, kernels and features the core. The core includes only the narrow headers by
+// which it asks a feature.
 func TestIncludes_PointOneWay(t *testing.T) {
 	below := map[string][]string{
 		"core":     {"check/checker.h", "cuda/backend.h", "graph/capture.h", "witness/trace.h", "witness/watch.h"},

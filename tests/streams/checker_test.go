@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// each runs what must be free of races, on each device.
+// each runs cases that must be free of races, on each device.
 func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
 	for _, d := range torchtest.Devices() {
 		for name, c := range cases {
@@ -25,7 +25,8 @@ func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
 	}
 }
 
-// Each way in which the host waits orders what it does next: here it reads what a copy has written.
+// Each way in which the host waits orders its next accesses. Here the host reads the result of a
+// copy.
 func TestCheckStreams_HostWaits(t *testing.T) {
 	each(t, map[string]func(s *scene, e *cgotorch.Event){
 		"Event.Synchronize":  func(s *scene, e *cgotorch.Event) { s.must(e.Synchronize()) },
@@ -42,7 +43,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 		"CopyTo pageable memory": func(s *scene, e *cgotorch.Event) {
 			s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Ones(cgotorch.Float32, 1), make([]float32, 1)) })
-			if !s.device.IsCUDA() { // where nothing had to wait
+			if !s.device.IsCUDA() { // on the CPU nothing had to wait
 				s.must(s.a.Synchronize())
 			}
 		},
@@ -55,7 +56,9 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 	}, func(s *scene, wait func(s *scene, e *cgotorch.Event)) {
 		slab := s.slab(32)
-		for _, length := range []time.Duration{0, 30 * time.Millisecond} { // kernels are loaded, and then: on a GPU it is not done when it is asked for
+		// In the first round kernels are loaded. In the second the work is not done on a GPU when it is
+		// asked for.
+		for _, length := range []time.Duration{0, 30 * time.Millisecond} {
 			s.must(s.a.Synchronize())
 			s.do(s.a, func(x *cgotorch.Exec) {
 				torchtest.Sleep(x, length)
@@ -69,7 +72,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 	})
 }
 
-// What is read without a wait is waited for when it is asked for.
+// A read without a wait is waited for when its result is asked for.
 func TestCheckStreams_HostReads(t *testing.T) {
 	each(t, map[string]func(s *scene, r *cgotorch.HostRead){
 		"Item":     func(s *scene, r *cgotorch.HostRead) { _, err := r.Item(); s.must(err) },
@@ -92,7 +95,7 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		},
 		"ReadAsync": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReadAsync(t).Close() },
 		"CopyFrom":  func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyFrom(x, t, make([]float32, 256)) },
-		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // to a slab: a copy to other memory waits, and so orders the free
+		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // To a slab: a copy to other memory waits, and so orders the free.
 			to := s.slab(256 * 4).Bytes()
 			cgotorch.CopyTo(x, t, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(to))), 256))
 		},

@@ -69,7 +69,7 @@ func TestFromDevice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The memory is free now for what the producer does next.
+			// The memory is free now for the producer's next work.
 			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { x.Zeros(cgotorch.Float32, n) })
 			for i, v := range got {
 				if v != float32(i) {
@@ -91,7 +91,7 @@ func TestFromDevice_StridedView(t *testing.T) {
 	}
 }
 
-// Without the wait the checker finds it, on one device and on two.
+// Without the wait the checker finds the race, on one device and on two.
 func TestFromDevice_MissingWait(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]
@@ -142,7 +142,7 @@ func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	}
 }
 
-// Events cross devices in both directions; time between devices has no meaning.
+// Events cross devices in both directions. Time between devices has no meaning.
 func TestEvent_BetweenDevices(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n < 2 {
 		t.Skip("one device, or none: ", err)

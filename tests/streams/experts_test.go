@@ -68,7 +68,7 @@ func TestSyncDebug_Experts(t *testing.T) {
 		}
 		return nil
 	}
-	for range 3 { // what is made the first time
+	for range 3 { // the first time allocates
 		if err := stream.Do(token); err != nil {
 			t.Fatal(err)
 		}

@@ -49,14 +49,14 @@ func work(s *cgotorch.Stream) error {
 	})
 }
 
-// A stream's threads, its own and those LibTorch gave it, end with it.
+// A stream's threads, its own and LibTorch's, end with it.
 func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n = 32
 		round := func() {
 			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
 		}
-		round() // what is made once: Go's threads for calls that block, autograd's
+		round() // made once: Go's threads for calls that block, autograd's
 		round()
 		base := osThreads(t)
 		during := 0
@@ -68,7 +68,7 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 				return work(s)
 			})
 		}
-		// A thread of Go's own more or less is no leak; one for each stream would be 96.
+		// A few threads of Go's own are no leak. A thread for each stream would be 96.
 		deadline := time.Now().Add(10 * time.Second)
 		for osThreads(t) > base+n/2 && time.Now().Before(deadline) {
 			time.Sleep(10 * time.Millisecond)
@@ -114,7 +114,7 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		all.Wait()
-		// All of LibTorch's are there already. Go may start one for each goroutine that runs.
+		// All of LibTorch's threads are there already. Go may start a thread for each goroutine that runs.
 		if limit := base + runtime.GOMAXPROCS(0) + 4; most > limit {
 			t.Errorf("%d threads with %d goroutines on %d streams, %d before, want at most %d", most, callers, n, base, limit)
 		}

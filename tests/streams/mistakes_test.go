@@ -13,15 +13,15 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// scene is what a mistake is made with: three streams of one device.
+// scene is the stage of a mistake: three streams of one device.
 type scene struct {
 	*testing.T
 	device  cgotorch.Device
-	right   bool // what is missing is there
+	right   bool // the missing order is there
 	a, b, c *cgotorch.Stream
 }
 
-// do runs fn on the stream; the checker reports to the test, so that the Do does not fail.
+// do runs fn on the stream. The checker reports to the test, and the Do does not fail.
 func (s *scene) do(stream *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
 	s.Helper()
 	s.must(stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }))
@@ -46,7 +46,7 @@ func (s *scene) until(ask func() (bool, error)) {
 	}
 }
 
-// always makes to wait for what is enqueued on from so far.
+// always makes to wait for the work enqueued on from so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
 	e := record(s, from)
@@ -54,7 +54,7 @@ func (s *scene) always(from, to *cgotorch.Stream) {
 	s.wait(to, e)
 }
 
-// order is what most mistakes leave out.
+// order is the step that most mistakes leave out.
 func (s *scene) order(from, to *cgotorch.Stream) {
 	s.Helper()
 	if s.right {
@@ -108,7 +108,7 @@ func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 	return slab
 }
 
-// graph is captured on a, and closed at the end of the test.
+// graph captures fn on a. The graph is closed at the end of the test.
 func (s *scene) graph(fn func(x *cgotorch.Exec)) *cgotorch.Graph {
 	s.Helper()
 	g, err := s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, cgotorch.CaptureOptions{})
@@ -145,7 +145,7 @@ func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { step(x, b) })
 		if b.Index == 8 {
-			s.must(s.b.Synchronize()) // what was forgotten of it is told of by then
+			s.must(s.b.Synchronize()) // the report of a forgotten order has arrived by then
 			break
 		}
 	}
@@ -414,7 +414,7 @@ var mistakes = []struct {
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
 		s.hostWaits(s.a)
 		slab.Close()
-		s.do(s.a, func(x *cgotorch.Exec) {}) // what was found is told when a Do ends
+		s.do(s.a, func(x *cgotorch.Exec) {}) // the end of a Do reports the race
 	}},
 	{"host waits for the wrong stream", [2]string{"CopyTo", "the host"}, false, func(s *scene) {
 		slab := s.slab(32)
@@ -598,7 +598,7 @@ var mistakes = []struct {
 	}},
 }
 
-// run plays a mistake, or what is right, and returns the races that the checker found.
+// run plays a mistake, or its right form, and returns the races that the checker found.
 func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 	var found []*cgotorch.StreamRace
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
@@ -615,7 +615,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 			t.Cleanup(func() { (*stream).Close() })
 		}
 		mistake(&inner)
-		// What the cleanups close is in use no more.
+		// The cleanups close memory that is in use no more.
 		for _, stream := range []*cgotorch.Stream{inner.a, inner.b, inner.c} {
 			if err := stream.Synchronize(); err != nil {
 				t.Error(err)

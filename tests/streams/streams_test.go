@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 const goroutines = 64
 
-// record is an event behind what is enqueued so far; the caller closes it.
+// record returns an event behind the work enqueued so far. The caller closes it.
 func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
 	t.Helper()
 	e, err := s.Record()
@@ -78,7 +78,7 @@ func TestStreams_ManyGoroutines(t *testing.T) {
 	})
 }
 
-// compute works with a power of two, of which products are exact in bfloat16 too.
+// compute works with a power of two: its products are exact in bfloat16 too.
 func compute(x *cgotorch.Exec, power int, grad, cast bool) error {
 	v := math.Ldexp(1, power%8)
 	w := x.Full(cgotorch.Float32, v-8, 4, 4)
@@ -114,7 +114,7 @@ func compute(x *cgotorch.Exec, power int, grad, cast bool) error {
 	return nil
 }
 
-// A failure, a panic or an abandoned Do of one goroutine is nobody else's.
+// A failure, a panic or an abandoned Do of one goroutine does not touch the others.
 func TestStreams_FailuresAreTheirOwn(t *testing.T) {
 	broken := errors.New("broken")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
@@ -171,7 +171,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 				err := s.Do(func(x *cgotorch.Exec) error {
 					x.Wait(e)
 					e.Close()
-					// Twice and back, so that a lost or late one shows.
+					// Doubled and halved: a lost or late count shows.
 					x.MulScalarInPlace(token, 2)
 					x.AddScalarInPlace(token, 2)
 					x.Call("aten::floor_divide_.Scalar", token, 2)
@@ -201,7 +201,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 	})
 }
 
-// One goroutine's model read by all, as a server does.
+// All goroutines read one goroutine's model, as in a server.
 func TestStreams_ShareATensor(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		home := torchtest.NewStream(t, d)
@@ -278,7 +278,7 @@ func TestStreams_OnASecondStream(t *testing.T) {
 					b := y.MulScalar(a, 2.0)
 					done := y.Record()
 					defer done.Close()
-					c := x.AddScalar(a, 1.0) // beside b
+					c := x.AddScalar(a, 1.0) // in parallel with b
 					x.Wait(done)
 					if got, want := x.Item(x.Sum(x.Add(b, c))), float64(1<<12)*float64(3*i+1); got != want {
 						return fmt.Errorf("got %v, want %v", got, want)

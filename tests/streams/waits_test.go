@@ -25,7 +25,7 @@ type endless struct {
 	labels []int64
 }
 
-// newEndless has batches of n images, hw x hw. Its memory goes at the end of the test.
+// newEndless makes batches of n images, hw x hw. Its memory goes at the end of the test.
 func newEndless(t testing.TB, n, hw int) *endless {
 	t.Helper()
 	memory, err := arena.MapPages(n * hw * hw * 3)
@@ -61,7 +61,7 @@ func (e *endless) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// training is ResNet-18 with all that a step takes.
+// training is ResNet-18 with the other parts of a step.
 type training struct {
 	ahead    *prefetcher.Prefetcher
 	stream   *cgotorch.Stream
@@ -70,7 +70,8 @@ type training struct {
 	schedule optim.Schedule
 }
 
-// newTraining is fed batches of n images, hw x hw. What it holds is closed at the end of the test.
+// newTraining makes a training on batches of n images, hw x hw. The end of the test closes its
+// parts.
 func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
 	t.Helper()
 	r := &training{schedule: optim.OneCycle(100, optim.OneCycleOptions{})}

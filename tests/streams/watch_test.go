@@ -28,7 +28,7 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 				x = derive(x)
 				l := r.step(x, batch)
 				reads = append(reads, x.ReadAsync(l))
-				for step < warm && len(reads) < steps { // page-locked memory for all that are on their way later
+				for step < warm && len(reads) < steps { // page-locked memory for all later reads that are under way
 					reads = append(reads, x.ReadAsync(l))
 				}
 				if read {
@@ -47,7 +47,7 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 	}
 }
 
-// warm is how many steps come first, until memory is allocated and algorithms are chosen.
+// warm is the number of first steps, until memory is allocated and algorithms are chosen.
 const warm = 6
 
 // A whole training step asserts that it does not wait, while another goroutine does. A step that

@@ -15,17 +15,18 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// expectation is what a goroutine is to have run, all of it on its stream.
+// expectation is the work that a goroutine must have run, all of it on its stream.
 type expectation struct {
 	stream  uint64
-	thread  int // that enqueues, where only one may; 0 for any
+	thread  int // that enqueues, where only one thread may. 0 for any
 	kernels int // its operators, one kernel each
 	fills   int // of bytes bytes, a size that no other goroutine has
 	bytes   int64
 }
 
-// misplaced says where a trace is not what was expected: in numbers, streams, threads, or in work that is nobody's. Goroutines are told
-// apart by what they ran, not by where: by the number of blocks of their kernels, by the bytes they fill, and by the thread.
+// misplaced returns the differences of a trace from the expectation: in numbers, streams, threads,
+// or in work of no goroutine. Goroutines are told apart by their work, not by its place: by the
+// number of blocks of their kernels, by the bytes they fill, and by the thread.
 func misplaced(r *trace.Records, want []expectation) (all []string) {
 	type tally struct {
 		kernels, fills int
@@ -88,8 +89,9 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 	return all
 }
 
-// witnessed runs fn in 64 goroutines, with GOMAXPROCS 16 and a stream of its own each, and returns what CUPTI saw of it. All streams
-// live until the end, so that no two have one thread. before is run first, untraced.
+// witnessed runs fn in 64 goroutines, with GOMAXPROCS 16 and a stream of its own each, and returns
+// CUPTI's records. All streams live until the end: no two have one thread. before runs first,
+// untraced.
 func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*trace.Records, []expectation) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
@@ -139,8 +141,8 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 	return r, want
 }
 
-// A million operators of 64 goroutines, by the driver's own account: each kernel ran on the stream it was given, and the stream that is
-// current on each thread is what it was.
+// A million operators of 64 goroutines, by the driver's own account. Each kernel ran on the stream
+// it was given, and the current stream of each thread is unchanged.
 func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 	d := torchtest.CUDA(t)
 	operators, perDo := 1_000_000/goroutines, 125
@@ -151,7 +153,7 @@ func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 	add := func(x *cgotorch.Exec, i int) { x.AddScalarInPlace(tensors[i], 1.0) }
 	before := func(i int, s *cgotorch.Stream) (expectation, error) {
 		return expectation{}, s.Do(func(x *cgotorch.Exec) error {
-			tensors[i] = x.Keep(x.Zeros(cgotorch.Float32, int64(4096*(i+1)))) // another number of blocks than any other's
+			tensors[i] = x.Keep(x.Zeros(cgotorch.Float32, int64(4096*(i+1)))) // another number of blocks than every other tensor
 			add(x, i)
 			return nil
 		})
@@ -212,7 +214,8 @@ func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 	}
 }
 
-// The same test finds what a binding does wrong that sets a current stream in one call and uses it in the next.
+// The same test finds the mistake of a binding that sets a current stream in one call and uses it
+// in the next.
 func TestWitness_FindsACurrentStream(t *testing.T) {
 	d := torchtest.CUDA(t)
 	const fills = 2000
@@ -242,7 +245,7 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 				if err == nil {
 					err = memory[i].Fill()
 				}
-				if locked { // else the thread is another's by now
+				if locked { // else another goroutine may have the thread by now
 					err = errors.Join(err, ambient.SetCurrent(0, was))
 				}
 			}
@@ -255,7 +258,7 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 	} else {
 		t.Logf("found: %v", wrong)
 	}
-	// What it finds is the change of threads, and not the fills.
+	// The test finds the change of threads, and not the fills.
 	for _, m := range memory {
 		m.Free()
 	}
@@ -265,7 +268,7 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 	}
 }
 
-// What the witness calls misplaced, on hand-made traces.
+// The results of misplaced on hand-made traces.
 func TestWitness_Misplaced(t *testing.T) {
 	want := []expectation{{stream: 1, thread: 11, kernels: 2}, {stream: 2, thread: 12, kernels: 1}, {stream: 3, fills: 1, bytes: 64}}
 	kernel := func(stream uint64, thread int, blocks uint32) trace.Record {
@@ -276,7 +279,7 @@ func TestWitness_Misplaced(t *testing.T) {
 	moved.Stream = 2
 	for name, c := range map[string]struct {
 		work []trace.Record
-		want bool // something is wrong
+		want bool // the trace is wrong
 	}{
 		"all in place":        {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2)}, false},
 		"one too few":         {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill}, true},

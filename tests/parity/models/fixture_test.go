@@ -29,7 +29,7 @@ func readFixture(t *testing.T, name string, into any) {
 	}
 }
 
-// ramp are make.py's numbers in [-0.5, 0.5) that look random.
+// ramp makes make.py's numbers in [-0.5, 0.5) that look random.
 func ramp(x *cgotorch.Exec, shape ...int64) *cgotorch.Tensor { return rampFrom(x, 0, shape...) }
 
 func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
@@ -44,7 +44,8 @@ func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
 	return cgotorch.FromSlice(x, numbers, shape...)
 }
 
-// digest is make.py's: a sum that changes when elements change places, and that of the magnitudes.
+// digest is make.py's digest: a sum that changes when elements change places, and the sum of the
+// magnitudes.
 type digest [2]float64
 
 func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {

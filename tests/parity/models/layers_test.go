@@ -19,7 +19,7 @@ type layerFixture struct {
 	Buffers       []float64 // sums of magnitudes, after the step
 }
 
-const layerSeed = 20 // make.py's
+const layerSeed = 20 // of make.py
 
 // layers are make.py's LAYERS.
 var layers = map[string]func(x *cgotorch.Exec) nn.Module{

@@ -13,7 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// memoryUse is what memory.py prints, in bytes.
+// memoryUse is the output of memory.py, in bytes.
 type memoryUse struct {
 	Model                 string
 	Batch, Size           int

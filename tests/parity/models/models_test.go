@@ -15,11 +15,11 @@ type modelFixture struct {
 	Seed       uint64
 	Parameters int64
 	State      []stateEntry
-	Images     []int64 // shape; without it the model is not run
+	Images     []int64 // shape. Without it the model is not run
 	Logits     []float64
-	Heads      [][]float64 // logits of the auxiliary heads; the loss has 0.3 times theirs
+	Heads      [][]float64 // logits of the auxiliary heads. The loss has 0.3 times theirs
 	Loss       float64
-	Gradients  []float64 // norm of each parameter's
+	Gradients  []float64 // norm of each parameter's gradient
 	Buffers    []float64 // sum of magnitudes of each, after the training step
 	Evaluated  []float64 // logits after the training step
 }
@@ -29,7 +29,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		fixture, model string
 		options        vision.Options
 	}{
-		{"resnet18", "resnet18", vision.Options{PadShortcut: true}}, // which is ResNet-20's alone
+		{"resnet18", "resnet18", vision.Options{PadShortcut: true}}, // only ResNet-20 has this option
 		{"resnet34", "resnet34", vision.Options{}},
 		{"resnet50", "resnet50", vision.Options{}},
 		{"resnet101", "resnet101", vision.Options{}},
@@ -181,7 +181,7 @@ func (f *modelFixture) checkBuffers(t *testing.T, x *cgotorch.Exec, m nn.Module)
 			continue
 		}
 		got, want := digestOf(x, n.Tensor)[1], f.Buffers[i]
-		floor := 1e-5 * float64(n.Tensor.Numel()) // there are means that are 0 but for rounding
+		floor := 1e-5 * float64(n.Tensor.Numel()) // some means are 0 but for rounding
 		if !(math.Abs(got-want) <= 1e-4*want+floor) {
 			t.Errorf("%s has a sum of magnitudes of %v after the step, want %v", n.Name, got, want)
 		}

@@ -73,7 +73,7 @@ func testStep(t *testing.T, device cgotorch.Device) {
 	for _, c := range f.Cases {
 		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, true, c.Foreach) })
 		want := c.Fused
-		if want == nil { // PyTorch's cannot do it
+		if want == nil { // PyTorch's optimizer cannot do it
 			want = c.Foreach
 		}
 		t.Run(c.Name+"/fused", func(t *testing.T) { f.check(t, stream, c, false, want) })
@@ -137,7 +137,8 @@ func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
 	return cgotorch.ToSlice[float32](x, x.To(t, cgotorch.Float32))
 }
 
-// problem is what the fixture's optimizers solve: the loss pulls each parameter to target/factor.
+// problem is the problem of the fixture's optimizers: the loss pulls each parameter to
+// target/factor.
 type problem struct{ params, factors, targets []*cgotorch.Tensor }
 
 func (f *fixture) problem(x *cgotorch.Exec, dtype cgotorch.DType) (problem, error) {
@@ -159,7 +160,7 @@ func (f *fixture) problem(x *cgotorch.Exec, dtype cgotorch.DType) (problem, erro
 	return all, nil
 }
 
-// loss is the part of the loss that parameter i has.
+// loss returns parameter i's part of the loss.
 func (p problem) loss(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	return x.Sum(x.Square(x.Sub(x.Mul(p.params[i], p.factors[i]), p.targets[i])))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// dispatched runs experts as somebody would who reads on the host which ones are wanted.
+// dispatched runs experts like a program that reads on the host which experts are wanted.
 type dispatched struct {
 	expert []*text.Dense
 	seen   *[][]int64 // the ids of each call
@@ -27,7 +27,7 @@ func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgo
 	})
 }
 
-// sparseLayers are a model's, in the order in which they run.
+// sparseLayers returns a model's sparse layers, in the order in which they run.
 func sparseLayers(m *text.Switch) []*text.Sparse {
 	var all []*text.Sparse
 	for _, b := range m.Encoder.Block {
@@ -101,7 +101,7 @@ func TestFeedForward_Forward_NoExperts(t *testing.T) {
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "made without experts")
 }
 
-// Routed tokens, then combined, are the layer.
+// Routed tokens, then combined, give the layer's result.
 func TestFeedForward_RouteCombine(t *testing.T) {
 	f, config := readCase(t, "tied")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

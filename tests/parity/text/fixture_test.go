@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// fixture is what make.py says of one model.
+// fixture is make.py's data of one model.
 type fixture struct {
 	Config    json.RawMessage
 	State     []stateEntry
@@ -44,7 +44,7 @@ type run struct {
 type stateEntry struct {
 	Name  string
 	Shape []int64
-	Start int // -1 where the tensor is another one's too
+	Start int // -1 where the tensor is another entry's too
 	Scale float64
 }
 
@@ -70,7 +70,7 @@ func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
 	return f, config
 }
 
-// model is a fixture's, with make.py's weights. It is closed with the test.
+// model returns a fixture's model, with make.py's weights. It is closed with the test.
 func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, o text.SwitchOptions) *text.Switch {
 	t.Helper()
 	m := text.NewSwitch(x, config, o)
@@ -91,7 +91,7 @@ func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, 
 	return m
 }
 
-// tensor is what make.py has set the parameter to.
+// tensor returns the value that make.py has given the parameter.
 func (e stateEntry) tensor(x *cgotorch.Exec) *cgotorch.Tensor {
 	var shift float32
 	if strings.HasSuffix(e.Name, "layer_norm.weight") {
@@ -116,7 +116,7 @@ func rows(x *cgotorch.Exec, ids [][]int64) *cgotorch.Tensor {
 	return cgotorch.FromSlice(x, all, int64(len(ids)), int64(len(ids[0])))
 }
 
-// inputs are the ids, the mask or nil, and the decoder's ids of a run.
+// inputs returns the ids, the mask or nil, and the decoder's ids of a run.
 func (r run) inputs(x *cgotorch.Exec) (ids, mask, decoderIDs *cgotorch.Tensor) {
 	if r.Masked {
 		mask = rows(x, r.Mask)

@@ -15,10 +15,10 @@ import (
 type cutStep struct {
 	m      *text.Switch
 	c      *text.Cache
-	routed text.Routed      // what the piece before has left, of fixed addresses, as all below
+	routed text.Routed      // the result of the piece before, of fixed addresses, as all below
 	hidden *cgotorch.Tensor // [1, 1, d_model]
 	bias   *cgotorch.Tensor // [1, heads, 1, capacity]
-	out    *cgotorch.Tensor // the experts', [1, d_model]
+	out    *cgotorch.Tensor // of the experts, [1, d_model]
 	logits *cgotorch.Tensor // [1, vocab_size]
 
 	sparse []int // blocks
@@ -102,7 +102,7 @@ func (s *cutStep) run(stream *cgotorch.Stream) error {
 	return nil
 }
 
-// Of one sequence, captured pieces with experts in between give the bits of the whole step.
+// For one sequence, captured pieces with experts in between give the bits of the whole step.
 func TestDecoder_Pieces_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)

@@ -68,7 +68,7 @@ func TestSwitch_Step(t *testing.T) {
 								for i := range r.DecoderIDs[0] {
 									token(x, c, r, i)
 									step := x
-									if round > 0 || !d.IsCUDA() { // where a step's first run allocates, which may wait
+									if round > 0 || !d.IsCUDA() { // on a GPU a step's first run allocates, which may wait
 										step = x.NoWaits()
 									}
 									logits := m.Step(step, c)
@@ -92,7 +92,7 @@ func TestSwitch_Step(t *testing.T) {
 	}
 }
 
-// The step's pieces are the step.
+// The step's pieces together give the step's result.
 func TestDecoder_Pieces(t *testing.T) {
 	f, config := readCase(t, "tied")
 	r := f.Runs[0]
@@ -154,7 +154,7 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 	})
 }
 
-// A step that is captured once, with what follows it, is launched for every token.
+// A step that is captured once, with the work behind it, is launched for every token.
 func TestSwitch_Step_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -239,7 +239,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	}
 }
 
-// Also where the host has only launched.
+// A full cache is an error, also where the host has only launched.
 func TestDecoder_Begin_Full(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)

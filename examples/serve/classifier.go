@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/checkpoint"
+	"github.com/streamtorch/streamtorch/cgotorch/nn"
+	"github.com/streamtorch/streamtorch/cgotorch/vision"
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+)
+
+const top = 5 // classes in an answer
+
+// classifier names the classes of pictures, for many goroutines at a time.
+type classifier struct {
+	classes []string
+	size    int64 // height and width of the model's input
+	pool    *decode.Pool
+	model   nn.Module
+	infer   *cgotorch.Inference
+}
+
+// answer is a class with its probability.
+type answer struct {
+	Class       string  `json:"class"`
+	Probability float32 `json:"probability"`
+}
+
+// settings are the fields that this program needs of those that examples/train saves beside the
+// tensors.
+type settings struct {
+	Config struct {
+		Model string `json:"model"`
+		Size  int    `json:"size"`
+		Crop  string `json:"crop"`
+	} `json:"config"`
+	Classes []string `json:"classes"`
+}
+
+// newClassifier loads the model and captures it on each stream. It waits for the device.
+func newClassifier(ctx context.Context, path, deviceName string, streams int) (*classifier, error) {
+	device, err := cgotorch.ParseDevice(deviceName)
+	if err != nil {
+		return nil, err
+	}
+	info, err := checkpoint.Inspect(path)
+	if err != nil {
+		return nil, err
+	}
+	var s settings
+	if err := json.Unmarshal(info.Config, &s); err != nil || len(s.Classes) == 0 || s.Config.Size < 1 {
+		return nil, fmt.Errorf("%s was not saved by examples/train", path)
+	}
+	c := &classifier{classes: s.Classes, size: int64(s.Config.Size)}
+	if err := c.start(ctx, device, path, s, streams); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *classifier) start(ctx context.Context, device cgotorch.Device, path string, s settings, streams int) (err error) {
+	var transform decode.Transform = decode.ResizeCenterCrop{Resize: s.Config.Size * 8 / 7, Height: s.Config.Size, Width: s.Config.Size}
+	if s.Config.Crop == "pad" {
+		transform = decode.Resize{Height: s.Config.Size, Width: s.Config.Size}
+	}
+	if c.pool, err = decode.NewPool(decode.Options{Transform: transform}); err != nil {
+		return err
+	}
+	err = cgotorch.DefaultStream(device).Do(func(x *cgotorch.Exec) error {
+		x = x.NoGrad()
+		trained, err := vision.New(x, s.Config.Model, vision.Options{Classes: len(s.Classes), ImageSize: nn.Square(s.Config.Size)})
+		if err != nil {
+			return err
+		}
+		defer nn.Close(trained)
+		if err := checkpoint.LoadModel(x, path, trained, nn.LoadOptions{}); err != nil {
+			return err
+		}
+		nn.SetTraining(trained, false)
+		c.model = nn.Fuse(x, trained, nn.FuseOptions{}) // fewer operators, for inference alone
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	forward := func(x *cgotorch.Exec, pixels *cgotorch.Tensor) *cgotorch.Tensor {
+		x = x.NoGrad()
+		images := vision.Normalize(x, pixels, vision.ImageNetMean, vision.ImageNetStd)
+		return x.Softmax(c.model.Forward(x, images), 1)
+	}
+	if c.infer, err = cgotorch.NewInference(device, forward, cgotorch.InferenceOptions{Streams: streams}); err != nil {
+		return err
+	}
+	return c.infer.Prepare(ctx, func(x *cgotorch.Exec) *cgotorch.Tensor {
+		return x.Zeros(cgotorch.Uint8, 1, c.size, c.size, 3)
+	})
+}
+
+// classify returns the most probable classes of a picture. It waits for a free stream and for the
+// device. A picture that cannot be decoded is a *decode.Error.
+func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, error) {
+	pixels, results := make([]byte, 3*c.size*c.size), make([]decode.Result, 1)
+	if err := c.pool.Decode([]decode.Image{{Data: picture}}, pixels, results); err != nil {
+		return nil, err
+	}
+	if results[0].Err != nil {
+		return nil, results[0].Err
+	}
+	var answers []answer
+	err := c.infer.Do(ctx, func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
+		scores := forward(cgotorch.FromSlice(x, pixels, 1, c.size, c.size, 3))
+		probabilities, classes := x.TopK(scores, min(top, len(c.classes)), 1, cgotorch.TopKOptions{})
+		p, numbers := cgotorch.ToSlice[float32](x, probabilities), cgotorch.ToSlice[int64](x, classes) // these wait
+		for i, n := range numbers {
+			answers = append(answers, answer{c.classes[n], p[i]})
+		}
+		return nil
+	})
+	return answers, err
+}
+
+// close may be called where start has failed.
+func (c *classifier) close() error {
+	var errs []error
+	if c.infer != nil {
+		errs = append(errs, c.infer.Close())
+	}
+	if c.model != nil {
+		nn.Close(c.model)
+	}
+	if c.pool != nil {
+		errs = append(errs, c.pool.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,91 @@
+// Serve answers HTTP requests with a model that examples/train has trained.
+//
+//	go run ./examples/serve -checkpoint runs/train/checkpoint.safetensors
+//	curl --data-binary @cat.jpg http://localhost:8080/classify
+//
+// The body of a request is a picture. The answer is JSON: the most probable classes. On a GPU each
+// of a few streams has the model as a CUDA graph, and requests run side by side.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/streamtorch/streamtorch/imageloader/decode"
+)
+
+func main() {
+	path := flag.String("checkpoint", filepath.Join("runs", "train", "checkpoint.safetensors"), "what examples/train has saved")
+	address := flag.String("listen", "localhost:8080", "host and port; port 0 takes a free one")
+	device := flag.String("device", "auto", "auto, cpu, cuda or cuda:N")
+	streams := flag.Int("streams", 0, "requests that the device answers at a time; 0: 4")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := serve(ctx, *path, *address, *device, *streams); err != nil {
+		fmt.Fprintln(os.Stderr, "serve:", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers until ctx ends. Requests that have begun get their answers.
+func serve(ctx context.Context, path, address, device string, streams int) error {
+	c, err := newClassifier(ctx, path, device, streams)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	routes := http.NewServeMux()
+	routes.Handle("POST /classify", c)
+	server := &http.Server{Handler: routes, ReadTimeout: time.Minute}
+	fmt.Printf("listening on http://%v/classify\n", listener.Addr())
+
+	stopped := make(chan error)
+	go func() {
+		<-ctx.Done()
+		deadline, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		stopped <- server.Shutdown(deadline)
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-stopped
+}
+
+const maxBytes = 32 << 20 // of a picture
+
+func (c *classifier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	picture, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	}
+	answers, err := c.classify(r.Context(), picture)
+	var bad *decode.Error
+	switch {
+	case errors.As(err, &bad):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answers) // the client may be gone
+}

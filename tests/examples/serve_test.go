@@ -1,0 +1,104 @@
+package examples
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Many requests at a time have the answer of one alone, which is predict's. A body that is no
+// picture is the client's fault. An interrupted server ends in order.
+func TestServe(t *testing.T) {
+	data, out := part(t, 200, 64, nil), filepath.Join(t.TempDir(), "run")
+	mustRun(t, "train", trainArgs(data, out, "-model", "resnet20", "-epochs", "1")...)
+	checkpoint := filepath.Join(out, "checkpoint.safetensors")
+	file := firstImage(t, data)
+	picture, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cmd := exec.Command(filepath.Join(bin, "serve"), "-checkpoint", checkpoint, "-device", "cpu", "-listen", "localhost:0", "-streams", "2")
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	line, err := bufio.NewReader(pipe).ReadString('\n')
+	address, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if err != nil || !found {
+		t.Fatalf("serve printed %q, %v", line, err)
+	}
+	post := func(body []byte) (string, int) {
+		response, err := http.Post(address, "application/octet-stream", bytes.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return "", 0
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text), response.StatusCode
+	}
+
+	first, status := post(picture)
+	var answers []struct {
+		Class       string
+		Probability float64
+	}
+	if err := json.Unmarshal([]byte(first), &answers); err != nil || status != http.StatusOK || len(answers) != 5 {
+		t.Fatalf("status %d, %v: %s", status, err, first)
+	}
+	sum := 0.0
+	for i, a := range answers {
+		sum += a.Probability
+		if i > 0 && a.Probability > answers[i-1].Probability {
+			t.Errorf("the answers are not in order: %s", first)
+		}
+	}
+	if sum > 1+1e-5 || math.IsNaN(sum) {
+		t.Errorf("the probabilities sum to %v: %s", sum, first)
+	}
+	if stdout := mustRun(t, "predict", "-checkpoint", checkpoint, "-device", "cpu", "-top", "1", file); !strings.Contains(stdout, answers[0].Class) {
+		t.Errorf("serve says %s, and predict\n%s", answers[0].Class, stdout)
+	}
+
+	var requests sync.WaitGroup
+	for range 8 {
+		requests.Add(1)
+		go func() {
+			defer requests.Done()
+			for range 5 {
+				if got, status := post(picture); got != first || status != http.StatusOK {
+					t.Errorf("status %d, %s, want %s", status, got, first)
+				}
+			}
+		}()
+	}
+	requests.Wait()
+
+	if text, status := post([]byte("no picture")); status != http.StatusUnprocessableEntity {
+		t.Errorf("a body that is no picture: status %d, %s", status, text)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("an interrupted server: %v", err)
+	}
+}

@@ -1,0 +1,268 @@
+package rules
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// limits are those of the documents that every newcomer reads; 0 is none.
+var limits = map[string]struct{ lines, columns, words int }{
+	"README.md":     {130, 120, 1000},
+	"docs/guide.md": {0, 0, 2500},
+}
+
+func TestDocuments_Limits(t *testing.T) {
+	for path, limit := range limits {
+		text := document(t, path)
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		if limit.lines > 0 && len(lines) > limit.lines {
+			t.Errorf("%s has %d lines, want at most %d", path, len(lines), limit.lines)
+		}
+		if words := len(strings.Fields(text)); words > limit.words {
+			t.Errorf("%s has %d words, want at most %d", path, words, limit.words)
+		}
+		for i, line := range lines {
+			if columns := width(line); limit.columns > 0 && columns > limit.columns {
+				t.Errorf("%s:%d: %d columns, want at most %d", path, i+1, columns, limit.columns)
+			}
+		}
+	}
+}
+
+// The rule stands in one wording in the package comment of cgotorch and in the guide.
+func TestDocuments_OneRule(t *testing.T) {
+	const rule = "Work is enqueued only by a call that names its stream: one that takes an Exec, a method of Stream, " +
+		"or a method of an object that was given its stream when it was made."
+	for _, path := range []string{"docs/guide.md", "cgotorch/doc.go"} {
+		text := strings.NewReplacer("//", "", "[", "", "]", "").Replace(document(t, path))
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), rule) {
+			t.Errorf("%s does not say: %s", path, rule)
+		}
+	}
+}
+
+// drawnLater are pictures that a command in the repository draws on another machine.
+var drawnLater = []string{"docs/copies-beside-kernels.svg"}
+
+var (
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading      = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	quotedFile   = regexp.MustCompile("`([a-zA-Z0-9_./-]+\\.(?:go|cc|h|sh|txt|md))`")
+)
+
+// Every relative link leads to a file, and to a heading of it. Every quoted name of a file is the
+// end of a path in the tree.
+func TestDocuments_Links(t *testing.T) {
+	out, err := exec.Command("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		t.Skipf("not a git clone: %v", err)
+	}
+	files := strings.Fields(string(out))
+	for _, path := range []string{"README.md", "docs/guide.md", "docs/side-by-side.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md"} {
+		text := document(t, path)
+		for _, match := range markdownLink.FindAllStringSubmatch(text, -1) {
+			target, section, _ := strings.Cut(match[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := filepath.Join(filepath.Dir(path), target)
+			if target == "" {
+				file = path
+			}
+			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+				if slices.Contains(drawnLater, file) {
+					t.Logf("%s: %s is not drawn yet", path, file)
+				} else {
+					t.Errorf("%s: link to %s: %v", path, match[1], err)
+				}
+				continue
+			}
+			if section != "" && !slices.Contains(anchors(document(t, file)), section) {
+				t.Errorf("%s: link to %s: the file has no such heading", path, match[1])
+			}
+		}
+		if path == "CHANGELOG.md" {
+			continue // names files that are gone
+		}
+		for _, match := range quotedFile.FindAllStringSubmatch(text, -1) {
+			if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix("/"+file, "/"+match[1]) }) {
+				t.Errorf("%s: there is no file %s", path, match[1])
+			}
+		}
+	}
+}
+
+// anchors returns the names that links give to a document's headings.
+func anchors(text string) []string {
+	var all []string
+	for _, match := range heading.FindAllStringSubmatch(text, -1) {
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(match[1]), "")
+		all = append(all, strings.ReplaceAll(name, " ", "-"))
+	}
+	return all
+}
+
+// block is a block of code in a document, with the HTML comment before it.
+type block struct {
+	path, language, mark, text string
+	line                       int
+}
+
+func (b block) at() string { return fmt.Sprintf("%s:%d", b.path, b.line) }
+
+// codeBlocks returns the blocks of Go and of commands.
+func codeBlocks(t *testing.T, path string) []block {
+	t.Helper()
+	var all []block
+	mark := ""
+	var open *block
+	for i, line := range strings.Split(document(t, path), "\n") {
+		switch {
+		case open != nil && line == "```":
+			if slices.Contains([]string{"go", "sh"}, open.language) {
+				all = append(all, *open)
+			} else if open.language != "" {
+				t.Errorf("%s: this test knows no %q", open.at(), open.language)
+			}
+			open, mark = nil, ""
+		case open != nil:
+			open.text += line + "\n"
+		case strings.HasPrefix(line, "```"):
+			open = &block{path: path, language: strings.TrimPrefix(line, "```"), mark: mark, line: i + 1}
+		case strings.HasPrefix(line, "<!-- ") && strings.HasSuffix(line, " -->"):
+			mark = strings.TrimSuffix(strings.TrimPrefix(line, "<!-- "), " -->")
+		case line != "":
+			mark = ""
+		}
+	}
+	return all
+}
+
+// Commands are run, unless the comment before them names the test that runs them, or the reason why
+// no test can:
+//
+//	<!-- run by: TestName -->
+//	<!-- not run: REASON -->
+//
+// In any case a make target must be one of the Makefile's, and a package below ./ must be there.
+// The same holds for commands within a sentence.
+func TestDocuments_Commands(t *testing.T) {
+	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
+		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {
+			checkCommand(t, path, match[1])
+		}
+		for _, b := range codeBlocks(t, path) {
+			if b.language != "sh" {
+				continue
+			}
+			for line := range strings.Lines(b.text) {
+				command, _, _ := strings.Cut(line, " #")
+				checkCommand(t, b.at(), command)
+			}
+			by, isRun := strings.CutPrefix(b.mark, "run by: ")
+			_, isNot := strings.CutPrefix(b.mark, "not run: ")
+			switch {
+			case isNot:
+			case isRun:
+				if out, err := exec.Command("git", "-C", root, "grep", "-qE", `^func `+by+`\(`, "--", "*_test.go").CombinedOutput(); err != nil {
+					t.Errorf("%s: there is no test %s: %v %s", b.at(), by, err, out)
+				}
+			case b.mark != "":
+				t.Errorf("%s: unknown mark %q", b.at(), b.mark)
+			default:
+				cmd := exec.Command("bash", "-euc", b.text)
+				cmd.Dir = root
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%s: %v\n%s", b.at(), err, out)
+				}
+			}
+		}
+	}
+}
+
+var (
+	makeTarget  = regexp.MustCompile(`\bmake ([a-z][a-z-]*)(?: ARGS="([^"]*)")?`)
+	goFolder    = regexp.MustCompile(`\bgo (?:run|test|vet|build) (?:-\S+ )*\./(\S+)`)
+	programFlag = regexp.MustCompile(`(?:^| )-([a-z][a-z-]*)`)
+)
+
+// checkCommand fails the test where a command names a target, a package or a flag that is missing.
+func checkCommand(t *testing.T, at, command string) {
+	t.Helper()
+	for _, match := range makeTarget.FindAllStringSubmatch(command, -1) {
+		if !regexp.MustCompile(`(?m)^` + match[1] + `:`).MatchString(document(t, "Makefile")) {
+			t.Errorf("%s: there is no target %s", at, match[1])
+		}
+		for _, name := range programFlag.FindAllStringSubmatch(match[2], -1) {
+			if match[1] == "train" && !strings.Contains(document(t, "examples/train/main.go"), `"`+name[1]+`"`) {
+				t.Errorf("%s: examples/train has no flag -%s", at, name[1])
+			}
+		}
+	}
+	for _, match := range goFolder.FindAllStringSubmatch(command, -1) {
+		if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(match[1], "..."))); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+}
+
+// Go code is compiled as the body of the function that the comment before it declares:
+//
+//	<!-- in: func(x *cgotorch.Exec) error -->
+func TestDocuments_Code(t *testing.T) {
+	packages := []string{
+		"context", "fmt", module + "/cgotorch", module + "/cgotorch/nn", module + "/cgotorch/optim", module + "/cgotorch/vision",
+		module + "/imageloader", module + "/imageloader/decode", module + "/prefetcher", module + "/prefetcher/weights",
+	}
+	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
+		for _, b := range codeBlocks(t, path) {
+			if b.language != "go" {
+				continue
+			}
+			if strings.HasPrefix(b.mark, "not run: ") {
+				continue
+			}
+			signature, ok := strings.CutPrefix(b.mark, "in: func")
+			if !ok {
+				t.Errorf("%s: no comment says the function that this is the body of", b.at())
+				continue
+			}
+			var source strings.Builder
+			source.WriteString("package snippet\n\nimport (\n")
+			for _, p := range packages {
+				if regexp.MustCompile(`\b` + filepath.Base(p) + `\.`).MatchString(signature + b.text) {
+					fmt.Fprintf(&source, "\t%q\n", p)
+				}
+			}
+			fmt.Fprintf(&source, ")\n\nfunc snippet%s {\n%s", signature, b.text)
+			if !regexp.MustCompile(`(?m)^return `).MatchString(b.text) {
+				source.WriteString("return nil\n")
+			}
+			source.WriteString("}\n")
+			file := filepath.Join(t.TempDir(), "snippet.go")
+			if err := os.WriteFile(file, []byte(source.String()), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("go", "build", file)
+			cmd.Dir = root
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s\n%s", b.at(), err, out, source.String())
+			}
+		}
+	}
+}
+
+func document(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
