@@ -15,7 +15,7 @@ func checkABI() error {
 	return nil
 }
 
-// ready is asked before anything that the core makes.
+// ready is called before the core makes anything. It fails where the core cannot be used.
 func ready() error {
 	if err := checkABI(); err != nil {
 		return err

@@ -6,15 +6,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Backward accumulates the gradient of loss, a tensor of one element, into every leaf that requires one; read it with
-// [Tensor.Grad]. The graph is freed.
+// Backward accumulates the gradient of loss, a tensor of one element, into every leaf that
+// requires a gradient. It does not wait. [Tensor.Grad] returns the gradient of a leaf. The
+// autograd graph is freed.
 func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) }
 
 // BackwardOptions are the options of [Exec.BackwardWith].
 type BackwardOptions struct {
-	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, where the root has one element
-	RetainGraph bool      // a later backward through the same graph is possible
-	Overlap     *Overlap  // runs gradients of convolutions and linear layers side by side; nil for none
+	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, for a root of one element
+	RetainGraph bool      // a later backward through the same autograd graph is possible
+	Overlap     *Overlap  // runs gradients of convolutions and linear layers in parallel; nil for none
 }
 
 // BackwardWith is [Exec.Backward] from several roots.
@@ -25,7 +26,7 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.sameLength("Exec.Backward", len(roots), len(grads))
 	defer runtime.KeepAlive([2][]*Tensor{roots, o.Grads})
 	defer x.holdCaptures("Exec.Backward")()
-	if o.Overlap != nil && (o.Overlap.always || x.work == nil || !x.work.plain) {
+	if o.Overlap != nil && (o.Overlap.always || x.work == nil || !x.work.serial) {
 		x.overlap("Exec.Backward", o.Overlap, func(sides []*ct.Stream) {
 			x.differentiated("Exec.Backward", ct.BackwardOverlapping(x.c, first(handles), first(grads), int32(len(handles)), cbool(o.RetainGraph),
 				o.Overlap.h, &sides[0], int32(len(sides)), x.work.poolHandle()), roots)
@@ -38,12 +39,13 @@ func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 // GradientOptions are the options of [Exec.Gradients].
 type GradientOptions struct {
 	Grads       []*Tensor // as in [BackwardOptions]
-	RetainGraph bool      // a later backward through the same graph is possible
+	RetainGraph bool      // as in [BackwardOptions]
 	CreateGraph bool      // the gradients themselves can be differentiated
-	AllowUnused bool      // an input on which no root depends gives nil instead of an error
+	AllowUnused bool      // an input that no root depends on gives nil instead of an error
 }
 
-// Gradients returns the gradient of the sum of roots with respect to each input, and accumulates nothing.
+// Gradients returns the gradient of the sum of roots with respect to each input, and
+// accumulates nothing. It does not wait. The Do owns the gradients.
 func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	x.check("Exec.Gradients")
 	rs := x.handles("Exec.Gradients", roots, false)
@@ -65,7 +67,7 @@ func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 
 func (x *Exec) sameLength(op string, roots, grads int) {
 	if grads != 0 && grads != roots {
-		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "there must be a gradient, or nil, for each root"})
+		x.s.fail(refuse(op, ErrInvalidArgument, "there must be a gradient, or nil, for each root"))
 	}
 }
 

@@ -3,12 +3,15 @@ package cgotorch
 import (
 	"fmt"
 	"math"
+	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Default, as an argument of [Exec.Call], stands for that argument's default in the operator's schema.
+// Default, as an argument of [Exec.Call], stands for the default of that argument in the
+// operator's schema.
 var Default = defaultArgument{}
 
 type defaultArgument struct{}
@@ -16,13 +19,24 @@ type defaultArgument struct{}
 // named holds the operators that Call has found.
 var named sync.Map // string -> *operator
 
-// Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". Arguments are in the schema's order:
-// *[Tensor], []*Tensor, int, int64, float64, float32, bool, string, []int64, []int, []float64, []bool, []Scalar, [DType],
-// [MemoryFormat], [Reduction], [Device] (which must be x's), nil for None, and [Default]; [Schemas] says what an operator takes.
-// Those left out at the end take their defaults, and a factory makes its result on x's device. Results are *Tensor (nil where
-// LibTorch leaves one undefined), []*Tensor, int64, float64, bool, []int64, []float64 or nil. It waits for the device only if the
-// operator does. It fails with [ErrNotFound] for an unknown name and with [ErrInvalidArgument], naming the argument, where one
-// does not fit the schema.
+// Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". It waits
+// for the device only if the operator does. The Do owns the tensors of the results.
+//
+// Arguments are in the schema's order, and [Schemas] tells the arguments of an operator. Their
+// types are:
+//
+//	*Tensor, int, int64, float64, float32, bool, string,
+//	[]*Tensor, []int64, []int, []float64, []bool, []Scalar,
+//	DType, MemoryFormat, Reduction, Device (which must be x's),
+//	nil for None, and Default
+//
+// Arguments left out at the end take their defaults. A factory makes its result on x's device.
+//
+// Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
+// nil where LibTorch leaves a result undefined.
+//
+// Call fails with [ErrNotFound] for an unknown name. It fails with [ErrInvalidArgument], naming
+// the argument, for an argument that does not fit the schema.
 func (x *Exec) Call(op string, args ...any) []any {
 	o, ok := named.Load(op)
 	if !ok {
@@ -43,14 +57,277 @@ func (x *Exec) Call(op string, args ...any) []any {
 	return values
 }
 
-// Schemas returns what LibTorch says of each operator that [Exec.Call] can run, as in
-// "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", one a line, sorted.
+// Schemas returns LibTorch's schema of each operator that [Exec.Call] can run, sorted, one a
+// line. A line reads "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) ->
+// Tensor".
 func Schemas() (string, error) {
 	var text string
 	if err := check("Schemas", ct.OpSchemas(&text)); err != nil {
 		return "", err
 	}
 	return text, nil
+}
+
+// call holds the arguments of one operator while they are collected, and then its results.
+type call struct {
+	x       *Exec
+	op      *operator
+	words   []uint64
+	handles []*ct.Tensor
+	kept    []*Tensor // arguments that the collector could free before the core has read them
+	closed  bool      // an argument was a closed tensor
+
+	results    ct.Results
+	outWords   []uint64
+	outHandles []*ct.Tensor
+	overflow   *ct.Overflow
+}
+
+// calls are not kept in the scope. Two goroutines that misuse one Exec must not meet in one
+// buffer before the core has refused one of them.
+var calls = sync.Pool{New: func() any {
+	return &call{
+		words: make([]uint64, 0, 64), handles: make([]*ct.Tensor, 0, 16),
+		outWords: make([]uint64, 32), outHandles: make([]*ct.Tensor, 16),
+	}
+}}
+
+func (x *Exec) call(op *operator) *call {
+	c := calls.Get().(*call)
+	c.x, c.op = x, op
+	c.words, c.handles, c.closed = c.words[:0], c.handles[:0], false
+	return c
+}
+
+func (c *call) tensor(t *Tensor) {
+	c.words = append(c.words, ct.ArgTensor)
+	c.handle(t)
+}
+
+func (c *call) handle(t *Tensor) {
+	if t == nil {
+		c.handles = append(c.handles, nil)
+		return
+	}
+	if t.h == nil {
+		c.closed = true
+	}
+	if t.owner == nil {
+		c.kept = append(c.kept, t)
+	}
+	c.handles = append(c.handles, t.h)
+}
+
+// optTensor is tensor: nil is None, which the core refuses where the schema does.
+func (c *call) optTensor(t *Tensor) { c.tensor(t) }
+
+func (c *call) tensors(ts []*Tensor) {
+	c.words = append(c.words, ct.ArgTensors, uint64(len(ts)))
+	for _, t := range ts {
+		c.handle(t)
+	}
+}
+
+func (c *call) optTensors(ts []*Tensor) { c.tensors(ts) }
+
+func (c *call) int(v int64)     { c.words = append(c.words, ct.ArgInt, uint64(v)) }
+func (c *call) float(v float64) { c.words = append(c.words, ct.ArgFloat, math.Float64bits(v)) }
+
+func (c *call) bool(v bool) { c.words = append(c.words, ct.ArgBool, wordOf(v)) }
+
+func wordOf(v bool) uint64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func (c *call) scalar(v Scalar) {
+	switch v := v.(type) {
+	case int:
+		c.int(int64(v))
+	case int64:
+		c.int(v)
+	case float64:
+		c.float(v)
+	case float32:
+		c.float(float64(v))
+	case bool:
+		c.bool(v)
+	case nil:
+		c.none()
+	default:
+		c.refuse(v, "a number: use int, int64, float64, float32 or bool")
+	}
+}
+
+func (c *call) scalars(vs []Scalar) {
+	c.words = append(c.words, ct.ArgScalars, uint64(len(vs)))
+	for _, v := range vs {
+		c.scalar(v)
+	}
+}
+
+func (c *call) ints(vs []int64) {
+	c.words = append(c.words, ct.ArgInts, uint64(len(vs)))
+	for _, v := range vs {
+		c.words = append(c.words, uint64(v))
+	}
+}
+
+func (c *call) floats(vs []float64) {
+	c.words = append(c.words, ct.ArgFloats, uint64(len(vs)))
+	for _, v := range vs {
+		c.words = append(c.words, math.Float64bits(v))
+	}
+}
+
+func (c *call) bools(vs []bool) {
+	c.words = append(c.words, ct.ArgBools, uint64(len(vs)))
+	for _, v := range vs {
+		c.words = append(c.words, wordOf(v))
+	}
+}
+
+func (c *call) str(v string) {
+	c.words = append(c.words, ct.ArgString, uint64(len(v)))
+	for i := 0; i < len(v); i += 8 {
+		var word uint64
+		for k := 0; k < 8 && i+k < len(v); k++ {
+			word |= uint64(v[i+k]) << (8 * k)
+		}
+		c.words = append(c.words, word)
+	}
+}
+
+func (c *call) reduction(v Reduction) {
+	switch v {
+	case ReductionMean:
+		c.int(1)
+	case ReductionSum:
+		c.int(2)
+	case ReductionNone:
+		c.int(0)
+	default:
+		c.refuse(int(v), "a Reduction: use ReductionMean, ReductionSum or ReductionNone")
+	}
+}
+
+func (c *call) dtype(v DType)               { c.int(int64(v)) }
+func (c *call) memoryFormat(v MemoryFormat) { c.int(int64(v)) }
+func (c *call) device()                     { c.words = append(c.words, ct.ArgDevice) }
+func (c *call) none()                       { c.words = append(c.words, ct.ArgNone) }
+func (c *call) def()                        { c.words = append(c.words, ct.ArgDefault) }
+func (c *call) restDefault()                { c.words = append(c.words, ct.ArgRestDefault) }
+
+// run enqueues the operator. Afterwards the results lie in outWords and outHandles.
+func (c *call) run() {
+	x := c.x
+	x.check(c.op.name)
+	op, err := c.op.find()
+	if err != nil {
+		x.Fail(c.op.name, err)
+	}
+	if c.closed {
+		x.s.fail(&Error{Op: c.op.name, Kind: ErrClosed, Shapes: c.shapes(), Caller: caller(),
+			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
+	}
+	c.results.WordCapacity, c.results.TensorCapacity = int32(len(c.outWords)), int32(len(c.outHandles))
+	status := ct.Call(&x.c, op, c.words, c.handles, &c.results, c.outWords, c.outHandles, &c.overflow)
+	runtime.KeepAlive(c)
+	if status != nil {
+		e := statusError(c.op.name, status)
+		e.Shapes = c.shapes()
+		x.report(e)
+	}
+	if x.c.Watch != nil {
+		x.look(c.op.name)
+	}
+	if c.overflow != nil {
+		c.outWords = slices.Grow(c.outWords[:0], int(c.results.Words))
+		c.outHandles = slices.Grow(c.outHandles[:0], int(c.results.Tensors))
+		c.outWords, c.outHandles = c.outWords[:cap(c.outWords)], c.outHandles[:cap(c.outHandles)]
+		ct.OverflowTake(c.overflow, c.outWords, c.outHandles)
+		c.overflow = nil
+	}
+}
+
+func (c *call) shapes() string { return describeAll(c.handles) }
+
+// refuse fails for an argument that no schema takes.
+func (c *call) refuse(v any, want string) {
+	c.x.check(c.op.name)
+	c.x.s.fail(refuse(c.op.name, ErrInvalidArgument, "%s is not %v", describeValue(v), want))
+}
+
+// own wraps result i; LibTorch's undefined tensor is nil.
+func (c *call) own(i int) *Tensor {
+	if h := c.outHandles[i]; h != nil {
+		return c.x.s.own(h)
+	}
+	return nil
+}
+
+func (c *call) done() {
+	clear(c.kept)
+	c.x, c.kept = nil, c.kept[:0]
+	calls.Put(c)
+}
+
+func (c *call) run0() {
+	c.run()
+	for i := range int(c.results.Tensors) {
+		freeTensor(c.outHandles[i])
+	}
+	c.done()
+}
+
+func (c *call) run1() *Tensor {
+	c.run()
+	t := c.own(0)
+	c.done()
+	return t
+}
+
+func (c *call) run2() (*Tensor, *Tensor) {
+	c.run()
+	a, b := c.own(0), c.own(1)
+	c.done()
+	return a, b
+}
+
+func (c *call) runList() []*Tensor {
+	c.run()
+	ts := make([]*Tensor, c.results.Tensors)
+	for i := range ts {
+		ts[i] = c.own(i)
+	}
+	c.done()
+	return ts
+}
+
+func (c *call) runBool() bool {
+	c.run()
+	v := c.outWords[1] != 0
+	c.done()
+	return v
+}
+
+func (c *call) runInt() int64 {
+	c.run()
+	v := int64(c.outWords[1])
+	c.done()
+	return v
+}
+
+func (c *call) runFloat() float64 {
+	c.run()
+	kind, v := c.outWords[0], c.outWords[1]
+	c.done()
+	if kind == ct.ArgFloat {
+		return math.Float64frombits(v)
+	}
+	return float64(int64(v))
 }
 
 func (c *call) any(arg any) {

@@ -6,26 +6,39 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// CaptureOptions are the options of [Stream.Capture]; the zero value is a graph with memory of its own and no rehearsal.
+// CaptureOptions are the options of [Stream.Capture]. The zero value is a graph with memory of
+// its own and no warm-up.
 type CaptureOptions struct {
-	pool      *graphPool // memory shared with other graphs, whose launches are then ordered one after another on the device; nil for the graph's own
-	Rehearsal int        // times that the function is run before it is captured; what it does is done as often. The first use of cuDNN or cuBLAS on a thread cannot be captured: where fn is that, it needs one. With one at least there are as many more as a Choice in fn takes to be made; with none it keeps to the plain way
+	// pool is memory shared with other graphs. Their launches then run one after another on the
+	// device. nil gives the graph a pool of its own.
+	pool *graphPool
+	// WarmUp is the number of runs of the function before its capture. Their effects stay. The
+	// first use of cuDNN or cuBLAS on a thread cannot be captured, so fn needs a warm-up run for
+	// it. With at least one, more follow while a Choice in fn is undecided. With none, every Choice
+	// in fn is serial.
+	WarmUp int
 }
 
-// Capture runs fn and turns the work that it enqueues into a graph, which is not run before [Graph.Launch]; the caller must Close it.
-// It waits for captures of other goroutines on the device, and not for the device unless a rehearsal does.
+// Capture runs fn and turns the work that fn enqueues into a graph. The work runs at
+// [Graph.Launch] and not before. Capture waits for captures of other goroutines on the device.
+// It waits for the device only where a warm-up run does. The caller must Close the graph.
 //
-// The work is captured on a stream of the library's own, on one thread, from where it may fork to other streams and must be joined
-// again: [Exec.On], [Exec.Record], [Exec.Wait]. What the host does in fn happens once; what it is to do at each launch goes into
-// [Exec.EachLaunch]. Tensors made in fn are memory of the graph: those that fn keeps hold the result of the last launch. In a pool where there are
-// graphs already nothing can be kept.
+// The work is captured on a stream of the library's own, on one thread. It may fork to other
+// streams and must be joined again: [Exec.On], [Exec.Record], [Exec.Wait]. The host's own work
+// in fn happens once. Work of the host for each launch goes into [Exec.EachLaunch].
 //
-// Work that waits for the device or needs a value on the host cannot be captured, and makes Capture fail with [ErrNotCapturable], naming
-// the operator and its line; so do events from outside, and a capture in a capture. Random numbers can be drawn: those of a launch follow what the
-// device's generator gave before it, as if the work were run there. Operators on other streams that draw some wait until the capture has ended.
+// Tensors made in fn are memory of the graph: those that fn keeps hold the result of the last
+// launch. Random numbers can be drawn. Those of a launch follow the device's generator, as if
+// the work ran at the launch. Operators on other streams that draw random numbers wait until
+// the capture has ended.
 //
-// On the CPU there are no graphs: nothing is captured, and each launch runs fn (see [Graph.Eager]). What it keeps is then new at each
-// launch: a function that is to run on both writes its results into tensors made before.
+// Capture fails with [ErrNotCapturable], naming the operator and its line, for work that waits
+// for the device or needs a value on the host. Events from outside fail in the same way, and a
+// capture in a capture.
+//
+// On the CPU nothing is captured, and each launch runs fn (see [Graph.Eager]). Tensors that fn
+// keeps are then new at each launch. A function for both devices writes its results into
+// tensors made before.
 func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
 	var g *Graph
 	err := s.Do(func(x *Exec) error {
@@ -36,7 +49,7 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 	return g, located(err)
 }
 
-// located is err with the place of the caller where the failed call was made by the library for it.
+// located fills in the caller of an error whose failed call the library made for the program.
 func located(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Caller == "" {
@@ -77,13 +90,13 @@ func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	x.checkThread(op)
 	switch {
 	case fn == nil:
-		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the function is nil"}
+		return refuse(op, ErrInvalidArgument, "the function is nil")
 	case x.hook:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a function given to EachLaunch"}
+		return refuse(op, ErrNotCapturable, "a capture inside a function given to EachLaunch")
 	case x.work != nil:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a captured function"}
+		return refuse(op, ErrNotCapturable, "a capture inside a captured function")
 	case x.from != nil:
-		return &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a capture inside a backward, in a function given to Recompute"}
+		return refuse(op, ErrNotCapturable, "a capture inside a backward, in a function given to Recompute")
 	}
 	return nil
 }
@@ -94,9 +107,9 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 	if err := pool.usable("Exec.Capture", x); err != nil {
 		return nil, err
 	}
-	for i, undecided := 0, o.Rehearsal > 0; i < o.Rehearsal || undecided && i < o.Rehearsal+maxTrials; i++ {
+	for i, undecided := 0, o.WarmUp > 0; i < o.WarmUp || undecided && i < o.WarmUp+maxTrials; i++ {
 		var err error
-		if undecided, err = pool.rehearse(x, fn, true); err != nil {
+		if undecided, err = pool.warmUp(x, fn, true); err != nil {
 			return nil, err
 		}
 	}
@@ -106,7 +119,7 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 // Capturing reports whether x's work becomes part of a graph and is not run.
 func (x *Exec) Capturing() bool { return x.capture() != nil }
 
-// capture is the capture that x's work is part of, or nil.
+// capture returns the capture that x's work is part of, or nil.
 func (x *Exec) capture() *graphWork {
 	if g := x.work; g != nil && g.capturing && x.c.Stream != g.outside {
 		return g
@@ -114,9 +127,13 @@ func (x *Exec) capture() *graphWork {
 	return nil
 }
 
-// Uncaptured returns an Exec over the same scope whose work is run, in a captured function, and no part of the graph: on the stream that the
-// capture was asked for. It is for memory that is written before launches, by [Exec.EachLaunch], which must not be the graph's: what else
-// the graph does would write there too. It cannot draw random numbers. Outside a capture it returns x.
+// Uncaptured returns an Exec over the same scope whose work runs at once and is no part of the
+// graph. In a captured function its stream is the stream that the capture was asked for on.
+// Outside a capture it returns x.
+//
+// It is for memory that [Exec.EachLaunch] writes before launches. Such memory must not be the
+// graph's, because other work of the graph would write there too. It cannot draw random
+// numbers.
 func (x *Exec) Uncaptured() *Exec {
 	x.checkThread("Exec.Uncaptured")
 	g := x.capture()
@@ -128,10 +145,13 @@ func (x *Exec) Uncaptured() *Exec {
 	return &y
 }
 
-// EachLaunch calls fn with x or, where x's work is captured, before each launch of the graph instead, with an Exec of the stream that it
-// is launched on. It is for what the host does at each step: to count steps, or to write a new learning rate into the tensor that the graph
-// reads, which is to be made with [Exec.Uncaptured]. Its Exec has the modes of the Launch, and cannot capture or launch graphs. Where
-// the launch fails afterwards, what fn has done stays done.
+// EachLaunch calls fn before each launch of the graph, with an Exec of the stream of the
+// launch. Where x's work is not captured, EachLaunch calls fn at once, with x.
+//
+// It is for work of the host at each step, such as a count of steps. Another example is a new
+// learning rate, which fn writes into a tensor that the graph reads. Such a tensor must be made
+// with [Exec.Uncaptured]. fn's Exec has the modes of the Launch, and cannot capture or launch
+// graphs. The effects of fn stay where the launch fails afterwards.
 func (x *Exec) EachLaunch(fn func(x *Exec)) {
 	x.checkThread("Exec.EachLaunch")
 	if g := x.capture(); g != nil {
@@ -141,8 +161,10 @@ func (x *Exec) EachLaunch(fn func(x *Exec)) {
 	fn(x)
 }
 
-// DependsOn says what values of the host a captured function has used: changed is asked before each launch, and returns "" or what has
-// changed since, as in "the momentum has changed", after which the graph cannot be launched any more. Outside a capture it does nothing.
+// DependsOn names a value of the host that a captured function has used. changed is called
+// before each launch. It returns "", or a text for the value that has changed, as in "the
+// momentum has changed". The graph can then not be launched any more. Outside a capture
+// DependsOn does nothing.
 func (x *Exec) DependsOn(changed func() string) {
 	x.checkThread("Exec.DependsOn")
 	if g := x.capture(); g != nil {
@@ -150,7 +172,7 @@ func (x *Exec) DependsOn(changed func() string) {
 	}
 }
 
-// poolHandle is where its memory comes from; NULL for none.
+// poolHandle returns the pool that the work's memory comes from; NULL for none.
 func (g *graphWork) poolHandle() *ct.GraphPool {
 	if g == nil {
 		return nil
@@ -158,19 +180,20 @@ func (g *graphWork) poolHandle() *ct.GraphPool {
 	return g.pool.h
 }
 
-// graphWork is what a scope's operators are for, whose work is captured, is the rehearsal of a capture, or what a graph does without one.
+// graphWork marks a scope's work as captured, as a warm-up run of a capture, or as a launch of
+// an eager graph.
 type graphWork struct {
 	pool      *graphPool
 	eager     bool // on the CPU
 	capturing bool
-	alone     bool // there is no other graph in the pool
-	undecided bool // a Choice has not been made
-	beside    bool // one was for the second way
-	plain     bool // none is asked: the first way
+	alone     bool // the pool has no other graph
+	undecided bool // a Choice is undecided
+	parallel  bool // a Choice was parallel
+	serial    bool // every Choice is serial, without being asked
 	ended     bool
-	h         *ct.Graph           // that is captured; nil before and after
-	outside   *ct.Stream          // for which it is captured
-	forked    map[*ct.Stream]bool // those whose work becomes part of the graph
+	h         *ct.Graph           // under capture; nil before and after
+	outside   *ct.Stream          // of the Exec that asked for the capture
+	forked    map[*ct.Stream]bool // streams with work of the graph
 	hooks     []func(x *Exec)
 	depends   []func() string
 }

@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 )
 
-// Captured is a function of tensors that is run eagerly at first, then captured as a [Graph] for each shape of its inputs, and launched
-// from then on: a training step that costs the host one launch. Use it inside a Do, in place of the function:
+// Captured is a function of tensors that is run eagerly at first and then captured as a [Graph]
+// for each shape of its inputs. Later calls launch the graph, so a training step costs the host
+// one launch. Use it inside a Do, in place of the function:
 //
 //	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 //		opt.ZeroGrad()
@@ -20,13 +21,17 @@ import (
 //		return []*cgotorch.Tensor{loss}
 //	}, cgotorch.CapturedOptions{})
 //
-// Each Run does what a call of the function would do, random numbers and the optimizer's schedule included. The function is called no
-// more once it is captured: what it reads of the host then is what it read when it was captured, other than by [Exec.EachLaunch] and
-// [Exec.DependsOn], which the optimizers of cgotorch/optim and the modules of cgotorch/nn use. The parameters that it reads must live until
-// Close. Where it cannot be captured it goes on eagerly, and Stats says why; so it does on the CPU.
+// Each Run has the effect of a call of the function, random numbers and the optimizer's
+// schedule included. The function is called no more once it is captured. Values of the host
+// then stay as they were at the capture, except through [Exec.EachLaunch] and [Exec.DependsOn].
+// The optimizers of cgotorch/optim and the modules of cgotorch/nn use both.
 //
-// A Captured may be used from any goroutine, with InPlace from one at a time; Runs exclude each other, on the host and on the device. It is of
-// the device of its first Run. A shape is captured on a thread that has rehearsed it: use few streams.
+// Parameters that the function reads must live until Close. A function that cannot be captured
+// goes on eagerly, and Stats says why. On the CPU every Run is eager.
+//
+// A Captured may be used from any goroutine, with InPlace from one goroutine at a time. Runs
+// exclude each other, on the host and on the device. The first Run decides the device of the
+// Captured. A shape is captured on a thread that has done its warm-up runs: use few streams.
 type Captured struct {
 	fn func(x *Exec, in ...*Tensor) []*Tensor
 	o  CapturedOptions
@@ -41,55 +46,69 @@ type Captured struct {
 	stats    CapturedStats
 }
 
-// CapturedOptions are the options of [NewCaptured]; the zero value is for a training step over a prefetcher.
+// CapturedOptions are the options of [NewCaptured]. The zero value is for a training step over
+// a prefetcher.
 type CapturedOptions struct {
-	Rehearsal int  // eager Runs of each shape before it is captured; 0 means 3; they are Runs like the others. There are more where a Choice in the function is still to be made
-	MaxGraphs int  // shapes that are captured; others run eagerly; 0 means 8
-	InPlace   bool // graphs read the inputs where they lie, one graph for each set of addresses, and their results are not copied; false copies both, on the device
-	Eager     bool // never capture
+	// WarmUp is the number of eager Runs of each shape before its capture; 0 means 3. They are Runs
+	// like the others. More follow while a Choice in the function is undecided.
+	WarmUp    int
+	MaxGraphs int // shapes that are captured; others run eagerly; 0 means 8
+	// InPlace makes graphs read the inputs where they lie: one graph for each set of addresses.
+	// Results are then not copied. false copies inputs and results, on the device.
+	InPlace bool
+	Eager   bool // never capture
 
-	// BatchSizes are what graphs are made for, such as 1, 8 and 32, where the function treats each entry along the first dimension of its
-	// inputs and results by itself, as models do in evaluation: fewer entries are padded to the next of them, and the results cut. Those of more
-	// run eagerly. Empty means that each size has a graph of its own; InPlace knows no padding.
+	// BatchSizes are the sizes that graphs are made for, such as 1, 8 and 32. The function must
+	// treat each entry along the first dimension of its inputs by itself, as models do in
+	// evaluation. Its results must have the same first dimension. Fewer entries are padded to the
+	// next size, and the results cut. More entries run eagerly. Empty means a graph for each size.
+	// InPlace knows no padding.
 	BatchSizes []int
 
-	Log func(text string) // is told of captures, and of what cannot be captured and why; nil for nobody. It must not use the Captured, but for Stats
+	// Log is called with a text for each capture, and for each function that cannot be captured and
+	// why. nil calls nothing. Log must not use the Captured, except for Stats.
+	Log func(text string)
 
-	lend bool // results are not copied, of a Captured whose Do is alone with it
+	lend bool // results are not copied: the Captured's Do is alone with it
 }
 
 func (o CapturedOptions) lends() bool { return o.InPlace || o.lend }
 
 // CapturedStats counts since the Captured was made.
 type CapturedStats struct {
-	Graphs   int    // captured, that are there now
-	Captures int    // also of graphs that were captured again
-	Updates  int    // captures for which CUDA updated the graph that was there
-	Launches int    // Runs that launched a graph
-	Eager    int    // Runs that called the function
-	Why      string // the last Run that was eager after its rehearsal was so for this reason; "" for none
+	Graphs   int // graphs that exist now
+	Captures int // captures, repeated captures of one shape among them
+	Updates  int // captures for which CUDA updated the existing graph
+	Launches int // Runs that launched a graph
+	Eager    int // Runs that called the function
+	// Why is the reason of the last Run that was eager after its warm-up; "" for none.
+	Why string
 }
 
-// capturedShape is what is known of inputs of one shape.
+// capturedShape is what a Captured knows of inputs of one shape.
 type capturedShape struct {
-	batch    int64           // along the first dimension, to which inputs are padded; 0 where they are not
-	runs     int             // eager ones
-	open     bool            // a Choice needs more of them
-	threads  map[uint64]bool // on which they were: cuDNN and cuBLAS get ready for each
-	graph    *Graph
-	plain    *plainGraph // the same without anything side by side, while it is not known which one is faster; or nil
-	in       []*Tensor   // that the graph reads; nil with InPlace
+	// The size along the first dimension to which inputs are padded; 0 for no padding.
+	batch int64
+	runs  int  // eager Runs
+	open  bool // a Choice needs more of them
+	// The threads of these Runs. cuDNN and cuBLAS get ready for each thread.
+	threads map[uint64]bool
+	graph   *Graph
+	// The same work with nothing parallel, while the faster graph is unknown; or nil.
+	serial   *serialGraph
+	in       []*Tensor // the graph's inputs; nil with InPlace
 	out      []*Tensor
 	launches int    // of the graph
-	again    int    // captures one after another for a launch or none
-	failures int    // of captures, one after another
-	eager    string // why it is not captured
+	again    int    // captures in a row with at most one launch between them
+	failures int    // captures that failed in a row
+	eager    string // why the shape is not captured; "" while it can be
 }
 
-// NewCaptured makes a Captured of fn, which is given the inputs of a Run and returns its results. The caller must Close it.
+// NewCaptured makes a Captured of fn. fn is called with the inputs of a Run and returns its
+// results. The caller must Close the Captured.
 func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *Captured {
-	if o.Rehearsal <= 0 {
-		o.Rehearsal = 3
+	if o.WarmUp <= 0 {
+		o.WarmUp = 3
 	}
 	if o.MaxGraphs <= 0 {
 		o.MaxGraphs = 8
@@ -98,19 +117,24 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
 }
 
-// comparedLaunches are those in which a graph and the plain form of it take turns.
+// comparedLaunches is the number of launches in which a graph and its serial form alternate.
 const comparedLaunches = 42
 
 const whoseResults = "a captured function with Options.InPlace, whose next Run writes there"
 
-// Run does on x's stream what a call of the function with in would do, and returns its results, which are the Do's and require no gradient.
-// With InPlace they are the graph's, cannot be kept, and hold until the next Run. Gradients that the function leaves behind are
-// not defined after the next Run of another shape, nor in the first 42 launches where anything in the function runs side by side: these
-// alternate between two graphs, one with it and one without, of which the faster one stays. It waits for the device before the first
-// rehearsal, at the end of what Choices and Overlaps measure in rehearsals and where memory is short in a capture, and for captures of other
-// goroutines. It fails like the function, and with [ErrClosed].
+// Run has the effect on x's stream of a call of the function with in, and returns the
+// function's results. It waits for captures of other goroutines. It waits for the device before
+// the first warm-up run and where memory is short in a capture. It also waits at the end of
+// measurements of Choices and Overlaps in warm-up runs.
 //
-// Inside a captured function, and in the second call of one given to [Exec.Recompute], it calls the function.
+// The results belong to the Do and require no gradient. With InPlace they belong to the graph,
+// cannot be kept, and hold until the next Run. Gradients that the function leaves behind are
+// undefined after the next Run of another shape. They are undefined too in the first 42
+// launches where work in the function runs in parallel. These launches alternate between a
+// parallel and a serial graph, and the faster graph stays.
+//
+// Run fails like the function, and with [ErrClosed]. Inside a captured function, Run calls the
+// function. In the second call of a function given to [Exec.Recompute] it does so too.
 func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	const op = "Captured.Run"
 	x.checkThread(op)
@@ -118,9 +142,9 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 		x.open(op, t)
 	}
 	if x.hook {
-		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "called inside a function given to EachLaunch"})
+		x.Fail(op, refuse(op, ErrNotCapturable, "called inside a function given to EachLaunch"))
 	}
-	if x.work != nil || x.from != nil { // a backward is under way in the latter, which a capture would wait for
+	if x.work != nil || x.from != nil { // in the latter a backward is under way, and a capture would wait for it
 		return c.fn(x, in...)
 	}
 	if c.runner.Load() == x.s.thread { // only the CPU gets here: elsewhere x's work is for the pool
@@ -131,7 +155,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	c.runner.Store(x.s.thread)
 	defer c.runner.Store(0)
 	if c.closed {
-		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the captured function is closed"})
+		x.Fail(op, refuse(op, ErrClosed, "the captured function is closed"))
 	}
 	if c.o.Eager || !x.Device().IsCUDA() {
 		return c.runEagerly(x, in)
@@ -173,10 +197,11 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// settled reports whether nothing more is to be found out for inputs of that shape: Runs launch a graph, or it is known why not.
+// settled reports whether Runs of inputs like in need no more trials: they launch a graph, or
+// the reason against a graph is known.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
-	return s.eager != "" || s.graph != nil && s.plain == nil && s.launches > 0
+	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
 }
 
 func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
@@ -186,11 +211,11 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		if what := s.graph.stale(); what != "" {
 			c.captureAgain(x, s, in, what)
 		}
-	case s.eager == "" && s.runs >= c.o.Rehearsal && s.threads[x.s.thread] && !(s.open && s.runs < c.o.Rehearsal+maxTrials):
+	case s.eager == "" && s.runs >= c.o.WarmUp && s.threads[x.s.thread] && !(s.open && s.runs < c.o.WarmUp+maxTrials):
 		c.capture(x, s, in)
 	}
 	if s.graph == nil {
-		return c.rehearse(x, s, in)
+		return c.warmUp(x, s, in)
 	}
 	c.pool.await(x)
 	y := x.NoGrad()
@@ -207,7 +232,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		}
 	}
 	c.pool.used(x)
-	if c.o.lends() { // and again when the Do has read them
+	if c.o.lends() { // once more behind the Do's reads
 		x.AtEnd(func() {
 			c.pool.mu.Lock()
 			defer c.pool.mu.Unlock()
@@ -223,14 +248,14 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
-	if s.plain != nil {
-		w := x.choose("Captured.Run", s.plain.choice, in, 1)
+	if s.serial != nil {
+		w := x.choose("Captured.Run", s.serial.choice, in, 1)
 		if !w.open {
-			s.keepFaster(c, in, w.second)
+			s.keepFaster(c, in, w.parallel)
 		} else {
 			graph, out := s.graph, s.out
-			if !w.second {
-				graph, out = s.plain.graph, s.plain.out
+			if !w.parallel {
+				graph, out = s.serial.graph, s.serial.out
 			}
 			defer w.end()
 			graph.launch(x.measured(w))
@@ -249,7 +274,7 @@ func firstOf(in []*Tensor) *Tensor {
 	return in[0]
 }
 
-// cut is the part of t, which has the shape's batch, that holds as many entries as in.
+// cut returns the first entries of t, as many as in has. t has the shape's batch.
 func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	if s.batch == 0 {
 		return t
@@ -260,8 +285,8 @@ func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	return t
 }
 
-// rehearse calls the function on the pool's stream.
-func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
+// warmUp calls the function on the pool's stream.
+func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.runs++
 	s.threads[x.s.thread] = true
 	c.count(func(stats *CapturedStats) {
@@ -272,7 +297,7 @@ func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	})
 	var out []*Tensor
 	var err error
-	if s.open, err = c.pool.rehearse(x, c.keeping(&out, in), s.eager == ""); err != nil {
+	if s.open, err = c.pool.warmUp(x, c.keeping(&out, in), s.eager == ""); err != nil {
 		closeAll(out)
 		x.Fail("Captured.Run", err)
 	}
@@ -282,7 +307,7 @@ func (c *Captured) rehearse(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// keeping is the function for inputs in, whose results it keeps and adds to out.
+// keeping returns the function for inputs in. It keeps its results and adds them to out.
 func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	return func(x *Exec) error {
 		for _, t := range c.fn(x, in...) {
@@ -296,7 +321,7 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	}
 }
 
-// captureAgain captures the function in place of a graph with which something has changed, but not at each Run.
+// captureAgain captures the function in place of an outdated graph, but not at each Run.
 func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what string) {
 	const often = 4
 	if s.launches <= 1 {
@@ -314,7 +339,7 @@ func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what st
 	c.capture(x, s, in)
 }
 
-// capture captures the function for inputs like in, or notes why it cannot be.
+// capture captures the function for inputs like in, or notes why it cannot.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if s.eager = c.refusal(x, s, in); s.eager != "" {
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
@@ -328,7 +353,7 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 		from = s.in
 	}
 	graph, out, err := c.tryCapture(x, s, from, false)
-	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps what it has cached while it captures
+	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps its cache while it captures
 		if x.Device().ReleaseCachedMemory() == nil {
 			graph, out, err = c.tryCapture(x, s, from, false)
 		}
@@ -349,55 +374,56 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if size, err := graph.size(); err == nil {
 		c.log("%s is captured: %d nodes, %d kernels", describeInputs(in), size.Nodes, size.Kernels)
 	}
-	if graph.beside {
-		c.capturePlain(x, s, from)
+	if graph.parallel {
+		c.captureSerial(x, s, from)
 	}
 }
 
-// A plainGraph is a graph whose Choices all went the first way.
-type plainGraph struct {
+// serialGraph is a graph for which every Choice was serial.
+type serialGraph struct {
 	graph  *Graph
 	out    []*Tensor
-	choice *Choice // between it and the shape's graph
+	choice *Choice // between this graph and the shape's
 }
 
-// capturePlain captures the function once more with nothing side by side. What Choices measure is enqueued piece by piece, between which the
-// device waits longer than in a graph: so the next Runs launch both graphs in turn and find out for all of the function.
-func (c *Captured) capturePlain(x *Exec, s *capturedShape, from []*Tensor) {
-	plain, out, err := func() (*Graph, []*Tensor, error) {
+// captureSerial captures the function once more, with nothing parallel. Choices measure work
+// that is enqueued piece by piece. The device waits longer between such pieces than inside a
+// graph. So the next Runs alternate between both graphs and measure the whole function.
+func (c *Captured) captureSerial(x *Exec, s *capturedShape, from []*Tensor) {
+	serial, out, err := func() (*Graph, []*Tensor, error) {
 		graph := s.graph
-		s.graph = nil // it is not to be updated
+		s.graph = nil // keeps CUDA from updating it
 		defer func() { s.graph = graph }()
 		return c.tryCapture(x, s, from, true)
 	}()
-	if err != nil { // such as for want of memory
-		c.log("side by side is not compared with the plain way: %v", err)
+	if err != nil { // for want of memory, say
+		c.log("parallel work is not compared with serial work: %v", err)
 		return
 	}
-	s.plain = &plainGraph{graph: plain, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
+	s.serial = &serialGraph{graph: serial, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
 }
 
 // keepFaster ends the comparison of the shape's two graphs.
-func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, beside bool) {
-	for _, d := range s.plain.choice.Decisions() {
-		c.log("%s: %v a launch with work side by side, %v without", describeInputs(in), d.Beside, d.Serial)
+func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, parallel bool) {
+	for _, d := range s.serial.choice.Decisions() {
+		c.log("%s: %v a launch with parallel work, %v without", describeInputs(in), d.ParallelTime, d.SerialTime)
 	}
-	if !beside {
-		s.graph, s.plain.graph = s.plain.graph, s.graph
-		s.out, s.plain.out = s.plain.out, s.out
+	if !parallel {
+		s.graph, s.serial.graph = s.serial.graph, s.graph
+		s.out, s.serial.out = s.serial.out, s.out
 	}
-	s.plain.end()
-	s.plain = nil
+	s.serial.end()
+	s.serial = nil
 }
 
-func (p *plainGraph) end() {
+func (p *serialGraph) end() {
 	p.graph.end()
 	closeAll(p.out)
 }
 
-func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, plain bool) (*Graph, []*Tensor, error) {
+func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial bool) (*Graph, []*Tensor, error) {
 	var out []*Tensor
-	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph, plain)
+	graph, err := c.pool.capture(x, c.keeping(&out, from), s.graph, serial)
 	if err == nil {
 		if err = s.check(out); err != nil {
 			graph.end()
@@ -410,8 +436,8 @@ func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, plain b
 	return graph, out, nil
 }
 
-// failed notes that a capture has failed. What cannot be captured is not tried again. Another failure may be the function's own, which the
-// Run then meets, and pass.
+// failed notes a failed capture. A function that cannot be captured is not tried again. Another
+// failure may be the function's own, and pass: the next Run then meets it.
 func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	closeAll(s.in)
 	s.in = nil
@@ -425,7 +451,7 @@ func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	c.log("%s runs eagerly: %v", describeInputs(in), err)
 }
 
-// refusal is why inputs like in are not even tried to be captured, or "".
+// refusal says why inputs like in are not even tried to be captured; "" for no reason.
 func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	graphs := c.Stats().Graphs
 	switch {
@@ -447,7 +473,7 @@ func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	return ""
 }
 
-// drop frees the shape's graphs, if it has one.
+// drop frees the shape's graphs.
 func (s *capturedShape) drop(c *Captured) {
 	if s.graph == nil {
 		return
@@ -455,19 +481,19 @@ func (s *capturedShape) drop(c *Captured) {
 	s.graph.end()
 	closeAll(s.out)
 	s.graph, s.out = nil, nil
-	if s.plain != nil {
-		s.plain.end()
-		s.plain = nil
+	if s.serial != nil {
+		s.serial.end()
+		s.serial = nil
 	}
 	c.count(func(s *CapturedStats) { s.Graphs-- })
 }
 
-// shape is what is known of inputs like in.
+// shape returns the shape of inputs like in.
 func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	key := c.key(x, in)
 	s := c.shapes[key]
 	if s == nil {
-		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new ones, none comes often enough
+		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new shapes none comes often enough
 			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil })
 		}
 		s = &capturedShape{batch: c.batch(in), threads: map[uint64]bool{}}
@@ -476,7 +502,7 @@ func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	return s
 }
 
-// batch is the size to which inputs like in are padded, or 0.
+// batch returns the size to which inputs like in are padded, or 0.
 func (c *Captured) batch(in []*Tensor) int64 {
 	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
 		return 0
@@ -495,7 +521,7 @@ func (c *Captured) batch(in []*Tensor) int64 {
 	return 0
 }
 
-// input is memory for an input like t.
+// input makes memory for an input like t.
 func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	shape, strides := t.geometry()
 	if s.batch == 0 || s.batch == shape[0] {
@@ -506,7 +532,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 		rest *= n
 	}
 	shape[0] = s.batch
-	if len(strides) > 0 && strides[0] == rest { // images one behind another, in whatever order their elements are
+	if len(strides) > 0 && strides[0] == rest { // entries lie one behind another, each in any order
 		padded := x.Call("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())[0].(*Tensor)
 		return x.ZeroInPlace(padded)
 	}
@@ -529,7 +555,7 @@ func closeAll(ts []*Tensor) {
 	}
 }
 
-// lend returns what Run does of results that belong to x's Do.
+// lend returns the results of Run for results that belong to x's Do.
 func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	if !c.o.lends() {
 		return ts
@@ -541,7 +567,7 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	return out
 }
 
-// key is equal for inputs and Execs that one graph serves.
+// key returns a text that is equal for inputs and Execs that can share a graph.
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
 	key = fmt.Append(key, x.c.Grad, x.c.Autocast)
@@ -590,7 +616,7 @@ func (c *Captured) Stats() CapturedStats {
 	return c.stats
 }
 
-// Memory is what the graphs hold of the device, in bytes. It waits for a Run.
+// Memory returns the bytes of the device that the graphs hold. It waits for a Run.
 func (c *Captured) Memory() (int64, error) {
 	if runsOn(c.runner.Load()) {
 		return 0, insideError("Captured.Memory")
@@ -603,7 +629,8 @@ func (c *Captured) Memory() (int64, error) {
 	return c.pool.Memory()
 }
 
-// Close frees the graphs and their memory; launches under way go on. Closing twice does nothing.
+// Close frees the graphs and their memory. It waits for a Run; launches under way go on.
+// Closing twice does nothing.
 func (c *Captured) Close() error {
 	if c == nil {
 		return nil

@@ -43,7 +43,7 @@ func TestCaptured_Run(t *testing.T) {
 		for _, inPlace := range []bool{false, true} {
 			s := newStream(t, d)
 			sum := kept(t, s, 1, scalar)[0]
-			c := newCaptured(t, CapturedOptions{Rehearsal: 2, InPlace: inPlace}, func(x *Exec, in ...*Tensor) []*Tensor {
+			c := newCaptured(t, CapturedOptions{WarmUp: 2, InPlace: inPlace}, func(x *Exec, in ...*Tensor) []*Tensor {
 				product := x.MatMul(in[0], in[1])
 				x.AddInPlace(sum, x.Sum(product))
 				return []*Tensor{product, x.AddScalar(in[0], 1)}
@@ -94,13 +94,14 @@ func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
 	}
 }
 
-// Results are the Do's; with InPlace they are the graph's and cannot be kept. They can be read asynchronously.
+// Results are the Do's. With InPlace they are the graph's and cannot be kept. They can be read
+// asynchronously.
 func TestCaptured_Results(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 3) })[0]
-		lends := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return in })
+		lends := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return in })
 		for range 3 {
 			err := s.Do(func(x *Exec) error {
 				x.Keep(lends.Run(x, x.Lend(in, "batch 1"))[0]).Close()
@@ -113,8 +114,8 @@ func TestCaptured_Results(t *testing.T) {
 			}
 		}
 		both := func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Sum(in[0]), in[0]} }
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1, InPlace: true}, both)
-		copied := newCaptured(t, CapturedOptions{Rehearsal: 1}, both)
+		c := newCaptured(t, CapturedOptions{WarmUp: 1, InPlace: true}, both)
+		copied := newCaptured(t, CapturedOptions{WarmUp: 1}, both)
 		for i := range 4 {
 			err := s.Do(func(x *Exec) error { x.Keep(c.Run(x, in)[0]); return nil })
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "captured function", "Clone")
@@ -147,7 +148,7 @@ func TestCaptured_NoInputs(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 			return []*Tensor{x.AddScalarInPlace(n, 1)}
 		})
 		var all []*Tensor
@@ -218,7 +219,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		run := func(c *Captured, in *Tensor) error {
 			return s.Do(func(x *Exec) error { c.Run(x, in); return nil })
 		}
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
 			if x.Item(x.Sum(in[0])) != 3 {
 				t.Error("it is not 3")
 			}
@@ -231,7 +232,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		}
 		wantStats(t, d, c, CapturedStats{Eager: 3, Why: "Exec.Item"})
 
-		bounded := newCaptured(t, CapturedOptions{Rehearsal: 1, MaxGraphs: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
+		bounded := newCaptured(t, CapturedOptions{WarmUp: 1, MaxGraphs: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
 		for range 3 {
 			for n := range 2 {
 				if err := s.Do(func(x *Exec) error { bounded.Run(x, x.Narrow(in[0], 0, 0, n+1)); return nil }); err != nil {
@@ -241,7 +242,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		}
 		wantStats(t, d, bounded, CapturedStats{Graphs: 1, Captures: 1, Launches: 2, Eager: 4, Why: "MaxGraphs"})
 
-		never := newCaptured(t, CapturedOptions{Rehearsal: 1, Eager: true}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
+		never := newCaptured(t, CapturedOptions{WarmUp: 1, Eager: true}, func(x *Exec, in ...*Tensor) []*Tensor { return nil })
 		for range 2 {
 			if err := run(never, in[0]); err != nil {
 				t.Fatal(err)
@@ -254,7 +255,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 		if err := in[1].SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
 		}
-		grads := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { x.Backward(x.Sum(in[0])); return nil })
+		grads := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { x.Backward(x.Sum(in[0])); return nil })
 		for range 2 {
 			if err := run(grads, in[1]); err != nil {
 				t.Fatal(err)
@@ -265,7 +266,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 			t.Error(err)
 		}
 
-		wrong := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MatMul(in[0], in[0].Grad())} })
+		wrong := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MatMul(in[0], in[0].Grad())} })
 		wantError(t, run(wrong, in[0]), ErrInvalidArgument, "captured_test.go")
 		if err := run(c, in[0]); err != nil {
 			t.Errorf("the stream does not go on: %v", err)
@@ -284,7 +285,7 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, scalar)[0]
 		factor := 2.0
-		c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
+		c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor {
 			used := factor
 			x.DependsOn(func() string {
 				if used != factor {
@@ -312,8 +313,9 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 	})
 }
 
-// A step of gradient descent with dropout gives the same numbers captured and eager, from several streams in turn; also where
-// activations, and the random numbers in them, are computed again.
+// A step of gradient descent with dropout gives the same numbers captured and eager, on several
+// streams one after another. It does so too where activations, and their random numbers, are
+// computed again.
 func TestCaptured_Training(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -370,7 +372,8 @@ func TestCaptured_Training(t *testing.T) {
 	})
 }
 
-// Captured functions of several goroutines, each with dropout, on streams of their own; Runs of one from several goroutines too.
+// Captured functions of several goroutines, each with dropout, on streams of their own. Several
+// goroutines also Run the same function.
 func TestCaptured_Goroutines(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -446,7 +449,7 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	d := cuda(t)
 	s := newStream(t, d)
 	in := kept(t, s, 1, scalar)[0]
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
+	c := newCaptured(t, CapturedOptions{WarmUp: 1, Log: nil}, func(x *Exec, in ...*Tensor) []*Tensor {
 		if x.Capturing() {
 			x.Empty(Uint8, 1<<48)
 		}
@@ -477,7 +480,7 @@ func TestCaptured_Inside(t *testing.T) {
 			_, err := c.Memory()
 			errs = append(errs, err, c.Close())
 			return nil
-		}, CapturedOptions{Rehearsal: 1, Log: func(string) { c.Stats() }})
+		}, CapturedOptions{WarmUp: 1, Log: func(string) { c.Stats() }})
 		defer c.Close()
 		for range 3 {
 			if err := s.Do(func(x *Exec) error { c.Run(x); return nil }); err != nil {
@@ -490,7 +493,8 @@ func TestCaptured_Inside(t *testing.T) {
 	})
 }
 
-// A captured function inside one that is called again by a backward is called, and captured outside.
+// A captured function is called inside a function that a backward calls again, and captured
+// outside.
 func TestCaptured_InRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -499,7 +503,7 @@ func TestCaptured_InRecompute(t *testing.T) {
 		if err := w.SetRequiresGrad(true); err != nil {
 			t.Fatal(err)
 		}
-		double := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MulScalar(in[0], 2)} })
+		double := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.MulScalar(in[0], 2)} })
 		for range 4 {
 			err := s.Do(func(x *Exec) error {
 				mustNot(x, w.SetGrad(nil))
@@ -520,8 +524,8 @@ func TestCaptured_InRecompute(t *testing.T) {
 	})
 }
 
-// A captured function that always depends on something new is captured a few times and then no more; one whose capture fails for another
-// reason than that it is one is tried again.
+// A captured function that depends on a new value each time is captured a few times and then no
+// more. A function whose capture fails for its own reason is tried again.
 func TestCaptured_TriesAgain(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -535,7 +539,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 		}
 	}
 	now := 0
-	restless := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+	restless := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 		used := now
 		x.DependsOn(func() string {
 			if now++; now > used {
@@ -550,7 +554,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 		t.Errorf("Stats are %+v", got)
 	}
 	failing := true
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
+	c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, _ ...*Tensor) []*Tensor {
 		if x.Capturing() && failing {
 			failing = false
 			x.MatMul(x.Ones(Float32, 2, 2), x.Ones(Float32, 3, 3))
@@ -570,7 +574,7 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	s, host := newStream(t, d), newStream(t, CPU)
 	in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Ones(Float32, 4) })[0]
 	factor := kept(t, host, 1, scalar)[0]
-	c := newCaptured(t, CapturedOptions{Rehearsal: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
+	c := newCaptured(t, CapturedOptions{WarmUp: 1}, func(x *Exec, in ...*Tensor) []*Tensor { return []*Tensor{x.Mul(in[0], in[1])} })
 	for i := range 4 {
 		if err := host.Do(func(x *Exec) error { x.FillInPlace(factor, i); return nil }); err != nil {
 			t.Fatal(err)
@@ -582,7 +586,8 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 4, Why: "input 1 lies on cpu"})
 }
 
-// While captures come and go, backwards that call functions again, with dropout, neither wait for ever nor draw other numbers.
+// While captures come and go, backwards that call functions again, with dropout, neither wait
+// for ever nor draw other numbers.
 func TestCaptured_BesideRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -594,7 +599,8 @@ func TestCaptured_BesideRecompute(t *testing.T) {
 	})
 }
 
-// backwards differentiates through a recomputation, or captures something with a backward, so many times.
+// backwards differentiates through a recomputation, or captures work with a backward, so many
+// times.
 func backwards(s *Stream, rounds int, capture bool) error {
 	var w *Tensor
 	if err := s.Do(func(x *Exec) error { w = x.Keep(x.Ones(Float32, 64, 64)); return w.SetRequiresGrad(true) }); err != nil {
@@ -620,7 +626,7 @@ func backwards(s *Stream, rounds int, capture bool) error {
 			}
 			continue
 		}
-		g, err := s.Capture(step, CaptureOptions{Rehearsal: 1})
+		g, err := s.Capture(step, CaptureOptions{WarmUp: 1})
 		if err != nil {
 			return err
 		}

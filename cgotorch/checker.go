@@ -13,23 +13,24 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// StreamRace is what the stream checker found: two accesses to the same memory that nothing orders, one of them a write. On a GPU
-// they may happen in either order, or at once.
+// StreamRace is a result of the stream checker: two accesses to the same memory that nothing
+// orders, at least one of them a write. On a GPU they may happen in either order, or at once.
 type StreamRace struct {
 	Earlier, Later Access // as the program made them
-	Memory         string // what it is: its size, its device and what allocated it
-	Advice         string // what would order them
+	Memory         string // its size, its device and the operator that allocated it
+	Advice         string // how to order them
 }
 
 // Access is one half of a [StreamRace].
 type Access struct {
-	Op      string // the operator, such as "aten::add_"
-	Kind    string // "read", "written", "allocated" or "freed"
-	Stream  string // as [Stream.String] says it; "the host" for the program itself
-	Caller  string // file:line of the call in the program; "" where unknown
-	Forward string // in backward, file:line of the call whose derivative Op is part of
-	From    int64  // the first byte of the memory that it reaches
-	To      int64  // and the one behind the last
+	Op     string // the operator, such as "aten::add_"
+	Kind   string // "read", "written", "allocated" or "freed"
+	Stream string // as [Stream.String] gives it; "the host" for the program itself
+	Caller string // file:line of the call in the program; "" where unknown
+	// In backward, Forward is the file:line of the call that Op is a derivative of.
+	Forward string
+	From    int64 // the first byte of the memory that Op reaches
+	To      int64 // the byte behind the last
 }
 
 func (a Access) String() string {
@@ -54,13 +55,14 @@ func (r *StreamRace) Error() string {
 
 const hostName = "the host"
 
-// theChecker is the stream checker of the process. LibTorch calls its hooks for the operators of all threads.
+// theChecker is the stream checker of the process. LibTorch calls its hooks for the operators
+// of all threads.
 var theChecker struct {
 	on atomic.Bool
 
 	sync.Mutex
-	users []*checkUser  // who have turned the checker on; the last is told
-	found []*StreamRace // not returned by a Do yet
+	users []*checkUser  // have turned the checker on; the last is told
+	found []*StreamRace // no Do has returned them yet
 
 	environment sync.Once // looks at CGOTORCH_CHECK
 	environErr  error
@@ -76,19 +78,26 @@ type checkUser struct {
 	report func(*StreamRace) // or nil
 }
 
-// CheckStreams is process-wide: it turns the stream checker on, until stop is called. The checker follows every operator, copy, event
-// and wait, and finds two accesses to the same memory that nothing orders: a wait that is missing, a buffer refilled too early, memory
-// freed under use. It does not look at values or times, so it finds on the CPU, where streams run their work at once, what goes wrong
-// on a GPU; an operator takes some microseconds longer.
+// CheckStreams is process-wide: it turns the stream checker on until stop is called. The
+// checker follows every operator, copy, event and wait. It finds two accesses to the same
+// memory that nothing orders. Examples are a missing wait, a buffer refilled too early, and
+// memory freed under use. An operator takes some microseconds longer meanwhile.
 //
-// report is called for each race, by the next [Stream.Do] that has ended, in its goroutine. When report is nil, that Do, if it has not
-// failed otherwise, returns an [*Error] of [ErrStreamRace] whose causes are the races found since the last one, and each is printed to
-// standard error: so it is in a program that runs with CGOTORCH_CHECK=streams in its environment. A second call takes over from the
-// first, or from the environment, until it is stopped.
+// The checker does not look at values or times. So it finds the mistakes of a GPU on the CPU
+// too, where streams run their work at once.
 //
-// What was done before the checker was turned on is unknown to it. All goroutines count as one host, so a wait of one of them, and
-// also an [Event.Done] or [Event.Query] that finds an event done, is taken as known to all: what goroutines do to each other is for go
-// test -race. It fails as any first call of this package does.
+// report is called for each race by the next [Stream.Do] that has ended, in its goroutine. With
+// a nil report each race is printed to standard error. That Do then also returns an [*Error] of
+// [ErrStreamRace], unless it has failed otherwise. The causes of the Error are the races found
+// since the last such Error. The environment variable CGOTORCH_CHECK=streams turns the checker
+// on in the same way, with a nil report. A second call takes over from the first, or from the
+// environment, until the second is stopped.
+//
+// Work before the checker was turned on is unknown to it. All goroutines count as one host: a
+// wait of one goroutine is known to all. The same holds for an [Event.Done] or [Event.Query]
+// that finds an event done. Races between goroutines are for go test -race.
+//
+// CheckStreams fails as any first call of this package does.
 func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -97,7 +106,7 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 }
 
 func checkStreams(report func(*StreamRace)) (stop func(), err error) {
-	tellRaces() // to whom it may concern so far
+	tellRaces() // the earlier user is told so far
 	theChecker.Lock()
 	defer theChecker.Unlock()
 	if err := check("CheckStreams", ct.CheckStreams(1)); err != nil {
@@ -132,8 +141,8 @@ func checkFromEnvironment() error {
 	return theChecker.environErr
 }
 
-// StreamRaces is process-wide: it returns the races that the stream checker has found and neither a report nor a Do has told, as after the
-// last Do of a program, and forgets them.
+// StreamRaces is process-wide: it returns the races that neither a report nor a Do has told
+// yet, and forgets them. It serves the end of a program, behind the last Do.
 func StreamRaces() []*StreamRace {
 	tellRaces()
 	theChecker.Lock()
@@ -143,7 +152,7 @@ func StreamRaces() []*StreamRace {
 	return found
 }
 
-// raceError is what a Do that has not failed otherwise returns.
+// raceError returns the error of a Do that has not failed otherwise.
 func raceError() error {
 	found := StreamRaces()
 	if len(found) == 0 {
@@ -156,7 +165,7 @@ func raceError() error {
 	return &Error{Op: "Stream.Do", Kind: ErrStreamRace, Err: errors.Join(errs...)}
 }
 
-// tellRaces takes what the core has found and reports it, with nothing locked.
+// tellRaces takes the races from the core and reports them, with nothing locked.
 func tellRaces() {
 	theChecker.Lock()
 	var report func(*StreamRace)
@@ -223,7 +232,7 @@ func newAccess(c *ct.Access) Access {
 		a.Stream = fmt.Sprintf("%s of %v", defaultName, deviceOf(c.Device))
 	case known:
 		a.Stream = fmt.Sprintf("%v of %v", name, deviceOf(c.Device))
-	default: // made before the checker was turned on, or by another library
+	default: // the stream was made before the checker was turned on, or by another library
 		a.Stream = fmt.Sprintf("unnamed stream %d of %v", int(c.Number), deviceOf(c.Device))
 	}
 	if a.Op == "" {
@@ -240,7 +249,8 @@ type site uint64
 
 type stack [24]uintptr
 
-// callSite is the site of the call of this library that called callSite, behind which from follows.
+// callSite returns the site of the library call that called callSite. The frames in from follow
+// behind it.
 func callSite(from ...uintptr) site {
 	var s stack
 	copy(s[runtime.Callers(2, s[:]):], from)
@@ -258,8 +268,8 @@ func callSite(from ...uintptr) site {
 	return n
 }
 
-// caller is the file and line of the innermost frame of the program; where there is none, as in a goroutine of the prefetcher, of the
-// innermost one outside this package.
+// caller returns the file and line of the innermost frame of the program. A goroutine of the
+// prefetcher has none: there it is the innermost frame outside this package.
 func (n site) caller() string {
 	if n == 0 {
 		return ""

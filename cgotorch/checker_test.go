@@ -125,7 +125,8 @@ func TestCheckStreams_Off(t *testing.T) {
 	}
 }
 
-// The environment turns the checker on, and a word that it does not know is an error and not a check that does not happen.
+// The environment turns the checker on. An unknown word there is an error, and not a check that
+// does not happen.
 func TestCheckStreams_Environment(t *testing.T) {
 	if value := os.Getenv("CGOTORCH_CHECK_TEST"); value != "" {
 		a, err := NewStream(CPU, StreamOptions{})
@@ -147,7 +148,8 @@ func TestCheckStreams_Environment(t *testing.T) {
 	}
 }
 
-// Who turns the checker on last is told, in whatever order they stop; a report may use the checker and the stream.
+// The last user that turned the checker on is told, in whatever order users stop. A report may
+// use the checker and the stream.
 func TestCheckStreams_Nested(t *testing.T) {
 	a, b := twoStreams(t, CPU)
 	var outer, inner int

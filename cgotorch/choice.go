@@ -10,63 +10,73 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Choice finds out which of two ways to do a piece of work is faster on the device, such as [Exec.Parallel] or one branch after another, and
-// keeps to it. The first dozen calls for inputs of a shape go one way and the other in turn and are timed on the device; nothing is run for
-// the sake of timing. Eagerly the host does not wait; the last call in the rehearsals of a capture waits for the device. Work that is captured
-// is timed in those rehearsals, without the time that the host takes to enqueue it, which a graph does not have, and has decisions of its own;
-// a [Captured] rehearses until they are made. The CPU does one thing after another. A Choice may be used from any goroutine.
+// A Choice finds out which of two ways to do a piece of work is faster on the device, and keeps
+// to it. One example is [Exec.Parallel], whose branches run in parallel or serially. The first
+// dozen calls for inputs of a shape alternate between both ways and are timed on the device.
+// Nothing is run for the sake of timing.
+//
+// Eagerly the host does not wait. The last call in the warm-up runs of a capture waits for the
+// device. A Choice may be used from any goroutine.
+//
+// Captured work has decisions of its own and is timed in its warm-up runs. A graph does not
+// have the host's time to enqueue the work, so this time is left out. A [Captured] does warm-up
+// runs until all decisions are made. The CPU does everything serially.
 type Choice struct {
 	o ChoiceOptions
 	h *ct.Choice
 
 	mu        sync.Mutex
 	decisions []Decision
-	told      int // of them, Log
+	told      int // of decisions, those that Log was called with
 }
 
 // ChoiceOptions are the options of [NewChoice].
 type ChoiceOptions struct {
-	Log func(text string) // is told of each decision, with the times of both ways and the reason; nil for nobody. It must not enqueue work
+	// Log is called with each decision, the times of both ways and the reason. nil calls nothing.
+	// Log must not enqueue work.
+	Log func(text string)
 }
 
-// maxTrials bounds the rehearsals that Choices ask for.
+// maxTrials bounds the warm-up runs that Choices ask for.
 const maxTrials = 48
 
 // NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
 func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
 
-// newChoice is NewChoice with so many trials, and a share of the time that the second way has to save; 0 for the core's own numbers.
+// newChoice is NewChoice with a number of trials, and the share of the time that the parallel
+// way must save. 0 means the core's own numbers.
 func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 	c := &Choice{o: o, h: ct.ChoiceNew(int32(trials), float64(gain))}
 	runtime.AddCleanup(c, func(h *ct.Choice) { ct.ChoiceFree(h) }, c.h)
 	return c
 }
 
-// Decision is what a [Choice] has found.
+// A Decision is a result of a [Choice].
 type Decision struct {
-	What     string        // the inputs that it is for
-	Graph    bool          // it is for work in graphs
-	Parallel bool          // the work is done side by side
-	Serial   time.Duration // that one after another takes on the device, median
-	Beside   time.Duration // that side by side takes
-	Host     time.Duration // that the host takes to enqueue it side by side
-	Why      string
+	What         string        // the inputs of the work
+	Graph        bool          // the work is part of graphs
+	Parallel     bool          // the work runs in parallel
+	SerialTime   time.Duration // on the device, serially, median
+	ParallelTime time.Duration // on the device, in parallel, median
+	HostTime     time.Duration // that the host takes to enqueue the work in parallel
+	Why          string        // the reason
 }
 
-// String is one line, such as "(float32[1 64 56 56]@cuda:0), captured: side by side: 61µs side by side, 105µs one after another".
+// String returns one line, such as "(float32[1 64 56 56]@cuda:0), captured: parallel: 61µs
+// parallel, 105µs serial".
 func (d Decision) String() string {
 	how := "eager"
 	if d.Graph {
 		how = "captured"
 	}
-	way := "one after another: " + d.Why + "; "
+	way := "serial: " + d.Why + "; "
 	if d.Parallel {
-		way = "side by side: "
+		way = "parallel: "
 	}
-	return fmt.Sprintf("%s, %s: %s%v side by side, %v one after another", d.What, how, way, d.Beside, d.Serial)
+	return fmt.Sprintf("%s, %s: %s%v parallel, %v serial", d.What, how, way, d.ParallelTime, d.SerialTime)
 }
 
-// Decisions are those made so far, in the order in which they were made.
+// Decisions returns the decisions so far, in the order in which they were made.
 func (c *Choice) Decisions() []Decision {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,12 +84,12 @@ func (c *Choice) Decisions() []Decision {
 	return slices.Clone(c.decisions)
 }
 
-// take takes decisions from the core, with c.mu held.
+// take takes decisions from the core. c.mu is held.
 func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
 		us := func(v float64) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
-		n := Decision{What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0, Serial: us(d.FirstUS), Beside: us(d.SecondUS), Host: us(d.HostUS)}
+		n := Decision{What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0, SerialTime: us(d.FirstUS), ParallelTime: us(d.SecondUS), HostTime: us(d.HostUS)}
 		switch d.Why {
 		case ct.Faster:
 			n.Why = "the device does both at once"
@@ -88,7 +98,7 @@ func (c *Choice) take() {
 		case ct.FillsDevice:
 			n.Why = "the kernels of one fill the device already"
 		case ct.LaunchBound:
-			n.Why = fmt.Sprintf("launch-bound, the host takes %v to enqueue it", n.Host)
+			n.Why = fmt.Sprintf("launch-bound, the host takes %v to enqueue it", n.HostTime)
 		case ct.HiddenWait:
 			n.Why = "a hidden wait, the host waits for the device in it"
 		case ct.SharedQueue:
@@ -112,29 +122,29 @@ func (c *Choice) tell() {
 	}
 }
 
-// A way is what a [Choice] says of one call.
+// A way is the answer of a [Choice] for one call.
 type way struct {
-	second    bool                 // the second one
+	parallel  bool                 // the work runs in parallel
 	open      bool                 // nothing is decided yet
-	completed bool                 // to be set when the work is enqueued to its end
-	done      func(completed bool) // of what is measured; or nil
+	completed bool                 // set behind the work, when all of it is enqueued
+	done      func(completed bool) // ends the measurement; or nil
 }
 
-// end is to be called behind the work, also where it has failed.
+// end is called behind the work, also where the work has failed.
 func (w *way) end() {
 	if w.done != nil {
 		w.done(w.completed)
 	}
 }
 
-// undecided notes that a capture is to come later: a Choice has to measure first.
+// undecided notes that a Choice has to measure before a capture.
 func (x *Exec) undecided() {
 	if x.work != nil {
 		x.work.undecided = true
 	}
 }
 
-// measured is x for work that w measures.
+// measured returns the Exec for work that w measures.
 func (x *Exec) measured(w way) *Exec {
 	if w.done == nil {
 		return x
@@ -144,12 +154,12 @@ func (x *Exec) measured(w way) *Exec {
 	return &y
 }
 
-// choose says which way x's work on in is to go.
+// choose returns the way for x's work on in.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
-	if g := x.work; g != nil && g.plain {
+	if g := x.work; g != nil && g.serial {
 		return way{}
 	}
-	if x.trial { // inside of what is measured
+	if x.trial { // inside measured work
 		x.undecided()
 		return way{open: true}
 	}
@@ -169,12 +179,12 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 		key += " on " + x.Device().String()
 	}
 	var trial *ct.Trial
-	var second, state int32
-	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.work != nil), int32(streams), &trial, &second, &state))
+	var parallel, state int32
+	x.must(op, ct.ChoiceBegin(c.h, x.c, key, cbool(x.work != nil), int32(streams), &trial, &parallel, &state))
 	runtime.KeepAlive(c)
-	w := way{second: second != 0, open: state == ct.Open}
-	if g := x.work; g != nil && w.second {
-		g.beside = true
+	w := way{parallel: parallel != 0, open: state == ct.Open}
+	if g := x.work; g != nil && w.parallel {
+		g.parallel = true
 	}
 	if trial == nil {
 		if w.open {

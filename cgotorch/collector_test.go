@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// An argument whose last use is the call itself must live until the core has read it, also when only a cleanup frees it.
+// An argument whose last use is the call itself must live until the core has read it, also when
+// only a cleanup frees it.
 func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 	checkLeaks(t)
 	stream := newStream(t, CPU)

@@ -17,11 +17,13 @@ type Device struct {
 // CPU is the host.
 var CPU = Device{}
 
-// CUDA is CUDA device i, counted from 0. Whether it is there is known when a stream is made: see [Device.Check].
+// CUDA returns CUDA device i, counted from 0. It does not look for the device: [Device.Check]
+// does, and every new stream.
 func CUDA(i int) Device { return Device{cuda: true, index: i} }
 
-// ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto": CUDA device 0 where there is one ([CUDACount] says why there
-// is none), else the CPU. It fails with [ErrInvalidArgument].
+// ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto". "auto" means CUDA device 0
+// where CUDA can be used, and the CPU elsewhere: [CUDACount] says why. It fails with
+// [ErrInvalidArgument] for other texts.
 func ParseDevice(text string) (Device, error) {
 	switch name, number, numbered := strings.Cut(text, ":"); {
 	case text == "cpu":
@@ -44,7 +46,7 @@ func ParseDevice(text string) (Device, error) {
 // IsCUDA reports whether d is a CUDA device.
 func (d Device) IsCUDA() bool { return d.cuda }
 
-// Index is the number of a CUDA device, 0 for the CPU.
+// Index returns the number of a CUDA device, 0 for the CPU.
 func (d Device) Index() int { return d.index }
 
 func (d Device) String() string {
@@ -68,8 +70,8 @@ func deviceOf(d ct.Device) Device {
 	return CPU
 }
 
-// Check fails with [ErrNoDevice] and the reason when the device is not there, and with [ErrDeviceLost] after an error has
-// destroyed its context.
+// Check fails with [ErrNoDevice] and the reason when the device does not exist. It fails with
+// [ErrDeviceLost] after an error has destroyed the device's context.
 func (d Device) Check() error { return check("Device.Check", ct.DeviceCheck(d.c())) }
 
 // Synchronize waits until all work enqueued on every stream of the device is done.
@@ -78,7 +80,7 @@ func (d Device) Synchronize() error {
 	return check("Device.Synchronize", ct.DeviceSynchronize(d.c()))
 }
 
-// CUDACount is the number of CUDA devices that can be used; where it is 0 the error says why.
+// CUDACount returns the number of usable CUDA devices. Where it is 0 the error says why.
 func CUDACount() (int, error) {
 	n, why := ct.CUDACount()
 	if n == 0 && why != "" {
@@ -87,11 +89,11 @@ func CUDACount() (int, error) {
 	return int(n), nil
 }
 
-// Memory counts what LibTorch has allocated on a device, in bytes.
+// Memory counts LibTorch's allocations on a device, in bytes.
 type Memory struct {
 	Allocated     int64 // handed out now
 	PeakAllocated int64 // the most since the last [Device.ResetPeakMemory]
-	Reserved      int64 // held of the device by LibTorch's allocator, in use or not; on the CPU equal to Allocated
+	Reserved      int64 // held of the device by LibTorch's allocator; on the CPU equal to Allocated
 	Allocations   int64 // number of allocations
 }
 
@@ -109,8 +111,8 @@ func (d Device) ResetPeakMemory() error {
 	return check("Device.ResetPeakMemory", ct.MemoryResetPeak(d.c()))
 }
 
-// ReleaseCachedMemory waits for the work enqueued on every CUDA device and gives the blocks that LibTorch's allocator holds
-// there unused back to them. On the CPU it does nothing.
+// ReleaseCachedMemory waits for the work enqueued on every CUDA device. It then gives the
+// unused blocks of LibTorch's allocator back to these devices. On the CPU it does nothing.
 func (d Device) ReleaseCachedMemory() error {
 	waits("Device.ReleaseCachedMemory")
 	return check("Device.ReleaseCachedMemory", ct.MemoryReleaseCached(d.c()))

@@ -133,7 +133,8 @@ func TestDevice_OutOfMemoryByPieces(t *testing.T) {
 	}
 }
 
-// The loss of a device takes the process's use of it for good, so it happens in a process of its own.
+// The loss of a device ends the process's use of it for good, so it happens in a process of its
+// own.
 func TestDevice_Lost(t *testing.T) {
 	d := cuda(t)
 	const inside = "CGOTORCH_TEST_LOSE_DEVICE"

@@ -34,10 +34,10 @@ var dtypes = map[DType]struct {
 	Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
 }
 
-// Size is the number of bytes of one element; 0 for a dtype that is not listed here.
+// Size returns the number of bytes of one element; 0 for a dtype that is not listed here.
 func (d DType) Size() int { return dtypes[d].size }
 
-// String is the name PyTorch uses, without "torch.".
+// String returns the name PyTorch uses, without "torch.".
 func (d DType) String() string {
 	if t, ok := dtypes[d]; ok {
 		return t.name
@@ -45,7 +45,7 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 
-// ParseDType is the inverse of [DType.String]. It fails with [ErrInvalidArgument].
+// ParseDType returns the dtype with that [DType.String]. It fails with [ErrInvalidArgument].
 func ParseDType(name string) (DType, error) {
 	for d, t := range dtypes {
 		if t.name == name {
@@ -58,4 +58,47 @@ func ParseDType(name string) (DType, error) {
 // IsFloat reports whether d is a real floating-point dtype.
 func (d DType) IsFloat() bool {
 	return d == Float16 || d == BFloat16 || d == Float32 || d == Float64
+}
+
+// Element is a Go type that has a dtype.
+type Element interface {
+	uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | bool | complex64 | complex128 |
+		Float16Bits | BFloat16Bits
+}
+
+// DTypeOf returns the dtype of an element type.
+func DTypeOf[T Element]() DType {
+	var v T
+	switch any(v).(type) {
+	case uint8:
+		return Uint8
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case bool:
+		return Bool
+	case complex64:
+		return Complex64
+	case complex128:
+		return Complex128
+	case Float16Bits:
+		return Float16
+	default:
+		return BFloat16
+	}
 }

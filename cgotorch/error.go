@@ -14,18 +14,20 @@ var (
 	ErrInvalidArgument = errors.New("invalid argument")
 	ErrUnsupported     = errors.New("not supported on this device or dtype")
 	ErrOutOfMemory     = errors.New("out of memory")
-	ErrDeviceLost      = errors.New("device lost") // every later call on that device fails too; host state can still be saved
-	ErrNoDevice        = errors.New("no such device")
-	ErrNotFound        = errors.New("no such operator")
-	ErrMisuse          = errors.New("misuse of an Exec or a Stream")
-	ErrNotCapturable   = errors.New("cannot be captured") // as part of a [Graph]
-	ErrClosed          = errors.New("closed")
-	ErrStreamRace      = errors.New("stream race")           // see [CheckStreams]
-	ErrWaited          = errors.New("waited for the device") // in a Do that asked for [Exec.NoWaits]
-	ErrStale           = errors.New("out of date")           // of a [Graph], what it was captured with has changed
+	// Every later call on that device fails too. Host state can still be saved.
+	ErrDeviceLost    = errors.New("device lost")
+	ErrNoDevice      = errors.New("no such device")
+	ErrNotFound      = errors.New("no such operator")
+	ErrMisuse        = errors.New("misuse of an Exec or a Stream")
+	ErrNotCapturable = errors.New("cannot be captured") // as part of a [Graph]
+	ErrClosed        = errors.New("closed")
+	ErrStreamRace    = errors.New("stream race")           // see [CheckStreams]
+	ErrWaited        = errors.New("waited for the device") // in a Do that asked for [Exec.NoWaits]
+	ErrStale         = errors.New("out of date")           // of a [Graph]: something that was captured has changed
 )
 
-// kinds are the kinds of errors by the core's codes. A failure inside the core or LibTorch has none.
+// kinds are the kinds of errors by the core's codes. A failure inside the core or LibTorch has
+// none.
 var kinds = [...]error{
 	ct.InvalidArgument: ErrInvalidArgument,
 	ct.Unsupported:     ErrUnsupported,
@@ -41,11 +43,13 @@ var kinds = [...]error{
 // Error is the failure of one call.
 type Error struct {
 	Op      string // the operator or function, such as "aten::conv2d" or "Stream.Record"
-	Kind    error  // what callers act on, such as [ErrOutOfMemory]; nil for a failure of no kind
-	Message string // LibTorch's, or ours
-	Shapes  string // dtype and shape of each tensor argument, such as "float32[2 3], float32[4 5]"; "" for none
-	Caller  string // file:line of the call in the program, outside this library; "" where unknown
-	Err     error  // a cause beside the kind, or nil
+	Kind    error  // a sentinel of this package, such as [ErrOutOfMemory]; nil for a failure of no kind
+	Message string // LibTorch's text, or ours
+	// Shapes are the dtype and shape of each tensor argument, as in "float32[2 3], float32[4 5]";
+	// "" for none.
+	Shapes string
+	Caller string // file:line of the call in the program, outside this library; "" where unknown
+	Err    error  // a cause besides the kind, or nil
 }
 
 func (e *Error) Error() string {
@@ -80,6 +84,12 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
+// refuse returns the error of a call that the library refuses by itself. The caller is that of the
+// program, however deep in the library refuse is called.
+func refuse(op string, kind error, format string, args ...any) *Error {
+	return &Error{Op: op, Kind: kind, Caller: caller(), Message: fmt.Sprintf(format, args...)}
+}
+
 // check frees a status and returns it as an error of op.
 func check(op string, status *ct.Status) error {
 	if status == nil {
@@ -96,14 +106,14 @@ func statusError(op string, status *ct.Status) *Error {
 
 const modulePath = "github.com/streamtorch/streamtorch/"
 
-// caller is the file and line of the innermost frame that belongs to the program and not to this library: a frame of another
-// module, or of an example or a test.
+// caller returns the file and line of the innermost frame of the program: of another module, an
+// example or a test.
 func caller() string {
 	var pcs [64]uintptr
 	return callerIn(pcs[:runtime.Callers(2, pcs[:])], ownFrame)
 }
 
-// callerIn is the file and line of the innermost frame that is not passed over.
+// callerIn returns the file and line of the innermost frame that is not passed over.
 func callerIn(pcs []uintptr, passOver func(runtime.Frame) bool) string {
 	frames := runtime.CallersFrames(pcs)
 	for {

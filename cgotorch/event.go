@@ -7,16 +7,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Event is a mark in a stream that another stream, or the host, can wait for. On the CPU it is done when it is recorded.
+// Event is a mark in a stream that another stream, or the host, can wait for. On the CPU an
+// event is done when it is recorded. An Event may be used from any goroutine.
 type Event struct {
-	mu      sync.RWMutex // Close alone takes it whole
+	mu      sync.RWMutex // locked for writing by Close alone
 	h       *ct.Event
 	cleanup runtime.Cleanup
 
 	once sync.Once
 	done <-chan struct{} // set by once
 
-	capture *graphWork // in which it was recorded, so that it is a place in a graph and no time; or nil
+	// The capture in which the event was recorded: the event is then a place in a graph and no
+	// time. Or nil.
+	capture *graphWork
 }
 
 func recordEvent(op string, stream *ct.Stream, timing int32) (*Event, error) {
@@ -35,25 +38,27 @@ func ownEvent(h *ct.Event) *Event {
 
 func freeEvent(h *ct.Event) { ct.EventFree(h) }
 
-// lock returns the handle, which stays until the caller unlocks e.mu for reading.
+// lock returns the handle. It stays until the caller unlocks e.mu for reading.
 func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 
-// lockIn is lock for use in a capture, or outside of one where that is nil.
+// lockIn is lock for use in a capture, or outside of captures for nil.
 func (e *Event) lockIn(op string, capture *graphWork) (*ct.Event, error) {
 	if e == nil {
-		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the event is nil"}
+		return nil, refuse(op, ErrInvalidArgument, "the event is nil")
 	}
 	switch {
 	case e.capture == capture:
 	case e.capture == nil:
-		return nil, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch"}
+		return nil, refuse(op, ErrNotCapturable,
+			"the event was recorded outside the capture: wait for it on the stream that the graph is launched on, before the launch")
 	default:
-		return nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the event was recorded in a capture, which makes it a place in that graph: record one behind the launch"}
+		return nil, refuse(op, ErrInvalidArgument,
+			"the event was recorded in a capture, which makes it a place in that graph: record one behind the launch")
 	}
 	e.mu.RLock()
 	if e.h == nil {
 		e.mu.RUnlock()
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the event is closed, or was never recorded: Record returns events"}
+		return nil, refuse(op, ErrClosed, "the event is closed, or was never recorded: Record returns events")
 	}
 	return e.h, nil
 }
@@ -67,7 +72,7 @@ func (e *Event) awaitedBy(op string, stream *ct.Stream, capture *graphWork) erro
 	return check(op, ct.StreamWait(stream, h))
 }
 
-// Query reports whether the event is done.
+// Query reports whether the event is done. It does not wait.
 func (e *Event) Query() (bool, error) {
 	h, err := e.lock("Event.Query")
 	if err != nil {
@@ -79,8 +84,9 @@ func (e *Event) Query() (bool, error) {
 	return done != 0, err
 }
 
-// Poll reports whether the event is done, as [Event.Query] does, and the stream checker learns nothing
-// from it. It is for statistics: a program that goes on because an event is done asks Query.
+// Poll reports whether the event is done, and the stream checker learns nothing from it. It
+// does not wait. It is for statistics: a program that goes on because an event is done calls
+// [Event.Query].
 func (e *Event) Poll() (bool, error) { return e.poll("Event.Poll") }
 
 func (e *Event) poll(op string) (bool, error) {
@@ -94,7 +100,8 @@ func (e *Event) poll(op string) (bool, error) {
 	return done != 0, err
 }
 
-// Synchronize waits until the event is done, holding neither a core nor an OS thread; see [Event.Done].
+// Synchronize waits until the event is done. It holds neither a core nor an OS thread
+// meanwhile; see [Event.Done].
 func (e *Event) Synchronize() error { return e.synchronize("Event.Synchronize") }
 
 func (e *Event) synchronize(op string) error {
@@ -112,7 +119,7 @@ func (e *Event) synchronize(op string) error {
 	return check(op, ct.EventSynchronize(h)) // it may be done because the device is lost
 }
 
-// doneUnchecked returns a channel like that of Done, of which the stream checker learns nothing.
+// doneUnchecked is Done, except that the stream checker learns nothing from it.
 func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 	h, err := e.lock(op)
 	if err != nil {
@@ -122,9 +129,12 @@ func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 	return notify(h, false)
 }
 
-// Done returns a channel that is closed when the event is done, or its device lost: [Event.Query] says which. It does not wait, and
-// however many goroutines wait for however many channels, none holds an OS thread; they learn of it within some 20 us. It is the
-// same channel at each call, stays good after Close, and is closed already for an event that was closed before.
+// Done returns a channel that is closed when the event is done or its device is lost:
+// [Event.Query] tells which. Done does not wait. Goroutines that receive from such channels
+// hold no OS thread, however many they are, and go on within some 20 us.
+//
+// Each call returns the same channel. The channel stays good after Close. For an event that was
+// closed before, it is closed already.
 func (e *Event) Done() <-chan struct{} {
 	if e == nil {
 		return alreadyDone
@@ -136,7 +146,7 @@ func (e *Event) Done() <-chan struct{} {
 			return
 		}
 		defer e.mu.RUnlock()
-		if e.done, err = notify(h, true); err != nil { // no memory: the plain way, here
+		if e.done, err = notify(h, true); err != nil { // out of memory: wait here
 			_ = check("Event.Done", ct.EventSynchronize(h))
 			e.done = alreadyDone
 		}
@@ -144,8 +154,8 @@ func (e *Event) Done() <-chan struct{} {
 	return e.done
 }
 
-// Elapsed is the number of milliseconds from start to e on the device. Both must have been recorded with
-// [Stream.RecordTiming] and be done.
+// Elapsed returns the number of milliseconds from start to e on the device. Both events must
+// have been recorded with [Stream.RecordTiming] or [Exec.RecordTiming] and be done.
 func (e *Event) Elapsed(start *Event) (float64, error) {
 	h, err := e.lock("Event.Elapsed")
 	if err != nil {
@@ -165,7 +175,8 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 	return float64(ms), err
 }
 
-// Close frees the event; waits for it that are enqueued or under way stay in force. Closing twice does nothing.
+// Close frees the event. Waits for it that are enqueued or under way stay in force. Closing
+// twice does nothing.
 func (e *Event) Close() error {
 	if e == nil {
 		return nil
@@ -180,10 +191,10 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// await makes x's stream wait for the work of y's so far; also when x has failed.
+// await makes x's stream wait for y's work so far, also when x has failed.
 func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.Stream, y.c.Stream) }
 
-// awaitStream makes one stream wait for another one's work so far.
+// awaitStream makes the waiting stream wait for the work of first so far.
 func awaitStream(op string, waiting, first *ct.Stream) error {
 	e, err := recordEvent(op, first, 0)
 	if err != nil {

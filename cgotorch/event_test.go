@@ -168,7 +168,8 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 	e.Close()
 }
 
-// A channel tells of its own recording, also when the event was closed and CUDA's has been recorded again elsewhere.
+// A channel tells of its own recording, also when the event was closed and CUDA's has been
+// recorded again elsewhere.
 func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)

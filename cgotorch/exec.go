@@ -1,24 +1,28 @@
 package cgotorch
 
 import (
-	"fmt"
 	"runtime"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Exec is an execution context: where work runs (a stream), how (grad mode, autocast) and who owns the results. It is passed
-// first to everything that enqueues work, and lives only inside the [Stream.Do] that made it, on that Do's goroutine; used
-// elsewhere it panics with an [*Error].
+// Exec is an execution context: it says on which stream work runs, in which modes, and which Do
+// owns the results. The modes are the grad mode and autocast. Every call that enqueues work
+// takes an Exec first.
+//
+// An Exec lives only inside the [Stream.Do] that made it, on the goroutine of that Do. It
+// panics with an [*Error] when it is used elsewhere.
 type Exec struct {
 	s      *scope
-	stream *Stream    // the program's; in a graph's work another one stands in for it, see Stream
-	parent *Exec      // of a side branch's
-	work   *graphWork // what x's work becomes part of, or is a rehearsal of; nil for neither
-	hook   bool       // of a function given to EachLaunch
-	trial  bool       // a Choice measures x's work
-	from   []uintptr  // the calls that led to a Recompute whose second call x is for; nil for any other
-	c      ct.Exec
+	stream *Stream // the program's; inside a graph another stream stands in for it, see Stream
+	parent *Exec   // of a side branch's Exec
+	// The graph that x's work becomes part of, or is a warm-up run of; nil for neither.
+	work  *graphWork
+	hook  bool // x was given to a function of EachLaunch
+	trial bool // a Choice measures x's work
+	// The calls that led to the Recompute whose second call x is for; nil for any other x.
+	from []uintptr
+	c    ct.Exec
 }
 
 func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
@@ -27,32 +31,34 @@ func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
 
 const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 
-// check panics when the Exec's Do has returned or another goroutine uses it, and unwinds after a failure.
+// check panics when the Do has returned or another goroutine uses x. It unwinds after a
+// failure.
 func (x *Exec) check(op string) {
 	if theChecker.on.Load() {
 		x.c.Site = uint64(callSite(x.from...))
 	}
 	if x.s.barred != "" {
-		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: x.s.barred})
+		panic(refuse(op, ErrMisuse, "%s", x.s.barred))
 	}
 	if x.s.err != nil {
 		panic(unwind{x.s})
 	}
 	if g := x.work; g != nil && g.capturing && !g.forked[x.c.Stream] && op != "Exec.Wait" && x.c.Stream != g.outside {
-		x.s.fail(&Error{Op: op, Kind: ErrNotCapturable, Caller: caller(),
-			Message: "the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"})
+		x.s.fail(refuse(op, ErrNotCapturable,
+			"the stream is no part of the capture yet: make it wait for an event that is recorded in it (x.Record, then Wait on the Exec of On)"))
 	}
 }
 
-// checkThread is check where no call into the core follows that would compare the thread.
+// checkThread is check for calls without a later call into the core, which would compare the
+// thread.
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {
-		panic(&Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: otherGoroutine})
+		panic(refuse(op, ErrMisuse, otherGoroutine))
 	}
 }
 
-// report ends a call that failed: misuse panics where it happened, anything else unwinds to Do.
+// report ends a call that failed. Misuse panics at the call, any other failure unwinds to Do.
 func (x *Exec) report(e *Error) {
 	if e.Kind == ErrMisuse {
 		panic(e)
@@ -73,8 +79,8 @@ func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	x.report(e)
 }
 
-// Fail makes the Do return err: it does not return. It wraps an err that is no [*Error] in an Error without a kind,
-// and fills in the Caller that an Error lacks.
+// Fail makes the Do return err. It does not return. An err that is no [*Error] is wrapped in an
+// Error without a kind. Fail fills in the Caller where it is missing.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
@@ -87,8 +93,8 @@ func (x *Exec) Fail(op string, err error) {
 	x.s.fail(e)
 }
 
-// Stream is where x enqueues. In a captured function and its rehearsals that is a stream of the graph's own, which stands in
-// for the program's.
+// Stream returns the stream that x enqueues on. In a captured function and its warm-up runs it
+// is a stream of the graph's own, in place of the program's.
 func (x *Exec) Stream() *Stream {
 	if g := x.work; g != nil && !g.eager && x.c.Stream != g.outside {
 		if stand := g.pool.stands[x.stream]; stand != nil {
@@ -98,10 +104,11 @@ func (x *Exec) Stream() *Stream {
 	return x.stream
 }
 
-// DoStream is the stream whose Do x lives in; where x is of [Exec.On] or a branch, Stream is another.
+// DoStream returns the stream whose Do x lives in. Stream returns another stream where x comes
+// from [Exec.On] or belongs to a branch.
 func (x *Exec) DoStream() *Stream { return x.s.stream }
 
-// Device is where the Exec's work runs.
+// Device returns the device that x's work runs on.
 func (x *Exec) Device() Device { return x.stream.device }
 
 // GradEnabled reports whether operators are recorded for [Exec.Backward].
@@ -121,12 +128,13 @@ func (x *Exec) WithGrad() *Exec {
 	return &y
 }
 
-// Autocast returns an Exec over the same scope that runs operators in dtype (bfloat16 or float16) where LibTorch's autocast
-// rules say that this is safe, and in float32 elsewhere. Backward and optimizer steps run with autocast off.
+// Autocast returns an Exec over the same scope that runs operators in dtype where LibTorch's
+// autocast rules call this safe, and in float32 elsewhere. Backward and optimizer steps run
+// without autocast. It fails with [ErrInvalidArgument] unless dtype is [BFloat16] or [Float16].
 func (x *Exec) Autocast(dtype DType) *Exec {
 	if dtype != BFloat16 && dtype != Float16 {
-		x.Fail("Exec.Autocast", &Error{Op: "Exec.Autocast", Kind: ErrInvalidArgument, Caller: caller(),
-			Message: fmt.Sprintf("autocast to %v: use bfloat16 or float16", dtype)})
+		x.Fail("Exec.Autocast", refuse("Exec.Autocast", ErrInvalidArgument,
+			"autocast to %v: use bfloat16 or float16", dtype))
 	}
 	y := *x
 	y.c.Autocast = int32(dtype)
@@ -140,12 +148,13 @@ func (x *Exec) NoAutocast() *Exec {
 	return &y
 }
 
-// AutocastDType is the dtype of [Exec.Autocast]; 0 means none.
+// AutocastDType returns the dtype of [Exec.Autocast]; 0 means none.
 func (x *Exec) AutocastDType() DType { return DType(max(x.c.Autocast, 0)) }
 
-// On returns an Exec over the same scope that enqueues on another stream, which stays open until the Do has ended. It is not
-// ordered with x: join them with [Exec.Record] and [Exec.Wait]. It does not wait for a Do of that stream. In a captured function a
-// stream of the graph's own stands in for it.
+// On returns an Exec over the same scope that enqueues on another stream. It does not wait for
+// a Do of that stream. The stream stays open until x's Do has ended. Nothing orders the two
+// streams: join them with [Exec.Record] and [Exec.Wait]. In a captured function a stream of the
+// graph's own stands in for s. On fails with [ErrClosed] for a closed stream.
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
@@ -167,10 +176,10 @@ func (x *Exec) On(s *Stream) *Exec {
 	return &y
 }
 
-// Record returns a mark behind all work enqueued on x's stream so far. The caller closes it.
+// Record returns an event behind all work enqueued on x's stream so far. The caller closes it.
 func (x *Exec) Record() *Event { return x.record("Exec.Record", 0) }
 
-// RecordTiming is Record for an event that [Event.Elapsed] may be asked of.
+// RecordTiming is [Exec.Record] for an event whose time [Event.Elapsed] can read.
 func (x *Exec) RecordTiming() *Event { return x.record("Exec.RecordTiming", 1) }
 
 func (x *Exec) record(op string, timing int32) *Event {
@@ -183,7 +192,7 @@ func (x *Exec) record(op string, timing int32) *Event {
 	return e
 }
 
-// Wait makes work enqueued on x's stream from now on run after the event. The host does not wait.
+// Wait makes later work of x's stream run after the event. The host does not wait.
 func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
 	//edge:exec-wait TestEpoch_HasNoRace checked
@@ -195,14 +204,18 @@ func (x *Exec) Wait(e *Event) {
 	}
 }
 
-// AtEnd runs fn when the Do's function has ended, also by a failure or a panic, before the Do's tensors are freed. Functions
-// run in the order in which they were given, all of them; x and what it derives can be used in them. The failure of an
-// operator in one is passed over, and a panic is raised in the caller of Do where the Do itself did not fail.
+// AtEnd runs fn when the Do's function has ended, before the Do's tensors are freed. A failure
+// or a panic ends the function too. All functions run, in the order in which they were given.
+// They can use x and every Exec derived from it.
+//
+// A failed operator in fn is passed over. A panic in fn is raised in the caller of Do, unless
+// the Do itself failed. AtEnd fails with [ErrUnsupported] in the second call of a function
+// given to [Exec.Recompute].
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
 	if x.from != nil {
-		x.Fail("Exec.AtEnd", &Error{Op: "Exec.AtEnd", Kind: ErrUnsupported, Caller: caller(),
-			Message: "in a function that is computed again, whose tensors backward still reads when it has ended"})
+		x.Fail("Exec.AtEnd", refuse("Exec.AtEnd", ErrUnsupported,
+			"in a function that is computed again, whose tensors backward still reads when it has ended"))
 	}
 	if p := x.parent; p != nil { // the branch is joined by then, and p goes on
 		branch := fn
@@ -223,19 +236,22 @@ func (x *Exec) follow(y *Exec) {
 	x.Wait(e)
 }
 
-// Keep hands the tensor out of the Do: it lives until the caller closes it. A tensor that shares the memory of a lent batch
-// cannot be kept; clone it first. Nor can one that is made in a capture into a [graphPool] where there are graphs already, which write there.
+// Keep hands the tensor out of the Do. It lives until the caller closes it.
+//
+// Keep fails with [ErrInvalidArgument] for a tensor that shares the memory of a lent tensor:
+// Clone it first. Keep fails with [ErrNotCapturable] for a tensor made in a capture into memory
+// that other graphs write.
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
 	if g := x.capture(); g != nil && g.pool.filled && !g.alone && t.owner == x.s {
-		x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Kind: ErrNotCapturable, Caller: caller(),
-			Message: "the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or rehearse what makes it"})
+		x.Fail("Exec.Keep", refuse("Exec.Keep", ErrNotCapturable,
+			"the tensor lies in memory that other graphs of the pool use, and write: make it before the capture, or in a warm-up run"))
 	}
 	if len(x.s.lent) > 0 {
 		if l, ok := x.s.lent[t.info().Storage]; ok {
-			x.Fail("Exec.Keep", &Error{Op: "Exec.Keep", Kind: ErrInvalidArgument, Caller: caller(),
-				Message: "the tensor shares the memory of " + l.whose + ", which is refilled: Clone it first"})
+			x.Fail("Exec.Keep", refuse("Exec.Keep", ErrInvalidArgument,
+				"the tensor shares the memory of %v, which is refilled: Clone it first", l.whose))
 		}
 	}
 	return x.keep(t)
@@ -245,7 +261,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
-			x.s.fail(&Error{Op: "Exec.Keep", Kind: ErrMisuse, Caller: caller(), Message: "the tensor belongs to another Do"})
+			x.s.fail(refuse("Exec.Keep", ErrMisuse, "the tensor belongs to another Do"))
 		}
 		t.owner = nil
 		t.cleanup = runtime.AddCleanup(t, freeTensor, t.h)
@@ -256,22 +272,23 @@ func (x *Exec) keep(t *Tensor) *Tensor {
 // adopt gives x's Do a tensor that was kept.
 func (x *Exec) adopt(t *Tensor) {
 	if t.owner != nil {
-		return // it is there already
+		return // x's Do has it already
 	}
 	t.cleanup.Stop()
 	t.owner = x.s
 	x.s.tensors = append(x.s.tensors, t)
 }
 
-// Lend returns a second handle of t that is freed when the Do returns. Neither it nor a tensor that shares its memory can be
-// kept; whose names the owner in that error, as in "batch 12 of epoch 3".
+// Lend returns a second handle of t that is freed when the Do returns. Keep refuses this
+// handle, and every tensor that shares its memory. The error names the owner as whose does, as
+// in "batch 12 of epoch 3".
 func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	x.checkThread("Exec.Lend")
 	x.open("Exec.Lend", t)
 	y := x.s.own(ct.TensorLend(t.h)) //edge:lent-skip-go TestCheckStreams_FindsMistakes checked
 	runtime.KeepAlive(t)
 	if x.s.lent == nil {
-		x.s.lent = map[uint64]lending{}
+		x.s.lent = map[uint64]loan{}
 	}
 	storage := y.info().Storage
 	l, known := x.s.lent[storage]
@@ -283,7 +300,7 @@ func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	return y
 }
 
-// Alias returns a second handle of t, owned by the Do.
+// Alias returns a second handle of t. The Do owns it.
 func (x *Exec) Alias(t *Tensor) *Tensor {
 	x.checkThread("Exec.Alias")
 	x.open("Exec.Alias", t)
@@ -291,7 +308,8 @@ func (x *Exec) Alias(t *Tensor) *Tensor {
 	return x.s.own(ct.TensorAlias(t.h))
 }
 
-// Tidy runs fn and frees at once all tensors it made, except its result (which may be nil) and those it kept.
+// Tidy runs fn and returns its result, which may be nil. It frees all other tensors that fn
+// made, at once, except those that fn kept.
 func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	x.checkThread("Exec.Tidy")
 	var t *Tensor
@@ -305,7 +323,7 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 // tidy is Tidy of several results.
 func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	before := x.s.tensors
-	x.s.tensors = before[len(before):] // what fn makes lies behind, in the same memory while there is room
+	x.s.tensors = before[len(before):] // fn's tensors go behind, into the same memory while it has room
 	defer func() { x.s.tensors = append(before, x.s.tensors...) }()
 	ts = fn()
 	x.s.free(ts...)
@@ -316,9 +334,9 @@ func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:
-		x.s.fail(&Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the tensor is nil"})
+		x.s.fail(refuse(op, ErrInvalidArgument, "the tensor is nil"))
 	case t.h == nil:
-		x.s.fail(&Error{Op: op, Kind: ErrClosed, Caller: caller(),
-			Message: "the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
+		x.s.fail(refuse(op, ErrClosed,
+			"the tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"))
 	}
 }

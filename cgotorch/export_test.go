@@ -2,7 +2,8 @@ package cgotorch
 
 import "maps"
 
-// What the tests of this package look at beside its API. They lie outside of it, so that they can use packages above it.
+// This file exports names for the package's tests. They lie outside of the package, so that they
+// can use packages above it.
 
 var (
 	Kinds      = kinds[:]
@@ -54,8 +55,8 @@ func UnderCall(e *Event) (end func(), err error) {
 	return e.mu.RUnlock, err
 }
 
-// AddForgotten adds two tensors that nobody else holds from the moment in which forget runs: after the call has them,
-// and before it runs.
+// AddForgotten adds two tensors that only the call holds once forget runs: after the call has
+// them, and before it runs.
 func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 	c := x.call(&opAdd)
 	c.tensor((*ts)[0])

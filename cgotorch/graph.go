@@ -6,9 +6,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Graph is work that was captured once and is launched as a whole, for the cost of one kernel's launch: a CUDA graph. It reads and
-// writes the memory that the captured function did; whatever of that was there before is to live as long as the Graph. It may be used
-// from any goroutine.
+// Graph is work that was captured once and is launched as a whole, for the cost of one kernel's
+// launch: a CUDA graph. It reads and writes the memory that the captured function did. Memory
+// from before the capture must live as long as the Graph. A Graph may be used from any
+// goroutine.
 type Graph struct {
 	pool    *graphPool
 	ownPool bool
@@ -16,22 +17,27 @@ type Graph struct {
 	hooks   []func(x *Exec)
 	depends []func() string
 
-	h       *ct.Graph // guarded by pool.mu
-	beside  bool      // a Choice was for the second way
-	updated bool      // it has taken over what an older graph had on the device
-	closed  bool      // guarded by pool.mu
-	cleanup runtime.Cleanup
+	h        *ct.Graph // guarded by pool.mu
+	parallel bool      // a Choice was parallel
+	updated  bool      // it has taken over the executable graph of an older capture
+	closed   bool      // guarded by pool.mu
+	cleanup  runtime.Cleanup
 
 	fn             func(x *Exec) error // of an eager graph; guarded by pool.mu
-	grad, autocast int32               // the modes that it was captured in
+	grad, autocast int32               // the modes of its capture
 }
 
-// Eager reports whether a launch runs the function anew, as on the CPU, where nothing can be captured.
+// Eager reports whether each launch runs the function anew, as on the CPU, where nothing can be
+// captured.
 func (g *Graph) Eager() bool { return g.eager }
 
-// Launch enqueues the graph's work on the stream, on any one of the graph's device, and does not wait but for a capture into the graph's
-// pool: work of the stream runs before and behind it, launches of the same graph and of graphs in its pool one after another. It fails with [ErrClosed], with
-// [ErrInvalidArgument] on another device, and with [ErrStale] when something that it was captured with has changed since.
+// Launch enqueues the graph's work on s, which is any stream of the graph's device. It does not
+// wait for the device; it waits for a capture into the graph's pool. The work comes behind
+// earlier work of s and before later work. Launches of graphs of one pool run one after
+// another.
+//
+// Launch fails with [ErrClosed], with [ErrInvalidArgument] on another device, and with
+// [ErrStale] when something that was captured has changed since.
 func (g *Graph) Launch(s *Stream) error {
 	return located(s.Do(func(x *Exec) error {
 		x.Launch(g)
@@ -44,15 +50,16 @@ func (x *Exec) Launch(g *Graph) {
 	const op = "Exec.Launch"
 	x.checkThread(op)
 	if g == nil || g.pool == nil {
-		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is nil, or was not made by Capture"})
+		x.Fail(op, refuse(op, ErrInvalidArgument, "the graph is nil, or was not made by Capture"))
 	}
 	if x.work != nil || x.hook {
-		x.Fail(op, &Error{Op: op, Kind: ErrNotCapturable, Caller: caller(), Message: "a graph is launched inside a captured function, or one given to EachLaunch: call what it was captured from"})
+		x.Fail(op, refuse(op, ErrNotCapturable,
+			"a graph is launched inside a captured function, or one given to EachLaunch: call the function that it was captured from"))
 	}
 	g.pool.lock(op, x)
 	defer g.pool.unlock()
 	if g.closed {
-		x.Fail(op, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"})
+		x.Fail(op, refuse(op, ErrClosed, "the graph is closed"))
 	}
 	if err := g.pool.usable(op, x); err != nil {
 		x.Fail(op, err)
@@ -66,14 +73,15 @@ func (x *Exec) Launch(g *Graph) {
 		return
 	}
 	if what := g.stale(); what != "" {
-		x.Fail(op, &Error{Op: op, Kind: ErrStale, Caller: caller(), Message: what + " since the graph was captured: capture again"})
+		x.Fail(op, refuse(op, ErrStale, "%v since the graph was captured: capture again", what))
 	}
 	g.pool.await(x)
 	g.launch(x)
 	g.pool.used(x)
 }
 
-// launch enqueues the work of a graph that can be launched, with the pool locked and awaited; used is to follow.
+// launch enqueues the work of a graph that can be launched. The pool is locked and awaited; its
+// used is to follow.
 func (g *Graph) launch(x *Exec) {
 	before := *x
 	before.hook = true
@@ -84,7 +92,7 @@ func (g *Graph) launch(x *Exec) {
 	runtime.KeepAlive(g)
 }
 
-// stale is what has changed since the capture, or "".
+// stale returns a text for a value that has changed since the capture, or "".
 func (g *Graph) stale() string {
 	for _, changed := range g.depends {
 		if what := changed(); what != "" {
@@ -94,13 +102,15 @@ func (g *Graph) stale() string {
 	return ""
 }
 
-// GraphSize counts what a graph is made of.
+// GraphSize counts the parts of a graph.
 type GraphSize struct {
-	Nodes, Kernels, Copies, Fills int  // fills are captured as kernels, but for those of several rows
-	Random                        bool // it draws random numbers
+	// Fills are captured as kernels, except those of several rows.
+	Nodes, Kernels, Copies, Fills int
+	Random                        bool // the graph draws random numbers
 }
 
-// Size counts the graph's nodes. That of an eager graph is zero.
+// Size counts the graph's nodes. An eager graph's size is zero. It does not wait for the
+// device.
 func (g *Graph) Size() (GraphSize, error) {
 	var size GraphSize
 	err := g.ask("Graph.Size", func() error {
@@ -117,10 +127,11 @@ func (g *Graph) size() (GraphSize, error) {
 	return GraphSize{Nodes: int(size.Nodes), Kernels: int(size.Kernels), Copies: int(size.Copies), Fills: int(size.Fills), Random: size.Random != 0}, err
 }
 
-// Memory is what the graph's pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
+// Memory returns the bytes of the device that the graph's pool holds; 0 on the CPU. It may take
+// a millisecond.
 func (g *Graph) Memory() (int64, error) { return g.pool.Memory() }
 
-// ask calls question with the graph open.
+// ask calls question while the graph is open.
 func (g *Graph) ask(op string, question func() error) error {
 	if err := g.pool.enter(op); err != nil {
 		return err
@@ -128,7 +139,7 @@ func (g *Graph) ask(op string, question func() error) error {
 	defer g.pool.mu.Unlock()
 	switch {
 	case g.closed:
-		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the graph is closed"}
+		return refuse(op, ErrClosed, "the graph is closed")
 	case g.Eager():
 		return nil
 	}
@@ -136,7 +147,8 @@ func (g *Graph) ask(op string, question func() error) error {
 	return question()
 }
 
-// Close frees the graph; launches under way go on. Tensors that its function kept stay until they are closed. Closing twice does nothing.
+// Close frees the graph. Launches under way go on. Tensors that its function kept stay until
+// they are closed. Closing twice does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.pool == nil {
 		return nil
@@ -163,7 +175,7 @@ func (g *Graph) end() {
 	}
 }
 
-// guard frees the graph should the program forget to.
+// guard frees the graph in case the program forgets to.
 func (g *Graph) guard() { g.cleanup = runtime.AddCleanup(g, freeGraph, g.h) }
 
 func freeGraph(h *ct.Graph) { ct.GraphFree(h) }

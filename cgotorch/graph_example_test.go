@@ -7,7 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// A step of gradient descent that is one launch on a GPU. On the CPU, as here, it is called each time.
+// A step of gradient descent that is one launch on a GPU. On the CPU, as here, it is called
+// each time.
 func ExampleCaptured() {
 	device, err := cgotorch.ParseDevice("cpu") // "auto" for a GPU
 	if err != nil {

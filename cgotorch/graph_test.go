@@ -106,20 +106,21 @@ func TestGraph_Launch(t *testing.T) {
 	})
 }
 
-func TestGraph_Rehearsal(t *testing.T) {
+func TestGraph_WarmUp(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s := newStream(t, d)
 		n := kept(t, s, 1, scalar)[0]
-		g := captured(t, s, CaptureOptions{Rehearsal: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
+		g := captured(t, s, CaptureOptions{WarmUp: 2}, func(x *Exec) { x.AddScalarInPlace(n, 1) })
 		launch(t, g, s)
 		if got := itemOf(t, s, n); got != 3 {
-			t.Errorf("two rehearsals and a launch add %v", got)
+			t.Errorf("two warm-up runs and a launch add %v", got)
 		}
 	})
 }
 
-// Graphs of one pool use the same memory and still have right results, launched on two streams without waits of the program's.
+// Graphs of one pool use the same memory and still have right results, launched on two streams
+// without waits of the program's.
 func TestGraph_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -180,7 +181,7 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		s, side := newStream(t, d), newStream(t, d)
 		out := kept(t, s, 1, func(x *Exec) *Tensor { return x.Zeros(Float32, 256, 256) })[0]
-		g := captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
+		g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
 			a := x.Full(Float32, 0.5, 256, 256)
 			y := x.On(side)
 			forked := x.Record()
@@ -209,7 +210,8 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	})
 }
 
-// Random numbers of launches are those of the same calls without a graph, also with eager draws between, and other graphs' launches.
+// Random numbers of launches are those of the same calls without a graph, also with eager draws
+// and launches of other graphs between.
 func TestGraph_Random(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -242,7 +244,7 @@ func TestGraph_Random(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		graphs := []*Graph{captured(t, s, CaptureOptions{Rehearsal: 1}, draw(0)), captured(t, s, CaptureOptions{}, draw(1))}
+		graphs := []*Graph{captured(t, s, CaptureOptions{WarmUp: 1}, draw(0)), captured(t, s, CaptureOptions{}, draw(1))}
 		got := sequence(func(i int) { launch(t, graphs[i], s) })
 		for i := range want {
 			if !slices.Equal(want[i], got[i]) {
@@ -398,7 +400,8 @@ func TestGraph_Close(t *testing.T) {
 	})
 }
 
-// Fills are captured as kernels, of whatever size and alignment, and write no more than they are to.
+// Fills of every size and alignment are captured as kernels, and write no more than their
+// memory.
 func TestGraph_Fills(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -454,7 +457,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	d := cuda(t)
 	s := newStream(t, d)
 	n := kept(t, s, 1, scalar)[0]
-	g := captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
+	g := captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) { x.AddInPlace(n, x.Mean(x.Dropout(x.Ones(Float32, 100), 0.5, true))) })
 	launch(t, g, s)
 	synchronize(t, s)
 	var busy *Event
@@ -496,7 +499,8 @@ func TestGraph_Goroutines(t *testing.T) {
 	})
 }
 
-// captureOnce adds 1 and random numbers whose sum is 0 or 1 in a graph, launched five times, or does so without one.
+// captureOnce adds 1 and random numbers whose sum is 0 or 1 in a graph, launched five times, or
+// does so without a graph.
 func captureOnce(s *Stream, inGraph bool) error {
 	var n *Tensor
 	if err := s.Do(func(x *Exec) error { n = x.Keep(x.Zeros(Float32)); return nil }); err != nil {
@@ -518,7 +522,7 @@ func captureOnce(s *Stream, inGraph bool) error {
 		return slab.Close()
 	}
 	if inGraph {
-		g, err := s.Capture(step, CaptureOptions{Rehearsal: 1})
+		g, err := s.Capture(step, CaptureOptions{WarmUp: 1})
 		if err != nil {
 			return err
 		}
@@ -543,7 +547,8 @@ func captureOnce(s *Stream, inGraph bool) error {
 	})
 }
 
-// What would wait for the call that it is made in is an error, also in a function for launches; modes and what is lent go in and on.
+// A call that would wait for the call around it is an error, also in a function for launches.
+// Modes and lent tensors pass into the captured function.
 func TestGraph_Inside(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -575,7 +580,7 @@ func TestGraph_Inside(t *testing.T) {
 
 		var grad []bool
 		err := s.Do(func(x *Exec) error {
-			modes, err := x.NoGrad().Capture(func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, CaptureOptions{Rehearsal: 1})
+			modes, err := x.NoGrad().Capture(func(y *Exec) error { grad = append(grad, y.GradEnabled()); return nil }, CaptureOptions{WarmUp: 1})
 			if err != nil {
 				return err
 			}
@@ -585,7 +590,7 @@ func TestGraph_Inside(t *testing.T) {
 				t.Errorf("with gradients: %v", grad)
 			}
 			lent := x.Lend(n, "batch 1")
-			_, err = x.Capture(func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, CaptureOptions{Rehearsal: 1})
+			_, err = x.Capture(func(y *Exec) error { y.Keep(y.Alias(lent)); return nil }, CaptureOptions{WarmUp: 1})
 			wantError(t, err, ErrInvalidArgument, "Exec.Keep", "batch 1")
 			_, err = x.Capture(nil, CaptureOptions{})
 			wantError(t, err, ErrInvalidArgument, "the function is nil")

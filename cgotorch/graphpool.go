@@ -8,29 +8,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// capturesNow holds the capture under way on each device; there is one at most.
+// capturesNow holds the capture under way on each device. There is at most one.
 var capturesNow sync.Map // Device -> *graphWork
 
-// graphPool is memory of a device, and the streams for captures, that graphs share: as much as the largest of them needs, where graphs of
-// their own would need the sum. The device runs one of them at a time.
+// graphPool is memory of a device, and the streams for captures, that graphs share. It needs as
+// much memory as the largest graph. Graphs with memory of their own would need the sum. The
+// device runs one graph of a pool at a time.
 type graphPool struct {
 	device Device
 
-	mu      sync.Mutex    // held by a capture, a rehearsal or a launch
-	runner  atomic.Uint64 // the thread that holds it for one of these, or 0
+	mu      sync.Mutex    // held by a capture, a warm-up run or a launch
+	runner  atomic.Uint64 // the thread that holds mu for one of these, or 0
 	h       *ct.GraphPool
-	streams []*Stream // the first captures, the others stand for those that it forks to
+	streams []*Stream // the first captures, the others stand in for streams that it forks to
 	stands  map[*Stream]*Stream
 	graphs  int    // open
-	filled  bool   // graphs use its memory, so that nobody else may
-	warmed  bool   // it has had a rehearsal
-	last    *Event // behind the last launch, rehearsal or capture
-	lastOn  uint64 // the number of its stream
+	filled  bool   // graphs use its memory, so nothing else may
+	warmed  bool   // it has had a warm-up run
+	last    *Event // behind the last launch, warm-up run or capture
+	lastOn  uint64 // the number of the stream of last
 	closed  bool   // by the program
-	ended   bool   // and no graph is left
+	ended   bool   // closed, with no graph left
 }
 
-// newGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or [ErrDeviceLost].
+// newGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or
+// [ErrDeviceLost].
 func newGraphPool(d Device) (*graphPool, error) {
 	p := &graphPool{device: d}
 	if !d.IsCUDA() {
@@ -49,7 +51,8 @@ func newGraphPool(d Device) (*graphPool, error) {
 	return p, nil
 }
 
-// lock takes the pool for a capture, a rehearsal or a launch by x; unlock gives it back. Inside of one of these it fails.
+// lock takes the pool for a capture, a warm-up run or a launch by x, and unlock gives it back.
+// Inside of one of these lock fails.
 func (p *graphPool) lock(op string, x *Exec) {
 	if p.runner.Load() == x.s.thread {
 		x.Fail(op, insideError(op))
@@ -63,7 +66,8 @@ func (p *graphPool) unlock() {
 	p.mu.Unlock()
 }
 
-// enter takes the pool for another call, and fails inside of what holds it; on success the caller unlocks p.mu.
+// enter takes the pool for another call, and fails inside of a function that holds the pool. On
+// success the caller unlocks p.mu.
 func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
@@ -82,7 +86,8 @@ func runsOn(thread uint64) bool {
 }
 
 func insideError(op string) error {
-	return &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside the captured function, or a function given to EachLaunch, which it would wait for"}
+	return refuse(op, ErrMisuse,
+		"called inside the captured function, or a function given to EachLaunch, which it would wait for")
 }
 
 func (p *graphPool) newStream() (*Stream, error) {
@@ -98,7 +103,8 @@ func (p *graphPool) newStream() (*Stream, error) {
 	return s, nil
 }
 
-// Memory is what the pool holds of the device, in bytes; 0 on the CPU. It may take a millisecond.
+// Memory returns the bytes of the device that the pool holds; 0 on the CPU. It may take a
+// millisecond.
 func (p *graphPool) Memory() (int64, error) {
 	if err := p.enter("GraphPool.Memory"); err != nil {
 		return 0, err
@@ -112,7 +118,8 @@ func (p *graphPool) Memory() (int64, error) {
 	return bytes, err
 }
 
-// Close lets the memory go back when the last graph of the pool has been closed. Closing twice does nothing.
+// Close lets the memory go back when the last graph of the pool has been closed. Closing twice
+// does nothing.
 func (p *graphPool) Close() error {
 	if p == nil {
 		return nil
@@ -126,7 +133,7 @@ func (p *graphPool) Close() error {
 	return nil
 }
 
-// endIfUnused frees a closed pool whose last graph is gone; with p.mu held.
+// endIfUnused frees a closed pool whose last graph is gone. p.mu is held.
 func (p *graphPool) endIfUnused() {
 	if !p.closed || p.ended || p.graphs > 0 {
 		return
@@ -144,23 +151,24 @@ func (p *graphPool) endIfUnused() {
 func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
-		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the pool of graphs is closed"}
+		return refuse(op, ErrClosed, "the pool of graphs is closed")
 	case p.device != x.Device():
-		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the graph is of " + p.device.String() + ", the Exec of " + x.Device().String()}
+		return refuse(op, ErrInvalidArgument, "the graph is of %v, the Exec of %v", p.device, x.Device())
 	}
 	return nil
 }
 
-// standIn is the stream of the pool that stands for s in captures.
+// standIn returns the stream of the pool that stands in for s in captures.
 func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream("Exec.On")
 	}
 	if s.device != p.device {
-		return nil, &Error{Op: "Exec.On", Kind: ErrNotCapturable, Caller: caller(), Message: "a captured function of " + p.device.String() + " forks to a stream of " + s.device.String()}
+		return nil, refuse("Exec.On", ErrNotCapturable,
+			"a captured function of %v forks to a stream of %v", p.device, s.device)
 	}
 	if slices.Contains(p.streams, s) {
-		return s.h, nil // it stands in for another one already
+		return s.h, nil // s stands in for another stream already
 	}
 	stand := p.stands[s]
 	if stand == nil {
@@ -184,8 +192,9 @@ func (p *graphPool) await(x *Exec) {
 	}
 }
 
-// used marks the end of a use on x's stream. The pool's streams follow it: LibTorch's allocator was told in the capture that they use what
-// the function reads and writes, and does not hand such memory out again before they are done.
+// used marks the end of a use on x's stream. The pool's streams follow it. LibTorch's allocator
+// learned in the capture that they use the function's memory. It does not hand such memory out
+// again before they are done.
 func (p *graphPool) used(x *Exec) {
 	last := x.Record()
 	for _, s := range p.streams {
@@ -198,17 +207,18 @@ func (p *graphPool) used(x *Exec) {
 	p.last, p.lastOn = last, ct.StreamID(x.c.Stream)
 }
 
-// rehearse runs fn on the pool's streams, as one piece of work of x's; in the pool's memory where it warms it up for a capture. It cannot
-// once there is a graph in it: what outlives a rehearsal, such as an optimizer's state, would lie where the graph writes. undecided: a Choice
-// in fn needs more of them.
-func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
+// warmUp runs fn on the pool's streams as one piece of x's work. With warm it uses the pool's
+// memory, as a warm-up for a capture. It does not where the pool has a graph: memory that
+// outlives the run, such as an optimizer's state, would lie where the graph writes. undecided
+// means that a Choice in fn needs more runs.
+func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
 		return false, x.inside(x.c.Stream, &graphWork{pool: p, eager: true}, fn)
 	}
 	work := &graphWork{pool: p}
 	defer func() { work.ended = true }()
 	if warm && !p.filled {
-		if !p.warmed { // LibTorch's allocator does not give up what it has cached while a pool is entered
+		if !p.warmed { // LibTorch's allocator keeps its cache while a pool is entered
 			if err := p.device.ReleaseCachedMemory(); err != nil {
 				return false, err
 			}
@@ -223,7 +233,8 @@ func (p *graphPool) rehearse(x *Exec, fn func(x *Exec) error, warm bool) (undeci
 	return work.undecided, err
 }
 
-// joined calls fn with the first stream of the pool, whose work for it comes behind x's work so far and before x's work from then on.
+// joined calls fn with the first stream of the pool. The stream's work for fn comes behind x's
+// work so far and before x's later work.
 func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	const op = "Graph"
 	on := p.streams[0].h
@@ -234,16 +245,17 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	if err := begin.awaitedBy(op, on, nil); err != nil {
 		return err
 	}
-	defer func() { // also when fn panics: x's stream is not to run ahead of what fn has enqueued
-		if awaitStream(op, x.c.Stream, on) == nil { // but on a lost device
+	defer func() { // also when fn panics: x's stream must not run ahead of fn's work
+		if awaitStream(op, x.c.Stream, on) == nil { // fails on a lost device
 			p.used(x)
 		}
 	}()
 	return fn(on)
 }
 
-// capture captures fn; older is a graph that it takes the place of, or nil. plain: whatever Choices in fn say, it goes the first way.
-func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain bool) (g *Graph, err error) {
+// capture captures fn. The new graph takes the place of older, which may be nil. With serial
+// every Choice in fn is serial.
+func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
 	if !p.device.IsCUDA() {
@@ -252,7 +264,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 		return g, nil
 	}
 	alone := p.graphs == 0 || older != nil && p.graphs == 1
-	work := &graphWork{pool: p, capturing: true, alone: alone, plain: plain, outside: x.c.Stream, forked: map[*ct.Stream]bool{p.streams[0].h: true}}
+	work := &graphWork{pool: p, capturing: true, alone: alone, serial: serial, outside: x.c.Stream, forked: map[*ct.Stream]bool{p.streams[0].h: true}}
 	defer func() { work.ended = true }()
 	err = p.joined(x, func(on *ct.Stream) error {
 		y := x.c
@@ -279,7 +291,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 			before = older.h
 		}
 		var updated int32
-		capturesNow.Delete(p.device) // what waits for the end of the capture looks there
+		capturesNow.Delete(p.device) // waiters for the end of the capture look there
 		if err := check(op, ct.GraphEnd(y, h, before, &updated)); err != nil {
 			return err
 		}
@@ -290,7 +302,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, plain
 	if err != nil {
 		return nil, err
 	}
-	g.hooks, g.depends, g.beside = work.hooks, work.depends, work.beside
+	g.hooks, g.depends, g.parallel = work.hooks, work.depends, work.parallel
 	g.guard()
 	p.filled = true
 	p.graphs++

@@ -17,10 +17,10 @@ func ToBFloat16(v float32) BFloat16Bits {
 	return BFloat16Bits((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// Float32 is exact.
+// Float32 returns the same number, exactly.
 func (b BFloat16Bits) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// ToFloat16 rounds to nearest, ties to even; what is too large becomes infinite, NaN stays NaN.
+// ToFloat16 rounds to nearest, ties to even. Too large numbers become infinite, NaN stays NaN.
 func ToFloat16(v float32) Float16Bits {
 	bits := math.Float32bits(v)
 	sign := Float16Bits(bits >> 16 & 0x8000)
@@ -34,10 +34,10 @@ func ToFloat16(v float32) Float16Bits {
 		return sign | Float16Bits(math.RoundToEven(math.Abs(float64(v))*(1<<24)))
 	}
 	rebased := magnitude - (127-15)<<23
-	return sign | Float16Bits((rebased+0xfff+rebased>>13&1)>>13) // a carry out of the fraction raises the exponent, up to infinity
+	return sign | Float16Bits((rebased+0xfff+rebased>>13&1)>>13) // a carry raises the exponent, up to infinity
 }
 
-// Float32 is exact.
+// Float32 returns the same number, exactly.
 func (h Float16Bits) Float32() float32 {
 	sign := uint32(h&0x8000) << 16
 	exponent := uint32(h >> 10 & 0x1f)

@@ -39,7 +39,8 @@ func sameFloat(a, b float32) bool {
 	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
 }
 
-// Rounding: every half and bfloat16 number, what lies one bit beside it and half-way to the next, and random bits.
+// Rounding: every half and bfloat16 number, its neighbours by one bit, the numbers half-way to
+// the next, and random bits.
 func TestHalf_FromFloat32(t *testing.T) {
 	checkLeaks(t)
 	var values []float32

@@ -38,7 +38,8 @@ func cuda(t testing.TB) Device {
 	return CUDA(0)
 }
 
-// checkLeaks fails the test if handles or goroutines that it made are left when it ends. Default streams are closed.
+// checkLeaks fails the test if handles or goroutines that it made are left when it ends.
+// Default streams are closed.
 func checkLeaks(t testing.TB) {
 	t.Helper()
 	leaktest.Check(t, LiveHandles, func() {

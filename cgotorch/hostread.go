@@ -9,17 +9,21 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// HostRead is a tensor on its way to host memory; see [Exec.ReadAsync]. It may be used from any goroutine.
+// HostRead is a copy of a tensor to host memory; see [Exec.ReadAsync]. It may be used from any
+// goroutine.
 type HostRead struct {
 	event *Event // behind the copy
 
-	mu   sync.RWMutex // Close alone takes it whole
+	mu   sync.RWMutex // locked for writing by Close alone
 	host *Tensor      // on the CPU, page-locked
 }
 
-// ReadAsync enqueues a copy of t's elements to page-locked host memory, and does not wait: a loss can be read at every step, one
-// step late, and the device has always work. (The first reads of a size allocate that memory, which may wait.) The result outlives
-// the Do; the caller must Close it. t may be closed or changed afterwards.
+// ReadAsync enqueues a copy of t's elements to page-locked host memory. It does not wait: a
+// program can read the loss of every step, one step late, and the device always has work. The
+// first reads of a size allocate that memory, which may wait. t may be closed or changed
+// afterwards.
+//
+// The result outlives the Do. The caller must Close it.
 func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 	const op = "Exec.ReadAsync"
 	x.check(op)
@@ -41,7 +45,7 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 	return r
 }
 
-// Done is closed when the elements are there; see [Event.Done].
+// Done returns a channel that is closed when the elements have arrived; see [Event.Done].
 func (r *HostRead) Done() <-chan struct{} {
 	if r == nil {
 		return alreadyDone
@@ -49,8 +53,8 @@ func (r *HostRead) Done() <-chan struct{} {
 	return r.event.Done()
 }
 
-// Item waits until the copy is done and returns the value of a tensor of one element. It fails with [ErrInvalidArgument] for another
-// tensor, with [ErrDeviceLost], and with [ErrClosed].
+// Item waits until the copy is done and returns the value of a tensor of one element. It fails
+// with [ErrInvalidArgument] for another tensor, with [ErrDeviceLost], and with [ErrClosed].
 func (r *HostRead) Item() (float64, error) {
 	const op = "HostRead.Item"
 	var v float64
@@ -58,8 +62,9 @@ func (r *HostRead) Item() (float64, error) {
 	return float64(v), err
 }
 
-// Elements waits until the copy is done and returns the elements in row-major order. It fails with [ErrInvalidArgument] when T is not
-// the tensor's dtype, with [ErrDeviceLost], and with [ErrClosed].
+// Elements waits until the copy is done and returns the elements in row-major order. It fails
+// with [ErrInvalidArgument] when T is not the tensor's dtype, with [ErrDeviceLost], and with
+// [ErrClosed].
 func Elements[T Element](r *HostRead) (data []T, err error) {
 	const op = "Elements"
 	err = r.read(op, func(host *Tensor) error {
@@ -76,15 +81,15 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 	return data, err
 }
 
-// read waits for the copy and hands the tensor to fn.
+// read waits for the copy and calls fn with the tensor.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
-		return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the read is nil, or was not made by ReadAsync"}
+		return refuse(op, ErrInvalidArgument, "the read is nil, or was not made by ReadAsync")
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.host.Closed() {
-		return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the read is closed"}
+		return refuse(op, ErrClosed, "the read is closed")
 	}
 	if err := r.event.synchronize(op); err != nil { //edge:read-waits TestCheckStreams_HostReads checked
 		return err
@@ -93,8 +98,8 @@ func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	return fn(r.host)
 }
 
-// Close frees the memory, which is not used for another read before the copy is done. It waits for an Item or Elements that another
-// goroutine is at. Closing twice does nothing.
+// Close frees the memory, which no other read uses before the copy is done. It waits for an
+// Item or Elements of another goroutine. Closing twice does nothing.
 func (r *HostRead) Close() error {
 	if r == nil || r.host == nil {
 		return nil

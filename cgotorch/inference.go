@@ -3,21 +3,25 @@ package cgotorch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 )
 
-// Inference serves a function of tensors, such as a model's Forward, to many goroutines: a few streams, each with graphs of its own
-// ([Captured]), so that calls run side by side on the device.
+// Inference serves a function of tensors, such as a model's Forward, to many goroutines. It has
+// a few streams, each with graphs of its own ([Captured]), so that calls run in parallel on the
+// device.
 //
-//	infer, err := cgotorch.NewInference(device, model.Forward, cgotorch.InferenceOptions{BatchSizes: []int{1, 8, 32}})
+//	options := cgotorch.InferenceOptions{BatchSizes: []int{1, 8, 32}}
+//	infer, err := cgotorch.NewInference(device, model.Forward, options)
 //	...
-//	err = infer.Do(ctx, func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
-//		scores = cgotorch.ToSlice[float32](x, forward(cgotorch.FromSlice(x, pixels, 1, 3, 224, 224)))
+//	type Tensor = cgotorch.Tensor
+//	err = infer.Do(ctx, func(x *cgotorch.Exec, forward func(in *Tensor) *Tensor) error {
+//		in := cgotorch.FromSlice(x, pixels, 1, 3, 224, 224)
+//		scores = cgotorch.ToSlice[float32](x, forward(in))
 //		return nil
 //	})
 //
-// The function must not change what it reads: its calls overlap. The model is to be in evaluation mode.
+// The function must not change memory that it reads, because calls overlap. The model must be
+// in evaluation mode.
 type Inference struct {
 	lanes []*lane
 	free  chan *lane // has room for all
@@ -28,36 +32,41 @@ type Inference struct {
 	closed bool
 }
 
-// lane is a stream and what is captured for it.
+// A lane is a stream and the graphs captured for it.
 type lane struct {
 	stream   *Stream
 	captured *Captured
 }
 
-// InferenceOptions are the options of [NewInference]; the zero value serves each batch size that comes with a graph of its own, on four streams.
+// InferenceOptions are the options of [NewInference]. The zero value has four streams, and a
+// graph for each batch size that arrives.
 type InferenceOptions struct {
 	Streams    int               // calls that run at a time; 0 means 4
-	BatchSizes []int             // as in [CapturedOptions]; empty for a graph for each size that comes
+	BatchSizes []int             // as in [CapturedOptions]; empty means a graph for each size that arrives
 	MaxGraphs  int               // on each stream, as in [CapturedOptions]
-	Rehearsal  int               // as in [CapturedOptions]; 0 means 1
+	WarmUp     int               // as in [CapturedOptions]; 0 means 1
 	InPlace    bool              // as in [CapturedOptions]
 	Autocast   DType             // as in [Exec.Autocast]; 0 means none
 	Log        func(text string) // as in [CapturedOptions]; may be called from several goroutines
 }
 
-// NewInference waits for the device, so that the weights are there, and makes the streams; graphs are captured when inputs of their shapes come,
-// or by [Inference.Prepare]. Whoever changes the weights later synchronizes too. The caller must Close it. It fails with [ErrNoDevice],
-// [ErrDeviceLost], and [ErrInvalidArgument] for batch sizes below 1 or beside InPlace.
+// NewInference makes the streams. It waits for the device, so that the weights are there.
+// Graphs are captured when inputs of their shapes arrive, or by [Inference.Prepare]. A later
+// change of the weights needs a [Device.Synchronize] too. The caller must Close the Inference.
+//
+// It fails with [ErrNoDevice] and [ErrDeviceLost]. It fails with [ErrInvalidArgument] for batch
+// sizes below 1, and for batch sizes together with InPlace.
 func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOptions) (*Inference, error) {
 	if o.Streams <= 0 {
 		o.Streams = 4
 	}
-	if o.Rehearsal <= 0 {
-		o.Rehearsal = 1
+	if o.WarmUp <= 0 {
+		o.WarmUp = 1
 	}
 	for _, n := range o.BatchSizes {
 		if n < 1 || o.InPlace {
-			return nil, &Error{Op: "NewInference", Kind: ErrInvalidArgument, Caller: caller(), Message: fmt.Sprintf("BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)}
+			return nil, refuse("NewInference", ErrInvalidArgument,
+				"BatchSizes %v, InPlace %v: sizes are above 0, and padding needs a copy", o.BatchSizes, o.InPlace)
 		}
 	}
 	if err := d.Synchronize(); err != nil {
@@ -76,16 +85,18 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 				x = x.Autocast(o.Autocast)
 			}
 			return []*Tensor{fn(x, in[0])}
-		}, CapturedOptions{Rehearsal: o.Rehearsal, MaxGraphs: o.MaxGraphs, BatchSizes: o.BatchSizes, InPlace: o.InPlace, Log: o.Log, lend: true})}
+		}, CapturedOptions{WarmUp: o.WarmUp, MaxGraphs: o.MaxGraphs, BatchSizes: o.BatchSizes, InPlace: o.InPlace, Log: o.Log, lend: true})}
 		f.lanes = append(f.lanes, l)
 		f.free <- l
 	}
 	return f, nil
 }
 
-// Do waits for a stream to be free and is its [Stream.Do], where fn calls forward with an input on the device, as often as it likes; it does
-// not wait for the device by itself. The result of forward is the Do's, and holds until forward's next call. It fails like the Do, with the
-// cause of ctx's end, and with [ErrClosed].
+// Do waits for a free stream and calls fn in a [Stream.Do] of it. fn calls forward with inputs
+// on the device, any number of times. Do does not wait for the device. The result of forward
+// belongs to the Do, and holds until the next call of forward.
+//
+// Do fails like [Stream.Do], with the cause of ctx's end, and with [ErrClosed].
 func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Tensor) *Tensor) error) error {
 	l, err := f.take(ctx)
 	if err != nil {
@@ -106,7 +117,7 @@ func (f *Inference) take(ctx context.Context) (*lane, error) {
 		if ok {
 			return l, nil
 		}
-		return nil, &Error{Op: "Inference.Do", Kind: ErrClosed, Caller: caller(), Message: "it is closed"}
+		return nil, refuse("Inference.Do", ErrClosed, "it is closed")
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -122,8 +133,12 @@ func (f *Inference) give(l *lane) {
 	f.free <- l
 }
 
-// Prepare calls the function on every stream with what input makes, so often that it is captured, and waits for that: the first calls of users then
-// take no longer than the later ones. It takes the streams one by one from the Dos that run, and fails, on a GPU, where the function is not captured, with the reason.
+// Prepare calls the function on every stream with the result of input until it is captured, and
+// waits for the device. The first calls of users then take no longer than later calls. Prepare
+// takes the streams one by one from running Dos.
+//
+// It fails with the cause of ctx's end and with [ErrClosed]. On a GPU it fails with
+// [ErrNotCapturable] and the reason where the function is not captured.
 func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) error {
 	f.preparing.Lock()
 	defer f.preparing.Unlock()
@@ -148,10 +163,10 @@ func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) er
 
 func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	before := l.captured.Stats().Launches
-	const more = 2 // the Run that captures, and the one after those that are compared
+	const more = 2 // the Run that captures, and the first Run after the compared launches
 	var err error
 	settled := false
-	for i := 0; i < l.captured.o.Rehearsal+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
+	for i := 0; i < l.captured.o.WarmUp+maxTrials+comparedLaunches+more && err == nil && !settled; i++ {
 		err = l.stream.Do(func(x *Exec) error {
 			in := input(x)
 			l.captured.Run(x, in)
@@ -163,12 +178,12 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 		err = l.stream.Synchronize()
 	}
 	if s := l.captured.Stats(); err == nil && s.Launches == before && l.stream.Device().IsCUDA() {
-		return &Error{Op: "Inference.Prepare", Kind: ErrNotCapturable, Caller: caller(), Message: s.Why}
+		return refuse("Inference.Prepare", ErrNotCapturable, "%s", s.Why)
 	}
 	return err
 }
 
-// Memory is what the graphs hold of the device, in bytes. It waits for the Dos that run.
+// Memory returns the bytes of the device that the graphs hold. It waits for running Dos.
 func (f *Inference) Memory() (int64, error) {
 	var sum int64
 	for _, l := range f.lanes {
@@ -198,7 +213,8 @@ func (f *Inference) Stats() CapturedStats {
 	return sum
 }
 
-// Close waits for no Do: each that runs ends, and its stream with it. Closing twice does nothing.
+// Close closes each stream when its running Do has ended, and does not wait for it. Closing
+// twice does nothing.
 func (f *Inference) Close() error {
 	if f == nil {
 		return nil

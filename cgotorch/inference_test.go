@@ -18,7 +18,8 @@ func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, i
 	return f
 }
 
-// Many goroutines with batches of many sizes have right answers, padded to few sizes or not, and larger ones too.
+// Many goroutines with batches of many sizes have right answers, padded to few sizes or not,
+// and larger batches too.
 func TestInference_Do(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -2,8 +2,10 @@ package cgotorch
 
 import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 
-// LiveHandles is process-wide: it counts the handles that have been made and not freed, by kind: tensor, stream, event, slab,
-// status, graph (and pools of them), function (of [Exec.Recompute], in a graph of autograd). Tests compare it before and after to find leaks.
+// LiveHandles is process-wide: it counts the handles that have been made and not freed, by
+// kind. The kinds are tensor, stream, event, slab, status, graph and function. Pools of graphs
+// count as graphs. A function is that of an [Exec.Recompute], held by an autograd graph. Tests
+// compare the counts before and after to find leaks.
 func LiveHandles() map[string]int {
 	var live ct.Live
 	ct.LiveHandles(&live)
@@ -13,7 +15,8 @@ func LiveHandles() map[string]int {
 	}
 }
 
-// HostMemory is process-wide: it returns the bytes of all slabs, and those of them that are page-locked.
+// HostMemory is process-wide: it returns the bytes of all slabs, and the bytes of page-locked
+// slabs.
 func HostMemory() (slabs, pinned int64) {
 	var live ct.Live
 	ct.LiveHandles(&live)

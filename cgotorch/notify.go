@@ -14,7 +14,8 @@ var alreadyDone = func() <-chan struct{} {
 	return c
 }()
 
-// notifications holds the channels to be closed, by token. While there are any, one goroutine waits in the core for all of them.
+// notifications holds the channels to be closed, by token. While the map is not empty, one
+// goroutine waits in the core for all of them.
 var notifications struct {
 	sync.Mutex
 	channels map[uint64]chan struct{}
@@ -22,8 +23,8 @@ var notifications struct {
 	running  bool
 }
 
-// notify returns a channel that is closed when the event is done. known: the stream checker takes it that the program then knows all work
-// before the event to be done.
+// notify returns a channel that is closed when the event is done. With known the stream checker
+// learns that the program then knows all work before the event to be done.
 func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
 		var done int32
@@ -66,6 +67,6 @@ func closeChannels() {
 			return
 		}
 		n.Unlock()
-		runtime.Gosched() // those that are awake now lie in this processor's queue, which would follow into the call
+		runtime.Gosched() // lets this processor run the receivers, which would follow into the call
 	}
 }

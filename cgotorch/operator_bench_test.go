@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What Go adds to small operators: compare with bench's rows op/..., where the same call is made by hand and by C++.
+// The cost that Go adds to small operators. Compare with bench's rows op/..., where the same
+// call is made by hand and by C++.
 func BenchmarkOp(b *testing.B) {
 	for _, d := range devices(b) {
 		b.Run("device="+d.String(), func(b *testing.B) {

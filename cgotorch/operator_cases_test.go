@@ -10,7 +10,8 @@ func (in inputs) lists(x *Exec) (ts, us, vs []*Tensor) {
 	return []*Tensor{in["p"], x.Abs(in["v"])}, []*Tensor{in["q"], x.AddScalar(x.Abs(in["w"]), 0.5)}, []*Tensor{in["a"], in["v"]}
 }
 
-// operatorCase runs an operator and returns its results; one in place returns its result and the changed argument.
+// operatorCase runs an operator and returns its results. An operator in place returns its
+// result and the changed argument.
 type operatorCase func(x *Exec, in inputs) []*Tensor
 
 func unary(op func(*Exec, *Tensor) *Tensor, a string) operatorCase {

@@ -135,7 +135,8 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// returnsArgument reports whether a method changes one tensor and returns it. Those on lists return nothing.
+// returnsArgument reports whether a method changes one tensor and returns it. Methods on lists
+// return nothing.
 func returnsArgument(method string) bool {
 	inPlace := strings.HasSuffix(method, "InPlace") || strings.HasSuffix(method, "Out")
 	return inPlace && !strings.Contains(method, "Foreach") && !strings.Contains(method, "Fused")

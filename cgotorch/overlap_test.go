@@ -60,7 +60,8 @@ func randomLayer(r *rand.Rand) layerCase {
 	return c
 }
 
-// gradients are those of the sum of the layer's result times a fixed tensor, with respect to its input, weights and bias.
+// gradients returns the gradients of the sum of the layer's result times a fixed tensor, with
+// respect to its input, weights and bias.
 func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptions, seed int) [][]float64 {
 	t.Helper()
 	draw := func(n int, shape []int64) *Tensor {
@@ -113,7 +114,8 @@ func newOverlap(t *testing.T, o OverlapOptions) *Overlap {
 	return p
 }
 
-// Gradients on two streams are those on one to the bit, and near those in float64, for convolutions of every kind; with no race.
+// Gradients on two streams are those on one to the bit, and near those in float64, for
+// convolutions of every kind, with no race.
 func TestOverlap_Gradients(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -155,15 +157,16 @@ func TestOverlap_Gradients(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stats := overlap.Stats(); stats.SideBySide < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
+			if stats := overlap.Stats(); stats.Parallel < layers || stats.Layers > layers || stats.ShortOfMemory != 0 {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 		})
 	})
 }
 
-// What cannot go on two streams goes on one: a backward that is differentiated again, a layer whose input needs no gradient, one in a
-// branch. A backward without the option knows nothing of it.
+// What cannot go on two streams goes on one: a backward that is differentiated again, a layer
+// whose input needs no gradient, one in a branch. A backward without the option knows nothing
+// of it.
 func TestOverlap_Serial(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -184,8 +187,8 @@ func TestOverlap_Serial(t *testing.T) {
 				return in
 			}
 			for name, c := range map[string]struct {
-				work   func(x *Exec)
-				beside bool
+				work     func(x *Exec)
+				parallel bool
 			}{
 				"plain":      {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, image(x, true)))) }, true},
 				"twice":      {func(x *Exec) { x.BackwardWith(with, x.Sum(conv(x, conv(x, image(x, true))))) }, true},
@@ -207,15 +210,15 @@ func TestOverlap_Serial(t *testing.T) {
 					continue // draws the generator of every device
 				}
 				for i := range 2 {
-					before := overlap.Stats().SideBySide
+					before := overlap.Stats().Parallel
 					if err := s.Do(func(x *Exec) error { c.work(x); return nil }); err != nil {
 						t.Errorf("%s: %v", name, err)
 					}
 					if err := weight.SetGrad(nil); err != nil {
 						t.Error(err)
 					}
-					if got := overlap.Stats().SideBySide > before; i > 0 && got != c.beside {
-						t.Errorf("%s: side by side %v, want %v", name, got, c.beside)
+					if got := overlap.Stats().Parallel > before; i > 0 && got != c.parallel {
+						t.Errorf("%s: parallel %v, want %v", name, got, c.parallel)
 					}
 				}
 			}
@@ -245,7 +248,8 @@ func TestOverlap_Failure(t *testing.T) {
 	})
 }
 
-// A captured step is captured with what was found in its rehearsals, and gives the losses of the plain one.
+// A captured step is captured with the decisions of its warm-up runs, and gives the losses of
+// the serial step.
 func TestOverlap_Captured(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -274,7 +278,7 @@ func TestOverlap_Captured(t *testing.T) {
 					x.NoGrad().SubInPlace(w, x.NoGrad().MulScalar(w.Grad(), 0.5))
 				}
 				return []*Tensor{loss}
-			}, CapturedOptions{Rehearsal: 2})
+			}, CapturedOptions{WarmUp: 2})
 			defer step.Close()
 			for range 40 {
 				if err := s.Do(func(x *Exec) error {
@@ -295,7 +299,7 @@ func TestOverlap_Captured(t *testing.T) {
 			if got := run(overlap, always); !slices.Equal(got, want) {
 				t.Errorf("always=%v: losses %v, want %v", always, got, want)
 			}
-			if stats := overlap.Stats(); always && stats.SideBySide == 0 {
+			if stats := overlap.Stats(); always && stats.Parallel == 0 {
 				t.Errorf("%v", stats)
 			}
 			if n := len(overlap.Decisions()); d.IsCUDA() && !always && n == 0 {
@@ -305,7 +309,8 @@ func TestOverlap_Captured(t *testing.T) {
 	})
 }
 
-// Linear layers: on two streams, on one, and LibTorch's own products give the same bits; under autocast too.
+// Linear layers on two streams, on one, and LibTorch's own products give the same bits, under
+// autocast too.
 func TestOverlap_Linear(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -367,7 +372,7 @@ func TestOverlap_Linear(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stats := overlap.Stats(); stats.SideBySide < layers {
+			if stats := overlap.Stats(); stats.Parallel < layers {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
 			// The second derivative goes through too.
@@ -388,8 +393,10 @@ func TestOverlap_Linear(t *testing.T) {
 	})
 }
 
-// Gradients of weights that nothing waits for before the backward has ended are those of one stream to the bit: through casts and without, added to
-// what is there, of weights that are used twice, and of a graph that is kept and run again without the Overlap; with no race.
+// Gradients of weights that nothing waits for before the backward has ended are those of one
+// stream to the bit, with no race: through casts and without, added to existing gradients, of
+// weights that are used twice, and of an autograd graph that is kept and run again without the
+// Overlap.
 func TestOverlap_Late(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -450,7 +457,7 @@ func TestOverlap_Late(t *testing.T) {
 						t.Errorf("autocast %v: the gradients differ", autocast)
 					}
 				}
-				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.SideBySide) || !d.IsCUDA() && stats.Late != 0 {
+				if stats := overlap.Stats(); d.IsCUDA() && (stats.Late == 0 || !autocast && stats.Late == stats.Parallel) || !d.IsCUDA() && stats.Late != 0 {
 					t.Errorf("autocast %v: %v", autocast, stats)
 				}
 			}
@@ -458,8 +465,9 @@ func TestOverlap_Late(t *testing.T) {
 	})
 }
 
-// Late gradients run on as many streams as asked for. A kept graph's next backward, without the Overlap, is on the stream of its forward alone; and
-// layers of branches go the plain way, on streams that no late gradient is on.
+// Late gradients run on as many streams as asked for. A kept graph's next backward, without the
+// Overlap, is on the stream of its forward alone; and layers of branches go the plain way, on
+// streams that no late gradient is on.
 func TestOverlap_Late_Streams(t *testing.T) {
 	d := cuda(t)
 	checkLeaks(t)

@@ -1,40 +1,50 @@
 package cgotorch
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// ParallelOptions are the options of [Exec.ParallelWith]; the zero value runs the branches side by side, on streams of the library's own.
+// ParallelOptions are the options of [Exec.ParallelWith]. The zero value runs the branches in
+// parallel, on streams of the library's own.
 type ParallelOptions struct {
-	// Choice decides, for each shape and dtype of Inputs, whether the branches run side by side or one after another on x's stream. nil means
-	// side by side.
+	// Choice decides for each shape and dtype of Inputs whether the branches run in parallel, or
+	// serially on x's stream. nil means parallel.
 	Choice *Choice
-	Inputs []*Tensor // what the branches read; only Choice looks at them
-	InTurn bool      // one after another, whatever Choice would find
+	Inputs []*Tensor // read by the branches; only Choice looks at them
+	Serial bool      // one branch after another, whatever Choice finds
 
-	// Streams are what all branches but the first run on, one each, in place of the library's own: with a priority, say. They are unequal and not x's own, and nothing else may run on them meanwhile. Transient has no effect then.
+	// Streams are the streams of all branches but the first, in place of the library's own: with a
+	// priority, say. They are unequal, and x's own is not among them. Nothing else may run on them
+	// meanwhile. Transient has no effect on them.
 	Streams []*Stream
 
-	// Transient says that the results are read by operators that backward needs no values of, such as Cat and Add, and then closed: their
-	// memory is then reused at once, where a captured step otherwise gives it back at its end. Said wrongly, a later branch may overwrite
-	// values that are still to be read.
+	// Transient promises that operators without saved values, such as Cat and Add, read the
+	// results, which are then closed. Their memory is then reused at once. Without it a captured
+	// step gives this memory back at its end. A wrong promise lets a later branch overwrite values
+	// that are still to be read.
 	Transient bool
 }
 
-// Parallel runs branches side by side on the device and returns their results, each of its own branch. The first branch runs on x's stream,
-// every other one on a side stream, which begins behind x's work so far; x's later work, and what reads a result, comes behind all of them.
-// The host calls the functions one after another and does not wait. Backward runs side by side too, each operator on the stream of its
-// forward. Branches may hold Parallels; in a captured function they become branches of the graph.
+// Parallel runs branches in parallel on the device and returns the result of each branch. The
+// host calls the functions one after another and does not wait. The Do owns the results.
 //
-// Branches must be independent: none may write what another one uses. Each is to use the Exec that it is given and hand on nothing
-// but its result; other tensors that it makes are freed, as by [Exec.Tidy]. Where a branch fails, or panics, x's stream waits for those
-// before it first. It fails with [ErrInvalidArgument] for too few or repeated Streams.
+// The first branch runs on x's stream. Every other branch runs on a side stream, behind x's
+// work so far. x's later work comes behind all branches, and so does every reader of a result.
+// Backward runs in parallel too, each operator on the stream of its forward. Branches may call
+// Parallel. In a captured function they become branches of the graph.
 //
-// It pays where the kernels of one branch leave a part of the device empty, and the host, or a graph, enqueues them faster than they run;
-// elsewhere it costs. [ParallelOptions.Choice] finds out.
+// Branches must be independent: no branch may write memory that another branch uses. Each must
+// use the Exec that it is given and hand on nothing but its result. Other tensors that it makes
+// are freed, as by [Exec.Tidy].
+//
+// Parallel fails with [ErrInvalidArgument] for too few or repeated Streams. Where a branch
+// fails or panics, x's stream first waits for the branches before it.
+//
+// Parallel branches are faster where the kernels of one branch leave a part of the device
+// empty. The host or a graph must also enqueue them faster than they run. Elsewhere they are
+// slower. [ParallelOptions.Choice] finds the faster way.
 func (x *Exec) Parallel(branches ...func(x *Exec) *Tensor) []*Tensor {
 	return x.ParallelWith(ParallelOptions{}, branches...)
 }
@@ -44,17 +54,17 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	const op = "Exec.Parallel"
 	x.checkThread(op)
 	if o.Streams != nil && len(o.Streams) < len(branches)-1 {
-		x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-			Message: fmt.Sprintf("ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches))})
+		x.Fail(op, refuse(op, ErrInvalidArgument,
+			"ParallelOptions.Streams has %d streams for %d branches: it needs one for each but the first", len(o.Streams), len(branches)))
 	}
 	for i, s := range o.Streams {
 		if s == x.stream || slices.Contains(o.Streams[:i], s) {
-			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-				Message: fmt.Sprintf("ParallelOptions.Streams has %v twice, or it is what the branches fork from", s)})
+			x.Fail(op, refuse(op, ErrInvalidArgument,
+				"ParallelOptions.Streams has %v twice, or it is what the branches fork from", s))
 		}
 	}
-	w := way{second: len(branches) > 1 && !o.InTurn}
-	if w.second && o.Choice != nil {
+	w := way{parallel: len(branches) > 1 && !o.Serial}
+	if w.parallel && o.Choice != nil {
 		for _, t := range o.Inputs {
 			x.open(op, t)
 		}
@@ -64,8 +74,8 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	x = x.measured(w)
 	return x.tidy(func() []*Tensor {
 		results := make([]*Tensor, len(branches))
-		if w.second {
-			x.sideBySide(op, o, branches, results)
+		if w.parallel {
+			x.runParallel(op, o, branches, results)
 		} else {
 			for i, branch := range branches {
 				results[i] = x.Alias(x.branch(op, branch))
@@ -76,7 +86,7 @@ func (x *Exec) ParallelWith(o ParallelOptions, branches ...func(x *Exec) *Tensor
 	})
 }
 
-// branch calls fn and frees what it makes but its result.
+// branch calls fn and frees all tensors that fn makes, except its result.
 func (x *Exec) branch(op string, fn func(x *Exec) *Tensor) *Tensor {
 	return x.Tidy(func() *Tensor {
 		t := fn(x)
@@ -91,10 +101,11 @@ type sideBranch struct {
 	result *Tensor
 }
 
-func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec) *Tensor, results []*Tensor) {
+// runParallel runs the branches on their streams and joins them.
+func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec) *Tensor, results []*Tensor) {
 	var sides []*sideBranch
 	joined := 0
-	defer func() { // where a branch has failed: x's stream is not to run ahead of what was enqueued
+	defer func() { // where a branch has failed, x's stream must not run ahead of the enqueued work
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x) //edge:parallel-failed-join TestExec_Parallel_Failures checked
 			var none *ct.Tensor
@@ -105,8 +116,9 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	defer fork.Close()
 	for i, fn := range branches {
 		if i == 0 {
-			// What the other branches run on began, to LibTorch's allocator, at this fork: a Parallel in here that used it would leave memory
-			// there that they take while x's stream still reads it (Note [Memory of branches]).
+			// To LibTorch's allocator the other branches' streams began at this fork. A Parallel in
+			// here that used them would leave memory there. The other branches would take this
+			// memory while x's stream still reads it (Note [Memory of branches]).
 			func() {
 				defer x.s.stream.reserve(purpose{x.stream, false}, len(branches)-1)()
 				results[0] = x.Alias(x.branch(op, fn))
@@ -120,7 +132,7 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
 	}
-	// Streams that were given are used by others too, between whose work there is no fork.
+	// The program uses its own Streams for other work too, without a fork between.
 	transient := (o.Transient || !x.GradEnabled()) && o.Streams == nil && x.ours()
 	for i, b := range sides {
 		if err := x.await(op, b.x); err != nil { //edge:parallel-join TestExec_Parallel checked
@@ -133,11 +145,12 @@ func (x *Exec) sideBySide(op string, o ParallelOptions, branches []func(x *Exec)
 	}
 }
 
-// joinUsed makes x's stream wait for every other one that the Do has used, behind a backward that has failed: LibTorch, which runs it on the
-// streams of its forward, joins them only at its end.
+// joinUsed makes x's stream wait for every other stream that the Do has used, behind a backward
+// that has failed. LibTorch runs a backward on the streams of its forward and joins them only
+// at its end.
 func (x *Exec) joinUsed(op string) {
 	if x.work != nil {
-		return // nobody will launch it
+		return // the failed capture is never launched
 	}
 	for _, s := range x.s.used {
 		if h, err := s.handle(op); err == nil {
@@ -146,7 +159,7 @@ func (x *Exec) joinUsed(op string) {
 	}
 }
 
-// side is the stream for the branch of that number among those on side streams.
+// side returns the stream for branch i of those on side streams.
 func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]

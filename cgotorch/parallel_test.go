@@ -40,7 +40,8 @@ func withoutRaces(t *testing.T, fn func()) {
 	}
 }
 
-// Branches side by side, one after another, nested and in a graph give the same bits, forward and backward, and no race.
+// Parallel branches, serial branches, nested branches and branches in a graph give the same
+// bits, forward and backward, and no race.
 func TestExec_Parallel(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -115,7 +116,7 @@ func TestExec_Parallel(t *testing.T) {
 			want := run(serial)
 			for i := range 3 {
 				if got := run((*Exec).Parallel); fmt.Sprint(got) != fmt.Sprint(want) {
-					t.Errorf("run %d side by side differs from one branch after another", i)
+					t.Errorf("run %d in parallel differs from serial branches", i)
 				}
 			}
 			var without float32
@@ -132,7 +133,7 @@ func TestExec_Parallel(t *testing.T) {
 			seed(t)
 			captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
 				return []*Tensor{step(x, (*Exec).Parallel)}
-			}, CapturedOptions{Rehearsal: 1})
+			}, CapturedOptions{WarmUp: 1})
 			defer captured.Close()
 			for i := range 3 {
 				seed(t)
@@ -157,7 +158,8 @@ func TestExec_Parallel(t *testing.T) {
 	})
 }
 
-// What a branch reads may be freed by another one that the host is at already, and what a branch makes is handed out again.
+// A tensor that a branch reads may be freed by another branch that the host is at already, and
+// memory of a branch is handed out again.
 func TestExec_Parallel_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -200,8 +202,8 @@ func TestExec_Parallel_Memory(t *testing.T) {
 	})
 }
 
-// A Parallel in the first branch, which runs on the same stream as the one around it, has side streams of its own: what it leaves there is
-// not for branches that do not wait for it.
+// A Parallel in the first branch, which runs on the same stream as the one around it, has side
+// streams of its own: what it leaves there is not for branches that do not wait for it.
 func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -383,21 +385,22 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 	}
 }
 
-// The choice is made from a dozen calls, for graphs in rehearsals alone; the CPU does one after another.
+// The choice is made from a dozen calls, for graphs in warm-up runs alone. The CPU runs
+// branches serially.
 func TestExec_Parallel_Choice(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
 		s := newStream(t, d)
 		var log []string
 		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
-		var beside int // of the last call
+		var parallel int // of the last call
 		in := kept(t, s, 1, ones4)[0]
 		defer in.Close()
 		section := func(x *Exec, work func(x *Exec)) []*Tensor {
-			beside = 0
+			parallel = 0
 			branch := func(x *Exec) *Tensor {
 				if x.Stream() != s {
-					beside++
+					parallel++
 				}
 				work(x)
 				return x.Neg(in)
@@ -414,16 +417,16 @@ func TestExec_Parallel_Choice(t *testing.T) {
 			}
 		}
 		if !d.IsCUDA() {
-			if beside != 0 || len(choice.Decisions()) != 0 {
-				t.Errorf("on the CPU side by side: %v", choice.Decisions())
+			if parallel != 0 || len(choice.Decisions()) != 0 {
+				t.Errorf("on the CPU parallel: %v", choice.Decisions())
 			}
 			return
 		}
 		decisions := choice.Decisions()
-		if beside != 1 || len(decisions) != 1 || !decisions[0].Parallel || decisions[0].Graph {
-			t.Fatalf("two sleeps run one after another: %v", decisions)
+		if parallel != 1 || len(decisions) != 1 || !decisions[0].Parallel || decisions[0].Graph {
+			t.Fatalf("two sleeps run serially: %v", decisions)
 		}
-		if len(log) != 1 || !strings.Contains(log[0], "(float32[4]@cuda:0) with gradients, eager: side by side") {
+		if len(log) != 1 || !strings.Contains(log[0], "(float32[4]@cuda:0) with gradients, eager: parallel") {
 			t.Errorf("logged %q", log)
 		}
 		// Of so little work a graph has a decision of its own, whichever that is.
@@ -443,7 +446,8 @@ func TestExec_Parallel_Choice(t *testing.T) {
 	})
 }
 
-// Memory of a stream that is no part of the section is handed out again behind its uses in a branch; a stream's sides serve its own Dos alone.
+// Memory of a stream outside the section is handed out again behind its uses in a branch. A
+// stream's side streams serve its own Dos alone.
 func TestExec_Parallel_OtherStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -543,8 +547,8 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 	})
 }
 
-// A captured training step of two branches gives the losses of an eager one that runs them in turn, launch for launch; and its backward runs on
-// two streams at once.
+// A captured training step of two branches gives the losses of an eager one that runs them in
+// turn, launch for launch; and its backward runs on two streams at once.
 func TestExec_Parallel_TrainingStep(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -586,7 +590,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 			}
 			run := func(x *Exec) *Tensor { return step(x, in)[0] }
 			if captured {
-				c := NewCaptured(step, CapturedOptions{Rehearsal: 1})
+				c := NewCaptured(step, CapturedOptions{WarmUp: 1})
 				defer c.Close()
 				run = func(x *Exec) *Tensor { return c.Run(x, in)[0] }
 			}
@@ -600,7 +604,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 			}
 			return losses
 		}
-		want := train(ParallelOptions{InTurn: true}, false, nil)
+		want := train(ParallelOptions{Serial: true}, false, nil)
 		if want[0] <= want[steps-1] {
 			t.Errorf("the loss went from %v to %v", want[0], want[steps-1])
 		}
@@ -631,7 +635,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 				}
 			}
 			r.Work = slices.DeleteFunc(r.Work, func(w trace.Record) bool { return w.Start < from || w.End > to })
-			if share, together, busy := r.SideBySide(); len(streams) < 2 || share < 0.3 {
+			if share, together, busy := r.Parallel(); len(streams) < 2 || share < 0.3 {
 				t.Errorf("backward ran on %d streams, %v of %v on several at once", len(streams), together, busy)
 			} else {
 				t.Logf("backward on %d streams: %v of %v on several at once", len(streams), together, busy)

@@ -47,7 +47,8 @@ func randomPooling(r *rand.Rand) pooling {
 	return p
 }
 
-// Pooling without a gradient gives what LibTorch's operators give to the bit, infinities and NaN among it, in every layout.
+// Pooling without a gradient gives the results of LibTorch's operators to the bit, infinities
+// and NaN among them, in every layout.
 func TestPool2d(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

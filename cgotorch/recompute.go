@@ -12,20 +12,26 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Recompute returns fn(x, in) and lets the graph keep no more of it than in: [Exec.Backward] calls fn again for the tensors that
-// it needs, and frees them. What is kept, and the memory of a training step, is less; the step takes one more forward of fn.
-// Losses, gradients and buffers are those of the plain call, to the bit, where the operators of fn are deterministic.
+// Recompute returns fn(x, in). The autograd graph keeps in, and none of the tensors between in
+// and the result. [Exec.Backward] calls fn again for the tensors that it needs, and frees them.
+// A training step then needs less memory and one more forward of fn. Losses, gradients and
+// buffers are those of the plain call, to the bit, where the operators of fn are deterministic.
 //
-// fn is called twice and must compute the same both times, from in and from leaves such as parameters, whose gradients accumulate;
-// a tensor with a graph of its own must be in. Tensors that fn makes are freed when it returns, but its result. The first call is
-// without gradients. The second has an Exec of its own over the same [Stream], with x's autocast, and the random numbers of the
-// first. There [Exec.Recomputing] is true, so that what fn writes beside its result is written once, and [Exec.AtEnd] fails. fn runs
-// in the Do of the Backward then, on whatever goroutine and thread LibTorch's backward comes from: it must use the Exec that it is given,
-// and not x. It must not write in: a first operator in place is an error.
+// fn is called twice and must compute the same both times, from its argument and from leaves
+// such as parameters, whose gradients accumulate. A tensor with an autograd graph of its own
+// must be the argument. fn must not write its argument: its first operator must not be in
+// place. Tensors that fn makes are freed when it returns, except its result. fn may call
+// Recompute. Without gradients Recompute only calls fn.
 //
-// An error, a panic or Goexit in the second call is that of the Backward. Random numbers come from the device's one generator: if
-// another stream draws from it while fn does, so that fn's cannot be told, the Backward fails. [Exec.Gradients] cannot go through
-// a Recompute. Without gradients Recompute only calls fn. fn may call Recompute.
+// The first call is without gradients. The second call has an Exec of its own over the same
+// [Stream], with x's autocast, and draws the random numbers of the first. [Exec.Recomputing] is
+// true there, so that fn changes buffers only once. [Exec.AtEnd] fails there. The second call
+// runs in the Do of the Backward, on any goroutine and thread of LibTorch's backward. fn must
+// use the Exec that it is given, and not x.
+//
+// An error, a panic or Goexit in the second call is that of the Backward. Random numbers come
+// from the device's one generator. The Backward fails if another stream draws from it during
+// fn, because fn's numbers are then unknown. [Exec.Gradients] cannot go through a Recompute.
 func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
 	const op = "Exec.Recompute"
 	x.checkThread(op)
@@ -41,8 +47,8 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 		x.open(op, y)
 		x.open(op, in)
 		if in.Version() != version {
-			x.Fail(op, &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(),
-				Message: "the function has written its input, from which it is to be computed again: its first operator must not be in place"})
+			x.Fail(op, refuse(op, ErrInvalidArgument,
+				"the function has written its input, from which it is to be computed again: its first operator must not be in place"))
 		}
 		for i, after := range r.generators(x, op) {
 			if !bytes.Equal(before[i].state, after.state) {
@@ -53,19 +59,21 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 	})
 }
 
-// Recomputing reports whether x is that of a second call, by [Exec.Recompute]. A module that changes something of its own in Forward,
-// such as running statistics, must not do so again then.
+// Recomputing reports whether x belongs to the second call of a function given to
+// [Exec.Recompute]. A module that changes memory of its own in Forward, such as running
+// statistics, must not change it again then.
 func (x *Exec) Recomputing() bool { return x.from != nil }
 
-// A recomputation is what backward needs to call a function again. The graph holds it, by a cgo.Handle.
+// A recomputation is the state that backward needs to call a function again. The autograd graph
+// holds it, by a cgo.Handle.
 type recomputation struct {
 	fn       func(x *Exec, in *Tensor) *Tensor
 	stream   *Stream
-	graph    *graphWork // that x's work was for, or nil
-	native   *ct.Stream // the graph's, which stands in for stream
+	graph    *graphWork // of x's work, or nil
+	native   *ct.Stream // the CUDA graph's own, in place of stream
 	autocast int32
 	draws    []draws
-	lent     string    // whose in is, as of Exec.Lend
+	lent     string    // the owner of in, as of Exec.Lend
 	from     []uintptr // the callers of Recompute
 }
 
@@ -75,13 +83,13 @@ type generator struct {
 	state  []byte
 }
 
-// draws are the random numbers of the first call: a generator's state before, and after.
+// draws are the random numbers of the first call: a generator's state before and after it.
 type draws struct {
 	generator
 	after []byte
 }
 
-// generators returns those that fn can draw from.
+// generators returns the generators that fn can draw from.
 func (r *recomputation) generators(x *Exec, op string) []generator {
 	gs := []generator{{device: CPU}}
 	if x.Device().IsCUDA() {
@@ -96,7 +104,7 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 	return gs
 }
 
-// record gives y its place in the graph.
+// record gives y its place in the autograd graph.
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
@@ -111,7 +119,8 @@ func init() {
 	ct.Function.Run, ct.Function.Release = runAgain, releaseFunction
 }
 
-// runAgain is the function of a token, called for a backward. It returns 0, or the number of an outcome.
+// runAgain is the function of a token, called for a backward. It returns 0, or the number of an
+// outcome.
 func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
 	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
 	if end != (outcome{}) {
@@ -129,8 +138,8 @@ func releaseFunction(number uint64) {
 	h.Delete()
 }
 
-// again calls the function, on the calling thread, in a scope of its own. It returns a handle of the result where the outcome is that
-// of a function which has returned.
+// again calls the function on the calling thread, in a scope of its own. It returns a handle of
+// the result if the function has returned without a failure.
 func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	h, done, err := r.on()
 	if err != nil {
@@ -139,7 +148,7 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	}
 	defer done()
 	s := &scope{stream: r.stream, thread: ct.ThreadID()}
-	// On a thread of LibTorch's too a Do inside this one is an error and no deadlock.
+	// A Do inside this scope is an error and no deadlock, on a thread of LibTorch's too.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
@@ -149,7 +158,7 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		s.run(&end, func() error {
 			t := s.own(in)
 			if r.lent != "" {
-				s.lent = map[uint64]lending{t.info().Storage: {whose: r.lent}}
+				s.lent = map[uint64]loan{t.info().Storage: {whose: r.lent}}
 			}
 			return r.drawAgain(func() error {
 				y := r.fn(x, t)
@@ -164,19 +173,19 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		result = nil
 	}
 	var e *Error
-	if errors.As(end.err, &e) && e.Caller == "" { // no line of the program led there but that of the first call
+	if errors.As(end.err, &e) && e.Caller == "" { // only the first call's line led there
 		e.Caller = callerIn(r.from, ownFrame)
 	}
 	return result, end
 }
 
-// callers are the frames that led here.
+// callers returns the frames that led to the calling function.
 func (x *Exec) callers() []uintptr {
 	pcs := make([]uintptr, 64)
 	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
 }
 
-// on is the stream for the second call; done is to be called after it.
+// on returns the stream for the second call. done is called after that call.
 func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
@@ -191,17 +200,18 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	return r.native, func() {}, nil
 }
 
-// captureOn is the capture under way on the device, or nil.
+// captureOn returns the capture under way on the device, or nil.
 func captureOn(d Device) *graphWork {
 	w, _ := capturesNow.Load(d)
 	work, _ := w.(*graphWork)
 	return work
 }
 
-// onCUDA counts the nodes of autograd's graphs that call functions again on a CUDA device.
+// onCUDA counts the nodes of autograd graphs that call functions again on a CUDA device.
 var onCUDA atomic.Int64
 
-// holdCaptures keeps captures off while a backward runs that may call functions again; see Note [Captures take turns] in csrc/graph/capture.h.
+// holdCaptures keeps captures off during a backward that may call functions again. See Note
+// [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
 	if !x.Device().IsCUDA() || x.Capturing() || x.from != nil || onCUDA.Load() == 0 {
 		return func() {}
@@ -211,7 +221,8 @@ func (x *Exec) holdCaptures(op string) (release func()) {
 	return func() { ct.CapturesRelease(d) }
 }
 
-// generatorState is that of the device's generator or, in a capture, how far the graph's own is.
+// generatorState returns the state of the device's generator. In a capture it is the count of
+// numbers that the graph has drawn.
 func (r *recomputation) generatorState(d Device) ([]byte, error) {
 	if r.graph == nil || !r.graph.capturing || !d.IsCUDA() {
 		return GeneratorState(d)
@@ -234,7 +245,7 @@ func (r *recomputation) setGeneratorState(d Device, state []byte) error {
 	return check("Exec.Recompute", ct.GraphSetDrawn(r.graph.h, drawn))
 }
 
-// drawAgain calls fn with the generators as they were before the first call, and puts them back.
+// drawAgain calls fn with the generators as before the first call, and puts them back.
 func (r *recomputation) drawAgain(fn func() error) error {
 	for _, d := range r.draws {
 		now, err := r.generatorState(d.device)
@@ -254,7 +265,7 @@ func (r *recomputation) drawAgain(fn func() error) error {
 		if err != nil {
 			return err
 		}
-		// Where nothing was drawn, another stream alone drew during the first call.
+		// fn drew nothing: another stream alone drew during the first call.
 		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
 			return &Error{Op: "Exec.Recompute", Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame),
 				Message: "the function drew other random numbers than the first time: it decided otherwise, or another stream drew from the generator of " +
@@ -264,8 +275,8 @@ func (r *recomputation) drawAgain(fn func() error) error {
 	return nil
 }
 
-// callContained calls fn, which must not panic, on the calling thread. A Goexit in it ends there, as it must not go on into C++: it
-// becomes a panic of the coroutine's, which is recovered from.
+// callContained calls fn, which must not panic, on the calling thread. A Goexit in fn must not
+// go on into C++, so it ends here: the coroutine turns it into a panic, which is recovered.
 func callContained(fn func()) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		returned := false
@@ -287,7 +298,8 @@ func callContained(fn func()) {
 
 var errExited = errors.New("runtime.Goexit in a function that was called again")
 
-// differentiated ends a call that ran a backward from roots: as the function ended, where one that was called again did not return.
+// differentiated ends a call that ran a backward from roots. Where a function that was called
+// again did not return, the call ends as that function ended.
 func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 	if status != nil {
 		x.joinUsed(op)

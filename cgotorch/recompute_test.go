@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// checkRecomputeLeaks is checkLeaks. A thread of LibTorch's that has called Go once counts as a goroutine for as long as it lives, so
-// those that a deep nest needs do so before.
+// checkRecomputeLeaks is checkLeaks. A thread of LibTorch's that has called Go once counts as a
+// goroutine for as long as it lives. So the threads of a deep nest call Go before.
 func checkRecomputeLeaks(t *testing.T) {
 	t.Helper()
 	for _, d := range devices(t) {
@@ -165,7 +165,8 @@ func TestRecompute_Autocast(t *testing.T) {
 	})
 }
 
-// The second call draws what the first one drew, and what is drawn afterwards is what the plain call would leave.
+// The second call draws the numbers of the first. Later draws are those that the plain call
+// would leave.
 func TestRecompute_RandomNumbers(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -529,7 +530,8 @@ func TestRecompute_Goexit(t *testing.T) {
 	})
 }
 
-// The stream checker sees the second call where the first one was: on its stream, which backward has made wait.
+// The stream checker sees the second call where the first was: on its stream, which backward
+// has made wait.
 func TestRecompute_CheckStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {

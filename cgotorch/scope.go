@@ -7,24 +7,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// A scope owns what one Do makes. It is used on the Do's thread alone.
+// A scope owns the tensors, events and streams in use of one Do. It is used on the Do's thread
+// alone.
 type scope struct {
-	stream  *Stream
-	thread  uint64
-	used    []*Stream          // others, by Exec.On
-	tensors []*Tensor          // made here, inside a Tidy in it; those no longer owned (kept or closed) are passed over
-	unused  []Tensor           // what own hands out next
-	lent    map[uint64]lending // storages that must not outlive the Do
+	stream *Stream
+	thread uint64
+	used   []*Stream // other streams, by Exec.On
+	// Tensors made here, or inside a Tidy in it. Those no longer owned (kept or closed) are passed
+	// over.
+	tensors []*Tensor
+	unused  []Tensor        // own hands these out next
+	lent    map[uint64]loan // storages that must not outlive the Do
 	atEnd   []func()
 	watches []*ct.Watch // of NoWaits
 	err     *Error      // the first failure
-	barred  string      // why operators cannot be called: the Do has returned, or a scope inside this one runs; "" if they can
+	// The reason why operators cannot be called: the Do has returned, or a scope inside this one
+	// runs. "" if they can.
+	barred string
 }
 
-// lending is what a Do knows of lent memory.
-type lending struct {
+// A loan is the Do's record of lent memory.
+type loan struct {
 	whose string
-	name  *ct.Storage // by which no other memory has that storage's number; nil where somebody else has it
+	// While name is held, no other memory gets the storage's number. nil where another scope holds
+	// it.
+	name *ct.Storage
 }
 
 // unwind is the panic by which a failed operator returns to its Do.
@@ -44,7 +51,8 @@ func (s *scope) own(h *ct.Tensor) *Tensor {
 	return t
 }
 
-// makeRoom forgets tensors that are no longer owned, so that a long Do remembers no more than it holds.
+// makeRoom forgets tensors that are no longer owned, so that a long Do remembers no more than
+// it holds.
 func (s *scope) makeRoom() {
 	owned := s.tensors[:0]
 	for _, t := range s.tensors {
@@ -59,10 +67,11 @@ func (s *scope) makeRoom() {
 	}
 }
 
-// Error is what a program reads that recovers the panic and prints it.
+// Error returns the failure's text, for a program that recovers the panic and prints it.
 func (u unwind) Error() string { return u.scope.err.Error() }
 
-// fail records the first failure and unwinds to Do. On another goroutine than Do's there is none to unwind to.
+// fail records the first failure and unwinds to Do. On another goroutine than Do's it panics
+// with the failure.
 func (s *scope) fail(e *Error) {
 	if ct.ThreadID() != s.thread {
 		panic(&Error{Op: e.Op, Kind: ErrMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
@@ -73,8 +82,9 @@ func (s *scope) fail(e *Error) {
 	panic(unwind{s})
 }
 
-// run calls fn, ends the scope, and says how fn ended: by return, by an operator's failure, by a panic of the user's, or by Goexit,
-// during which deferred functions run but recover returns nil.
+// run calls fn, ends the scope, and returns in out how fn ended: by return, by an operator's
+// failure, by a panic of the user's, or by Goexit. During Goexit deferred functions run but
+// recover returns nil.
 func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{exited: true}
 	defer func() {
@@ -104,19 +114,21 @@ func (s *scope) run(out *outcome, fn func() error) {
 	}()
 	err := fn()
 	if s.err != nil {
-		err = s.err // recovered by the function, but the work it stands for is missing
+		err = s.err // the function has recovered it, but the failed work is missing
 	}
 	*out = outcome{err: err}
 }
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
-// inside runs fn in a scope of its own on x's thread, whose failure is returned and not x's, with an Exec on the stream that does work.
-// What that scope owns is freed when fn has returned. x cannot be used meanwhile. The stream checker and NoWaits see both as one Do.
+// inside runs fn in a scope of its own on x's thread, with an Exec on the stream that does
+// work. It returns fn's failure, which is not x's. Tensors of that scope are freed when fn has
+// returned. x cannot be used meanwhile. The stream checker and NoWaits see both scopes as one
+// Do.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
-	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]lending{}}
+	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
-		s.lent[storage] = lending{whose: l.whose}
+		s.lent[storage] = loan{whose: l.whose}
 	}
 	y := *x
 	y.s, y.work, y.trial, y.c.Stream = s, work, false, stream
@@ -130,10 +142,11 @@ func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error
 	return out.err
 }
 
-// end runs the functions given to AtEnd and closes the scope, whatever they do. It returns the first panic in one of them.
+// end runs the functions given to AtEnd and closes the scope, however they end. It returns the
+// first panic in one of them.
 func (s *scope) end() (first *Panic) {
 	failure := s.err
-	var waited *Error // NoWaits holds to the end
+	var waited *Error // NoWaits holds until here
 	defer func() {
 		if s.err = failure; failure == nil {
 			s.err = waited
@@ -152,7 +165,8 @@ func (s *scope) end() (first *Panic) {
 	return first
 }
 
-// runAtEnd runs the functions given to AtEnd. It notes the first panic in one of them, and the first wait under NoWaits.
+// runAtEnd runs the functions given to AtEnd. It notes the first panic in one of them, and the
+// first wait under NoWaits.
 func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	for len(s.atEnd) > 0 {
 		fn := s.atEnd[0]
@@ -178,7 +192,7 @@ func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	}
 }
 
-// free frees all tensors but those to keep, in one C call.
+// free frees all tensors except keep, in one C call.
 func (s *scope) free(keep ...*Tensor) {
 	var handles []*ct.Tensor
 	kept := s.tensors[:0]

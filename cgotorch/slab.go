@@ -9,7 +9,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// HostSlab is page-aligned host memory outside the Go heap, where copies to and from a device start and end.
+// HostSlab is page-aligned host memory outside the Go heap. Copies to and from a device start
+// and end there.
 //
 // The stream checker knows of copies by itself. HostReads, HostWrites and Await tell it of the
 // program's own accesses.
@@ -20,15 +21,21 @@ type HostSlab struct {
 	cleanup runtime.Cleanup
 }
 
-// NewHostSlab allocates size bytes, all zero. It fails with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size
-// below 1. The caller must Close it.
+// NewHostSlab allocates size bytes, all zero. The caller must Close the slab. NewHostSlab fails
+// with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size below 1.
 func NewHostSlab(size int) (*HostSlab, error) {
 	return newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
 }
 
-// MapHostSlab is the first size bytes of a file, which may be closed afterwards, as a slab. Its Bytes are the file's and must not be written:
-// that ends the process; and so does a read after the file has become shorter. Where the device or the file system cannot page-lock a file's
-// pages Pin fails with [ErrOutOfMemory]. It fails with [ErrInvalidArgument] for a file that has fewer bytes, and with [ErrOutOfMemory].
+// MapHostSlab returns the first size bytes of a file as a slab. The file may be closed
+// afterwards. The caller must Close the slab.
+//
+// Bytes of the slab are the file's. A write to them ends the process, and so does a read after
+// the file has become shorter.
+//
+// MapHostSlab fails with [ErrInvalidArgument] for a file with fewer bytes, and with
+// [ErrOutOfMemory]. Pin fails with [ErrOutOfMemory] where the device or the file system cannot
+// page-lock a file's pages.
 func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	const op = "MapHostSlab"
 	raw, err := file.SyscallConn()
@@ -45,7 +52,7 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	return s, err
 }
 
-// HostSlabOver returns a slab of memory that the caller owns and keeps until Close. Its content
+// HostSlabOver returns a slab of memory that the caller owns and keeps until Close. The content
 // stays as it is. The memory must begin at a page and lie outside the Go heap, as that of
 // [syscall.Mmap] does. HostSlabOver fails with [ErrInvalidArgument] for other memory, and for
 // memory that reaches into another slab.
@@ -69,12 +76,13 @@ func newHostSlab(op string, size int, make func(h **ct.Slab) *ct.Status) (*HostS
 
 func freeSlab(h *ct.Slab) { ct.SlabFree(h) }
 
-// Bytes is the memory, valid until Close and while the slab is reachable: keep the slab beside what is made of its memory.
+// Bytes returns the memory. It is valid until Close and while the slab is reachable: keep the
+// slab as long as the bytes.
 func (s *HostSlab) Bytes() []byte { return s.bytes }
 
-// Pin page-locks the memory for every CUDA device, so that copies from it do not wait. It does nothing on a slab that is
-// pinned already. It fails with [ErrNoDevice] on a machine without CUDA, and with [ErrOutOfMemory] and the numbers when the
-// system refuses to lock so much.
+// Pin page-locks the memory for every CUDA device. Copies from page-locked memory do not wait.
+// Pin does nothing on page-locked memory. It fails with [ErrNoDevice] on a machine without
+// CUDA. It fails with [ErrOutOfMemory] and the numbers when the system refuses to lock so much.
 func (s *HostSlab) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +99,8 @@ func (s *HostSlab) Pinned() bool {
 	return s.h != nil && ct.SlabPinned(s.h) != 0
 }
 
-// HostReads tells the stream checker that the program is about to read the memory. It does nothing
-// while the checker is off.
+// HostReads tells the stream checker that the program is about to read the memory. It does
+// nothing while the checker is off.
 func (s *HostSlab) HostReads() { s.checkHost(0) }
 
 // HostWrites tells the stream checker that the program is about to write the memory. It does
@@ -115,12 +123,13 @@ func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	return unsafe.Pointer(unsafe.SliceData(s.bytes)), int64(len(s.bytes))
 }
 
-// Await waits until e is done, for a goroutine that takes the memory back from copies. It holds
-// neither a core nor an OS thread; see [Event.Done]. It fails as [Event.Synchronize] does.
+// Await waits until e is done. It is for a goroutine that takes the memory back from copies. It
+// holds neither a core nor an OS thread; see [Event.Done]. It fails as [Event.Synchronize]
+// does.
 //
-// The stream checker learns that the uses of the memory before e are over, and nothing else.
-// Event.Synchronize tells it that all work before e is over. In a goroutine that waits all the
-// time, that would hide waits that are missing elsewhere.
+// The stream checker learns that uses of this memory before e are over, and nothing else.
+// [Event.Synchronize] says that the program knows all work before e to be done. In a goroutine
+// that waits all the time, this would hide missing waits elsewhere.
 func (s *HostSlab) Await(e *Event) error {
 	const op = "HostSlab.Await"
 	done, err := e.poll(op)
@@ -151,8 +160,8 @@ func (s *HostSlab) Await(e *Event) error {
 	return nil
 }
 
-// Close frees the memory, or leaves that of [HostSlabOver] to its owner, no longer page-locked.
-// Copies from and to it must be done. Closing twice does nothing.
+// Close frees the memory. Memory of [HostSlabOver] goes back to its owner, no longer
+// page-locked. Copies from and to the slab must be done. Closing twice does nothing.
 func (s *HostSlab) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

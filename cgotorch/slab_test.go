@@ -265,8 +265,8 @@ func TestHostSlabOver(t *testing.T) {
 	}
 }
 
-// Await tells the stream checker of its own slab alone: that the program knows nothing else to be
-// done stays so.
+// Await tells the stream checker of its own slab alone. The program still knows no other work
+// to be done.
 func TestHostSlab_Await(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -9,38 +9,42 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Stream is an in-order queue of work on one device. On the CPU it runs its work at once. A Stream may be used from any
-// goroutine; Dos on one stream exclude each other.
+// Stream is an in-order queue of work on one device. On the CPU it runs its work at once. A
+// Stream may be used from any goroutine. Dos on one stream exclude each other.
 type Stream struct {
 	device    Device
 	isDefault bool
 	name      string
 	named     bool // by StreamOptions
 
-	mu     sync.Mutex // held by a Do while it runs, so that Stream's other methods take their place after it
-	worker *worker    // guarded by mu
+	// A Do holds mu while it runs. Stream's other methods then take their place after it.
+	mu     sync.Mutex
+	worker *worker // guarded by mu
 
-	state  sync.Mutex // held for moments; guards what follows
+	state  sync.Mutex // held for moments; guards the fields below
 	h      *ct.Stream
-	users  int                      // Dos of other streams that use this one
+	users  int                      // Dos of other streams that use this stream
 	sides  map[purpose]*sideStreams // for Dos of this stream
 	closed bool
 }
 
-// StreamOptions are the options of [NewStream]; the zero value is a stream of normal priority.
+// StreamOptions are the options of [NewStream]. The zero value is a stream of normal priority.
 type StreamOptions struct {
-	HighPriority bool   // the device prefers this stream's waiting work to that of others
-	Name         string // shown in traces and texts; "" is "stream N", where N counts the streams made
+	HighPriority bool // the device prefers the waiting work of this stream
+	// Name is shown in traces and texts. "" means "stream N", where N counts the streams made.
+	Name string
 }
 
-// streams is what is known of all streams of the process: CUDA has one default stream a device, and numbers streams by itself.
+// streams is the state of all streams of the process. CUDA has one default stream for each
+// device, and CUDA numbers streams by itself.
 var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use
 	made     atomic.Int64       // by NewStream and ExternalStream
 
-	// names holds the name of each CUDA stream for traces and reports, by number. A number is for the next stream after Close, so there are
-	// not many. CPU streams have new numbers each: they are here if the program named them, or while the stream checker is on.
+	// names holds the name of each CUDA stream for traces and reports, by number. A new stream
+	// takes the number of a closed one, so the map stays small. Every CPU stream has a new number.
+	// The map holds it where the program named the stream, or while the stream checker is on.
 	names sync.Map // uint64 -> string
 }
 
@@ -59,8 +63,8 @@ func (s *Stream) register() {
 	}
 }
 
-// DefaultStream is the device's default stream, the same one at each call. A device that is not there is reported by the
-// stream's methods, with [ErrNoDevice].
+// DefaultStream returns the device's default stream, the same Stream at each call. It does not
+// fail for a missing device: the stream's methods then fail with [ErrNoDevice].
 func DefaultStream(d Device) *Stream {
 	streams.Lock()
 	defer streams.Unlock()
@@ -75,8 +79,8 @@ func DefaultStream(d Device) *Stream {
 	return s
 }
 
-// NewStream makes a stream that does not wait for the default stream. The caller must Close it. It fails with
-// [ErrNoDevice] or [ErrDeviceLost].
+// NewStream makes a stream that does not wait for the default stream. The caller must Close it.
+// It fails with [ErrNoDevice] or [ErrDeviceLost].
 func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -93,10 +97,15 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	return s, nil
 }
 
-// ExternalStream is a stream of another library's, given as a cudaStream_t, so that work can be enqueued behind its work; for 0
-// and cudaStreamLegacy it returns [DefaultStream]. Dos of two Streams made of one cudaStream_t do not exclude each other. It fails with [ErrInvalidArgument] for cudaStreamPerThread, which is another
-// stream on each thread, for a stream of another device, and on the CPU. Whoever made the stream destroys it, after Close, and after
-// [Device.ReleaseCachedMemory] where tensors were made or used on it. The caller must Close it.
+// ExternalStream returns a Stream for a cudaStream_t of another library. Work can then be
+// enqueued behind the work of that library. For 0 and cudaStreamLegacy it returns
+// [DefaultStream]. Dos of two Streams made of one cudaStream_t do not exclude each other.
+//
+// The caller must Close the Stream. The other library destroys its own stream after Close.
+// Where tensors were made or used on it, [Device.ReleaseCachedMemory] must come first.
+//
+// ExternalStream fails with [ErrInvalidArgument] for a stream of another device, and on the
+// CPU. The same holds for cudaStreamPerThread, which is another stream on each thread.
 func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -113,7 +122,8 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Native is the stream as a cudaStream_t, for other libraries, until Close; 0 for a default stream and on the CPU.
+// Native returns the stream as a cudaStream_t for other libraries, valid until Close. It
+// returns 0 for a default stream and on the CPU.
 func (s *Stream) Native() (uintptr, error) {
 	h, err := s.handle("Stream.Native")
 	if err != nil {
@@ -122,13 +132,14 @@ func (s *Stream) Native() (uintptr, error) {
 	return uintptr(ct.StreamNative(h)), nil
 }
 
-// Name is what [StreamOptions] says, "stream N", or "default stream".
+// Name returns the name in [StreamOptions], "stream N", or "default stream".
 func (s *Stream) Name() string { return s.name }
 
-// String is the name and the device, as in "default stream of cuda:0".
+// String returns the name and the device, as in "default stream of cuda:0".
 func (s *Stream) String() string { return s.name + " of " + s.device.String() }
 
-// ID is the number by which a [TraceRecord] names the stream, until Close; the next stream that is made may have it after that.
+// ID returns the number that package trace's records have for the stream. It is valid until
+// Close: a later stream may have the same number.
 func (s *Stream) ID() (uint64, error) {
 	h, err := s.handle("Stream.ID")
 	if err != nil {
@@ -137,13 +148,15 @@ func (s *Stream) ID() (uint64, error) {
 	return ct.StreamID(h), nil
 }
 
-// Device is where the stream's work runs.
+// Device returns the device that the stream's work runs on.
 func (s *Stream) Device() Device { return s.device }
 
-// lock takes the stream for one call and returns its handle; on success the caller unlocks s.mu.
+// lock takes the stream for one call and returns its handle. On success the caller unlocks
+// s.mu.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
-		return nil, &Error{Op: op, Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On"}
+		return nil, refuse(op, ErrMisuse,
+			"called inside a Do of this stream, which it would wait for: use the Exec's Record, Wait or On")
 	}
 	if s == nil {
 		return nil, noStream(op)
@@ -158,10 +171,11 @@ func (s *Stream) lock(op string) (*ct.Stream, error) {
 }
 
 func noStream(op string) *Error {
-	return &Error{Op: op, Kind: ErrInvalidArgument, Caller: caller(), Message: "the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream"}
+	return refuse(op, ErrInvalidArgument,
+		"the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream")
 }
 
-// handle is the C handle; the default stream's is made on first use.
+// handle returns the C handle. The default stream's is made on first use.
 func (s *Stream) handle(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -174,7 +188,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 // open is handle with s.state held.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the stream is closed"}
+		return nil, refuse(op, ErrClosed, "the stream is closed")
 	}
 	if s.h == nil && !s.isDefault {
 		return nil, noStream(op)
@@ -191,15 +205,18 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 	return s.h, nil
 }
 
-// Do waits until fn has returned, and not for the device. It runs fn on the stream's own OS thread with an [Exec] that
-// enqueues on this stream, and returns fn's error, or the [*Error] of the first operator that failed in it. Tensors made in
-// fn and not kept are freed when it returns.
+// Do runs fn on the stream's own OS thread with an [Exec] that enqueues on this stream. It
+// waits until fn has returned, and does not wait for the device. Tensors made in fn and not
+// kept are freed when fn returns.
 //
-// A panic in fn is raised again in the caller as a [*Panic], and [runtime.Goexit] ends the caller too. A Do inside any Do is
-// an error; a second stream inside a Do is [Exec.On]. fn must not wait for another goroutine that uses this stream.
+// Do returns fn's error, or the [*Error] of the first operator that failed in fn. A panic in fn
+// is raised again in the caller as a [*Panic]. [runtime.Goexit] in fn ends the caller too.
+//
+// A Do inside any Do fails with [ErrMisuse]: use [Exec.On] for another stream. fn must not wait
+// for another goroutine that uses this stream.
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
-		return &Error{Op: "Stream.Do", Kind: ErrMisuse, Caller: caller(), Message: "a Do inside a Do: use Exec.On for a second stream"}
+		return refuse("Stream.Do", ErrMisuse, "a Do inside a Do: use Exec.On for another stream")
 	}
 	out := s.do(fn)
 	if theChecker.on.Load() {
@@ -216,7 +233,7 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	return out.err
 }
 
-// do is Do up to what becomes of the outcome; the stream is free again.
+// do is Do up to the outcome. The stream is free again when it returns.
 func (s *Stream) do(fn func(x *Exec) error) outcome {
 	h, err := s.lock("Stream.Do")
 	if err != nil {
@@ -228,12 +245,13 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	}
 	out := s.worker.do(h, fn)
 	if out.exited {
-		s.worker = nil // it ended with its goroutine
+		s.worker = nil // the worker has ended with its goroutine
 	}
 	return out
 }
 
-// use is handle for a Do of another stream, which calls unuse when it ends. It does not wait for a Do of this one.
+// use is handle for a Do of another stream, which calls unuse when it ends. It does not wait
+// for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -253,13 +271,15 @@ func (s *Stream) unuse() {
 	s.state.Unlock()
 }
 
-// Record returns a mark behind all work enqueued on the stream so far. The caller closes it.
+// Record returns an event behind all work enqueued on the stream so far. It waits for a Do of
+// this stream, and not for the device. The caller closes the event.
 func (s *Stream) Record() (*Event, error) { return s.record("Stream.Record", 0) }
 
-// RecordTiming is Record for an event that [Event.Elapsed] may be asked of.
+// RecordTiming is [Stream.Record] for an event whose time [Event.Elapsed] can read.
 func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.RecordTiming", 1) }
 
-// TryRecord is [Stream.Record], but returns nil at once where Record would wait for a running Do of this stream.
+// TryRecord is [Stream.Record], but returns nil at once where Record would wait for a Do of
+// this stream.
 func (s *Stream) TryRecord() (*Event, error) {
 	if s == nil {
 		return nil, noStream("Stream.TryRecord")
@@ -284,7 +304,8 @@ func (s *Stream) record(op string, timing int32) (*Event, error) {
 	return recordEvent(op, h, timing)
 }
 
-// Wait makes work enqueued on the stream from now on run after the event. The host does not wait.
+// Wait makes later work of the stream run after the event. The host does not wait for the
+// device. It waits for a Do of this stream.
 func (s *Stream) Wait(e *Event) error {
 	h, err := s.lock("Stream.Wait")
 	if err != nil {
@@ -294,7 +315,7 @@ func (s *Stream) Wait(e *Event) error {
 	return e.awaitedBy("Stream.Wait", h, nil) //edge:stream-wait TestCheckStreams_FindsMistakes checked
 }
 
-// Query reports whether all work enqueued so far is done.
+// Query reports whether all work enqueued so far is done. It does not wait for the device.
 func (s *Stream) Query() (bool, error) {
 	h, err := s.lock("Stream.Query")
 	if err != nil {
@@ -317,22 +338,24 @@ func (s *Stream) Synchronize() error {
 	return check("Stream.Synchronize", ct.StreamSynchronize(h))
 }
 
-// Close waits for a running Do, ends the stream's thread and gives the stream back; work already enqueued still runs. While
-// a Do of another stream uses it, by [Exec.On], it fails with [ErrMisuse]. Closing twice does nothing. A default stream can
-// be used again afterwards.
+// Close waits for a running Do, ends the stream's thread and gives the stream back. Work that
+// is already enqueued still runs. A default stream can be used again afterwards. Closing twice
+// does nothing.
+//
+// Close fails with [ErrMisuse] while a Do of another stream uses this stream, by [Exec.On].
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil
 	}
 	if w := currentWorker(); w != nil && w.stream == s {
-		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "called inside a Do of this stream"}
+		return refuse("Stream.Close", ErrMisuse, "called inside a Do of this stream")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Lock()
 	defer s.state.Unlock()
 	if s.users > 0 { //edge:on-keeps-stream-open TestStream_CloseUnderOn
-		return &Error{Op: "Stream.Close", Kind: ErrMisuse, Caller: caller(), Message: "a Do of another stream uses this one: close it afterwards"}
+		return refuse("Stream.Close", ErrMisuse, "a Do of another stream uses this one: close it afterwards")
 	}
 	if s.worker != nil {
 		s.worker.stop()

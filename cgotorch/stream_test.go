@@ -369,7 +369,8 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	}
 }
 
-// Memory that another stream still reads is not handed out again, and no wait on the host is needed for that.
+// Memory that another stream still reads is not handed out again, and no wait on the host is
+// needed for that.
 func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -397,7 +398,8 @@ func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	}
 }
 
-// overwrite takes and fills memory that could be that of a tensor of n elements freed on the stream.
+// overwrite takes and fills memory that could be that of a tensor of n elements freed on the
+// stream.
 func overwrite(t *testing.T, s *Stream, n int64) {
 	err := s.Do(func(x *Exec) error {
 		for range 8 {
@@ -713,7 +715,8 @@ func TestEvent_NeverRecorded(t *testing.T) {
 	}
 }
 
-// Outside captures an Exec enqueues on the program's streams. In a rehearsal and a capture on CUDA others stand in for them.
+// Outside captures an Exec enqueues on the program's streams. In a warm-up run and a capture on
+// CUDA others stand in for them.
 func TestExec_Stream(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -729,7 +732,7 @@ func TestExec_Stream(t *testing.T) {
 			}
 		}
 		runOn(t, s, func(x *Exec) { check(x, false) })
-		captured(t, s, CaptureOptions{Rehearsal: 1}, func(x *Exec) {
+		captured(t, s, CaptureOptions{WarmUp: 1}, func(x *Exec) {
 			if !x.Capturing() {
 				check(x, d.IsCUDA())
 			}

@@ -9,18 +9,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Tensor is a handle of a LibTorch tensor. Its methods read metadata or drop it; they never enqueue work. A closed tensor
-// has no metadata: shape nil, zero elements.
+// Tensor is a handle of a LibTorch tensor. Its methods read metadata or drop the handle; they
+// never enqueue work. A closed tensor has no metadata: shape nil, zero elements.
 type Tensor struct {
 	h       *ct.Tensor
-	owner   *scope // nil when kept
+	owner   *scope // nil for a kept tensor
 	cleanup runtime.Cleanup
-	grad    *Tensor // handle of the gradient, freed with this one
+	grad    *Tensor // handle of the gradient, freed with this handle
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
 
-// take empties the tensor and returns its handle for freeing. The gradient's is left to the caller.
+// take empties the tensor and returns its handle for freeing. The caller closes the gradient's.
 func (t *Tensor) take() *ct.Tensor {
 	h := t.h
 	if t.owner == nil {
@@ -30,8 +30,9 @@ func (t *Tensor) take() *ct.Tensor {
 	return h
 }
 
-// Close drops the handle; memory is freed with the last one, and what autograd saved lives as long as its graph. It is legal
-// at any time, never closes a result made from this tensor, and does nothing the second time.
+// Close drops the handle. It is legal at any time, and never closes a result made from this
+// tensor. The last handle frees the memory. Memory that autograd saved lives as long as its
+// autograd graph. Closing twice does nothing.
 func (t *Tensor) Close() error {
 	if t == nil || t.h == nil {
 		return nil
@@ -54,10 +55,10 @@ func (t *Tensor) info() ct.TensorInfo {
 	return info
 }
 
-// Shape is the number of elements along each dimension.
+// Shape returns the number of elements along each dimension.
 func (t *Tensor) Shape() []int64 { shape, _ := t.geometry(); return shape }
 
-// Strides are the distances, in elements, between neighbours along each dimension.
+// Strides returns the distances, in elements, between neighbours along each dimension.
 func (t *Tensor) Strides() []int64 { _, strides := t.geometry(); return strides }
 
 func (t *Tensor) geometry() (shape, strides []int64) {
@@ -74,38 +75,39 @@ func (t *Tensor) geometry() (shape, strides []int64) {
 	return both[:n:n], both[n:]
 }
 
-// Dim is the number of dimensions.
+// Dim returns the number of dimensions.
 func (t *Tensor) Dim() int { return int(t.info().Dims) }
 
-// Numel is the number of elements.
+// Numel returns the number of elements.
 func (t *Tensor) Numel() int64 { return t.info().Elements }
 
-// DType is the type of the elements.
+// DType returns the type of the elements.
 func (t *Tensor) DType() DType { return DType(t.info().DType) }
 
-// Device is where the elements lie.
+// Device returns the device that the elements lie on.
 func (t *Tensor) Device() Device { return deviceOf(t.info().Device) }
 
 // RequiresGrad reports whether operators on this tensor are recorded for backward.
 func (t *Tensor) RequiresGrad() bool { return t.info().RequiresGrad != 0 }
 
-// StorageBytes is the size of the memory under the tensor, which views share.
+// StorageBytes returns the size of the memory under the tensor, which views share.
 func (t *Tensor) StorageBytes() int64 { return t.info().StorageBytes }
 
 // SharesMemory reports whether both tensors lie in one storage.
 func (t *Tensor) SharesMemory(other *Tensor) bool {
-	storage := t.info().Storage // 0 for a tensor that has none, as for a closed one
+	storage := t.info().Storage // 0 for a tensor without a storage, and for a closed tensor
 	return storage != 0 && storage == other.info().Storage
 }
 
 // Version counts the writes in place.
 func (t *Tensor) Version() int { return int(t.info().Version) }
 
-// BumpVersion counts a write from outside LibTorch, so that a later backward that needs the old value fails.
+// BumpVersion counts a write from outside LibTorch. A later backward that needs the old value
+// then fails.
 func (t *Tensor) BumpVersion() { ct.TensorBumpVersion(t.h); runtime.KeepAlive(t) }
 
-// Grad is the gradient accumulated by [Exec.Backward], nil where there is none. It belongs to t: do not close it. It is the
-// same handle until the gradient is removed.
+// Grad returns the gradient accumulated by [Exec.Backward], nil for none. It belongs to t: do
+// not close it. Each call returns the same handle until the gradient is removed.
 func (t *Tensor) Grad() *Tensor {
 	if t.h == nil {
 		return nil
@@ -119,7 +121,7 @@ func (t *Tensor) Grad() *Tensor {
 	if h != before {
 		if before != nil {
 			t.grad.cleanup.Stop()
-			t.grad.h = nil // whoever holds it finds it closed
+			t.grad.h = nil // its holder finds it closed
 		}
 		t.grad = &Tensor{h: h}
 		if h != nil {
@@ -133,20 +135,22 @@ func (t *Tensor) Grad() *Tensor {
 	return t.grad
 }
 
-// SetRequiresGrad makes a leaf tensor of a floating dtype collect a gradient, or stop to. It fails with
-// [ErrInvalidArgument] for other tensors.
+// SetRequiresGrad makes a leaf tensor of a floating dtype collect a gradient, or stop to. It
+// fails with [ErrInvalidArgument] for other tensors, and with [ErrClosed].
 func (t *Tensor) SetRequiresGrad(on bool) error {
 	if t.h == nil {
-		return &Error{Op: "Tensor.SetRequiresGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
+		return refuse("Tensor.SetRequiresGrad", ErrClosed, "the tensor is closed")
 	}
 	defer runtime.KeepAlive(t)
 	return check("Tensor.SetRequiresGrad", ct.TensorSetRequiresGrad(t.h, cbool(on)))
 }
 
-// SetGrad replaces the gradient by a tensor of t's shape, dtype and device; nil removes it, which costs no kernel.
+// SetGrad replaces the gradient by a tensor of t's shape, dtype and device. nil removes the
+// gradient, without a kernel. SetGrad fails with [ErrInvalidArgument] for other tensors, and
+// with [ErrClosed].
 func (t *Tensor) SetGrad(grad *Tensor) error {
 	if t.h == nil || grad != nil && grad.h == nil {
-		return &Error{Op: "Tensor.SetGrad", Kind: ErrClosed, Caller: caller(), Message: "the tensor, or the gradient, is closed"}
+		return refuse("Tensor.SetGrad", ErrClosed, "the tensor, or the gradient, is closed")
 	}
 	defer runtime.KeepAlive(grad)
 	var h *ct.Tensor
@@ -156,12 +160,12 @@ func (t *Tensor) SetGrad(grad *Tensor) error {
 	defer runtime.KeepAlive(t)
 	err := check("Tensor.SetGrad", ct.TensorSetGrad(t.h, h))
 	if err == nil {
-		t.Grad() // drops the handle of the old one
+		t.Grad() // drops the handle of the old gradient
 	}
 	return err
 }
 
-// String is the dtype and shape, such as "float32[2 3]".
+// String returns the dtype and shape, such as "float32[2 3]".
 func (t *Tensor) String() string {
 	if t == nil {
 		return "nil"
@@ -218,13 +222,15 @@ func describe(h *ct.Tensor) string {
 	return b.String()
 }
 
-// HostSlice returns the elements of t in place, in row-major order, without a copy. It does not wait: work that is
-// enqueued on t may still change them. The memory is t's, until t is closed. HostSlice fails with [ErrInvalidArgument]
-// for a tensor on another device than the CPU, with gaps, without elements or of another dtype, and with [ErrClosed].
+// HostSlice returns the elements of t in place, in row-major order, without a copy. It does not
+// wait: enqueued work on t may still change them. The memory is t's, until t is closed.
+//
+// HostSlice fails with [ErrInvalidArgument] for a tensor on another device than the CPU, with
+// gaps, without elements or of another dtype. It fails with [ErrClosed] for a closed tensor.
 func HostSlice[T Element](t *Tensor) ([]T, error) {
 	const op = "HostSlice"
 	if t.Closed() {
-		return nil, &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is closed"}
+		return nil, refuse(op, ErrClosed, "the tensor is closed")
 	}
 	data := ct.TensorMemory(t.h)
 	if got, want := t.DType(), DTypeOf[T](); got != want || data == nil {

@@ -8,13 +8,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// A worker is a goroutine locked to an OS thread, the only one that runs a stream's Dos. One hand-off a Do costs a few
-// microseconds; one for each operator would cost more than a kernel launch.
+// A worker is a goroutine locked to an OS thread. It alone runs the Dos of a stream. A hand-off
+// for each Do costs a few microseconds. A hand-off for each operator would cost more than a
+// kernel launch.
 type worker struct {
 	stream *Stream
 	tasks  chan *task
 	ended  chan struct{}
-	scope  *scope // of the Do that runs; for the worker's own goroutine
+	scope  *scope // of the running Do; for the worker's own goroutine
 }
 
 type task struct {
@@ -29,25 +30,27 @@ type outcome struct {
 	exited   bool // by runtime.Goexit
 }
 
-// Panic is what [Stream.Do] raises again in its caller when its function panics.
+// Panic is the value that [Stream.Do] raises in its caller when its function panics.
 type Panic struct {
-	Value any    // as it was raised
-	Stack []byte // where it was raised
+	Value any    // the function's panic
+	Stack []byte // of that panic
 }
 
 func (p *Panic) Error() string { return fmt.Sprintf("%v\n\nin a Stream.Do, at\n%s", p.Value, p.Stack) }
 
-// Unwrap returns the value where it is an error.
+// Unwrap returns the value if it is an error.
 func (p *Panic) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err
 }
 
-// workers maps a thread's number to the worker that is locked to it, so that a Do inside a Do is an error and no deadlock.
+// workers maps a thread's number to the worker that is locked to it. A Do inside a Do is then
+// an error and no deadlock.
 var workers sync.Map // uint64 -> *worker
 
-// currentWorker is the worker that the calling goroutine is, or nil. It keeps its thread meanwhile: between the question which
-// thread this is and the look into the map, the goroutine could be moved and a new worker get the thread.
+// currentWorker returns the worker of the calling goroutine, or nil. It keeps its thread
+// meanwhile. Otherwise the goroutine could move between the question for its thread and the
+// look into the map, and a new worker could get the thread.
 func currentWorker() *worker {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -65,7 +68,8 @@ func startWorker(s *Stream) *worker {
 }
 
 func (w *worker) run() {
-	// Never unlocked: the thread ends with the goroutine, and with it the OpenMP threads that LibTorch gave it.
+	// Never unlocked: the thread ends with the goroutine. The OpenMP threads that LibTorch gave
+	// it end then too.
 	runtime.LockOSThread()
 	thread := ct.ThreadID()
 	workers.Store(thread, w)
@@ -89,7 +93,7 @@ func (w *worker) do(h *ct.Stream, fn func(x *Exec) error) outcome {
 	return <-t.out
 }
 
-// run executes the function and tells how it ended.
+// run executes the function and sends its outcome.
 func (t *task) run(w *worker, thread uint64) {
 	s := &scope{stream: w.stream, thread: thread}
 	w.scope = s

@@ -446,7 +446,8 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 	}
 }
 
-// A thread that answered for one goroutine may be another's worker a moment later: that is no Do inside a Do.
+// A thread that answered for one goroutine may be another's worker a moment later: that is no
+// Do inside a Do.
 func TestDo_BesideStreamsThatComeAndGo(t *testing.T) {
 	checkLeaks(t)
 	var all sync.WaitGroup

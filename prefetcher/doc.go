@@ -45,6 +45,6 @@
 // there is one for each slot.
 //
 // The source hands its memory to the Prefetcher's Pinner, so that copies do not wait. Parts of a
-// batch that lie in other memory go through the slot's staging: page-locked memory that the host
-// fills when the copy from it before is done.
+// batch in other memory go through the slot's staging. The staging is page-locked memory, which the
+// host fills after the last copy from it is done.
 package prefetcher

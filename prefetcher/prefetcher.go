@@ -103,10 +103,12 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	return p, nil
 }
 
-// Epoch yields the batches of the source's next epoch. The host waits until a batch is on its way,
-// and not for the device. Leaving the loop waits for the copies that are under way, stops every
-// goroutine and gives every buffer back. The sequence is for one use, and ends with its first
-// error: the source's, the cause of ctx's end, [ErrClosed], or [ErrBusy] while another epoch runs.
+// Epoch yields the batches of the source's next epoch. The host waits until a batch is on its
+// way, and not for the device. Leaving the loop waits for the copies that are under way, stops
+// every goroutine and gives every buffer back.
+//
+// The sequence is for one use, and ends with its first error. Errors are the source's, the
+// cause of ctx's end, [ErrClosed], and [ErrBusy] while another epoch runs.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {

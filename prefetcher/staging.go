@@ -16,7 +16,7 @@ type staging struct {
 	used   int                // bytes
 }
 
-// origin is where a batch is copied from.
+// origin is the host memory that a batch is copied from.
 type origin struct {
 	slab   *cgotorch.HostSlab // of the images
 	images []byte

@@ -118,7 +118,7 @@ func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []f
 		o.Choice = m.measure()
 	case AlwaysParallel:
 	case AlwaysSerial:
-		o.InTurn = true
+		o.Serial = true
 	default:
 		refuse(x, "nn.Parallel", "Parallelism is %q, want parallel, serial, or nothing for the faster of both", m.Parallelism)
 	}

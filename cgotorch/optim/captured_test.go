@@ -277,9 +277,9 @@ func TestStep_Captured(t *testing.T) {
 		stream := torchtest.NewStream(t, device)
 		for _, c := range capturedCases {
 			t.Run(c.name, func(t *testing.T) {
-				const rehearsal = 2
+				const warmUp = 2
 				want, _ := c.train(t, stream, cgotorch.CapturedOptions{Eager: true})
-				got, stats := c.train(t, stream, cgotorch.CapturedOptions{Rehearsal: rehearsal})
+				got, stats := c.train(t, stream, cgotorch.CapturedOptions{WarmUp: warmUp})
 				got.compare(t, want)
 				if len(c.overflows) > 0 && got.scaler.Skipped != int64(len(c.overflows)) {
 					t.Errorf("%d steps were skipped, want %d", got.scaler.Skipped, len(c.overflows))
@@ -287,8 +287,8 @@ func TestStep_Captured(t *testing.T) {
 				if !device.IsCUDA() {
 					return
 				}
-				if stats.Launches != len(got.losses)-rehearsal || stats.Captures != max(c.captures, 1) || stats.Why != "" {
-					t.Errorf("%+v, want %d launches of %d captures", stats, len(got.losses)-rehearsal, max(c.captures, 1))
+				if stats.Launches != len(got.losses)-warmUp || stats.Captures != max(c.captures, 1) || stats.Why != "" {
+					t.Errorf("%+v, want %d launches of %d captures", stats, len(got.losses)-warmUp, max(c.captures, 1))
 				}
 			})
 		}
@@ -458,7 +458,7 @@ func TestStep_CapturedStale_CUDA(t *testing.T) {
 			in = []*cgotorch.Tensor{x.Keep(x.Ones(cgotorch.Float32, 16, 8)), x.Keep(x.Ones(cgotorch.Float32, 16, 4)), x.Keep(x.Ones(cgotorch.Float32))}
 			return err
 		})
-		g, err := stream.Capture(func(x *cgotorch.Exec) error { l.step(x, in...); return nil }, cgotorch.CaptureOptions{Rehearsal: 2})
+		g, err := stream.Capture(func(x *cgotorch.Exec) error { l.step(x, in...); return nil }, cgotorch.CaptureOptions{WarmUp: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

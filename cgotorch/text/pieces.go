@@ -78,7 +78,7 @@ type Pieces struct {
 	// beforehand, since experts run outside of the graphs.
 	out *cgotorch.Tensor
 
-	// The pieces' results. No piece writes into its own input: after the rehearsal, its capture would
+	// The pieces' results. No piece writes into its own input: after the warm-up, its capture would
 	// find the wrong input.
 	embedded, bias *cgotorch.Tensor
 	hidden         []*cgotorch.Tensor // [batch, d_model], the input of each sparse layer
@@ -117,7 +117,7 @@ func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 // cache anew afterwards.
 func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
-		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{Rehearsal: 1})
+		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
 	}
 	if p.graphs != nil {
 		return fmt.Errorf("text: Pieces.Capture: the pieces are captured already: %w", cgotorch.ErrInvalidArgument)

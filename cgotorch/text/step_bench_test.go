@@ -54,7 +54,7 @@ func benchmarkStep(b *testing.B, s *cgotorch.Stream, config text.SwitchConfig, o
 			x.Tidy(func() *cgotorch.Tensor { c.Next(x, m.Step(x, c)); return nil })
 			return nil
 		}
-		graph, err := s.Capture(step, cgotorch.CaptureOptions{Rehearsal: 2})
+		graph, err := s.Capture(step, cgotorch.CaptureOptions{WarmUp: 2})
 		must(err)
 		for _, way := range []struct {
 			name string

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// WriteChrome writes the trace as JSON in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process for the
-// host, with the marks, and one for each device, with a row for each stream and above it, where there are any, its part of the marks.
+// WriteChrome writes the trace as JSON in the Trace Event Format, which ui.perfetto.dev and
+// chrome://tracing open. The host is a process with the marks. Each device is a process with a
+// row for each stream. A stream's part of the marks stands above its row.
 func (r *Records) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	c := chrome{out: out}
@@ -30,7 +31,7 @@ func (r *Records) WriteChrome(w io.Writer) error {
 	return nil
 }
 
-// Process numbers, which are the order of the processes too: the host is 1, device n is 2+n.
+// Processes are shown in the order of their numbers: the host is 1, device n is 2+n.
 const hostProcess = 1
 
 func (r *Records) writeHost(c *chrome) {
@@ -39,8 +40,8 @@ func (r *Records) writeHost(c *chrome) {
 	for i, m := range r.Marks {
 		all[i] = interval{m.Start, m.End}
 	}
-	rows := lanes(all)
-	for row := range rowsOf(rows) {
+	rows := assignRows(all)
+	for row := range rowCount(rows) {
 		c.row(hostProcess, 1+row, "marks")
 	}
 	for i, m := range r.Marks {
@@ -48,7 +49,7 @@ func (r *Records) writeHost(c *chrome) {
 	}
 }
 
-func rowsOf(rows []int) int {
+func rowCount(rows []int) int {
 	n := 0
 	for _, row := range rows {
 		n = max(n, row+1)
@@ -69,13 +70,13 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 				of, all = append(of, s), append(all, s.interval)
 			}
 		}
-		rows := lanes(all)
-		for range rowsOf(rows) {
+		rows := assignRows(all)
+		for range rowCount(rows) {
 			c.row(process, next, r.names[stream]+": marks")
 			next++
 		}
 		for i, s := range of {
-			c.event(event{Name: s.mark.Name, Category: "mark", Process: process, Row: next - rowsOf(rows) + rows[i]}, s.interval)
+			c.event(event{Name: s.mark.Name, Category: "mark", Process: process, Row: next - rowCount(rows) + rows[i]}, s.interval)
 		}
 		c.row(process, next, r.names[stream])
 		row[stream] = next
@@ -107,7 +108,7 @@ type chrome struct {
 	err   error
 }
 
-// event is one of the Trace Event Format.
+// event is an event of the Trace Event Format.
 type event struct {
 	Name     string         `json:"name"`
 	Phase    string         `json:"ph"`

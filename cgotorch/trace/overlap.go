@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// CopyHidden says how much of the copying to devices lay behind computing: total is the time of all copies from host to device, one by
-// one, and hidden that part of it during which at least one kernel of another stream ran on the same device. share is hidden/total,
-// and 1 where there was nothing to hide.
+// CopyHidden returns how much of the copying to devices ran behind computing. total is the sum
+// of the times of all copies from host to device. hidden is the part of total during which
+// another stream of the device ran a kernel. share is hidden/total, and 1 without such copies.
 func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
 		for _, stream := range r.streams(d) {
@@ -39,10 +39,10 @@ func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	return float64(hidden) / float64(total), hidden, total
 }
 
-// SideBySide says how much of the devices' computing was done by several streams at once: busy is the time in which at least one kernel
-// ran, and together that part of it in which kernels of two or more streams of the same device did. share is together/busy, and 0 where
-// nothing ran.
-func (r *Records) SideBySide() (share float64, together, busy time.Duration) {
+// Parallel returns how much of the devices' computing several streams did at once. busy is
+// the time in which at least one kernel ran. together is the part of busy in which two or more
+// streams of a device ran kernels. share is together/busy, and 0 where nothing ran.
+func (r *Records) Parallel() (share float64, together, busy time.Duration) {
 	for _, d := range r.devices() {
 		var all, several []interval // where one stream at least runs, and two
 		for _, stream := range r.streams(d) {
@@ -75,7 +75,7 @@ func length(all []interval) (sum time.Duration) {
 	return sum
 }
 
-// union joins intervals that overlap or touch; the result is sorted.
+// union joins intervals that overlap or touch. The result is sorted.
 func union(all []interval) []interval {
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
 	var joined []interval
@@ -89,10 +89,10 @@ func union(all []interval) []interval {
 	return joined
 }
 
-// covered is how much of i lies in the intervals, which are a union.
+// covered returns how much of i lies in the intervals, which are a union.
 func covered(i interval, by []interval) time.Duration { return length(common(i, by)) }
 
-// common is what of i lies in the intervals, which are a union.
+// common returns the parts of i that lie in the intervals, which are a union.
 func common(i interval, by []interval) (parts []interval) {
 	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
 		if b.end <= start {
@@ -117,7 +117,8 @@ type span struct {
 	interval
 }
 
-// spans are, for each mark and each stream that had kernels enqueued in it, the time from the first kernel's start to the last one's end.
+// spans returns a span for each mark and each stream with kernels enqueued in the mark. It
+// lasts from the start of the first kernel to the end of the last.
 func (r *Records) spans() []span {
 	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {
@@ -152,8 +153,9 @@ func (r *Records) spans() []span {
 	return all
 }
 
-// lanes gives each interval a row, so that in one row every two either lie in one another or apart, as trace viewers want it.
-func lanes(all []interval) []int {
+// assignRows gives each interval a row, as trace viewers want it: two intervals of a row lie inside
+// each other or apart.
+func assignRows(all []interval) []int {
 	order := make([]int, len(all))
 	for i := range order {
 		order[i] = i
@@ -161,7 +163,7 @@ func lanes(all []interval) []int {
 	slices.SortStableFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(all[a].start, all[b].start), cmp.Compare(all[b].end, all[a].end)) // the outer one first
 	})
-	var open [][]time.Duration // of each row, the ends of what is open, innermost last
+	var open [][]time.Duration // of each row, the ends of open intervals, innermost last
 	rows := make([]int, len(all))
 	for _, i := range order {
 		row := 0

@@ -1,6 +1,7 @@
-// Package trace records what CUDA devices run, as the driver tells it: each kernel, copy and fill with its stream, its
-// times and the thread that enqueued it, and marks of the host's time. It does not rest on what cgotorch believes of
-// its streams. [Records.WriteChrome] writes a trace for ui.perfetto.dev.
+// Package trace records the work of CUDA devices: each kernel, copy and fill with its stream,
+// its times and the thread that enqueued it. The records are the driver's, and do not rest on
+// cgotorch's own knowledge of its streams. Package trace also records marks of the host's time.
+// [Records.WriteChrome] writes a trace for ui.perfetto.dev.
 package trace
 
 import (
@@ -17,12 +18,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// maxRecords is the room of a trace: some 850 MB of host memory, of the core and of Go. It holds 10^6 operators with ease.
+// maxRecords is the room of a trace: some 850 MB of host memory, of the core and of Go. It
+// holds 10^6 operators with ease.
 const maxRecords = 4 << 20
 
-const defaultStream = "default stream" // is its name in every Stream
+const defaultStream = "default stream" // the name of every default stream
 
-// Trace is a trace under way. The driver tells it through CUPTI what the CUDA devices run.
+// Trace is a running trace. The driver tells it through CUPTI what the CUDA devices run.
 type Trace struct {
 	cuda  bool
 	began time.Time
@@ -32,10 +34,13 @@ type Trace struct {
 	stopped bool
 }
 
-// Start is process-wide: it records every kernel, copy and fill of every CUDA device until [Trace.Stop]. It does not wait.
-// Without CUDA the trace holds marks alone. Operators take some microseconds more meanwhile. Start fails with
-// [cgotorch.ErrMisuse] while another trace runs. It fails with [cgotorch.ErrUnsupported] where CUPTI is absent, or another
-// tool has it, such as Nsight or torch.profiler.
+// Start is process-wide: it records every kernel, copy and fill of every CUDA device until
+// [Trace.Stop]. It does not wait. Without CUDA the trace holds marks alone. Operators take some
+// microseconds more meanwhile.
+//
+// Start fails with [cgotorch.ErrMisuse] while another trace runs. It fails with
+// [cgotorch.ErrUnsupported] where CUPTI is absent, or another tool has it, such as Nsight or
+// torch.profiler.
 func Start() (*Trace, error) {
 	const op = "trace.Start"
 	if err := seam.Ready(); err != nil {
@@ -62,9 +67,10 @@ var tracing struct {
 	running *Trace
 }
 
-// Mark begins a span of the host's time, such as a training step, which end ends. Work that any goroutine enqueues
-// meanwhile belongs to the span. Spans may lie in one another. The trace shows each on the host and on every stream that
-// had work of it. The end of the trace ends a span that is open. A later span is not recorded.
+// Mark begins a span of the host's time, such as a training step. end ends it. Work that any
+// goroutine enqueues meanwhile belongs to the span. Spans may lie inside each other. The trace
+// shows each span on the host and on every stream with work of it. The end of the trace ends an
+// open span. A later span is not recorded.
 func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,11 +88,14 @@ func (t *Trace) Mark(name string) (end func()) {
 	}
 }
 
-// Now is the time since the trace began, in the clock of records and marks: the wall clock, as CUPTI has it.
+// Now returns the time since the trace began, in the clock of records and marks: the wall
+// clock, as CUPTI has it.
 func (t *Trace) Now() time.Duration { return time.Duration(time.Now().UnixNano() - t.began.UnixNano()) }
 
-// Stop waits for every device and ends the trace. Where records were lost for want of room it returns what there is, with
-// [cgotorch.ErrOutOfMemory]; where a device is lost the marks alone, with [cgotorch.ErrDeviceLost]. A trace that was stopped before is [cgotorch.ErrClosed].
+// Stop waits for every device, ends the trace and returns its records. Where it lost records
+// for want of room, it returns the others and fails with [cgotorch.ErrOutOfMemory]. Where a
+// device is lost it returns the marks alone and fails with [cgotorch.ErrDeviceLost]. It fails
+// with [cgotorch.ErrClosed] for a stopped trace.
 func (t *Trace) Stop() (*Records, error) {
 	const op = "Trace.Stop"
 	tracing.Lock()
@@ -178,17 +187,19 @@ type Record struct {
 	Kind       Kind
 	Name       string // of a kernel
 	Device     cgotorch.Device
-	Stream     uint64        // on which it ran; see [cgotorch.Stream.ID] and [Records.StreamName]
+	Stream     uint64        // see [cgotorch.Stream.ID] and [Records.StreamName]
 	Start, End time.Duration // on the device
-	Launch     time.Duration // when the host enqueued it; NotLaunched where that is not known
-	Thread     int           // that enqueued it, an OS thread's number as gettid gives it; 0 where not known
-	Blocks     uint32        // of a kernel
-	Bytes      int64         // copied or filled
-	Copy       CopyKind      // of a copy
-	Pageable   bool          // the host's side of a copy was not page-locked
+	Launch     time.Duration // the time of its enqueueing on the host, or NotLaunched
+	// Thread is the OS thread that enqueued the work, a number as gettid gives it; 0 where unknown.
+	Thread   int
+	Blocks   uint32   // of a kernel
+	Bytes    int64    // copied or filled
+	Copy     CopyKind // of a copy
+	Pageable bool     // the host's side of a copy was not page-locked
 }
 
-// NotLaunched is the Launch of work without a known launch: the work was enqueued before the trace, or by the device.
+// NotLaunched is the Launch of work without a known launch: the work was enqueued before the
+// trace, or by the device.
 const NotLaunched = time.Duration(-1 << 63)
 
 // Mark is a span of the host's time, made by [Trace.Mark].
@@ -233,7 +244,7 @@ func (k CopyKind) String() string {
 	return "other"
 }
 
-// Title is a kernel's name, or the kind of a copy or fill.
+// Title returns a kernel's name, or the kind of a copy or fill.
 func (w *Record) Title() string {
 	switch {
 	case w.Kind == Kernel:
@@ -246,7 +257,7 @@ func (w *Record) Title() string {
 	return "copy " + w.Copy.String()
 }
 
-// StreamName is the name of the last [Stream] that had this number.
+// StreamName returns the name of the last [cgotorch.Stream] that had this number.
 func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
 // streams returns the streams of a device in order of their names, the default stream first.

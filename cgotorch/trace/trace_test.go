@@ -80,14 +80,14 @@ func TestRecords_SideBySide(t *testing.T) {
 	}{
 		"nothing":                    {nil, 0, 0},
 		"a copy is no computing":     {[]Record{kernel(1, 0, 10), hostToDevice(2, 0, 10)}, 0, 10},
-		"one after another":          {[]Record{kernel(1, 0, 10), kernel(2, 10, 20)}, 0, 20},
+		"serial":                     {[]Record{kernel(1, 0, 10), kernel(2, 10, 20)}, 0, 20},
 		"half":                       {[]Record{kernel(1, 0, 10), kernel(2, 5, 15)}, 5, 15},
 		"one stream alone":           {[]Record{kernel(1, 0, 10), kernel(1, 5, 15)}, 0, 15},
 		"three":                      {[]Record{kernel(1, 0, 10), kernel(2, 2, 8), kernel(9, 4, 12)}, 8, 12},
 		"one over several of others": {[]Record{kernel(1, 0, 20), kernel(2, 2, 4), kernel(2, 6, 8), kernel(9, 7, 9)}, 5, 20},
 		"another device":             {[]Record{kernel(1, 0, 10), elsewhere}, 0, 20},
 	} {
-		share, together, busy := handMade(c.work).SideBySide()
+		share, together, busy := handMade(c.work).Parallel()
 		want := 0.0
 		if c.busy > 0 {
 			want = float64(c.together) / float64(c.busy)
@@ -98,7 +98,8 @@ func TestRecords_SideBySide(t *testing.T) {
 	}
 }
 
-// A step's part on a stream is from its first kernel's start to its last one's end, by when they were enqueued.
+// A mark's span on a stream lasts from the start of its first kernel to the end of its last, in
+// the order of their enqueueing.
 func TestRecords_Spans(t *testing.T) {
 	late := kernel(1, 50, 60)
 	late.Launch = 5 // the host runs ahead
@@ -133,7 +134,7 @@ func TestLanes(t *testing.T) {
 		"the same twice":      {[]interval{{0, 10}, {0, 10}}, []int{0, 0}},
 		"the inner one first": {[]interval{{2, 3}, {0, 10}}, []int{0, 0}},
 	} {
-		if got := lanes(c.all); !slices.Equal(got, c.want) {
+		if got := assignRows(c.all); !slices.Equal(got, c.want) {
 			t.Errorf("%s: rows %v, want %v", name, got, c.want)
 		}
 	}

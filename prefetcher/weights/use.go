@@ -20,18 +20,18 @@ type Use[M any] struct {
 	slot    *slot[M] // nil when it is released
 }
 
-// Use makes x's stream wait, on the device, for the unit's copy, and returns the unit's module. It
-// begins the copy if no Prefetch has. Where all slots are in use by other Dos the host waits until
-// one is released. For a copy that has just been begun the host waits until it is enqueued. It
-// waits for nothing else.
+// Use makes x's stream wait, on the device, for the unit's copy, and returns the unit's module.
+// It begins the copy if no Prefetch has. Where all slots are in use by other Dos the host waits
+// until a slot is released. For a copy that has just been begun the host waits until it is
+// enqueued. It waits for nothing else.
 //
-// The module's tensors may be read on x's stream until Release or the end of the Do. They must not
-// be written, and tensors that share their memory cannot be kept. They require no gradient.
+// The module's tensors may be read on x's stream until Release or the end of the Do. They must
+// not be written, and tensors that share their memory cannot be kept. They require no gradient.
 //
-// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free: this Do has
-// them, or the other Dos wait too. It fails with the errors of [Cache.Prefetch], and in a captured
-// function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be called in a function
-// that is computed again.
+// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free. This Do
+// then has them all, or the other Dos wait too. It fails with the errors of [Cache.Prefetch],
+// and in a captured function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be
+// called in a function that is computed again.
 func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.Use", name, false)
 }

@@ -350,9 +350,9 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 	})
 }
 
-// In a rehearsal a stream of the graph's own stands in for the stream of x.On. A use there says
+// In a warm-up run a stream of the graph's own stands in for the stream of x.On. A use there says
 // nothing of that stream: it waits for the copy itself, and its own use before is not forgotten.
-func TestUse_InRehearsal(t *testing.T) {
+func TestUse_InWarmUp(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
 		s, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)
@@ -362,7 +362,7 @@ func TestUse_InRehearsal(t *testing.T) {
 			x.NoGrad().Sum(u.Module.Weight)
 			u.Release(x)
 		}
-		rehearse := func(i int) {
+		warmUp := func(i int) {
 			t.Helper()
 			graph, err := s.Capture(func(x *cgotorch.Exec) error {
 				if !x.Capturing() {
@@ -380,14 +380,14 @@ func TestUse_InRehearsal(t *testing.T) {
 				}
 				x.Zeros(cgotorch.Float32, 1)
 				return nil
-			}, cgotorch.CaptureOptions{Rehearsal: 1})
+			}, cgotorch.CaptureOptions{WarmUp: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			graph.Close()
 		}
 		prefetch(t, c, 0)
-		rehearse(0)
+		warmUp(0)
 		torchtest.DoOn(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // waits for the copy
 		torchtest.DoOn(t, other, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(1))
@@ -395,7 +395,7 @@ func TestUse_InRehearsal(t *testing.T) {
 			x.NoGrad().Sum(u.Module.Weight)
 			u.Release(x)
 		})
-		rehearse(1)
+		warmUp(1)
 		prefetch(t, c, 0) // behind the use on other
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0) })
 	})

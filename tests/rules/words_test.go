@@ -13,16 +13,13 @@ import (
 //	go test ./tests/rules -run Words -v
 var finished = []string{
 	"bench/...",
-	"cgotorch/checkpoint",
-	"cgotorch/nn",
-	"cgotorch/optim",
-	"cgotorch/safetensors",
-	"cgotorch/text/...",
-	"cgotorch/vision",
+	"cgotorch/...",
+	"cmd/...",
 	"csrc/...",
 	"examples/...",
 	"imageloader/...",
 	"internal/...",
+	"prefetcher/...",
 	"tests/...",
 }
 

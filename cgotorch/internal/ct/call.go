@@ -67,7 +67,7 @@ func CUDACount() (count int32, why string) {
 	return count, C.GoString(text)
 }
 
-// Text is what an array of a struct holds, up to its first zero.
+// Text returns the text in an array of a struct, up to its first zero.
 func Text(chars []byte) string {
 	for i, c := range chars {
 		if c == 0 {

@@ -1,8 +1,9 @@
-// Package ct is the C header csrc/include/cgotorch.h in Go, and the only package above LibTorch's half of csrc that
-// says import "C". It adds nothing: every name is the header's without its prefix, and the header holds the contract.
+// Package ct is the C header csrc/include/cgotorch.h in Go. It alone, above LibTorch's half of
+// csrc, says import "C". It adds nothing: every name is the header's without its prefix, and
+// the header holds the contract.
 //
-// Handles are C pointers. A call returns a *[Status], nil for success, which the caller frees. A Go string or slice
-// in place of a pointer is read before return.
+// Handles are C pointers. A call returns a *[Status], nil for success, which the caller frees.
+// A Go string or slice in place of a pointer is read before return.
 package ct
 
 //go:generate go run ../ctgen

@@ -6,7 +6,8 @@ package ct
 // void recomputeRelease(uint64_t number);
 import "C"
 
-// Function is ct_function: two Go functions in its stead. Both are set once, before the first Recompute.
+// Function is ct_function: two Go functions in its stead. Both are set once, before the first
+// Recompute.
 var Function struct {
 	Run     func(token uint64, in *Tensor, out **Tensor) uint64
 	Release func(number uint64)

@@ -1,8 +1,8 @@
-// Program ctgen writes package ct from the C header: a Go function, type or constant for each of its declarations,
-// section by section. It is run by go generate in cgotorch/internal/ct.
+// Program ctgen writes package ct from the C header: a Go function, type or constant for each
+// of its declarations, section by section. Go generate runs it in cgotorch/internal/ct.
 //
-// What cgo cannot carry across mechanically is left out and written by hand beside the generated file: the
-// declarations named in byHand.
+// The declarations named in byHand cannot cross cgo mechanically. They are left out and written
+// by hand next to the generated file.
 package main
 
 import (
@@ -15,15 +15,15 @@ import (
 	"strings"
 )
 
-// byHand are declarations that package ct writes by hand: calls whose arguments hide pointers from cgo, functions that
-// C calls, and results that need a free.
+// byHand are declarations that package ct writes by hand: calls whose arguments hide pointers
+// from cgo, functions that C calls, and results that need a free.
 var byHand = map[string]bool{
 	"ct_call": true, "ct_overflow_take": true, "ct_function": true, "ct_recompute": true,
 	"ct_tensor_from_host": true, "ct_tensor_to_host": true, "ct_tensor_copy_from": true, "ct_tensor_copy_to": true, "ct_copies_from": true,
 	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true,
 }
 
-// fillsArray are functions whose handles for results are an array and not one.
+// fillsArray are functions whose handles for results are an array.
 var fillsArray = map[string]bool{"ct_gradients": true}
 
 func main() {
@@ -86,7 +86,8 @@ import "unsafe"
 	return code, nil
 }
 
-// statements returns the header's declarations without comments, and "section NAME" where a section begins.
+// statements returns the header's declarations without comments, and "section NAME" at the
+// beginning of a section.
 func statements(header string) []string {
 	header = sectionPattern.ReplaceAllString(header, ";section $1;")
 	header = commentPattern.ReplaceAllString(header, " ")
@@ -331,7 +332,7 @@ func goName(c string) string {
 
 func constName(c string) string {
 	if c == "CT_ABI_VERSION" {
-		return "HeaderABIVersion" // beside the function that says the library's
+		return "HeaderABIVersion" // ABIVersion is the library's
 	}
 	return goName(strings.ToLower(strings.TrimPrefix(c, "CT_")))
 }

@@ -86,8 +86,8 @@ func joinAll(l *list, schemaPath string, schemas map[string]*schema) ([]*method,
 	return methods, errors.Join(errs...)
 }
 
-// shareOptions finds the methods of each options struct, in order. All must give it the same fields, and each field
-// needs a description.
+// shareOptions finds the methods of each options struct, in order. All must give the struct the
+// same fields, and each field needs a description.
 func shareOptions(l *list, methods []*method) (map[string][]*method, error) {
 	shared := make(map[string][]*method)
 	var errs []error
@@ -188,7 +188,8 @@ func writeMethod(b *bytes.Buffer, m *method) {
 	fmt.Fprintf(b, "%s\n}\n", m.run)
 }
 
-// signature returns the parameters, those of one type in a row together: "input, other *Tensor, dim int".
+// signature returns the parameters. Neighbours of one type share it: "input, other *Tensor, dim
+// int".
 func (m *method) signature() string {
 	params := slices.Clone(m.params)
 	if len(m.options) > 0 {

@@ -21,7 +21,7 @@ type entry struct {
 	section    string // the title above it
 	goName     string
 	operator   string // aten::add.Tensor
-	doc        string // what follows the Go name in the doc comment
+	doc        string // the doc comment behind the Go name
 	positional []item
 	structName string // of the options, where the list names it
 	options    []item

@@ -1,8 +1,9 @@
-// Opgen writes the typed operators of package cgotorch: it joins the kept list of operators with LibTorch's own
-// schemas and prints one method of Exec for each.
+// Opgen writes the typed operators of package cgotorch. It joins the kept list of operators
+// with LibTorch's own schemas and prints a method of Exec for each.
 //
-// It runs in the cgotorch directory, through "make generate". With -update FILE it first takes the schemas of the listed
-// operators from FILE ("-" is standard input), which holds every schema that LibTorch knows, one a line.
+// It runs in the cgotorch directory, through "make generate". With -update FILE it first takes
+// the schemas of the listed operators from FILE. FILE holds every schema that LibTorch knows,
+// one a line; "-" is standard input.
 package main
 
 import (

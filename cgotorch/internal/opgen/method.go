@@ -89,7 +89,8 @@ func join(e *entry, s *schema) (*method, error) {
 	return m, m.results()
 }
 
-// checkName holds the names to one rule: whatever changes an argument is called ...InPlace or ...Out.
+// checkName holds the names to a rule: a method that changes an argument is called ...InPlace
+// or ...Out.
 func (m *method) checkName() error {
 	base, _, _ := strings.Cut(m.schema.name, ".")
 	want := ""
@@ -170,7 +171,8 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 	return kind.pushed(name), nil
 }
 
-// pushOption adds a field, whose zero value means the default, and returns the statement that pushes it.
+// pushOption adds a field and returns the statement that pushes it. The zero value of the field
+// means the default.
 func (m *method) pushOption(a argument, it item) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
@@ -275,7 +277,7 @@ func (m *method) results() error {
 	return nil
 }
 
-// distinct reports whether names can be the names of results beside the parameters.
+// distinct reports whether names can be the names of results next to the parameters.
 func distinct(names []string, params []variable) bool {
 	taken := map[string]bool{"x": true, "c": true, "v": true, "ok": true, "options": true}
 	for _, p := range params {

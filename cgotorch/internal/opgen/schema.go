@@ -73,7 +73,7 @@ func parseSchema(line string) (*schema, error) {
 	p.expect("(")
 	for p.err == nil && !p.accept(")") {
 		switch {
-		case p.accept("*"), p.accept("..."): // what follows is by keyword only; a variable number of arguments
+		case p.accept("*"), p.accept("..."): // keyword arguments follow; a variable number of arguments
 		default:
 			s.arguments = append(s.arguments, p.argument())
 		}
@@ -171,7 +171,8 @@ func (p *schemaParser) results() []argument {
 	return results
 }
 
-// kind reads a type: a name or a tuple, then list marks, question marks and alias annotations in any order.
+// kind reads a type: a name or a tuple, then list marks, question marks and alias annotations
+// in any order.
 func (p *schemaParser) kind() (kind string, writes bool) {
 	if p.peek("(") {
 		kind = p.balanced() // a tuple
@@ -203,7 +204,7 @@ func (p *schemaParser) kind() (kind string, writes bool) {
 	return kind, writes
 }
 
-// balanced reads from a bracket to the one that closes it.
+// balanced reads from a bracket to its closing bracket.
 func (p *schemaParser) balanced() string {
 	p.skipSpace()
 	start, depth := p.at, 0
@@ -225,7 +226,8 @@ func (p *schemaParser) balanced() string {
 	return ""
 }
 
-// literal reads a default: a number (complex ones too), None, True, a list or a quoted string, as it is printed.
+// literal reads a default: a number (complex ones too), None, True, a list or a quoted string,
+// as printed.
 func (p *schemaParser) literal() string {
 	p.skipSpace()
 	start := p.at

@@ -1,4 +1,4 @@
-// Schemas prints what LibTorch says of every operator, for opgen -update.
+// Schemas prints LibTorch's schema of every operator, for opgen -update.
 package main
 
 import (

@@ -214,7 +214,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		x.CopyInPlace(logits, out)
 		c.Next(x, out)
 		return nil
-	}, cgotorch.CaptureOptions{Rehearsal: 1})
+	}, cgotorch.CaptureOptions{WarmUp: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		out := m.Step(x, c)
 		c.Next(x, out)
 		return []*cgotorch.Tensor{out}
-	}, cgotorch.CapturedOptions{Rehearsal: 2})
+	}, cgotorch.CapturedOptions{WarmUp: 2})
 	defer captured.Close()
 	check("a Captured", func() (*cgotorch.Tensor, error) {
 		err := stream.Do(func(x *cgotorch.Exec) error {
@@ -235,7 +235,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		return logits, err
 	})
 	if s := captured.Stats(); d.IsCUDA() && s.Launches != steps-2 {
-		t.Errorf("%d of %d Runs launched a graph, want all but the rehearsal: %s", s.Launches, steps, s.Why)
+		t.Errorf("%d of %d Runs launched a graph, want all but those of the warm-up: %s", s.Launches, steps, s.Why)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestDecoder_Begin_Full(t *testing.T) {
 		graph, err := stream.Capture(func(x *cgotorch.Exec) error {
 			c.Next(x, m.Step(x, c))
 			return nil
-		}, cgotorch.CaptureOptions{Rehearsal: 1})
+		}, cgotorch.CaptureOptions{WarmUp: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

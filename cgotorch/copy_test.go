@@ -91,7 +91,7 @@ func TestFromSlice_Shapes(t *testing.T) {
 			"shape [4611686018427387904, 4] and dtype Byte has more than 2^63":     func(x *Exec) { FromSlice(x, []uint8{1}, 1<<62, 4) },
 			"shape [1099511627776] and dtype Float has 4398046511104 bytes; the h": func(x *Exec) { FromSlice(x, []float32{1}, 1<<40) },
 		} {
-			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "FromSlice", text, "slice_test.go")
+			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "FromSlice", text, "copy_test.go")
 		}
 	})
 }
@@ -114,7 +114,8 @@ func TestFromSlice_ReadsBeforeReturn(t *testing.T) {
 	})
 }
 
-// cgo refuses a pointer into an object that holds other Go pointers, unless it is told that the elements hold none.
+// cgo refuses a pointer into an object that holds other Go pointers, unless it is told that the
+// elements hold none.
 func TestFromSlice_BesideGoPointers(t *testing.T) {
 	checkLeaks(t)
 	batch := &struct {
@@ -148,7 +149,7 @@ func TestToSlice_Refused(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
 		wantError(t, tryDo(t, d, func(x *Exec) { ToSlice[float64](x, x.Ones(Float32, 2)) }), ErrInvalidArgument,
-			"ToSlice(float32[2]", "the elements are float32, asked for as float64: convert with x.To", "slice_test.go")
+			"ToSlice(float32[2]", "the elements are float32, asked for as float64: convert with x.To", "copy_test.go")
 		wantError(t, tryDo(t, d, func(x *Exec) { ToSlice[uint16](x, x.Ones(BFloat16, 2)) }), ErrInvalidArgument, "bfloat16")
 		wantError(t, tryDo(t, d, func(x *Exec) { ToSlice[float32](x, nil) }), ErrInvalidArgument, "ToSlice", "the tensor is nil")
 	})
@@ -179,7 +180,7 @@ func TestCopyFrom_Refused(t *testing.T) {
 				CopyFrom(x, x.Transpose(x.Ones(Float32, 2, 3), 0, 1), make([]float32, 6))
 			},
 		} {
-			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "CopyFrom(float32[", text, "slice_test.go")
+			wantError(t, tryDo(t, d, fail), ErrInvalidArgument, "CopyFrom(float32[", text, "copy_test.go")
 		}
 	})
 }
@@ -192,7 +193,8 @@ func runOn(t testing.TB, s *Stream, fn func(x *Exec)) {
 	}
 }
 
-// Copies outside a Do run behind what they are told to, in order, between the two events that are returned.
+// Copies outside a Do run behind the events that they are told to, in order, between the two
+// returned events.
 func TestStream_CopyFrom(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -280,7 +282,7 @@ func TestItem(t *testing.T) {
 				t.Errorf("true is %v", got)
 			}
 		})
-		wantError(t, tryDo(t, d, func(x *Exec) { x.Item(x.Ones(Float32, 2)) }), ErrInvalidArgument, "Exec.Item(float32[2]", "slice_test.go")
+		wantError(t, tryDo(t, d, func(x *Exec) { x.Item(x.Ones(Float32, 2)) }), ErrInvalidArgument, "Exec.Item(float32[2]", "copy_test.go")
 		wantError(t, tryDo(t, d, func(x *Exec) { x.Item(FromSlice(x, []complex64{1i})) }), ErrInvalidArgument, "Exec.Item(complex64[1]", "a complex number")
 	})
 }

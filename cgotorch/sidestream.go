@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// A purpose is what side streams are for: those of branches are others than those of an Overlap, since backward runs branches' nodes again there.
+// A purpose is the use of side streams. Branches and an Overlap have different side streams,
+// because backward runs the branches' nodes on the branches' streams again.
 type purpose struct {
 	from    *Stream
 	overlap bool
@@ -13,11 +14,12 @@ type purpose struct {
 
 // sideStreams are the streams that Dos of one stream fork to for one purpose.
 type sideStreams struct {
-	streams  []*Stream
-	reserved int // of the first ones, by a Parallel under way for Parallels in its first branch
+	streams []*Stream
+	// The number of first streams that a running Parallel keeps from Parallels in its first branch.
+	reserved int
 }
 
-// reserve keeps the next streams of a purpose from Parallels inside, until the function that it returns is called.
+// reserve keeps the next n streams of a purpose from Parallels inside, until release is called.
 func (s *Stream) reserve(of purpose, n int) (release func()) {
 	add := func(n int) {
 		s.state.Lock()
@@ -28,7 +30,7 @@ func (s *Stream) reserve(of purpose, n int) (release func()) {
 	return func() { add(-n) }
 }
 
-// sidesOf returns the side streams of a purpose, with s.state held.
+// sidesOf returns the side streams of a purpose. s.state is held.
 func (s *Stream) sidesOf(of purpose) *sideStreams {
 	if s.sides == nil {
 		s.sides = map[purpose]*sideStreams{}
@@ -39,8 +41,9 @@ func (s *Stream) sidesOf(of purpose) *sideStreams {
 	return s.sides[of]
 }
 
-// side returns stream i behind the reserved ones of a purpose. They are made once and closed with s: nobody else uses them, since Dos
-// of one stream exclude each other.
+// side returns stream i behind the reserved streams of a purpose. Side streams are made once
+// and closed with s. Only one Do uses them at a time, because Dos of one stream exclude each
+// other.
 func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
@@ -60,8 +63,8 @@ func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	return sides.streams[i], nil
 }
 
-// ours reports whether x's stream is its Do's, or a side stream of the Do's: all that is done with memory of its own side streams then comes
-// before what s.closeSides records.
+// ours reports whether x's stream is its Do's, or a side stream of it. All work on memory of
+// its own side streams then comes before the event that s.closeSides records.
 func (x *Exec) ours() bool {
 	s := x.s.stream
 	if x.stream == s {
@@ -77,7 +80,8 @@ func (x *Exec) ours() bool {
 	return false
 }
 
-// closeSides closes s's side streams, with s.state held. Who gets them next finds their memory in use by nobody else: they wait for s first.
+// closeSides closes s's side streams. s.state is held. They wait for s first, so that their
+// next owner finds their memory unused.
 func (s *Stream) closeSides() {
 	if len(s.sides) == 0 {
 		return

@@ -67,7 +67,8 @@ func backwardThatWaits(x *Exec) (line string) {
 	return line
 }
 
-// What does not wait is not told, nor what an Exec does that was not derived, nor what other goroutines do.
+// NoWaits does not tell of calls without a wait, of Execs that were not derived, and of other
+// goroutines.
 func TestNoWaits_Silent(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

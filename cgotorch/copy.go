@@ -9,53 +9,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Element is a Go type that has a dtype.
-type Element interface {
-	uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | bool | complex64 | complex128 |
-		Float16Bits | BFloat16Bits
-}
-
-// DTypeOf is the dtype of an element type.
-func DTypeOf[T Element]() DType {
-	var v T
-	switch any(v).(type) {
-	case uint8:
-		return Uint8
-	case int8:
-		return Int8
-	case int16:
-		return Int16
-	case int32:
-		return Int32
-	case int64:
-		return Int64
-	case uint16:
-		return Uint16
-	case uint32:
-		return Uint32
-	case uint64:
-		return Uint64
-	case float32:
-		return Float32
-	case float64:
-		return Float64
-	case bool:
-		return Bool
-	case complex64:
-		return Complex64
-	case complex128:
-		return Complex128
-	case Float16Bits:
-		return Float16
-	default:
-		return BFloat16
-	}
-}
-
-// FromSlice returns a tensor of the given shape on x's device with a copy of data and, on a CUDA device, waits until data has been
-// staged, which includes the work before it on the stream: what must not wait goes through a [HostSlab] and [CopyFrom]. No shape
-// means one dimension of len(data); for a scalar use [Exec.Full]. It fails
-// with [ErrInvalidArgument] when the shape does not hold len(data) elements.
+// FromSlice returns a tensor of the given shape on x's device with a copy of data. On a CUDA
+// device it waits until data is staged, behind earlier work of the stream. Copies that must not
+// wait go through a [HostSlab] and [CopyFrom]. The Do owns the tensor.
+//
+// No shape means one dimension of len(data). [Exec.Full] makes a scalar. FromSlice fails with
+// [ErrInvalidArgument] when the shape does not hold len(data) elements.
 func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
@@ -63,7 +22,8 @@ func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
 }
 
-// FromBytes is [FromSlice] for elements given as raw bytes in the machine's byte order. An empty shape is a scalar.
+// FromBytes is [FromSlice] for elements given as raw bytes in the machine's byte order. An
+// empty shape is a scalar.
 func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {
 	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data), dtype, shape)
 }
@@ -75,8 +35,8 @@ func fromHost(x *Exec, data unsafe.Pointer, bytes int, dtype DType, shape []int6
 	return x.s.own(h)
 }
 
-// ToSlice waits for x's stream and returns the elements in row-major order. It fails with [ErrInvalidArgument] when T is not
-// the tensor's dtype.
+// ToSlice waits for x's stream and returns the elements in row-major order. It fails with
+// [ErrInvalidArgument] when T is not the tensor's dtype.
 func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	x.check("ToSlice")
 	x.open("ToSlice", t)
@@ -89,7 +49,8 @@ func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	return data
 }
 
-// ToBytes waits for x's stream and returns the elements as raw bytes in row-major order and the machine's byte order.
+// ToBytes waits for x's stream and returns the elements as raw bytes in row-major order and the
+// machine's byte order.
 func ToBytes(x *Exec, t *Tensor) []byte {
 	x.check("ToBytes")
 	x.open("ToBytes", t)
@@ -113,9 +74,12 @@ func (x *Exec) Item(t *Tensor) float64 {
 	return float64(v)
 }
 
-// CopyFrom enqueues a copy of data into t, and to a CUDA device waits until data has been staged, unless it is pinned (see [HostSlab]):
-// then it must stay unchanged until an event recorded behind it is done. t must be contiguous and hold len(data) elements of T's
-// dtype. It fails with [ErrInvalidArgument].
+// CopyFrom enqueues a copy of data into t. To a CUDA device it waits until data is staged,
+// unless data is page-locked (see [HostSlab]). Page-locked data must stay unchanged until an
+// event recorded behind the copy is done.
+//
+// t must be contiguous and hold len(data) elements of T's dtype. CopyFrom fails with
+// [ErrInvalidArgument] for other tensors.
 func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 	x.sameDType("CopyFrom", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
@@ -132,9 +96,12 @@ func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 	}
 }
 
-// CopyTo enqueues a copy of t's elements into data, and waits for x's stream unless data is pinned (see [HostSlab]): then data must be
-// neither read nor written until an event recorded behind it is done. t must be contiguous and of T's dtype, and data hold as many
-// elements. It fails with [ErrInvalidArgument].
+// CopyTo enqueues a copy of t's elements into data. It waits for x's stream unless data is
+// page-locked (see [HostSlab]). Page-locked data must be neither read nor written until an
+// event recorded behind the copy is done.
+//
+// t must be contiguous and hold len(data) elements of T's dtype. CopyTo fails with
+// [ErrInvalidArgument] for other tensors.
 func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 	x.sameDType("CopyTo", DTypeOf[T](), t)
 	defer runtime.KeepAlive(t)
@@ -143,15 +110,19 @@ func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 
 // HostCopy is a copy that [Stream.CopyFrom] enqueues.
 type HostCopy struct {
-	To   *Tensor
-	From []byte // To's elements
+	To   *Tensor // the target
+	From []byte  // the elements of To
 }
 
-// CopyFrom enqueues, outside any Do, waits for the events, and then the copies one after another, each as the function of that name does it. It
-// returns timing events from before the first copy and behind the last one, which the caller closes. All that is one call into the core, which behind other work of the
-// host, with its caches cold, takes a third of the time that four would. The tensors must have been made and used so far in work that this stream waits
-// for. Where it fails some copies may be under way.
+// CopyFrom enqueues waits for the events in behind, and then the copies one after another,
+// outside any Do. Each copy waits as the function [CopyFrom] does. The tensors must have been
+// made and used so far in work that this stream waits for.
+//
+// CopyFrom returns timing events from before the first copy and behind the last. The caller
+// closes both. Where CopyFrom fails some copies may be under way.
 func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Event, err error) {
+	// All copies are one call into the core. With cold caches, behind other work of the host, it
+	// takes a third of the time of four calls.
 	const op = "Stream.CopyFrom"
 	escape(copies) // their addresses become numbers, and stacks move
 	each := make([]ct.HostCopy, 0, len(copies))
@@ -169,7 +140,7 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	events := make([]uintptr, 0, len(behind))
 	for i, e := range behind {
 		if slices.Contains(behind[:i], e) {
-			continue // a lock for reading is not to be taken twice
+			continue // a lock for reading must not be taken twice
 		}
 		h, err := e.lock(op)
 		if err != nil {
@@ -194,7 +165,7 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	return ownEvent(first), ownEvent(last), nil
 }
 
-// CopyTo is the function of that name for bytes, the elements of t, outside any Do.
+// CopyTo is the function [CopyTo] for bytes, the elements of t, outside any Do.
 func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	const op = "Stream.CopyTo"
 	if t == nil || t.h == nil {
@@ -229,26 +200,31 @@ func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() 
 }
 
 func closedTensor(op string) *Error {
-	return &Error{Op: op, Kind: ErrClosed, Caller: caller(), Message: "the tensor is nil or closed"}
+	return refuse(op, ErrClosed, "the tensor is nil or closed")
 }
 
-var ( // by which the compiler cannot know that nothing escapes
+var ( // hide from the compiler that nothing escapes
 	neverTrue bool
 	escaped   any
 )
 
-// escape has what v points to lie on the heap, where nothing moves.
+// escape makes the memory behind v lie on the heap, where nothing moves.
 func escape(v any) {
 	if neverTrue {
 		escaped = v
 	}
 }
 
-// FromDevice enqueues, on x's stream, a copy of t in new memory of x's device, in t's memory order, and waits only where t lies on the
-// CPU and x runs on a CUDA device: until the elements have been staged. t may lie on another device, where an operator's arguments may
-// not. The copy is ordered by x's stream alone, which must have been made to wait for what t holds: events cross devices. t may be
-// closed at once. Nothing is recorded for backward. It fails with [ErrInvalidArgument] for a tensor with gaps (a strided view), and for one on
-// a CUDA device where x runs on the CPU: read it there, with [ToSlice] or [Exec.ReadAsync].
+// FromDevice enqueues a copy of t in new memory of x's device, in t's memory order. It waits
+// only where t lies on the CPU and x runs on a CUDA device: until the elements are staged. The
+// Do owns the copy. t may be closed at once. Nothing is recorded for backward.
+//
+// t may lie on another device, which an operator's argument may not. x's stream alone orders
+// the copy, so it must wait for t's elements first: events cross devices.
+//
+// FromDevice fails with [ErrInvalidArgument] for a tensor with gaps (a strided view). It also
+// fails for a tensor on a CUDA device where x runs on the CPU: read it there, with [ToSlice] or
+// [Exec.ReadAsync].
 func (x *Exec) FromDevice(t *Tensor) *Tensor {
 	const op = "Exec.FromDevice"
 	x.check(op)
