@@ -155,9 +155,9 @@ class Silence final : public c10::WarningHandler {
 
 // Our kernels take the place of LibTorch's when this library is loaded, and those for CUDA when
 // CUDA is opened. No operator runs there then, and LibTorch's table of kernels has no lock for
-// operators that run. Without an Overlap our kernels do the same as LibTorch's. LibTorch warns of the change.
-// Later it warns of gradients that are accumulated on another stream than they are made on (Note
-// [Late gradients]). Both are meant.
+// operators that run. Without an Overlap our kernels do the same as LibTorch's. LibTorch warns of
+// the change. Later it warns of gradients that are accumulated on another stream than they are
+// made on (Note [Late gradients]). Both are meant.
 void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);

@@ -47,9 +47,6 @@ func TestDocuments_OneRule(t *testing.T) {
 	}
 }
 
-// drawnLater are pictures that a command in the repository draws on another machine.
-var drawnLater = []string{"docs/copies-beside-kernels.svg"}
-
 var (
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading      = regexp.MustCompile(`(?m)^#+ (.*)$`)
@@ -76,11 +73,7 @@ func TestDocuments_Links(t *testing.T) {
 				file = path
 			}
 			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
-				if slices.Contains(drawnLater, file) {
-					t.Logf("%s: %s is not drawn yet", path, file)
-				} else {
-					t.Errorf("%s: link to %s: %v", path, match[1], err)
-				}
+				t.Errorf("%s: link to %s: %v", path, match[1], err)
 				continue
 			}
 			if section != "" && !slices.Contains(anchors(document(t, file)), section) {

@@ -14,6 +14,7 @@ import (
 var finished = []string{
 	"bench/...",
 	"cgotorch/...",
+	"cmd/...",
 	"csrc/...",
 	"examples/...",
 	"imageloader/...",
