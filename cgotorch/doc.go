@@ -5,8 +5,8 @@
 // [Stream], or a method of an object that was given its stream when it was made. These calls
 // return at once. The few calls that wait for the device say so in their doc comments.
 //
-// Objects of the last kind are few: an [Inference], a Prefetcher of package prefetcher, and a Cache
-// of package prefetcher/weights with what is made from it. Each has streams of its own.
+// Few objects are of the last kind: an [Inference], a Prefetcher of package prefetcher, and a Cache
+// of package prefetcher/weights with the objects made from it. Each has streams of its own.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {

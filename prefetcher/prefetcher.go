@@ -19,10 +19,11 @@ type Source interface {
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape is that of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of memory
-	// that its batches lie in, before its first Epoch, and p.HostWrites when it fills that memory
-	// again. It calls p.Unpin before it frees the memory. Parts of batches that lie in other memory are
-	// copied by the host first, into page-locked memory of the Prefetcher's. Stats.Staged counts them.
+	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of
+	// memory of its batches, before its first Epoch. It calls p.HostWrites when it fills that
+	// memory again, and p.Unpin before it frees the memory. The host first copies parts of batches
+	// that lie in other memory, into page-locked memory of the Prefetcher's. Stats.Staged counts
+	// them.
 	Pin(p imageloader.Pinner) error
 }
 

@@ -9,7 +9,7 @@ type Conv2dOptions struct {
 	Padding  Size // rows and columns added on each side
 	Dilation Size // distance between the kernel's points; 0x0 means 1x1
 	Groups   int  // blocks of channels that do not see each other; 0 means 1
-	// PaddingMode names the values of the padding, as PyTorch does: "reflect" is mirrored at the border
+	// PaddingMode names the values of the padding, as PyTorch does. "reflect" is mirrored at the border
 	// pixel, "replicate" is the border pixel, and "circular" the opposite border. "" means zeros.
 	PaddingMode string
 	NoBias      bool
