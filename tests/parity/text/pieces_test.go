@@ -112,7 +112,9 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 		const steps = 5
 		var s *cutStep
 		var want [][]float32
-		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+		torchtest.CheckLeaks(t)
+		stream := cgotorch.DefaultStream(d)
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 			m := model(t, x, f, config, text.SwitchOptions{})
 			eager := started(t, x, m, r, text.CacheOptions{})
 			for range steps {
@@ -131,7 +133,6 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 				t.Close()
 			}
 		}()
-		stream := cgotorch.DefaultStream(d)
 		for i := range len(s.sparse) + 1 {
 			graph, err := stream.Capture(func(x *cgotorch.Exec) error { s.piece(x, i); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
 			if err != nil {

@@ -172,7 +172,9 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	var m *text.Switch
 	var c *text.Cache
 	var logits *cgotorch.Tensor
-	torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+	torchtest.CheckLeaks(t)
+	stream := cgotorch.DefaultStream(d)
+	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 		m = model(t, x, f, config, text.SwitchOptions{DType: dtype})
 		eager := started(t, x, m, r, text.CacheOptions{})
 		for range steps {
@@ -185,7 +187,6 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		return nil
 	})
 	defer logits.Close()
-	stream := cgotorch.DefaultStream(d)
 	// check restarts the cache, which warm-up runs have moved on, and compares the logits of steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
@@ -246,12 +247,13 @@ func TestDecoder_Begin_Full(t *testing.T) {
 		f, config := readCase(t, "tied")
 		var m *text.Switch
 		var c *text.Cache
-		torchtest.Do(t, d, func(x *cgotorch.Exec) error {
+		torchtest.CheckLeaks(t)
+		stream := cgotorch.DefaultStream(d)
+		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 			m = model(t, x, f, config, text.SwitchOptions{})
 			c = started(t, x, m, f.Runs[0], text.CacheOptions{Capacity: 3})
 			return nil
 		})
-		stream := cgotorch.DefaultStream(d)
 		graph, err := stream.Capture(func(x *cgotorch.Exec) error {
 			c.Next(x, m.Step(x, c))
 			return nil
