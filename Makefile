@@ -60,8 +60,9 @@ test-loader: ## all tests of the half that needs no LibTorch, where there is non
 	@go vet $(LOADER)
 	@go test -count=1 -p $(JOBS) $(LOADER)
 
+# The corpora are hostile files, not concurrency: under the race detector they take minutes.
 test-race: libraries ## go test -short with the race detector over the library, RACETIME=8m at most
-	@timeout $(RACETIME) go test -race -short -count=1 -p $(JOBS) ./cgotorch/... ./imageloader/... ./prefetcher/... || { \
+	@timeout $(RACETIME) go test -race -short -count=1 -skip '^TestCorpus_' -p $(JOBS) ./cgotorch/... ./imageloader/... ./prefetcher/... || { \
 		[ $$? != 124 ] || echo "the race detector did not end within $(RACETIME)"; exit 1; }
 
 test-cgocheck: libraries ## go test with every pointer passed to C checked
