@@ -18,7 +18,7 @@ func newCaptured(t testing.TB, o CapturedOptions, fn func(x *Exec, in ...*Tensor
 	return c
 }
 
-// wantStats fails unless the counts are these; on the CPU every Run is eager.
+// wantStats fails unless the counts are these. On the CPU every Run is eager.
 func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 	t.Helper()
 	got := c.Stats()

@@ -135,7 +135,8 @@ func checkFromEnvironment() error {
 		case "streams":
 			_, theChecker.environErr = checkStreams(nil)
 		default:
-			theChecker.environErr = &Error{Op: "cgotorch", Kind: ErrInvalidArgument, Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
+			theChecker.environErr = &Error{Op: "cgotorch", Kind: ErrInvalidArgument,
+				Message: fmt.Sprintf("CGOTORCH_CHECK=%s in the environment: the only check is streams", v)}
 		}
 	})
 	return theChecker.environErr

@@ -89,7 +89,10 @@ func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
 		us := func(v float64) time.Duration { return time.Duration(float64(v) * 1e3).Round(100 * time.Nanosecond) }
-		n := Decision{What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0, SerialTime: us(d.FirstUS), ParallelTime: us(d.SecondUS), HostTime: us(d.HostUS)}
+		n := Decision{
+			What: ct.Text(d.Key[:]), Graph: d.Graph != 0, Parallel: d.Second != 0,
+			SerialTime: us(d.FirstUS), ParallelTime: us(d.SecondUS), HostTime: us(d.HostUS),
+		}
 		switch d.Why {
 		case ct.Faster:
 			n.Why = "the device does both at once"

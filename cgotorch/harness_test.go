@@ -29,7 +29,7 @@ func onEachDevice(t *testing.T, test func(t *testing.T, d Device)) {
 	}
 }
 
-// cuda is the first CUDA device; without one the test is skipped.
+// cuda returns the first CUDA device. Without a device it skips the test.
 func cuda(t testing.TB) Device {
 	t.Helper()
 	if n, err := CUDACount(); n == 0 {
@@ -211,7 +211,7 @@ func together(n int, fn func(i int)) {
 // sleep enqueues work that takes d and does nothing else.
 func sleep(x *Exec, d time.Duration) { x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device()) }
 
-// equal compares a tensor's shape and elements; no shape is one dimension.
+// equal compares a tensor's shape and elements. No shape means one dimension.
 func equal[T Element](t testing.TB, x *Exec, got *Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {

@@ -55,7 +55,7 @@ func BenchmarkOp(b *testing.B) {
 	}
 }
 
-// on times fn on a stream of its own; the device is done before the clock stops.
+// on times fn on a stream of its own. The device is done before the clock stops.
 func on(b *testing.B, d Device, fn func(x *Exec)) {
 	s := newStream(b, d)
 	err := s.Do(func(x *Exec) error {

@@ -547,8 +547,8 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 	})
 }
 
-// A captured training step of two branches gives the losses of an eager one that runs them in
-// turn, launch for launch; and its backward runs on two streams at once.
+// A captured training step of two branches gives the losses of an eager step with serial
+// branches, launch for launch. Its backward runs on two streams at once.
 func TestExec_Parallel_TrainingStep(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -159,7 +159,7 @@ func TestPool2d_Kernel(t *testing.T) {
 	}
 }
 
-// With a gradient it is LibTorch's operator; and so is its error.
+// With a gradient the operator and its error are LibTorch's.
 func TestPool2d_Gradient(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -190,14 +190,21 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
 	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // no other Backward is under way then
-		return nil, nil, &Error{Op: op, Kind: ErrNotCapturable, Caller: callerIn(r.from, ownFrame), Message: "a Backward in a capture of what was called outside of it"}
+		return nil, nil, r.refuse(ErrNotCapturable, "a Backward in a capture of what was called outside of it")
 	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
 		return h, r.stream.unuse, err
 	case r.graph.ended:
-		return nil, nil, &Error{Op: op, Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame), Message: "a Backward outside the captured function that it was called in"}
+		return nil, nil, r.refuse(ErrInvalidArgument, "a Backward outside the captured function that it was called in")
 	}
 	return r.native, func() {}, nil
+}
+
+// refuse is the function refuse, with the caller of Recompute.
+func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
+	e := refuse("Exec.Recompute", kind, format, args...)
+	e.Caller = callerIn(r.from, ownFrame)
+	return e
 }
 
 // captureOn returns the capture under way on the device, or nil.
@@ -267,9 +274,8 @@ func (r *recomputation) drawAgain(fn func() error) error {
 		}
 		// fn drew nothing: another stream alone drew during the first call.
 		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
-			return &Error{Op: "Exec.Recompute", Kind: ErrInvalidArgument, Caller: callerIn(r.from, ownFrame),
-				Message: "the function drew other random numbers than the first time: it decided otherwise, or another stream drew from the generator of " +
-					d.device.String() + " meanwhile"}
+			return r.refuse(ErrInvalidArgument, "the function drew other random numbers than the first time: "+
+				"it decided otherwise, or another stream drew from the generator of %v meanwhile", d.device)
 		}
 	}
 	return nil
