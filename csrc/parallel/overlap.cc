@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <exception>
 #include <new>
 #include <optional>
@@ -161,8 +162,7 @@ class Silence final : public c10::WarningHandler {
 void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
-  auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-  library->impl("convolution_backward", TORCH_FN(convolution_backward));
+  library_for_life(key).impl("convolution_backward", TORCH_FN(convolution_backward));
 }
 
 [[maybe_unused]] const bool installed = [] {
@@ -176,6 +176,11 @@ void install(c10::DispatchKey key) {
 }  // namespace
 
 std::atomic<bool> any_overlap{false};
+
+torch::Library& library_for_life(c10::DispatchKey key) {
+  static auto* const libraries = new std::deque<torch::Library>;
+  return libraries->emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+}
 
 Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   const ct_stream* const own = o.late.side();

@@ -3,9 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/library.h>
 
-#include <atomic>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -82,6 +83,9 @@ struct Described {
   const at::Tensor& tensor;
 };
 std::ostream& operator<<(std::ostream& out, const Described& of);
+
+// A library of kernels in the place of LibTorch's, for the life of the process.
+torch::Library& library_for_life(c10::DispatchKey key);
 
 // Makes linear layers one node each in the autograd graph. Its two matrix products can then be told
 // apart from others (overlap_linear.cc).

@@ -77,8 +77,7 @@ bool is_linear(const torch::autograd::Node& node) { return dynamic_cast<const to
 
 void install_linear() {
   for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);  // for the life of the process
-    library->impl("linear", TORCH_FN(linear));
+    library_for_life(key).impl("linear", TORCH_FN(linear));
   }
 }
 
