@@ -70,43 +70,38 @@ func Schemas() (string, error) {
 
 // call holds the arguments of one operator while they are collected, and then its results.
 type call struct {
-	x       *Exec
-	op      *operator
-	words   []uint64
-	handles []*ct.Tensor
-	kept    []*Tensor // arguments that the collector could free before the core has read them
-	closed  bool      // an argument was a closed tensor
+	x      *Exec
+	op     *operator
+	kept   []*Tensor // arguments that the collector could free before the core has read them
+	closed bool      // an argument was a closed tensor
 
-	results    ct.Results
-	outWords   []uint64
-	outHandles []*ct.Tensor
-	overflow   *ct.Overflow
+	ct.Operands
 }
 
 // calls are not kept in the scope. Two goroutines that misuse one Exec must not meet in one
 // buffer before the core has refused one of them.
 var calls = sync.Pool{New: func() any {
-	return &call{
-		words: make([]uint64, 0, 64), handles: make([]*ct.Tensor, 0, 16),
-		outWords: make([]uint64, 32), outHandles: make([]*ct.Tensor, 16),
-	}
+	return &call{Operands: ct.Operands{
+		Words: make([]uint64, 0, 64), Tensors: make([]*ct.Tensor, 0, 16),
+		ResultWords: make([]uint64, 32), ResultTensors: make([]*ct.Tensor, 16),
+	}}
 }}
 
 func (x *Exec) call(op *operator) *call {
 	c := calls.Get().(*call)
 	c.x, c.op = x, op
-	c.words, c.handles, c.closed = c.words[:0], c.handles[:0], false
+	c.Words, c.Tensors, c.closed = c.Words[:0], c.Tensors[:0], false
 	return c
 }
 
 func (c *call) tensor(t *Tensor) {
-	c.words = append(c.words, ct.ArgTensor)
+	c.Words = append(c.Words, ct.ArgTensor)
 	c.handle(t)
 }
 
 func (c *call) handle(t *Tensor) {
 	if t == nil {
-		c.handles = append(c.handles, nil)
+		c.Tensors = append(c.Tensors, nil)
 		return
 	}
 	if t.h == nil {
@@ -115,14 +110,14 @@ func (c *call) handle(t *Tensor) {
 	if t.owner == nil {
 		c.kept = append(c.kept, t)
 	}
-	c.handles = append(c.handles, t.h)
+	c.Tensors = append(c.Tensors, t.h)
 }
 
 // optTensor is tensor: nil is None, which the core refuses where the schema does.
 func (c *call) optTensor(t *Tensor) { c.tensor(t) }
 
 func (c *call) tensors(ts []*Tensor) {
-	c.words = append(c.words, ct.ArgTensors, uint64(len(ts)))
+	c.Words = append(c.Words, ct.ArgTensors, uint64(len(ts)))
 	for _, t := range ts {
 		c.handle(t)
 	}
@@ -130,10 +125,10 @@ func (c *call) tensors(ts []*Tensor) {
 
 func (c *call) optTensors(ts []*Tensor) { c.tensors(ts) }
 
-func (c *call) int(v int64)     { c.words = append(c.words, ct.ArgInt, uint64(v)) }
-func (c *call) float(v float64) { c.words = append(c.words, ct.ArgFloat, math.Float64bits(v)) }
+func (c *call) int(v int64)     { c.Words = append(c.Words, ct.ArgInt, uint64(v)) }
+func (c *call) float(v float64) { c.Words = append(c.Words, ct.ArgFloat, math.Float64bits(v)) }
 
-func (c *call) bool(v bool) { c.words = append(c.words, ct.ArgBool, wordOf(v)) }
+func (c *call) bool(v bool) { c.Words = append(c.Words, ct.ArgBool, wordOf(v)) }
 
 func wordOf(v bool) uint64 {
 	if v {
@@ -162,41 +157,41 @@ func (c *call) scalar(v Scalar) {
 }
 
 func (c *call) scalars(vs []Scalar) {
-	c.words = append(c.words, ct.ArgScalars, uint64(len(vs)))
+	c.Words = append(c.Words, ct.ArgScalars, uint64(len(vs)))
 	for _, v := range vs {
 		c.scalar(v)
 	}
 }
 
 func (c *call) ints(vs []int64) {
-	c.words = append(c.words, ct.ArgInts, uint64(len(vs)))
+	c.Words = append(c.Words, ct.ArgInts, uint64(len(vs)))
 	for _, v := range vs {
-		c.words = append(c.words, uint64(v))
+		c.Words = append(c.Words, uint64(v))
 	}
 }
 
 func (c *call) floats(vs []float64) {
-	c.words = append(c.words, ct.ArgFloats, uint64(len(vs)))
+	c.Words = append(c.Words, ct.ArgFloats, uint64(len(vs)))
 	for _, v := range vs {
-		c.words = append(c.words, math.Float64bits(v))
+		c.Words = append(c.Words, math.Float64bits(v))
 	}
 }
 
 func (c *call) bools(vs []bool) {
-	c.words = append(c.words, ct.ArgBools, uint64(len(vs)))
+	c.Words = append(c.Words, ct.ArgBools, uint64(len(vs)))
 	for _, v := range vs {
-		c.words = append(c.words, wordOf(v))
+		c.Words = append(c.Words, wordOf(v))
 	}
 }
 
 func (c *call) str(v string) {
-	c.words = append(c.words, ct.ArgString, uint64(len(v)))
+	c.Words = append(c.Words, ct.ArgString, uint64(len(v)))
 	for i := 0; i < len(v); i += 8 {
 		var word uint64
 		for k := 0; k < 8 && i+k < len(v); k++ {
 			word |= uint64(v[i+k]) << (8 * k)
 		}
-		c.words = append(c.words, word)
+		c.Words = append(c.Words, word)
 	}
 }
 
@@ -215,10 +210,10 @@ func (c *call) reduction(v Reduction) {
 
 func (c *call) dtype(v DType)               { c.int(int64(v)) }
 func (c *call) memoryFormat(v MemoryFormat) { c.int(int64(v)) }
-func (c *call) device()                     { c.words = append(c.words, ct.ArgDevice) }
-func (c *call) none()                       { c.words = append(c.words, ct.ArgNone) }
-func (c *call) def()                        { c.words = append(c.words, ct.ArgDefault) }
-func (c *call) restDefault()                { c.words = append(c.words, ct.ArgRestDefault) }
+func (c *call) device()                     { c.Words = append(c.Words, ct.ArgDevice) }
+func (c *call) none()                       { c.Words = append(c.Words, ct.ArgNone) }
+func (c *call) def()                        { c.Words = append(c.Words, ct.ArgDefault) }
+func (c *call) restDefault()                { c.Words = append(c.Words, ct.ArgRestDefault) }
 
 // run enqueues the operator. Afterwards the results lie in outWords and outHandles.
 func (c *call) run() {
@@ -232,8 +227,8 @@ func (c *call) run() {
 		x.s.fail(&Error{Op: c.op.name, Kind: ErrClosed, Shapes: c.shapes(), Caller: caller(),
 			Message: "a tensor is closed: it was closed by the program, or freed when the Do that made it returned (Keep it there)"})
 	}
-	c.results.WordCapacity, c.results.TensorCapacity = int32(len(c.outWords)), int32(len(c.outHandles))
-	status := ct.Call(&x.c, op, c.words, c.handles, &c.results, c.outWords, c.outHandles, &c.overflow)
+	c.Results.WordCapacity, c.Results.TensorCapacity = int32(len(c.ResultWords)), int32(len(c.ResultTensors))
+	status := ct.Call(&x.c, op, &c.Operands)
 	runtime.KeepAlive(c)
 	if status != nil {
 		e := statusError(c.op.name, status)
@@ -243,16 +238,16 @@ func (c *call) run() {
 	if x.c.Watch != nil {
 		x.look(c.op.name)
 	}
-	if c.overflow != nil {
-		c.outWords = slices.Grow(c.outWords[:0], int(c.results.Words))
-		c.outHandles = slices.Grow(c.outHandles[:0], int(c.results.Tensors))
-		c.outWords, c.outHandles = c.outWords[:cap(c.outWords)], c.outHandles[:cap(c.outHandles)]
-		ct.OverflowTake(c.overflow, c.outWords, c.outHandles)
-		c.overflow = nil
+	if c.Overflow != nil {
+		c.ResultWords = slices.Grow(c.ResultWords[:0], int(c.Results.Words))
+		c.ResultTensors = slices.Grow(c.ResultTensors[:0], int(c.Results.Tensors))
+		c.ResultWords, c.ResultTensors = c.ResultWords[:cap(c.ResultWords)], c.ResultTensors[:cap(c.ResultTensors)]
+		ct.OverflowTake(c.Overflow, c.ResultWords, c.ResultTensors)
+		c.Overflow = nil
 	}
 }
 
-func (c *call) shapes() string { return describeAll(c.handles) }
+func (c *call) shapes() string { return describeAll(c.Tensors) }
 
 // refuse fails for an argument that no schema takes.
 func (c *call) refuse(v any, want string) {
@@ -262,7 +257,7 @@ func (c *call) refuse(v any, want string) {
 
 // own wraps result i; LibTorch's undefined tensor is nil.
 func (c *call) own(i int) *Tensor {
-	if h := c.outHandles[i]; h != nil {
+	if h := c.ResultTensors[i]; h != nil {
 		return c.x.s.own(h)
 	}
 	return nil
@@ -276,8 +271,8 @@ func (c *call) done() {
 
 func (c *call) run0() {
 	c.run()
-	for i := range int(c.results.Tensors) {
-		freeTensor(c.outHandles[i])
+	for i := range int(c.Results.Tensors) {
+		freeTensor(c.ResultTensors[i])
 	}
 	c.done()
 }
@@ -298,7 +293,7 @@ func (c *call) run2() (*Tensor, *Tensor) {
 
 func (c *call) runList() []*Tensor {
 	c.run()
-	ts := make([]*Tensor, c.results.Tensors)
+	ts := make([]*Tensor, c.Results.Tensors)
 	for i := range ts {
 		ts[i] = c.own(i)
 	}
@@ -308,21 +303,21 @@ func (c *call) runList() []*Tensor {
 
 func (c *call) runBool() bool {
 	c.run()
-	v := c.outWords[1] != 0
+	v := c.ResultWords[1] != 0
 	c.done()
 	return v
 }
 
 func (c *call) runInt() int64 {
 	c.run()
-	v := int64(c.outWords[1])
+	v := int64(c.ResultWords[1])
 	c.done()
 	return v
 }
 
 func (c *call) runFloat() float64 {
 	c.run()
-	kind, v := c.outWords[0], c.outWords[1]
+	kind, v := c.ResultWords[0], c.ResultWords[1]
 	c.done()
 	if kind == ct.ArgFloat {
 		return math.Float64frombits(v)
@@ -345,9 +340,9 @@ func (c *call) any(arg any) {
 	case []int64:
 		c.ints(v)
 	case []int:
-		c.words = append(c.words, ct.ArgInts, uint64(len(v)))
+		c.Words = append(c.Words, ct.ArgInts, uint64(len(v)))
 		for _, n := range v {
-			c.words = append(c.words, uint64(n))
+			c.Words = append(c.Words, uint64(n))
 		}
 	case []float64:
 		c.floats(v)
@@ -373,7 +368,7 @@ func (c *call) any(arg any) {
 
 // values reads the results by their kinds.
 func (c *call) values() []any {
-	words, handle := c.outWords[:c.results.Words], 0
+	words, handle := c.ResultWords[:c.Results.Words], 0
 	next := func() uint64 {
 		w := words[0]
 		words = words[1:]

@@ -4,15 +4,22 @@ package ct
 // #include <stdlib.h>
 // #include "cgotorch.h"
 //
-// // Pointers come as numbers: cgo would look behind them for Go pointers, of which there can be none. That took a
-// // twentieth of a small operator's time.
-// static inline ct_status* call_op(uintptr_t stream, uint64_t thread, int32_t grad, int32_t autocast, uint64_t site,
-//                                  uintptr_t watch, uintptr_t op, const uint64_t* words, int32_t word_count,
-//                                  uintptr_t tensors, int32_t tensor_count, uintptr_t results, uint64_t* result_words,
-//                                  uintptr_t result_tensors, uintptr_t overflow) {
-//   const ct_exec x = {(const ct_stream*)stream, thread, grad, autocast, site, (ct_watch*)watch};
-//   return ct_call(x, (const ct_op*)op, words, word_count, (ct_tensor* const*)tensors, tensor_count,
-//                  (ct_results*)results, result_words, (ct_tensor**)result_tensors, (ct_overflow**)overflow);
+// // Operands in Go: a slice is a pointer, a length and a capacity.
+// typedef struct {
+//   uint64_t* words; int64_t word_count, word_room;
+//   ct_tensor** tensors; int64_t tensor_count, tensor_room;
+//   ct_results results;
+//   uint64_t* result_words; int64_t result_word_count, result_word_room;
+//   ct_tensor** result_tensors; int64_t result_tensor_count, result_tensor_room;
+//   ct_overflow* overflow;
+// } operands;
+//
+// // Pointers come as numbers: cgo would look behind them for Go pointers, of which there can be
+// // none. That took a twentieth of a small operator's time. The exec is copied, since Go's stacks move.
+// static inline ct_status* call_op(uintptr_t exec, uintptr_t op, uintptr_t call) {
+//   operands* o = (operands*)call;
+//   return ct_call(*(const ct_exec*)exec, (const ct_op*)op, o->words, (int32_t)o->word_count, o->tensors,
+//                  (int32_t)o->tensor_count, &o->results, o->result_words, o->result_tensors, &o->overflow);
 // }
 // static inline void free_tensor(uintptr_t t) { ct_tensor_free((ct_tensor*)t); }
 // static inline ct_status* external_stream(ct_device d, uintptr_t stream, ct_stream** out) {
@@ -22,14 +29,27 @@ import "C"
 
 import "unsafe"
 
-// Call runs an operator. Its slices and pointers are of memory that stays where it is: the heap's.
-func Call(x *Exec, op *Op, words []uint64, tensors []*Tensor, results *Results, resultWords []uint64, resultTensors []*Tensor, overflow **Overflow) *Status {
-	return C.call_op(C.uintptr_t(uintptr(unsafe.Pointer(x.Stream))), C.uint64_t(x.Thread), C.int32_t(x.Grad), C.int32_t(x.Autocast),
-		C.uint64_t(x.Site), C.uintptr_t(uintptr(unsafe.Pointer(x.Watch))), C.uintptr_t(uintptr(unsafe.Pointer(op))),
-		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(words))), C.int32_t(len(words)),
-		C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(tensors)))), C.int32_t(len(tensors)), C.uintptr_t(uintptr(unsafe.Pointer(results))),
-		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(resultWords))), C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(resultTensors)))),
-		C.uintptr_t(uintptr(unsafe.Pointer(overflow))))
+// Operands are the arguments of one [Call], and room for its results. They lie on the heap.
+type Operands struct {
+	Words         []uint64
+	Tensors       []*Tensor
+	Results       Results
+	ResultWords   []uint64
+	ResultTensors []*Tensor
+	Overflow      *Overflow
+}
+
+// The memory is C's.
+var (
+	_ [unsafe.Sizeof(Operands{})]byte                 = [unsafe.Sizeof(C.operands{})]byte{}
+	_ [unsafe.Offsetof(Operands{}.Results)]byte       = [unsafe.Offsetof(C.operands{}.results)]byte{}
+	_ [unsafe.Offsetof(Operands{}.ResultTensors)]byte = [unsafe.Offsetof(C.operands{}.result_tensors)]byte{}
+	_ [unsafe.Offsetof(Operands{}.Overflow)]byte      = [unsafe.Offsetof(C.operands{}.overflow)]byte{}
+)
+
+// Call is ct_call.
+func Call(x *Exec, op *Op, o *Operands) *Status {
+	return C.call_op(C.uintptr_t(uintptr(unsafe.Pointer(x))), C.uintptr_t(uintptr(unsafe.Pointer(op))), C.uintptr_t(uintptr(unsafe.Pointer(o))))
 }
 
 // OverflowTake is ct_overflow_take.
