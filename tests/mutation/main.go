@@ -83,11 +83,11 @@ func mutate(run, bundle string, jobs int, list, verbose bool) error {
 		}
 		began := time.Now()
 		caught, output, err := w.try(e)
-		if err != nil {
-			return err
-		}
 		result := "MISSED"
-		if caught {
+		switch {
+		case err != nil:
+			result, output = "BROKEN", err.Error() // the other edges are still worth their time
+		case caught:
 			result = "caught"
 			guarded++
 		}
