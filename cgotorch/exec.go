@@ -2,6 +2,7 @@ package cgotorch
 
 import (
 	"runtime"
+	"slices"
 
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
@@ -324,7 +325,12 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	before := x.s.tensors
 	x.s.tensors = before[len(before):] // fn's tensors go behind, into the same memory while it has room
-	defer func() { x.s.tensors = append(before, x.s.tensors...) }()
+	defer func() {
+		if inner := cap(x.s.tensors); inner > cap(before)-len(before) { // fn's tensors have outgrown the list
+			before = slices.Grow(before, inner) // the next Tidy finds room
+		}
+		x.s.tensors = append(before, x.s.tensors...)
+	}()
 	ts = fn()
 	x.s.free(ts...)
 	return ts
