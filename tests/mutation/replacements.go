@@ -27,7 +27,7 @@ var replacements = map[string]string{
 	"lent-skip-go":                 "y := x.s.own(ct.TensorAlias(t.h))",
 	"unit-each-stream-waits":       "if len(slot.awaited) > 0 {\n return\n}",
 	"unit-refill-behind-uses":      "behind := f.uses[:0]",
-	"unit-release-of-each-stream":  "s.released = map[*cgotorch.Stream]*cgotorch.Event{stream: e}",
+	"unit-release-of-each-stream":  "s.released = map[*cgotorch.Stream]*cgotorch.Event{on: e}",
 	"unit-release-records":         "u.release(x.Stream(), nil)",
 	"read-behind-copy":             "r.event, _ = DefaultStream(x.Device()).Record()",
 	"read-event-freed":             "return nil",
