@@ -30,7 +30,7 @@ type Stream struct {
 
 // StreamOptions are the options of [NewStream]. The zero value is a stream of normal priority.
 type StreamOptions struct {
-	HighPriority bool // the device runs waiting work of this stream before other waiting work
+	HighPriority bool // the device prefers waiting work of this stream to other waiting work
 	// Name is shown in traces and reports. "" means "stream N", where N is the number of streams made
 	// so far.
 	Name string

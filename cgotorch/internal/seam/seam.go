@@ -1,4 +1,4 @@
-// Package seam gives the packages below folder cgotorch some functions of package cgotorch that
+// Package seam gives the packages inside folder cgotorch some functions of package cgotorch that
 // programs must not use. Package cgotorch sets these functions once, when the program starts.
 package seam
 
