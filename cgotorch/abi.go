@@ -6,7 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// checkABI compares the library that was opened with the header this package was compiled against.
+// checkABI fails if the opened libcgotorch.so has another ABI version than the header that this
+// package was compiled against.
 func checkABI() error {
 	if got := ct.ABIVersion(); got != ct.HeaderABIVersion {
 		return &Error{Op: "cgotorch", Message: fmt.Sprintf(
@@ -15,7 +16,8 @@ func checkABI() error {
 	return nil
 }
 
-// ready is called before the core makes anything. It fails where the core cannot be used.
+// ready fails if the C++ core cannot be used. Functions that make or find something in the core
+// call ready first.
 func ready() error {
 	if err := checkABI(); err != nil {
 		return err

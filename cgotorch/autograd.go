@@ -6,19 +6,24 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Backward accumulates the gradient of loss, a tensor of one element, into every leaf that
-// requires a gradient. It does not wait. [Tensor.Grad] returns the gradient of a leaf. The
-// autograd graph is freed.
+// Backward accumulates the gradient of loss into every leaf that requires a gradient. Then it
+// frees the autograd graph. loss is a tensor of one element. Backward does not wait.
+// [Tensor.Grad] returns the gradient of a leaf.
 func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) }
 
 // BackwardOptions are the options of [Exec.BackwardWith].
 type BackwardOptions struct {
-	Grads       []*Tensor // d(result)/d(root) for each root; nil, or a nil entry, for a root of one element
-	RetainGraph bool      // a later backward through the same autograd graph is possible
-	Overlap     *Overlap  // runs gradients of convolutions and linear layers in parallel; nil for none
+	// Grads has for each root the gradient of the result with respect to the root. A nil entry stands
+	// for 1 and needs a root of one element. A nil slice means a nil entry for each root.
+	Grads []*Tensor
+	// RetainGraph keeps the autograd graph, so that a later backward can use it again.
+	RetainGraph bool
+	// Overlap lets gradients of convolutions and linear layers run in parallel. nil means that they
+	// run one after another.
+	Overlap *Overlap
 }
 
-// BackwardWith is [Exec.Backward] from several roots.
+// BackwardWith is [Exec.Backward] from several roots, with options.
 func (x *Exec) BackwardWith(o BackwardOptions, roots ...*Tensor) {
 	x.check("Exec.Backward")
 	handles := x.handles("Exec.Backward", roots, false)
@@ -44,8 +49,8 @@ type GradientOptions struct {
 	AllowUnused bool      // an input that no root depends on gives nil instead of an error
 }
 
-// Gradients returns the gradient of the sum of roots with respect to each input, and
-// accumulates nothing. It does not wait. The Do owns the gradients.
+// Gradients returns the gradient of the sum of roots with respect to each input. It accumulates
+// nothing into leaves. It does not wait. The Do owns the gradients.
 func (x *Exec) Gradients(roots, inputs []*Tensor, o GradientOptions) []*Tensor {
 	x.check("Exec.Gradients")
 	rs := x.handles("Exec.Gradients", roots, false)

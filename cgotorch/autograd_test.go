@@ -133,7 +133,8 @@ func TestGradients(t *testing.T) {
 	})
 }
 
-// Forward on two streams; backward on one of them is ordered with both.
+// The forward runs on two streams. A backward on one of these streams waits for the work of both
+// streams.
 func TestBackward_ThroughTwoStreams(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

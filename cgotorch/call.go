@@ -20,23 +20,24 @@ type defaultArgument struct{}
 var named sync.Map // string -> *operator
 
 // Call runs any operator of LibTorch by name and overload, such as "aten::add.Tensor". It waits
-// for the device only if the operator does. The Do owns the tensors of the results.
+// for the device only if the operator waits. The Do owns the tensors of the results.
 //
-// Arguments are in the schema's order, and [Schemas] tells the arguments of an operator. Their
-// types are:
+// The arguments are in the order of the operator's schema. [Schemas] returns the schemas. An
+// argument has one of these types:
 //
 //	*Tensor, int, int64, float64, float32, bool, string,
 //	[]*Tensor, []int64, []int, []float64, []bool, []Scalar,
-//	DType, MemoryFormat, Reduction, Device (which must be x's),
+//	DType, MemoryFormat, Reduction, Device (only the device of x),
 //	nil for None, and Default
 //
-// Arguments left out at the end take their defaults. A factory makes its result on x's device.
+// Arguments that are left out at the end take their defaults. An operator that makes a new
+// tensor, such as aten::zeros, makes it on x's device.
 //
 // Results are *Tensor, []*Tensor, int64, float64, bool, []int64, []float64 or nil. A *Tensor is
 // nil where LibTorch leaves a result undefined.
 //
-// Call fails with [ErrNotFound] for an unknown name. It fails with [ErrInvalidArgument], naming
-// the argument, for an argument that does not fit the schema.
+// Call fails with [ErrNotFound] for an unknown name. It fails with [ErrInvalidArgument] for an
+// argument that does not fit the schema. The error names the argument.
 func (x *Exec) Call(op string, args ...any) []any {
 	o, ok := named.Load(op)
 	if !ok {
@@ -57,9 +58,9 @@ func (x *Exec) Call(op string, args ...any) []any {
 	return values
 }
 
-// Schemas returns LibTorch's schema of each operator that [Exec.Call] can run, sorted, one a
-// line. A line reads "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) ->
-// Tensor".
+// Schemas returns the schema of each operator that [Exec.Call] can run. Each schema is one line,
+// and the lines are sorted. A line reads "aten::add.Tensor(Tensor self, Tensor other, *, Scalar
+// alpha=1) -> Tensor".
 func Schemas() (string, error) {
 	var text string
 	if err := check("Schemas", ct.OpSchemas(&text)); err != nil {
@@ -68,18 +69,19 @@ func Schemas() (string, error) {
 	return text, nil
 }
 
-// call holds the arguments of one operator while they are collected, and then its results.
+// A call holds the arguments of one call of an operator, and later the results.
 type call struct {
 	x      *Exec
 	op     *operator
-	kept   []*Tensor // arguments that the collector could free before the core has read them
-	closed bool      // an argument was a closed tensor
+	kept   []*Tensor // arguments that the garbage collector could free before the core reads them
+	closed bool      // an argument is a closed tensor
 
 	ct.Operands
 }
 
-// calls are not kept in the scope. Two goroutines that misuse one Exec must not meet in one
-// buffer before the core has refused one of them.
+// calls holds call objects for reuse. The scope does not hold them, because two goroutines can
+// misuse one Exec at the same time. Until the core refuses one of the goroutines, each goroutine
+// needs a buffer of its own.
 var calls = sync.Pool{New: func() any {
 	return &call{Operands: ct.Operands{
 		Words: make([]uint64, 0, 64), Tensors: make([]*ct.Tensor, 0, 16),
@@ -113,7 +115,7 @@ func (c *call) handle(t *Tensor) {
 	c.Tensors = append(c.Tensors, t.h)
 }
 
-// optTensor is tensor: nil is None, which the core refuses where the schema does.
+// optTensor is tensor for an argument that may be None. A nil tensor means None.
 func (c *call) optTensor(t *Tensor) { c.tensor(t) }
 
 func (c *call) tensors(ts []*Tensor) {
@@ -215,7 +217,7 @@ func (c *call) none()                       { c.Words = append(c.Words, ct.ArgNo
 func (c *call) def()                        { c.Words = append(c.Words, ct.ArgDefault) }
 func (c *call) restDefault()                { c.Words = append(c.Words, ct.ArgRestDefault) }
 
-// run enqueues the operator. Afterwards the results lie in outWords and outHandles.
+// run enqueues the operator. Afterwards the results lie in c.ResultWords and c.ResultTensors.
 func (c *call) run() {
 	x := c.x
 	x.check(c.op.name)
@@ -249,13 +251,15 @@ func (c *call) run() {
 
 func (c *call) shapes() string { return describeAll(c.Tensors) }
 
-// refuse fails for an argument that no schema takes.
+// refuse fails the Do. The error says that the argument v is not `want`, a text such as "a
+// number".
 func (c *call) refuse(v any, want string) {
 	c.x.check(c.op.name)
 	c.x.s.fail(refuse(c.op.name, ErrInvalidArgument, "%s is not %v", describeValue(v), want))
 }
 
-// own wraps result i; LibTorch's undefined tensor is nil.
+// own returns result i as a tensor that the Do owns. For an undefined tensor of LibTorch it
+// returns nil.
 func (c *call) own(i int) *Tensor {
 	if h := c.ResultTensors[i]; h != nil {
 		return c.x.s.own(h)
@@ -366,7 +370,7 @@ func (c *call) any(arg any) {
 	}
 }
 
-// values reads the results by their kinds.
+// values returns the results as Go values.
 func (c *call) values() []any {
 	words, handle := c.ResultWords[:c.Results.Words], 0
 	next := func() uint64 {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Every type of argument, by an operator that takes it and a result that shows it.
+// Call takes every type of argument. For each type, an operator takes the argument, and the
+// result of the operator shows its value.
 func TestCall_Arguments(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -102,7 +103,8 @@ func TestCall_Results(t *testing.T) {
 	})
 }
 
-// More results than a call has room for, and fewer behind it.
+// Some operators return more results than a call has room for. The next calls return fewer
+// results. All results must be right.
 func TestCall_ManyResults(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -13,24 +13,26 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// StreamRace is a result of the stream checker: two accesses to the same memory that nothing
-// orders, at least one of them a write. On a GPU they may happen in either order, or at once.
+// StreamRace is a mistake that the stream checker has found: two accesses to the same memory
+// without an order between them. At least one of the two accesses is a write. On a GPU the two
+// accesses may happen in either order, or at the same time.
 type StreamRace struct {
-	Earlier, Later Access // as the program made them
-	Memory         string // its size, its device and the operator that allocated it
-	Advice         string // how to order them
+	Earlier, Later Access // in the order in which the program made the two accesses
+	Memory         string // size and device of the memory, and the operator that allocated the memory
+	Advice         string // how to put the two accesses in order
 }
 
-// Access is one half of a [StreamRace].
+// Access is one of the two accesses of a [StreamRace].
 type Access struct {
 	Op     string // the operator, such as "aten::add_"
 	Kind   string // "read", "written", "allocated" or "freed"
-	Stream string // as [Stream.String] gives it; "the host" for the program itself
+	Stream string // the text of [Stream.String]; "the host" if the program itself made the access
 	Caller string // file:line of the call in the program; "" where unknown
-	// In backward, Forward is the file:line of the call that Op is a derivative of.
+	// Forward is set if Op ran in a backward. It is the file:line of the forward call whose
+	// derivative Op computes.
 	Forward string
-	From    int64 // the first byte of the memory that Op reaches
-	To      int64 // the byte behind the last
+	From    int64 // offset in the memory of the first byte that Op reaches
+	To      int64 // offset of the byte after the last byte that Op reaches
 }
 
 func (a Access) String() string {
@@ -55,22 +57,22 @@ func (r *StreamRace) Error() string {
 
 const hostName = "the host"
 
-// theChecker is the stream checker of the process. LibTorch calls its hooks for the operators
-// of all threads.
+// theChecker is the state of the stream checker. The whole process has one checker, because
+// LibTorch calls the hooks of the checker for operators of all threads.
 var theChecker struct {
 	on atomic.Bool
 
 	sync.Mutex
-	users []*checkUser  // have turned the checker on; the last is told
-	found []*StreamRace // no Do has returned them yet
+	users []*checkUser  // each user has turned the checker on; the last user gets the reports
+	found []*StreamRace // races that no Do has returned yet
 
-	environment sync.Once // looks at CGOTORCH_CHECK
+	environment sync.Once // reads CGOTORCH_CHECK once
 	environErr  error
 
 	sites struct {
 		sync.Mutex
 		numbers map[stack]site
-		stacks  []stack // by number - 1
+		stacks  []stack // the stack of site n has index n-1
 	}
 }
 
@@ -78,26 +80,32 @@ type checkUser struct {
 	report func(*StreamRace) // or nil
 }
 
-// CheckStreams is process-wide: it turns the stream checker on until stop is called. The
-// checker follows every operator, copy, event and wait. It finds two accesses to the same
-// memory that nothing orders. Examples are a missing wait, a buffer refilled too early, and
-// memory freed under use. An operator takes some microseconds longer meanwhile.
+// CheckStreams is process-wide: it turns the stream checker on until stop is called. The checker
+// follows every operator, copy, event and wait. It finds two accesses to the same memory without
+// an order between them. The cause can be a missing wait, a buffer that is refilled too early, or
+// memory that is freed too early. While the checker is on, an operator takes some microseconds
+// longer.
 //
-// The checker does not look at values or times. So it finds the mistakes of a GPU on the CPU
-// too, where streams run their work at once.
+// The checker looks at neither values nor times. So a run on the CPU shows the mistakes that
+// would happen on a GPU, although a CPU stream runs its work at once.
 //
-// report is called for each race by the next [Stream.Do] that has ended, in its goroutine. With
-// a nil report each race is printed to standard error. That Do then also returns an [*Error] of
-// [ErrStreamRace], unless it has failed otherwise. The causes of the Error are the races found
-// since the last such Error. The environment variable CGOTORCH_CHECK=streams turns the checker
-// on in the same way, with a nil report. A second call takes over from the first, or from the
-// environment, until the second is stopped.
+// After each [Stream.Do], the goroutine that called Do calls report for each new race. If report
+// is nil, each race is printed to standard error. The Do then also returns an [*Error] of
+// [ErrStreamRace], unless the Do has failed for another reason. The Error wraps all races that no
+// earlier Error has wrapped. The environment variable CGOTORCH_CHECK=streams turns the checker on
+// with a nil report.
 //
-// Work before the checker was turned on is unknown to it. All goroutines count as one host: a
-// wait of one goroutine is known to all. The same holds for an [Event.Done] or [Event.Query]
-// that finds an event done. Races between goroutines are for go test -race.
+// A second call of CheckStreams takes over all reports until the stop of the second call is
+// called. After that, the reports go to the first call again, or to the environment's nil report.
 //
-// CheckStreams fails as any first call of this package does.
+// The checker does not know work that was enqueued before the checker was turned on. The checker
+// treats all goroutines as one host. If one goroutine has waited for an event, the checker
+// assumes that all goroutines know that the event is done. It also assumes this after an
+// [Event.Done] or [Event.Query] that finds the event done. To find races between goroutines, use
+// go test -race.
+//
+// CheckStreams fails if libcgotorch.so has another ABI version. It fails with
+// [ErrInvalidArgument] if CGOTORCH_CHECK has an unknown value.
 func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -106,7 +114,7 @@ func CheckStreams(report func(*StreamRace)) (stop func(), err error) {
 }
 
 func checkStreams(report func(*StreamRace)) (stop func(), err error) {
-	tellRaces() // the earlier user is told so far
+	tellRaces() // reports the races so far to the earlier user
 	theChecker.Lock()
 	defer theChecker.Unlock()
 	if err := check("CheckStreams", ct.CheckStreams(1)); err != nil {
@@ -127,7 +135,7 @@ func checkStreams(report func(*StreamRace)) (stop func(), err error) {
 	}), nil
 }
 
-// checkFromEnvironment turns the checker on where CGOTORCH_CHECK says so.
+// checkFromEnvironment turns the checker on if the environment has CGOTORCH_CHECK=streams.
 func checkFromEnvironment() error {
 	theChecker.environment.Do(func() {
 		switch v := os.Getenv("CGOTORCH_CHECK"); v {
@@ -142,8 +150,9 @@ func checkFromEnvironment() error {
 	return theChecker.environErr
 }
 
-// StreamRaces is process-wide: it returns the races that neither a report nor a Do has told
-// yet, and forgets them. It serves the end of a program, behind the last Do.
+// StreamRaces is process-wide: it returns the races that were neither reported to a function nor
+// returned by a Do. Each race is returned once. A program calls StreamRaces at its end, after the
+// last Do.
 func StreamRaces() []*StreamRace {
 	tellRaces()
 	theChecker.Lock()
@@ -153,7 +162,8 @@ func StreamRaces() []*StreamRace {
 	return found
 }
 
-// raceError returns the error of a Do that has not failed otherwise.
+// raceError returns an error with all races that no Do has returned yet, or nil if there are
+// none. It is for a Do that has not failed for another reason.
 func raceError() error {
 	found := StreamRaces()
 	if len(found) == 0 {
@@ -166,7 +176,8 @@ func raceError() error {
 	return &Error{Op: "Stream.Do", Kind: ErrStreamRace, Err: errors.Join(errs...)}
 }
 
-// tellRaces takes the races from the core and reports them, with nothing locked.
+// tellRaces takes the new races from the core and reports them. It holds no mutex while it calls
+// report.
 func tellRaces() {
 	theChecker.Lock()
 	var report func(*StreamRace)
@@ -245,13 +256,13 @@ func newAccess(c *ct.Access) Access {
 	return a
 }
 
-// site is a number for a place in the program, with the calls that led there; 0 is none.
+// A site is the number of a recorded call stack. 0 means no stack.
 type site uint64
 
 type stack [24]uintptr
 
-// callSite returns the site of the library call that called callSite. The frames in from follow
-// behind it.
+// callSite returns the site of its caller. The recorded stack is the stack of the caller,
+// followed by the frames `from`.
 func callSite(from ...uintptr) site {
 	var s stack
 	copy(s[runtime.Callers(2, s[:]):], from)
@@ -269,8 +280,9 @@ func callSite(from ...uintptr) site {
 	return n
 }
 
-// caller returns the file and line of the innermost frame of the program. A goroutine of the
-// prefetcher has none: there it is the innermost frame outside this package.
+// caller returns the file and line of the innermost frame that belongs to the program. The stack
+// of a goroutine of the prefetcher has no frame of the program. For this stack, caller returns
+// the innermost frame outside package cgotorch.
 func (n site) caller() string {
 	if n == 0 {
 		return ""

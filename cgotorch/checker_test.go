@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// twoStreams are closed when the test ends.
+// twoStreams returns two streams that are closed when the test ends.
 func twoStreams(t *testing.T, d Device) (a, b *Stream) {
 	t.Helper()
 	for _, s := range []**Stream{&a, &b} {
@@ -23,7 +23,7 @@ func twoStreams(t *testing.T, d Device) (a, b *Stream) {
 	return a, b
 }
 
-// race uses on b a tensor that a made, and does not wait.
+// race makes a tensor on a and uses the tensor on b, without a wait between.
 func race(t *testing.T, a, b *Stream) error {
 	t.Helper()
 	var made *Tensor
@@ -82,7 +82,7 @@ func TestCheckStreams_Report(t *testing.T) {
 	})
 }
 
-// Without a report the Do of a race returns the race, and no other Do does.
+// If report is nil, the Do that finds a race returns the race. No other Do returns this race.
 func TestCheckStreams_Do_Fails(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -125,8 +125,8 @@ func TestCheckStreams_Off(t *testing.T) {
 	}
 }
 
-// The environment turns the checker on. An unknown word there is an error, and not a check that
-// does not happen.
+// The environment variable turns the checker on. If its value is an unknown word, each call
+// returns an error.
 func TestCheckStreams_Environment(t *testing.T) {
 	if value := os.Getenv("CGOTORCH_CHECK_TEST"); value != "" {
 		a, err := NewStream(CPU, StreamOptions{})
@@ -148,8 +148,8 @@ func TestCheckStreams_Environment(t *testing.T) {
 	}
 }
 
-// The last user that turned the checker on is told, in whatever order users stop. A report may
-// use the checker and the stream.
+// The last user that turned the checker on gets the reports, in whatever order the users stop. A
+// report function may use the checker and the stream.
 func TestCheckStreams_Nested(t *testing.T) {
 	a, b := twoStreams(t, CPU)
 	var outer, inner int
@@ -175,7 +175,7 @@ func TestCheckStreams_Nested(t *testing.T) {
 	}
 }
 
-// A Do that fails by itself returns its own error, and the races are left for the next one.
+// A Do that fails for another reason returns its own error. The next Do returns the races.
 func TestCheckStreams_DoFailsOtherwise(t *testing.T) {
 	stop, err := CheckStreams(nil)
 	if err != nil {

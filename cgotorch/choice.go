@@ -10,41 +10,46 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// A Choice finds out which of two ways to do a piece of work is faster on the device, and keeps
-// to it. One example is [Exec.Parallel], whose branches run in parallel or serially. The first
-// dozen calls for inputs of a shape alternate between both ways and are timed on the device.
-// Nothing is run for the sake of timing.
+// A Choice measures which of two ways of doing a piece of work is faster on the device. After the
+// measurement it uses the faster way. For example, the branches of [Exec.Parallel] can run in
+// parallel or serially. A Choice may be used from any goroutine.
 //
-// Eagerly the host does not wait. The last call in the warm-up runs of a capture waits for the
-// device. A Choice may be used from any goroutine.
+// The first dozen calls with inputs of one shape alternate between the two ways, and their time
+// on the device is measured. The Choice adds no calls for the measurement. Eager calls, which are
+// calls outside graphs, do not wait for the measurement. In the warm-up runs of a capture, the
+// last measured call waits for the device.
 //
-// Captured work has decisions of its own and is timed in its warm-up runs. A graph does not
-// have the host's time to enqueue the work, so this time is left out. A [Captured] does warm-up
-// runs until all decisions are made. The CPU does everything serially.
+// Work in graphs has decisions of its own, and is measured in the warm-up runs. These
+// measurements leave out the time in which the host enqueues the work, because a launch of a
+// graph does not enqueue the work again. A [Captured] does warm-up runs until all decisions are
+// made. On the CPU all work runs serially.
 type Choice struct {
 	o ChoiceOptions
 	h *ct.Choice
 
 	mu        sync.Mutex
 	decisions []Decision
-	told      int // of decisions, those that Log was called with
+	told      int // number of decisions that Log was called with
 }
 
 // ChoiceOptions are the options of [NewChoice].
 type ChoiceOptions struct {
-	// Log is called with each decision, the times of both ways and the reason. nil calls nothing.
-	// Log must not enqueue work.
+	// Log is called once for each decision. text has the decision, the times of both ways and the
+	// reason. Log may be nil. It must not enqueue work.
 	Log func(text string)
 }
 
-// maxTrials bounds the warm-up runs that Choices ask for.
+// maxTrials is the largest number of additional warm-up runs that a capture does for undecided
+// Choices.
 const maxTrials = 48
 
-// NewChoice returns a Choice that has decided nothing yet. The garbage collector frees it.
+// NewChoice returns a Choice that has decided nothing yet. The garbage collector frees the
+// Choice.
 func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
 
-// newChoice is NewChoice with a number of trials, and the share of the time that the parallel
-// way must save. 0 means the core's own numbers.
+// newChoice is NewChoice with two settings. trials is the number of calls that are measured. gain
+// is a part of the serial time, and the parallel way must save more than this part to be chosen.
+// 0 means the default of the core.
 func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 	c := &Choice{o: o, h: ct.ChoiceNew(int32(trials), float64(gain))}
 	runtime.AddCleanup(c, func(h *ct.Choice) { ct.ChoiceFree(h) }, c.h)
@@ -53,13 +58,13 @@ func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 
 // A Decision is a result of a [Choice].
 type Decision struct {
-	What         string        // the inputs of the work
-	Graph        bool          // the work is part of graphs
+	What         string        // the inputs that the decision is for
+	Graph        bool          // the decision is for work in graphs
 	Parallel     bool          // the work runs in parallel
-	SerialTime   time.Duration // on the device, serially, median
-	ParallelTime time.Duration // on the device, in parallel, median
-	HostTime     time.Duration // that the host takes to enqueue the work in parallel
-	Why          string        // the reason
+	SerialTime   time.Duration // median time on the device if the work runs serially
+	ParallelTime time.Duration // median time on the device if the work runs in parallel
+	HostTime     time.Duration // median time in which the host enqueues the work in parallel
+	Why          string        // the reason of the decision
 }
 
 // String returns one line, such as "(float32[1 64 56 56]@cuda:0), captured: parallel: 61µs
@@ -84,7 +89,7 @@ func (c *Choice) Decisions() []Decision {
 	return slices.Clone(c.decisions)
 }
 
-// take takes decisions from the core. c.mu is held.
+// take moves the new decisions of the core to c.decisions. The caller holds c.mu.
 func (c *Choice) take() {
 	var d ct.Decision
 	for ct.ChoiceTake(c.h, &d) != 0 {
@@ -129,25 +134,27 @@ func (c *Choice) tell() {
 type way struct {
 	parallel  bool                 // the work runs in parallel
 	open      bool                 // nothing is decided yet
-	completed bool                 // set behind the work, when all of it is enqueued
-	done      func(completed bool) // ends the measurement; or nil
+	completed bool                 // set after the work, when all of the work is enqueued
+	done      func(completed bool) // ends the measurement; nil if nothing is measured
 }
 
-// end is called behind the work, also where the work has failed.
+// end is called after the work, also if the work has failed.
 func (w *way) end() {
 	if w.done != nil {
 		w.done(w.completed)
 	}
 }
 
-// undecided notes that a Choice has to measure before a capture.
+// undecided notes that a Choice still has to measure, so that more warm-up runs come before the
+// capture.
 func (x *Exec) undecided() {
 	if x.work != nil {
 		x.work.undecided = true
 	}
 }
 
-// measured returns the Exec for work that w measures.
+// measured returns the Exec for the work of the answer w. If this work is measured, the field
+// trial of the Exec is true.
 func (x *Exec) measured(w way) *Exec {
 	if w.done == nil {
 		return x
@@ -157,12 +164,13 @@ func (x *Exec) measured(w way) *Exec {
 	return &y
 }
 
-// choose returns the way for x's work on in.
+// choose returns the way in which x runs the work with the inputs `in`. streams is the number of
+// streams that the parallel way uses.
 func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	if g := x.work; g != nil && g.serial {
 		return way{}
 	}
-	if x.trial { // inside measured work
+	if x.trial { // this work lies inside work that is measured
 		x.undecided()
 		return way{open: true}
 	}
@@ -213,7 +221,7 @@ func (x *Exec) choose(op string, c *Choice, in []*Tensor, streams int) way {
 	return w
 }
 
-// inOrder reports whether elements lie one behind another, the last dimension innermost.
+// inOrder reports whether the elements lie in row-major order without gaps.
 func inOrder(shape, strides []int64) bool {
 	next := int64(1)
 	for i := len(shape) - 1; i >= 0; i-- {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// An argument whose last use is the call itself must live until the core has read it, also when
-// only a cleanup frees it.
+// A call is the last use of its arguments, and only a cleanup of the garbage collector frees the
+// arguments. The arguments must live until the core has read them.
 func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 	checkLeaks(t)
 	stream := newStream(t, CPU)
@@ -25,9 +25,9 @@ func TestCall_ArgumentsOutliveTheCollector(t *testing.T) {
 		sum := AddForgotten(x, &kept, func() {
 			for range 3 {
 				runtime.GC()
-				time.Sleep(10 * time.Millisecond) // cleanups run in a goroutine of the runtime's
+				time.Sleep(10 * time.Millisecond) // cleanups run in a goroutine of the Go runtime
 			}
-			x.Zeros(Float32, 1000) // takes the memory, if it was freed
+			x.Zeros(Float32, 1000) // takes the memory of the arguments, if they were freed
 		})
 		if got := x.Item(x.Sum(sum)); got != 2000 {
 			t.Errorf("the sum is %v, want 2000", got)

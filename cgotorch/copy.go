@@ -9,12 +9,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// FromSlice returns a tensor of the given shape on x's device with a copy of data. On a CUDA
-// device it waits until data is staged, behind earlier work of the stream. Copies that must not
-// wait go through a [HostSlab] and [CopyFrom]. The Do owns the tensor.
+// FromSlice returns a tensor of the given shape on x's device, with a copy of data. For a CUDA
+// device it waits until CUDA has read data, and CUDA reads data after the stream's earlier work.
+// For a copy that must not wait, use [CopyFrom] with a page-locked [HostSlab]. The Do owns the
+// tensor.
 //
-// No shape means one dimension of len(data). [Exec.Full] makes a scalar. FromSlice fails with
-// [ErrInvalidArgument] when the shape does not hold len(data) elements.
+// Without a shape the tensor has one dimension of len(data) elements. To make a scalar, use
+// [Exec.Full]. FromSlice fails with [ErrInvalidArgument] if the shape does not hold len(data)
+// elements.
 func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
@@ -22,8 +24,8 @@ func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
 }
 
-// FromBytes is [FromSlice] for elements given as raw bytes in the machine's byte order. An
-// empty shape is a scalar.
+// FromBytes is [FromSlice] for elements that are given as raw bytes, in the machine's byte order.
+// An empty shape makes a scalar.
 func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {
 	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data), dtype, shape)
 }
@@ -35,8 +37,8 @@ func fromHost(x *Exec, data unsafe.Pointer, bytes int, dtype DType, shape []int6
 	return x.s.own(h)
 }
 
-// ToSlice waits for x's stream and returns the elements in row-major order. It fails with
-// [ErrInvalidArgument] when T is not the tensor's dtype.
+// ToSlice returns the elements in row-major order. It waits for x's stream. It fails with
+// [ErrInvalidArgument] if T is not the Go type of the tensor's dtype.
 func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	x.check("ToSlice")
 	x.open("ToSlice", t)
@@ -49,8 +51,8 @@ func ToSlice[T Element](x *Exec, t *Tensor) []T {
 	return data
 }
 
-// ToBytes waits for x's stream and returns the elements as raw bytes in row-major order and the
-// machine's byte order.
+// ToBytes returns the elements as raw bytes, in row-major order and in the machine's byte order.
+// It waits for x's stream.
 func ToBytes(x *Exec, t *Tensor) []byte {
 	x.check("ToBytes")
 	x.open("ToBytes", t)
@@ -64,7 +66,7 @@ func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
 	runtime.KeepAlive(t)
 }
 
-// Item waits for x's stream and returns the value of a tensor of one element.
+// Item returns the value of a tensor of one element. It waits for x's stream.
 func (x *Exec) Item(t *Tensor) float64 {
 	x.check("Exec.Item")
 	x.open("Exec.Item", t)
@@ -74,9 +76,10 @@ func (x *Exec) Item(t *Tensor) float64 {
 	return float64(v)
 }
 
-// CopyFrom enqueues a copy of data into t. To a CUDA device it waits until data is staged,
-// unless data is page-locked (see [HostSlab]). Page-locked data must stay unchanged until an
-// event recorded behind the copy is done.
+// CopyFrom enqueues a copy of data into t. It waits if t is on a CUDA device and data is not
+// page-locked: then it returns when CUDA has read data. A [HostSlab] can be page-locked.
+// Page-locked data must stay unchanged until the copy is done. To know when the copy is done,
+// record an event after the call.
 //
 // t must be contiguous and hold len(data) elements of T's dtype. CopyFrom fails with
 // [ErrInvalidArgument] for other tensors.
@@ -86,7 +89,7 @@ func CopyFrom[T Element](x *Exec, t *Tensor, data []T) {
 	x.must("CopyFrom", ct.TensorCopyFrom(x.c, t.h, unsafe.Pointer(unsafe.SliceData(data)), int64(len(data)*int(unsafe.Sizeof(*new(T))))), t)
 }
 
-// sameDType fails unless t can be used and its elements are of dtype.
+// sameDType fails unless t is open and its elements have the given dtype.
 func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 	x.check(op)
 	x.open(op, t)
@@ -97,8 +100,8 @@ func (x *Exec) sameDType(op string, dtype DType, t *Tensor) {
 }
 
 // CopyTo enqueues a copy of t's elements into data. It waits for x's stream unless data is
-// page-locked (see [HostSlab]). Page-locked data must be neither read nor written until an
-// event recorded behind the copy is done.
+// page-locked. A [HostSlab] can be page-locked. Page-locked data must be neither read nor written
+// until the copy is done. To know when the copy is done, record an event after the call.
 //
 // t must be contiguous and hold len(data) elements of T's dtype. CopyTo fails with
 // [ErrInvalidArgument] for other tensors.
@@ -111,20 +114,21 @@ func CopyTo[T Element](x *Exec, t *Tensor, data []T) {
 // HostCopy is a copy that [Stream.CopyFrom] enqueues.
 type HostCopy struct {
 	To   *Tensor // the target
-	From []byte  // the elements of To
+	From []byte  // the new elements of To, as raw bytes
 }
 
-// CopyFrom enqueues waits for the events in behind, and then the copies one after another,
-// outside any Do. Each copy waits as the function [CopyFrom] does. The tensors must have been
-// made and used so far in work that this stream waits for.
+// CopyFrom makes the stream wait for the events `behind`, and then enqueues the copies one after
+// another. It is called outside a Do. Each copy waits as the function [CopyFrom] does. The stream
+// must be ordered after all earlier work that made or used the target tensors.
 //
-// CopyFrom returns timing events from before the first copy and behind the last. The caller
-// closes both. Where CopyFrom fails some copies may be under way.
+// CopyFrom returns two timing events. began is recorded before the first copy, done after the
+// last copy. The caller must close both events. If CopyFrom fails, some of the copies may already
+// be enqueued.
 func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Event, err error) {
-	// All copies are one call into the core. With cold caches, behind other work of the host, it
-	// takes a third of the time of four calls.
+	// All copies are one call into the core. One call takes a third of the time of four calls when
+	// other work of the host has emptied the CPU caches.
 	const op = "Stream.CopyFrom"
-	escape(copies) // their addresses become numbers, and stacks move
+	escape(copies) // the core gets addresses as numbers, and Go can move a stack
 	each := make([]ct.HostCopy, 0, len(copies))
 	for _, c := range copies {
 		if c.To == nil || c.To.h == nil {
@@ -136,11 +140,11 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	if err != nil {
 		return nil, nil, err
 	}
-	defer s.mu.Unlock() // which events are locked behind, as by Wait
+	defer s.mu.Unlock() // s.mu is locked before the events, as in Wait
 	events := make([]uintptr, 0, len(behind))
 	for i, e := range behind {
 		if slices.Contains(behind[:i], e) {
-			continue // a lock for reading must not be taken twice
+			continue // a goroutine must not lock an RWMutex for reading twice
 		}
 		h, err := e.lock(op)
 		if err != nil {
@@ -165,7 +169,8 @@ func (s *Stream) CopyFrom(behind []*Event, copies ...HostCopy) (began, done *Eve
 	return ownEvent(first), ownEvent(last), nil
 }
 
-// CopyTo is the function [CopyTo] for bytes, the elements of t, outside any Do.
+// CopyTo enqueues a copy of the elements of t into data, as raw bytes. It is called outside a Do,
+// and otherwise does the same as the function [CopyTo].
 func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	const op = "Stream.CopyTo"
 	if t == nil || t.h == nil {
@@ -182,9 +187,10 @@ func (s *Stream) CopyTo(t *Tensor, data []byte) error {
 	}, func() []*Tensor { return []*Tensor{t} })
 }
 
-// direct calls the core on a stream that is locked, without a Do.
+// direct calls the core outside a Do, on a stream that the caller has locked. `of` returns the
+// tensors for the error.
 func direct(op string, h *ct.Stream, call func(x ct.Exec) *ct.Status, of func() []*Tensor) error {
-	runtime.LockOSThread() // between the two calls
+	runtime.LockOSThread() // ThreadID and call must run on one thread
 	defer runtime.UnlockOSThread()
 	x := ct.Exec{Stream: h, Thread: ct.ThreadID(), Autocast: -1}
 	if theChecker.on.Load() {
@@ -203,28 +209,30 @@ func closedTensor(op string) *Error {
 	return refuse(op, ErrClosed, "the tensor is nil or closed")
 }
 
-var ( // hide from the compiler that nothing escapes
+var ( // escape uses these variables, so that the compiler puts v on the heap
 	neverTrue bool
 	escaped   any
 )
 
-// escape makes the memory behind v lie on the heap, where nothing moves.
+// escape makes the memory that v points to lie on the heap. Go does not move heap memory.
 func escape(v any) {
 	if neverTrue {
 		escaped = v
 	}
 }
 
-// FromDevice enqueues a copy of t in new memory of x's device, in t's memory order. It waits
-// only where t lies on the CPU and x runs on a CUDA device: until the elements are staged. The
-// Do owns the copy. t may be closed at once. Nothing is recorded for backward.
+// FromDevice enqueues a copy of t into new memory of x's device. The copy has the memory order of
+// t. It is not recorded for backward. FromDevice waits if t is on the CPU and x runs on a CUDA
+// device: then it returns when CUDA has read the elements. The Do owns the copy. t may be closed
+// when FromDevice has returned.
 //
-// t may lie on another device, which an operator's argument may not. x's stream alone orders
-// the copy, so it must wait for t's elements first: events cross devices.
+// Unlike the argument of an operator, t may be on another device than x. Only x's stream orders
+// the copy, so x's stream must first wait for the work that writes t. A stream can wait for an
+// event of another device.
 //
 // FromDevice fails with [ErrInvalidArgument] for a tensor with gaps (a strided view). It also
-// fails for a tensor on a CUDA device where x runs on the CPU: read it there, with [ToSlice] or
-// [Exec.ReadAsync].
+// fails if t is on a CUDA device and x runs on the CPU. In this case read t on its own device,
+// with [ToSlice] or [Exec.ReadAsync].
 func (x *Exec) FromDevice(t *Tensor) *Tensor {
 	const op = "Exec.FromDevice"
 	x.check(op)

@@ -51,7 +51,8 @@ func TestFromSlice_EachElement(t *testing.T) {
 	})
 }
 
-// Bits survive: NaN with its payload, both zeros, denormals.
+// FromSlice keeps the bits of every element: of NaN with its payload, of both zeros, and of
+// denormals.
 func TestFromSlice_KeepsBits(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -114,8 +115,8 @@ func TestFromSlice_ReadsBeforeReturn(t *testing.T) {
 	})
 }
 
-// cgo refuses a pointer into an object that holds other Go pointers, unless it is told that the
-// elements hold none.
+// FromSlice accepts a slice of an array in a struct with Go pointers. cgo refuses a pointer into
+// such a struct, unless cgo knows that the elements hold no pointers.
 func TestFromSlice_BesideGoPointers(t *testing.T) {
 	checkLeaks(t)
 	batch := &struct {
@@ -155,7 +156,7 @@ func TestToSlice_Refused(t *testing.T) {
 	})
 }
 
-// A backward that needs the overwritten values fails.
+// CopyFrom counts as a write: a backward that needs the overwritten values fails.
 func TestCopyFrom_CountsAsAWrite(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -185,7 +186,7 @@ func TestCopyFrom_Refused(t *testing.T) {
 	})
 }
 
-// runOn runs fn, which must succeed, on the stream.
+// runOn runs fn on the stream. It fails the test if the Do fails.
 func runOn(t testing.TB, s *Stream, fn func(x *Exec)) {
 	t.Helper()
 	if err := s.Do(func(x *Exec) error { fn(x); return nil }); err != nil {
@@ -193,7 +194,7 @@ func runOn(t testing.TB, s *Stream, fn func(x *Exec)) {
 	}
 }
 
-// Copies outside a Do run behind the events that they are told to, in order, between the two
+// Copies outside a Do run one after another. They run after the given events, and between the two
 // returned events.
 func TestStream_CopyFrom(t *testing.T) {
 	checkLeaks(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Device is the CPU or one CUDA device. The zero value is the CPU; devices compare with ==.
+// Device is the CPU or one CUDA device. The zero value is the CPU. Devices can be compared with
+// ==.
 type Device struct {
 	cuda  bool
 	index int
@@ -17,13 +18,13 @@ type Device struct {
 // CPU is the host.
 var CPU = Device{}
 
-// CUDA returns CUDA device i, counted from 0. It does not look for the device: [Device.Check]
-// does, and every new stream.
+// CUDA returns CUDA device i, counted from 0. It does not check that the device exists. To check
+// this, call [Device.Check].
 func CUDA(i int) Device { return Device{cuda: true, index: i} }
 
-// ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto". "auto" means CUDA device 0
-// where CUDA can be used, and the CPU elsewhere: [CUDACount] says why. It fails with
-// [ErrInvalidArgument] for other texts.
+// ParseDevice reads "cpu", "cuda" (device 0), "cuda:N", or "auto". "auto" means CUDA device 0 if
+// CUDA can be used, and otherwise the CPU. [CUDACount] returns the reason why CUDA cannot be
+// used. ParseDevice fails with [ErrInvalidArgument] for other texts.
 func ParseDevice(text string) (Device, error) {
 	switch name, number, numbered := strings.Cut(text, ":"); {
 	case text == "cpu":
@@ -46,7 +47,7 @@ func ParseDevice(text string) (Device, error) {
 // IsCUDA reports whether d is a CUDA device.
 func (d Device) IsCUDA() bool { return d.cuda }
 
-// Index returns the number of a CUDA device, 0 for the CPU.
+// Index returns the number of a CUDA device. For the CPU it returns 0.
 func (d Device) Index() int { return d.index }
 
 func (d Device) String() string {
@@ -80,7 +81,7 @@ func (d Device) Synchronize() error {
 	return check("Device.Synchronize", ct.DeviceSynchronize(d.c()))
 }
 
-// CUDACount returns the number of usable CUDA devices. Where it is 0 the error says why.
+// CUDACount returns the number of usable CUDA devices. If the number is 0, the error says why.
 func CUDACount() (int, error) {
 	n, why := ct.CUDACount()
 	if n == 0 && why != "" {
@@ -89,15 +90,17 @@ func CUDACount() (int, error) {
 	return int(n), nil
 }
 
-// Memory counts LibTorch's allocations on a device, in bytes.
+// Memory has counts of LibTorch's allocations on a device. All counts except Allocations are in
+// bytes.
 type Memory struct {
-	Allocated     int64 // handed out now
-	PeakAllocated int64 // the most since the last [Device.ResetPeakMemory]
-	Reserved      int64 // held of the device by LibTorch's allocator; on the CPU equal to Allocated
-	Allocations   int64 // number of allocations
+	Allocated     int64 // in use now
+	PeakAllocated int64 // the largest Allocated since the last [Device.ResetPeakMemory]
+	Reserved      int64 // held by LibTorch's allocator, in use or free; on the CPU equal to Allocated
+	Allocations   int64 // number of allocations since counting began
 }
 
-// Memory returns the counts. On the CPU counting begins with the first call.
+// Memory returns the counts of the device. On the CPU, counting begins with the first call of
+// Memory.
 func (d Device) Memory() (Memory, error) {
 	var m ct.Memory
 	if err := check("Device.Memory", ct.MemoryStats(d.c(), &m)); err != nil {

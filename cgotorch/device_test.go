@@ -95,7 +95,8 @@ func TestDevice_Memory(t *testing.T) {
 	})
 }
 
-// More than a process can address, so that no machine grants it.
+// A tensor of more bytes than a process can address fails with ErrOutOfMemory on every machine.
+// The device can be used afterwards.
 func TestDevice_OutOfMemory(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -113,7 +114,8 @@ func TestDevice_OutOfMemory(t *testing.T) {
 	})
 }
 
-// Memory taken piece by piece until there is none, and given back.
+// A Do takes memory piece by piece until an allocation fails. The Do frees all of this memory
+// when it ends.
 func TestDevice_OutOfMemoryByPieces(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -133,8 +135,8 @@ func TestDevice_OutOfMemoryByPieces(t *testing.T) {
 	}
 }
 
-// The loss of a device ends the process's use of it for good, so it happens in a process of its
-// own.
+// A lost device cannot be used again in the same process. So this test loses the device in a
+// process of its own.
 func TestDevice_Lost(t *testing.T) {
 	d := cuda(t)
 	const inside = "CGOTORCH_TEST_LOSE_DEVICE"
@@ -185,7 +187,7 @@ func loseDevice(t *testing.T, d Device) {
 	})
 	wantError(t, err, ErrDeviceLost, "cuda:0 is lost", cause, remedy, "device_test.go")
 
-	// From now on everything on the device fails at once, and the same way.
+	// From now on every call on the device fails at once, with the same error.
 	for name, use := range map[string]func() error{
 		"Do": func() error { return s.Do(func(x *Exec) error { x.Ones(Float32, 1); return nil }) },
 		"another stream": func() error {
@@ -210,7 +212,7 @@ func loseDevice(t *testing.T, d Device) {
 		t.Run(name, func(t *testing.T) { wantError(t, use(), ErrDeviceLost, "cuda:0 is lost", cause) })
 	}
 
-	// The host goes on, so that its state can be saved.
+	// Work on the CPU still succeeds, so that a program can save its state.
 	do(t, CPU, func(x *Exec) {
 		a := leaf(t, x, 1, 2)
 		x.Backward(x.Sum(x.Mul(a, a)))

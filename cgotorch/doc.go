@@ -1,12 +1,13 @@
-// Package cgotorch gives Go programs LibTorch, with the CUDA stream as an argument of every
-// call.
+// Package cgotorch gives Go programs LibTorch, with the CUDA stream as an argument of every call.
 //
-// Work is enqueued only by a call that names its stream: one that takes an [Exec], a method of
-// [Stream], or a method of an object that was given its stream when it was made. These calls
-// return at once. The few calls that wait for the device say so in their doc comments.
+// Work is enqueued only by a call that names its stream. A call names its stream in one of three
+// ways: it takes an [Exec], it is a method of [Stream], or it is a method of an object with
+// streams of its own. These calls return at once. The few calls that wait for the device say so
+// in their doc comments.
 //
-// Few objects are of the last kind: an [Inference], a Prefetcher of package prefetcher, and a Cache
-// of package prefetcher/weights with the objects made from it. Each has streams of its own.
+// The objects with streams of their own are an [Inference], a Prefetcher of package prefetcher,
+// and a Cache of package prefetcher/weights. Objects that are made from a Cache use the stream of
+// the Cache.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {
@@ -17,13 +18,13 @@
 //
 // # Errors
 //
-// Inside [Stream.Do] an operator that fails does not return: it unwinds to Do, which returns
-// the [*Error]. All other calls return errors in the ordinary way. An Exec panics with an
-// *Error outside its Do and on another goroutine.
+// An operator that fails inside [Stream.Do] does not return. The failure unwinds to Do, and Do
+// returns the [*Error]. All other calls return errors in the ordinary way. An Exec that is used
+// outside its Do, or on another goroutine, panics with an *Error.
 //
 // # Lifetime
 //
-// Tensors made inside Do are freed when it returns. The exceptions are tensors handed out with
-// [Exec.Keep], which the caller must Close. [Exec.Tidy] and [Tensor.Close] free earlier. Device
-// memory never depends on the garbage collector.
+// A tensor that is made inside Do is freed when Do returns, unless [Exec.Keep] hands the tensor
+// out. The caller must close a kept tensor. [Exec.Tidy] and [Tensor.Close] free tensors earlier.
+// Device memory never depends on the garbage collector.
 package cgotorch

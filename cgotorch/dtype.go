@@ -5,7 +5,7 @@ import "fmt"
 // DType is the type of a tensor's elements, numbered as LibTorch's ScalarType.
 type DType int8
 
-// The dtypes that have Go elements; see [Element].
+// The dtypes whose elements have a Go type: see [Element].
 const (
 	Uint8      DType = 0
 	Int8       DType = 1
@@ -34,7 +34,8 @@ var dtypes = map[DType]struct {
 	Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
 }
 
-// Size returns the number of bytes of one element; 0 for a dtype that is not listed here.
+// Size returns the number of bytes of one element. For a dtype that has no name in this package
+// it returns 0.
 func (d DType) Size() int { return dtypes[d].size }
 
 // String returns the name PyTorch uses, without "torch.".
@@ -45,7 +46,8 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 
-// ParseDType returns the dtype with that [DType.String]. It fails with [ErrInvalidArgument].
+// ParseDType returns the dtype whose [DType.String] is name. It fails with [ErrInvalidArgument]
+// for an unknown name.
 func ParseDType(name string) (DType, error) {
 	for d, t := range dtypes {
 		if t.name == name {
@@ -66,7 +68,7 @@ type Element interface {
 		Float16Bits | BFloat16Bits
 }
 
-// DTypeOf returns the dtype of an element type.
+// DTypeOf returns the dtype whose elements have the Go type T.
 func DTypeOf[T Element]() DType {
 	var v T
 	switch any(v).(type) {

@@ -9,25 +9,26 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// The kinds of failures that callers act on. Test for them with [errors.Is].
+// The kinds of failures. A program tests an error for a kind with [errors.Is].
 var (
 	ErrInvalidArgument = errors.New("invalid argument")
 	ErrUnsupported     = errors.New("not supported on this device or dtype")
 	ErrOutOfMemory     = errors.New("out of memory")
-	// Every later call on that device fails too. Host state can still be saved.
+	// ErrDeviceLost means that every later call on the device fails too. State in host memory can
+	// still be saved.
 	ErrDeviceLost    = errors.New("device lost")
 	ErrNoDevice      = errors.New("no such device")
 	ErrNotFound      = errors.New("no such operator")
 	ErrMisuse        = errors.New("misuse of an Exec or a Stream")
-	ErrNotCapturable = errors.New("cannot be captured") // as part of a [Graph]
+	ErrNotCapturable = errors.New("cannot be captured") // the work cannot be a part of a [Graph]
 	ErrClosed        = errors.New("closed")
 	ErrStreamRace    = errors.New("stream race")           // see [CheckStreams]
-	ErrWaited        = errors.New("waited for the device") // in a Do that asked for [Exec.NoWaits]
-	ErrStale         = errors.New("out of date")           // of a [Graph]: something that was captured has changed
+	ErrWaited        = errors.New("waited for the device") // in a Do that uses [Exec.NoWaits]
+	ErrStale         = errors.New("out of date")           // something that a [Graph] has captured has changed since
 )
 
-// kinds are the kinds of errors by the core's codes. A failure inside the core or LibTorch has
-// none.
+// kinds maps the core's status codes to kinds of errors. An internal failure of the core or of
+// LibTorch has no kind.
 var kinds = [...]error{
 	ct.InvalidArgument: ErrInvalidArgument,
 	ct.Unsupported:     ErrUnsupported,
@@ -43,13 +44,13 @@ var kinds = [...]error{
 // Error is the failure of one call.
 type Error struct {
 	Op      string // the operator or function, such as "aten::conv2d" or "Stream.Record"
-	Kind    error  // a sentinel of this package, such as [ErrOutOfMemory]; nil for a failure of no kind
-	Message string // LibTorch's text, or ours
-	// Shapes are the dtype and shape of each tensor argument, as in "float32[2 3], float32[4 5]";
-	// "" for none.
+	Kind    error  // a kind such as [ErrOutOfMemory], or nil for a failure without a kind
+	Message string // the text of LibTorch or of this library
+	// Shapes has the dtype and shape of each tensor argument, as in "float32[2 3], float32[4 5]". It
+	// is "" for a call without tensors.
 	Shapes string
 	Caller string // file:line of the call in the program, outside this library; "" where unknown
-	Err    error  // a cause besides the kind, or nil
+	Err    error  // the cause, in addition to the kind; or nil
 }
 
 func (e *Error) Error() string {
@@ -84,13 +85,13 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// refuse returns the error of a call that the library refuses by itself. The caller is that of the
-// program, however deep in the library refuse is called.
+// refuse returns the error of a call that this library refuses without a call of LibTorch. Caller
+// in the error is the line of the program, even if refuse is called deep in the library.
 func refuse(op string, kind error, format string, args ...any) *Error {
 	return &Error{Op: op, Kind: kind, Caller: caller(), Message: fmt.Sprintf(format, args...)}
 }
 
-// check frees a status and returns it as an error of op.
+// check returns the status as an error of op, and frees the status. A nil status gives nil.
 func check(op string, status *ct.Status) error {
 	if status == nil {
 		return nil
@@ -106,14 +107,15 @@ func statusError(op string, status *ct.Status) *Error {
 
 const modulePath = "github.com/streamtorch/streamtorch/"
 
-// caller returns the file and line of the innermost frame of the program: of another module, an
-// example or a test.
+// caller returns the file and line of the innermost frame that belongs to the program. All code
+// belongs to the program, except code in folders cgotorch and prefetcher. Tests always belong to
+// the program.
 func caller() string {
 	var pcs [64]uintptr
 	return callerIn(pcs[:runtime.Callers(2, pcs[:])], ownFrame)
 }
 
-// callerIn returns the file and line of the innermost frame that is not passed over.
+// callerIn returns the file and line of the innermost frame in pcs for which passOver is false.
 func callerIn(pcs []uintptr, passOver func(runtime.Frame) bool) string {
 	frames := runtime.CallersFrames(pcs)
 	for {

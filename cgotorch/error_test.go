@@ -46,7 +46,7 @@ func TestError_Kinds(t *testing.T) {
 	}
 }
 
-// The caller is the program's line, whichever of this library's functions lies between.
+// Caller in an error is the line of the program, whichever function of this library has failed.
 func TestError_Caller(t *testing.T) {
 	checkLeaks(t)
 	var where string

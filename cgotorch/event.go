@@ -10,15 +10,15 @@ import (
 // Event is a mark in a stream that another stream, or the host, can wait for. On the CPU an
 // event is done when it is recorded. An Event may be used from any goroutine.
 type Event struct {
-	mu      sync.RWMutex // locked for writing by Close alone
+	mu      sync.RWMutex // only Close locks mu for writing
 	h       *ct.Event
 	cleanup runtime.Cleanup
 
 	once sync.Once
 	done <-chan struct{} // set by once
 
-	// The capture in which the event was recorded: the event is then a place in a graph and no
-	// time. Or nil.
+	// capture is the capture in which the event was recorded, or nil. An event of a capture marks a
+	// place in the graph. It does not mark a moment in time.
 	capture *graphWork
 }
 
@@ -38,10 +38,12 @@ func ownEvent(h *ct.Event) *Event {
 
 func freeEvent(h *ct.Event) { ct.EventFree(h) }
 
-// lock returns the handle. It stays until the caller unlocks e.mu for reading.
+// lock locks e.mu for reading and returns the handle. The handle stays valid until the caller
+// unlocks e.mu.
 func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 
-// lockIn is lock for use in a capture, or outside of captures for nil.
+// lockIn is lock for a use of the event inside the given capture. A nil capture means a use
+// outside captures.
 func (e *Event) lockIn(op string, capture *graphWork) (*ct.Event, error) {
 	if e == nil {
 		return nil, refuse(op, ErrInvalidArgument, "the event is nil")
@@ -84,9 +86,9 @@ func (e *Event) Query() (bool, error) {
 	return done != 0, err
 }
 
-// Poll reports whether the event is done, and the stream checker learns nothing from it. It
-// does not wait. It is for statistics: a program that goes on because an event is done calls
-// [Event.Query].
+// Poll reports whether the event is done. It does not wait. The stream checker learns nothing
+// from Poll, so Poll is only for statistics. A program that goes on because an event is done must
+// call [Event.Query].
 func (e *Event) Poll() (bool, error) { return e.poll("Event.Poll") }
 
 func (e *Event) poll(op string) (bool, error) {
@@ -100,8 +102,8 @@ func (e *Event) poll(op string) (bool, error) {
 	return done != 0, err
 }
 
-// Synchronize waits until the event is done. It holds neither a core nor an OS thread
-// meanwhile; see [Event.Done].
+// Synchronize waits until the event is done. While it waits, it uses no CPU time and no OS
+// thread: see [Event.Done].
 func (e *Event) Synchronize() error { return e.synchronize("Event.Synchronize") }
 
 func (e *Event) synchronize(op string) error {
@@ -113,13 +115,13 @@ func (e *Event) synchronize(op string) error {
 	<-e.Done() //edge:event-synchronize TestCheckStreams_HostWaits checked
 	h, err := e.lock(op)
 	if err != nil {
-		return nil // closed meanwhile, and done
+		return nil // the event is done, and was closed meanwhile
 	}
 	defer e.mu.RUnlock()
-	return check(op, ct.EventSynchronize(h)) // it may be done because the device is lost
+	return check(op, ct.EventSynchronize(h)) // returns an error if the event is done because the device is lost
 }
 
-// doneUnchecked is Done, except that the stream checker learns nothing from it.
+// doneUnchecked is Done, but the stream checker learns nothing from the wait.
 func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 	h, err := e.lock(op)
 	if err != nil {
@@ -129,12 +131,13 @@ func (e *Event) doneUnchecked(op string) (<-chan struct{}, error) {
 	return notify(h, false)
 }
 
-// Done returns a channel that is closed when the event is done or its device is lost:
-// [Event.Query] tells which. Done does not wait. Goroutines that receive from such channels
-// hold no OS thread, however many they are, and go on within some 20 us.
+// Done returns a channel that is closed when the event is done or its device is lost. If the
+// device is lost, [Event.Query] fails. Done does not wait. Any number of goroutines can receive
+// from such channels without holding OS threads. The goroutines go on within about 20 us after
+// the event.
 //
-// Each call returns the same channel. The channel stays good after Close. For an event that was
-// closed before, it is closed already.
+// Each call returns the same channel. The channel can still be used after Close. If the event is
+// closed before the first call of Done, Done returns a closed channel.
 func (e *Event) Done() <-chan struct{} {
 	if e == nil {
 		return alreadyDone
@@ -146,7 +149,7 @@ func (e *Event) Done() <-chan struct{} {
 			return
 		}
 		defer e.mu.RUnlock()
-		if e.done, err = notify(h, true); err != nil { // out of memory: wait here
+		if e.done, err = notify(h, true); err != nil { // there is no memory for a notification, so Done itself waits
 			_ = check("Event.Done", ct.EventSynchronize(h))
 			e.done = alreadyDone
 		}
@@ -154,8 +157,8 @@ func (e *Event) Done() <-chan struct{} {
 	return e.done
 }
 
-// Elapsed returns the number of milliseconds from start to e on the device. Both events must
-// have been recorded with [Stream.RecordTiming] or [Exec.RecordTiming] and be done.
+// Elapsed returns the number of milliseconds from start to e on the device. Both events must have
+// been recorded with [Stream.RecordTiming] or [Exec.RecordTiming], and both must be done.
 func (e *Event) Elapsed(start *Event) (float64, error) {
 	h, err := e.lock("Event.Elapsed")
 	if err != nil {
@@ -175,8 +178,8 @@ func (e *Event) Elapsed(start *Event) (float64, error) {
 	return float64(ms), err
 }
 
-// Close frees the event. Waits for it that are enqueued or under way stay in force. Closing
-// twice does nothing.
+// Close frees the event. Waits for the event that are already enqueued or under way stay valid. A
+// second Close does nothing.
 func (e *Event) Close() error {
 	if e == nil {
 		return nil
@@ -191,10 +194,11 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// await makes x's stream wait for y's work so far, also when x has failed.
+// await makes x's stream wait for the work enqueued so far on y's stream. It also works if x's Do
+// has already failed.
 func (x *Exec) await(op string, y *Exec) error { return awaitStream(op, x.c.Stream, y.c.Stream) }
 
-// awaitStream makes the waiting stream wait for the work of first so far.
+// awaitStream makes the stream `waiting` wait for the work enqueued so far on the stream `first`.
 func awaitStream(op string, waiting, first *ct.Stream) error {
 	e, err := recordEvent(op, first, 0)
 	if err != nil {

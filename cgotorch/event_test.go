@@ -85,7 +85,7 @@ func TestEvent_AfterClose(t *testing.T) {
 	wantError(t, tryDo(t, CPU, func(x *Exec) { x.Wait(nil) }), ErrInvalidArgument, "Exec.Wait", "the event is nil")
 }
 
-// Close does not free a handle that a call under way uses.
+// Close does not free a handle while another call uses the handle.
 func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, CPU)
@@ -100,7 +100,7 @@ func TestEvent_CloseWaitsForCallsUnderWay(t *testing.T) {
 		e.Close()
 		close(closed)
 	}()
-	time.Sleep(20 * time.Millisecond) // most likely Close waits by then; it is right either way
+	time.Sleep(20 * time.Millisecond) // Close most likely waits by then; the test also passes if Close has not begun
 	if got := LiveHandles()["event"]; got != events || isClosed(closed) {
 		t.Errorf("closed under a call: %d events, %d before", got, events)
 	}
@@ -142,7 +142,7 @@ func TestEvent_DroppedIsFreed(t *testing.T) {
 	}
 }
 
-// Query and Wait return at once also while another goroutine waits for the event.
+// Query and Wait return at once even while another goroutine waits for the event.
 func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -154,7 +154,7 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 	defer watch.Close()
 	synchronized := make(chan error)
 	go func() { synchronized <- e.Synchronize() }()
-	time.Sleep(20 * time.Millisecond) // it waits by now, or nothing is shown
+	time.Sleep(20 * time.Millisecond) // the goroutine most likely waits by then
 	if done, err := e.Query(); done || err != nil {
 		t.Errorf("Query gives %v, %v", done, err)
 	}
@@ -168,8 +168,8 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 	e.Close()
 }
 
-// A channel tells of its own recording, also when the event was closed and CUDA's has been
-// recorded again elsewhere.
+// The channel of an event is closed only by the event's own recording. This holds if the event is
+// closed and its CUDA event is recorded again on another stream.
 func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -185,20 +185,21 @@ func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 		again := record(t, idle)
 		defer again.Close()
 	}
-	time.Sleep(20 * time.Millisecond) // the idle stream's are done by now
+	time.Sleep(20 * time.Millisecond) // the events of the idle stream are done by now
 	if isClosed(done) {
 		t.Error("told by another recording")
 	}
 	<-done
 	if ok, err := watch.Query(); !ok && err == nil {
-		time.Sleep(time.Millisecond) // it is right behind
+		time.Sleep(time.Millisecond) // watch was recorded directly after e, so it is done soon
 		if ok, err = watch.Query(); !ok || err != nil {
 			t.Errorf("told before its work was done: %v, %v", ok, err)
 		}
 	}
 }
 
-// A CPU stream runs its work at once, so its wait for a device is one of the host.
+// A CPU stream runs its work at once. So if a CPU stream waits for an event of a CUDA device, the
+// host waits.
 func TestStream_Wait_CPUForCUDA(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -207,7 +208,8 @@ func TestStream_Wait_CPUForCUDA(t *testing.T) {
 	if err := slab.Pin(); err != nil {
 		t.Fatal(err)
 	}
-	// Once before, since CUDA loads a kernel on its first use, and may wait for the device to do so.
+	// The first round only warms up, because CUDA loads a kernel on its first use and may then wait
+	// for the device.
 	for i, length := range []time.Duration{0, 100 * time.Millisecond} {
 		value := byte(3 + i)
 		var e *Event

@@ -76,7 +76,8 @@ func TestExec_Autocast_Refused(t *testing.T) {
 	}
 }
 
-// A weight that changes between two operators must not be seen as it was.
+// Autocast must not keep the cast of a weight. If the weight changes between two operators, the
+// second operator must use the new value.
 func TestExec_Autocast_CachesNoWeight(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

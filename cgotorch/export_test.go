@@ -2,8 +2,8 @@ package cgotorch
 
 import "maps"
 
-// This file exports names for the package's tests. They lie outside of the package, so that they
-// can use packages above it.
+// This file exports names for this package's tests. The tests are in package cgotorch_test,
+// because they import packages that import cgotorch.
 
 var (
 	Kinds      = kinds[:]
@@ -13,35 +13,36 @@ var (
 	ReadWithin = (*HostRead).read
 )
 
-// InPool are options of a capture into a pool.
+// InPool returns the options of a capture into a pool.
 func InPool(p *graphPool) CaptureOptions { return CaptureOptions{pool: p} }
 
-// Thread is the thread of x's Do.
+// Thread returns the number of the thread of x's Do.
 func Thread(x *Exec) uint64 { return x.s.thread }
 
-// IsWorker reports whether a thread is a stream's.
+// IsWorker reports whether a thread is the thread of a stream's worker.
 func IsWorker(thread uint64) bool {
 	_, known := workers.Load(thread)
 	return known
 }
 
-// HasWorker reports whether a stream has a thread.
+// HasWorker reports whether a stream has a worker.
 func HasWorker(s *Stream) (found bool) {
 	workers.Range(func(_, w any) bool { found = found || w.(*worker).stream == s; return true })
 	return found
 }
 
-// TensorRoom is the number of tensors that x's Do has room for.
+// TensorRoom returns the number of tensors that x's Do has room for.
 func TensorRoom(x *Exec) int { return cap(x.s.tensors) }
 
-// Unwatched is x without the watch of NoWaits.
+// Unwatched returns x without the watch of NoWaits.
 func Unwatched(x *Exec) *Exec {
 	plain := *x
 	plain.c.Watch = nil
 	return &plain
 }
 
-// Failure is the failure by which a function unwound, or nil.
+// Failure returns the Do's failure if `recovered` is the panic of a failed operator, and
+// otherwise nil.
 func Failure(recovered any) error {
 	if u, ok := recovered.(unwind); ok {
 		return u.scope.err
@@ -49,14 +50,14 @@ func Failure(recovered any) error {
 	return nil
 }
 
-// UnderCall locks the event as a call under way does.
+// UnderCall locks the event as a call that uses the event does. end unlocks it.
 func UnderCall(e *Event) (end func(), err error) {
 	_, err = e.lock("test")
 	return e.mu.RUnlock, err
 }
 
-// AddForgotten adds two tensors that only the call holds once forget runs: after the call has
-// them, and before it runs.
+// AddForgotten adds two tensors. It runs forget after the call has taken the tensors, and before
+// the call runs. Then only the call holds the tensors.
 func AddForgotten(x *Exec, ts *[]*Tensor, forget func()) *Tensor {
 	c := x.call(&opAdd)
 	c.tensor((*ts)[0])

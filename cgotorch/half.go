@@ -8,7 +8,7 @@ type Float16Bits uint16
 // BFloat16Bits is the upper half of a float32: 1 bit of sign, 8 of exponent, 7 of fraction.
 type BFloat16Bits uint16
 
-// ToBFloat16 rounds to nearest, ties to even; NaN stays NaN.
+// ToBFloat16 rounds v to the nearest bfloat16 number, and ties to the even number. NaN stays NaN.
 func ToBFloat16(v float32) BFloat16Bits {
 	bits := math.Float32bits(v)
 	if v != v {
@@ -20,7 +20,8 @@ func ToBFloat16(v float32) BFloat16Bits {
 // Float32 returns the same number, exactly.
 func (b BFloat16Bits) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// ToFloat16 rounds to nearest, ties to even. Too large numbers become infinite, NaN stays NaN.
+// ToFloat16 rounds v to the nearest half-precision number, and ties to the even number. A number
+// that is too large becomes infinite. NaN stays NaN.
 func ToFloat16(v float32) Float16Bits {
 	bits := math.Float32bits(v)
 	sign := Float16Bits(bits >> 16 & 0x8000)
@@ -30,11 +31,11 @@ func ToFloat16(v float32) Float16Bits {
 		return sign | 0x7e00
 	case magnitude >= 0x47800000: // 65536 and above
 		return sign | 0x7c00
-	case magnitude < 0x38800000: // below the smallest normal, 2^-14: round at 2^-24
+	case magnitude < 0x38800000: // below 2^-14, the smallest normal number: round to a multiple of 2^-24
 		return sign | Float16Bits(math.RoundToEven(math.Abs(float64(v))*(1<<24)))
 	}
 	rebased := magnitude - (127-15)<<23
-	return sign | Float16Bits((rebased+0xfff+rebased>>13&1)>>13) // a carry raises the exponent, up to infinity
+	return sign | Float16Bits((rebased+0xfff+rebased>>13&1)>>13) // a carry from rounding raises the exponent, up to infinity
 }
 
 // Float32 returns the same number, exactly.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every half and bfloat16 number, as LibTorch converts it.
+// Float32 converts every half and bfloat16 number as LibTorch does.
 func TestHalf_ToFloat32_All(t *testing.T) {
 	checkLeaks(t)
 	do(t, CPU, func(x *Exec) {
@@ -34,13 +34,13 @@ func TestHalf_ToFloat32_All(t *testing.T) {
 	})
 }
 
-// sameFloat compares bits, but any NaN is like another.
+// sameFloat reports whether a and b have the same bits, or are both NaN.
 func sameFloat(a, b float32) bool {
 	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
 }
 
-// Rounding: every half and bfloat16 number, its neighbours by one bit, the numbers half-way to
-// the next, and random bits.
+// ToFloat16 and ToBFloat16 round as LibTorch does. The test converts every half and bfloat16
+// number, its neighbours by one bit, the numbers half-way to the next number, and random bits.
 func TestHalf_FromFloat32(t *testing.T) {
 	checkLeaks(t)
 	var values []float32

@@ -13,7 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// devices are those that each test of operators runs on.
+// devices returns the devices that each test of operators runs on.
 func devices(t testing.TB) []Device {
 	t.Helper()
 	if n, _ := CUDACount(); n > 0 {
@@ -38,8 +38,8 @@ func cuda(t testing.TB) Device {
 	return CUDA(0)
 }
 
-// checkLeaks fails the test if handles or goroutines that it made are left when it ends.
-// Default streams are closed.
+// checkLeaks fails the test if handles or goroutines made by the test are left when the test
+// ends. Before it looks, it closes the default streams.
 func checkLeaks(t testing.TB) {
 	t.Helper()
 	leaktest.Check(t, LiveHandles, func() {
@@ -53,7 +53,8 @@ func checkLeaks(t testing.TB) {
 
 func liveTensors() int { return LiveHandles()["tensor"] }
 
-// eventually waits for an effect of another goroutine or of the collector.
+// eventually waits until done returns true, and reports whether done returned true in time. It is
+// for effects of another goroutine or of the garbage collector.
 func eventually(done func() bool) bool {
 	for range 500 {
 		if done() {
@@ -69,7 +70,7 @@ func stacks() string {
 	return string(text[:runtime.Stack(text, true)])
 }
 
-// newStream is a stream that is closed when the test ends.
+// newStream returns a stream that is closed when the test ends.
 func newStream(t testing.TB, d Device) *Stream {
 	t.Helper()
 	s, err := NewStream(d, StreamOptions{})
@@ -84,7 +85,8 @@ func newStream(t testing.TB, d Device) *Stream {
 	return s
 }
 
-// onStreams calls fn in so many goroutines, each with a stream of its own, and waits for them.
+// onStreams calls fn in as many goroutines as the argument goroutines says, and waits for all.
+// Each goroutine has a stream of its own.
 func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream) error) {
 	t.Helper()
 	var done sync.WaitGroup
@@ -106,7 +108,8 @@ func onStreams(t testing.TB, d Device, goroutines int, fn func(i int, s *Stream)
 	done.Wait()
 }
 
-// record returns an event behind the work enqueued so far. The caller closes it.
+// record returns an event after the work enqueued so far on the stream. The caller must close the
+// event.
 func record(t testing.TB, s *Stream) *Event {
 	t.Helper()
 	e, err := s.Record()
@@ -125,7 +128,7 @@ func recordTiming(t testing.TB, s *Stream) *Event {
 	return e
 }
 
-// do runs fn, which must succeed, on a stream of the device.
+// do runs fn on a stream of the device. It fails the test if the Do fails.
 func do(t testing.TB, d Device, fn func(x *Exec)) {
 	t.Helper()
 	if err := tryDo(t, d, fn); err != nil {
@@ -141,7 +144,7 @@ func tryDo(t testing.TB, d Device, fn func(x *Exec)) error {
 	})
 }
 
-// wantError fails the test unless err is an *Error with this sentinel and all the texts.
+// wantError fails the test unless err is an *Error of the kind sentinel that contains all texts.
 func wantError(t testing.TB, err error, sentinel error, texts ...string) {
 	t.Helper()
 	var e *Error
@@ -169,7 +172,7 @@ func panicOf(fn func()) (value any) {
 	return nil
 }
 
-// failureOf is the failure by which fn unwinds.
+// failureOf runs fn and returns the failure with which fn unwinds.
 func failureOf(fn func()) error {
 	return Failure(panicOf(fn))
 }
@@ -195,7 +198,7 @@ func within(t testing.TB, fn func()) {
 	}
 }
 
-// together runs fn n times at once and waits for all.
+// together calls fn in n goroutines at the same time, and waits for all.
 func together(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -208,10 +211,10 @@ func together(n int, fn func(i int)) {
 	all.Wait()
 }
 
-// sleep enqueues work that takes d and does nothing else.
+// sleep enqueues work that keeps the stream busy for the time d.
 func sleep(x *Exec, d time.Duration) { x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device()) }
 
-// equal compares a tensor's shape and elements. No shape means one dimension.
+// equal fails the test unless got has the given shape and elements. No shape means one dimension.
 func equal[T Element](t testing.TB, x *Exec, got *Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {

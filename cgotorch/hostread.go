@@ -9,21 +9,21 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// HostRead is a copy of a tensor to host memory; see [Exec.ReadAsync]. It may be used from any
-// goroutine.
+// HostRead is a copy of a tensor in host memory, made by [Exec.ReadAsync]. It may be used from
+// any goroutine.
 type HostRead struct {
-	event *Event // behind the copy
+	event *Event // recorded after the copy
 
-	mu   sync.RWMutex // locked for writing by Close alone
+	mu   sync.RWMutex // only Close locks mu for writing
 	host *Tensor      // on the CPU, page-locked
 }
 
-// ReadAsync enqueues a copy of t's elements to page-locked host memory. It does not wait: a
-// program can read the loss of every step, one step late, and the device always has work. The
-// first reads of a size allocate that memory, which may wait. t may be closed or changed
-// afterwards.
+// ReadAsync enqueues a copy of t's elements to page-locked host memory. It does not wait for the
+// copy. The first reads of each size allocate host memory, and this allocation may wait. With
+// ReadAsync a program can read the loss of each step one step later, so that the device always
+// has work. t may be closed or changed after the call.
 //
-// The result outlives the Do. The caller must Close it.
+// The HostRead outlives the Do. The caller must close it.
 func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 	const op = "Exec.ReadAsync"
 	x.check(op)
@@ -45,7 +45,7 @@ func (x *Exec) ReadAsync(t *Tensor) *HostRead {
 	return r
 }
 
-// Done returns a channel that is closed when the elements have arrived; see [Event.Done].
+// Done returns a channel that is closed when the elements are in host memory: see [Event.Done].
 func (r *HostRead) Done() <-chan struct{} {
 	if r == nil {
 		return alreadyDone
@@ -53,8 +53,9 @@ func (r *HostRead) Done() <-chan struct{} {
 	return r.event.Done()
 }
 
-// Item waits until the copy is done and returns the value of a tensor of one element. It fails
-// with [ErrInvalidArgument] for another tensor, with [ErrDeviceLost], and with [ErrClosed].
+// Item returns the value of a tensor of one element. It waits until the copy is done. It fails
+// with [ErrInvalidArgument] for a tensor with more or fewer elements. It fails with
+// [ErrDeviceLost] if the device is lost, and with [ErrClosed] after Close.
 func (r *HostRead) Item() (float64, error) {
 	const op = "HostRead.Item"
 	var v float64
@@ -62,9 +63,9 @@ func (r *HostRead) Item() (float64, error) {
 	return float64(v), err
 }
 
-// Elements waits until the copy is done and returns the elements in row-major order. It fails
-// with [ErrInvalidArgument] when T is not the tensor's dtype, with [ErrDeviceLost], and with
-// [ErrClosed].
+// Elements returns the elements in row-major order. It waits until the copy is done. It fails
+// with [ErrInvalidArgument] if T is not the Go type of the tensor's dtype. It fails with
+// [ErrDeviceLost] if the device is lost, and with [ErrClosed] after Close.
 func Elements[T Element](r *HostRead) (data []T, err error) {
 	const op = "Elements"
 	err = r.read(op, func(host *Tensor) error {
@@ -81,7 +82,7 @@ func Elements[T Element](r *HostRead) (data []T, err error) {
 	return data, err
 }
 
-// read waits for the copy and calls fn with the tensor.
+// read waits for the copy and calls fn with the tensor in host memory.
 func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	if r == nil || r.host == nil {
 		return refuse(op, ErrInvalidArgument, "the read is nil, or was not made by ReadAsync")
@@ -98,8 +99,9 @@ func (r *HostRead) read(op string, fn func(host *Tensor) error) error {
 	return fn(r.host)
 }
 
-// Close frees the memory, which no other read uses before the copy is done. It waits for an
-// Item or Elements of another goroutine. Closing twice does nothing.
+// Close frees the host memory. No other read uses this memory before the copy is done. Close
+// waits until calls of Item and Elements on other goroutines have returned. A second Close does
+// nothing.
 func (r *HostRead) Close() error {
 	if r == nil || r.host == nil {
 		return nil

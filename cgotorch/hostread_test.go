@@ -30,7 +30,7 @@ func TestReadAsync(t *testing.T) {
 		if err := s.Synchronize(); err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range []*HostRead{sum, matrix, nothing} { // their memory serves the next
+		for _, r := range []*HostRead{sum, matrix, nothing} { // the next reads use the memory of these
 			r.Close()
 		}
 		read()
@@ -65,7 +65,7 @@ func TestReadAsync(t *testing.T) {
 	})
 }
 
-// Close does not free memory that a call under way reads.
+// Close does not free memory while another call reads the memory.
 func TestHostRead_CloseWaitsForReads(t *testing.T) {
 	checkLeaks(t)
 	var r *HostRead
@@ -78,7 +78,7 @@ func TestHostRead_CloseWaitsForReads(t *testing.T) {
 			close(closed)
 		}()
 		<-reading
-		time.Sleep(20 * time.Millisecond) // most likely Close waits by then; it is right either way
+		time.Sleep(20 * time.Millisecond) // Close most likely waits by then; the test also passes if Close has not begun
 		if host.Closed() || isClosed(closed) {
 			t.Error("closed under a read")
 		}

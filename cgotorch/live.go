@@ -2,10 +2,10 @@ package cgotorch
 
 import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 
-// LiveHandles is process-wide: it counts the handles that have been made and not freed, by
-// kind. The kinds are tensor, stream, event, slab, status, graph and function. Pools of graphs
-// count as graphs. A function is that of an [Exec.Recompute], held by an autograd graph. Tests
-// compare the counts before and after to find leaks.
+// LiveHandles is process-wide: it counts the handles that have been made and not freed, by kind.
+// The kinds are tensor, stream, event, slab, status, graph and function. A pool of graphs counts
+// as a graph. A handle of kind function is a function given to [Exec.Recompute] that an autograd
+// graph still holds. A test finds leaks by comparing the counts before and after its work.
 func LiveHandles() map[string]int {
 	var live ct.Live
 	ct.LiveHandles(&live)
@@ -15,8 +15,8 @@ func LiveHandles() map[string]int {
 	}
 }
 
-// HostMemory is process-wide: it returns the bytes of all slabs, and the bytes of page-locked
-// slabs.
+// HostMemory is process-wide: it returns the total size of all slabs and the total size of the
+// page-locked slabs, in bytes.
 func HostMemory() (slabs, pinned int64) {
 	var live ct.Live
 	ct.LiveHandles(&live)

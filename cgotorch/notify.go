@@ -14,8 +14,8 @@ var alreadyDone = func() <-chan struct{} {
 	return c
 }()
 
-// notifications holds the channels to be closed, by token. While the map is not empty, one
-// goroutine waits in the core for all of them.
+// notifications holds, by token, the channels that are not closed yet. While there are such
+// channels, one goroutine waits in the core for all their events.
 var notifications struct {
 	sync.Mutex
 	channels map[uint64]chan struct{}
@@ -23,12 +23,12 @@ var notifications struct {
 	running  bool
 }
 
-// notify returns a channel that is closed when the event is done. With known the stream checker
-// learns that the program then knows all work before the event to be done.
+// notify returns a channel that is closed when the event is done. If known is true, the stream
+// checker assumes that the program then knows that all work before the event is done.
 func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
 		var done int32
-		if check("Event.Done", ct.EventQuery(event, &done)) != nil || done != 0 { // a lost device does no more
+		if check("Event.Done", ct.EventQuery(event, &done)) != nil || done != 0 { // a lost device does no more work
 			return alreadyDone, nil
 		}
 	}
@@ -67,6 +67,6 @@ func closeChannels() {
 			return
 		}
 		n.Unlock()
-		runtime.Gosched() // lets this processor run the receivers, which would follow into the call
+		runtime.Gosched() // runs the receivers now, because the next call of Notified can block this processor
 	}
 }

@@ -32,7 +32,7 @@ func TestEvent_Done(t *testing.T) {
 			sleep(y, 50*time.Millisecond)
 			second = y.Record()
 		})
-		later, sooner := second.Done(), first.Done() // asked in the other order than they were recorded
+		later, sooner := second.Done(), first.Done() // called in the opposite order of the recordings
 		if d.IsCUDA() && (isClosed(sooner) || isClosed(later)) {
 			t.Error("done before its work")
 		}
@@ -46,7 +46,7 @@ func TestEvent_Done(t *testing.T) {
 		if d.IsCUDA() && isClosed(later) {
 			t.Error("the later one was done with the sooner")
 		}
-		second.Close() // the channel stays good
+		second.Close() // the channel can still be used
 		first.Close()
 		<-later
 		if !isClosed(first.Done()) || !isClosed(second.Done()) {
@@ -70,7 +70,7 @@ func threads(t testing.TB) int {
 	return n
 }
 
-// Ten thousand goroutines wait, and none holds a thread.
+// Ten thousand goroutines wait for events, and no goroutine holds an OS thread.
 func TestEvent_DoneForManyGoroutines(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -80,7 +80,7 @@ func TestEvent_DoneForManyGoroutines(t *testing.T) {
 			s := newStream(t, d)
 			err := s.Do(func(x *Exec) error {
 				if d.IsCUDA() {
-					sleep(x, 300*time.Millisecond) // until all wait
+					sleep(x, 300*time.Millisecond) // until all goroutines wait
 				}
 				for range 10 {
 					sleep(x, time.Millisecond)

@@ -6,32 +6,34 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// NoWaits returns an Exec over the same scope whose operators must not wait for the device.
-// Where an operator waits, the Do goes on until the next operator and then fails with
-// [ErrWaited]. The error names the call of CUDA, the operator, and the line of the program.
-// NoWaits is for tests, as in
+// NoWaits returns an Exec over the same scope whose operators must not wait for the device. If an
+// operator waits, the Do fails with [ErrWaited] at its next operator or at its end. The error
+// names the CUDA call, the operator, and the line of the program. NoWaits is for tests, as in
 //
 //	err := train.Do(func(x *cgotorch.Exec) error {
 //		x = x.NoWaits()
 //		… a whole step …
 //	})
 //
-// These calls count as waits: every synchronising call, copies that block or use pageable
-// memory, and allocations, which may wait. Run the first steps without NoWaits: they allocate
-// memory and choose algorithms. A call counts even if the device happens to be done already.
-// CUPTI reports the calls on the Do's thread and on the threads of LibTorch's backward. Waits
-// of other streams' Dos and of other goroutines do not count.
+// Three kinds of CUDA calls count as waits: calls that synchronise, copies that block or use
+// pageable memory, and allocations. An allocation counts because it may wait. A call also counts
+// if the device happens to be idle. The first steps allocate memory and choose algorithms, so run
+// them without NoWaits.
 //
-// Until the Do ends, deliberate waits of its goroutine count too. They are Synchronize of a
-// [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and
-// reads of a [HostRead]. A receive from [Event.Done] does not count.
+// CUPTI reports the calls on the Do's thread and on the threads of LibTorch's backward. Waits in
+// Dos of other streams, or on other goroutines, do not count.
 //
-// On the CPU nothing waits. There NoWaits counts FromSlice, ToSlice and Item, and the operators
-// that would wait on CUDA with any arguments, known by name. So a test finds most waits on a
-// machine without a GPU. Copies between kinds of memory are not seen there.
+// Until the Do ends, deliberate waits on the Do's goroutine count too. These are Synchronize of a
+// [Stream], an [Event] or a [Device], [Device.ReleaseCachedMemory], the end of a trace, and reads
+// of a [HostRead]. A receive from the channel of [Event.Done] does not count.
 //
-// NoWaits fails with [ErrUnsupported] where CUPTI is absent, or another tool has it. Operators
-// take some microseconds longer meanwhile.
+// On the CPU nothing waits, but NoWaits still counts FromSlice, ToSlice and Item. It also counts
+// operators that always wait on CUDA, whatever their arguments are: NoWaits has a list of their
+// names. So a test without a GPU finds most waits. The test does not find copies between host and
+// device.
+//
+// NoWaits fails with [ErrUnsupported] if CUPTI is missing or another tool uses CUPTI. With
+// NoWaits, operators take some microseconds longer.
 func (x *Exec) NoWaits() *Exec {
 	const op = "Exec.NoWaits"
 	x.checkThread(op)
@@ -40,7 +42,7 @@ func (x *Exec) NoWaits() *Exec {
 	return &y
 }
 
-// watch makes a watch for the kind of x's device. It ends with the scope.
+// watch makes a watch for the type of x's device. The watch ends with the scope.
 func (x *Exec) watch(op string) *ct.Watch {
 	var w *ct.Watch
 	x.must(op, ct.WatchNew(x.stream.device.c(), &w))
@@ -49,8 +51,8 @@ func (x *Exec) watch(op string) *ct.Watch {
 	return w
 }
 
-// watches counts the watches. A deliberate wait then skips the thread lookup when there is
-// none.
+// watches is the number of watches in the process. If it is 0, a deliberate wait does not look up
+// its thread.
 var watches atomic.Int64
 
 func (s *scope) endWatches() {
@@ -61,8 +63,8 @@ func (s *scope) endWatches() {
 	s.watches = nil
 }
 
-// look fails the Do where the call that has returned waited. It lets the call return first,
-// because the call's results need an owner.
+// look fails the Do if the call that has just returned waited for the device. look does not
+// unwind, because the results of the call still need an owner.
 func (x *Exec) look(op string) {
 	if x.s.err != nil {
 		return
@@ -72,7 +74,8 @@ func (x *Exec) look(op string) {
 	}
 }
 
-// waits is called by each deliberate wait.
+// waits is called by each method that waits for the device on purpose. It fails the Do of the
+// calling goroutine if this Do uses NoWaits.
 func waits(op string) {
 	if watches.Load() == 0 {
 		return

@@ -8,13 +8,14 @@ import (
 	"testing"
 )
 
-// thisLine is where its caller stands.
+// thisLine returns the file and line of its caller.
 func thisLine() string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-// A wait is told with its place, and the Do goes no further than the next operator.
+// If an operator waits, the error has the line of the call. The Do does not go on after the next
+// operator.
 func TestNoWaits_Tells(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -39,7 +40,7 @@ func TestNoWaits_Tells(t *testing.T) {
 			var line string
 			after := false
 			err := newStream(t, d).Do(func(x *Exec) error {
-				c.fn(x) // memory and algorithms are there afterwards
+				c.fn(x) // allocates memory and chooses algorithms
 				x = x.NoWaits()
 				line = c.fn(x)
 				x.Ones(Float32, 1)
@@ -54,7 +55,8 @@ func TestNoWaits_Tells(t *testing.T) {
 	})
 }
 
-// backwardThatWaits indexes with a mask, without the watch, so that backward has to count it again.
+// backwardThatWaits runs a backward that waits, because it has to count the true elements of a
+// mask. The forward runs without the watch.
 func backwardThatWaits(x *Exec) (line string) {
 	plain := Unwatched(x)
 	a := plain.Ones(Float32, 4)
@@ -67,8 +69,8 @@ func backwardThatWaits(x *Exec) (line string) {
 	return line
 }
 
-// NoWaits does not tell of calls without a wait, of Execs that were not derived, and of other
-// goroutines.
+// NoWaits reports no call that does not wait. It reports no waits of Execs that do not come from
+// NoWaits, and no waits of other goroutines.
 func TestNoWaits_Silent(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -87,7 +89,7 @@ func TestNoWaits_Silent(t *testing.T) {
 			err := s.Do(func(x *Exec) error {
 				step(x)
 				step(x)
-				var reads [8]*HostRead // pinned memory enough for the other goroutine too, whose Item takes some
+				var reads [8]*HostRead // allocates pinned memory, also for Item on the other goroutine
 				for i := range reads {
 					reads[i] = x.ReadAsync(x.Ones(Float32))
 				}

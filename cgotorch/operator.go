@@ -10,12 +10,12 @@ import (
 
 //go:generate go run ./internal/opgen
 
-// Scalar is a number argument of an operator: an int, int64, float64, float32 or bool. An
-// integer keeps an integer tensor's dtype, a float does not.
+// Scalar is a number argument of an operator: an int, int64, float64, float32 or bool. An integer
+// tensor keeps its dtype with an integer Scalar, and does not keep it with a float Scalar.
 type Scalar any
 
-// Opt is an optional field whose default is not Go's zero value. The zero Opt is the default;
-// [Set] gives another value.
+// Opt is an optional field whose default is not Go's zero value. The zero Opt stands for the
+// default. [Set] returns an Opt with another value.
 type Opt[T any] struct {
 	value T
 	set   bool
@@ -24,10 +24,10 @@ type Opt[T any] struct {
 // Set returns an Opt that holds v.
 func Set[T any](v T) Opt[T] { return Opt[T]{v, true} }
 
-// Get returns the value, and whether it is set.
+// Get returns the value, and whether a value is set.
 func (o Opt[T]) Get() (T, bool) { return o.value, o.set }
 
-// Or returns the value, or other where no value is set.
+// Or returns the value, or the argument `other` if no value is set.
 func (o Opt[T]) Or(other T) T {
 	if o.set {
 		return o.value
@@ -52,7 +52,7 @@ type MemoryFormat int8
 // The memory formats.
 const (
 	Contiguous     MemoryFormat = 0 // row-major
-	Preserve       MemoryFormat = 1 // as the input
+	Preserve       MemoryFormat = 1 // the format of the input
 	ChannelsLast   MemoryFormat = 2 // NHWC in memory, NCHW in shape
 	ChannelsLast3D MemoryFormat = 3 // NDHWC in memory, NCDHW in shape
 )

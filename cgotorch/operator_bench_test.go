@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The cost that Go adds to small operators. Compare with bench's rows op/..., where the same
-// call is made by hand and by C++.
+// BenchmarkOp measures the cost that Go adds to small operators. In folder bench, the rows op/...
+// measure the same calls made by hand and made by C++.
 func BenchmarkOp(b *testing.B) {
 	for _, d := range devices(b) {
 		b.Run("device="+d.String(), func(b *testing.B) {
@@ -55,7 +55,7 @@ func BenchmarkOp(b *testing.B) {
 	}
 }
 
-// on times fn on a stream of its own. The device is done before the clock stops.
+// on measures the time of fn on a new stream, until the device has done the work.
 func on(b *testing.B, d Device, fn func(x *Exec)) {
 	s := newStream(b, d)
 	err := s.Do(func(x *Exec) error {
@@ -71,7 +71,7 @@ func on(b *testing.B, d Device, fn func(x *Exec)) {
 	}
 }
 
-// One Do is one hand-off to the stream's thread and back.
+// BenchmarkDo measures an empty Do: one hand-off to the stream's thread and back.
 func BenchmarkDo(b *testing.B) {
 	b.ReportAllocs()
 	s := newStream(b, CPU)

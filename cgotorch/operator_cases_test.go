@@ -2,15 +2,15 @@ package cgotorch_test
 
 import . "github.com/streamtorch/streamtorch/cgotorch"
 
-// inputs are the input tensors of testdata/operators.json, made afresh for each case.
+// inputs holds the input tensors of testdata/operators.json. Each case gets new tensors.
 type inputs map[string]*Tensor
 
-// lists are the lists of tensors that the operators on lists work on.
+// lists returns the lists of tensors for the operators that work on lists.
 func (in inputs) lists(x *Exec) (ts, us, vs []*Tensor) {
 	return []*Tensor{in["p"], x.Abs(in["v"])}, []*Tensor{in["q"], x.AddScalar(x.Abs(in["w"]), 0.5)}, []*Tensor{in["a"], in["v"]}
 }
 
-// operatorCase runs an operator and returns its results. An operator in place returns its
+// An operatorCase runs an operator and returns its results. An in-place operator returns its
 // result and the changed argument.
 type operatorCase func(x *Exec, in inputs) []*Tensor
 
@@ -36,12 +36,12 @@ func summed[D any](op func(*Exec, *Tensor, D, SumOptions) *Tensor, a string, dim
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{op(x, in[a], dim, options)} }
 }
 
-// tensor is a case of one result.
+// tensor returns a case with one result.
 func tensor(run func(x *Exec, in inputs) *Tensor) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{run(x, in)} }
 }
 
-// pair is a case of two results.
+// pair returns a case with two results.
 func pair(run func(x *Exec, in inputs) (*Tensor, *Tensor)) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor {
 		a, b := run(x, in)
@@ -49,12 +49,12 @@ func pair(run func(x *Exec, in inputs) (*Tensor, *Tensor)) operatorCase {
 	}
 }
 
-// inPlace is a case that changes the input called a.
+// inPlace returns a case that changes the input with the name a.
 func inPlace(a string, run func(x *Exec, a *Tensor, in inputs) *Tensor) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{run(x, in[a], in), in[a]} }
 }
 
-// out is a case that writes to a given tensor.
+// out returns a case that writes to a given tensor.
 func out(run func(x *Exec, in inputs, out *Tensor) *Tensor) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor {
 		out := x.Empty(Float32, 0)
@@ -62,7 +62,7 @@ func out(run func(x *Exec, in inputs, out *Tensor) *Tensor) operatorCase {
 	}
 }
 
-// truth is a case whose result is a Go bool.
+// truth returns a case whose operator returns a Go bool.
 func truth(run func(x *Exec, in inputs) bool) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor { return []*Tensor{x.Full(Bool, run(x, in))} }
 }
@@ -74,7 +74,7 @@ func foreach(run func(x *Exec, ts, us, vs []*Tensor) []*Tensor) operatorCase {
 	}
 }
 
-// foreachInPlace is a case that changes ts.
+// foreachInPlace returns a case that changes the tensors in ts.
 func foreachInPlace(run func(x *Exec, ts, us, vs []*Tensor)) operatorCase {
 	return foreach(func(x *Exec, ts, us, vs []*Tensor) []*Tensor {
 		run(x, ts, us, vs)
@@ -82,7 +82,7 @@ func foreachInPlace(run func(x *Exec, ts, us, vs []*Tensor)) operatorCase {
 	})
 }
 
-// fused is one step of an optimizer on two parameters.
+// fused returns a case that runs one step of an optimizer on two parameters.
 func fused(run func(x *Exec, params, grads, first, second, steps []*Tensor), step float64) operatorCase {
 	return func(x *Exec, in inputs) []*Tensor {
 		params, grads := []*Tensor{in["a"], in["v"]}, []*Tensor{in["b"], in["w"]}

@@ -15,15 +15,15 @@ import (
 	"testing"
 )
 
-// fixture is a tensor of testdata/operators.json.
+// A fixture is a tensor of testdata/operators.json.
 type fixture struct {
 	DType   string
 	Shape   []int64
-	Strides []int64 // nil for those of a dense row-major tensor
+	Strides []int64 // nil for a dense row-major tensor
 	Data    []number
 }
 
-// number is a JSON number, or "nan", "inf" or "-inf".
+// A number is a JSON number, or "nan", "inf" or "-inf".
 type number float64
 
 func (n *number) UnmarshalJSON(text []byte) error {
@@ -64,7 +64,7 @@ func (f fixture) tensor(x *Exec) *Tensor {
 	return x.To(x.Reshape(FromSlice(x, data), f.Shape...), dtype)
 }
 
-// compare says how got differs from the fixture, or "".
+// compare returns a text that says how got differs from the fixture, or "" if it does not differ.
 func (f fixture) compare(x *Exec, got *Tensor) string {
 	if got == nil {
 		return "got nil"
@@ -135,8 +135,8 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// returnsArgument reports whether a method changes one tensor and returns it. Methods on lists
-// return nothing.
+// returnsArgument reports whether a method changes one tensor and returns the tensor. Methods on
+// lists of tensors return nothing.
 func returnsArgument(method string) bool {
 	inPlace := strings.HasSuffix(method, "InPlace") || strings.HasSuffix(method, "Out")
 	return inPlace && !strings.Contains(method, "Foreach") && !strings.Contains(method, "Fused")
@@ -213,7 +213,7 @@ func TestOperators_Views(t *testing.T) {
 	}
 }
 
-// A gradient flows through the options struct's tensors and through in-place operators.
+// A gradient flows through the tensors of an options struct, and through in-place operators.
 func TestOperators_Gradient(t *testing.T) {
 	err := DefaultStream(CPU).Do(func(x *Exec) error {
 		a := FromSlice(x, []float32{1, -2, 3})
@@ -231,7 +231,7 @@ func TestOperators_Gradient(t *testing.T) {
 	}
 }
 
-// A refused call names the operator, the shapes and the fault.
+// The error of a refused call names the operator, the shapes and the reason.
 func TestOperators_Errors(t *testing.T) {
 	tests := []struct {
 		name string

@@ -9,79 +9,87 @@ import (
 )
 
 // An Overlap lets a backward compute the gradients of a layer's weights and bias on a side
-// stream. The gradient of the layer's input, which the layer before needs, runs on the Exec's
-// stream meanwhile. One of both often leaves a part of the device empty, most of all with small
-// batches. Gradients are the same to the bit where the operators are deterministic. An Overlap
-// is an option of [Exec.BackwardWith]:
+// stream. At the same time the Exec's stream computes the gradient of the layer's input. One of
+// these computations alone often leaves a part of the device empty, most of all with small
+// batches. If the operators are deterministic, the gradients have the same bits as without an
+// Overlap. An Overlap is an option of [Exec.BackwardWith]:
 //
 //	x.BackwardWith(cgotorch.BackwardOptions{Overlap: overlap}, loss)
 //
+// An Overlap may be used from any goroutine.
+//
 // # Layers that take part
 //
-// Convolutions of one to three dimensions take part: transposed, grouped and dilated ones too.
-// So do linear layers of at least one row. Both the input and the weights must need gradients.
-// Gradients that are differentiated again take no part. Layers inside branches of
-// [Exec.Parallel] take no part either.
+// Convolutions of one to three dimensions take part, also if they are transposed, grouped or
+// dilated. Linear layers of at least one row take part too. Both the input and the weights of a
+// layer must need gradients. A layer takes no part if its gradients are differentiated again, or
+// if it lies inside a branch of [Exec.Parallel].
 //
-// The CPU does not run two streams at once. There only Always has an effect, for tests.
+// The CPU does not run two streams at once. On the CPU an Overlap has an effect only with the
+// option Always, which is there for tests.
 //
 // # Late gradients
 //
-// Gradients are late where they go into parameters, at most through a cast, and each weight is
-// used once. On CUDA the Exec's stream then waits for them when the backward ends, and not
-// layer by layer. Other backwards into the same parameters must not run at the same time.
+// The weight gradients of a layer are late on two conditions. They must go into parameters,
+// directly or through a cast. Each weight must be used only once. On CUDA the Exec's stream waits
+// for late gradients only when the backward ends, and not after each layer. Other backwards into
+// the same parameters must not run at the same time.
 //
-// The inputs of late gradients stay alive until then. They take at most a fortieth of the
-// allocated memory, and one layer's more. Above that the Exec's stream waits for the oldest.
-// Each side stream has an arena of its own besides.
+// The inputs of late gradients stay alive until the Exec's stream waits for these gradients. They
+// take at most a fortieth of the allocated memory, plus the inputs of one layer. Above this limit
+// the Exec's stream waits for the oldest late gradients. In addition, each side stream has an
+// arena of its own.
 //
 // # Decisions
 //
-// The faster way is measured for each kind and shape of layer as a [Choice] does, for eager and
-// for captured steps. Eager trials wait for each layer, so they underrate late gradients. In
-// the warm-up of a graph each kind is captured both ways, launched some times, and waited for.
-// A layer that runs out of memory on the way runs on one stream from then on.
-//
-// An Overlap may be used from any goroutine.
+// For each kind and shape of layer, the Overlap measures the faster way, as a [Choice] does.
+// Eager and captured steps are measured separately. Eager trials wait for each layer, so they
+// underrate late gradients. In the warm-up of a graph, each kind of layer is captured in both
+// ways. Both captures are launched some times, and the host waits for them. If a layer runs out
+// of memory during a trial, it runs on one stream from then on.
 type Overlap struct {
 	h      *ct.Overlap
 	choice *Choice
 	always bool
-	sides  int // streams besides the Exec's
+	sides  int // number of side streams
 }
 
 // OverlapOptions are the options of [NewOverlap].
 type OverlapOptions struct {
-	// Always runs gradients in parallel from a layer's second call on, without a measurement.
+	// Always runs the gradients of a layer in parallel from the layer's second call on, without a
+	// measurement.
 	Always bool
-	// Streams is the number of streams of a backward, the Exec's among them: 2 to 16; 0 means 2.
-	// Late gradients of layers go to the other streams in rotation.
+	// Streams is the number of streams that a backward uses, counting the Exec's stream. It is 2 to
+	// 16, and 0 means 2. The late gradients of successive layers go to the side streams in rotation.
 	Streams int
-	// Log is called with each decision, the times of both ways and the reason. nil calls nothing.
+	// Log is called once for each decision. text has the decision, the times of both ways and the
+	// reason. Log may be nil.
 	Log func(text string)
 }
 
-// OverlapStats counts since the Overlap was made.
+// OverlapStats are the counts of an Overlap since it was made.
 type OverlapStats struct {
-	Layers int // kinds and shapes of layers that have run on more than one stream
-	// Calls on more than one stream. A captured call counts once.
+	Layers int // number of kinds and shapes of layers that have run on more than one stream
+	// Parallel is the number of calls of layers on more than one stream. A captured call counts once.
 	Parallel int
-	Late     int // of these calls, those whose weights' gradients are late
-	// Time on the device that these calls saved, as measured for the decision; 0 with Always.
+	Late     int // number of calls in Parallel whose weight gradients were late
+	// Saved is the time on the device that the calls in Parallel saved, as measured for the
+	// decisions. It is 0 with the option Always.
 	Saved time.Duration
-	// The most bytes that late gradients alone kept alive, without the arenas of the side streams.
+	// Kept is the largest number of bytes that were kept alive only for late gradients. It does not
+	// count the arenas of the side streams.
 	Kept   int64
-	Serial int // calls on one stream
-	// Layers that went back to one stream because memory ran out.
+	Serial int // number of calls of layers on one stream
+	// ShortOfMemory is the number of layers that went back to one stream because memory ran out.
 	ShortOfMemory int
 }
 
 const maxOverlapStreams = 16
 
-// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees it.
-// It fails with [ErrInvalidArgument] for too few or too many Streams.
+// NewOverlap returns an Overlap that has decided nothing yet. The garbage collector frees the
+// Overlap. NewOverlap fails with [ErrInvalidArgument] if Streams is neither 0 nor 2 to 16.
 //
-// Linear layers take part if their forward ran after the first NewOverlap of the process.
+// A linear layer takes part only if its forward ran after the first NewOverlap of the process.
 func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -127,7 +135,8 @@ func (s OverlapStats) String() string {
 		s.Layers, s.Parallel, s.Late, s.Saved.Round(time.Microsecond), s.Kept, s.Serial, s.ShortOfMemory)
 }
 
-// overlap calls backward with side streams that begin behind x's work so far, and joins them.
+// overlap calls backward with side streams that wait for x's work so far. Afterwards it makes x's
+// stream wait for the side streams.
 func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream)) {
 	if p.h == nil {
 		x.Fail(op, refuse(op, ErrInvalidArgument, "the Overlap was not made by NewOverlap"))
@@ -146,7 +155,7 @@ func (x *Exec) overlap(op string, p *Overlap, backward func(sides []*ct.Stream))
 		side.Wait(fork)
 		sides, handles = append(sides, side), append(handles, side.c.Stream)
 	}
-	defer func() { // also where the backward fails
+	defer func() { // also runs if the backward fails
 		for _, side := range sides {
 			_ = x.await(op, side)
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A layerCase is a convolution of random shape.
+// A layerCase is a convolution with random settings.
 type layerCase struct {
 	dims                                      int
 	input, weight                             []int64
@@ -27,7 +27,7 @@ func (c layerCase) String() string {
 	return fmt.Sprintf("%+v", plain(c))
 }
 
-// randomLayer draws a convolution, or with few dims left to chance.
+// randomLayer returns a convolution with random settings.
 func randomLayer(r *rand.Rand) layerCase {
 	c := layerCase{dims: 1 + r.IntN(3), groups: 1, bias: r.IntN(2) == 0, transposed: r.IntN(4) == 0}
 	in, out := int64(1+r.IntN(6)), int64(1+r.IntN(6))
@@ -60,8 +60,8 @@ func randomLayer(r *rand.Rand) layerCase {
 	return c
 }
 
-// gradients returns the gradients of the sum of the layer's result times a fixed tensor, with
-// respect to its input, weights and bias.
+// gradients multiplies the layer's result by a fixed tensor and sums the product. It returns the
+// gradients of this sum with respect to the layer's input, weights and bias.
 func (c layerCase) gradients(t *testing.T, x *Exec, dtype DType, o BackwardOptions, seed int) [][]float64 {
 	t.Helper()
 	draw := func(n int, shape []int64) *Tensor {
@@ -114,8 +114,8 @@ func newOverlap(t *testing.T, o OverlapOptions) *Overlap {
 	return p
 }
 
-// Gradients on two streams are those on one to the bit, and near those in float64, for
-// convolutions of every kind, with no race.
+// Gradients of convolutions of every kind have the same bits on two streams as on one. They are
+// near the gradients in float64. The checker finds no race.
 func TestOverlap_Gradients(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -164,9 +164,9 @@ func TestOverlap_Gradients(t *testing.T) {
 	})
 }
 
-// Gradients that cannot run on two streams run on one. Such are those of a backward that is
-// differentiated again, of a layer whose input needs no gradient, and of a layer in a branch. A
-// backward without the option knows nothing of it.
+// The gradients of a layer run on one stream in three cases: the backward has no Overlap, the
+// layer's input needs no gradient, or the layer is in a branch. In all other cases they run on
+// two streams, for example in a backward through gradients.
 func TestOverlap_Serial(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -207,7 +207,7 @@ func TestOverlap_Serial(t *testing.T) {
 				}, true},
 			} {
 				if name == "recomputed" && d.IsCUDA() {
-					continue // draws the generator of every device
+					continue // Recompute reads the generators of the CPU and of the device
 				}
 				for i := range 2 {
 					before := overlap.Stats().Parallel
@@ -226,7 +226,7 @@ func TestOverlap_Serial(t *testing.T) {
 	})
 }
 
-// A failing backward leaves the stream usable.
+// After a backward has failed, the stream can still be used.
 func TestOverlap_Failure(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -248,8 +248,8 @@ func TestOverlap_Failure(t *testing.T) {
 	})
 }
 
-// A captured step is captured with the decisions of its warm-up runs, and gives the losses of
-// the serial step.
+// A captured step is captured with the decisions of its warm-up runs. Its losses are those of the
+// serial step.
 func TestOverlap_Captured(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -309,8 +309,8 @@ func TestOverlap_Captured(t *testing.T) {
 	})
 }
 
-// Linear layers on two streams, on one, and LibTorch's own products give the same bits, under
-// autocast too.
+// The gradients of a linear layer have the same bits on two streams, on one stream, and with
+// LibTorch's own products. This also holds under autocast.
 func TestOverlap_Linear(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -375,12 +375,12 @@ func TestOverlap_Linear(t *testing.T) {
 			if stats := overlap.Stats(); stats.Parallel < layers {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
-			// The second derivative goes through too.
+			// A second derivative through the layer is right too.
 			if err := s.Do(func(x *Exec) error {
 				in, w := leaf(t, x, 3), leaf(t, x, 2)
 				in2, w2 := x.Reshape(in, 1, 1), x.Reshape(w, 1, 1)
 				y := x.Linear(in2, w2, nil)
-				g := x.Gradients([]*Tensor{x.Sum(x.Mul(y, y))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0] // 2 in w^2
+				g := x.Gradients([]*Tensor{x.Sum(x.Mul(y, y))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0] // g is 2 * in * w^2
 				x.BackwardWith(BackwardOptions{Overlap: overlap}, x.Sum(g))
 				if got := ToSlice[float32](x, w.Grad()); got[0] != 4*3*2 {
 					t.Errorf("the second derivative is %v, want 24", got)
@@ -393,10 +393,9 @@ func TestOverlap_Linear(t *testing.T) {
 	})
 }
 
-// Gradients of weights that nothing waits for before the backward has ended are those of one
-// stream to the bit, with no race: through casts and without, added to existing gradients, of
-// weights that are used twice, and of an autograd graph that is kept and run again without the
-// Overlap.
+// Late gradients have the same bits as the gradients on one stream, and cause no race. The cases
+// are gradients with and without a cast, and gradients that are added to existing gradients. Some
+// weights are used twice. One autograd graph is kept and runs again without the Overlap.
 func TestOverlap_Late(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -407,7 +406,7 @@ func TestOverlap_Late(t *testing.T) {
 		withoutRaces(t, func() {
 			s := newStream(t, d)
 			n, size := int64(4), int64(20)
-			if d.IsCUDA() { // more than may be kept
+			if d.IsCUDA() { // more bytes than may be kept alive
 				n, size = 64, 40
 			}
 			in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, n, 16, size, size) })[0]
@@ -420,7 +419,7 @@ func TestOverlap_Late(t *testing.T) {
 			}
 			forward := func(x *Exec) *Tensor {
 				h := in
-				for i := range 8 { // the first three weights twice
+				for i := range 8 { // the first three weights are used twice
 					h = x.ReLU(x.Conv2d(h, weights[i%5], nil, Conv2dOptions{Padding: []int64{1, 1}}))
 				}
 				return x.Mean(x.To(x.Linear(x.MeanDim(h, []int64{2, 3}, SumOptions{}), weights[5], nil), Float32))
@@ -450,7 +449,7 @@ func TestOverlap_Late(t *testing.T) {
 				return all
 			}
 			for streams, autocast := range map[int]bool{0: false, 3: false, 2: true} {
-				overlap := newOverlap(t, OverlapOptions{Always: true, Streams: streams}) // before the forward of the linear layer
+				overlap := newOverlap(t, OverlapOptions{Always: true, Streams: streams}) // made before the forward of the linear layer
 				want := run(autocast, nil)
 				for range 3 {
 					if got := run(autocast, overlap); !slices.EqualFunc(got, want, slices.Equal) {
@@ -465,9 +464,9 @@ func TestOverlap_Late(t *testing.T) {
 	})
 }
 
-// Late gradients run on as many streams as asked for. A kept graph's next backward, without the
-// Overlap, is on the stream of its forward alone. Layers of branches run serially, on streams
-// without late gradients.
+// Late gradients use as many streams as OverlapOptions.Streams says. If the graph is kept, its
+// next backward without the Overlap uses only the stream of its forward. Layers in side branches
+// run serially, on streams without late gradients.
 func TestOverlap_Late_Streams(t *testing.T) {
 	d := cuda(t)
 	checkLeaks(t)
@@ -479,7 +478,7 @@ func TestOverlap_Late_Streams(t *testing.T) {
 		}
 	}
 	conv := func(x *Exec, h, w *Tensor) *Tensor { return x.Conv2d(h, w, nil, Conv2dOptions{Padding: []int64{1, 1}}) }
-	// streams returns those on which kernels of the backward ran.
+	// streams returns, by stream, the number of kernels that the backward ran.
 	streams := func(forward func(x *Exec, in *Tensor) *Tensor, o BackwardOptions, before BackwardOptions) map[string]int {
 		found := map[string]int{}
 		if err := s.Do(func(x *Exec) error {
@@ -545,12 +544,13 @@ func TestOverlap_Late_Streams(t *testing.T) {
 		}
 		return sum
 	}
-	// The first branch runs on the Do's stream, as the two layers before do.
+	// The first branch runs on the Do's stream, and so do the two layers before the branches. So
+	// there are as many late gradients as with a chain of three layers on the Do's stream.
 	want := streams(func(x *Exec, in *Tensor) *Tensor {
 		return conv(x, conv(x, conv(x, in, weights[0]), weights[1]), weights[2])
 	}, overlap, overlap)
 	got := streams(branches, overlap, overlap)
-	if len(got) != 4 || late(got) == 0 || late(got) != late(want) { // of the Do, of two side branches, and of late gradients
+	if len(got) != 4 || late(got) == 0 || late(got) != late(want) { // the Do's stream, two streams of side branches, and one of late gradients
 		t.Errorf("with branches kernels ran on %v, want %d for late gradients, as of a chain of the three layers on the Do's stream", got, late(want))
 	}
 }

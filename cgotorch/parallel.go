@@ -9,42 +9,46 @@ import (
 // ParallelOptions are the options of [Exec.ParallelWith]. The zero value runs the branches in
 // parallel, on streams of the library's own.
 type ParallelOptions struct {
-	// Choice decides for each shape and dtype of Inputs whether the branches run in parallel, or
-	// serially on x's stream. nil means parallel.
+	// Choice decides for each shape and dtype of Inputs: the branches run in parallel, or serially on
+	// x's stream. nil means parallel.
 	Choice *Choice
-	Inputs []*Tensor // read by the branches; only Choice looks at them
-	Serial bool      // one branch after another, whatever Choice finds
+	Inputs []*Tensor // the tensors that the branches read; only Choice uses them
+	Serial bool      // runs the branches one after another, without asking Choice
 
-	// Streams are the streams of all branches but the first, in place of the library's own: with a
-	// priority, say. They are unequal, and x's own is not among them. Nothing else may run on them
-	// meanwhile. Transient has no effect on them.
+	// Streams are the streams of all branches except the first. nil means streams of the library's
+	// own. A program sets Streams for a priority, for example. Streams must have no stream twice, and
+	// must not have x's stream. While the branches run, no other work may run on Streams. If Streams
+	// is set, Transient has no effect.
 	Streams []*Stream
 
-	// Transient promises that operators without saved values, such as Cat and Add, read the
-	// results, which are then closed. Their memory is then reused at once. Without it a captured
-	// step gives this memory back at its end. A wrong promise lets a later branch overwrite values
-	// that are still to be read.
+	// Transient is a promise about the results of the branches. Only operators that save nothing for
+	// backward, such as Cat and Add, read the results. Afterwards the program closes the results.
+	// With this promise the memory of the results is reused at once. Without the promise a captured
+	// step frees this memory only at its end. If the promise is wrong, a later branch can overwrite
+	// results before they are read.
 	Transient bool
 }
 
 // Parallel runs branches in parallel on the device and returns the result of each branch. The
 // host calls the functions one after another and does not wait. The Do owns the results.
 //
-// The first branch runs on x's stream. Every other branch runs on a side stream, behind x's
-// work so far. x's later work comes behind all branches, and so does every reader of a result.
-// Backward runs in parallel too, each operator on the stream of its forward. Branches may call
-// Parallel. In a captured function they become branches of the graph.
+// The first branch runs on x's stream. Every other branch runs on a side stream, after x's work
+// so far. x's later work, and every use of a result, runs after all branches. Backward runs in
+// parallel too, each operator on the stream of its forward. Branches may call Parallel. In a
+// captured function they become branches of the graph.
 //
-// Branches must be independent: no branch may write memory that another branch uses. Each must
-// use the Exec that it is given and hand on nothing but its result. Other tensors that it makes
-// are freed, as by [Exec.Tidy].
+// Branches must be independent: no branch may write memory that another branch uses. A branch
+// must use the Exec that it is given. Its result is the only tensor that it may hand out. All
+// other tensors that a branch makes are freed, as by [Exec.Tidy].
 //
-// Parallel fails with [ErrInvalidArgument] for too few or repeated Streams. Where a branch
-// fails or panics, x's stream first waits for the branches before it.
+// Parallel fails with [ErrInvalidArgument] if there are too few Streams, or if a stream is
+// repeated. If a branch fails or panics, x's stream waits for the work that the branches have
+// enqueued.
 //
-// Parallel branches are faster where the kernels of one branch leave a part of the device
-// empty. The host or a graph must also enqueue them faster than they run. Elsewhere they are
-// slower. [ParallelOptions.Choice] finds the faster way.
+// Parallel branches are faster if two conditions hold. The kernels of one branch must leave a
+// part of the device empty. The host, or a graph, must enqueue the kernels faster than the device
+// runs them. Otherwise parallel branches are slower. [ParallelOptions.Choice] finds the faster
+// way.
 func (x *Exec) Parallel(branches ...func(x *Exec) *Tensor) []*Tensor {
 	return x.ParallelWith(ParallelOptions{}, branches...)
 }
@@ -95,9 +99,9 @@ func (x *Exec) branch(op string, fn func(x *Exec) *Tensor) *Tensor {
 	})
 }
 
-// A sideBranch is a branch on a side stream that x's stream does not wait for yet.
+// A sideBranch is a branch that runs on a side stream.
 type sideBranch struct {
-	x      *Exec // of the side stream
+	x      *Exec // the branch's Exec, on the side stream
 	result *Tensor
 }
 
@@ -105,7 +109,7 @@ type sideBranch struct {
 func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec) *Tensor, results []*Tensor) {
 	var sides []*sideBranch
 	joined := 0
-	defer func() { // where a branch has failed, x's stream must not run ahead of the enqueued work
+	defer func() { // if a branch has failed, x's stream must still wait for the enqueued work
 		for _, b := range sides[joined:] {
 			_ = x.await(op, b.x) //edge:parallel-failed-join TestExec_Parallel_Failures checked
 			var none *ct.Tensor
@@ -116,9 +120,10 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 	defer fork.Close()
 	for i, fn := range branches {
 		if i == 0 {
-			// To LibTorch's allocator the other branches' streams began at this fork. A Parallel in
-			// here that used them would leave memory there. The other branches would take this
-			// memory while x's stream still reads it (Note [Memory of branches]).
+			// A Parallel inside the first branch must not use the side streams of the other branches. It
+			// would leave memory on these streams. The other branches would then take this memory while x's
+			// stream still reads it, because their streams have waited only for this fork. See Note [Memory
+			// of branches].
 			func() {
 				defer x.s.stream.reserve(purpose{x.stream, false}, len(branches)-1)()
 				results[0] = x.Alias(x.branch(op, fn))
@@ -132,7 +137,8 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
 	}
-	// The program uses its own Streams for other work too, without a fork between.
+	// Results on the program's own Streams are never transient, because the program can use these
+	// Streams for other work without a fork between.
 	transient := (o.Transient || !x.GradEnabled()) && o.Streams == nil && x.ours()
 	for i, b := range sides {
 		if err := x.await(op, b.x); err != nil { //edge:parallel-join TestExec_Parallel checked
@@ -145,9 +151,9 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 	}
 }
 
-// joinUsed makes x's stream wait for every other stream that the Do has used, behind a backward
-// that has failed. LibTorch runs a backward on the streams of its forward and joins them only
-// at its end.
+// joinUsed makes x's stream wait for every other stream that the Do has used. It is called after
+// a backward has failed. LibTorch runs a backward on the streams of its forward, and x's stream
+// waits for them only when the backward has reached its end.
 func (x *Exec) joinUsed(op string) {
 	if x.work != nil {
 		return // the failed capture is never launched
@@ -159,7 +165,7 @@ func (x *Exec) joinUsed(op string) {
 	}
 }
 
-// side returns the stream for branch i of those on side streams.
+// side returns the stream for side branch i, counted from 0.
 func (x *Exec) side(op string, o ParallelOptions, i int) *Stream {
 	if o.Streams != nil {
 		return o.Streams[i]

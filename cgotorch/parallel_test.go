@@ -32,7 +32,7 @@ func checked(t *testing.T, fn func()) (races []string) {
 	return races
 }
 
-// withoutRaces is checked where there are to be none.
+// withoutRaces runs fn under the stream checker and fails the test if there are races.
 func withoutRaces(t *testing.T, fn func()) {
 	t.Helper()
 	if races := checked(t, fn); len(races) > 0 {
@@ -40,8 +40,8 @@ func withoutRaces(t *testing.T, fn func()) {
 	}
 }
 
-// Parallel branches, serial branches, nested branches and branches in a graph give the same
-// bits, forward and backward, and no race.
+// Parallel branches, serial branches, nested branches and branches in a graph give the same bits,
+// in forward and in backward. None of them causes a race.
 func TestExec_Parallel(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -63,7 +63,7 @@ func TestExec_Parallel(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer in.Close()
-			// net is a sum of three branches, of which one has branches too.
+			// net returns a sum of three branches. One of these branches has branches too.
 			net := func(x *Exec, in *Tensor, parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) *Tensor {
 				h := x.Tanh(in)
 				out := parallel(x,
@@ -158,8 +158,8 @@ func TestExec_Parallel(t *testing.T) {
 	})
 }
 
-// A tensor that a branch reads may be freed by another branch that the host is at already, and
-// memory of a branch is handed out again.
+// A branch may free a tensor that another branch's work still has to read. The memory of a branch
+// is handed out again in later branches.
 func TestExec_Parallel_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -183,7 +183,7 @@ func TestExec_Parallel_Memory(t *testing.T) {
 							},
 							func(x *Exec) *Tensor {
 								b.Close()
-								return x.Full(Float32, 6, n) // where b was, if nobody keeps it
+								return x.Full(Float32, 6, n) // gets b's memory if nothing keeps this memory alive
 							})
 						sum := x.Add(x.Add(out[0], out[1]), out[2])
 						for _, o := range out {
@@ -202,8 +202,9 @@ func TestExec_Parallel_Memory(t *testing.T) {
 	})
 }
 
-// A Parallel in the first branch runs on the stream of the Parallel around it. It has side
-// streams of its own: memory that it leaves there is not for branches that do not wait for it.
+// An inner Parallel in the first branch runs on the outer Parallel's stream. The inner Parallel
+// has side streams of its own. The other branches of the outer Parallel do not wait for these
+// streams, so they must not take memory of these streams.
 func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -239,7 +240,7 @@ func TestExec_Parallel_InFirstBranch(t *testing.T) {
 	})
 }
 
-// The checker sees a branch that uses memory that another branch writes.
+// The stream checker reports a branch that reads memory written by another branch.
 func TestExec_Parallel_DependentBranches(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -261,7 +262,8 @@ func TestExec_Parallel_DependentBranches(t *testing.T) {
 	})
 }
 
-// Where a branch fails, earlier work is joined first, and the stream goes on.
+// If a branch fails, the stream first waits for the work of the branches. Afterwards the stream
+// can still be used.
 func TestExec_Parallel_Failures(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -293,7 +295,7 @@ func TestExec_Parallel_Failures(t *testing.T) {
 					if err == nil {
 						t.Errorf("%s at %d: no error", name, at)
 					}
-					if err := s.Do(func(x *Exec) error { // ordered behind the branches that read it
+					if err := s.Do(func(x *Exec) error { // runs after the branches that read shared
 						x.AddInPlace(shared, shared)
 						return nil
 					}); err != nil {
@@ -351,7 +353,7 @@ func TestExec_Parallel_Streams(t *testing.T) {
 	})
 }
 
-// Branches overlap on the device.
+// The kernels of different branches run at the same time on the device.
 func TestExec_Parallel_Overlaps(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -385,7 +387,7 @@ func TestExec_Parallel_Overlaps(t *testing.T) {
 	}
 }
 
-// The choice is made from a dozen calls, for graphs in warm-up runs alone. The CPU runs
+// A Choice decides after a dozen calls. For graphs it measures only warm-up runs. The CPU runs
 // branches serially.
 func TestExec_Parallel_Choice(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -393,7 +395,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		s := newStream(t, d)
 		var log []string
 		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
-		var parallel int // of the last call
+		var parallel int // branches off the stream s in the last call
 		in := kept(t, s, 1, ones4)[0]
 		defer in.Close()
 		section := func(x *Exec, work func(x *Exec)) []*Tensor {
@@ -429,7 +431,8 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		if len(log) != 1 || !strings.Contains(log[0], "(float32[4]@cuda:0) with gradients, eager: parallel") {
 			t.Errorf("logged %q", log)
 		}
-		// Of so little work a graph has a decision of its own, whichever that is.
+		// Work in a graph has a decision of its own. This work is so small that either way can be faster,
+		// so the test accepts both decisions.
 		captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor { return section(x, func(*Exec) {}) }, CapturedOptions{})
 		defer captured.Close()
 		for range 20 {
@@ -446,8 +449,8 @@ func TestExec_Parallel_Choice(t *testing.T) {
 	})
 }
 
-// Memory of a stream outside the section is handed out again behind its uses in a branch. A
-// stream's side streams serve its own Dos alone.
+// A branch uses memory of a stream that takes no part in the Parallel. This memory is handed out
+// again only after the use. The side streams of a stream run only work of that stream's Dos.
 func TestExec_Parallel_OtherStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -467,7 +470,8 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				// With streams that were given, results are others' to hand out.
+				// With Streams of the program, the result's memory belongs to the stream c, and Dos of c can take
+				// this memory.
 				if err := a.Do(func(x *Exec) error {
 					out := x.NoGrad().ParallelWith(ParallelOptions{Streams: []*Stream{c}}, ones4, func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) })
 					x.Tanh(out[1])
@@ -479,7 +483,8 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// On a way back, a Parallel in the first branch still has side streams of its own.
+			// If the first branch uses On to go to c and back to a, its inner Parallel still has side streams
+			// of its own.
 			if err := a.Do(func(x *Exec) error {
 				b := func(x *Exec) *Tensor { return x.Randn(Float32, 1<<10) }
 				x.NoGrad().Parallel(func(x *Exec) *Tensor {
@@ -521,7 +526,7 @@ func TestExec_Parallel_OtherStreams(t *testing.T) {
 	})
 }
 
-// A function given to AtEnd in a branch runs behind the join and x's later work.
+// A function given to AtEnd in a branch runs after the join and after x's later work.
 func TestExec_Parallel_AtEnd(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -547,8 +552,8 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 	})
 }
 
-// A captured training step of two branches gives the losses of an eager step with serial
-// branches, launch for launch. Its backward runs on two streams at once.
+// A captured training step with two parallel branches gives the losses of an eager step with
+// serial branches, at each launch. Its backward runs on two streams at once.
 func TestExec_Parallel_TrainingStep(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -561,7 +566,7 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 		s := newStream(t, d)
 		in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, 1, 32, 14, 14) })[0]
 		first := kept(t, s, 8, func(x *Exec) *Tensor { return x.MulScalar(x.Randn(Float32, 32, 32, 3, 3), 0.05) })
-		// train returns the losses, and lets traced see launches of the step.
+		// train returns the losses of the steps. It calls traced, which can trace launches of the step.
 		train := func(o ParallelOptions, captured bool, traced func(run func(x *Exec) *Tensor)) (losses []float64) {
 			ws := trainable(t, s, first)
 			step := func(x *Exec, in ...*Tensor) []*Tensor {

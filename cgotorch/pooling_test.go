@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A pooling is a random one of either kind.
+// A pooling has random settings for a max or average pooling.
 type pooling struct {
 	shape                             []int64
 	dtype                             DType
@@ -47,8 +47,8 @@ func randomPooling(r *rand.Rand) pooling {
 	return p
 }
 
-// Pooling without a gradient gives the results of LibTorch's operators to the bit, infinities
-// and NaN among them, in every layout.
+// Without a gradient, the library's pooling operators have the same bits as LibTorch's operators.
+// The inputs have infinities and NaN, and every memory layout.
 func TestPool2d(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -79,7 +79,7 @@ func TestPool2d(t *testing.T) {
 				if channelsLast {
 					in = x.Contiguous(in, ChannelsLast)
 				}
-				if offset { // its memory begins between two vectors
+				if offset { // the input's memory begins between two vectors
 					all := x.Cat([]*Tensor{x.Zeros(p.dtype, 1), x.Reshape(x.Permute(in, 0, 2, 3, 1), -1)}, 0)
 					in = x.Permute(x.View(x.Narrow(all, 0, 1, int(count)), p.shape[0], p.shape[2], p.shape[3], p.shape[1]), 0, 3, 1, 2)
 				}
@@ -88,7 +88,7 @@ func TestPool2d(t *testing.T) {
 					if op == "avg_pool2d" {
 						arguments = []any{in, p.kernel, p.stride, p.padding, p.ceil, !p.excludePadding, p.divisor}
 					}
-					// The reference is in NCHW: LibTorch's kernels for it are others.
+					// The reference has the NCHW layout, because LibTorch has other kernels for this layout.
 					want := x.Call("aten::"+op, append([]any{x.Contiguous(in, Contiguous)}, arguments[1:]...)...)[0].(*Tensor)
 					got := x.Call("streamtorch::"+op, arguments...)[0].(*Tensor)
 					theirs := x.Call("aten::"+op, arguments...)[0].(*Tensor)
@@ -112,7 +112,8 @@ func TestPool2d(t *testing.T) {
 	})
 }
 
-// It is one kernel of the library's own, on CUDA; and LibTorch's where that does not apply.
+// On CUDA a pooling runs one kernel of the library's own, or LibTorch's kernels for inputs that
+// this kernel does not support.
 func TestPool2d_Kernel(t *testing.T) {
 	d := cuda(t)
 	checkLeaks(t)
@@ -135,7 +136,7 @@ func TestPool2d_Kernel(t *testing.T) {
 			if c.op == "max_pool2d" {
 				arguments = append(arguments, []int64{1, 1})
 			}
-			x.Call("streamtorch::"+c.op, append(arguments, false)...) // compiles
+			x.Call("streamtorch::"+c.op, append(arguments, false)...) // compiles the kernel
 			running, err := trace.Start()
 			if err != nil {
 				t.Fatal(err)
@@ -159,7 +160,7 @@ func TestPool2d_Kernel(t *testing.T) {
 	}
 }
 
-// With a gradient the operator and its error are LibTorch's.
+// With a gradient, the operator and its errors are LibTorch's.
 func TestPool2d_Gradient(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -6,13 +6,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Seed is process-wide: it seeds LibTorch's default generator of every device, from which
-// dropout and random initialisation draw. It waits for captures of graphs, and fails inside a
-// capture with [ErrNotCapturable].
+// Seed is process-wide: it seeds LibTorch's default generator of every device. Dropout and random
+// initialisation draw from these generators. Seed waits until captures of graphs have ended.
+// Inside a capture it fails with [ErrNotCapturable].
 func Seed(seed uint64) error { return check("Seed", ct.Seed(seed)) }
 
 // GeneratorState is process-wide: it returns the state of a device's default generator, for a
-// checkpoint. For a CUDA device it waits for captures and fails inside a capture, as [Seed]
+// checkpoint. For a CUDA device it waits for captures, and fails inside a capture, as [Seed]
 // does.
 func GeneratorState(d Device) ([]byte, error) {
 	state := make([]byte, 8192)
@@ -23,8 +23,8 @@ func GeneratorState(d Device) ([]byte, error) {
 	return state[:size], nil
 }
 
-// SetGeneratorState is process-wide: it restores a state of [GeneratorState]. For a CUDA device
-// it waits for captures and fails inside a capture, as [Seed] does.
+// SetGeneratorState is process-wide: it restores a state that [GeneratorState] returned. For a
+// CUDA device it waits for captures, and fails inside a capture, as [Seed] does.
 func SetGeneratorState(d Device, state []byte) error {
 	if len(state) == 0 {
 		return &Error{Op: "SetGeneratorState", Kind: ErrInvalidArgument, Message: "the state is empty"}
@@ -32,28 +32,31 @@ func SetGeneratorState(d Device, state []byte) error {
 	return check("SetGeneratorState", ct.GeneratorSetState(d.c(), unsafe.Pointer(&state[0]), int64(len(state))))
 }
 
-// CuDNNBenchmark is process-wide: it returns the value of [SetCuDNNBenchmark]; false at first.
+// CuDNNBenchmark is process-wide: it returns the value that [SetCuDNNBenchmark] has set. The
+// value is false at first.
 func CuDNNBenchmark() bool { return getSwitch(ct.SwitchCuDNNBenchmark) }
 
-// SetCuDNNBenchmark is process-wide: cuDNN tries its convolution algorithms for each new shape
-// and keeps the fastest.
+// SetCuDNNBenchmark is process-wide: if `on` is true, cuDNN tries its convolution algorithms for
+// each new shape and keeps the fastest.
 func SetCuDNNBenchmark(on bool) error {
 	return setSwitch("SetCuDNNBenchmark", ct.SwitchCuDNNBenchmark, on)
 }
 
-// TF32 is process-wide: it reports whether float32 matrix products may round, as [SetTF32]
-// says. LibTorch begins with rounding off for matrix products and on for convolutions.
+// TF32 is process-wide: it reports whether float32 matrix products may round their inputs, as
+// [SetTF32] describes. At the start of the process, rounding is off for matrix products and on
+// for convolutions.
 func TF32() bool { return getSwitch(ct.SwitchTF32) }
 
-// SetTF32 is process-wide: it allows float32 matrix products and convolutions to round their
-// inputs to 10 bits of fraction.
+// SetTF32 is process-wide: if `on` is true, float32 matrix products and convolutions may round
+// their inputs to 10 bits of fraction.
 func SetTF32(on bool) error { return setSwitch("SetTF32", ct.SwitchTF32, on) }
 
-// Deterministic is process-wide: it returns the value of [SetDeterministic]; false at first.
+// Deterministic is process-wide: it returns the value that [SetDeterministic] has set. The value
+// is false at first.
 func Deterministic() bool { return getSwitch(ct.SwitchDeterministic) }
 
-// SetDeterministic is process-wide: operators use deterministic kernels, or fail where they
-// have none.
+// SetDeterministic is process-wide: if `on` is true, operators use deterministic kernels. An
+// operator without such a kernel then fails.
 func SetDeterministic(on bool) error {
 	return setSwitch("SetDeterministic", ct.SwitchDeterministic, on)
 }
@@ -65,19 +68,19 @@ func setSwitch(op string, which int32, on bool) error {
 func getSwitch(which int32) bool {
 	var v int32
 	if err := check("cgotorch", ct.SwitchGet(which, &v)); err != nil {
-		panic(err) // the switch is a constant of this package
+		panic(err) // cannot happen, because the switch is a constant of this package
 	}
 	return v != 0
 }
 
-// SetThreads is process-wide: one operator uses at most n threads on the CPU. Streams that run
-// already keep their number.
+// SetThreads is process-wide: one operator uses at most n threads on the CPU. A stream whose OS
+// thread already runs keeps its number of threads.
 func SetThreads(n int) error { return check("SetThreads", ct.ThreadsSet(int32(n))) }
 
 // Threads is process-wide: it returns the number of threads that one operator may use on the
 // CPU.
 func Threads() int { return int(ct.ThreadsGet()) }
 
-// LibTorchVersion returns the version of LibTorch this library was built with, such as
+// LibTorchVersion returns the version of LibTorch that this library was built with, such as
 // "2.11.0".
 func LibTorchVersion() string { return ct.LibtorchVersion() }

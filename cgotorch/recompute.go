@@ -12,26 +12,29 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Recompute returns fn(x, in). The autograd graph keeps in, and none of the tensors between in
-// and the result. [Exec.Backward] calls fn again for the tensors that it needs, and frees them.
-// A training step then needs less memory and one more forward of fn. Losses, gradients and
-// buffers are those of the plain call, to the bit, where the operators of fn are deterministic.
+// Recompute returns fn(x, `in`) and saves memory for backward. The autograd graph keeps the input
+// `in`, but no tensor that fn makes between its input and its result. [Exec.Backward] calls fn a
+// second time to make the tensors that it needs, and then frees them. A training step so needs
+// less memory, and runs the forward of fn twice. If the operators of fn are deterministic, then
+// losses, gradients and buffers have the same bits as without Recompute.
 //
-// fn is called twice and must compute the same both times, from its argument and from leaves
-// such as parameters, whose gradients accumulate. A tensor with an autograd graph of its own
-// must be the argument. fn must not write its argument: its first operator must not be in
-// place. Tensors that fn makes are freed when it returns, except its result. fn may call
-// Recompute. Without gradients Recompute only calls fn.
+// fn must compute the same result in both calls. It may use its argument, and leaves such as
+// parameters. The leaves accumulate gradients. A tensor that has an autograd graph of its own
+// must be the argument of fn. fn must not write its argument, so its first operator must not be
+// in place. Tensors that fn makes are freed when fn returns, except its result. fn may call
+// Recompute. If x does not record operators for backward, Recompute only calls fn.
 //
-// The first call is without gradients. The second call has an Exec of its own over the same
-// [Stream], with x's autocast, and draws the random numbers of the first. [Exec.Recomputing] is
-// true there, so that fn changes buffers only once. [Exec.AtEnd] fails there. The second call
-// runs in the Do of the Backward, on any goroutine and thread of LibTorch's backward. fn must
-// use the Exec that it is given, and not x.
+// The first call of fn records nothing for backward. The second call gets another Exec on the
+// same [Stream], with x's autocast. It draws the same random numbers as the first call. In the
+// second call [Exec.Recomputing] is true, so that fn can change buffers in the first call only.
+// [Exec.AtEnd] fails in the second call. The second call runs in the Do of the Backward, on any
+// goroutine and any thread of LibTorch's backward. So fn must use the Exec that it is given, and
+// not x.
 //
-// An error, a panic or Goexit in the second call is that of the Backward. Random numbers come
-// from the device's one generator. The Backward fails if another stream draws from it during
-// fn, because fn's numbers are then unknown. [Exec.Gradients] cannot go through a Recompute.
+// If the second call fails, panics or calls Goexit, the Backward ends in the same way. A device
+// has one generator of random numbers. If another stream draws from this generator during fn, the
+// numbers of fn are unknown, and the Backward fails. [Exec.Gradients] cannot go through a
+// Recompute.
 func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
 	const op = "Exec.Recompute"
 	x.checkThread(op)
@@ -60,21 +63,21 @@ func (x *Exec) Recompute(in *Tensor, fn func(x *Exec, in *Tensor) *Tensor) *Tens
 }
 
 // Recomputing reports whether x belongs to the second call of a function given to
-// [Exec.Recompute]. A module that changes memory of its own in Forward, such as running
-// statistics, must not change it again then.
+// [Exec.Recompute]. A module that changes its own memory in Forward, such as running statistics,
+// must not change this memory in the second call.
 func (x *Exec) Recomputing() bool { return x.from != nil }
 
-// A recomputation is the state that backward needs to call a function again. The autograd graph
-// holds it, by a cgo.Handle.
+// A recomputation is the state that a backward needs to call a function again. The autograd graph
+// holds the recomputation by a cgo.Handle.
 type recomputation struct {
 	fn       func(x *Exec, in *Tensor) *Tensor
 	stream   *Stream
-	graph    *graphWork // of x's work, or nil
-	native   *ct.Stream // the CUDA graph's own, in place of stream
+	graph    *graphWork // x.work of the first call, or nil
+	native   *ct.Stream // the stream of the first call; in a capture the graph's own stream
 	autocast int32
 	draws    []draws
-	lent     string    // the owner of in, as of Exec.Lend
-	from     []uintptr // the callers of Recompute
+	lent     string    // the owner of the input's memory, as given to Exec.Lend; or ""
+	from     []uintptr // the frames that called Recompute
 }
 
 // generator is the default generator of a device.
@@ -83,13 +86,14 @@ type generator struct {
 	state  []byte
 }
 
-// draws are the random numbers of the first call: a generator's state before and after it.
+// draws are the random numbers that the first call drew from a generator. They are given by the
+// states of the generator before and after the call.
 type draws struct {
 	generator
 	after []byte
 }
 
-// generators returns the generators that fn can draw from.
+// generators returns the generators that fn can draw from, with their present states.
 func (r *recomputation) generators(x *Exec, op string) []generator {
 	gs := []generator{{device: CPU}}
 	if x.Device().IsCUDA() {
@@ -104,12 +108,13 @@ func (r *recomputation) generators(x *Exec, op string) []generator {
 	return gs
 }
 
-// record gives y its place in the autograd graph.
+// record returns y as the result of a node in the autograd graph. The node calls fn again in a
+// backward.
 func (r *recomputation) record(x *Exec, op string, in, y *Tensor) *Tensor {
 	var out *ct.Tensor
 	defer runtime.KeepAlive([2]*Tensor{in, y})
 	if r.stream.device.IsCUDA() {
-		onCUDA.Add(1) // until it is released
+		onCUDA.Add(1) // releaseFunction subtracts 1 again
 	}
 	x.must(op, ct.Recompute(x.c, uint64(cgo.NewHandle(r)), in.h, y.h, &out), in, y)
 	return x.s.own(out)
@@ -119,8 +124,8 @@ func init() {
 	ct.Function.Run, ct.Function.Release = runAgain, releaseFunction
 }
 
-// runAgain is the function of a token, called for a backward. It returns 0, or the number of an
-// outcome.
+// runAgain calls the function of token again. The core calls runAgain in a backward. It returns 0
+// if the function succeeds, and otherwise the cgo.Handle of an outcome.
 func runAgain(token uint64, in *ct.Tensor, out **ct.Tensor) uint64 {
 	y, end := cgo.Handle(token).Value().(*recomputation).again(in)
 	if end != (outcome{}) {
@@ -138,8 +143,8 @@ func releaseFunction(number uint64) {
 	h.Delete()
 }
 
-// again calls the function on the calling thread, in a scope of its own. It returns a handle of
-// the result if the function has returned without a failure.
+// again calls the function on the calling thread, in a scope of its own. If the function returns
+// without a failure, result is a handle of its result. Otherwise result is nil.
 func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	h, done, err := r.on()
 	if err != nil {
@@ -148,7 +153,8 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 	}
 	defer done()
 	s := &scope{stream: r.stream, thread: ct.ThreadID()}
-	// A Do inside this scope is an error and no deadlock, on a thread of LibTorch's too.
+	// The entry in workers makes a Do inside this scope fail, also on a thread of LibTorch. Without
+	// the entry the Do would deadlock.
 	if _, known := workers.LoadOrStore(s.thread, &worker{stream: r.stream, scope: s}); !known {
 		defer workers.Delete(s.thread)
 	}
@@ -173,23 +179,23 @@ func (r *recomputation) again(in *ct.Tensor) (result *ct.Tensor, end outcome) {
 		result = nil
 	}
 	var e *Error
-	if errors.As(end.err, &e) && e.Caller == "" { // only the first call's line led there
+	if errors.As(end.err, &e) && e.Caller == "" { // no frame of the second call belongs to the program
 		e.Caller = callerIn(r.from, ownFrame)
 	}
 	return result, end
 }
 
-// callers returns the frames that led to the calling function.
+// callers returns the stack of its caller, followed by the frames in x.from.
 func (x *Exec) callers() []uintptr {
 	pcs := make([]uintptr, 64)
 	return append(pcs[:runtime.Callers(2, pcs)], x.from...)
 }
 
-// on returns the stream for the second call. done is called after that call.
+// on returns the stream for the second call. The caller calls done after the second call.
 func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	const op = "Exec.Recompute"
 	switch {
-	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // no other Backward is under way then
+	case captureOn(r.stream.device) != nil && captureOn(r.stream.device) != r.graph: // this Backward runs in the capture, because captures wait for all others
 		return nil, nil, r.refuse(ErrNotCapturable, "a Backward in a capture of what was called outside of it")
 	case r.graph == nil || r.graph.eager:
 		h, err = r.stream.use(op)
@@ -200,7 +206,7 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	return r.native, func() {}, nil
 }
 
-// refuse is the function refuse, with the caller of Recompute.
+// refuse is the function refuse, but the error's Caller is the line that called Recompute.
 func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
 	e := refuse("Exec.Recompute", kind, format, args...)
 	e.Caller = callerIn(r.from, ownFrame)
@@ -217,8 +223,8 @@ func captureOn(d Device) *graphWork {
 // onCUDA counts the nodes of autograd graphs that call functions again on a CUDA device.
 var onCUDA atomic.Int64
 
-// holdCaptures keeps captures off during a backward that may call functions again. See Note
-// [Captures take turns] in csrc/graph/capture.h.
+// holdCaptures makes captures wait until release is called, if the backward may call functions
+// again. See Note [Captures take turns] in csrc/graph/capture.h.
 func (x *Exec) holdCaptures(op string) (release func()) {
 	if !x.Device().IsCUDA() || x.Capturing() || x.from != nil || onCUDA.Load() == 0 {
 		return func() {}
@@ -228,8 +234,8 @@ func (x *Exec) holdCaptures(op string) (release func()) {
 	return func() { ct.CapturesRelease(d) }
 }
 
-// generatorState returns the state of the device's generator. In a capture it is the count of
-// numbers that the graph has drawn.
+// generatorState returns the state of the device's generator. In a capture the state is the count
+// of random numbers that the graph has drawn so far.
 func (r *recomputation) generatorState(d Device) ([]byte, error) {
 	if r.graph == nil || !r.graph.capturing || !d.IsCUDA() {
 		return GeneratorState(d)
@@ -252,7 +258,8 @@ func (r *recomputation) setGeneratorState(d Device, state []byte) error {
 	return check("Exec.Recompute", ct.GraphSetDrawn(r.graph.h, drawn))
 }
 
-// drawAgain calls fn with the generators as before the first call, and puts them back.
+// drawAgain calls fn with the generators in the states that they had before the first call.
+// Afterwards it restores the states from before drawAgain.
 func (r *recomputation) drawAgain(fn func() error) error {
 	for _, d := range r.draws {
 		now, err := r.generatorState(d.device)
@@ -272,7 +279,8 @@ func (r *recomputation) drawAgain(fn func() error) error {
 		if err != nil {
 			return err
 		}
-		// fn drew nothing: another stream alone drew during the first call.
+		// If now equals d.state, fn has drawn nothing. Then only another stream drew during the first
+		// call. This is no failure.
 		if !bytes.Equal(now, d.after) && !bytes.Equal(now, d.state) {
 			return r.refuse(ErrInvalidArgument, "the function drew other random numbers than the first time: "+
 				"it decided otherwise, or another stream drew from the generator of %v meanwhile", d.device)
@@ -281,8 +289,9 @@ func (r *recomputation) drawAgain(fn func() error) error {
 	return nil
 }
 
-// callContained calls fn, which must not panic, on the calling thread. A Goexit in fn must not
-// go on into C++, so it ends here: the coroutine turns it into a panic, which is recovered.
+// callContained calls fn on the calling thread. fn must not panic. A Goexit in fn ends here,
+// because it must not unwind through C++. The coroutine of iter.Pull turns the Goexit into a
+// panic, and callContained recovers this panic.
 func callContained(fn func()) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		returned := false
@@ -304,8 +313,8 @@ func callContained(fn func()) {
 
 var errExited = errors.New("runtime.Goexit in a function that was called again")
 
-// differentiated ends a call that ran a backward from roots. Where a function that was called
-// again did not return, the call ends as that function ended.
+// differentiated handles the status of a call that ran a backward from roots. If a function that
+// was called again failed, panicked or called Goexit, differentiated does the same.
 func (x *Exec) differentiated(op string, status *ct.Status, roots []*Tensor) {
 	if status != nil {
 		x.joinUsed(op)

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// checkRecomputeLeaks is checkLeaks. A thread of LibTorch's that has called Go once counts as a
-// goroutine for as long as it lives. So the threads of a deep nest call Go before.
+// checkRecomputeLeaks is checkLeaks for tests of Recompute. A thread of LibTorch that has called
+// Go once counts as a goroutine until the thread ends. So checkRecomputeLeaks first lets the
+// threads of a deep nest call Go.
 func checkRecomputeLeaks(t *testing.T) {
 	t.Helper()
 	for _, d := range devices(t) {
@@ -24,7 +25,7 @@ func checkRecomputeLeaks(t *testing.T) {
 	checkLeaks(t)
 }
 
-// nest is the function inside of depth calls of Recompute, each of which adds 1.
+// nest calls fn inside depth nested calls of Recompute. Each of these calls adds 1 to the result.
 func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) *Tensor {
 	if depth == 0 {
 		return fn(x, in)
@@ -32,7 +33,8 @@ func nest(x *Exec, in *Tensor, depth int, fn func(x *Exec, in *Tensor) *Tensor) 
 	return x.Recompute(in, func(x *Exec, in *Tensor) *Tensor { return x.AddScalar(nest(x, in, depth-1, fn), 1) })
 }
 
-// squares is (in*w)^2 in steps whose intermediates backward needs.
+// squares returns a function that computes (in*w)^2 in two steps. The backward needs the product
+// in*w.
 func squares(w *Tensor) func(x *Exec, in *Tensor) *Tensor {
 	return func(x *Exec, in *Tensor) *Tensor {
 		product := x.Mul(in, w)
@@ -83,7 +85,7 @@ func TestRecompute(t *testing.T) {
 	})
 }
 
-// The result is always a tensor of its own, with the plain call's gradients.
+// The result of Recompute is always a new tensor, and its gradients are those of the plain call.
 func TestRecompute_Results(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -165,8 +167,8 @@ func TestRecompute_Autocast(t *testing.T) {
 	})
 }
 
-// The second call draws the numbers of the first. Later draws are those that the plain call
-// would leave.
+// The second call draws the same random numbers as the first. Later draws give the same numbers
+// as after the plain call.
 func TestRecompute_RandomNumbers(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -200,7 +202,8 @@ func TestRecompute_RandomNumbers(t *testing.T) {
 	})
 }
 
-// Draws that the second call cannot repeat make no wrong gradient.
+// If the second call cannot draw the same random numbers as the first, the Backward fails. It
+// does not return wrong gradients.
 func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -227,7 +230,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 		if !bytes.Equal(state(), before) {
 			t.Error("the generator was not put back")
 		}
-		do(t, d, func(x *Exec) { // others drew, fn did not
+		do(t, d, func(x *Exec) { // stands for draws of another stream: the second call draws nothing
 			in := leaf(t, x, 1, 2)
 			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
 				if !x.Recomputing() {
@@ -241,7 +244,8 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 	})
 }
 
-// A deep nest: LibTorch runs more than 60 nested backwards on threads of its own.
+// A deep nest of Recomputes works, although LibTorch uses threads of its own for more than 60
+// nested backwards.
 func TestRecompute_Nested(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -281,7 +285,7 @@ func TestRecompute_BackwardTwice(t *testing.T) {
 			x.Backward(loss)
 		})
 		wantError(t, err, ErrInvalidArgument, "Exec.Backward(float32[]", "a second time", "recompute_test.go")
-		err = tryDo(t, d, func(x *Exec) { // the graph above it keeps nothing, so the node refuses
+		err = tryDo(t, d, func(x *Exec) { // no other node saves a tensor, so the node of Recompute refuses the second backward
 			w := leaf(t, x, 3, 5)
 			y := x.Recompute(x.Ones(Float32, 2), squares(w))
 			o := BackwardOptions{Grads: []*Tensor{x.Ones(Float32, 2)}}
@@ -292,7 +296,7 @@ func TestRecompute_BackwardTwice(t *testing.T) {
 	})
 }
 
-// A loss that is kept is differentiated in a later Do, of another stream.
+// A kept loss can be differentiated in a later Do of another stream.
 func TestRecompute_InALaterDo(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -366,7 +370,7 @@ func TestRecompute_GraphFreedWithoutBackward(t *testing.T) {
 	})
 }
 
-// failingAgain has the function end in one way in its second call.
+// failingAgain returns a function that calls fail in its second call.
 func failingAgain(fail func(x *Exec, in *Tensor)) func(x *Exec, in *Tensor) *Tensor {
 	return func(x *Exec, in *Tensor) *Tensor {
 		if x.Recomputing() {
@@ -414,7 +418,7 @@ func TestRecompute_Failures(t *testing.T) {
 					if got := LiveHandles()["function"]; got != before {
 						t.Errorf("%d functions behind the failure, %d before", got, before)
 					}
-					// The thread is as it was.
+					// The thread can still be used as before.
 					do(t, d, func(x *Exec) {
 						in := leaf(t, x, 1, 2)
 						x.Backward(x.Sum(x.Recompute(in, squares(in))))
@@ -478,7 +482,7 @@ func TestRecompute_Gradients(t *testing.T) {
 	wantError(t, err, ErrUnsupported, "Exec.Gradients", "computed again")
 }
 
-// A panic is raised in the caller of Do, with its value and its first stack.
+// A panic in the second call is raised in the caller of Do, with its value and its first stack.
 func TestRecompute_Panic(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -501,7 +505,7 @@ func TestRecompute_Panic(t *testing.T) {
 
 func panics(*Exec, *Tensor) { panic(errOwn) }
 
-// Goexit ends the caller of Do, and leaves C++'s stack in order.
+// Goexit in the second call ends the caller of Do. It does not unwind through the stack of C++.
 func TestRecompute_Goexit(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -530,12 +534,12 @@ func TestRecompute_Goexit(t *testing.T) {
 	})
 }
 
-// The stream checker sees the second call where the first was: on its stream, which backward
-// has made wait.
+// The stream checker sees the second call on the stream of the first call. The Backward has made
+// this stream wait.
 func TestRecompute_CheckStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {
-			early bool // the argument is written before the first call is done
+			early bool // a tensor that fn reads is written before the first call is done
 			third bool // the second call uses a third stream, without a wait
 			want  bool
 		}{
@@ -590,7 +594,7 @@ func TestRecompute_CheckStreams(t *testing.T) {
 	})
 }
 
-// A wait in the second call is a wait of the Backward.
+// Under NoWaits, a wait in the second call counts as a wait of the Backward.
 func TestRecompute_NoWaits(t *testing.T) {
 	checkLeaks(t)
 	for _, waits := range []bool{false, true} {
@@ -614,7 +618,7 @@ func TestRecompute_NoWaits(t *testing.T) {
 	}
 }
 
-// Lent memory cannot be kept out of the second call either.
+// Keep refuses lent memory in the second call too.
 func TestRecompute_Lent(t *testing.T) {
 	checkLeaks(t)
 	err := tryDo(t, CPU, func(x *Exec) {
@@ -630,7 +634,7 @@ func TestRecompute_Lent(t *testing.T) {
 	wantError(t, err, ErrInvalidArgument, "Exec.Keep", "a batch")
 }
 
-// Streams that run at the same time, each with its own backward.
+// Several streams run at the same time, and each runs a backward of its own.
 func TestRecompute_OnSeveralStreams(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

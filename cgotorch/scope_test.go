@@ -117,7 +117,7 @@ func TestClose_OfAnInputLeavesTheResult(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		do(t, d, func(x *Exec) {
 			a := x.Full(Float32, 2.0, 2, 2)
-			same := x.Contiguous(a, Contiguous) // LibTorch returns a itself
+			same := x.Contiguous(a, Contiguous) // LibTorch returns `a` itself
 			view := x.Transpose(a, 0, 1)
 			sum := x.Add(a, a)
 			a.Close()
@@ -194,7 +194,7 @@ func TestTidy_Failure(t *testing.T) {
 	wantError(t, err, ErrInvalidArgument, "aten::mm")
 }
 
-// Memory that was lent and freed can be handed out again.
+// Memory that was lent and then freed can be handed out again.
 func TestLend_Freed(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -252,7 +252,7 @@ func TestLend(t *testing.T) {
 	})
 }
 
-// The list of a Do's tensors must not grow with tensors that are closed again.
+// If a Do makes and closes many tensors, its list of tensors stays short.
 func TestDo_ManyTensorsInOne(t *testing.T) {
 	checkLeaks(t)
 	do(t, CPU, func(x *Exec) {

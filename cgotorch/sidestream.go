@@ -5,21 +5,23 @@ import (
 	"slices"
 )
 
-// A purpose is the use of side streams. Branches and an Overlap have different side streams,
-// because backward runs the branches' nodes on the branches' streams again.
+// A purpose says what side streams are used for. Branches and an Overlap have different side
+// streams, because a backward runs the nodes of a branch on the branch's stream again.
 type purpose struct {
 	from    *Stream
 	overlap bool
 }
 
-// sideStreams are the streams that Dos of one stream fork to for one purpose.
+// sideStreams are the side streams that the Dos of one stream use for one purpose.
 type sideStreams struct {
 	streams []*Stream
-	// The number of first streams that a running Parallel keeps from Parallels in its first branch.
+	// reserved is the number of streams, from the first one on, that a running Parallel uses for its
+	// own branches. A Parallel inside the first branch must not use these streams.
 	reserved int
 }
 
-// reserve keeps the next n streams of a purpose from Parallels inside, until release is called.
+// reserve reserves the next n streams of a purpose, until release is called. A Parallel inside
+// the first branch does not use reserved streams.
 func (s *Stream) reserve(of purpose, n int) (release func()) {
 	add := func(n int) {
 		s.state.Lock()
@@ -30,7 +32,7 @@ func (s *Stream) reserve(of purpose, n int) (release func()) {
 	return func() { add(-n) }
 }
 
-// sidesOf returns the side streams of a purpose. s.state is held.
+// sidesOf returns the side streams of a purpose. The caller holds s.state.
 func (s *Stream) sidesOf(of purpose) *sideStreams {
 	if s.sides == nil {
 		s.sides = map[purpose]*sideStreams{}
@@ -41,9 +43,9 @@ func (s *Stream) sidesOf(of purpose) *sideStreams {
 	return s.sides[of]
 }
 
-// side returns stream i behind the reserved streams of a purpose. Side streams are made once
-// and closed with s. Only one Do uses them at a time, because Dos of one stream exclude each
-// other.
+// side returns stream i of a purpose, counted from the first stream that is not reserved. Side
+// streams are made once and closed with s. Only one Do uses them at a time, because Dos of one
+// stream exclude each other.
 func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	s.state.Lock()
 	defer s.state.Unlock()
@@ -63,8 +65,9 @@ func (s *Stream) side(of purpose, i int) (*Stream, error) {
 	return sides.streams[i], nil
 }
 
-// ours reports whether x's stream is its Do's, or a side stream of it. All work on memory of
-// its own side streams then comes before the event that s.closeSides records.
+// ours reports whether x's stream is the stream of x's Do or one of that stream's side streams.
+// If so, all work on the memory of the side streams comes before the event that closeSides
+// records.
 func (x *Exec) ours() bool {
 	s := x.s.stream
 	if x.stream == s {
@@ -80,8 +83,8 @@ func (x *Exec) ours() bool {
 	return false
 }
 
-// closeSides closes s's side streams. s.state is held. They wait for s first, so that their
-// next owner finds their memory unused.
+// closeSides closes the side streams of s. The caller holds s.state. The side streams first wait
+// for s, so that their memory is unused when their next owner begins.
 func (s *Stream) closeSides() {
 	if len(s.sides) == 0 {
 		return

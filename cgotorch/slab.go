@@ -9,11 +9,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// HostSlab is page-aligned host memory outside the Go heap. Copies to and from a device start
-// and end there.
+// HostSlab is page-aligned host memory outside the Go heap. It is the host side of copies to and
+// from a device.
 //
-// The stream checker knows of copies by itself. HostReads, HostWrites and Await tell it of the
-// program's own accesses.
+// The stream checker sees these copies by itself. A program tells the checker of its own
+// accesses, with HostReads, HostWrites and Await.
 type HostSlab struct {
 	mu      sync.Mutex
 	h       *ct.Slab
@@ -21,21 +21,23 @@ type HostSlab struct {
 	cleanup runtime.Cleanup
 }
 
-// NewHostSlab allocates size bytes, all zero. The caller must Close the slab. NewHostSlab fails
-// with [ErrOutOfMemory], and with [ErrInvalidArgument] for a size below 1.
+// NewHostSlab allocates size bytes, all zero. The caller must close the slab. NewHostSlab fails
+// with [ErrOutOfMemory] if there is not enough memory, and with [ErrInvalidArgument] for a size
+// below 1.
 func NewHostSlab(size int) (*HostSlab, error) {
 	return newHostSlab("NewHostSlab", size, func(h **ct.Slab) *ct.Status { return ct.SlabNew(int64(size), h) })
 }
 
-// MapHostSlab returns the first size bytes of a file as a slab. The file may be closed
-// afterwards. The caller must Close the slab.
+// MapHostSlab returns the first size bytes of a file as a slab. The file may be closed after the
+// call. The caller must close the slab.
 //
-// Bytes of the slab are the file's. A write to them ends the process, and so does a read after
-// the file has become shorter.
+// The memory of the slab is the content of the file. A write to this memory ends the process. A
+// read ends the process if the file has become too short.
 //
-// MapHostSlab fails with [ErrInvalidArgument] for a file with fewer bytes, and with
-// [ErrOutOfMemory]. Pin fails with [ErrOutOfMemory] where the device or the file system cannot
-// page-lock a file's pages.
+// MapHostSlab fails with [ErrInvalidArgument] if the file has fewer than size bytes, and with
+// [ErrClosed] if the file is closed. It fails with [ErrOutOfMemory] if the system cannot map the
+// file. [HostSlab.Pin] fails with [ErrOutOfMemory] if the device or the file system cannot
+// page-lock the pages of a file.
 func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	const op = "MapHostSlab"
 	raw, err := file.SyscallConn()
@@ -52,10 +54,10 @@ func MapHostSlab(file *os.File, size int) (*HostSlab, error) {
 	return s, err
 }
 
-// HostSlabOver returns a slab of memory that the caller owns and keeps until Close. The content
-// stays as it is. The memory must begin at a page and lie outside the Go heap, as that of
-// [syscall.Mmap] does. HostSlabOver fails with [ErrInvalidArgument] for other memory, and for
-// memory that reaches into another slab.
+// HostSlabOver returns a slab of memory that the caller owns. The caller must keep the memory
+// until Close. The content of the memory stays as it is. The memory must begin at a page boundary
+// and lie outside the Go heap, like memory of [syscall.Mmap]. HostSlabOver fails with
+// [ErrInvalidArgument] for other memory, and for memory that overlaps another slab.
 func HostSlabOver(memory []byte) (*HostSlab, error) {
 	data := unsafe.Pointer(unsafe.SliceData(memory))
 	return newHostSlab("HostSlabOver", len(memory), func(h **ct.Slab) *ct.Status { return ct.SlabOver(data, int64(len(memory)), h) })
@@ -76,13 +78,14 @@ func newHostSlab(op string, size int, make func(h **ct.Slab) *ct.Status) (*HostS
 
 func freeSlab(h *ct.Slab) { ct.SlabFree(h) }
 
-// Bytes returns the memory. It is valid until Close and while the slab is reachable: keep the
-// slab as long as the bytes.
+// Bytes returns the memory. The memory is valid until Close, and only while the slab is
+// reachable. So keep the slab as long as the bytes.
 func (s *HostSlab) Bytes() []byte { return s.bytes }
 
-// Pin page-locks the memory for every CUDA device. Copies from page-locked memory do not wait.
-// Pin does nothing on page-locked memory. It fails with [ErrNoDevice] on a machine without
-// CUDA. It fails with [ErrOutOfMemory] and the numbers when the system refuses to lock so much.
+// Pin page-locks the memory for every CUDA device. Copies from page-locked memory do not wait. A
+// second Pin does nothing. Pin fails with [ErrNoDevice] on a machine without CUDA. It fails with
+// [ErrOutOfMemory] if the system refuses to lock the memory. This error has the size, the amount
+// that is already locked, and the limit.
 func (s *HostSlab) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +116,7 @@ func (s *HostSlab) checkHost(write int32) {
 	}
 }
 
-// checked returns the memory if the stream checker is on.
+// checked returns the memory if the stream checker is on. Otherwise size is 0.
 func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	if !theChecker.on.Load() {
 		return nil, 0
@@ -123,13 +126,13 @@ func (s *HostSlab) checked() (data unsafe.Pointer, size int64) {
 	return unsafe.Pointer(unsafe.SliceData(s.bytes)), int64(len(s.bytes))
 }
 
-// Await waits until e is done. It is for a goroutine that takes the memory back from copies. It
-// holds neither a core nor an OS thread; see [Event.Done]. It fails as [Event.Synchronize]
-// does.
+// Await waits until e is done. It is for a goroutine that uses the memory again after copies.
+// While it waits, it uses no CPU time and no OS thread: see [Event.Done]. Await fails as
+// [Event.Synchronize] does.
 //
-// The stream checker learns that uses of this memory before e are over, and nothing else.
-// [Event.Synchronize] says that the program knows all work before e to be done. In a goroutine
-// that waits all the time, this would hide missing waits elsewhere.
+// From Await the stream checker learns only that uses of this memory before e are done. From
+// [Event.Synchronize] the checker learns that all work before e is done. In a goroutine that
+// waits again and again, Synchronize would therefore hide missing waits elsewhere.
 func (s *HostSlab) Await(e *Event) error {
 	const op = "HostSlab.Await"
 	done, err := e.poll(op)
@@ -151,7 +154,7 @@ func (s *HostSlab) Await(e *Event) error {
 	}
 	h, err := e.lock(op)
 	if err != nil {
-		return nil // closed meanwhile, and done
+		return nil // the event is done, and was closed meanwhile
 	}
 	defer e.mu.RUnlock()
 	if data, size := s.checked(); size > 0 {
@@ -160,8 +163,9 @@ func (s *HostSlab) Await(e *Event) error {
 	return nil
 }
 
-// Close frees the memory. Memory of [HostSlabOver] goes back to its owner, no longer
-// page-locked. Copies from and to the slab must be done. Closing twice does nothing.
+// Close frees the memory. Memory that was given to [HostSlabOver] is not freed: it is unlocked
+// and stays with its owner. Copies from and to the slab must be done before Close. A second Close
+// does nothing.
 func (s *HostSlab) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -113,7 +113,8 @@ func TestHostSlab_CopyFrom(t *testing.T) {
 	})
 }
 
-// The memory goes back to the system: the address space does not grow.
+// Close gives the memory of a slab back to the system, so the process's address space does not
+// grow.
 func TestHostSlab_CloseGivesTheMemoryBack(t *testing.T) {
 	checkLeaks(t)
 	before := addressSpace(t)
@@ -139,7 +140,8 @@ func addressSpace(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Page-locked memory is unlocked before it goes back: the same pages can be locked again.
+// Close unlocks page-locked memory before the memory goes back to the system. So the same pages
+// can be locked again.
 func TestHostSlab_PinAgain(t *testing.T) {
 	checkLeaks(t)
 	cuda(t)
@@ -165,7 +167,7 @@ func TestHostSlab_DroppedIsFreed(t *testing.T) {
 	}
 }
 
-// A copy from pinned memory returns while the work before it still runs.
+// CopyFrom from pinned memory returns while earlier work of the stream still runs.
 func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -188,7 +190,7 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 		e := x.Record()
 		defer e.Close()
 		x.FillInPlace(into, 2.0)
-		CopyFrom(x, into, slab.Bytes()) // over the filled elements
+		CopyFrom(x, into, slab.Bytes()) // overwrites the filled elements
 		isBusy(t, e, "the copy waited for the work before it")
 		behind := x.Record()
 		defer behind.Close()
@@ -201,7 +203,8 @@ func TestHostSlab_PinnedCopyDoesNotWait(t *testing.T) {
 	}
 }
 
-// FromSlice promises to have read its data, also from pinned memory, from which CUDA copies later.
+// FromSlice returns only when its data has been read. This also holds for pinned memory, although
+// CUDA reads pinned memory after the call of the copy.
 func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -225,7 +228,7 @@ func TestHostSlab_FromSliceReadsBeforeReturn(t *testing.T) {
 	}
 }
 
-// A slab over memory that is not its own leaves it as it is, and to its owner.
+// HostSlabOver does not change the memory that it gets, and Close leaves the memory to its owner.
 func TestHostSlabOver(t *testing.T) {
 	checkLeaks(t)
 	page := os.Getpagesize()
@@ -258,15 +261,15 @@ func TestHostSlabOver(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	memory[page] = 8 // it is there
+	memory[page] = 8 // the memory is still mapped
 	for _, wrong := range [][]byte{nil, memory[:0], memory[1:]} {
 		_, err := HostSlabOver(wrong)
 		wantError(t, err, ErrInvalidArgument, "HostSlabOver")
 	}
 }
 
-// Await tells the stream checker of its own slab alone. The program still knows no other work
-// to be done.
+// Await tells the stream checker only that uses of the slab are done. For the checker, the
+// program does not know that other work is done.
 func TestHostSlab_Await(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

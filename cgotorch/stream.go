@@ -9,42 +9,44 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Stream is an in-order queue of work on one device. On the CPU it runs its work at once. A
-// Stream may be used from any goroutine. Dos on one stream exclude each other.
+// Stream is an in-order queue of work on one device. A CPU stream runs its work at once. A Stream
+// may be used from any goroutine. Dos on one stream exclude each other.
 type Stream struct {
 	device    Device
 	isDefault bool
 	name      string
-	named     bool // by StreamOptions
+	named     bool // the name comes from StreamOptions
 
-	// A Do holds mu while it runs. Stream's other methods then take their place after it.
+	// A Do holds mu while it runs. Other methods of the Stream lock mu too, so they wait for the Do.
 	mu     sync.Mutex
 	worker *worker // guarded by mu
 
-	state  sync.Mutex // held for moments; guards the fields below
+	state  sync.Mutex // held only for moments; guards the fields below
 	h      *ct.Stream
-	users  int                      // Dos of other streams that use this stream
-	sides  map[purpose]*sideStreams // for Dos of this stream
+	users  int                      // number of Dos of other streams that use this stream
+	sides  map[purpose]*sideStreams // side streams for Dos of this stream
 	closed bool
 }
 
 // StreamOptions are the options of [NewStream]. The zero value is a stream of normal priority.
 type StreamOptions struct {
-	HighPriority bool // the device prefers the waiting work of this stream
-	// Name is shown in traces and texts. "" means "stream N", where N counts the streams made.
+	HighPriority bool // the device prefers waiting work of this stream to other waiting work
+	// Name is shown in traces and reports. "" means "stream N", where N is the number of streams made
+	// so far.
 	Name string
 }
 
-// streams is the state of all streams of the process. CUDA has one default stream for each
-// device, and CUDA numbers streams by itself.
+// streams is the state that all streams of the process share. It is process-wide because CUDA has
+// one default stream for each device, and numbers all streams itself.
 var streams struct {
 	sync.Mutex
 	defaults map[Device]*Stream // made on first use
-	made     atomic.Int64       // by NewStream and ExternalStream
+	made     atomic.Int64       // number of streams made by NewStream and ExternalStream
 
-	// names holds the name of each CUDA stream for traces and reports, by number. A new stream
-	// takes the number of a closed one, so the map stays small. Every CPU stream has a new number.
-	// The map holds it where the program named the stream, or while the stream checker is on.
+	// names holds the names of streams by their numbers, for traces and reports. It holds every CUDA
+	// stream. It stays small, because a new CUDA stream takes the number of a closed stream. A CPU
+	// stream always has a new number. So names holds a CPU stream only if the program named it, or if
+	// the stream checker was on when the stream was made.
 	names sync.Map // uint64 -> string
 }
 
@@ -64,7 +66,8 @@ func (s *Stream) register() {
 }
 
 // DefaultStream returns the device's default stream, the same Stream at each call. It does not
-// fail for a missing device: the stream's methods then fail with [ErrNoDevice].
+// check that the device exists. If the device does not exist, the methods of the Stream fail with
+// [ErrNoDevice].
 func DefaultStream(d Device) *Stream {
 	streams.Lock()
 	defer streams.Unlock()
@@ -79,8 +82,9 @@ func DefaultStream(d Device) *Stream {
 	return s
 }
 
-// NewStream makes a stream that does not wait for the default stream. The caller must Close it.
-// It fails with [ErrNoDevice] or [ErrDeviceLost].
+// NewStream makes a stream that does not wait for the default stream. The caller must close the
+// stream. NewStream fails with [ErrNoDevice] if the device does not exist, and with
+// [ErrDeviceLost] if the device is lost.
 func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -97,15 +101,17 @@ func NewStream(d Device, o StreamOptions) (*Stream, error) {
 	return s, nil
 }
 
-// ExternalStream returns a Stream for a cudaStream_t of another library. Work can then be
-// enqueued behind the work of that library. For 0 and cudaStreamLegacy it returns
-// [DefaultStream]. Dos of two Streams made of one cudaStream_t do not exclude each other.
+// ExternalStream returns a Stream for a cudaStream_t of another library. Work of this library can
+// then be enqueued after work of the other library. For 0 and cudaStreamLegacy, ExternalStream
+// returns the device's [DefaultStream]. If two Streams are made from the same cudaStream_t, their
+// Dos do not exclude each other.
 //
-// The caller must Close the Stream. The other library destroys its own stream after Close.
-// Where tensors were made or used on it, [Device.ReleaseCachedMemory] must come first.
+// The caller must close the Stream. The other library may destroy its cudaStream_t only after
+// Close. If tensors were made or used on the Stream, [Device.ReleaseCachedMemory] must also be
+// called before the cudaStream_t is destroyed.
 //
-// ExternalStream fails with [ErrInvalidArgument] for a stream of another device, and on the
-// CPU. The same holds for cudaStreamPerThread, which is another stream on each thread.
+// ExternalStream fails with [ErrInvalidArgument] for a stream of another device, and for the CPU.
+// It also fails for cudaStreamPerThread, because this value means another stream on each thread.
 func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	if err := ready(); err != nil {
 		return nil, err
@@ -122,8 +128,8 @@ func ExternalStream(d Device, stream uintptr) (*Stream, error) {
 	return s, nil
 }
 
-// Native returns the stream as a cudaStream_t for other libraries, valid until Close. It
-// returns 0 for a default stream and on the CPU.
+// Native returns the stream as a cudaStream_t for other libraries. The cudaStream_t is valid
+// until Close. Native returns 0 for a default stream and for a CPU stream.
 func (s *Stream) Native() (uintptr, error) {
 	h, err := s.handle("Stream.Native")
 	if err != nil {
@@ -138,8 +144,8 @@ func (s *Stream) Name() string { return s.name }
 // String returns the name and the device, as in "default stream of cuda:0".
 func (s *Stream) String() string { return s.name + " of " + s.device.String() }
 
-// ID returns the number that package trace's records have for the stream. It is valid until
-// Close: a later stream may have the same number.
+// ID returns the stream's number in the records of package trace. The number is valid until
+// Close, because a later stream may get the same number.
 func (s *Stream) ID() (uint64, error) {
 	h, err := s.handle("Stream.ID")
 	if err != nil {
@@ -151,7 +157,7 @@ func (s *Stream) ID() (uint64, error) {
 // Device returns the device that the stream's work runs on.
 func (s *Stream) Device() Device { return s.device }
 
-// lock takes the stream for one call and returns its handle. On success the caller unlocks
+// lock locks s.mu for one call and returns the handle. If lock succeeds, the caller must unlock
 // s.mu.
 func (s *Stream) lock(op string) (*ct.Stream, error) {
 	if w := currentWorker(); w != nil && w.stream == s {
@@ -175,7 +181,7 @@ func noStream(op string) *Error {
 		"the stream is nil, or was not made by NewStream, DefaultStream or ExternalStream")
 }
 
-// handle returns the C handle. The default stream's is made on first use.
+// handle returns the C handle. The handle of a default stream is made on first use.
 func (s *Stream) handle(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)
@@ -185,7 +191,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 	return s.open(op)
 }
 
-// open is handle with s.state held.
+// open is handle for a caller that holds s.state.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
 		return nil, refuse(op, ErrClosed, "the stream is closed")
@@ -205,15 +211,15 @@ func (s *Stream) open(op string) (*ct.Stream, error) {
 	return s.h, nil
 }
 
-// Do runs fn on the stream's own OS thread with an [Exec] that enqueues on this stream. It
-// waits until fn has returned, and does not wait for the device. Tensors made in fn and not
-// kept are freed when fn returns.
+// Do runs fn on the stream's own OS thread, with an [Exec] that enqueues on this stream. It waits
+// until fn has returned. It does not wait for the device. When fn returns, the tensors made in fn
+// are freed, except those that [Exec.Keep] has kept.
 //
 // Do returns fn's error, or the [*Error] of the first operator that failed in fn. A panic in fn
 // is raised again in the caller as a [*Panic]. [runtime.Goexit] in fn ends the caller too.
 //
 // A Do inside any Do fails with [ErrMisuse]: use [Exec.On] for another stream. fn must not wait
-// for another goroutine that uses this stream.
+// for another goroutine that uses this stream, because that goroutine waits for the Do.
 func (s *Stream) Do(fn func(x *Exec) error) error {
 	if currentWorker() != nil {
 		return refuse("Stream.Do", ErrMisuse, "a Do inside a Do: use Exec.On for another stream")
@@ -233,7 +239,7 @@ func (s *Stream) Do(fn func(x *Exec) error) error {
 	return out.err
 }
 
-// do is Do up to the outcome. The stream is free again when it returns.
+// do runs fn as Do does, and returns how fn ended. When do returns, the stream is unlocked.
 func (s *Stream) do(fn func(x *Exec) error) outcome {
 	h, err := s.lock("Stream.Do")
 	if err != nil {
@@ -250,7 +256,7 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	return out
 }
 
-// use is handle for a Do of another stream, which calls unuse when it ends. It does not wait
+// use is handle for a Do of another stream. When that Do ends, it calls unuse. use does not wait
 // for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
@@ -271,15 +277,15 @@ func (s *Stream) unuse() {
 	s.state.Unlock()
 }
 
-// Record returns an event behind all work enqueued on the stream so far. It waits for a Do of
-// this stream, and not for the device. The caller closes the event.
+// Record returns an event that marks the end of all work enqueued so far on the stream. It waits
+// for a Do of this stream, but not for the device. The caller must close the event.
 func (s *Stream) Record() (*Event, error) { return s.record("Stream.Record", 0) }
 
 // RecordTiming is [Stream.Record] for an event whose time [Event.Elapsed] can read.
 func (s *Stream) RecordTiming() (*Event, error) { return s.record("Stream.RecordTiming", 1) }
 
-// TryRecord is [Stream.Record], but returns nil at once where Record would wait for a Do of
-// this stream.
+// TryRecord is [Stream.Record], but it does not wait for a Do of this stream. If Record would
+// wait, TryRecord returns a nil event and a nil error.
 func (s *Stream) TryRecord() (*Event, error) {
 	if s == nil {
 		return nil, noStream("Stream.TryRecord")
@@ -304,8 +310,8 @@ func (s *Stream) record(op string, timing int32) (*Event, error) {
 	return recordEvent(op, h, timing)
 }
 
-// Wait makes later work of the stream run after the event. The host does not wait for the
-// device. It waits for a Do of this stream.
+// Wait makes later work of the stream run after the event. It waits for a Do of this stream, but
+// not for the device. On a CPU stream, however, Wait returns only when the event is done.
 func (s *Stream) Wait(e *Event) error {
 	h, err := s.lock("Stream.Wait")
 	if err != nil {
@@ -315,7 +321,8 @@ func (s *Stream) Wait(e *Event) error {
 	return e.awaitedBy("Stream.Wait", h, nil) //edge:stream-wait TestCheckStreams_FindsMistakes checked
 }
 
-// Query reports whether all work enqueued so far is done. It does not wait for the device.
+// Query reports whether all work enqueued so far on the stream is done. It waits for a Do of this
+// stream, but not for the device.
 func (s *Stream) Query() (bool, error) {
 	h, err := s.lock("Stream.Query")
 	if err != nil {
@@ -327,7 +334,7 @@ func (s *Stream) Query() (bool, error) {
 	return done != 0, err
 }
 
-// Synchronize waits until all work enqueued so far is done.
+// Synchronize waits until all work enqueued so far on the stream is done.
 func (s *Stream) Synchronize() error {
 	h, err := s.lock("Stream.Synchronize")
 	if err != nil {
@@ -338,11 +345,11 @@ func (s *Stream) Synchronize() error {
 	return check("Stream.Synchronize", ct.StreamSynchronize(h))
 }
 
-// Close waits for a running Do, ends the stream's thread and gives the stream back. Work that
-// is already enqueued still runs. A default stream can be used again afterwards. Closing twice
+// Close waits for a running Do, ends the stream's thread and gives the stream back. Work that is
+// already enqueued still runs. A default stream can be used again after Close. A second Close
 // does nothing.
 //
-// Close fails with [ErrMisuse] while a Do of another stream uses this stream, by [Exec.On].
+// Close fails with [ErrMisuse] while a Do of another stream uses this stream by [Exec.On].
 func (s *Stream) Close() error {
 	if s == nil {
 		return nil

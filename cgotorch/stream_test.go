@@ -37,7 +37,7 @@ func TestDefaultStream_UsableAfterClose(t *testing.T) {
 	})
 }
 
-// The first call that needs a missing device reports it, with the reason.
+// On a stream of a missing device, the first call that needs the device fails with the reason.
 func TestStream_OfNoDevice(t *testing.T) {
 	checkLeaks(t)
 	reasons := map[Device]string{CUDA(99): "cuda:99 is not a device number", CUDA(-1): "cuda:-1 is not a device number"}
@@ -133,7 +133,7 @@ func TestStream_CloseWaitsForItsDo(t *testing.T) {
 	<-closed
 }
 
-// A stream of Exec.On stays usable until the Do ends.
+// A stream that Exec.On uses cannot be closed until the Do ends.
 func TestStream_CloseUnderOn(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -159,7 +159,8 @@ func TestStream_CloseUnderOn(t *testing.T) {
 	})
 }
 
-// Two Dos that each enqueue on the other's stream must not wait for each other.
+// Two Dos run at the same time, and each enqueues on the stream of the other Do. They must not
+// wait for each other.
 func TestExec_On_OfRunningStreams(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -231,14 +232,14 @@ func TestStream_EventsOrder(t *testing.T) {
 	})
 }
 
-// pass makes b wait for a.
+// pass makes b wait for a's work so far.
 func pass(t *testing.T, a, b *Stream) {
 	t.Helper()
 	e := record(t, a)
 	if err := b.Wait(e); err != nil {
 		t.Fatal(err)
 	}
-	e.Close() // the wait stays in force
+	e.Close() // the wait stays valid
 }
 
 func TestStream_QueryAndSynchronize(t *testing.T) {
@@ -267,7 +268,8 @@ func busy(x *Exec) {
 	}
 }
 
-// warm runs the first product of each stream, which allocates memory and loads libraries.
+// warm runs the first matrix product of each stream, because the first product allocates memory
+// and loads libraries.
 func warm(t *testing.T, streams ...*Stream) {
 	for _, s := range streams {
 		err := s.Do(func(x *Exec) error {
@@ -332,7 +334,8 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	d := cuda(t)
 	a, b := newStream(t, d), newStream(t, d)
 	warm(t, a, b)
-	// CUDA loads a kernel on its first use, and may wait for the device to do so.
+	// CUDA loads a kernel on its first use, and may then wait for the device. So these kernels run
+	// once before the test.
 	if err := b.Do(func(x *Exec) error {
 		y := x.Zeros(Float32, 1)
 		x.FillInPlace(y, 5.0)
@@ -369,8 +372,8 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	}
 }
 
-// Memory that another stream still reads is not handed out again, and no wait on the host is
-// needed for that.
+// A freed tensor is still read by another stream. Its memory is not handed out before the read is
+// done, without a wait on the host.
 func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -398,8 +401,8 @@ func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	}
 }
 
-// overwrite takes and fills memory that could be that of a tensor of n elements freed on the
-// stream.
+// overwrite allocates and fills memory on the stream. This memory could be the memory of a freed
+// tensor of n elements.
 func overwrite(t *testing.T, s *Stream, n int64) {
 	err := s.Do(func(x *Exec) error {
 		for range 8 {
@@ -412,7 +415,9 @@ func overwrite(t *testing.T, s *Stream, n int64) {
 	}
 }
 
-// The same for a gradient, which backward made on another stream than its parameter's.
+// A freed gradient is still read by another stream. Backward made the gradient on another stream
+// than the parameter's stream. The memory of the gradient is not handed out before the read is
+// done.
 func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -447,7 +452,8 @@ func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 	}
 }
 
-// The same for one that Gradients returned, and for one that was given to it.
+// A gradient is closed while another stream still reads it. It was returned by Gradients, or was
+// given to Gradients. Its memory is not handed out before the read is done.
 func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -489,7 +495,7 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 		done := side.Record()
 		defer done.Close()
 		x.Wait(done)
-		g := x.Gradients([]*Tensor{y}, []*Tensor{p}, GradientOptions{})[0] // made on b, where forward ran
+		g := x.Gradients([]*Tensor{y}, []*Tensor{p}, GradientOptions{})[0] // made on b, because the forward ran there
 		busy(x)
 		sum = x.Keep(x.NoGrad().Sum(g))
 		return nil
@@ -504,7 +510,7 @@ func TestStream_FreedGradientsOutliveTheirUse(t *testing.T) {
 	}
 }
 
-// The CUDA stream is kept for the next stream of its priority.
+// Close keeps the CUDA stream, and the next stream of the same priority gets it.
 func TestStream_CloseGivesItToTheNext(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -520,7 +526,8 @@ func TestStream_CloseGivesItToTheNext(t *testing.T) {
 	}
 }
 
-// Each way in which the host asks or waits for a device.
+// Stream.Synchronize and Device.Synchronize wait for the work of a stream. Query tells without a
+// wait whether the work is done.
 func TestStream_HostWaits(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -548,11 +555,12 @@ func TestStream_HostWaits(t *testing.T) {
 	}
 }
 
-// A stream is either open under On, or closed before it.
+// Close of a stream runs at the same time as On in another Do. Either the stream stays open for
+// that Do, or it is closed before On.
 func TestStream_CloseBesideOn(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
-		s, other := newStream(t, d), DefaultStream(d) // which can be opened again
+		s, other := newStream(t, d), DefaultStream(d) // a default stream can be used again after Close
 		done := make(chan bool)
 		go func() {
 			defer close(done)
@@ -624,7 +632,7 @@ func TestExternalStream(t *testing.T) {
 	if again, err := same.Native(); again != native || err != nil {
 		t.Errorf("Native is %v, %v, want %v", again, err, native)
 	}
-	// Work of both is in one order.
+	// Work of both Streams runs in the order in which it was enqueued.
 	var a *Tensor
 	if err := own.Do(func(x *Exec) error {
 		sleep(x, 50*time.Millisecond)
@@ -666,7 +674,7 @@ func TestExternalStream_Refused(t *testing.T) {
 	wantError(t, err, ErrInvalidArgument, "ExternalStream", "cudaStreamPerThread")
 }
 
-// A stream that nobody made is an error of each method, and no crash.
+// A nil Stream and a zero Stream give an error in each method, and no crash.
 func TestStream_Nil(t *testing.T) {
 	checkLeaks(t)
 	e := record(t, DefaultStream(CPU))
@@ -694,7 +702,7 @@ func TestStream_Nil(t *testing.T) {
 	}
 }
 
-// The same of an event that was never recorded.
+// A nil Event and a zero Event give an error in each method, and no crash.
 func TestEvent_NeverRecorded(t *testing.T) {
 	checkLeaks(t)
 	for name, e := range map[string]*Event{"nil": nil, "zero": {}} {
@@ -715,8 +723,8 @@ func TestEvent_NeverRecorded(t *testing.T) {
 	}
 }
 
-// Outside captures an Exec enqueues on the program's streams. In a warm-up run and a capture on
-// CUDA others stand in for them.
+// Outside captures an Exec enqueues on the program's streams. In warm-up runs and captures on
+// CUDA, streams of the graph replace them.
 func TestExec_Stream(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

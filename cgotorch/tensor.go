@@ -9,18 +9,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Tensor is a handle of a LibTorch tensor. Its methods read metadata or drop the handle; they
-// never enqueue work. A closed tensor has no metadata: shape nil, zero elements.
+// Tensor is a handle of a LibTorch tensor. The methods of Tensor read metadata or close the
+// handle. They never enqueue work. A closed tensor has a nil shape and zero elements.
 type Tensor struct {
 	h       *ct.Tensor
-	owner   *scope // nil for a kept tensor
+	owner   *scope // the scope of the tensor's Do; nil for a kept tensor
 	cleanup runtime.Cleanup
-	grad    *Tensor // handle of the gradient, freed with this handle
+	grad    *Tensor // handle of the gradient, closed with this handle
 }
 
 func freeTensor(h *ct.Tensor) { ct.TensorFree(h) }
 
-// take empties the tensor and returns its handle for freeing. The caller closes the gradient's.
+// take removes the handle from the tensor and returns it. The caller must free this handle and
+// close the gradient's handle.
 func (t *Tensor) take() *ct.Tensor {
 	h := t.h
 	if t.owner == nil {
@@ -30,9 +31,9 @@ func (t *Tensor) take() *ct.Tensor {
 	return h
 }
 
-// Close drops the handle. It is legal at any time, and never closes a result made from this
-// tensor. The last handle frees the memory. Memory that autograd saved lives as long as its
-// autograd graph. Closing twice does nothing.
+// Close frees the handle. It may be called at any time, and never closes a result made from this
+// tensor. The memory is freed when its last handle is closed. Memory that autograd has saved
+// lives as long as its autograd graph. A second Close does nothing.
 func (t *Tensor) Close() error {
 	if t == nil || t.h == nil {
 		return nil
@@ -90,24 +91,26 @@ func (t *Tensor) Device() Device { return deviceOf(t.info().Device) }
 // RequiresGrad reports whether operators on this tensor are recorded for backward.
 func (t *Tensor) RequiresGrad() bool { return t.info().RequiresGrad != 0 }
 
-// StorageBytes returns the size of the memory under the tensor, which views share.
+// StorageBytes returns the size of the memory that the tensor lies in. Views of a tensor lie in
+// the same memory.
 func (t *Tensor) StorageBytes() int64 { return t.info().StorageBytes }
 
-// SharesMemory reports whether both tensors lie in one storage.
+// SharesMemory reports whether both tensors lie in the same storage.
 func (t *Tensor) SharesMemory(other *Tensor) bool {
 	storage := t.info().Storage // 0 for a tensor without a storage, and for a closed tensor
 	return storage != 0 && storage == other.info().Storage
 }
 
-// Version counts the writes in place.
+// Version returns the number of in-place writes so far.
 func (t *Tensor) Version() int { return int(t.info().Version) }
 
-// BumpVersion counts a write from outside LibTorch. A later backward that needs the old value
-// then fails.
+// BumpVersion counts a write that LibTorch has not made itself. A later backward that needs the
+// old value then fails.
 func (t *Tensor) BumpVersion() { ct.TensorBumpVersion(t.h); runtime.KeepAlive(t) }
 
-// Grad returns the gradient accumulated by [Exec.Backward], nil for none. It belongs to t: do
-// not close it. Each call returns the same handle until the gradient is removed.
+// Grad returns the gradient accumulated by [Exec.Backward], or nil if there is none. The gradient
+// belongs to t, so do not close it. Each call returns the same Tensor until the gradient is
+// removed.
 func (t *Tensor) Grad() *Tensor {
 	if t.h == nil {
 		return nil
@@ -121,7 +124,7 @@ func (t *Tensor) Grad() *Tensor {
 	if h != before {
 		if before != nil {
 			t.grad.cleanup.Stop()
-			t.grad.h = nil // its holder finds it closed
+			t.grad.h = nil // whoever still holds this Tensor finds it closed
 		}
 		t.grad = &Tensor{h: h}
 		if h != nil {
@@ -135,8 +138,8 @@ func (t *Tensor) Grad() *Tensor {
 	return t.grad
 }
 
-// SetRequiresGrad makes a leaf tensor of a floating dtype collect a gradient, or stop to. It
-// fails with [ErrInvalidArgument] for other tensors, and with [ErrClosed].
+// SetRequiresGrad sets whether a leaf tensor of a floating dtype collects a gradient. It fails
+// with [ErrInvalidArgument] for other tensors, and with [ErrClosed] for a closed tensor.
 func (t *Tensor) SetRequiresGrad(on bool) error {
 	if t.h == nil {
 		return refuse("Tensor.SetRequiresGrad", ErrClosed, "the tensor is closed")
@@ -146,8 +149,8 @@ func (t *Tensor) SetRequiresGrad(on bool) error {
 }
 
 // SetGrad replaces the gradient by a tensor of t's shape, dtype and device. nil removes the
-// gradient, without a kernel. SetGrad fails with [ErrInvalidArgument] for other tensors, and
-// with [ErrClosed].
+// gradient, without a kernel. SetGrad fails with [ErrInvalidArgument] for other tensors, and with
+// [ErrClosed] if t or grad is closed.
 func (t *Tensor) SetGrad(grad *Tensor) error {
 	if t.h == nil || grad != nil && grad.h == nil {
 		return refuse("Tensor.SetGrad", ErrClosed, "the tensor, or the gradient, is closed")
@@ -160,7 +163,7 @@ func (t *Tensor) SetGrad(grad *Tensor) error {
 	defer runtime.KeepAlive(t)
 	err := check("Tensor.SetGrad", ct.TensorSetGrad(t.h, h))
 	if err == nil {
-		t.Grad() // drops the handle of the old gradient
+		t.Grad() // closes the handle of the old gradient
 	}
 	return err
 }
@@ -184,7 +187,8 @@ func describeTensors(ts []*Tensor) string {
 	return describeAll(handles)
 }
 
-// describeAll lists dtypes and shapes for an error; a long list is cut short.
+// describeAll lists the dtypes and shapes of tensors for an error. Of a long list it shows only
+// the first tensors.
 func describeAll(handles []*ct.Tensor) string {
 	var texts []string
 	for i, h := range handles {
@@ -222,11 +226,12 @@ func describe(h *ct.Tensor) string {
 	return b.String()
 }
 
-// HostSlice returns the elements of t in place, in row-major order, without a copy. It does not
-// wait: enqueued work on t may still change them. The memory is t's, until t is closed.
+// HostSlice returns the elements of t in row-major order, as a slice of t's own memory. It does
+// not wait, so enqueued work on t may still change the elements. The memory belongs to t and is
+// valid until t is closed.
 //
-// HostSlice fails with [ErrInvalidArgument] for a tensor on another device than the CPU, with
-// gaps, without elements or of another dtype. It fails with [ErrClosed] for a closed tensor.
+// HostSlice fails with [ErrInvalidArgument] unless t lies on the CPU, has T's dtype, has
+// elements, and has no gaps. It fails with [ErrClosed] for a closed tensor.
 func HostSlice[T Element](t *Tensor) ([]T, error) {
 	const op = "HostSlice"
 	if t.Closed() {

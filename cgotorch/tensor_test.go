@@ -69,7 +69,7 @@ func TestTensor_Closed(t *testing.T) {
 		if open.Grad() == nil {
 			t.Error("a closed gradient removed the old one")
 		}
-		open.SetGrad(nil) // it holds itself
+		open.SetGrad(nil) // the tensor is its own gradient and holds itself
 		var none *Tensor
 		if none.Close() != nil || none.String() != "nil" {
 			t.Error("a nil tensor cannot be closed or printed")
@@ -77,7 +77,7 @@ func TestTensor_Closed(t *testing.T) {
 	})
 }
 
-// Every user of a closed tensor names itself.
+// Each call that uses a closed tensor fails, and the error names the call.
 func TestTensor_UsedAfterClose(t *testing.T) {
 	checkLeaks(t)
 	for op, use := range map[string]func(x *Exec, a *Tensor){

@@ -8,14 +8,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// A worker is a goroutine locked to an OS thread. It alone runs the Dos of a stream. A hand-off
-// for each Do costs a few microseconds. A hand-off for each operator would cost more than a
-// kernel launch.
+// A worker is a goroutine locked to an OS thread. Only the worker of a stream runs the Dos of the
+// stream. To hand a whole Do to the worker costs a few microseconds. To hand over each operator
+// would cost more than a kernel launch.
 type worker struct {
 	stream *Stream
 	tasks  chan *task
 	ended  chan struct{}
-	scope  *scope // of the running Do; for the worker's own goroutine
+	scope  *scope // scope of the running Do; only the worker's own goroutine uses it
 }
 
 type task struct {
@@ -27,13 +27,13 @@ type task struct {
 type outcome struct {
 	err      error
 	panicked *Panic
-	exited   bool // by runtime.Goexit
+	exited   bool // the function called runtime.Goexit
 }
 
 // Panic is the value that [Stream.Do] raises in its caller when its function panics.
 type Panic struct {
-	Value any    // the function's panic
-	Stack []byte // of that panic
+	Value any    // the value of the function's panic
+	Stack []byte // the stack of that panic
 }
 
 func (p *Panic) Error() string { return fmt.Sprintf("%v\n\nin a Stream.Do, at\n%s", p.Value, p.Stack) }
@@ -44,13 +44,13 @@ func (p *Panic) Unwrap() error {
 	return err
 }
 
-// workers maps a thread's number to the worker that is locked to it. A Do inside a Do is then
-// an error and no deadlock.
+// workers maps the number of a thread to the worker that is locked to it. So a Do inside a Do is
+// found and fails, and does not deadlock.
 var workers sync.Map // uint64 -> *worker
 
-// currentWorker returns the worker of the calling goroutine, or nil. It keeps its thread
-// meanwhile. Otherwise the goroutine could move between the question for its thread and the
-// look into the map, and a new worker could get the thread.
+// currentWorker returns the worker of the calling goroutine, or nil. The goroutine stays locked
+// to its thread during the look-up. Otherwise it could move to another thread after ThreadID, and
+// a new worker could get the first thread.
 func currentWorker() *worker {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -68,8 +68,8 @@ func startWorker(s *Stream) *worker {
 }
 
 func (w *worker) run() {
-	// Never unlocked: the thread ends with the goroutine. The OpenMP threads that LibTorch gave
-	// it end then too.
+	// The thread is never unlocked, so it ends with the goroutine. The OpenMP threads that LibTorch
+	// made for this thread then end too.
 	runtime.LockOSThread()
 	thread := ct.ThreadID()
 	workers.Store(thread, w)
@@ -104,11 +104,13 @@ func (t *task) run(w *worker, thread uint64) {
 
 // Note [One thread a stream]
 //
-// A stream's worker is the only thread that runs its operators. As many threads enter LibTorch's
-// operators as there are streams, besides autograd's. Each brings an OpenMP team, handles of
-// cuBLAS and cuDNN and 32 MiB of workspaces. An ancestor of this library, without this rule,
-// reached 150 threads and 78 GiB. A method such as Stream.Record runs on whatever thread calls it.
+// Only the worker of a stream runs the operators of that stream. So LibTorch's operators run on
+// as many threads as there are streams, and on the threads of autograd. Each of these threads has
+// an OpenMP team, handles of cuBLAS and cuDNN, and 32 MiB of workspaces. An earlier library
+// without this rule reached 150 threads and 78 GiB. A method such as Stream.Record runs no
+// operator, so it runs on the thread that calls it.
 //
-// Handing single operators to a locked goroutine takes 8 us each, more than a launch. So a whole Do
-// is handed over. As in iter.Pull, a panic of the program is raised again in the caller, with its
-// first stack, and Goexit ends the caller too.
+// To hand one operator to a locked goroutine takes 8 us, which is more than a kernel launch. So a
+// whole Do is handed over. A panic in the function of a Do is raised again in the caller of the
+// Do, with its first stack. Goexit in the function ends the caller too. iter.Pull treats panics
+// and Goexit in the same way.

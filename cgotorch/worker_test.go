@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// here is the file and line of its caller, plus lines.
+// here returns the file and line of its caller, with `lines` added to the line.
 func here(lines int) string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", file, line+lines)
@@ -166,7 +166,7 @@ func TestDo_GoexitEndsTheCaller(t *testing.T) {
 	}
 }
 
-// A stream that is closed has no worker left.
+// The worker of a stream has ended when Close returns.
 func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
 	checkLeaks(t)
 	for range 200 {
@@ -182,7 +182,7 @@ func TestStream_Close_ItsWorkerHasEnded(t *testing.T) {
 	}
 }
 
-// execUses are uses of an Exec that are wrong outside its Do and on another goroutine.
+// execUses returns uses of an Exec. These uses are wrong outside its Do and on another goroutine.
 func execUses(x *Exec, s *Stream, t *Tensor, e *Event) map[string]func() {
 	return map[string]func(){
 		"operator":   func() { x.Add(t, t) },
@@ -295,7 +295,7 @@ func TestDo_ExcludesOthers(t *testing.T) {
 	checkLeaks(t)
 	s := newStream(t, CPU)
 	var inside atomic.Int32
-	count := 0 // the race detector watches it
+	count := 0 // the race detector checks the accesses to count
 	together(16, func(int) {
 		for range 50 {
 			s.Do(func(x *Exec) error {
@@ -446,8 +446,8 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 	}
 }
 
-// A thread that answered for one goroutine may be another's worker a moment later: that is no
-// Do inside a Do.
+// A thread that runs one goroutine can become the worker of a stream a moment later. The
+// goroutine's Do is then not a Do inside a Do.
 func TestDo_BesideStreamsThatComeAndGo(t *testing.T) {
 	checkLeaks(t)
 	var all sync.WaitGroup

@@ -29,7 +29,8 @@ import "C"
 
 import "unsafe"
 
-// Operands are the arguments of one [Call], and room for its results. They lie on the heap.
+// Operands are the arguments of one [Call], and room for the results of the call. Operands must
+// lie on the heap.
 type Operands struct {
 	Words         []uint64
 	Tensors       []*Tensor
@@ -39,7 +40,7 @@ type Operands struct {
 	Overflow      *Overflow
 }
 
-// The memory is C's.
+// This compiles only if Operands has the layout of the struct operands in the C code above.
 var (
 	_ [unsafe.Sizeof(Operands{})]byte                 = [unsafe.Sizeof(C.operands{})]byte{}
 	_ [unsafe.Offsetof(Operands{}.Results)]byte       = [unsafe.Offsetof(C.operands{}.results)]byte{}
@@ -87,7 +88,7 @@ func CUDACount() (count int32, why string) {
 	return count, C.GoString(text)
 }
 
-// Text returns the text in an array of a struct, up to its first zero.
+// Text returns the bytes of chars before the first zero byte, as a string.
 func Text(chars []byte) string {
 	for i, c := range chars {
 		if c == 0 {

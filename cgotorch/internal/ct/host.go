@@ -52,12 +52,12 @@ func TensorCopyTo(x Exec, tensor *Tensor, data unsafe.Pointer, bytes int64) *Sta
 	return C.copy_to(x.c(), tensor, (*C.uint8_t)(data), C.int64_t(bytes))
 }
 
-// HostCopy is ct_host_copy with its pointers as numbers.
+// HostCopy is ct_host_copy, with its pointers as numbers.
 type HostCopy struct{ Tensor, Data, Bytes uintptr }
 
 var _ [unsafe.Sizeof(HostCopy{})]byte = [unsafe.Sizeof(C.ct_host_copy{})]byte{}
 
-// CopiesFrom is ct_copies_from. behind are events as numbers.
+// CopiesFrom is ct_copies_from. `behind` holds the pointers of the events, as numbers.
 func CopiesFrom(x Exec, behind []uintptr, copies []HostCopy, began, done **Event) *Status {
 	first, last := *began, *done
 	status := C.copies_from(x.c(), (*C.uintptr_t)(unsafe.Pointer(unsafe.SliceData(behind))), C.int32_t(len(behind)),

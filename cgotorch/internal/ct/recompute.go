@@ -6,8 +6,8 @@ package ct
 // void recomputeRelease(uint64_t number);
 import "C"
 
-// Function is ct_function: two Go functions in its stead. Both are set once, before the first
-// Recompute.
+// Function holds the Go functions that stand for the two C functions of ct_function. Package
+// cgotorch sets the two Go functions when the program starts, before the first Recompute.
 var Function struct {
 	Run     func(token uint64, in *Tensor, out **Tensor) uint64
 	Release func(number uint64)

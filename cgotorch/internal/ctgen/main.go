@@ -1,8 +1,8 @@
-// Program ctgen writes package ct from the C header: a Go function, type or constant for each
-// of its declarations, section by section. Go generate runs it in cgotorch/internal/ct.
+// Program ctgen writes package ct from the C header. For each declaration of the header it writes
+// a Go function, type or constant. "go generate" runs ctgen in cgotorch/internal/ct.
 //
-// The declarations named in byHand cannot cross cgo mechanically. They are left out and written
-// by hand next to the generated file.
+// Some declarations cannot be translated mechanically. Their names are in byHand, and their Go
+// code is written by hand in the other files of package ct.
 package main
 
 import (
@@ -15,15 +15,15 @@ import (
 	"strings"
 )
 
-// byHand are declarations that package ct writes by hand: calls whose arguments hide pointers
-// from cgo, functions that C calls, and results that need a free.
+// byHand names the declarations whose Go code is written by hand. They are calls that must hide
+// pointers from cgo, functions that C calls, and calls whose results must be freed.
 var byHand = map[string]bool{
 	"ct_call": true, "ct_overflow_take": true, "ct_function": true, "ct_recompute": true,
 	"ct_tensor_from_host": true, "ct_tensor_to_host": true, "ct_tensor_copy_from": true, "ct_tensor_copy_to": true, "ct_copies_from": true,
 	"ct_host_copy": true, "ct_tensor_free": true, "ct_stream_external": true, "ct_op_schemas": true, "ct_cuda_count": true, "ct_text_free": true,
 }
 
-// fillsArray are functions whose handles for results are an array.
+// fillsArray names the functions that write an array of handles.
 var fillsArray = map[string]bool{"ct_gradients": true}
 
 func main() {
@@ -86,8 +86,8 @@ import "unsafe"
 	return code, nil
 }
 
-// statements returns the header's declarations without comments, and "section NAME" at the
-// beginning of a section.
+// statements returns the declarations of the header, without comments. Where a section begins, it
+// also returns "section NAME".
 func statements(header string) []string {
 	header = sectionPattern.ReplaceAllString(header, ";section $1;")
 	header = commentPattern.ReplaceAllString(header, " ")
@@ -128,7 +128,7 @@ func statements(header string) []string {
 
 type generator struct {
 	bytes.Buffer
-	structs map[string][]field // those with fields, by their C names
+	structs map[string][]field // the fields of each struct that has fields, by its C name
 }
 
 func (g *generator) printf(text string, args ...any) { fmt.Fprintf(&g.Buffer, text, args...) }
@@ -236,7 +236,8 @@ func (g *generator) function(result, name, list string) error {
 			continue
 		}
 		if strings.HasPrefix(ctype, "ct_") && strings.HasSuffix(ctype, "**") && !fillsArray[name] {
-			// cgo would look for Go pointers in the whole object that a pointer leads into.
+			// C gets the address of a local variable. With the address that the caller has passed, cgo would
+			// look for Go pointers in the whole object around that address.
 			before = append(before, fmt.Sprintf("h%s := *%s\n", arg, arg))
 			after = append(after, fmt.Sprintf("*%s = h%s\n", arg, arg))
 			args = append(args, "&h"+arg)
@@ -279,7 +280,7 @@ func (g *generator) pointsToStruct(ctype string) bool {
 	return pointer && g.structs[base] != nil
 }
 
-// goType is the Go type for a C type.
+// goType returns the Go type for a C type.
 func (g *generator) goType(ctype string) (string, error) {
 	plain := strings.Join(strings.Fields(strings.ReplaceAll(strings.ReplaceAll(ctype, "const", ""), " *", "*")), "")
 	switch {
@@ -317,7 +318,7 @@ func (g *generator) toC(ctype, arg string) string {
 
 var initialisms = map[string]string{"abi": "ABI", "cuda": "CUDA", "cpu": "CPU", "id": "ID", "tf32": "TF32", "cudnn": "CuDNN", "us": "US", "dtype": "DType"}
 
-// goName is the exported Go name for a C name without its prefix.
+// goName returns the exported Go name for a C name. The prefix ct_ is dropped.
 func goName(c string) string {
 	var b strings.Builder
 	for _, word := range strings.Split(strings.TrimPrefix(c, "ct_"), "_") {
@@ -332,12 +333,13 @@ func goName(c string) string {
 
 func constName(c string) string {
 	if c == "CT_ABI_VERSION" {
-		return "HeaderABIVersion" // ABIVersion is the library's
+		return "HeaderABIVersion" // ABIVersion is the function that asks the library
 	}
 	return goName(strings.ToLower(strings.TrimPrefix(c, "CT_")))
 }
 
-// paramName is a C parameter's name, changed where Go has a keyword or a package of that name.
+// paramName returns the Go name for a C parameter. It adds an underscore to a name that is a
+// keyword or a package in Go.
 func paramName(c string) string {
 	switch c {
 	case "type", "func", "range", "unsafe":

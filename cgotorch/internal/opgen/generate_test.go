@@ -38,7 +38,7 @@ func TestGenerate_Golden(t *testing.T) {
 	}
 }
 
-// The committed file is what "make generate" writes.
+// The committed file operators_gen.go is the file that "make generate" writes.
 func TestGenerate_UpToDate(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "operators_gen.go")
 	if err := run("../../operators.txt", "schemas.txt", out, ""); err != nil {
@@ -116,7 +116,7 @@ t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 		}
 		used, err := keepSchemas(l, "s.txt", schemas)
 		if err != nil {
-			used = "" // of the one test without a schema
+			used = "" // one test has no schema
 		}
 		if _, err = generate(l, "s.txt", used); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: got %v, want %q", test.line, err, test.want)
@@ -124,7 +124,7 @@ t::given(Tensor? weight=[], Layout? layout=None) -> Tensor
 	}
 }
 
-// A schema that no line asks for is a left-over.
+// A schema that no line of the list needs is an error.
 func TestGenerate_UnusedSchema(t *testing.T) {
 	l, err := parseList("l.txt", "Abs(self) t::abs # returns.")
 	if err != nil {

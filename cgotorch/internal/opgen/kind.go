@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// A goKind is how Go shows and passes one kind of schema argument.
+// A goKind says which Go type a kind of schema argument has, and which call passes the value.
 type goKind struct {
 	goType string
-	push   string // the builder's call, with %s for the value
+	push   string // the method call on c that passes a value, with %s for the value
 }
 
-// goKinds holds what the builder can pass, by the schema's kind without a trailing question mark.
+// goKinds holds the kinds of arguments that can be passed. The key is the kind in the schema,
+// without a question mark at its end.
 var goKinds = map[string]goKind{
 	"Tensor":       {"*Tensor", "c.tensor(%s)"},
 	"Tensor[]":     {"[]*Tensor", "c.tensors(%s)"},
@@ -31,13 +32,13 @@ var goKinds = map[string]goKind{
 	"MemoryFormat": {"MemoryFormat", "c.memoryFormat(%s)"},
 }
 
-// dtypes names the dtypes as cgotorch does, by the number that a schema prints.
+// dtypes maps the number that a schema has for a dtype to the name of the dtype in cgotorch.
 var dtypes = map[string]string{
 	"0": "Uint8", "1": "Int8", "2": "Int16", "3": "Int32", "4": "Int64", "5": "Float16", "6": "Float32", "7": "Float64",
 	"9": "Complex64", "10": "Complex128", "11": "Bool", "15": "BFloat16",
 }
 
-// kindOf finds the Go side of an argument.
+// kindOf returns the goKind of an argument. It fails for a kind that is not supported.
 func kindOf(a argument) (goKind, error) {
 	switch base := strings.TrimSuffix(a.kind, "?"); {
 	case base == "Device":
@@ -59,7 +60,7 @@ func kindOf(a argument) (goKind, error) {
 
 func (k goKind) pushed(value string) string { return fmt.Sprintf(k.push, value) }
 
-// constant returns the statement that pushes a literal of the list.
+// constant returns the statement that passes a literal of the list as an argument.
 func constant(a argument, literal string) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
@@ -86,13 +87,14 @@ func constant(a argument, literal string) (string, error) {
 	return kind.pushed(literal), nil
 }
 
-// isZero reports whether a default is the zero value of its Go type.
+// isZero reports whether the default `fallback` is the zero value of its Go type.
 func isZero(fallback string) bool {
 	f, err := strconv.ParseFloat(fallback, 64)
 	return err == nil && f == 0 || strings.EqualFold(fallback, "false")
 }
 
-// meaning prints a default for a doc comment; "" if the description of the field has to say it.
+// meaning returns the default `fallback` as text for a doc comment. It returns "" if the
+// description of the field has to say the default.
 func meaning(a argument, fallback string) string {
 	switch base := strings.TrimSuffix(a.kind, "?"); {
 	case fallback == "None" || fallback == "[]":

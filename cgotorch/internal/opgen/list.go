@@ -8,44 +8,44 @@ import (
 	"unicode"
 )
 
-// A list is the parsed operators.txt, whose first lines describe the format.
+// A list is the parsed operators.txt. The first lines of operators.txt describe the format.
 type list struct {
 	path    string
 	entries []*entry
-	fields  map[string]*fieldDoc // by "Field" or "FooOptions.Field"
+	fields  map[string]*fieldDoc // the key is "Field" or "FooOptions.Field"
 }
 
 // An entry asks for one method of Exec.
 type entry struct {
 	line       int
-	section    string // the title above it
+	section    string // the title above the entry
 	goName     string
-	operator   string // aten::add.Tensor
-	doc        string // the doc comment behind the Go name
+	operator   string // such as aten::add.Tensor
+	doc        string // the doc comment, without the Go name at its start
 	positional []item
-	structName string // of the options, where the list names it
+	structName string // name of the options struct, if the list gives a name
 	options    []item
 	fixed      []item
 }
 
-// An item names one schema argument and how Go shows it.
+// An item names one argument of the schema and says how the argument appears in Go.
 type item struct {
 	argument string
-	goName   string // "" lets the generator derive it
-	inverted bool   // !name: a bool that defaults to true, shown as its opposite
-	zero     bool   // ~name: 0 is no legal value and means the default
-	variadic bool   // name...
-	fallback string // :literal, a default that the schema lacks or that replaces the schema's
+	goName   string // "" means that the generator derives the name
+	inverted bool   // !name: a bool that defaults to true; in Go it has the opposite meaning
+	zero     bool   // ~name: 0 is no legal value, so in Go it means the default
+	variadic bool   // name...: a variadic parameter
+	fallback string // :literal, a default; it replaces the schema's default, if there is one
 }
 
-// A fieldDoc describes an options field wherever it occurs.
+// A fieldDoc is the description of an options field.
 type fieldDoc struct {
 	line int
 	text string
 	used bool
 }
 
-// parseList reads the list; its error names every bad line.
+// parseList reads the list. If the list has bad lines, the error names all of them.
 func parseList(path, text string) (*list, error) {
 	l := &list{path: path, fields: make(map[string]*fieldDoc)}
 	var errs []error
@@ -83,7 +83,7 @@ func parseList(path, text string) (*list, error) {
 			last = &field.text
 		default:
 			for strings.Contains(line, "(") && !strings.Contains(mask(line), ")") && i+1 < len(lines) {
-				i++ // the arguments go on
+				i++ // the arguments continue on the next line
 				line += lines[i]
 			}
 			e, err := parseEntry(line)
@@ -142,7 +142,7 @@ func parseEntry(line string) (*entry, error) {
 	return e, e.check()
 }
 
-// check finds marks that stand where they mean nothing.
+// check fails if a mark stands where it has no meaning.
 func (e *entry) check() error {
 	for i, it := range e.positional {
 		switch {
@@ -213,7 +213,8 @@ func split(text string, separator byte) []string {
 	}
 }
 
-// mask returns text with the inside of quotes blanked, so that a search sees only the structure.
+// mask returns text with blanks in place of quoted characters. A search in the result finds
+// nothing inside quotes.
 func mask(text string) string {
 	masked := []byte(text)
 	quoted := false

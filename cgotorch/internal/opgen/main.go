@@ -1,9 +1,9 @@
-// Opgen writes the typed operators of package cgotorch. It joins the kept list of operators
-// with LibTorch's own schemas and prints a method of Exec for each.
+// Opgen writes the typed operators of package cgotorch. It reads the list of operators and
+// LibTorch's schemas. For each operator of the list it prints a method of Exec.
 //
-// It runs in the cgotorch directory, through "make generate". With -update FILE it first takes
-// the schemas of the listed operators from FILE. FILE holds every schema that LibTorch knows,
-// one a line; "-" is standard input.
+// "make generate" runs opgen in folder cgotorch. With -update FILE, opgen first takes the schemas
+// of the listed operators from FILE. FILE has all schemas of LibTorch, one on each line. If FILE
+// is "-", opgen reads standard input.
 package main
 
 import (
@@ -55,7 +55,8 @@ func run(listPath, schemaPath, outPath, dumpPath string) error {
 	return writeIfChanged(outPath, source)
 }
 
-// update replaces the schema file by those lines of the dump that the list needs, sorted.
+// update replaces the content of the schema file by the lines of the dump that the list needs,
+// sorted.
 func update(list *list, dumpPath, schemaPath string) error {
 	var dump []byte
 	var err error
@@ -74,7 +75,8 @@ func update(list *list, dumpPath, schemaPath string) error {
 	return writeIfChanged(schemaPath, []byte(kept))
 }
 
-// writeIfChanged leaves an equal file alone, so that its time does not start a build.
+// writeIfChanged writes the file if its content changes. An unchanged file keeps its time, so
+// that it does not start a build.
 func writeIfChanged(path string, data []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil

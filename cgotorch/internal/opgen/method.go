@@ -8,22 +8,22 @@ import (
 	"unicode"
 )
 
-// A method is an entry joined with its schema, ready to be printed.
+// A method is an entry of the list together with its schema, ready to be printed.
 type method struct {
 	entry   *entry
 	schema  *schema
 	params  []variable
 	options []variable // the fields of the options struct
-	body    []string   // statements that push the arguments
+	body    []string   // statements that pass the arguments
 	result  string     // the Go results with a leading space, or ""
-	run     string     // the last statement
+	run     string     // the last statement, which runs the operator
 }
 
-// A variable is a parameter or a field.
+// A variable is a parameter of a method, or a field of an options struct.
 type variable struct {
 	name    string
 	goType  string
-	meaning string // of the zero value of a field, such as "nil means [1, 1]"
+	meaning string // what the zero value of a field means, such as "nil means [1, 1]"
 }
 
 // structName returns the name of the options struct.
@@ -34,13 +34,13 @@ func (m *method) structName() string {
 	return m.entry.goName + "Options"
 }
 
-// join checks an entry against its schema and lays out the method.
+// join checks an entry against its schema and returns the method.
 func join(e *entry, s *schema) (*method, error) {
 	m := &method{entry: e, schema: s}
 	if err := m.checkName(); err != nil {
 		return nil, err
 	}
-	items := make(map[string]item) // by schema argument
+	items := make(map[string]item) // by the name of the schema argument
 	place := make(map[string]func(argument, item) (string, error))
 	for _, group := range []struct {
 		items []item
@@ -56,7 +56,7 @@ func join(e *entry, s *schema) (*method, error) {
 			items[it.argument], place[it.argument] = it, group.push
 		}
 	}
-	defaults := 0 // how many arguments in a row have been left to their defaults
+	defaults := 0 // number of successive arguments, up to here, that keep their defaults
 	statements := make(map[string]string)
 	for _, a := range s.arguments {
 		push := place[a.name]
@@ -89,8 +89,8 @@ func join(e *entry, s *schema) (*method, error) {
 	return m, m.results()
 }
 
-// checkName holds the names to a rule: a method that changes an argument is called ...InPlace
-// or ...Out.
+// checkName checks that the name of a method ends in InPlace or Out if the method changes an
+// argument. No other name may end in these words.
 func (m *method) checkName() error {
 	base, _, _ := strings.Cut(m.schema.name, ".")
 	want := ""
@@ -111,7 +111,8 @@ func (m *method) checkName() error {
 	return nil
 }
 
-// order puts parameters and fields, which were met in the schema's order, into the list's order.
+// order puts parameters and fields into the order of the list. Before this call they are in the
+// order of the schema. order fails for a name that cannot be used.
 func (m *method) order() error {
 	sorted := func(items []item, variables []variable, name func(item) string) []variable {
 		var out []variable
@@ -140,7 +141,7 @@ func (m *method) order() error {
 	return nil
 }
 
-// pushParam adds a parameter and returns the statement that pushes it.
+// pushParam adds a parameter to m and returns the statement that passes the parameter.
 func (m *method) pushParam(a argument, it item) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
@@ -171,8 +172,8 @@ func (m *method) pushParam(a argument, it item) (string, error) {
 	return kind.pushed(name), nil
 }
 
-// pushOption adds a field and returns the statement that pushes it. The zero value of the field
-// means the default.
+// pushOption adds a field to m and returns the statement that passes the field. The zero value of
+// the field means the default.
 func (m *method) pushOption(a argument, it item) (string, error) {
 	kind, err := kindOf(a)
 	if err != nil {
@@ -225,7 +226,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 	case kind.goType == "Scalar", strings.HasPrefix(kind.goType, "[]"):
 		statement = choose(value+" != nil", statement, absent)
 		say("nil")
-	case kind.goType != "DType" && isZero(fallback): // the zero value is the default; of DType it is Uint8
+	case kind.goType != "DType" && isZero(fallback): // the zero value is the default, but the zero DType is Uint8
 	default:
 		field.goType = "Opt[" + kind.goType + "]"
 		statement = choose("v, ok := "+value+".Get(); ok", kind.pushed("v"), absent)
@@ -237,7 +238,7 @@ func (m *method) pushOption(a argument, it item) (string, error) {
 
 func (m *method) pushFixed(a argument, it item) (string, error) { return constant(a, it.fallback) }
 
-// results finds the builder's call that runs the operator.
+// results sets the Go results of the method, and the statement that runs the operator.
 func (m *method) results() error {
 	results := m.schema.results
 	tensors := 0
@@ -248,7 +249,7 @@ func (m *method) results() error {
 			tensors++
 		}
 	}
-	value := false // a Go value, which the device has to compute first
+	value := false // the result is a Go value, so the call waits for the device
 	switch {
 	case len(results) == 0:
 		m.run = "c.run0()"
@@ -277,7 +278,8 @@ func (m *method) results() error {
 	return nil
 }
 
-// distinct reports whether names can be the names of results next to the parameters.
+// distinct reports whether names can name the results. Each name must be an identifier, and no
+// parameter or other result may have it.
 func distinct(names []string, params []variable) bool {
 	taken := map[string]bool{"x": true, "c": true, "v": true, "ok": true, "options": true}
 	for _, p := range params {

@@ -8,8 +8,8 @@ import (
 
 // A schema is the signature of one operator as LibTorch prints it.
 type schema struct {
-	text      string // the line itself
-	name      string // with namespace and overload: aten::add.Tensor
+	text      string // the whole line of the schema
+	name      string // with namespace and overload, such as aten::add.Tensor
 	arguments []argument
 	results   []argument
 }
@@ -17,9 +17,9 @@ type schema struct {
 // An argument is one argument or result of a schema.
 type argument struct {
 	name     string
-	kind     string // the type without alias annotations and list sizes: Tensor, Tensor?[], int[]?, SymInt
-	writes   bool   // the operator changes the tensor, Tensor(a!)
-	fallback string // the default as printed; "" if there is none
+	kind     string // the type without alias annotations and list sizes, such as Tensor?[] or SymInt
+	writes   bool   // the operator changes the tensor: its type is Tensor(a!)
+	fallback string // the text of the default; "" if there is none
 }
 
 // optional reports whether None is a value of the argument.
@@ -35,13 +35,14 @@ func (s *schema) find(name string) *argument {
 	return nil
 }
 
-// schemaName returns the name of the operator whose schema a line holds.
+// schemaName returns the name of the operator in a line of schemas.
 func schemaName(line string) string {
 	name, _, _ := strings.Cut(line, "(")
 	return name
 }
 
-// parseSchemas reads one schema a line. Names are unique.
+// parseSchemas reads a text with one schema on each line. It fails if two schemas have the same
+// name.
 func parseSchemas(path, text string) (map[string]*schema, error) {
 	schemas := make(map[string]*schema)
 	for i, line := range strings.Split(text, "\n") {
@@ -73,7 +74,7 @@ func parseSchema(line string) (*schema, error) {
 	p.expect("(")
 	for p.err == nil && !p.accept(")") {
 		switch {
-		case p.accept("*"), p.accept("..."): // keyword arguments follow; a variable number of arguments
+		case p.accept("*"), p.accept("..."): // "*": keyword arguments follow; "...": any number of arguments
 		default:
 			s.arguments = append(s.arguments, p.argument())
 		}
@@ -89,7 +90,7 @@ func parseSchema(line string) (*schema, error) {
 	return s, p.err
 }
 
-// A schemaParser walks over one line. The first failure is kept and stops all progress.
+// A schemaParser reads one line. It keeps the first failure, and reads nothing more after it.
 type schemaParser struct {
 	text string
 	at   int
@@ -194,7 +195,7 @@ func (p *schemaParser) kind() (kind string, writes bool) {
 			kind += "?"
 		case '[':
 			p.at++
-			p.takeWhile(unicode.IsDigit) // int[2] takes a list of two
+			p.takeWhile(unicode.IsDigit) // skips a list size, as in int[2]
 			p.expect("]")
 			kind += "[]"
 		default:
@@ -226,8 +227,8 @@ func (p *schemaParser) balanced() string {
 	return ""
 }
 
-// literal reads a default: a number (complex ones too), None, True, a list or a quoted string,
-// as printed.
+// literal reads a default and returns its text. A default is None, True or False, a number (also
+// a complex number), a list, or a quoted string.
 func (p *schemaParser) literal() string {
 	p.skipSpace()
 	start := p.at

@@ -1,4 +1,5 @@
-// Schemas prints LibTorch's schema of every operator, for opgen -update.
+// Schemas prints the schema of every operator of LibTorch. The output is the input of opgen
+// -update.
 package main
 
 import (

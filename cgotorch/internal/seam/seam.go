@@ -1,20 +1,21 @@
-// Package seam is the part of cgotorch that only the packages above it see. Package cgotorch
-// sets each of these functions when the program starts, and never again.
+// Package seam gives the packages inside folder cgotorch some functions of package cgotorch that
+// programs must not use. Package cgotorch sets these functions once, when the program starts.
 package seam
 
 import "github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 
 var (
-	// Ready fails where the core cannot be used at all.
+	// Ready fails if the core cannot be used.
 	Ready func() error
-	// Check frees a status and returns it as a *cgotorch.Error of the operation, or nil.
+	// Check returns the status as a *cgotorch.Error of op, and frees the status. A nil status gives
+	// nil.
 	Check func(op string, status *ct.Status) error
-	// Caller is the file and line of the innermost frame that belongs to the program.
+	// Caller returns the file and line of the innermost frame that belongs to the program.
 	Caller func() string
-	// StreamName is the name of the last stream that had this number; false for a stream that is
-	// not cgotorch's.
+	// StreamName returns the name of the last stream with this number. It returns false if cgotorch
+	// has no name for the number.
 	StreamName func(id uint64) (string, bool)
-	// Waits says that the calling goroutine waits for the device on purpose, which a Do under
-	// NoWaits must not.
+	// Waits must be called before op waits for the device on purpose. It fails the Do of the calling
+	// goroutine if this Do uses NoWaits.
 	Waits func(op string)
 )
