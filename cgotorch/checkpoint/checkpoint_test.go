@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// network is the model of testdata/make.py. With dropout its steps draw random numbers.
+// network returns the model of testdata/make.py. With dropout above 0 its steps draw random
+// numbers.
 func network(x *cgotorch.Exec, dropout float64) *nn.Sequential {
 	return nn.NewSequential(
 		nn.NewConv2d(x, 3, 4, nn.Square(3), nn.Conv2dOptions{Padding: nn.Square(1), NoBias: true}),
@@ -75,7 +76,7 @@ func (r *run) train(x *cgotorch.Exec, steps int) (losses []float64) {
 
 type place struct{ Epoch, Batch int }
 
-// halfRun trains one matrix of 16 bits with scaler, masters and averages.
+// halfRun trains one matrix of 16 bits with a scaler, and with averages.
 type halfRun struct {
 	model  *struct{ W *cgotorch.Tensor }
 	opt    *optim.Optimizer
@@ -103,7 +104,8 @@ func (r *halfRun) close() {
 	r.ema.Close()
 }
 
-// train does steps, the first of which is skipped.
+// train does training steps. The scaler skips the first of them, because its gradient is
+// infinite.
 func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	for i := range steps {
 		grad := x.Sub(x.To(r.model.W, cgotorch.Float32), x.Linspace(cgotorch.Float32, 0, 2, 5))
@@ -120,7 +122,7 @@ func (r *halfRun) train(x *cgotorch.Exec, steps int) error {
 	return nil
 }
 
-// savedHalfRun is a run with masters after five steps, and its checkpoint in a file.
+// savedHalfRun makes a run with masters, trains it for five steps and saves it at path.
 func savedHalfRun(x *cgotorch.Exec, path string) (*halfRun, Checkpoint, error) {
 	r, err := newHalfRun(x, true)
 	if err != nil {
@@ -133,7 +135,7 @@ func savedHalfRun(x *cgotorch.Exec, path string) (*halfRun, Checkpoint, error) {
 	return r, saved, err
 }
 
-// Masters, scaler and averages continue to the bit.
+// A run with masters, scaler and averages continues to the bit.
 func TestLoad_MastersScalerAverages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -180,8 +182,8 @@ func TestLoad_MastersScalerAverages(t *testing.T) {
 	})
 }
 
-// A file without masters starts them from the loaded parameters. A file with masters fits no
-// optimizer without them.
+// If the file has no masters, the first step makes masters from the loaded parameters. If the
+// file has masters, an optimizer without masters cannot load it.
 func TestLoad_MastersOnOneSide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -241,7 +243,8 @@ func TestSave_SwappedAverages(t *testing.T) {
 
 func TestLoad_GoesOn(t *testing.T) { testGoesOn(t, cgotorch.CPU, 0) }
 
-// The CUDA generator continues too. Some of cuDNN's kernels add in no fixed order.
+// The CUDA generator continues too. The losses may differ slightly, because some of cuDNN's
+// kernels add in no fixed order.
 func TestLoad_GoesOn_CUDA(t *testing.T) {
 	if err := cgotorch.CUDA(0).Check(); err != nil {
 		t.Skip("no GPU to train on: ", err)
@@ -270,7 +273,7 @@ func testGoesOn(t *testing.T, device cgotorch.Device, tolerance float64) {
 		torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 			b := newRun(t, x, rule)
 			defer b.close()
-			b.train(x, 2) // state of its own, which is replaced
+			b.train(x, 2) // gives the optimizer a state that Load must replace
 			info, err := Load(x, path, b.model, b.opt)
 			if err != nil {
 				return err
@@ -317,7 +320,7 @@ func TestSave_SameBytes(t *testing.T) {
 	})
 }
 
-// The optimizer's state belongs to names: the order of parameters does not matter.
+// The optimizer's state belongs to names, so the order of parameters does not matter.
 func TestLoad_ParametersInAnotherOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -397,14 +400,14 @@ func TestLoadModel_OfCheckpoint(t *testing.T) {
 				t.Errorf("%s differs", n.Name)
 			}
 		}
-		// A model with another head loads the rest.
+		// A model with another head loads its other layers.
 		head := nn.NewSequential(a.model.Modules[0].Module, nn.NewLinear(x, 2, 2, nn.LinearOptions{}))
 		defer nn.Close(head.Modules[1].Module)
 		return LoadModel(x, path, &struct{ Body *nn.Sequential }{head}, nn.LoadOptions{AllowMissing: true, AllowUnexpected: true})
 	})
 }
 
-// In fine-tuning, a model with another number of classes loads all but its last layer.
+// For fine-tuning, a model with another number of classes loads all layers except its last layer.
 func TestLoadModel_Skip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -437,7 +440,7 @@ func TestLoadModel_Skip(t *testing.T) {
 	})
 }
 
-// A part of a model is neither saved nor loaded.
+// A model with a tensor that State does not see is neither saved nor loaded.
 func TestSave_Checks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -603,7 +606,8 @@ func TestSave_FullDisk(t *testing.T) {
 	})
 }
 
-// A changed bit or a missing end, anywhere, is an error that names the file. Nothing is loaded.
+// If a bit has changed anywhere or the end is missing, Load fails with an error that names the
+// file. It loads nothing.
 func TestLoad_Damaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -628,7 +632,7 @@ func TestLoad_Damaged(t *testing.T) {
 			}
 		}
 		harmless := strings.Index(string(whole), `"format":"pt"`)
-		for at := 0; at < len(whole); at += 1 + at/500*3 { // the header byte by byte, the elements at some places
+		for at := 0; at < len(whole); at += 1 + at/500*3 { // every byte of the header, and some bytes of the elements
 			if at >= harmless && at < harmless+len(`"format":"pt"`) {
 				continue
 			}
@@ -642,7 +646,7 @@ func TestLoad_Damaged(t *testing.T) {
 		try("one byte more", append(slices.Clone(whole), 0))
 
 		damaged := slices.Clone(whole)
-		damaged[len(whole)-len(whole)/4] ^= 1 // in the CPU generator's state
+		damaged[len(whole)-len(whole)/4] ^= 1 // a byte of the CPU generator's state
 		if err := os.WriteFile(path, damaged, 0o666); err != nil {
 			return err
 		}
@@ -708,7 +712,7 @@ func TestLoad_OtherVersionsAndWriters(t *testing.T) {
 	}
 }
 
-// A file may hold dtypes that the model converts.
+// The dtypes of a file may differ from those of the model. Load then converts them.
 func TestLoadModel_ConvertsDTypes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.safetensors")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {

@@ -2,7 +2,8 @@ package checkpoint
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// dtypes holds the dtypes that both LibTorch and the file format have.
+// dtypes maps names in the file format to LibTorch's dtypes. It has the dtypes that exist in
+// both.
 var dtypes = map[string]cgotorch.DType{
 	"BOOL": cgotorch.Bool, "U8": cgotorch.Uint8, "I8": cgotorch.Int8, "U16": cgotorch.Uint16, "I16": cgotorch.Int16,
 	"U32": cgotorch.Uint32, "I32": cgotorch.Int32, "U64": cgotorch.Uint64, "I64": cgotorch.Int64,
@@ -10,7 +11,7 @@ var dtypes = map[string]cgotorch.DType{
 }
 
 // DType returns LibTorch's dtype for a dtype of the file format, such as "F32". It returns false
-// where LibTorch has none.
+// if LibTorch has no such dtype.
 func DType(name string) (cgotorch.DType, bool) {
 	d, ok := dtypes[name]
 	return d, ok

@@ -14,8 +14,8 @@ import (
 
 type config struct{ In, Out int }
 
-// The example saves a run. Another program makes the model again from the checkpoint's config, and
-// continues.
+// This example saves a run. Then it continues as another program would: it makes the model again
+// from the config in the checkpoint, and loads the run.
 func Example() {
 	folder, err := os.MkdirTemp("", "checkpoint")
 	if err != nil {

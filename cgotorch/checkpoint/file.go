@@ -22,33 +22,33 @@ const (
 	ofEMA        = "ema/"
 )
 
-// ErrDamaged is in the error of a file that is no whole safetensors file, or that has changed since
-// it was saved.
+// ErrDamaged is in the error for a file that is not a complete safetensors file, or that has
+// changed since it was saved.
 var ErrDamaged = errors.New("damaged: copy it again, or go on from another checkpoint")
 
-// Info holds the fields of a checkpoint that are no tensors.
+// Info holds all fields of a checkpoint except its tensors.
 type Info struct {
-	Version   int             `json:"version"`             // 0 where the file was not saved by this package
-	Epoch     int             `json:"epoch"`               // as given to [Save]
-	Step      int             `json:"step"`                // as given to [Save]
-	Loader    json.RawMessage `json:"loader,omitempty"`    // the place in the data, nil if none was given
-	Config    json.RawMessage `json:"config,omitempty"`    // the settings of the run, nil if none were given
-	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if none was given
+	Version   int             `json:"version"`             // 0 if this package did not save the file
+	Epoch     int             `json:"epoch"`               // from [Checkpoint]
+	Step      int             `json:"step"`                // from [Checkpoint]
+	Loader    json.RawMessage `json:"loader,omitempty"`    // from [Checkpoint]: the position in the data, or nil
+	Config    json.RawMessage `json:"config,omitempty"`    // from [Checkpoint]: the settings of the run, or nil
+	Optimizer *OptimizerInfo  `json:"optimizer,omitempty"` // nil if the run was saved without an optimizer
 
-	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if none was given
+	Scaler *optim.ScalerState `json:"scaler,omitempty"` // for [optim.Scaler.Restore]; nil if the run was saved without a scaler
 }
 
-// OptimizerInfo holds the fields of an optimizer's state that are no tensors. See [optim.State].
+// OptimizerInfo holds all fields of an optimizer's state except its tensors. See [optim.State].
 type OptimizerInfo struct {
 	Rule   string   `json:"rule"`
 	LR     float64  `json:"lr"`
 	Scale  float64  `json:"scale"`
-	Params []string `json:"params"` // names in the model, in the optimizer's order
+	Params []string `json:"params"` // names of the parameters in the model, in the optimizer's order
 	Steps  []int64  `json:"steps"`
 }
 
-// Inspect reads the fields of a checkpoint that are no tensors, for instance to make the model. It
-// returns the zero Info for a file that this package has not saved.
+// Inspect reads all fields of a checkpoint except its tensors, for instance to make the model.
+// For a file that this package has not saved it returns the zero Info.
 func Inspect(path string) (Info, error) {
 	f, err := open(path)
 	if err != nil {
@@ -63,7 +63,7 @@ type file struct {
 	info Info
 }
 
-// fail returns an error about the file, with the text of format and args.
+// fail returns an error that names the file. format and args give its text.
 func (f *file) fail(format string, args ...any) error {
 	return fmt.Errorf("checkpoint: %s: %w", f.Name(), fmt.Errorf(format, args...))
 }
@@ -89,10 +89,10 @@ func open(path string) (*file, error) {
 	return c, nil
 }
 
-// ofModel reports whether a tensor is the model's.
+// ofModel reports whether a tensor of this name belongs to the model.
 func (f *file) ofModel(name string) bool { return f.info.Version == 0 || !strings.Contains(name, "/") }
 
-// tensor makes a tensor of the file on x's device.
+// tensor makes a tensor on x's device from the file's tensor of this name.
 func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
 	t, ok := f.Lookup(name)
 	if !ok {
@@ -109,14 +109,16 @@ func (f *file) tensor(x *cgotorch.Exec, name string) (*cgotorch.Tensor, error) {
 	return cgotorch.FromBytes(x, data, dtype, t.Shape), nil
 }
 
-// checksums holds those of the tensors and, under metadataKey, of the metadata.
+// checksums maps the name of each tensor to its checksum. Under metadataKey it has the checksum
+// of the metadata.
 type checksums map[string]string
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(data []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli)) }
 
-// openWhole is open, and compares the tensors with their checksums, if the file has any.
+// openWhole is open, and also compares the tensors with their checksums. It compares nothing if
+// the file is not a checkpoint and has no checksums.
 func openWhole(path string) (*file, error) {
 	f, err := open(path)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// Load makes a run continue from a checkpoint: the model, the optimizer unless it is nil, and
-// LibTorch's default generators. It waits for the device. Dtypes are converted. The CUDA generator
-// is restored if x's device is CUDA, and was CUDA when the run was saved. The caller restores a
-// scaler and its own state from the Info, and averages by [LoadEMA].
+// Load makes a run continue from a checkpoint. It loads the model, LibTorch's default generators,
+// and the optimizer unless opt is nil. Dtypes are converted. The CUDA generator is restored only
+// if x's device is CUDA and was CUDA when the run was saved. Load waits for the device. The
+// caller restores a scaler and its own state from the Info, and averages by [LoadEMA].
 //
-// Load fails with [ErrDamaged] for a damaged file, with a [*nn.LoadError] for another model, and
-// for another optimizer. In these cases nothing has changed. Use [LoadModel] for a file that this
-// package has not saved.
+// Load fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if model does
+// not fit the checkpoint. It also fails if opt does not fit. In these three cases nothing has
+// changed. Use [LoadModel] for a file that this package has not saved.
 func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info, error) {
 	f, err := openWhole(path)
 	if err != nil {
@@ -55,9 +55,9 @@ func Load(x *cgotorch.Exec, path string, model any, opt *optim.Optimizer) (Info,
 	return f.info, nil
 }
 
-// LoadEMA makes averages of the model's parameters continue from a checkpoint, and waits for the
-// device. It fails with [ErrDamaged] for a damaged file, and where the checkpoint lacks the average
-// of a parameter. In these cases nothing has changed.
+// LoadEMA makes averages of the model's parameters continue from a checkpoint. It waits for the
+// device. It fails with [ErrDamaged] for a damaged file. It also fails if the checkpoint lacks
+// the average of a parameter. In these cases nothing has changed.
 func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 	f, err := openWhole(path)
 	if err != nil {
@@ -87,12 +87,12 @@ func LoadEMA(x *cgotorch.Exec, path string, model any, ema *optim.EMA) error {
 	return nil
 }
 
-// LoadModel copies a model's tensors from a checkpoint, or from another safetensors file such as a
-// torchvision state dict, and waits for the device. Dtypes are converted. By [nn.LoadOptions].Skip
-// a model with another number of classes loads all but the last layer.
+// LoadModel copies a model's tensors from a checkpoint, or from another safetensors file such as
+// a torchvision state dict. Dtypes are converted. A model with another number of classes can skip
+// its last layer with [nn.LoadOptions].Skip. LoadModel waits for the device.
 //
-// LoadModel fails with [ErrDamaged] for a damaged file, and with a [*nn.LoadError] where names or
-// shapes differ, unless o allows that. In these cases nothing has changed.
+// LoadModel fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if names
+// or shapes differ, unless o allows the difference. In these cases nothing has changed.
 func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error {
 	f, err := openWhole(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func LoadModel(x *cgotorch.Exec, path string, model any, o nn.LoadOptions) error
 	return f.copyTo(x.NoGrad().NoAutocast(), matched)
 }
 
-// match returns the model's tensors that the file has. It reads no elements.
+// match returns the model's tensors that the file has. It reads only the file's header.
 func (f *file) match(model any, o nn.LoadOptions) ([]nn.Named, error) {
 	if len(nn.State(model)) == 0 && nn.Check(model) == nil {
 		return nil, f.fail("the model, a %T, has no tensors: give a pointer to a module", model)
@@ -156,8 +156,8 @@ func tensorNames(model any) map[*cgotorch.Tensor]string {
 	return names
 }
 
-// restore finds the optimizer's state by the names of its parameters, so their order does not
-// matter.
+// restore restores the optimizer. It finds the state of each parameter by the parameter's name,
+// so the order of parameters does not matter.
 func (f *file) restore(x *cgotorch.Exec, model any, opt *optim.Optimizer) error {
 	saved := f.info.Optimizer
 	if saved == nil {

@@ -11,29 +11,29 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// Checkpoint is the input of [Save]. All fields but Model may be left out.
+// Checkpoint is the input of [Save]. All fields except Model may be left out.
 type Checkpoint struct {
 	Model     any              // a pointer to a module of package nn
-	Optimizer *optim.Optimizer // of parameters of the model
-	Scaler    *optim.Scaler    // of the gradients
-	EMA       *optim.EMA       // of parameters of the model; not while they are swapped
-	Epoch     int              // as the program counts them
-	Step      int              // as the program counts them
-	Loader    any              // the place in the data, such as a loader's State; any value that JSON can hold
+	Optimizer *optim.Optimizer // its parameters must belong to Model
+	Scaler    *optim.Scaler    // the scaler of the gradients
+	EMA       *optim.EMA       // its parameters must belong to Model; must not be saved between two Swaps
+	Epoch     int              // the number of the epoch, as the program counts
+	Step      int              // the number of the step, as the program counts
+	Loader    any              // the position in the data, such as a loader's State; any value that JSON can hold
 	Config    any              // settings to make the model and the run again; any value that JSON can hold
 }
 
-// Save writes a checkpoint, with the states of LibTorch's default generators of the CPU and of x's
-// device. It waits for the device. The whole new file replaces a file at path. If Save fails, on a
-// full disk for instance, or if an operator panics, the old file stays. Save fails with the error
-// of [nn.Check], and never saves a part of a model.
+// Save writes a checkpoint. It adds the states of LibTorch's default generators, of the CPU and
+// of x's device. Save waits for the device. The complete new file replaces an old file at path.
+// If Save fails, for instance because the disk is full, the old file stays. It also stays if an
+// operator panics. Save fails with the error of [nn.Check], and never saves a part of a model.
 func Save(x *cgotorch.Exec, path string, c Checkpoint) error {
 	tensors, info, err := c.contents(x)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: not saved: %w", path, err)
 	}
 	text, err := json.Marshal(info)
-	if err != nil { // a learning rate that is not a number
+	if err != nil { // for instance if a learning rate is NaN
 		return fmt.Errorf("checkpoint: %s: not saved: %w", path, err)
 	}
 	tensors = withChecksums(tensors, text)
@@ -133,7 +133,7 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// whole fails where the optimizer has stepped with tensors that are not its own.
+// whole fails if a step of the optimizer used tensors that the optimizer does not own.
 func whole(opt *optim.Optimizer, s optim.State) error {
 	own := map[int]bool{}
 	for _, r := range s.Tensors {
@@ -147,7 +147,8 @@ func whole(opt *optim.Optimizer, s optim.State) error {
 	return nil
 }
 
-// paramNames returns the names in the model of params. of names their owner in errors.
+// paramNames returns the names that params have in the model. `of` names the owner of params in
+// errors.
 func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor]string) ([]string, error) {
 	list := make([]string, len(params))
 	for i, p := range params {
@@ -160,7 +161,7 @@ func paramNames(of string, params []*cgotorch.Tensor, names map[*cgotorch.Tensor
 	return list, nil
 }
 
-// entry returns an entry that reads the tensor when it is due to be written.
+// entry returns an entry that reads the tensor only when it is written to the file.
 func entry(x *cgotorch.Exec, name string, t *cgotorch.Tensor) (safetensors.Tensor, error) {
 	if t.Closed() {
 		return safetensors.Tensor{}, cgotorch.ErrClosed
@@ -177,8 +178,9 @@ func bytesEntry(name string, data []byte) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, DType: "U8", Shape: []int64{int64(len(data))}, Data: data}
 }
 
-// withChecksums appends a tensor with the checksums of the others. It must be written last. It is,
-// since its elements are bytes, which come behind all wider ones, and it is the last of these.
+// withChecksums appends a tensor with the checksums of the other tensors. This tensor must be
+// written last. That is so because Write orders tensors by the width of their elements, widest
+// first. Elements of one byte come last, and this tensor is the last of these.
 func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.Tensor {
 	sums := checksums{metadataKey: checksum(metadata)}
 	for i := range tensors {
@@ -187,7 +189,7 @@ func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.
 		if read == nil {
 			read = func() ([]byte, error) { return t.Data, nil }
 		}
-		sums[t.Name] = checksum(nil) // reserves the entry
+		sums[t.Name] = checksum(nil) // gives the text of sums its final length
 		name := t.Name
 		t.Read = func() ([]byte, error) {
 			data, err := read()
@@ -195,7 +197,7 @@ func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.
 			return data, err
 		}
 	}
-	text, _ := json.Marshal(sums) // strings cannot fail
+	text, _ := json.Marshal(sums) // a map of strings can always be encoded
 	return append(tensors, safetensors.Tensor{
 		Name: checksumName, DType: "U8", Shape: []int64{int64(len(text))},
 		Read: func() ([]byte, error) { return json.Marshal(sums) },

@@ -9,8 +9,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// BenchmarkAugmentImages measures the time that augmentations add to the normalising of a batch.
-// Images/s are of a device that does nothing else.
+// BenchmarkAugmentImages measures augmenting, normalising and mixing of a batch, each alone. It
+// reports images/s on a device that does nothing else.
 func BenchmarkAugmentImages(b *testing.B) {
 	const n, side, classes = 128, 224, 1000
 	r := rand.New(rand.NewPCG(1, 2))
@@ -26,7 +26,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 	for _, d := range torchtest.Devices() {
 		for _, c := range []struct {
 			name  string
-			steps func() []images.Step // of an image; nil for normalising or mixing alone
+			steps func() []images.Step // the steps of one image; nil to normalise or mix only
 			mix   images.MixOptions
 			dark  bool // every pixel is 0, which is the worst for a histogram on CUDA
 		}{
@@ -72,7 +72,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 						}
 					}
 					run()
-					cgotorch.ToSlice[uint8](x, x.Narrow(augmented, 0, 0, 1)) // the kernel is compiled and has run
+					cgotorch.ToSlice[uint8](x, x.Narrow(augmented, 0, 0, 1)) // waits until the kernel is compiled and has run
 					b.ResetTimer()
 					for range b.N {
 						run()
@@ -84,7 +84,7 @@ func BenchmarkAugmentImages(b *testing.B) {
 	}
 }
 
-// on runs a benchmark's loop in a Do and stops its clock when the device is done.
+// on runs a benchmark's loop in a Do. It stops the clock when the device has done the work.
 func on(b *testing.B, d cgotorch.Device, fn func(x *cgotorch.Exec)) {
 	s := torchtest.NewStream(b, d)
 	err := s.Do(func(x *cgotorch.Exec) error {

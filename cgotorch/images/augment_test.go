@@ -16,7 +16,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The results of torchvision for the same images: tests/fixtures/augment/make.py.
+// This folder holds torchvision's results for the same images, written by its make.py.
 const augmentFixtures = "../../tests/fixtures/augment/"
 
 // pixelImage is one image, [H, W, C].
@@ -25,7 +25,7 @@ type pixelImage struct {
 	pixels                  []uint8
 }
 
-// fixtureImage is a source of make.py.
+// fixtureImage returns the source image of this name, as make.py makes it.
 func fixtureImage(t testing.TB, name string) pixelImage {
 	t.Helper()
 	name, isGrey := strings.CutSuffix(name, "-grey")
@@ -71,7 +71,8 @@ func rgbAt(img image.Image, x, y int) [3]uint8 {
 	return [3]uint8{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8)}
 }
 
-// namedStep is the step that make.py calls so, in an image of this size.
+// namedStep returns the step with the name and the arguments v of make.py. The image has this
+// height and width.
 func namedStep(t testing.TB, name string, v []float64, height, width int) images.Step {
 	switch name {
 	case "Brightness":
@@ -105,7 +106,7 @@ func namedStep(t testing.TB, name string, v []float64, height, width int) images
 	return images.Step{}
 }
 
-// augmented is one image behind the steps.
+// augmented returns one image after the steps.
 func augmented(x *cgotorch.Exec, img pixelImage, flip bool, steps ...images.Step) []uint8 {
 	pixels := cgotorch.FromSlice(x, img.pixels, 1, int64(img.height), int64(img.width), int64(img.channels))
 	out := x.EmptyLike(pixels)
@@ -143,7 +144,7 @@ func TestAugmentImages_EqualsTorchvision(t *testing.T) {
 	})
 }
 
-// someSteps is a random list of steps for an image.
+// someSteps returns a random list of steps for an image of this height and width.
 func someSteps(r *rand.Rand, height, width int) []images.Step {
 	any := []images.Step{{}, images.Brightness(2 * r.Float64()), images.Contrast(2 * r.Float64()), images.Saturation(2 * r.Float64()), images.Hue(r.Float64() - 0.5),
 		images.Posterize(r.IntN(9)), images.Solarize(255 * r.Float64()), images.AutoContrast(), images.Equalize()}
@@ -156,7 +157,7 @@ func someSteps(r *rand.Rand, height, width int) []images.Step {
 	return steps
 }
 
-// randomBatch has images of few and of many values.
+// randomBatch returns a batch in which every third image has only few different values.
 func randomBatch(r *rand.Rand, n, height, width, channels int) []uint8 {
 	pixels := make([]uint8, n*height*width*channels)
 	for i := range pixels {
@@ -169,7 +170,7 @@ func randomBatch(r *rand.Rand, n, height, width, channels int) []uint8 {
 	return pixels
 }
 
-// cgotorch.CUDA gives the cgotorch.CPU's bytes, and the cgotorch.CPU those of each image alone.
+// A batch on CUDA and on the CPU gives the same bytes as each image alone on the CPU.
 func TestAugmentImages_AnyBatchAnyDevice(t *testing.T) {
 	for _, shape := range [][4]int{{7, 33, 45, 3}, {5, 64, 64, 3}, {3, 1, 1, 3}, {4, 2, 9, 1}, {3, 224, 224, 3}, {6, 40, 31, 1}} {
 		n, height, width, channels := shape[0], shape[1], shape[2], shape[3]

@@ -4,19 +4,19 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 
 // MixOptions are the options of [Mix]. The zero value changes nothing.
 type MixOptions struct {
-	// Erased is a box of each image of the result: int32 [N, 4] of top, left, height and width. nil
-	// means no boxes. The box's pixels become Fill, one number a channel in the units of the
-	// result. A nil Fill means 0.
+	// Erased has a box for each image of the result: int32 [N, 4] of top, left, height and width. nil
+	// means no boxes. The pixels in a box become Fill, which has one number for each channel, in the
+	// units of the result. A nil Fill means 0.
 	Erased *cgotorch.Tensor
 	Fill   []float64
 
-	// Kind is the way to mix an image, its erased box included, with the image before it in the
-	// batch. The first image is mixed with the last.
+	// Kind is the way to mix each image with the image before it in the batch. The first image is
+	// mixed with the last. Boxes are erased before the mixing.
 	Kind MixKind
-	// Share is, for MixUp, the share of the image itself, from 0 to 1: the lambda of the paper.
+	// Share is for MixUp. It is the share of the image itself, from 0 to 1: the lambda of the paper.
 	Share float64
-	// Top, Left, Bottom and Right bound the box of the image before, for CutMix: rows Top to
-	// Bottom-1, columns Left to Right-1.
+	// Top, Left, Bottom and Right are for CutMix. They bound the box that comes from the image
+	// before: rows Top to Bottom-1, columns Left to Right-1.
 	Top, Left, Bottom, Right int
 }
 
@@ -24,26 +24,25 @@ type MixOptions struct {
 type MixKind int
 
 const (
-	NoMix  MixKind = iota // csrc/kernels/mix.cc numbers them too
-	MixUp                 // Share of the image and 1-Share of the image before
-	CutMix                // a box of the image before
+	NoMix  MixKind = iota // the numbers must equal those in csrc/kernels/mix.cc
+	MixUp                 // Share of the image plus 1-Share of the image before
+	CutMix                // the image with a box from the image before
 )
 
-// Mix is [Normalize] with o done to its result, in the same pass. Its results are those of
-// erase, MixUp and CutMix of torchvision.transforms.v2, to the bit. torchvision then works on
-// the normalised images, with the same boxes and share. This holds in every dtype of out:
-// Float32, Float64, Float16 and BFloat16.
+// Mix is [Normalize], and applies o to its result in the same pass. The result equals that of
+// torchvision.transforms.v2 to the bit: erase, MixUp or CutMix on the normalised images, with the
+// same boxes and share. This holds for out of Float32, Float64, Float16 and BFloat16.
 func Mix(x *cgotorch.Exec, pixels, flips, table, out *cgotorch.Tensor, o MixOptions) {
 	x.Call("streamtorch::mix_images", pixels, flips, table, o.Erased, o.Fill, int(o.Kind), o.Share, []int{o.Top, o.Left, o.Bottom, o.Right}, out)
 }
 
-// MixLabels enqueues the labels of mixed images into out, contiguous float32 [N, classes]. The
-// class of an image gets share, and the class of the image before it 1-share. The first image
-// is mixed with the last. labels is int64 [N]. For CutMix share is the part of the image that
-// is its own.
+// MixLabels enqueues the labels of mixed images into out, contiguous float32 [N, classes]. labels
+// is int64 [N]. The class of an image gets share. The class of the image before it gets 1-share.
+// The first image is mixed with the last. For CutMix share is the part of the image that is its
+// own.
 //
-// A label below 0, or of classes and above, adds nothing. [cgotorch.Exec.CrossEntropy] takes
-// the result as its target. Source: MixUp of torchvision.transforms.v2.
+// A label below 0, or not below classes, adds nothing. [cgotorch.Exec.CrossEntropy] takes the
+// result as its target. The arithmetic is that of MixUp in torchvision.transforms.v2.
 func MixLabels(x *cgotorch.Exec, labels, out *cgotorch.Tensor, share float64) {
 	x.Call("streamtorch::mix_labels", labels, share, out)
 }

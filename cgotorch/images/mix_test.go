@@ -15,7 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// A batch of make.py.
+// These constants are the sizes of the batch in make.py.
 const mixImages, mixHeight, mixWidth, mixChannels, mixClasses = 5, 9, 11, 3, 7
 
 func mixPixels() []uint8 {
@@ -71,7 +71,7 @@ func TestMix_EqualsTorchvision(t *testing.T) {
 						x.Permute(x.Empty(dtypes[c.DType], mixImages, mixHeight, mixWidth, mixChannels), 0, 3, 1, 2),
 					} {
 						from, flips := pixels, (*cgotorch.Tensor)(nil)
-						if flip { // pixels that are turned already are turned back
+						if flip { // the flip undoes x.Flip
 							from, flips = x.Flip(pixels, 2), x.OnesLike(x.To(labels, cgotorch.Bool))
 						}
 						images.Mix(x, from, flips, table, out, m)
@@ -89,7 +89,7 @@ func TestMix_EqualsTorchvision(t *testing.T) {
 	})
 }
 
-// Without a mix it is Normalize.
+// With zero MixOptions, Mix does what Normalize does.
 func TestMixImages_OfNothing(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.Do(t, d, func(x *cgotorch.Exec) {
@@ -106,7 +106,8 @@ func TestMixImages_OfNothing(t *testing.T) {
 	})
 }
 
-// The loss of soft labels is the mean of those of both labels, with the shares as weights.
+// The loss of mixed labels is the weighted mean of the losses of the two labels. The weights are
+// the shares.
 func TestMixLabels_CrossEntropy(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const lambda = 0.3

@@ -6,17 +6,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pixelValues is the number of values of a uint8 pixel.
+// pixelValues is the number of possible values of a uint8 pixel.
 const pixelValues = 256
 
-// NormalizationTable returns (p/255 - mean)/std for each pixel value p, as [Normalize] reads
-// it. The result is [C, 256] of dtype on x's device, where C is the number of means and of
-// standard deviations. On a CUDA device it waits until the table is staged. The Do owns the
-// result.
+// NormalizationTable returns (p/255 - mean)/std for each pixel value p, in the form that
+// [Normalize] reads. The result is [C, 256] of dtype on x's device. C is the number of means and
+// of standard deviations. On a CUDA device NormalizationTable waits until the table is staged.
+// The Do owns the result.
 //
-// It divides, subtracts and divides in float32, as torchvision's ToTensor and Normalize do, and
-// in float64 for that dtype. Images are therefore torchvision's to the bit on every device. A
-// training run that begins with a difference in the last bit ends elsewhere.
+// NormalizationTable computes in float32, or in float64 if dtype is Float64. It divides,
+// subtracts and divides, as torchvision's ToTensor and Normalize do. Normalised images therefore
+// equal torchvision's to the bit on every device. Equal bits matter, because a difference in the
+// last bit changes the end of a training run.
 func NormalizationTable(x *cgotorch.Exec, mean, std []float64, dtype cgotorch.DType) *cgotorch.Tensor {
 	if len(mean) != len(std) {
 		x.Fail("images.NormalizationTable", &cgotorch.Error{Op: "images.NormalizationTable", Kind: cgotorch.ErrInvalidArgument,
@@ -35,20 +36,20 @@ func normalized[T float32 | float64](mean, std []float64) []T {
 	var values []T
 	for c := range mean {
 		for p := range pixelValues {
-			unit := T(T(p) / 255) // a conversion rounds: the compiler must not fuse the steps
+			unit := T(T(p) / 255) // the conversion rounds, so the compiler cannot fuse the steps
 			values = append(values, T(unit-T(mean[c]))/T(std[c]))
 		}
 	}
 	return values
 }
 
-// Normalize enqueues out[n, c, h, w] = table[c, pixels[n, h, w', c]] in one pass over the
-// memory. w' is W-1-w in the images that flips marks, which turns them left to right, and w in
-// the others.
+// Normalize enqueues out[n, c, h, w] = table[c, pixels[n, h, w', c]]. It passes over the memory
+// once. If flips[n] is true, w' is W-1-w, which mirrors the image left to right. Otherwise w' is
+// w.
 //
-// pixels is contiguous uint8 [N, H, W, C] with C from 1 to 4. flips is bool [N], or nil for
-// none. out is [N, C, H, W] of a floating dtype of 16 bits or more, in any dense memory order,
-// such as channels last. table is [C, 256] of the same dtype. It holds the result for each
+// pixels is contiguous uint8 [N, H, W, C] with C from 1 to 4. flips is bool [N], or nil for no
+// flips. out is [N, C, H, W] of a floating dtype of 16 bits or more. It may have any dense memory
+// order, such as channels last. table is [C, 256] of the same dtype. It holds the result for each
 // pixel value in each channel; see [NormalizationTable].
 func Normalize(x *cgotorch.Exec, pixels, flips, table, out *cgotorch.Tensor) {
 	x.Call("streamtorch::normalize_images", pixels, flips, table, out)

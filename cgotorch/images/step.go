@@ -2,18 +2,19 @@ package images
 
 import "math"
 
-// Step is one step of an image's augmentation: eight elements of the tensor of steps that
+// Step is one step of an image's augmentation. It is one row of 8 elements of the tensor that
 // [Augment] reads. The zero value changes nothing.
 //
 // Each step is a function of torchvision.transforms.v2.functional on uint8 tensors. Its results
-// on every device are those of PyTorch on an x86-64 CPU with AVX2, to the bit. PyTorch's
-// results on CUDA differ from its own on the CPU by 1 in few pixels.
+// on every device equal those of PyTorch on an x86-64 CPU with AVX2, to the bit. PyTorch's own
+// results on CUDA differ from its results on the CPU by 1 in a few pixels.
 //
-// [Contrast] of an image of more than 65,793 pixels may differ by 1. Its mean is of an exact
-// sum, and PyTorch's mean is of a sum rounded to float32.
+// [Contrast] of an image of more than 65,793 pixels may differ from PyTorch's by 1. This package
+// takes the mean of an exact sum. PyTorch takes the mean of a sum that is rounded to float32.
 type Step [8]float32
 
-// The first element of a step. csrc/kernels/augment_pixels.h numbers them too.
+// These are values of the first element of a step. They must equal the numbers in
+// csrc/kernels/augment_pixels.h.
 const (
 	stepBrightness = 1 + iota
 	stepContrast
@@ -27,56 +28,62 @@ const (
 	stepAffine
 )
 
-// Brightness is adjust_brightness: 0 gives black, 1 the image.
+// Brightness is torchvision's adjust_brightness. A factor of 0 gives black, and 1 gives the
+// image.
 func Brightness(factor float64) Step { return Step{stepBrightness, float32(factor)} }
 
-// Contrast is adjust_contrast: 0 gives the mean of the image's grey values, 1 the image.
+// Contrast is torchvision's adjust_contrast. A factor of 0 gives the mean of the image's grey
+// values, and 1 gives the image.
 func Contrast(factor float64) Step { return blend(stepContrast, factor) }
 
-// Saturation is adjust_saturation: 0 gives grey, 1 the image. It changes nothing in an image of
-// 1 channel.
+// Saturation is torchvision's adjust_saturation. A factor of 0 gives grey, and 1 gives the image.
+// Saturation changes nothing in an image of 1 channel.
 func Saturation(factor float64) Step { return blend(stepSaturation, factor) }
 
-// Hue is adjust_hue: the hue turns by this share of a circle, -0.5 to 0.5. It changes nothing
-// in an image of 1 channel.
+// Hue is torchvision's adjust_hue. It turns the hue by turn, a fraction of a circle from -0.5 to
+// 0.5. It changes nothing in an image of 1 channel.
 func Hue(turn float64) Step { return Step{stepHue, float32(turn)} }
 
-// Posterize is posterize: each value keeps its highest bits, 0 to 8 of them.
+// Posterize is torchvision's posterize. Each value keeps its highest bits, as many as the
+// argument `bits` says, from 0 to 8. Its other bits become 0.
 func Posterize(bits int) Step {
 	return Step{stepPosterize, float32(max(0, min(bits, 8)))}
 }
 
-// Solarize is solarize: values of the threshold and above are inverted.
+// Solarize is torchvision's solarize. It inverts the values that are not below the threshold.
 func Solarize(threshold float64) Step { return Step{stepSolarize, float32(threshold)} }
 
-// AutoContrast is autocontrast: in each channel the lowest value becomes 0 and the highest 255.
+// AutoContrast is torchvision's autocontrast. In each channel the lowest value becomes 0 and the
+// highest 255.
 func AutoContrast() Step { return Step{stepAutoContrast} }
 
-// Equalize is equalize: in each channel all values become about equally frequent.
+// Equalize is torchvision's equalize. In each channel all values become about equally frequent.
 func Equalize() Step { return Step{stepEqualize} }
 
-// Sharpness is adjust_sharpness: 0 gives a blurred image, 1 the image. It must be an image's
-// first step.
+// Sharpness is torchvision's adjust_sharpness. A factor of 0 gives a blurred image, and 1 gives
+// the image. Sharpness must be the first step of its image.
 func Sharpness(factor float64) Step { return blend(stepSharpness, factor) }
 
-// Shear is affine with shear, where x and y are the tangents of its angles. The upper left
-// corner of the image, of that height and width, stays. Like the other steps that move pixels
-// it takes the nearest pixel and has 0 outside the image. It must be the first step of its
+// Shear is torchvision's affine with shear. x and y are the tangents of the two angles. height
+// and width are those of the image. The upper left corner of the image does not move.
+//
+// Shear takes the nearest pixel, and gives 0 outside the image. It must be the first step of its
 // image.
 func Shear(x, y float64, height, width int) Step {
-	// By way of degrees, as torchvision's TrivialAugmentWide does it.
+	// The angle goes through degrees, as in torchvision's TrivialAugmentWide, to get the same bits.
 	radians := func(tangent float64) float64 { return math.Atan(tangent) * (180 / math.Pi) * (math.Pi / 180) }
 	return affine(0, 0, 0, radians(x), radians(y), -0.5*float64(width), -0.5*float64(height))
 }
 
-// Translate is affine with translate: the image moves to the right and down by these numbers of
-// pixels. See [Shear].
+// Translate is torchvision's affine with translate. The image moves by `right` and `down` pixels.
+// Pixels from outside the image are 0. Translate must be the first step of its image.
 func Translate(right, down int) Step {
 	return affine(0, float64(right), float64(down), 0, 0, 0, 0)
 }
 
-// Rotate is rotate: the image turns counterclockwise about its middle and keeps its size. See
-// [Shear].
+// Rotate is torchvision's rotate. The image turns counterclockwise about its centre and keeps its
+// size. Rotate takes the nearest pixel, and gives 0 outside the image. It must be the first step of
+// its image.
 func Rotate(degrees float64) Step {
 	degrees = math.Mod(degrees, 360)
 	if degrees < 0 {
@@ -89,9 +96,9 @@ func blend(kind, factor float64) Step {
 	return Step{float32(kind), float32(factor), float32(1 - factor)}
 }
 
-// affine returns the inverse matrix of a rotation and shear about a centre and a translation,
-// as torchvision's _get_inverse_affine_matrix computes it. Angles are in radians. The centre is
-// counted from the middle of the image, in pixels.
+// affine returns a step with an inverse matrix, as torchvision's _get_inverse_affine_matrix
+// computes it. The matrix inverts a rotation and a shear about a centre, and a translation.
+// Angles are in radians. The centre is in pixels, counted from the middle of the image.
 func affine(angle, right, down, shearX, shearY, centerX, centerY float64) Step {
 	a := math.Cos(angle-shearY) / math.Cos(shearY)
 	b := -(a*math.Tan(shearX) + math.Sin(angle))

@@ -2,12 +2,12 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// ReLU is max(in, 0).
+// ReLU computes max(in, 0).
 type ReLU struct {
-	InPlace bool // overwrite the input, which saves its memory
+	InPlace bool // overwrites the input, which saves memory
 }
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (m *ReLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if m.InPlace {
 		return x.ReLUInPlace(in)
@@ -15,12 +15,12 @@ func (m *ReLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.ReLU(in)
 }
 
-// ReLU6 is in limited to [0, 6].
+// ReLU6 limits values to [0, 6].
 type ReLU6 struct {
-	InPlace bool // overwrite the input, which saves its memory
+	InPlace bool // overwrites the input, which saves memory
 }
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (m *ReLU6) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if m.InPlace {
 		return x.ReLU6InPlace(in)
@@ -28,34 +28,34 @@ func (m *ReLU6) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 	return x.ReLU6(in)
 }
 
-// LeakyReLU is in where it is above 0 and NegativeSlope*in elsewhere.
+// LeakyReLU keeps values above 0 and multiplies the other values by NegativeSlope.
 type LeakyReLU struct {
 	NegativeSlope cgotorch.Scalar // nil means 0.01
 }
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (m *LeakyReLU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.LeakyReLU(in, m.NegativeSlope)
 }
 
-// Sigmoid is 1/(1+exp(-in)).
+// Sigmoid computes 1/(1+exp(-in)).
 type Sigmoid struct{}
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (*Sigmoid) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Sigmoid(in) }
 
-// Tanh is the hyperbolic tangent.
+// Tanh computes the hyperbolic tangent.
 type Tanh struct{}
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (*Tanh) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Tanh(in) }
 
-// GELU is in times the normal distribution function of in.
+// GELU multiplies each value by the normal distribution function of that value.
 type GELU struct {
-	Tanh bool // the approximation by tanh
+	Tanh bool // use the approximation with tanh
 }
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (m *GELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if m.Tanh {
 		return x.GELUTanh(in)
@@ -63,10 +63,10 @@ func (m *GELU) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.GELU(in)
 }
 
-// HardSwish is in*ReLU6(in+3)/6.
+// HardSwish computes in*ReLU6(in+3)/6.
 type HardSwish struct{}
 
-// Forward keeps the shape.
+// Forward returns a tensor of the shape of `in`.
 func (*HardSwish) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.HardSwish(in)
 }

@@ -6,19 +6,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// refuse makes the Do fail with ErrInvalidArgument, for an argument that no module can be made
-// from.
+// refuse makes the Do fail with ErrInvalidArgument, with a text that format and args give.
 func refuse(x *cgotorch.Exec, where, format string, args ...any) {
 	x.Fail(where, fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...))
 }
 
-// argument is a number given to a constructor.
+// argument is a number given to a constructor, with the name of its parameter.
 type argument struct {
 	name  string
 	value int
 }
 
-// atLeast fails unless every argument is at least least.
+// atLeast makes the Do fail if one of the arguments is below least.
 func atLeast(x *cgotorch.Exec, where string, least int, arguments ...argument) {
 	for _, a := range arguments {
 		if a.value < least {

@@ -6,31 +6,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// BatchNorm2dOptions choose how [NewBatchNorm2d] scales and shifts, and which statistics it keeps.
+// BatchNorm2dOptions are the options of [NewBatchNorm2d].
 type BatchNorm2dOptions struct {
 	Eps               cgotorch.Opt[float64] // added to the variance; unset means 1e-5
 	Momentum          cgotorch.Opt[float64] // weight of a batch in the running statistics; unset means 0.1
-	CumulativeAverage bool                  // the running statistics are the mean over all batches, whatever Momentum is
-	NoAffine          bool                  // no Weight and no Bias
-	NoStatistics      bool                  // no running statistics: evaluation normalises by the batch too
+	CumulativeAverage bool                  // the running statistics are means over all batches, and Momentum has no effect
+	NoAffine          bool                  // without Weight and Bias
+	NoStatistics      bool                  // without running statistics; evaluation then uses the statistics of the batch
 }
 
-// BatchNorm2d normalises each channel over the batch and the image. Evaluation normalises by
-// running statistics, which training updates.
+// BatchNorm2d normalises each channel over the batch and the image. Training updates the running
+// statistics. Evaluation uses them to normalise.
 type BatchNorm2d struct {
 	Weight            *cgotorch.Tensor // [channels], or nil
 	Bias              *cgotorch.Tensor // [channels], or nil
 	RunningMean       *cgotorch.Tensor `state:",buffer"` // [channels], or nil
-	RunningVar        *cgotorch.Tensor `state:",buffer"` // [channels], or nil; unbiased
-	NumBatchesTracked *cgotorch.Tensor `state:",host"`   // int64, a scalar on the CPU, or nil
+	RunningVar        *cgotorch.Tensor `state:",buffer"` // [channels], or nil; the unbiased variance
+	NumBatchesTracked *cgotorch.Tensor `state:",host"`   // int64 of shape [], on the CPU; or nil
 	Channels          int
 	Eps, Momentum     cgotorch.Opt[float64] // as in [BatchNorm2dOptions]
-	CumulativeAverage bool                  // as in [BatchNorm2dOptions]; training cannot be captured then
+	CumulativeAverage bool                  // as in [BatchNorm2dOptions]; if set, training cannot be captured
 	Eval              bool                  // normalise by the running statistics
 }
 
-// NewBatchNorm2d makes a layer for images of the given channels, in float32 on x's device. Weights
-// begin as 1, biases as 0, the running mean as 0 and the running variance as 1.
+// NewBatchNorm2d makes a layer for images with the given number of channels, in float32 on x's
+// device. Weights begin as 1, biases as 0, the running mean as 0 and the running variance as 1.
 func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *BatchNorm2d {
 	const where = "nn.NewBatchNorm2d"
 	atLeast(x, where, 1, argument{"channels", channels})
@@ -48,10 +48,10 @@ func NewBatchNorm2d(x *cgotorch.Exec, channels int, o BatchNorm2dOptions) *Batch
 	return m
 }
 
-// Forward maps [N, channels, H, W] to the same shape. Training changes the running statistics and
-// counts the batch, in a captured function at each launch. Forward fails in training where a
-// channel has a single value, since its variance is not defined. With CumulativeAverage it fails in
-// a captured function, with [cgotorch.ErrNotCapturable].
+// Forward maps [N, channels, H, W] to a tensor of the same shape. Training changes the running
+// statistics and counts the batch. In a captured function each launch does so. Forward fails in
+// training if a channel has one value only, because one value has no variance. In a captured
+// function training with CumulativeAverage fails with [cgotorch.ErrNotCapturable].
 func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if in.Dim() != 4 {
 		refuse(x, "nn.BatchNorm2d", "the input is %v, want [N, %d, H, W]", in, m.Channels)
@@ -64,7 +64,7 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	mean, variance := m.RunningMean, m.RunningVar
 	switch {
 	case m.Eval:
-	case x.Recomputing(): // the running statistics hold this batch already
+	case x.Recomputing(): // the first run of this Forward has added the batch to the running statistics
 		mean, variance = nil, nil
 	case m.NumBatchesTracked != nil:
 		if m.CumulativeAverage && x.Capturing() {
@@ -79,8 +79,8 @@ func (m *BatchNorm2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return x.BatchNorm(in, m.Weight, m.Bias, mean, variance, o)
 }
 
-// count adds 1 to NumBatchesTracked. The host does so: a kernel for each layer of a model took 1 to
-// 2 % of a step. A program that has moved the tensor to a device has it counted there.
+// count adds 1 to NumBatchesTracked. The host adds, because a kernel for each layer of a model
+// took 1 to 2 % of a step. If the program has moved the tensor to a device, the device adds.
 func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		x.NoGrad().AddScalarInPlace(m.NumBatchesTracked, 1).Close()
@@ -89,7 +89,8 @@ func (m *BatchNorm2d) count(x *cgotorch.Exec) {
 	atomic.AddInt64(m.counter(x), 1)
 }
 
-// batches is the number of batches so far. It waits for the device where that has the number.
+// batches returns the number of batches so far. If NumBatchesTracked is on a device, batches
+// waits for the device.
 func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	if m.NumBatchesTracked.Device() != cgotorch.CPU {
 		return x.Item(m.NumBatchesTracked)
@@ -97,7 +98,7 @@ func (m *BatchNorm2d) batches(x *cgotorch.Exec) float64 {
 	return float64(atomic.LoadInt64(m.counter(x)))
 }
 
-// counter is the memory of NumBatchesTracked, which lies on the CPU.
+// counter returns the memory of NumBatchesTracked, which must be on the CPU.
 func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 	batches, err := cgotorch.HostSlice[int64](m.NumBatchesTracked)
 	if err != nil {
@@ -106,7 +107,8 @@ func (m *BatchNorm2d) counter(x *cgotorch.Exec) *int64 {
 	return &batches[0]
 }
 
-// hostZero is an int64 scalar of 0 on the CPU, whatever x's device is.
+// hostZero returns an int64 tensor with the number 0. The tensor is on the CPU, also if x's
+// device is another one.
 func hostZero(x *cgotorch.Exec) *cgotorch.Tensor {
 	if x.Device() == cgotorch.CPU {
 		return x.Zeros(cgotorch.Int64)

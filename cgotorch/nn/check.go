@@ -10,13 +10,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Check returns an error for each place in m where [State] misses a tensor or a module. m is a
-// pointer to a module. No optimizer would change such a tensor, and no file would hold it.
+// Check returns an error for each field or element of m in which [State] misses a tensor or a
+// module. m is a pointer to a module. An optimizer does not change a missed tensor, and no file
+// holds it.
 //
-// Such places are maps, unexported fields, and embedded fields that are no structs. Fields with the
-// tag `state:"-"` are left out on purpose. Each error names the field and says how to mend it.
-// Check looks at the values of now, so call it when the module is complete. It cannot look into
-// closures.
+// State misses maps, unexported fields, and embedded fields that are not structs. A field with
+// the tag `state:"-"` is hidden on purpose, so Check skips it. Each error names the field and
+// says what to change. Check looks at the present values, so call it when the module is complete.
+// It cannot look into closures.
 //
 // [Load], [To], [Close] and package checkpoint call Check themselves.
 func Check(m any) error {
@@ -35,16 +36,16 @@ func Check(m any) error {
 	return errors.Join(c.lost...)
 }
 
-// checker walks a module as [State] does, and also looks at the fields that State passes over.
+// checker walks a module as [State] does, and also looks at the fields that State skips.
 type checker struct {
 	module any
 	known  map[place]bool // the tensors and modules that State finds
-	seen   map[place]bool // the pointers that check has followed
+	seen   map[place]bool // the pointers that checker has followed
 	lost   []error
 }
 
-// place is the target of a pointer. A struct and its first field have one address, so the type
-// counts too.
+// place is the target of a pointer. The type is part of it, because a struct and its first field
+// have the same address.
 type place struct {
 	address unsafe.Pointer
 	of      reflect.Type
@@ -62,8 +63,8 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// check looks at a value that State walks. Of structs from packages other than within, it looks
-// only into modules.
+// check looks at a value that State walks. It looks into a struct of another package than within
+// only if the struct is a module.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {
@@ -112,7 +113,7 @@ func (c *checker) fields(name string, v reflect.Value, within string) {
 	}
 }
 
-// follow goes through pointers and interfaces to a value that can hold tensors, and through no
+// follow follows pointers and interfaces from v to a value that can hold tensors. It follows no
 // pointer twice.
 func (c *checker) follow(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
@@ -124,7 +125,7 @@ func (c *checker) follow(v reflect.Value) reflect.Value {
 	return v
 }
 
-// first reports whether a pointer is new to a set, and adds it.
+// first adds a pointer to seen, and reports whether the pointer is new there.
 func first(seen map[place]bool, v reflect.Value) bool {
 	p := placeOf(v)
 	known := seen[p]
@@ -132,8 +133,8 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// holds reports whether v holds a tensor, or a module with a mode, that State does not find
-// elsewhere.
+// holds reports whether v holds a tensor, or a module with a mode, that State does not find in
+// another field.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }
@@ -191,19 +192,20 @@ func isModule(t reflect.Type) bool {
 	return p.Implements(moduleType) || p.Implements(containerType)
 }
 
-// ownStruct reports whether a struct held by a module is likely a part of it. An optimizer or a
-// stream, for instance, is none.
+// ownStruct reports whether a struct that a module holds is likely a part of the module. An
+// optimizer and a stream, for instance, are not.
 func ownStruct(t reflect.Type, within string) bool {
 	return t.PkgPath() == "" || t.PkgPath() == within || isModule(t)
 }
 
-// packageOf returns the path of the package that declares a type or its elements, or else within.
+// packageOf returns the path of the package that declares t or the elements of t. If no package
+// declares them, it returns within.
 func packageOf(t reflect.Type, within string) string {
 	for t.PkgPath() == "" {
 		switch t.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 			t = t.Elem()
-		case reflect.Struct: // its unexported fields name the package
+		case reflect.Struct: // a struct without a name has the package of its unexported fields
 			for i := range t.NumField() {
 				if f := t.Field(i); f.PkgPath != "" {
 					return f.PkgPath

@@ -9,12 +9,12 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// blocks is a module that is a map.
+// blocks is a module whose type is a map.
 type blocks map[string]*leaf
 
 func (blocks) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Alias(in) }
 
-type part struct{ inside *leaf } // no module by itself
+type part struct{ inside *leaf } // not a module
 
 type list []*leaf
 
@@ -24,7 +24,8 @@ type ring struct {
 	leaf  *leaf
 }
 
-// unseenCase is a module, and words of the error for the part that State does not see.
+// unseenCase is a module with a part that State does not see, and words of the error for that
+// part.
 type unseenCase struct {
 	module any
 	want   []string
@@ -45,7 +46,7 @@ func TestCheck_NamesWhatStateDoesNotSee(t *testing.T) {
 	})
 }
 
-// unexported are modules with an unexported field that holds tensors or modules.
+// unexported returns modules with an unexported field that holds tensors or modules.
 func unexported(x *cgotorch.Exec, l *leaf) []unseenCase {
 	w := l.Weight
 	around := &ring{leaf: l}
@@ -59,7 +60,7 @@ func unexported(x *cgotorch.Exec, l *leaf) []unseenCase {
 		{&struct{ table map[int]any }{map[int]any{7: w}}, []string{"table, an unexported"}},
 		{&struct{ part part }{part{l}}, []string{"part, an unexported"}},
 		{&struct{ part struct{ w *cgotorch.Tensor } }{struct{ w *cgotorch.Tensor }{w}}, []string{"part, an unexported"}},
-		{&struct{ drop *nn.Dropout }{&nn.Dropout{}}, []string{"drop, an unexported"}}, // SetTraining does not reach it
+		{&struct{ drop *nn.Dropout }{&nn.Dropout{}}, []string{"drop, an unexported"}}, // SetTraining does not find this dropout
 		{&struct{ ring *ring }{around}, []string{"ring, an unexported"}},
 		{nn.NewSequential(&nn.Parallel{Branches: []nn.Child{{Module: blocks{"a": l}}}}), []string{": 0, a map"}},
 		{&struct {
@@ -85,7 +86,7 @@ func unexported(x *cgotorch.Exec, l *leaf) []unseenCase {
 	}
 }
 
-// unseenTypes are modules with a field of a type that State does not see.
+// unseenTypes returns modules with a field of a type that State does not see.
 func unseenTypes(l *leaf) []unseenCase {
 	w := l.Weight
 	return []unseenCase{
@@ -119,7 +120,7 @@ func TestCheck_Accepts(t *testing.T) {
 			&struct{ A, B *leaf }{l, l},
 			&struct {
 				A   *leaf
-				all []nn.Module // for the loop of Forward
+				all []nn.Module // for a loop in Forward; State finds its modules in A
 			}{l, []nn.Module{l}},
 			&struct {
 				Drop *nn.Dropout
@@ -160,7 +161,7 @@ func TestTo_Checks(t *testing.T) {
 	}), cgotorch.ErrInvalidArgument, "nn.To", "w, an unexported")
 }
 
-// Loading and closing fail with the error of Check.
+// Load and Close fail with the error of Check.
 func TestCheck_ByWhatReturnsErrors(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := newLeaf(x)

@@ -2,15 +2,16 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Conv2dOptions set the window and the border of a [Conv2d]. The zero value is stride 1 without
+// Conv2dOptions set the window and the border of a [Conv2d]. The zero value means stride 1 and no
 // padding.
 type Conv2dOptions struct {
-	Stride   Size // step of the window; 0x0 means 1x1
+	Stride   Size // distance between neighbouring windows; 0x0 means 1x1
 	Padding  Size // rows and columns added on each side
-	Dilation Size // distance between the kernel's points; 0x0 means 1x1
-	Groups   int  // blocks of channels that do not see each other; 0 means 1
-	// PaddingMode names the values of the padding, as PyTorch does. "reflect" is mirrored at the border
-	// pixel, "replicate" is the border pixel, and "circular" the opposite border. "" means zeros.
+	Dilation Size // distance between the points of the kernel; 0x0 means 1x1
+	Groups   int  // number of blocks of channels; a block reads only its own channels; 0 means 1
+	// PaddingMode says which values the padding has, with PyTorch's names. "reflect" mirrors the
+	// image at the border pixel, "replicate" repeats the border pixel, and "circular" takes the
+	// opposite border. "" means zeros.
 	PaddingMode string
 	NoBias      bool
 }
@@ -22,8 +23,8 @@ type Conv2d struct {
 	Conv2dOptions
 }
 
-// NewConv2d makes a convolution from in to out channels, in float32 on x's device, initialised as
-// torch.nn.Conv2d.
+// NewConv2d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
+// the weights as torch.nn.Conv2d does.
 func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Conv2d {
 	const where = "nn.NewConv2d"
 	o.check(x, where, in, out, kernel)
@@ -54,8 +55,8 @@ func (o Conv2dOptions) check(x *cgotorch.Exec, where string, in, out int, kernel
 	}
 }
 
-// Forward maps [N, in, H, W] to [N, out, H', W'], H' = (H + 2*padding - dilation*(height-1) -
-// 1)/stride + 1.
+// Forward maps [N, in, H, W] to [N, out, H', W']. H' is (H + 2*padding - dilation*(height-1) -
+// 1)/stride + 1, and W' likewise.
 func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	padded, padding := m.pad(x, in)
 	out := x.Conv2d(padded, m.Weight, m.Bias, cgotorch.Conv2dOptions{
@@ -65,8 +66,8 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return out
 }
 
-// pad adds a border that is not of zeros. It returns the padded input, and the border of zeros that
-// the operator still has to add.
+// pad adds the border if PaddingMode is not zeros. It returns the padded input, and the size of
+// the border of zeros that the operator has to add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	if m.PaddingMode == "" || m.Padding == (Size{}) {
 		return in, m.Padding

@@ -4,26 +4,26 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 
 // ConvTranspose2dOptions set the window and the size of the result of a [ConvTranspose2d].
 type ConvTranspose2dOptions struct {
-	Stride  Size // distance between the windows in the result; 0x0 means 1x1
-	Padding Size // rows and columns cut off each side of the result
-	// OutputPadding adds rows and columns at the bottom and right of the result: fewer than Stride or
-	// Dilation.
+	Stride  Size // distance between neighbouring windows in the result; 0x0 means 1x1
+	Padding Size // rows and columns removed from each side of the result
+	// OutputPadding adds rows and columns at the bottom and right of the result. Their number is
+	// below Stride or below Dilation.
 	OutputPadding Size
-	Dilation      Size // distance between the kernel's points; 0x0 means 1x1
-	Groups        int  // blocks of channels that do not see each other; 0 means 1
+	Dilation      Size // distance between the points of the kernel; 0x0 means 1x1
+	Groups        int  // number of blocks of channels; a block reads only its own channels; 0 means 1
 	NoBias        bool
 }
 
-// ConvTranspose2d enlarges images. It computes the gradient of a convolution with respect to its
-// input.
+// ConvTranspose2d enlarges images by a transposed convolution. It computes what the backward of a
+// convolution computes as the gradient of its input.
 type ConvTranspose2d struct {
 	Weight *cgotorch.Tensor // [in, out/Groups, height, width]
 	Bias   *cgotorch.Tensor // [out], or nil
 	ConvTranspose2dOptions
 }
 
-// NewConvTranspose2d makes a layer from in to out channels, in float32 on x's device, initialised
-// as torch.nn.ConvTranspose2d.
+// NewConvTranspose2d makes a layer from `in` to `out` channels, in float32 on x's device. It
+// draws the weights as torch.nn.ConvTranspose2d does.
 func NewConvTranspose2d(x *cgotorch.Exec, in, out int, kernel Size, o ConvTranspose2dOptions) *ConvTranspose2d {
 	const where = "nn.NewConvTranspose2d"
 	Conv2dOptions{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups}.check(x, where, in, out, kernel)
@@ -40,8 +40,8 @@ func NewConvTranspose2d(x *cgotorch.Exec, in, out int, kernel Size, o ConvTransp
 	return m
 }
 
-// Forward maps [N, in, H, W] to [N, out, H', W'], H' = (H-1)*stride - 2*padding +
-// dilation*(height-1) + output padding + 1.
+// Forward maps [N, in, H, W] to [N, out, H', W']. H' is (H-1)*stride - 2*padding +
+// dilation*(height-1) + output padding + 1, and W' likewise.
 func (m *ConvTranspose2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.ConvTranspose2d(in, m.Weight, m.Bias, cgotorch.ConvTranspose2dOptions{
 		Stride: m.Stride.or(Size{1, 1}).ints(), Padding: m.Padding.ints(), OutputPadding: m.OutputPadding.ints(),

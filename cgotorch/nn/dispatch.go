@@ -6,14 +6,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids are the tokens'
-// experts, as read by the host. order is the tokens' order by expert on the device, from
-// [ExpertOrder]. order may be nil for a single token, and where all tokens have the same expert.
+// Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids holds the
+// expert of each token, in host memory. order holds the positions of the tokens sorted by expert,
+// on the device. [ExpertOrder] returns it. order may be nil if all tokens have the same expert.
 //
-// fn is called once for each expert that has tokens, in ascending order. It gets these tokens as
-// [n, d_model], in their order, and returns the expert's results in the same shape. Dispatch
-// returns all results in the tokens' order. It waits for the device only if fn does. It fails with
-// [cgotorch.ErrInvalidArgument] where a shape does not fit.
+// Dispatch calls fn once for each expert that has tokens, in ascending order of experts. rows are
+// the tokens of that expert, as [n, d_model], in the order of tokens. fn returns a tensor of the
+// same shape. Dispatch returns all results in the order of tokens. It waits for the device only
+// if fn waits. It fails with [cgotorch.ErrInvalidArgument] if a shape does not fit.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()
@@ -47,12 +47,13 @@ func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgo
 }
 
 // ExpertOrder returns the positions of the tokens sorted by expert, as Int64 [tokens]. Tokens of
-// one expert keep their order. ids is Int64 [tokens].
+// the same expert keep their order. ids is Int64 [tokens]. ExpertOrder does not wait.
 func ExpertOrder(x *cgotorch.Exec, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.ArgSort(ids, 0, cgotorch.SortOptions{Stable: true})
 }
 
-// unsortRows undoes an index by order: row i of sorted goes to row order[i] of the result.
+// unsortRows puts rows back into the order that they had before the sorting: row i of sorted
+// becomes row order[i] of the result.
 func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Call("aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)[0].(*cgotorch.Tensor)
 }

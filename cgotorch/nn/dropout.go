@@ -2,14 +2,15 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Dropout zeroes values in training and scales the others by 1/(1-P). Evaluation passes the input
-// on.
+// Dropout sets random values to 0 in training, and multiplies the other values by 1/(1-P). In
+// evaluation it returns its input unchanged.
 type Dropout struct {
-	P    float64 // probability of zeroing a value, in [0, 1]
+	P    float64 // probability that a value becomes 0, in [0, 1]
 	Eval bool
 }
 
-// Forward keeps the shape. It draws from LibTorch's generator.
+// Forward returns a tensor of the shape of `in`. In training it draws numbers from LibTorch's
+// generator.
 func (m *Dropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	dependsOnMode(x, "nn.Dropout", &m.Eval)
 	return x.Dropout(in, m.P, !m.Eval)

@@ -6,8 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// duplicate copies m, with its tensors and all modules below it that hold tensors or have modes. If
-// there are none, it returns m itself.
+// duplicate copies m. The copy has new tensors, and new modules wherever a module holds tensors
+// or has a mode. The copy shares everything else with m. If m holds no tensors and has no mode,
+// duplicate returns m itself.
 func (f *Fusion) duplicate(x *cgotorch.Exec, m Module) Module {
 	d := duplication{x: x, f: f, of: m, made: map[place]reflect.Value{}}
 	return d.value(reflect.ValueOf(m)).Interface().(Module)
@@ -17,10 +18,11 @@ type duplication struct {
 	x    *cgotorch.Exec
 	f    *Fusion
 	of   Module
-	made map[place]reflect.Value // the copy of a pointer's target
+	made map[place]reflect.Value // the copy of each pointer's target, so that a target is copied once
 }
 
-// value copies the tensors and modes in v that State and SetTraining see, and shares the rest.
+// value copies the tensors that State sees and the modes that SetTraining sees in v. It shares
+// the rest.
 func (d *duplication) value(v reflect.Value) reflect.Value {
 	if !owns(v) {
 		return v
@@ -64,7 +66,7 @@ func (d *duplication) fields(to, from reflect.Value) {
 		switch {
 		case f.Anonymous && stateTag(f) == "" && value.Kind() == reflect.Struct:
 			d.fields(to.Field(i), value)
-		case !f.IsExported() && from.Type() == parallelType: // its measurements, which the copy makes anew
+		case !f.IsExported() && from.Type() == parallelType: // a Parallel's measurements; the copy measures again
 		case !f.IsExported() && !value.IsZero():
 			refuse(d.x, "nn.Fuse", "%T cannot be copied: the unexported field %s of %v holds something; let it be a nn.Fusible", d.of, f.Name, from.Type())
 		case !f.IsExported():
@@ -76,7 +78,7 @@ func (d *duplication) fields(to, from reflect.Value) {
 	}
 }
 
-// owns reports whether State finds a tensor in v, or SetTraining a mode.
+// owns reports whether State finds a tensor in v, or SetTraining finds a mode in v.
 func owns(v reflect.Value) bool {
 	if v.Kind() == reflect.Interface {
 		return owns(v.Elem())

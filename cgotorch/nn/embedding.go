@@ -2,21 +2,21 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// EmbeddingOptions choose a row of an [Embedding] that stands for padding.
+// EmbeddingOptions choose the row of an [Embedding] that stands for padding.
 type EmbeddingOptions struct {
-	// PaddingIndex is a row that begins as zeros and gets no gradient. A negative index counts from the
-	// end. Unset means none.
+	// PaddingIndex is a row that begins as zeros and gets no gradient. A negative index counts from
+	// the end. Unset means that no row is padding.
 	PaddingIndex cgotorch.Opt[int]
 }
 
-// Embedding looks up rows by their number.
+// Embedding returns rows of Weight by their index.
 type Embedding struct {
 	Weight *cgotorch.Tensor // [rows, width]
 	EmbeddingOptions
 }
 
-// NewEmbedding makes rows of the given width, in float32 on x's device, drawn from the standard
-// normal distribution.
+// NewEmbedding makes an Embedding with the given number of rows and the given width, in float32
+// on x's device. It draws the rows from the standard normal distribution.
 func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedding {
 	const where = "nn.NewEmbedding"
 	atLeast(x, where, 1, argument{"rows", rows}, argument{"width", width})
@@ -39,8 +39,8 @@ func NewEmbedding(x *cgotorch.Exec, rows, width int, o EmbeddingOptions) *Embedd
 	return m
 }
 
-// Forward maps int64 (or int32) [...] to [..., width]. An index outside of the rows is an error on
-// the CPU and loses a CUDA device.
+// Forward maps int64 or int32 indices [...] to rows [..., width]. An index outside the rows is an
+// error on the CPU. On a CUDA device such an index makes the device lost.
 func (m *Embedding) Forward(x *cgotorch.Exec, indices *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Embedding(m.Weight, indices, cgotorch.EmbeddingOptions{PaddingIndex: m.PaddingIndex})
 }

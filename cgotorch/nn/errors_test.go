@@ -108,7 +108,7 @@ func TestLosses_RefuseArguments(t *testing.T) {
 	}
 }
 
-// A nil or closed tensor is an error, not a panic of Go's.
+// A loss with a nil or closed tensor gives an error, and not a panic of Go.
 func TestLosses_RefuseNilAndClosed(t *testing.T) {
 	type loss = func(x *cgotorch.Exec, a, b *cgotorch.Tensor)
 	for name, run := range map[string]loss{

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Net is a module like any other: its fields are its parameters and children.
+// Net is a module: its fields are its children.
 type Net struct {
 	Conv1 *nn.Conv2d
 	BN1   *nn.BatchNorm2d
@@ -57,8 +57,8 @@ func Example() {
 	// loss [] gradient float32[10 8]
 }
 
-// The host calls each expert. It has read first which experts the tokens need, for instance because
-// weights have to be fetched.
+// First the host reads which experts the tokens need, for instance to fetch their weights. Then
+// the host calls each of these experts.
 func ExampleDispatch() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()

@@ -1,6 +1,6 @@
 package nn
 
-// The convolution that [Fuse] makes, for the tests of package nn_test.
+// These names give the tests of package nn_test the convolution that [Fuse] makes.
 type (
 	FusedConv2d = fusedConv2d
 	Activation  = activation

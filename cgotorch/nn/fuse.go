@@ -9,41 +9,45 @@ import (
 
 // Note [Fusing]
 //
-// Fuse is no method of Sequential. A type that embeds a Sequential and has a Forward of its own
-// would inherit the method. For the same reason a type that embeds a Fusible is copied unfused.
+// Fuse is a function and not a method of Sequential. Otherwise a type that embeds a Sequential
+// would inherit the method, even if the type has a Forward of its own. For the same reason a type
+// that embeds a Fusible is copied and not fused.
 //
-// Everything that Fuse makes belongs to the Do until the model is whole. Then what State sees of
-// the model is kept, so a failure leaves nothing. A tensor that is also the original's is
-// refused. Merged 1x1 convolutions run before the fork. The branches read cuts of the result,
-// which a following convolution copies once.
+// Everything that Fuse makes belongs to the Do until the model is complete. Then Fuse keeps the
+// tensors that State sees in the model, so a failure leaves no tensor open. Fuse fails if the
+// model holds a tensor of the original. Merged 1x1 convolutions run before the branches fork. A
+// branch reads a range of the channels of their result. If a convolution follows, it copies the
+// range once.
 
-// FuseOptions choose what [Fuse] merges, and where it reports.
+// FuseOptions choose what [Fuse] merges, and where Fuse reports.
 type FuseOptions struct {
 	// Merge makes one convolution of the 1x1 convolutions with which branches of a [Parallel] begin.
-	// The input is then read once. Each branch that goes on with a convolution pays for a copy, since
-	// its channels of the merged result are strided. GoogLeNet and Inception-v3 became slower by it on
-	// an H200, at batch 1 and 8, with branches serial and parallel.
+	// The merged convolution reads the input once. Each branch that continues with a convolution
+	// needs a copy, because its channels of the merged result are strided. On an H200, Merge made
+	// GoogLeNet and Inception-v3 slower, at batch 1 and 8, with branches serial and parallel.
 	Merge bool
-	Log   func(text string) // is told of modules that Fuse does not look into; nil for nobody
+	Log   func(text string) // is called for modules that Fuse does not look into; nil means no calls
 }
 
-// Fuse returns a model for inference with fewer operators, whose results equal m's in evaluation
-// mode up to rounding. It folds batch norms into the convolution before them. ReLUs and the sum of
-// a [Residual] become part of the convolution's operator where cuDNN has it. Identities, dropouts
-// and modules that only training runs, such as auxiliary heads, are left out. Weights are folded in
-// float64 and rounded once to the convolution's dtype. Device and memory format stay.
+// Fuse returns a model for inference with fewer operators than m. Its results equal those of m in
+// evaluation mode, up to rounding. Fuse folds a batch norm into the convolution before it. A ReLU
+// and the sum of a [Residual] become part of the convolution's operator, if cuDNN has such an
+// operator. Identities and dropouts are left out, and so are modules that only training runs,
+// such as auxiliary heads. Weights are folded in float64 and rounded once to the convolution's
+// dtype. Device and memory format stay the same.
 //
-// Fuse looks into Sequential, Parallel, Residual and every [Fusible], such as all models of package
-// vision. Other modules are copied unchanged, and Log is told of those from other packages. A
-// module without tensors and modes, such as a [Func], is shared. Batch norms that follow no
-// convolution, or have no running statistics, are copied too.
+// Fuse looks into Sequential, Parallel, Residual and every [Fusible]. All models of package
+// vision are Fusible. Fuse copies other modules unchanged, and tells Log of those from other
+// packages. It also copies batch norms that follow no convolution or have no running statistics.
+// It shares modules without tensors and modes, such as a [Func].
 //
-// The result owns its tensors, under other names in [State] than m's; [Close] frees them. m is not
-// changed, and may be closed or trained. Forward of the result runs as in [cgotorch.Exec.NoGrad].
-// The result has no training mode.
+// The result owns its tensors. [Close] frees them. Their names in [State] differ from those of m.
+// m is not changed, and may be closed or trained. Forward of the result runs without recording,
+// as with [cgotorch.Exec.NoGrad]. The result has no training mode.
 //
-// Fuse fails with [cgotorch.ErrInvalidArgument] where a module is in training mode, and with the
-// error of [Check]. It also fails where unexported fields keep a module from being copied.
+// Fuse fails with [cgotorch.ErrInvalidArgument] if a module is in training mode, or if an
+// unexported field keeps a module from being copied. It fails with the error of [Check] for m and
+// for the result.
 func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 	const where = "nn.Fuse"
 	if absent(m) {
@@ -79,50 +83,52 @@ func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 	return out
 }
 
-// fused is a whole fused model.
+// fused is a complete fused model.
 type fused struct{ Model Module }
 
-// Children implements [Container].
+// Children returns the model, without a name. It implements [Container].
 func (m *fused) Children() []Child { return []Child{{Module: m.Model}} }
 
-// Forward records nothing for backward, since a record of some parts alone would give wrong
-// gradients.
+// Forward records nothing for backward. Only some parts of a fused model could record, and their
+// record would give wrong gradients.
 func (m *fused) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Model.Forward(x.NoGrad(), in)
 }
 
-// Fusible is implemented by modules that tell [Fuse] how to fuse them. Most compute one module
-// after another, and list these:
+// Fusible is implemented by modules that tell [Fuse] how to fuse them. Most modules run a list of
+// modules one after another, and give this list to f.Fuse:
 //
 //	func (n *Net) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 //		return f.Fuse(x, n.Conv1, n.BN1, &nn.ReLU{}, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, n.FC)
 //	}
 //
-// Others return a struct of their own, made of results of f.Fuse and f.Copy.
+// Other modules return a new struct that consists of results of f.Fuse and f.Copy.
 type Fusible interface {
 	Module
 
-	// Fuse returns a module with the results of this module in evaluation mode. It changes nothing, and
-	// the result holds no tensor of this module. A module without tensors and modes may return itself.
+	// Fuse returns a module with the results of this module in evaluation mode. It changes nothing.
+	// The returned module holds no tensor of this module. A module without tensors and modes may
+	// return itself.
 	//
-	// Fuse is not called on a type that embeds a Fusible. The method could be the embedded type's,
-	// which does not know the outer Forward. Give that field a name.
+	// Fuse is not called on a type that embeds a Fusible. The type might have the method only from
+	// the embedded field, which does not know the outer Forward. Give that field a name.
 	Fuse(x *cgotorch.Exec, f *Fusion) Module
 }
 
-// Fusion is a call of [Fuse] in progress, handed to every [Fusible].
+// Fusion is the state of one call of [Fuse]. Every [Fusible] gets it.
 type Fusion struct {
 	o      FuseOptions
 	copies map[*cgotorch.Tensor]*cgotorch.Tensor
-	within map[Module]bool // modules whose Fuse is running
+	within map[Module]bool // modules whose method Fuse is running
 }
 
-// Fuse returns the fused form of modules that run one after another. It passes over nil modules.
+// Fuse returns the fused form of modules that run one after another. It skips nil modules.
 func (f *Fusion) Fuse(x *cgotorch.Exec, modules ...Module) Module {
 	return sequence(f.chain(x, modules...))
 }
 
-// Copy returns the fused model's copy of t: for the same t the same copy. A nil t gives nil.
+// Copy returns the fused model's copy of t. Each call with the same t returns the same copy. For
+// a nil t it returns nil.
 func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	if t == nil {
 		return nil
@@ -135,7 +141,7 @@ func (f *Fusion) Copy(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	return c
 }
 
-// sequence makes one module of modules that run one after another.
+// sequence returns one module that runs modules one after another.
 func sequence(modules []Module) Module {
 	switch len(modules) {
 	case 0:
@@ -146,8 +152,8 @@ func sequence(modules []Module) Module {
 	return NewSequential(modules...)
 }
 
-// unrolled appends m to a list of modules that run one after another. It appends the modules of a
-// Sequential, and nothing for modules without effect in evaluation.
+// unrolled appends m to a list of modules that run one after another. For a Sequential it appends
+// the modules inside. For a module without effect in evaluation it appends nothing.
 func unrolled(list []Module, m Module) []Module {
 	if absent(m) {
 		return list
@@ -166,7 +172,7 @@ func unrolled(list []Module, m Module) []Module {
 	return append(list, m)
 }
 
-// chain returns the fused modules before Fuse joins them.
+// chain returns the fused forms of modules that run one after another, as a list.
 func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	var list, out []Module
 	for _, m := range modules {
@@ -191,7 +197,8 @@ func (f *Fusion) chain(x *cgotorch.Exec, modules ...Module) []Module {
 	return out
 }
 
-// append appends the fused form of m. An activation joins the convolution before it.
+// append appends the fused form of m to out. If m is an activation and out ends in a convolution
+// without activation, the two become one.
 func (f *Fusion) append(x *cgotorch.Exec, out []Module, m Module) []Module {
 	if a := activationOf(m); a != noActivation && len(out) > 0 {
 		if conv, ok := out[len(out)-1].(*fusedConv2d); ok && conv.Activation == noActivation {
@@ -212,21 +219,21 @@ func activationOf(m Module) activation {
 	return noActivation
 }
 
-// with returns m with an activation, on the same tensors.
+// with returns a convolution with activation a and the tensors of m.
 func (m *fusedConv2d) with(x *cgotorch.Exec, a activation) *fusedConv2d {
 	c := &fusedConv2d{Conv2d: m.Conv2d, Activation: a}
-	if a == activateReLU && c.Bias == nil { // the operator would otherwise make one each time
+	if a == activateReLU && c.Bias == nil { // without a bias, the operator would make one in each call
 		c.Bias = x.To(x.Zeros(cgotorch.Float32, m.Weight.Shape()[0]), m.Weight.DType())
 	}
 	return c
 }
 
-// foldable reports whether norm has running statistics, and whether these fit the convolution.
+// foldable reports whether norm has running statistics, as many as conv has output channels.
 func foldable(conv *Conv2d, norm *BatchNorm2d) bool {
 	return norm.RunningMean != nil && norm.RunningVar != nil && norm.RunningMean.Numel() == conv.Weight.Shape()[0]
 }
 
-// conv folds norms, in their order, into a convolution.
+// conv folds norms into a convolution, in the order of norms.
 func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fusedConv2d {
 	out := &fusedConv2d{Conv2d: Conv2d{Conv2dOptions: conv.Conv2dOptions}}
 	if len(norms) == 0 {
@@ -258,7 +265,7 @@ func (f *Fusion) conv(x *cgotorch.Exec, conv *Conv2d, norms []*BatchNorm2d) *fus
 	return out
 }
 
-// factor returns the factor of each channel in evaluation, in float64.
+// factor returns the factor by which evaluation multiplies each channel, in float64.
 func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	factor := x.Rsqrt(x.AddScalar(x.To(m.RunningVar, cgotorch.Float64), m.Eps.Or(1e-5)))
 	if m.Weight != nil {
@@ -267,7 +274,7 @@ func (m *BatchNorm2d) factor(x *cgotorch.Exec) *cgotorch.Tensor {
 	return factor
 }
 
-// module returns the fused form of a module that is no convolution.
+// module returns the fused form of a module that is not a convolution.
 func (f *Fusion) module(x *cgotorch.Exec, m Module) Module {
 	switch m := m.(type) {
 	case *Parallel:
@@ -310,7 +317,7 @@ func (f *Fusion) ask(x *cgotorch.Exec, m Fusible) Module {
 
 var fusibleType = reflect.TypeFor[Fusible]()
 
-// embedsFusible reports whether the methods of m may be those of a field.
+// embedsFusible reports whether m may have its methods from an embedded field.
 func embedsFusible(m Module) bool {
 	v, ok := structUnder(reflect.ValueOf(m))
 	if !ok {
@@ -325,13 +332,14 @@ func embedsFusible(m Module) bool {
 	return false
 }
 
-// absent reports whether m is nil, or a nil pointer.
+// absent reports whether m is nil or a nil pointer.
 func absent(m Module) bool {
 	v := reflect.ValueOf(m)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// modeOf reports whether a module's struct has modes, and whether all of them are evaluation.
+// modeOf reports whether a module's struct has fields Eval. The result eval is true if all of
+// them are true.
 func modeOf(v reflect.Value) (eval, ok bool) {
 	if v.Kind() != reflect.Struct {
 		return false, false

@@ -12,7 +12,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// onFusingDevices runs test on each device, in float32 and on a stream of its own.
+// onFusingDevices runs test on the CPU and on CUDA, without TF32 and with the same random
+// numbers. Each run has a new stream.
 func onFusingDevices(t *testing.T, test func(t *testing.T, x *cgotorch.Exec)) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		deterministicOnCUDA(t, d)
@@ -24,7 +25,7 @@ func onFusingDevices(t *testing.T, test func(t *testing.T, x *cgotorch.Exec)) {
 	})
 }
 
-// layers makes layers and frees them.
+// layers makes layers with random values. Its method close frees them.
 type layers struct {
 	x    *cgotorch.Exec
 	made []nn.Module
@@ -36,7 +37,7 @@ func (l *layers) conv(in, out, kernel int, o nn.Conv2dOptions) *nn.Conv2d {
 	return c
 }
 
-// norm is a batch norm that looks trained.
+// norm returns a batch norm with random parameters and statistics, as after a training.
 func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 	n := nn.NewBatchNorm2d(l.x, channels, o)
 	l.made = append(l.made, n)
@@ -55,8 +56,9 @@ func (l *layers) norm(channels int, o nn.BatchNorm2dOptions) *nn.BatchNorm2d {
 
 func (l *layers) close() { nn.Close(l.made) }
 
-// fuses fails unless the fused form of m equals m in evaluation mode, in each dtype and memory
-// format. It returns the names in the fused model's state and the texts that Log was told.
+// fuses makes the test fail unless the fused form of m gives the results of m in evaluation mode.
+// It tries each dtype and memory format. It returns the names in the fused model's state, and the
+// texts that Log was called with.
 func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOptions, in *cgotorch.Tensor) (names string, told []string) {
 	t.Helper()
 	nn.SetTraining(m, false)
@@ -64,7 +66,7 @@ func fuses(t *testing.T, x *cgotorch.Exec, name string, m nn.Module, o nn.FuseOp
 	for _, to := range []nn.ToOptions{{DType: cgotorch.Float32}, {DType: cgotorch.Float64}, {DType: cgotorch.Float64, ChannelsLast: true}, {DType: cgotorch.Float32, ChannelsLast: true}} {
 		told = nil
 		nn.To(x, m, to)
-		if to.DType == cgotorch.Float64 { // values that float32 does not have
+		if to.DType == cgotorch.Float64 { // values that float32 cannot hold exactly
 			for _, p := range nn.Parameters(m) {
 				nn.Copy(x, p, x.DivScalar(p, 1.1))
 			}
@@ -180,7 +182,7 @@ func TestFuse_Residual(t *testing.T) {
 		body := func(last ...nn.Module) nn.Module {
 			return nn.NewSequential(append([]nn.Module{l.conv(4, 4, 3, same), norm(), &nn.ReLU{}}, last...)...)
 		}
-		mean := nn.NewSequential(&nn.AdaptiveAvgPool2d{}) // [2, 4, 1, 1], which is broadcast
+		mean := nn.NewSequential(&nn.AdaptiveAvgPool2d{}) // has shape [2, 4, 1, 1] and is broadcast
 		for name, c := range map[string]struct {
 			m    nn.Module
 			want string
@@ -209,8 +211,8 @@ func TestFuse_Residual(t *testing.T) {
 	})
 }
 
-// branches is a Parallel with branches that begin with 1x1 convolutions that can be merged, and
-// others. The names of the former begin with "one".
+// branches returns a Parallel with many kinds of branches. Those whose names begin with "one"
+// begin with a 1x1 convolution that can be merged.
 func branches(l *layers) *nn.Parallel {
 	conv := func(in, out, kernel int, o nn.Conv2dOptions) nn.Module {
 		o.NoBias = true
@@ -276,8 +278,7 @@ func TestFuse_Parallel(t *testing.T) {
 	})
 }
 
-// The original's Parallelism stays, SetParallelism reaches merged branches, and branches keep their
-// names.
+// The fused model keeps the Parallelism of the original, and SetParallelism changes it.
 func TestFuse_Parallel_Parallelism(t *testing.T) {
 	for _, o := range []nn.FuseOptions{{}, {Merge: true}} {
 		for _, reset := range []bool{false, true} {
@@ -305,7 +306,7 @@ func TestFuse_Parallel_Parallelism(t *testing.T) {
 	}
 }
 
-// A branch that is nothing but its part of the merged convolution takes no stream.
+// A branch that is only a range of the merged convolution's channels takes no stream.
 func TestFuse_Parallel_Cuts(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -326,13 +327,13 @@ func TestFuse_Parallel_Cuts(t *testing.T) {
 	})
 }
 
-// Scaled implements Fusible, and has a tensor of its own.
+// Scaled implements Fusible. It holds a tensor beside its modules.
 type Scaled struct {
 	Conv  *nn.Conv2d
 	Norm  *nn.BatchNorm2d
 	Scale *cgotorch.Tensor
 	Head  nn.Module
-	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // in place of Fuse's own result
+	as    func(x *cgotorch.Exec, f *nn.Fusion) nn.Module // replaces the result of Fuse, unless nil
 }
 
 func (m *Scaled) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -383,7 +384,7 @@ func TestFuse_Fusible(t *testing.T) {
 	})
 }
 
-// deeper has the Fuse of the embedded Scaled, which does not know deeper's Forward.
+// deeper inherits Fuse from the embedded Scaled. That Fuse does not know deeper's Forward.
 type deeper struct {
 	*Scaled
 	Count int
@@ -393,10 +394,10 @@ func (m *deeper) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return x.Tidy(func() *cgotorch.Tensor { return x.MulScalar(m.Scaled.Forward(x, in), 3) })
 }
 
-// block is no Fusible. It holds tensors and modules in many ways.
+// block does not implement Fusible. It holds tensors and modules in many kinds of fields.
 type block struct {
 	Conv     *nn.Conv2d
-	Again    *nn.Conv2d // the same convolution
+	Again    *nn.Conv2d // the same convolution as Conv
 	Scale    *cgotorch.Tensor
 	List     []*nn.BatchNorm2d
 	Pair     [2]nn.Module
@@ -466,7 +467,7 @@ func TestFuse_CopiesUnknown(t *testing.T) {
 	})
 }
 
-// A fused model does not change with the original, and outlives the Do.
+// A fused model does not change when the original changes, and it outlives the Do.
 func TestFuse_Independent(t *testing.T) {
 	var fused nn.Module
 	var borrowed *cgotorch.Tensor
@@ -571,14 +572,14 @@ func TestFuse_Refuses(t *testing.T) {
 	}
 }
 
-// hidden holds state that State does not see.
+// hidden holds a convolution that State does not see.
 type hidden struct{ conv *nn.Conv2d }
 
 func (m *hidden) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.conv.Forward(x, in)
 }
 
-// sharing hands its hidden state on.
+// sharing is a Fusible whose fused form holds a convolution of the original.
 type sharing struct{ hidden hidden }
 
 func (m *sharing) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
@@ -589,7 +590,8 @@ func (m *sharing) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
 	return &fusedScaled{Body: m.hidden.conv}
 }
 
-// With gradients enabled a fused model records nothing, in any of its parts.
+// With gradients enabled a fused model records nothing for backward. Its convolutions by
+// themselves record nothing either.
 func TestFuse_NoGradients(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -612,7 +614,7 @@ func TestFuse_NoGradients(t *testing.T) {
 	})
 }
 
-// Under autocast a fused model computes in that dtype, as the original does.
+// Under autocast a fused model computes in the autocast dtype, as the original does.
 func TestFuse_Autocast(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, x *cgotorch.Exec) {
 		l := &layers{x: x}
@@ -637,7 +639,7 @@ func TestFuse_Autocast(t *testing.T) {
 	})
 }
 
-// On CUDA bias, sum and ReLU are no kernels of their own.
+// On CUDA, a fused model launches no separate kernels for bias, sum and ReLU.
 func TestFuse_KernelsOnCUDA(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, x *cgotorch.Exec) {
 		if !x.Device().IsCUDA() {

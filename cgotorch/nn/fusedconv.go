@@ -10,36 +10,37 @@ import (
 // activation names the function that a [fusedConv2d] applies to each value of its result.
 type activation string
 
-// The activations.
+// These are the values of activation.
 const (
 	noActivation  activation = ""
-	activateReLU  activation = "relu"  // as [ReLU]
-	activateReLU6 activation = "relu6" // as [ReLU6]
+	activateReLU  activation = "relu"  // like [ReLU]
+	activateReLU6 activation = "relu6" // like [ReLU6]
 )
 
-// fusedConv2d is a convolution and an activation, for inference. [Fuse] makes it of a convolution,
-// the batch norms behind it and a ReLU.
+// fusedConv2d is a convolution and an activation, for inference. [Fuse] makes it of a
+// convolution, the batch norms after it and a ReLU or ReLU6.
 //
-// On CUDA a convolution with ReLU is one operator of cuDNN's, in float32, float16 and bfloat16.
-// Elsewhere the activation follows in place. It follows in place too under autocast, and in groups,
-// since LibTorch has its own kernels for these.
+// On CUDA a convolution with ReLU is one operator of cuDNN, in float32, float16 and bfloat16. In
+// all other cases the activation is a second operator that works in place. This is also so under
+// autocast and with groups, because LibTorch has its own kernels for these.
 type fusedConv2d struct {
 	Conv2d
 	Activation activation
 }
 
-// Forward maps [N, in, H, W] to [N, out, H', W'] as [Conv2d] does. It records nothing for backward.
+// Forward maps [N, in, H, W] to [N, out, H', W'] as [Conv2d.Forward] does. It records nothing for
+// backward.
 func (m *fusedConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x.NoGrad(), in, nil)
 }
 
-// ForwardAdd adds z to the convolution's result before the activation. It does not change z, and
-// records nothing for backward.
+// ForwardAdd is Forward that adds z to the convolution's result before the activation. It does
+// not change z, and records nothing for backward.
 func (m *fusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x.NoGrad(), in, z)
 }
 
-// forward adds z, unless z is nil.
+// forward is ForwardAdd. If z is nil, it adds nothing.
 func (m *fusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	if out := m.atOnce(x, in, z); out != nil {
 		return out
@@ -60,7 +61,7 @@ func (m *fusedConv2d) forward(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorc
 	return out
 }
 
-// addTo returns t + z, in t's memory if the sum fits there, and closes t.
+// addTo returns t + z and closes t. The sum is in t's memory if it has t's dtype and shape.
 func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 	defer t.Close()
 	if t.DType() == z.DType() && slices.Equal(t.Shape(), z.Shape()) {
@@ -69,9 +70,9 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(t, z)
 }
 
-// atOnce computes forward as one operator of cuDNN's, or returns nil where no operator fits. The
-// operator ignores autocast and does not broadcast z. LibTorch splits other operators at more
-// elements than 32 bits can count, and does not split this one.
+// atOnce computes forward with one operator of cuDNN. It returns nil if no operator fits. That
+// operator ignores autocast and does not broadcast z. LibTorch splits other convolutions of more
+// than 2^31-1 elements into parts, but not this operator. So atOnce returns nil for such sizes.
 func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype := in.DType()
 	switch {
@@ -99,7 +100,8 @@ func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch
 	return x.Call("aten::cudnn_convolution_add_relu", padded, m.Weight, z, 1, m.Bias, stride, zeros.ints(), dilation, 1)[0].(*cgotorch.Tensor)
 }
 
-// resultShape returns the shape of the result for an input of shape in, padded with zeros.
+// resultShape returns the shape of the result. The input has the shape `in`, without the border
+// of zeros.
 func (m *Conv2d) resultShape(in []int64, zeros Size) []int64 {
 	weight := m.Weight.Shape()
 	stride, dilation := m.Stride.or(Size{1, 1}), m.Dilation.or(Size{1, 1})

@@ -2,15 +2,15 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// fusedResidual is a Residual whose body ends in a convolution. Last adds the shortcut and
-// activates the sum.
+// fusedResidual is a Residual whose body ends in a convolution. Last is that convolution. It also
+// adds the shortcut and applies the activation to the sum.
 type fusedResidual struct {
-	Body     Module // nil where the body is Last alone
+	Body     Module // the body without Last; nil if Last is the whole body
 	Last     *fusedConv2d
-	Shortcut Module // nil means the input itself
+	Shortcut Module // nil means the input of the Residual
 }
 
-// Forward keeps the shape that Last returns.
+// Forward returns a tensor of the shape that Last returns.
 func (m *fusedResidual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	body, shortcut := in, in
 	if m.Body != nil {

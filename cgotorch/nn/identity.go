@@ -2,8 +2,8 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Identity passes its input on.
+// Identity returns its input unchanged.
 type Identity struct{}
 
-// Forward returns a second handle of in.
+// Forward returns a new handle to the tensor `in`.
 func (*Identity) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Alias(in) }

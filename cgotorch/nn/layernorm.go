@@ -6,14 +6,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// LayerNormOptions choose the parameters of [NewLayerNorm].
+// LayerNormOptions are the options of [NewLayerNorm].
 type LayerNormOptions struct {
 	Eps      cgotorch.Opt[float64] // added to the variance; unset means 1e-5
-	NoAffine bool                  // no Weight and no Bias
+	NoAffine bool                  // without Weight and Bias
 	NoBias   bool
 }
 
-// LayerNorm normalises over the last dimensions of its input.
+// LayerNorm normalises over the last dimensions of its input. Field Shape has their sizes.
 type LayerNorm struct {
 	Weight *cgotorch.Tensor // [shape...], or nil
 	Bias   *cgotorch.Tensor // [shape...], or nil
@@ -21,8 +21,9 @@ type LayerNorm struct {
 	Eps    cgotorch.Opt[float64]
 }
 
-// NewLayerNorm makes a layer that normalises over the last dimensions, whose sizes are shape. Its
-// tensors are float32 on x's device: weights 1, biases 0.
+// NewLayerNorm makes a layer that normalises over the last dimensions. shape has the sizes of
+// these dimensions. The tensors of the layer are float32 on x's device. Weights begin as 1,
+// biases as 0.
 func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNorm {
 	const where = "nn.NewLayerNorm"
 	if len(shape) == 0 || slices.Min(shape) < 1 {
@@ -39,7 +40,7 @@ func NewLayerNorm(x *cgotorch.Exec, shape []int64, o LayerNormOptions) *LayerNor
 	return m
 }
 
-// Forward maps [..., shape...] to the same shape.
+// Forward maps [..., shape...] to a tensor of the same shape.
 func (m *LayerNorm) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.LayerNorm(in, m.Shape, m.Weight, m.Bias, cgotorch.LayerNormOptions{Eps: m.Eps})
 }

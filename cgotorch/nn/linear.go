@@ -2,19 +2,19 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Linear is in @ Weight.T + Bias.
+// Linear computes in @ Weight.T + Bias.
 type Linear struct {
 	Weight *cgotorch.Tensor // [out, in]
 	Bias   *cgotorch.Tensor // [out], or nil
 }
 
-// LinearOptions choose the parameters of [NewLinear].
+// LinearOptions are the options of [NewLinear].
 type LinearOptions struct {
 	NoBias bool
 }
 
-// NewLinear makes a layer from in to out features, in float32 on x's device, initialised as
-// torch.nn.Linear.
+// NewLinear makes a layer from `in` to `out` features, in float32 on x's device. It draws the
+// weights as torch.nn.Linear does.
 func NewLinear(x *cgotorch.Exec, in, out int, o LinearOptions) *Linear {
 	const where = "nn.NewLinear"
 	atLeast(x, where, 1, argument{"in", in}, argument{"out", out})

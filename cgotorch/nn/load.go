@@ -9,31 +9,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Copy writes source, broadcast and cast, into destination, and records nothing for backward. It
-// waits for the device if it copies between host and device.
+// Copy writes source into destination. It broadcasts source, converts its dtype, and records
+// nothing for backward. It waits for the device if it copies between host and device.
 func Copy(x *cgotorch.Exec, destination, source *cgotorch.Tensor) {
 	x.NoGrad().CopyInPlace(destination, source).Close()
 }
 
-// LoadOptions choose the names that [Load] may leave out. The zero value wants exactly the model's
-// names. To fine-tune with another number of classes, leave the last layer unchanged:
+// LoadOptions choose the names that [Load] may leave out. With the zero value, Load needs exactly
+// the model's names. To fine-tune with another number of classes, leave the last layer unchanged:
 //
 //	nn.LoadOptions{Skip: func(name string) bool { return strings.HasPrefix(name, "fc.") }}
 type LoadOptions struct {
-	AllowMissing    bool // the model keeps its values for names that the tensors lack
-	AllowUnexpected bool // names that the model lacks are passed over
+	AllowMissing    bool // names of the model may lack a tensor; the model keeps its values there
+	AllowUnexpected bool // names that the model lacks are ignored
 
-	// Skip chooses names that Load does not look at, in the model and among the tensors. The model
-	// keeps its values there, whatever the shapes are. nil means none.
+	// Skip chooses names that Load ignores, in the model and among the tensors. The model keeps its
+	// values under these names. Shapes of skipped tensors need not fit. nil skips no name.
 	Skip func(name string) bool
 }
 
-// LoadError lists the reasons why tensors are not a model's state. All names are sorted as in the
-// model, or by alphabet.
+// LoadError lists the reasons why tensors do not fit a model. Missing and Misshapen have the
+// order of the model. Unexpected has alphabetical order.
 type LoadError struct {
 	Missing    []string // names of the model that the tensors lack
 	Unexpected []string // names of tensors that the model lacks
-	Misshapen  []string // of another shape; each with both shapes
+	Misshapen  []string // names of tensors with another shape than the model's, with both shapes
 }
 
 func (e *LoadError) Error() string {
@@ -49,13 +49,13 @@ func (e *LoadError) Error() string {
 	return "nn: Load: the tensors do not fit the model: " + strings.Join(parts, "; ")
 }
 
-// Load copies tensors, by their names in [State], into m's parameters and buffers, and casts to
-// their dtypes. It waits for the device if it copies between host and device. The tensors stay the
-// caller's.
+// Load copies tensors into m's parameters and buffers, and converts them to the dtypes of m. The
+// tensors have the names that [State] gives. Load waits for the device if it copies between host
+// and device. The tensors stay the caller's.
 //
-// It fails with the error of [Check], and with a [*LoadError] unless names and shapes fit. After a
-// failure m is unchanged. A missing num_batches_tracked is no error, since files older than PyTorch
-// 0.4.1 lack it.
+// Load fails with the error of [Check]. It fails with a [*LoadError] if names or shapes do not
+// fit. After a failure m is unchanged. A missing num_batches_tracked is no error, because files
+// from before PyTorch 0.4.1 lack it.
 func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOptions) error {
 	var entries []Entry
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
@@ -73,16 +73,17 @@ func Load(x *cgotorch.Exec, m any, tensors map[string]*cgotorch.Tensor, o LoadOp
 	return nil
 }
 
-// Entry describes a stored tensor before it is read.
+// Entry describes a stored tensor that has not been read yet.
 type Entry struct {
 	Name   string
 	Shape  []int64
 	Text   string // dtype and shape, for errors
-	Closed bool   // the tensor cannot be read any more
+	Closed bool   // the tensor cannot be read, because it is closed
 }
 
-// Match is [Load] for tensors of any store, before they are read. It returns the tensors of m that
-// have an entry, and fails as Load does. Names of entries must differ.
+// Match is [Load] for tensors of any store that have not been read yet. It returns the tensors of
+// m that have an entry. It changes nothing and fails as Load does. No two entries may have the
+// same name.
 func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
 	if err := Check(m); err != nil {
 		return nil, err

@@ -15,7 +15,8 @@ func twoLayers(x *cgotorch.Exec) *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(x, 2, 1, nn.LinearOptions{}), nn.NewBatchNorm2d(x, 1, nn.BatchNorm2dOptions{}))
 }
 
-// stateFor returns tensors that fit twoLayers: all are 5, and some have other dtypes.
+// stateFor returns tensors that fit the model of twoLayers. All their values are 5, and some
+// tensors have other dtypes than the model.
 func stateFor(x *cgotorch.Exec) map[string]*cgotorch.Tensor {
 	return map[string]*cgotorch.Tensor{
 		"0.weight": x.Full(cgotorch.Float64, 5, 1, 2), "0.bias": x.Full(cgotorch.BFloat16, 5, 1),
@@ -107,7 +108,7 @@ func TestLoad_NamesEverythingThatDoesNotFit(t *testing.T) {
 	})
 }
 
-// Load does not look at skipped names: neither at their shapes nor at their presence.
+// Load ignores skipped names. Their tensors may have other shapes, be missing or be unexpected.
 func TestLoad_Skip(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		m := twoLayers(x)

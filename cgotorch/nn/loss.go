@@ -6,7 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Options of the losses. Each zero value is PyTorch's default, and Reduction's is the mean.
+// These are the options of the losses. Each zero value is PyTorch's default, so the zero value of
+// Reduction means the mean.
 type (
 	CrossEntropyOptions = cgotorch.CrossEntropyOptions
 	NLLOptions          = cgotorch.NLLLossOptions
@@ -14,10 +15,10 @@ type (
 	MSEOptions          = cgotorch.LossOptions
 )
 
-// CrossEntropy is the cross entropy of logits [N, C, ...] against labels: int64 class numbers [N,
-// ...], or probabilities of the logits' shape. Class numbers are 0 to C-1, or IgnoreIndex (-100).
-// Any other class number is an error on the CPU and loses a CUDA device. Check labels on the host,
-// as imageloader does.
+// CrossEntropy is the cross entropy of logits [N, C, ...] against labels. Labels are int64 class
+// numbers [N, ...], or probabilities of the logits' shape. Class numbers are 0 to C-1, or
+// IgnoreIndex (-100). Any other class number is an error on the CPU. On a CUDA device it makes
+// the device lost. Check labels on the host, as imageloader does.
 func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntropyOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.CrossEntropy", "logits", logits, "labels", labels)
 	if !labels.DType().IsFloat() {
@@ -26,8 +27,8 @@ func CrossEntropy(x *cgotorch.Exec, logits, labels *cgotorch.Tensor, o CrossEntr
 	return x.CrossEntropyWith(logits, labels, o)
 }
 
-// NLL is the negative log likelihood of int64 class numbers [N, ...] under log probabilities [N, C,
-// ...]. The bounds of class numbers are those of [CrossEntropy].
+// NLL is the negative log likelihood of labels under log probabilities [N, C, ...]. Labels are
+// int64 class numbers [N, ...] with the bounds that [CrossEntropy] describes.
 func NLL(x *cgotorch.Exec, logProbabilities, labels *cgotorch.Tensor, o NLLOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.NLL", "log probabilities", logProbabilities, "labels", labels)
 	checkLabels(x, "nn.NLL", labels)
@@ -40,22 +41,23 @@ func checkLabels(x *cgotorch.Exec, where string, labels *cgotorch.Tensor) {
 	}
 }
 
-// checkOpen refuses tensors that are nil or closed.
+// checkOpen makes the Do fail if a or b is nil or closed.
 func checkOpen(x *cgotorch.Exec, where, nameA string, a *cgotorch.Tensor, nameB string, b *cgotorch.Tensor) {
 	if a == nil || b == nil || a.Closed() || b.Closed() {
 		refuse(x, where, "%s: %v, %s: %v; want two open tensors", nameA, a, nameB, b)
 	}
 }
 
-// checkShapes refuses different shapes. LibTorch would broadcast them, which is a mistake in a
-// loss.
+// checkShapes makes the Do fail if a and b have different shapes. LibTorch would broadcast them,
+// and broadcasting is a mistake in a loss.
 func checkShapes(x *cgotorch.Exec, where string, a, b *cgotorch.Tensor) {
 	if !slices.Equal(a.Shape(), b.Shape()) {
 		refuse(x, where, "%v and %v are of different shapes", a, b)
 	}
 }
 
-// BCEWithLogits is the binary cross entropy of logits against targets of the same shape, in [0, 1].
+// BCEWithLogits is the binary cross entropy of logits against targets. The targets have the shape
+// of the logits and are in [0, 1].
 func BCEWithLogits(x *cgotorch.Exec, logits, targets *cgotorch.Tensor, o BCEOptions) *cgotorch.Tensor {
 	checkOpen(x, "nn.BCEWithLogits", "logits", logits, "targets", targets)
 	checkShapes(x, "nn.BCEWithLogits", logits, targets)

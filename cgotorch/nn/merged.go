@@ -2,22 +2,24 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// merged is a Parallel in which 1x1 convolutions of a kind, at the beginning of branches, are one.
-// Each of these branches gets its channels of the merged result. A branch that was nothing but its
-// 1x1 convolution becomes an [Identity], which needs no stream.
+// merged is a Parallel in which some branches begin with 1x1 convolutions of the same headKind.
+// One convolution, a head, replaces these convolutions. Each of these branches reads its range of
+// the channels of the head's result. If a branch is only the 1x1 convolution, its module becomes
+// an [Identity], and the branch needs no stream.
 //
-// Some channels of a channels-last tensor, or of a batch of several images, are strided. A
-// convolution that follows copies them first.
+// A range of channels is strided if the tensor is channels last or has several images. If the
+// branch goes on with a convolution, that convolution copies the range first.
 type merged struct {
 	Heads []*fusedConv2d
-	Cuts  []cut `state:"-"` // by branch
+	Cuts  []cut `state:"-"` // one cut for each branch
 	Parallel
 }
 
-// cut is a range of the channels of a head's result. A cut of length 0 stands for the input itself.
+// cut is a range of the channels of a head's result. A cut of length 0 means that the branch
+// reads the input of the Parallel.
 type cut struct{ Head, Start, Length int }
 
-// Forward joins the branches' results.
+// Forward runs the heads and the branches on its argument `in`, and joins the results.
 func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	heads := make([]*cgotorch.Tensor, len(m.Heads))
 	for i, h := range m.Heads {
@@ -26,7 +28,7 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	results := make([]*cgotorch.Tensor, len(m.Branches))
 	inputs := []*cgotorch.Tensor{in}
 	var branches []func(x *cgotorch.Exec) *cgotorch.Tensor
-	var places []int // the index in results of each branch
+	var places []int // for each element of branches, its index in results
 	for i, b := range m.Branches {
 		input := in
 		if c := m.Cuts[i]; c.Length > 0 {
@@ -47,7 +49,7 @@ func (m *merged) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return m.joined(x, results)
 }
 
-// parallel fuses the branches, and merges them where the options say so.
+// parallel fuses the branches of m. If FuseOptions.Merge is set, it also merges them.
 func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	chains := make([][]Module, len(m.Branches))
 	for i, b := range m.Branches {
@@ -66,17 +68,18 @@ func (f *Fusion) parallel(x *cgotorch.Exec, m *Parallel) Module {
 	return out
 }
 
-// headKind holds the properties that merged convolutions share.
+// headKind holds the properties that convolutions must share to be merged.
 type headKind struct {
-	channels   int64 // of the input
+	channels   int64 // number of channels of the input
 	dtype      cgotorch.DType
 	activation activation
 }
 
-// merge moves the first convolutions of chains into heads.
+// merge moves the first convolutions of chains into heads, if at least two are of the same
+// headKind.
 func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	m.Cuts = make([]cut, len(chains))
-	begin := map[headKind][]int{} // the chains that begin with a convolution of this kind
+	begin := map[headKind][]int{} // the indices of the chains that begin with a convolution of the kind
 	var kinds []headKind
 	for i, c := range chains {
 		if len(c) == 0 {
@@ -108,14 +111,14 @@ func (m *merged) merge(x *cgotorch.Exec, chains [][]Module) {
 	}
 }
 
-// pointwise reports whether each pixel of the result depends only on the pixel of the input at its
-// place, and on all its channels.
+// pointwise reports whether each pixel of the result depends only on the input pixel at the same
+// position and on all channels of that pixel.
 func (m *Conv2d) pointwise() bool {
 	shape := m.Weight.Shape()
 	return shape[2] == 1 && shape[3] == 1 && m.Stride.or(Size{1, 1}) == Size{1, 1} && m.Padding == Size{} && m.Groups <= 1
 }
 
-// stacked returns one convolution with the channels of several, one behind another.
+// stacked returns one convolution whose result has the channels of all convs, in their order.
 func stacked(x *cgotorch.Exec, convs []*fusedConv2d) *fusedConv2d {
 	var weights, biases []*cgotorch.Tensor
 	biased := false

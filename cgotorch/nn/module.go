@@ -8,25 +8,27 @@ import (
 )
 
 // Module maps a tensor to a tensor. Forward enqueues its work on x's stream. It returns a new
-// handle, which belongs to x's Do, and does not close in.
+// handle, which belongs to x's Do. It does not close its argument `in`.
 type Module interface {
 	Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// Func is a function as a module without state.
+// Func is a module without state that consists of one function.
 type Func func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 
 // Forward calls f.
 func (f Func) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return f(x, in) }
 
 // SetTraining puts m and all its children in training mode or in evaluation mode. It sets each
-// exported field "Eval bool" to !training. The zero value of every module is training. The Exec,
-// not the mode, decides whether gradients are recorded.
+// exported field "Eval bool" to !training. Every module begins in training mode, because the zero
+// value of Eval means training. The mode does not decide whether gradients are recorded: the Exec
+// does.
 func SetTraining(m any, training bool) {
 	walk(m, func(v reflect.Value, _ []heldTensor) { setEval(v, !training) })
 }
 
-// dependsOnMode ties a captured function to the mode in which it used a module.
+// dependsOnMode makes a captured graph out of date if the module's mode changes after the
+// capture.
 func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
 	if !x.Capturing() {
 		return
@@ -40,7 +42,7 @@ func dependsOnMode(x *cgotorch.Exec, what string, eval *bool) {
 	})
 }
 
-// setEval sets the field Eval of a struct, and of the structs that it embeds.
+// setEval sets the field Eval of a struct and of the structs that it embeds.
 func setEval(v reflect.Value, eval bool) {
 	if v.Kind() != reflect.Struct {
 		return
@@ -58,7 +60,7 @@ func setEval(v reflect.Value, eval bool) {
 	}
 }
 
-// ZeroGrad removes the gradients of m's parameters. It runs no kernel.
+// ZeroGrad removes the gradients of m's parameters. It enqueues nothing.
 func ZeroGrad(m any) error {
 	var errs []error
 	for _, p := range Parameters(m) {
@@ -67,8 +69,9 @@ func ZeroGrad(m any) error {
 	return errors.Join(errs...)
 }
 
-// Close frees every parameter and buffer of m and its children, and their gradients. A second Close
-// does nothing. It returns the error of [Check] for tensors that it cannot find.
+// Close frees every parameter and buffer of m and its children, with their gradients. A second
+// Close does nothing. If m holds tensors that Close cannot find, Close returns the error of
+// [Check].
 func Close(m any) error {
 	errs := []error{Check(m)}
 	for _, n := range State(m) {

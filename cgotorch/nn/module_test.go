@@ -11,7 +11,8 @@ import (
 
 func addOne(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.AddScalar(in, 1) }
 
-// Each intermediate is closed when the next module has run. The input and the result are not.
+// Sequential closes each intermediate result when the next module has run. It does not close its
+// input and its result.
 func TestSequential_Forward_ClosesIntermediates(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := x.Zeros(cgotorch.Float32, 1)
@@ -20,7 +21,7 @@ func TestSequential_Forward_ClosesIntermediates(t *testing.T) {
 			seen = append(seen, in)
 			return addOne(x, in)
 		})
-		pass := nn.Func(func(_ *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }) // returns its argument, against the contract
+		pass := nn.Func(func(_ *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return in }) // breaks the contract: returns its argument
 		out := nn.NewSequential(pass, watch, nil, &nn.Identity{}, watch, pass, watch).Forward(x, in)
 		if got := values(x, out); !slices.Equal(got, []float32{3}) {
 			t.Errorf("the result is %v, want 3", got)
@@ -81,8 +82,8 @@ func TestResidual_Forward(t *testing.T) {
 	})
 }
 
-// Adding into a body's result fails where the body's backward needs that result. InPlace is
-// therefore no default.
+// If the body's backward needs the body's result, Backward fails with InPlace. Without InPlace it
+// works.
 func TestResidual_Backward(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		in := cgotorch.FromSlice(x, []float32{0})

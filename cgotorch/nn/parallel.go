@@ -8,34 +8,34 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Parallel gives its input to several branches and joins their results, as the blocks of GoogLeNet
-// do. The branches run parallel on the device where that is faster: see
+// Parallel gives its input to several branches and joins their results, as the blocks of
+// GoogLeNet do. The branches run in parallel on the device if that is faster: see
 // [cgotorch.Exec.Parallel].
 type Parallel struct {
 	Branches []Child
-	// Join makes one tensor of the branches' results, and does not close them. nil joins their
-	// channels.
+	// Join makes one tensor from the results of the branches, and does not close the results. nil
+	// concatenates the results along the channels.
 	Join        func(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor
-	Parallelism Parallelism       // "" means the faster of both, which the first calls measure
-	Log         func(text string) // is told the measurements and the decision; nil for nobody
+	Parallelism Parallelism       // "" means that the first calls measure both ways, and later calls use the faster
+	Log         func(text string) // is called with the measurements and the decision; nil means no calls
 
 	once   sync.Once
 	choice *cgotorch.Choice
 }
 
-// Parallelism decides whether the branches of a [Parallel] run parallel or serial.
+// Parallelism decides whether the branches of a [Parallel] run in parallel or serially.
 type Parallelism string
 
-// The values of Parallelism.
+// These are the values of Parallelism.
 const (
-	Measured       Parallelism = ""         // the faster of both, for each shape of the input
-	AlwaysParallel Parallelism = "parallel" // each branch on a stream of its own
+	Measured       Parallelism = ""         // the faster of the two below, for each shape of the input
+	AlwaysParallel Parallelism = "parallel" // each branch on its own stream
 	AlwaysSerial   Parallelism = "serial"   // one branch after another
 )
 
-// SetParallelism sets the Parallelism of every [Parallel] in m, a pointer to a module. It reaches
-// those that [State] sees, and those in exported fields that the tag `state:"-"` hides. A captured
-// function keeps the parallelism of its capture.
+// SetParallelism sets the Parallelism of every [Parallel] in m, a pointer to a module. It finds
+// each Parallel that [State] sees. It also finds each Parallel in an exported field that the tag
+// `state:"-"` hides. A captured function keeps the parallelism of its capture.
 func SetParallelism(m any, p Parallelism) {
 	w := &walker{path: map[any]bool{}}
 	w.visit = func(v reflect.Value, _ []heldTensor) { setParallelism(w, v, p) }
@@ -46,8 +46,8 @@ func SetParallelism(m any, p Parallelism) {
 
 var parallelType = reflect.TypeFor[Parallel]()
 
-// setParallelism sets the parallelism of a struct that is a Parallel. Otherwise it goes on to
-// embedded structs and to hidden fields.
+// setParallelism sets the parallelism of v if v is a Parallel. If v is another struct,
+// setParallelism looks into its embedded structs and hidden fields.
 func setParallelism(w *walker, v reflect.Value, p Parallelism) {
 	if v.Kind() != reflect.Struct {
 		return
@@ -69,7 +69,7 @@ func setParallelism(w *walker, v reflect.Value, p Parallelism) {
 	}
 }
 
-// NewParallel names its branches 0, 1, ….
+// NewParallel returns a Parallel whose branches have the names 0, 1, ….
 func NewParallel(branches ...Module) *Parallel {
 	m := &Parallel{}
 	for i, b := range branches {
@@ -78,7 +78,7 @@ func NewParallel(branches ...Module) *Parallel {
 	return m
 }
 
-// Children implements [Container].
+// Children returns the branches. It implements [Container].
 func (m *Parallel) Children() []Child { return m.Branches }
 
 func (m *Parallel) measure() *cgotorch.Choice {
@@ -86,7 +86,7 @@ func (m *Parallel) measure() *cgotorch.Choice {
 	return m.choice
 }
 
-// Forward joins the branches' results.
+// Forward runs all branches on its argument `in` and joins their results.
 func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if len(m.Branches) == 0 {
 		refuse(x, "nn.Parallel", "there are no branches")
@@ -98,7 +98,7 @@ func (m *Parallel) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return m.joined(x, m.run(x, []*cgotorch.Tensor{in}, branches))
 }
 
-// joined joins results and closes them.
+// joined joins the results, and then closes them.
 func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor {
 	var out *cgotorch.Tensor
 	if m.Join == nil {
@@ -110,7 +110,7 @@ func (m *Parallel) joined(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorc
 	return out
 }
 
-// run returns the results of branches that read inputs.
+// run runs the branches and returns their results. The branches read inputs.
 func (m *Parallel) run(x *cgotorch.Exec, inputs []*cgotorch.Tensor, branches []func(x *cgotorch.Exec) *cgotorch.Tensor) []*cgotorch.Tensor {
 	o := cgotorch.ParallelOptions{Inputs: inputs, Transient: m.Join == nil}
 	switch m.Parallelism {

@@ -13,7 +13,7 @@ func multiply(by float64) nn.Module {
 	return nn.Func(func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.MulScalar(in, by) })
 }
 
-// sum joins by adding.
+// sum adds the results of two branches.
 func sum(x *cgotorch.Exec, branches []*cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(branches[0], branches[1])
 }
@@ -50,7 +50,7 @@ func TestParallel_Forward(t *testing.T) {
 	}
 }
 
-// Counts put off by a branch on another stream are made before the branches are joined.
+// A batch norm in a branch on another stream has counted its batch when Forward returns.
 func TestParallel_BatchNorm_Counts(t *testing.T) {
 	torchtest.CheckStreams(t)
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
@@ -75,7 +75,7 @@ func TestParallel_Forward_Refuses(t *testing.T) {
 	torchtest.WantError(t, torchtest.TryDo(t, cgotorch.CPU, forward(m)), cgotorch.ErrInvalidArgument, "nn.Parallel", `"sideways"`, "serial")
 }
 
-// forked holds Parallels in every way.
+// forked holds Parallels in many kinds of fields.
 type forked struct {
 	nn.Parallel
 	First  *nn.Parallel
@@ -118,7 +118,7 @@ func TestSetParallelism(t *testing.T) {
 	}
 }
 
-// A branch may return its input, which stays open.
+// A branch may return its input. That input must stay open.
 func TestParallel_BranchIsItsInput(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		for _, parallelism := range []nn.Parallelism{nn.Measured, nn.AlwaysParallel, nn.AlwaysSerial} {

@@ -4,16 +4,17 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 
 // MaxPool2d takes the largest value of each window.
 //
-// A kernel of the library pools images in channels last on CUDA, where no gradient is needed, in
-// float32, float16 and bfloat16. Its results equal those of LibTorch's kernel, which
-// [cgotorch.Exec.MaxPool2d] always uses. It takes between a ninth and three quarters of the time.
-// The first such call of a process compiles the kernel, in about 0.1 s.
+// On CUDA a kernel of this library pools, if no gradient is needed. The images must be channels
+// last, in float32, float16 or bfloat16. In all other cases LibTorch's kernel pools, and
+// [cgotorch.Exec.MaxPool2d] always uses that kernel. Both kernels give equal results. The
+// library's kernel takes between a ninth and three quarters of the time of LibTorch's kernel. Its
+// first call in a process compiles the kernel, in about 0.1 s.
 type MaxPool2d struct {
 	Kernel   Size
-	Stride   Size // step of the window; 0x0 means Kernel
+	Stride   Size // distance between neighbouring windows; 0x0 means Kernel
 	Padding  Size // rows and columns of -Inf added on each side, at most half of Kernel
-	Dilation Size // distance between the window's points; 0x0 means 1x1
-	CeilMode bool // the last window may end outside of the input
+	Dilation Size // distance between the points of a window; 0x0 means 1x1
+	CeilMode bool // the last window may end outside the input
 }
 
 // Forward maps [N, C, H, W] to [N, C, H', W'].
@@ -23,15 +24,15 @@ func (m *MaxPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 		m.Dilation.or(Size{1, 1}).ints(), m.CeilMode)[0].(*cgotorch.Tensor)
 }
 
-// AvgPool2d takes the mean of each window. Where no gradient is needed, the library's own kernel
-// pools as for [MaxPool2d], with equal results.
+// AvgPool2d takes the mean of each window. In the cases that [MaxPool2d] names, a kernel of this
+// library pools. Its results equal those of LibTorch's kernel.
 type AvgPool2d struct {
 	Kernel         Size
-	Stride         Size // step of the window; 0x0 means Kernel
+	Stride         Size // distance between neighbouring windows; 0x0 means Kernel
 	Padding        Size // rows and columns of zeros added on each side, at most half of Kernel
-	CeilMode       bool // the last window may end outside of the input
-	ExcludePadding bool // the mean leaves out padding
-	Divisor        int  // divides the sum of a window; 0 means its size
+	CeilMode       bool // the last window may end outside the input
+	ExcludePadding bool // the mean does not include padding
+	Divisor        int  // divides the sum of a window; 0 means the number of points in the window
 }
 
 // Forward maps [N, C, H, W] to [N, C, H', W'].
@@ -45,8 +46,8 @@ func (m *AvgPool2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Ten
 		!m.ExcludePadding, divisor)[0].(*cgotorch.Tensor)
 }
 
-// AdaptiveAvgPool2d takes means of windows. It chooses the windows so that the result has the size
-// Output.
+// AdaptiveAvgPool2d takes means of windows. The windows are chosen so that the result has the
+// size Output.
 type AdaptiveAvgPool2d struct {
 	Output Size // 0x0 means 1x1: the mean of each channel
 }

@@ -2,17 +2,18 @@ package nn
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// Residual is Activation(Body(in) + Shortcut(in)).
+// Residual computes Activation(Body(in) + Shortcut(in)).
 type Residual struct {
 	Body       Module
-	Shortcut   Module // nil means in itself
-	Activation Module // nil means none
-	// InPlace adds into Body's result, which saves its memory. Backward of Body's last module must not
-	// need its result: a convolution or a norm will do. Otherwise Backward fails.
+	Shortcut   Module // nil means Shortcut(in) is `in`
+	Activation Module // nil means no activation
+	// InPlace adds Shortcut(in) into Body's result, which saves that memory. Use it only if the
+	// backward of Body's last module does not need this result, as with a convolution or a norm.
+	// Otherwise Backward fails.
 	InPlace bool
 }
 
-// Forward keeps the shape that Body returns.
+// Forward returns a tensor of the shape that Body returns.
 func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	body := m.Body.Forward(x, in)
 	shortcut := in
@@ -35,7 +36,7 @@ func (m *Residual) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tens
 	return out
 }
 
-// closeUnless closes tensors but one.
+// closeUnless closes all tensors except the tensor `one`.
 func closeUnless(one *cgotorch.Tensor, tensors ...*cgotorch.Tensor) {
 	for _, t := range tensors {
 		if t != one {

@@ -6,19 +6,21 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Sequential runs modules one after another. It closes each intermediate once the next module has
-// read it, and passes over nil modules.
+// Sequential runs modules one after another. It closes each intermediate result after the next
+// module has read that result. It skips nil modules.
 type Sequential struct {
 	Modules []Child
-	// Recompute is the number of segments that keep only their input for backward. Backward computes
-	// the rest again, by [cgotorch.Exec.Recompute]. That saves memory and costs the time of one more
-	// forward. Segments have equally many modules. 0 keeps everything. More segments than modules means
-	// a segment for each module. A module that works in place must not begin a segment. The last
-	// segment is like the others, unlike in PyTorch's checkpoint_sequential.
+	// Recompute is the number of segments. A segment is a run of modules that keeps only its input
+	// for backward. Backward computes the other results again, by [cgotorch.Exec.Recompute]. This
+	// saves memory and costs the time of one more forward. Segments have about equally many modules.
+	// 0 means that everything is kept. With more segments than modules, each module is a segment.
+	//
+	// A module that works in place must not begin a segment. The last segment is recomputed too,
+	// unlike in PyTorch's checkpoint_sequential.
 	Recompute int
 }
 
-// NewSequential names its modules 0, 1, ….
+// NewSequential returns a Sequential whose modules have the names 0, 1, ….
 func NewSequential(modules ...Module) *Sequential {
 	s := &Sequential{}
 	for i, m := range modules {
@@ -27,10 +29,10 @@ func NewSequential(modules ...Module) *Sequential {
 	return s
 }
 
-// Children implements [Container].
+// Children returns the modules. It implements [Container].
 func (s *Sequential) Children() []Child { return s.Modules }
 
-// Forward gives each module the result of the module before it, and returns the last result.
+// Forward gives each module the result of the module before, and returns the last result.
 func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	modules := make([]Module, 0, len(s.Modules))
 	for _, c := range s.Modules {
@@ -55,7 +57,7 @@ func (s *Sequential) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Te
 	return chain(x, in, recomputed)
 }
 
-// chain runs modules one after another. Its result is a handle of its own.
+// chain runs modules one after another. It returns a new handle.
 func chain(x *cgotorch.Exec, in *cgotorch.Tensor, modules []Module) *cgotorch.Tensor {
 	out := in
 	for _, m := range modules {

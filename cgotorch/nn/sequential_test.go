@@ -14,8 +14,9 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// onEachDevice is OnEachDevice of the rig without its check for leaks. LibTorch's thread for a
-// CUDA device counts as a goroutine after its first call of Go.
+// onEachDevice is torchtest.OnEachDevice without the check for leaks. LibTorch has a thread for
+// each CUDA device. After its first call of Go code, the check would count this thread as a
+// goroutine.
 func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	for _, d := range torchtest.Devices() {
 		t.Run(d.String(), func(t *testing.T) {
@@ -32,8 +33,8 @@ func deterministicOnCUDA(t *testing.T, d cgotorch.Device) {
 	}
 }
 
-// recomputing is a network with all that must not happen twice: buffers, random numbers, work in
-// place, another Sequential.
+// recomputing returns a network with everything that must happen only once in a step. It changes
+// buffers, draws random numbers, works in place and holds another Sequential.
 func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	const channels = 16
 	conv := func(in int) nn.Module {
@@ -51,8 +52,8 @@ func recomputing(x *cgotorch.Exec, segments, inner int) *nn.Sequential {
 	return net
 }
 
-// train runs three steps. It returns the bits of the losses, and after each step the bits of all
-// gradients and state tensors.
+// train does three training steps. It returns the bits of the losses. For each step it also
+// returns the bits of all gradients and state tensors.
 func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) map[string][]byte {
 	t.Helper()
 	if err := cgotorch.Seed(3); err != nil {
@@ -100,8 +101,8 @@ func train(t *testing.T, d cgotorch.Device, autocast bool, segments, inner int) 
 	return seen
 }
 
-// Recomputed steps equal plain steps to the bit: losses, gradients, weights, buffers and random
-// numbers.
+// Recomputed steps equal plain steps to the bit. Losses, gradients, weights, buffers and random
+// numbers are compared.
 func TestSequential_Recompute(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		for _, autocast := range []bool{false, true} {
@@ -111,7 +112,7 @@ func TestSequential_Recompute(t *testing.T) {
 					t.Errorf("%s is empty", name)
 				}
 			}
-			train(t, d, autocast, 1, 0) // see onEachDevice
+			train(t, d, autocast, 1, 0) // the first Recompute may start LibTorch's thread: see onEachDevice
 			torchtest.CheckLeaks(t)
 			for _, c := range [][2]int{{1, 0}, {2, 0}, {4, 0}, {100, 0}, {0, 1}, {4, 4}} {
 				got := train(t, d, autocast, c[0], c[1])
@@ -128,7 +129,8 @@ func TestSequential_Recompute(t *testing.T) {
 	})
 }
 
-// A stack of layers keeps the memory of one segment, and the borders of the others.
+// With Recompute, a stack of layers keeps the results of one segment and the inputs of the
+// others.
 func TestSequential_Recompute_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if _, err := d.Memory(); err != nil {
@@ -145,7 +147,7 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 				net := nn.NewSequential(modules...)
 				net.Recompute = segments
 				defer nn.Close(net)
-				for range 2 { // in the first step, libraries make room for themselves
+				for range 2 { // the first step also allocates memory of libraries
 					in := x.Ones(cgotorch.Float32, 4, 8, 64, 64)
 					if err := d.ResetPeakMemory(); err != nil {
 						return err
@@ -175,9 +177,9 @@ func TestSequential_Recompute_Memory(t *testing.T) {
 		}
 		plain, four := peak(0), peak(4)
 		t.Logf("%d KiB, in 4 segments %d KiB", plain>>10, four>>10)
-		// The plain step keeps two results of each layer: of the convolution and of the ReLU. Four segments
-		// keep a border each, and the results of the layers of one segment. Memory needed meanwhile, and
-		// the libraries' own, is equal in both.
+		// The plain step keeps two results of each layer, those of the convolution and of the ReLU. With
+		// four segments, the step keeps the input of each segment and the results of one segment. Other
+		// memory is equal in both cases.
 		if plain-four < (2*layers-4-2*layers/4-4)*bytes {
 			t.Errorf("a peak of %d bytes, in 4 segments %d; a layer's image has %d", plain, four, bytes)
 		}
@@ -218,7 +220,8 @@ func TestSequential_Recompute_NothingToDo(t *testing.T) {
 	})
 }
 
-// A failure in the second run of a module tells where the program called the module.
+// If the second run of a module fails, the error has the line where the program called the
+// module.
 func TestSequential_Recompute_Failure(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		weight := x.Ones(cgotorch.Float32, 2, 2)

@@ -13,36 +13,38 @@ import (
 type Named struct {
 	Name   string // as in PyTorch: "layer1.0.conv1.weight"
 	Tensor *cgotorch.Tensor
-	Buffer bool // not a parameter: no optimizer changes it
-	Host   bool // a buffer that lies on the CPU, whatever the device of the module
+	Buffer bool // the tensor is not a parameter, so no optimizer changes it
+	Host   bool // the tensor is a buffer that stays on the CPU when the module moves to a device
 }
 
-// Child is a module with a name, which begins the names of its tensors.
+// Child is a module with a name. The names of the module's tensors begin with this name.
 type Child struct {
-	// Name may be "". The module's tensors and children then have names as if they were its parent's.
+	// Name may be "". The module's tensors and children then have names as if they belonged to the
+	// parent.
 	Name   string
 	Module Module
 }
 
-// Container is implemented by modules that name their children themselves. Their fields are not
-// looked at.
+// Container is implemented by modules that name their children themselves. [State] does not look
+// at the fields of a Container.
 type Container interface {
 	Children() []Child
 }
 
 // State returns the parameters and buffers of m in the order of PyTorch's state dict. m is a
-// pointer to a module. Each module lists its own parameters, then its own buffers, then its
-// children, each in the order of declaration.
+// pointer to a module. Each module lists its parameters, then its buffers, then its children.
+// Each of these three groups has the order of declaration.
 //
-// Names come from the exported fields: Conv1 is conv1, RunningMean running_mean, FC fc. A field tag
-// `state:"name"` gives another name, `state:"-"` hides the field, and `state:",buffer"` makes a
-// tensor a buffer. `state:",host"` makes it a buffer that [To] leaves on the CPU. The fields of
-// embedded structs count as the module's own. The elements of a slice or array are named 0, 1, ….
+// Names come from the exported fields. Field Conv1 has the name conv1, RunningMean running_mean,
+// and FC fc. A field tag `state:"name"` gives another name. `state:"-"` hides the field.
+// `state:",buffer"` makes a tensor a buffer. `state:",host"` makes a tensor a buffer that [To]
+// leaves on the CPU. The fields of embedded structs belong to the module itself. The elements of
+// a slice or array have the names 0, 1, ….
 //
-// State passes over nil tensors and nil modules. It looks into tensors, structs, modules, and
-// slices or arrays of these, and passes over all other fields. A tensor in a map or an unexported
-// field is neither saved nor trained. [Check] names such fields: call it once for each kind of
-// module that you write. A tensor that is held twice is listed twice.
+// State looks into tensors, structs, modules, and slices or arrays of these. It skips all other
+// fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither
+// saved nor trained. [Check] names such fields: call Check once for each kind of module that you
+// write. A tensor that is held twice is listed twice.
 func State(m any) []Named {
 	var state []Named
 	walk(m, func(_ reflect.Value, own []heldTensor) {
@@ -53,7 +55,8 @@ func State(m any) []Named {
 	return state
 }
 
-// NamedParameters returns the parameters of m in the order of [State], each tensor once.
+// NamedParameters returns the parameters of m in the order of [State]. Each tensor occurs once,
+// under its first name.
 func NamedParameters(m any) []Named {
 	var parameters []Named
 	seen := map[*cgotorch.Tensor]bool{}
@@ -81,14 +84,14 @@ var (
 	containerType = reflect.TypeFor[Container]()
 )
 
-// heldTensor is a tensor with its name, and the value of a module that holds it.
+// heldTensor is a tensor with its name, and with the field of a module that holds it.
 type heldTensor struct {
 	Named
 	field reflect.Value
 }
 
-// walk calls visit for m and every module below it, parents first. visit gets the module's struct
-// (or list), and the tensors that are its own.
+// walk calls visit for m and every module below m, parents first. v is the module's struct or
+// list, and own are the tensors that the module itself holds.
 func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 	w := walker{visit: visit, path: map[any]bool{}}
 	if v := reflect.ValueOf(m); holdsState(v) {
@@ -98,14 +101,14 @@ func walk(m any, visit func(v reflect.Value, own []heldTensor)) {
 
 type walker struct {
 	visit func(v reflect.Value, own []heldTensor)
-	path  map[any]bool // pointers from the root to here: a module that holds itself is walked once
+	path  map[any]bool // the pointers from the root to the current module; a module that holds itself is walked once
 }
 
-// member is one tensor or child of a module.
+// member is a tensor or a child of a module.
 type member struct {
 	name   string
 	value  reflect.Value
-	option string // of the field's tag: "buffer", "host" or ""
+	option string // from the field's tag: "buffer", "host" or ""
 }
 
 func (w *walker) module(prefix string, v reflect.Value) {
@@ -143,7 +146,7 @@ func (w *walker) module(prefix string, v reflect.Value) {
 	}
 }
 
-// holdsState reports whether a value is a tensor or may hold tensors.
+// holdsState reports whether v is a tensor or may hold tensors.
 func holdsState(v reflect.Value) bool {
 	if !v.IsValid() {
 		return false
@@ -161,7 +164,7 @@ func holdsState(v reflect.Value) bool {
 	return false
 }
 
-// elementsMayHold reports whether the elements of a slice or array can be or hold tensors.
+// elementsMayHold reports whether an element of a slice or array may be a tensor or hold tensors.
 func elementsMayHold(list reflect.Type) bool {
 	switch e := list.Elem(); e.Kind() {
 	case reflect.Interface, reflect.Pointer, reflect.Struct:
@@ -172,8 +175,8 @@ func elementsMayHold(list reflect.Type) bool {
 	return false
 }
 
-// membersOf lists the children that a container names. Without a container, it lists the elements
-// of a slice or array, or the exported fields of a struct.
+// membersOf returns the tensors and children of v. A container gives its children. A slice or
+// array gives its elements. A struct gives its exported fields.
 func membersOf(v reflect.Value) []member {
 	var members []member
 	if c, ok := containerOf(v); ok {
@@ -216,19 +219,19 @@ func membersOf(v reflect.Value) []member {
 	return members
 }
 
-// stateTag returns the name in a field's tag: "" for none, "-" for a hidden field.
+// stateTag returns the name in a field's tag. "" means no name, and "-" means a hidden field.
 func stateTag(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("state"), ",")
 	return name
 }
 
-// stateOption returns the option in a field's tag: "buffer", "host" or "" for none.
+// stateOption returns the option in a field's tag: "buffer", "host", or "" for no option.
 func stateOption(f reflect.StructField) string {
 	_, option, _ := strings.Cut(f.Tag.Get("state"), ",")
 	return option
 }
 
-// structUnder follows interfaces and pointers to a struct.
+// structUnder follows interfaces and pointers from v. It reports whether they lead to a struct.
 func structUnder(v reflect.Value) (reflect.Value, bool) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -236,8 +239,8 @@ func structUnder(v reflect.Value) (reflect.Value, bool) {
 	return v, v.Kind() == reflect.Struct
 }
 
-// containerOf returns v as a Container. A struct that only embeds a Container is none, since its
-// other fields count too.
+// containerOf returns v as a Container. A struct that embeds a Container does not count as one,
+// because State must look at its other fields too.
 func containerOf(v reflect.Value) (Container, bool) {
 	if v.Kind() == reflect.Struct {
 		for i := range v.NumField() {
@@ -256,8 +259,8 @@ func containerOf(v reflect.Value) (Container, bool) {
 	return c, ok
 }
 
-// stateName returns a field's name in lower case, its words joined by underscores. A digit belongs
-// to the word before it.
+// stateName returns a field's name in lower case, with underscores between its words. A digit
+// belongs to the word before the digit.
 func stateName(field string) string {
 	letters := []rune(field)
 	var b strings.Builder

@@ -9,7 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// leaf is a module with two parameters around a buffer.
+// leaf is a module with a buffer between two parameters.
 type leaf struct {
 	Weight  *cgotorch.Tensor
 	Running *cgotorch.Tensor `state:",buffer"`
@@ -36,26 +36,26 @@ type stack struct {
 }
 
 type everything struct {
-	Child       *leaf // comes behind Own, which is declared later
+	Child       *leaf // listed after Own, because tensors of the module come before children
 	Own         *cgotorch.Tensor
 	FC          *leaf
 	BN1         nn.Module
 	RunningMean *leaf
 	LayerNorm2d leaf
-	inner                          // its fields count though its own name is not exported
+	inner                          // its fields are listed although the name inner is not exported
 	Named       *leaf              `state:"other"`
 	Hidden      *leaf              `state:"-"`
-	Blocks      []nn.Module        // 0, 1
-	List        []*cgotorch.Tensor // 0
-	Order       *nn.Sequential     // 0
+	Blocks      []nn.Module        // has children 0 and 1
+	List        []*cgotorch.Tensor // has tensor 0
+	Order       *nn.Sequential     // has child 0
 	Missing     *leaf
 	MissingToo  nn.Module
 	Options     struct{ Width int }
 	Stream      *cgotorch.Stream
 	Numbers     []int
-	Pair        [2]*leaf      // 0, 1
-	Stages      [][]nn.Module // 0.0, 0.1
-	Twice       [1][2]leaf    // 0.0, 0.1
+	Pair        [2]*leaf      // has children 0 and 1
+	Stages      [][]nn.Module // has children 0.0 and 0.1
+	Twice       [1][2]leaf    // has children 0.0 and 0.1
 	Indirect    **leaf
 	Rows        [][]float32
 	private     *leaf
@@ -88,7 +88,7 @@ func TestState_NamesAndOrder(t *testing.T) {
 				want = append(want, "list.0")
 				continue
 			}
-			want = append(want, prefix+".weight", prefix+".bias", prefix+".running") // parameters before buffers
+			want = append(want, prefix+".weight", prefix+".bias", prefix+".running") // parameters come before buffers
 		}
 		var got []string
 		for _, n := range nn.State(m) {
@@ -131,7 +131,8 @@ func TestState_Embedded(t *testing.T) {
 	})
 }
 
-// The tensors of children without a name have names as if they were the parent's, at any depth.
+// The tensors of children without a name have names as if they belonged to the parent, at any
+// depth.
 func TestState_UnnamedChildren(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		a, b, c := newLeaf(x), newLeaf(x), newLeaf(x)

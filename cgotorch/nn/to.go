@@ -9,15 +9,18 @@ import (
 
 // ToOptions choose the dtype and the memory format of [To].
 type ToOptions struct {
-	DType        cgotorch.DType // of the floating parameters and buffers; 0 leaves each as it is
-	ChannelsLast bool           // give tensors of four dimensions the memory format channels last, for convolutions of such images
+	DType        cgotorch.DType // dtype of the floating parameters and buffers; 0 means that each keeps its dtype
+	ChannelsLast bool           // gives tensors of four dimensions the format channels last, for images in that format
 }
 
-// To moves m to x's device, and replaces each parameter and buffer that does not already fit x and
-// o. Buffers of the host stay on the CPU. It waits for the device if tensors move between host and
-// device. It closes the old tensors and drops their gradients, so make the optimizer afterwards. No
-// pending work on another stream may read the old tensors. It fails with the error of [Check], and
-// with [cgotorch.ErrInvalidArgument] for a DType that is not floating.
+// To moves m to x's device, and converts its parameters and buffers as o says. A tensor that fits
+// already stays. To replaces every other tensor, closes the old tensor and drops its gradient. So
+// make the optimizer after To. Buffers with Named.Host stay on the CPU. To waits for the device
+// if tensors move between host and device. No work on another stream may still read the old
+// tensors.
+//
+// To fails with the error of [Check]. It fails with [cgotorch.ErrInvalidArgument] for a DType
+// that is not floating, and for a tensor that [Replace] cannot replace.
 func To(x *cgotorch.Exec, m any, o ToOptions) {
 	if err := Check(m); err != nil {
 		x.Fail("nn.To", err)
@@ -45,9 +48,10 @@ func To(x *cgotorch.Exec, m any, o ToOptions) {
 	}
 }
 
-// Replace gives m other tensors. with returns the tensor in place of its argument, or nil to leave
-// it. Replaced tensors are closed. Replace fails at a tensor outside of a field of a struct that m
-// holds by pointer. Tensors before it are then replaced already.
+// Replace gives m other tensors. The function with returns the new tensor for a tensor of m, or
+// nil to keep the old one. Replace closes the tensors that it replaces. It fails at a tensor that
+// is not in a field of a struct held by pointer. The tensors before that tensor are then already
+// replaced.
 func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	var failed error
 	walk(m, func(_ reflect.Value, own []heldTensor) {
@@ -68,7 +72,7 @@ func Replace(m any, with func(Named) *cgotorch.Tensor) error {
 	return failed
 }
 
-// move returns t itself where it needs no change.
+// move returns t on x's device, converted as o says. If t needs no change, move returns t itself.
 func (o ToOptions) move(x *cgotorch.Exec, t *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype, format := t.DType(), cgotorch.Preserve
 	if o.DType != 0 && dtype.IsFloat() {

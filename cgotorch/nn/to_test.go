@@ -71,7 +71,7 @@ func TestTo_FieldThatCannotBeSet(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 		h := holder{x.Keep(x.Zeros(cgotorch.Float32, 1))}
 		defer h.Weight.Close()
-		nn.To(x, h, nn.ToOptions{DType: cgotorch.Float64}) // not &h
+		nn.To(x, h, nn.ToOptions{DType: cgotorch.Float64}) // h is not held by pointer
 	})
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "nn.To", "weight", "pointer")
 }

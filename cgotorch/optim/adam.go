@@ -10,32 +10,34 @@ import (
 // AdamOptions are the settings of [NewAdam] and [NewAdamW]. The zero value is PyTorch's default.
 type AdamOptions struct {
 	LR float64 // learning rate, above 0; 0 means 0.001
-	// Betas are the decays of the means of gradients and of their squares, each in [0, 1). Unset means
-	// 0.9 and 0.999.
+	// Betas are two decays, each in [0, 1): of the mean of gradients, and of the mean of their
+	// squares. Unset means 0.9 and 0.999.
 	Betas         cgotorch.Opt[[2]float64]
-	Eps           float64 // added to the root of the squares' mean, above 0; 0 means 1e-8
-	WeightDecay   float64 // from 0; 0 means none for Adam and 0.01 for AdamW
-	NoWeightDecay bool    // no weight decay, for AdamW too
-	AMSGrad       bool    // divide by the largest mean of squares so far
-	// MasterWeights makes steps change float32 copies of float16 and bfloat16 parameters. The
-	// parameters are these copies, rounded. See [Optimizer.ResetMasters].
+	Eps           float64 // added to the root of the mean of squares, above 0; 0 means 1e-8
+	WeightDecay   float64 // at least 0; 0 means none for Adam and 0.01 for AdamW
+	NoWeightDecay bool    // no weight decay; for AdamW, where WeightDecay 0 means 0.01
+	AMSGrad       bool    // divide by the largest mean of squares so far, instead of the latest
+	// MasterWeights keeps a float32 copy, the master, of each float16 or bfloat16 parameter. A step
+	// changes the master and then sets the parameter to the rounded master. See
+	// [Optimizer.ResetMasters].
 	MasterWeights bool
-	// Foreach makes a step a few operators on lists of tensors. It is PyTorch's default: foreach=True
-	// on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one operator changes all
-	// parameters of a group, device and dtype: PyTorch's fused=True. It needs no memory beside the
-	// state. Results of both differ only by rounding.
+	// Foreach makes a step of several operators on lists of tensors. This is PyTorch's default:
+	// foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one
+	// operator changes all parameters of the same group, device and dtype, as PyTorch's fused=True
+	// does. That operator needs no memory except the optimizer's state. The two ways differ only by
+	// rounding.
 	Foreach bool
 }
 
 // NewAdam returns an optimizer of torch.optim.Adam's rule over all groups. Weight decay adds the
 // parameter times WeightDecay to its gradient. The caller must Close the optimizer. NewAdam fails
-// with [cgotorch.ErrInvalidArgument].
+// with [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewAdam(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	return newAdam("adam", false, options, groups)
 }
 
 // NewAdamW is [NewAdam] for torch.optim.AdamW's rule. Each step multiplies a parameter by 1 -
-// WeightDecay*LR, and leaves the gradient and its means without weight decay.
+// WeightDecay*LR. Weight decay does not change the gradient and the means of gradients.
 func NewAdamW(options AdamOptions, groups ...Group) (*Optimizer, error) {
 	if options.WeightDecay == 0 && !options.NoWeightDecay {
 		options.WeightDecay = 0.01
@@ -84,8 +86,8 @@ func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
 
 func (r *adam) counts() bool { return true }
 
-// together is 0 for fused steps, which count on the device. foreach takes the count of steps from
-// the host, for all its parameters.
+// together is 0 for fused steps, because these count on the device for each parameter. foreach
+// takes one count from the host for all parameters of the call, so the key is that count.
 func (r *adam) together(step int64, fused bool) int64 {
 	if fused {
 		return 0
@@ -130,7 +132,7 @@ func (r *adam) fused(x *cgotorch.Exec, b *batch) {
 		}
 		run(b.params, b.grads, b.state(0), b.state(1), largest, steps, b.lr, o)
 	}
-	if b.foundInf != nil { // 1 where the step was skipped
+	if b.foundInf != nil { // foundInf is 1 if the device skipped the step
 		skipped := make([]*cgotorch.Tensor, len(steps))
 		for i := range skipped {
 			skipped[i] = b.foundInf

@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// learner trains two layers on a made-up function. Its step can be captured.
+// learner trains two linear layers on a made-up function. Its method step can be captured.
 type learner struct {
 	params []*cgotorch.Tensor
 	opt    *Optimizer
@@ -23,13 +23,13 @@ type learner struct {
 // capturedCase is a way of training that must give the same bits eagerly and captured.
 type capturedCase struct {
 	name      string
-	dtype     cgotorch.DType // of the parameters
+	dtype     cgotorch.DType // dtype of the parameters
 	new       func(g ...Group) (*Optimizer, error)
 	scaler    bool
 	ema       bool
 	clip      float64
 	overflows []int
-	between   func(x *cgotorch.Exec, step int, l *learner) error // before the step
+	between   func(x *cgotorch.Exec, step int, l *learner) error // runs before each step
 	captures  int
 }
 
@@ -65,7 +65,7 @@ var capturedCases = []capturedCase{
 			if step < 10 {
 				return nil
 			}
-			return l.opt.SetMomentum(0.8) // at each step, but it changes once
+			return l.opt.SetMomentum(0.8) // is called at each step, but the momentum changes once
 		}},
 	{name: "betas, decay", captures: 3, new: func(g ...Group) (*Optimizer, error) { return NewAdamW(AdamOptions{LR: 0.01}, g...) },
 		between: func(x *cgotorch.Exec, step int, l *learner) error {
@@ -147,7 +147,7 @@ func (l *learner) close() {
 	}
 }
 
-// step is a training step on inputs and targets. It multiplies the loss by a factor.
+// step is one training step. in holds inputs, targets and a factor that multiplies the loss.
 func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	l.opt.ZeroGrad()
 	hidden := x.ReLU(x.Linear(x.To(in[0], l.params[0].DType()), l.params[0], l.params[1]))
@@ -176,7 +176,7 @@ func (l *learner) step(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Ten
 	return []*cgotorch.Tensor{loss}
 }
 
-// outcome holds all that a training changes.
+// outcome holds all values that a training changes.
 type outcome struct {
 	losses []float32
 	values map[string][]float32
@@ -198,7 +198,7 @@ func (c capturedCase) train(t *testing.T, stream *cgotorch.Stream, o cgotorch.Ca
 	defer l.close()
 	step := cgotorch.NewCaptured(l.step, o)
 	defer step.Close()
-	schedule := Warmup(5, 0.1, Cosine(10, 0.1)) // the same for the last five steps
+	schedule := Warmup(5, 0.1, Cosine(10, 0.1)) // constant for the last five steps
 	for i := range steps {
 		in(func(x *cgotorch.Exec) error {
 			if c.between != nil {
@@ -270,8 +270,8 @@ func (got outcome) compare(t *testing.T, want outcome) {
 	}
 }
 
-// Captured steps give the bits of eager steps, with a schedule, overflows, and settings that
-// change.
+// Captured steps give the same bits as eager steps. The cases have a schedule, overflows, and
+// settings that change.
 func TestStep_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		stream := torchtest.NewStream(t, device)
@@ -295,7 +295,8 @@ func TestStep_Captured(t *testing.T) {
 	})
 }
 
-// A first step that is captured is done, with its preparations, by the first launch.
+// A first step that is captured gives the same result as an eager first step. The first launch
+// writes the zeros and masters that the step needs.
 func TestStep_CapturedFirst(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		stream := torchtest.NewStream(t, device)
@@ -374,8 +375,8 @@ func TestStep_CapturedFirst(t *testing.T) {
 	})
 }
 
-// capturingStream is a stream of a GPU. The test fails if handles are left, and is skipped without
-// a GPU.
+// capturingStream returns a stream of a GPU. The test fails if handles are left open. Without a
+// GPU it is skipped.
 func capturingStream(t *testing.T) *cgotorch.Stream {
 	t.Helper()
 	device := torchtest.CUDA(t)
@@ -383,7 +384,7 @@ func capturingStream(t *testing.T) *cgotorch.Stream {
 	return torchtest.NewStream(t, device)
 }
 
-// An operation that cannot be captured fails, and tells the remedy.
+// An operation that cannot be captured fails with an error that says what to do.
 func TestStep_NotCapturable_CUDA(t *testing.T) {
 	stream := capturingStream(t)
 	for _, c := range []struct {
@@ -406,7 +407,7 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 		g.Close()
-		if err := stream.Do(func(x *cgotorch.Exec) error { o.Step(x); return nil }); err != nil { // goes on
+		if err := stream.Do(func(x *cgotorch.Exec) error { o.Step(x); return nil }); err != nil { // the stream still works
 			t.Error(err)
 		}
 		o.Close()
@@ -435,8 +436,8 @@ func TestStep_NotCapturable_CUDA(t *testing.T) {
 	}
 }
 
-// A graph whose optimizer, scaler or averages are closed is out of date. A graph with an illegal
-// learning rate is not launched.
+// A graph is out of date when its optimizer, scaler, averages or a parameter is closed, and
+// between two Swaps. A graph is not launched with an illegal learning rate.
 func TestStep_CapturedStale_CUDA(t *testing.T) {
 	stream := capturingStream(t)
 	for _, c := range []struct {
@@ -479,7 +480,8 @@ func TestStep_CapturedStale_CUDA(t *testing.T) {
 	}
 }
 
-// Steps and averages take a kernel for a list of parameters, not one for each.
+// Steps and averages launch one kernel for a list of parameters, not one kernel for each
+// parameter.
 func TestStep_CapturedKernels_CUDA(t *testing.T) {
 	device := torchtest.CUDA(t)
 	for _, c := range []struct {
@@ -495,11 +497,11 @@ func TestStep_CapturedKernels_CUDA(t *testing.T) {
 		{"adam", cgotorch.Float32, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
 			o, err := NewAdam(AdamOptions{}, Group{Params: params})
 			return o.Step, o.Close, err
-		}, 2}, // with the counts
+		}, 2}, // one kernel changes the counts
 		{"adamw with masters", cgotorch.BFloat16, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
 			o, err := NewAdamW(AdamOptions{MasterWeights: true}, Group{Params: params})
 			return o.Step, o.Close, err
-		}, 4}, // with a copy there and back
+		}, 4}, // one kernel changes the counts, and two copy gradients and masters
 		{"ema", cgotorch.Float32, func(x *cgotorch.Exec, params []*cgotorch.Tensor) (func(x *cgotorch.Exec), func() error, error) {
 			e, err := NewEMA(x, params, 0.9)
 			return e.Update, e.Close, err

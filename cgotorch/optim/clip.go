@@ -6,11 +6,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// ClipGradNorm scales the gradients of params in place so that their common 2-norm is at most
-// maxNorm, as torch.nn.utils.clip_grad_norm_ does. It returns the norm before that, shape [].
-// Parameters without a gradient are passed over; the norm of no gradients is 0. A norm that is not
-// finite makes the gradients not finite. It does not wait, and can be captured. It fails with
-// [cgotorch.ErrInvalidArgument] unless maxNorm is a number from 0 up.
+// ClipGradNorm scales the gradients of params in place, as torch.nn.utils.clip_grad_norm_ does.
+// After the scaling, their common 2-norm is at most maxNorm. ClipGradNorm returns the norm before
+// the scaling, a tensor of shape []. It skips parameters without a gradient. If there are no
+// gradients, it returns 0. If the norm is not finite, the gradients are not finite afterwards.
+// ClipGradNorm does not wait, and can be captured. It fails with [cgotorch.ErrInvalidArgument] if
+// maxNorm is negative or NaN.
 func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) *cgotorch.Tensor {
 	if !(maxNorm >= 0) {
 		x.Fail("optim.ClipGradNorm", errNorm(maxNorm))
@@ -35,9 +36,9 @@ func ClipGradNorm(x *cgotorch.Exec, params []*cgotorch.Tensor, maxNorm float64) 
 }
 
 // ClipGradValue moves every element of the gradients of params into [-limit, limit] in place, as
-// torch.nn.utils.clip_grad_value_ does. Parameters without a gradient are passed over, and NaN
-// stays. It does not wait, and can be captured. It fails with [cgotorch.ErrInvalidArgument] unless
-// limit is a number from 0 up.
+// torch.nn.utils.clip_grad_value_ does. It skips parameters without a gradient. An element that
+// is NaN stays NaN. ClipGradValue does not wait, and can be captured. It fails with
+// [cgotorch.ErrInvalidArgument] if limit is negative or NaN.
 func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	if !(limit >= 0) {
 		x.Fail("optim.ClipGradValue", fmt.Errorf("a limit of %v is not a number from 0 up: %w", limit, cgotorch.ErrInvalidArgument))
@@ -49,7 +50,7 @@ func ClipGradValue(x *cgotorch.Exec, params []*cgotorch.Tensor, limit float64) {
 	}
 }
 
-// gradients returns the gradients of params, in a list for each device and dtype.
+// gradients returns the gradients of params, as one list for each pair of device and dtype.
 func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	for _, p := range params {
 		if grad := p.Grad(); grad != nil {
@@ -59,7 +60,7 @@ func gradients(params []*cgotorch.Tensor) (lists [][]*cgotorch.Tensor) {
 	return lists
 }
 
-// insert adds t to the list of its device and dtype, or makes that list.
+// insert adds t to the list of t's device and dtype. It makes the list if there is none.
 func insert(lists [][]*cgotorch.Tensor, t *cgotorch.Tensor) [][]*cgotorch.Tensor {
 	for i, list := range lists {
 		if list[0].Device() == t.Device() && list[0].DType() == t.DType() {

@@ -14,11 +14,11 @@ import (
 func TestClipGradNorm(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p, none := param(x, 0, 0), x.Zeros(cgotorch.Float32, 2)
-		half := x.To(param(x, 0), cgotorch.BFloat16) // makes the common norm span two dtypes
+		half := x.To(param(x, 0), cgotorch.BFloat16) // so the common norm spans two dtypes
 		for _, c := range []struct {
 			grad, half float64
 			norm, max  float64
-			want       float64 // of p's gradient
+			want       float64 // an element of p's gradient after the clipping
 		}{
 			{1, 1, math.Sqrt(3), 10, 1},
 			{2, 1, 3, 1.5, 1},

@@ -7,8 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Steps, clipping and the removal of gradients return while the device is still busy with earlier
-// work.
+// Steps, clipping and ZeroGrad return while the device is still busy with earlier work.
 func TestStep_CUDA_DoesNotWait(t *testing.T) {
 	device := torchtest.CUDA(t)
 	torchtest.CheckLeaks(t)
@@ -47,13 +46,13 @@ func TestStep_CUDA_DoesNotWait(t *testing.T) {
 			}
 			optimizers = append(optimizers, sgd, adam)
 		}
-		return run(x, 1).Close() // loads kernels and allocates, which may wait
+		return run(x, 1).Close() // the first run loads kernels and allocates memory, which may wait
 	})
 	if err := stream.Synchronize(); err != nil {
 		t.Fatal(err)
 	}
 	torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
-		before := run(x, 100) // a second or more
+		before := run(x, 100) // the work of the device takes a second or more
 		for _, o := range optimizers {
 			o.ZeroGrad()
 		}

@@ -15,13 +15,13 @@
 //	}
 //	err = opt.Close()
 //
-// Only reads for a checkpoint wait for the device: [Optimizer.State], and [Scaler.State] with its
-// shorter forms.
+// Only reads for a checkpoint wait for the device: [Optimizer.State] and [Scaler.State].
 //
-// Steps by fused operators can be captured, with schedule, clipping, scaling and averages (see
-// [Optimizer.Step]). ZeroGrad goes before the backward there.
+// Fused steps can be captured (see [Optimizer.Step]). Schedules, clipping, scaling and averages
+// work in the captured function too. ZeroGrad must come before the backward in a captured
+// function.
 //
-// Arithmetic and its order are those of PyTorch 2.11 with fused=True, or with foreach=True where
-// the options say Foreach. Results are equal to the bit on the same processor. On CUDA a fused step
-// rounds the learning rate to float32.
+// Arithmetic and its order are those of PyTorch 2.11 with fused=True. With the option Foreach
+// they are those of foreach=True. Results are equal to the bit on the same processor. On CUDA a
+// fused step rounds the learning rate to float32.
 package optim

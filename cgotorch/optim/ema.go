@@ -8,32 +8,36 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// EMA keeps exponential moving averages of parameters. These often do better on the validation data
-// than the parameters.
+// EMA keeps exponential moving averages of parameters. A model with the averages often does
+// better on validation data than the model with the parameters.
 //
-// The averages begin as copies of the parameters. Each Update moves them towards the parameters, by
-// 1-decay of the distance. The source is get_ema_multi_avg_fn of torch.optim.swa_utils, whose first
-// update copies. The parameters stay the caller's. An EMA is used by one goroutine at a time.
+// The averages begin as copies of the parameters. Each Update moves an average towards its
+// parameter by 1-decay of the distance. This is the arithmetic of get_ema_multi_avg_fn in
+// torch.optim.swa_utils, where the first update copies the parameters. The parameters stay the
+// caller's. An EMA is used by one goroutine at a time.
 type EMA struct {
 	decay    float64
 	params   []*cgotorch.Tensor
 	averages []*cgotorch.Tensor
 	lists    []emaList
-	// The parameters' own values while the averages are in their place, list by list; otherwise nil.
+	// aside holds the parameters' own values, list by list, while Swap has put the averages into the
+	// parameters. Otherwise aside is nil.
 	aside  []*cgotorch.Tensor
 	closed bool
 }
 
-// emaList holds the parameters that one operator can read.
+// emaList holds parameters of one device and dtype, so that one operator can read all of them.
 type emaList struct {
 	params, averages []*cgotorch.Tensor
 	wide             bool // the parameters are of 16 bits and the averages float32
 }
 
-// NewEMA makes averages of params, on the devices of the parameters. They have the parameters'
-// dtypes, or float32 for float16 and bfloat16, which could not hold small changes. The decay is
-// from 0 to 1, usually 0.999 or more. The caller must Close the EMA. NewEMA fails with
-// [cgotorch.ErrInvalidArgument], and in a captured function with [cgotorch.ErrNotCapturable].
+// NewEMA makes averages of params, on the devices of the parameters. An average has the dtype of
+// its parameter. The average of a float16 or bfloat16 parameter is float32, because 16 bits do
+// not hold small changes. The decay is from 0 to 1, usually 0.999 or more. The caller must Close
+// the EMA. NewEMA fails with [cgotorch.ErrInvalidArgument] for another decay, no parameters, or a
+// parameter that is closed or not of a floating dtype. In a captured function it fails with
+// [cgotorch.ErrNotCapturable].
 func NewEMA(x *cgotorch.Exec, params []*cgotorch.Tensor, decay float64) (*EMA, error) {
 	fail := func(format string, args ...any) (*EMA, error) {
 		return nil, fmt.Errorf("optim: ema: %s: %w", fmt.Sprintf(format, args...), cgotorch.ErrInvalidArgument)
@@ -77,9 +81,10 @@ func (e *EMA) insert(p, average *cgotorch.Tensor, wide bool) {
 	e.lists = append(e.lists, emaList{[]*cgotorch.Tensor{p}, []*cgotorch.Tensor{average}, wide})
 }
 
-// Update moves the averages towards the parameters. Call it after the optimizer's Step. It can be
-// captured. It fails with [cgotorch.ErrInvalidArgument] while the averages are in the parameters'
-// place, and with [cgotorch.ErrClosed].
+// Update moves the averages towards the parameters. Call it after the optimizer's Step. Update
+// does not wait, and can be captured. Between two Swaps it fails with
+// [cgotorch.ErrInvalidArgument]. After Close of the EMA or of a parameter it fails with
+// [cgotorch.ErrClosed].
 func (e *EMA) Update(x *cgotorch.Exec) {
 	const op = "optim.EMA.Update"
 	e.use(x, op)
@@ -112,9 +117,10 @@ func (e *EMA) Update(x *cgotorch.Exec) {
 	})
 }
 
-// Swap exchanges the parameters' values for the averages, for an evaluation or to save the model.
-// The next Swap restores the parameters' own values. Between the two, the parameters must not be
-// trained. The saved values take as much memory as the parameters. Swap cannot be captured.
+// Swap writes the averages into the parameters, for an evaluation or to save the model. The next
+// Swap restores the parameters' own values. The program must not train the parameters between the
+// two Swaps. The EMA holds the parameters' own values meanwhile, in as much memory as the
+// parameters take. Swap cannot be captured.
 func (e *EMA) Swap(x *cgotorch.Exec) {
 	const op = "optim.EMA.Swap"
 	e.use(x, op)
@@ -149,19 +155,20 @@ func (e *EMA) Swap(x *cgotorch.Exec) {
 	e.aside = nil
 }
 
-// Swapped reports whether the averages are in the parameters' place.
+// Swapped reports whether the parameters now hold the averages. See [EMA.Swap].
 func (e *EMA) Swapped() bool { return e.aside != nil }
 
-// Params returns the parameters, which stay the caller's.
+// Params returns the parameters. They stay the caller's.
 func (e *EMA) Params() []*cgotorch.Tensor { return slices.Clone(e.params) }
 
-// Averages returns the averages, in the order of the parameters, for saving. The EMA owns them, and
-// the next Update changes them.
+// Averages returns the averages, for saving, in the order of the parameters. The EMA owns them,
+// and the next Update changes them.
 func (e *EMA) Averages() []*cgotorch.Tensor { return slices.Clone(e.averages) }
 
-// Restore continues from other averages, in the order of the parameters. It copies them, and
-// converts their dtypes. It fails with [cgotorch.ErrInvalidArgument] where shapes differ, and with
-// [cgotorch.ErrClosed]. After a failure nothing has changed.
+// Restore replaces the averages by the given values, in the order of the parameters. It copies
+// them, and converts their dtypes. It fails with [cgotorch.ErrInvalidArgument] if their number or
+// a shape differs. It fails with [cgotorch.ErrClosed] if the EMA is closed. After a failure
+// nothing has changed.
 func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 	if e.closed {
 		return fmt.Errorf("optim: ema: %w", cgotorch.ErrClosed)
@@ -181,8 +188,8 @@ func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 	return nil
 }
 
-// Close frees the averages. The parameters keep their present values: after an odd number of Swaps,
-// those are the averages. A second Close does nothing.
+// Close frees the averages. The parameters keep their present values. After an odd number of
+// Swaps these values are the averages. A second Close does nothing.
 func (e *EMA) Close() error {
 	e.closed = true
 	var errs []error

@@ -28,7 +28,8 @@ func TestEMA(t *testing.T) {
 			}
 			e.Update(x.Autocast(cgotorch.BFloat16))
 		}
-		// 1 + (5-1)/4 = 2; 2 + (9-2)/4 = 3.75: the change of every parameter.
+		// With a decay of 0.75 the first parameter gives 1 + (5-1)/4 = 2, then 2 + (9-2)/4 = 3.75. All
+		// parameters change by 4, so all averages change by 2.75.
 		want, dtypes := []float32{3.75, 3.75, 6.75, 3.75}, []cgotorch.DType{cgotorch.Float32, cgotorch.Float32, cgotorch.Float32, cgotorch.Float64}
 		for i, average := range e.Averages() {
 			if got := values(x, average)[0]; got != want[i] || average.DType() != dtypes[i] || average.RequiresGrad() {
@@ -51,7 +52,7 @@ func TestEMA(t *testing.T) {
 	})
 }
 
-// Averages of bfloat16 parameters hold changes that are too small for bfloat16.
+// Averages of bfloat16 parameters add up changes that are too small for bfloat16.
 func TestEMA_BFloat16(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := x.Ones(cgotorch.BFloat16, 2)

@@ -7,7 +7,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/optim"
 )
 
-// The example fits a line through points by gradient descent. The learning rate warms up and falls.
+// This example fits a line to points by gradient descent. The learning rate warms up and then
+// falls.
 func Example() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()
@@ -41,8 +42,8 @@ func Example() {
 	// <nil>
 }
 
-// Gradients in float16 need a factor, which the scaler finds. It begins too high here, so the first
-// steps are skipped.
+// Gradients in float16 need a factor. The scaler finds this factor. It begins with a factor that
+// is too high here, so it skips the first steps.
 func ExampleScaler() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()

@@ -6,13 +6,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SetLR and SetScale set the learning rate, which [State] holds. The settings below are options and
-// no part of State: a program that continues from a checkpoint sets them again. Each change makes
-// captured steps out of date.
+// SetLR and SetScale set the learning rate, which is part of [State]. The settings below are
+// options and not part of State. A program that continues from a checkpoint must set them again.
+// Each change of such a setting makes captured steps out of date.
 
-// SetWeightDecay sets the weight decay of a group, counted from 0, from the next step on. It fails
-// with [cgotorch.ErrInvalidArgument] for a group that does not exist, and unless weightDecay is a
-// number from 0 up.
+// SetWeightDecay sets the weight decay of a group from the next step on. Groups are counted from
+// 0. It fails with [cgotorch.ErrInvalidArgument] if the group does not exist. It fails with the
+// same error if weightDecay is not a finite number of at least 0.
 func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 	switch {
 	case group < 0 || group >= len(o.groups):
@@ -24,9 +24,9 @@ func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 	return nil
 }
 
-// SetMomentum sets the momentum from the next step on. It fails with [cgotorch.ErrInvalidArgument]
-// for a rule other than SGD, and for an optimizer that was made without momentum. It fails so too
-// unless momentum is a number above 0.
+// SetMomentum sets the momentum from the next step on. It fails with
+// [cgotorch.ErrInvalidArgument] if the rule is not SGD, or if the optimizer was made without
+// momentum. It fails with the same error if momentum is not a finite number above 0.
 func (o *Optimizer) SetMomentum(momentum float64) error {
 	r, ok := o.rule.(*sgd)
 	switch {
@@ -41,9 +41,10 @@ func (o *Optimizer) SetMomentum(momentum float64) error {
 	return nil
 }
 
-// SetBetas sets the decays of the means of gradients and of their squares from the next step on. It
-// fails with [cgotorch.ErrInvalidArgument] for a rule other than Adam and AdamW, and unless both
-// are in [0, 1).
+// SetBetas sets the two decays of Adam and AdamW from the next step on. beta1 is the decay of the
+// mean of gradients, beta2 that of the mean of their squares. SetBetas fails with
+// [cgotorch.ErrInvalidArgument] for another rule. It fails with the same error unless both are in
+// [0, 1).
 func (o *Optimizer) SetBetas(beta1, beta2 float64) error {
 	r, ok := o.rule.(*adam)
 	switch {

@@ -42,11 +42,11 @@ func TestSet_Refuses(t *testing.T) {
 	})
 }
 
-// change is a hyperparameter that is set after the first step.
+// change is a test case: a hyperparameter that changes after the first step.
 type change struct {
 	new  func(changed bool, g ...Group) (*Optimizer, error)
 	set  func(o *Optimizer) error
-	want string // of the watch of a captured step
+	want string // the text that watch returns for the change
 }
 
 func changes(foreach bool) map[string]change {
@@ -76,8 +76,9 @@ func changes(foreach bool) map[string]change {
 	}
 }
 
-// train does two steps and returns the parameters. The setting changes in between, or a new
-// optimizer has it from the beginning.
+// train does two steps and returns the parameters. If remade is false, the hyperparameter of one
+// optimizer is set between the steps. If remade is true, a second optimizer has the new value
+// from the beginning, and does the second step after a Restore.
 func (c change) train(t *testing.T, x *cgotorch.Exec, remade bool) ([]float32, error) {
 	p, q := param(x, 1, 2), param(x, 3)
 	groups := []Group{{Params: []*cgotorch.Tensor{p}}, {Params: []*cgotorch.Tensor{q}}}
@@ -117,8 +118,9 @@ func (c change) train(t *testing.T, x *cgotorch.Exec, remade bool) ([]float32, e
 	return append(values(x, p), values(x, q)...), nil
 }
 
-// A setting holds from the next step on, as if the optimizer had been made with it and restored.
-// The watch of a captured step describes the change.
+// A hyperparameter that is set holds from the next step on. The result equals that of an
+// optimizer that was made with the new value and restored. The watch of a captured step describes
+// the change.
 func TestSet(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for name, c := range changes(foreach) {

@@ -20,7 +20,7 @@ var masterRules = map[string]func(foreach bool, masters bool, g Group) (*Optimiz
 	},
 }
 
-// trainTo does steps of gradient p - target, rounded to p's dtype.
+// trainTo does steps with the gradient p - target, rounded to p's dtype.
 func trainTo(x *cgotorch.Exec, o *Optimizer, p, target *cgotorch.Tensor, steps int) error {
 	for range steps {
 		if err := p.SetGrad(x.To(x.Sub(x.To(p, cgotorch.Float32), target), p.DType())); err != nil {
@@ -35,8 +35,8 @@ func largestDifference(x *cgotorch.Exec, a, b *cgotorch.Tensor) float64 {
 	return x.Item(x.Max(x.Abs(x.Sub(x.To(a, cgotorch.Float64), x.To(b, cgotorch.Float64)))))
 }
 
-// With masters, training in 16 bits follows the float32 trajectory to one rounding. Without masters
-// it falls behind.
+// With masters, training in 16 bits gives the values of float32 training, except for one
+// rounding. Without masters its values differ more.
 func TestMasterWeights_FollowFloat32(t *testing.T) {
 	for name, new := range masterRules {
 		for _, foreach := range []bool{false, true} {
@@ -61,7 +61,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 						}
 						return p, nil
 					}
-					want, err := train(cgotorch.Float32, true) // float32 has no masters
+					want, err := train(cgotorch.Float32, true) // masters change nothing for float32
 					if err != nil {
 						return err
 					}
@@ -74,7 +74,8 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 						return err
 					}
 					near, far := largestDifference(x, with, want), largestDifference(x, without, want)
-					// Values are below 2, so that a rounding is at most epsilon. Gradients are rounded too.
+					// The values are below 2, so one rounding is at most epsilon. Gradients are rounded too, so the
+					// limit is 2*epsilon.
 					if !(near <= 2*epsilon) || !(far > near) {
 						t.Errorf("%s, foreach %v, %v: off by %v, and by %v without masters", name, foreach, dtype, near, far)
 					}
@@ -85,7 +86,7 @@ func TestMasterWeights_FollowFloat32(t *testing.T) {
 	}
 }
 
-// Changes too small for a bfloat16 add up in the master.
+// Changes that are too small for a bfloat16 add up in the master.
 func TestMasterWeights_SmallSteps(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		p := x.Ones(cgotorch.BFloat16, 3)
@@ -118,8 +119,8 @@ func TestMasterWeights_SmallSteps(t *testing.T) {
 	})
 }
 
-// An optimizer that continues from a state with masters does the same steps to the bit. From a
-// state without masters, it begins from the parameters.
+// An optimizer that continues from a state with masters does the same steps to the bit. An
+// optimizer that continues from a state without masters begins from the parameters.
 func TestMasterWeights_Restore(t *testing.T) {
 	for name, new := range masterRules {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -164,7 +165,7 @@ func TestMasterWeights_Restore(t *testing.T) {
 			if n := len(second.State(x).Tensors); n != len(old.Tensors) {
 				t.Errorf("%s: %d tensors where the master is still to be made, want %d", name, n, len(old.Tensors))
 			}
-			x.FillInPlace(q, 1.5) // as a checkpoint loads the model behind the optimizer
+			x.FillInPlace(q, 1.5) // a checkpoint, too, loads the model after the optimizer
 			if err := trainTo(x, second, q, target, 1); err != nil {
 				return err
 			}

@@ -10,80 +10,83 @@ import (
 
 // Group is a subset of the parameters with its own settings.
 type Group struct {
-	Params        []*cgotorch.Tensor // of real floating dtypes, in no other group
+	Params        []*cgotorch.Tensor // of real floating dtypes; a parameter belongs to one group only
 	LR            float64            // 0 means LR of the optimizer's options
 	WeightDecay   float64            // 0 means WeightDecay of the optimizer's options
-	NoWeightDecay bool               // no weight decay, whatever the options say; usual for biases and normalisation
+	NoWeightDecay bool               // no weight decay in this group; usual for biases and normalisation
 }
 
 // Optimizer changes parameters by one rule. [NewSGD], [NewAdam] and [NewAdamW] make it. The
-// parameters stay the caller's. The optimizer owns the tensors that it remembers of them, on their
-// devices, from the first step on until Close. It is used by one goroutine at a time.
+// parameters stay the caller's. For each parameter the optimizer remembers tensors, on the
+// parameter's device. It owns these tensors from the first step on until Close. An Optimizer is
+// used by one goroutine at a time.
 type Optimizer struct {
 	rule       rule
 	foreach    bool
 	lr         float64
 	scale      float64
 	groups     []group
-	parameters []*parameter // of all groups, in order
+	parameters []*parameter // of all groups, in the order of the groups
 	closed     bool
 
-	only     map[*parameter]bool // the parameters that a StepParams changes; nil for all
-	skipped  bool                // the device may have skipped steps that the host has counted
+	only     map[*parameter]bool // the parameters that a StepParams changes; nil means all
+	skipped  bool                // the host may have counted steps that the device skipped
 	restored int                 // number of Restores
 }
 
 // rule is the arithmetic of one optimizer.
 type rule interface {
 	name() string
-	// remembers names the tensors kept for each parameter, as PyTorch does. They are 0 before the first
-	// step.
+	// remembers returns PyTorch's names of the tensors kept for each parameter. These tensors are 0
+	// before the first step.
 	remembers() []string
-	// counts reports whether fused needs a count of steps on the device for each parameter.
+	// counts reports whether fused needs, for each parameter, a count of steps on the device.
 	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
-	// together returns a key. Parameters with equal keys can be changed by one call of fused or
-	// foreach. step is a parameter's number of steps so far.
+	// together returns a key. One call of fused or foreach can change all parameters of equal keys.
+	// step is the number of steps that the parameter has done.
 	together(step int64, fused bool) int64
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)
 	foreach(x *cgotorch.Exec, b *batch)
-	// watch notes the numbers that a step uses. Its result describes a later change of these, or
-	// returns "".
+	// watch notes the numbers that a step uses. The function changed describes a later change of
+	// these numbers. It returns "" if they have not changed.
 	watch() (changed func() string)
 }
 
 type group struct {
-	lr          float64 // 0 means the optimizer's
+	lr          float64 // 0 means the learning rate of the optimizer
 	weightDecay float64
 	buckets     []bucket
 
-	rate    *cgotorch.Tensor // the learning rate that captured steps read, nil if there are none
-	written float64          // value of rate once the enqueued work is done
+	rate    *cgotorch.Tensor // the learning rate that captured steps read; nil without captured steps
+	written float64          // the value of rate after all enqueued work
 }
 
 // bucket holds the parameters of a group that one operator can change.
 type bucket struct {
 	device     cgotorch.Device
-	dtype      cgotorch.DType // of the parameters
-	wide       bool           // they have masters
+	dtype      cgotorch.DType // dtype of the parameters
+	wide       bool           // the parameters have masters
 	parameters []*parameter
-	now        batch // scratch
+	now        batch // the parameters that one call changes; its memory is reused
 }
 
-// batch holds parameters of a bucket that can be changed together, and their gradients. Where there
-// are masters, params are the masters, and grads are float32 copies of the gradients.
+// batch holds parameters of a bucket that can be changed together, and their gradients. For
+// parameters with masters, params holds the masters, and grads holds float32 copies of the
+// gradients.
 type batch struct {
 	lr, weightDecay float64
-	rate            *cgotorch.Tensor // nil where the rate is lr
+	rate            *cgotorch.Tensor // the learning rate of a captured step; nil for other steps, which use lr
 	scalerInput
-	done          int64 // rule.together of its parameters
+	done          int64 // the key that rule.together returns for all these parameters
 	parameters    []*parameter
 	params, grads []*cgotorch.Tensor
 	lists         [3][]*cgotorch.Tensor
 }
 
-// state returns tensor k of every parameter. The slice is valid until the next call with that k.
+// state returns remembered tensor k of every parameter. Tensor k is the one named by element k of
+// rule.remembers. The slice is valid until the next call with the same k.
 func (b *batch) state(k int) []*cgotorch.Tensor {
 	b.lists[k] = b.lists[k][:0]
 	for _, s := range b.parameters {
@@ -98,7 +101,7 @@ func (b *batch) reset() {
 	b.parameters, b.params, b.grads = b.parameters[:0], b.params[:0], b.grads[:0]
 }
 
-// settings are the options that all rules have.
+// settings are the options that all rules share.
 type settings struct {
 	foreach         bool
 	lr, weightDecay float64
@@ -174,7 +177,8 @@ func (g *group) add(s *parameter) {
 	g.buckets = append(g.buckets, bucket{device: device, dtype: dtype, wide: s.wide, parameters: []*parameter{s}})
 }
 
-// Params returns the parameters of all groups, in order. They stay the caller's.
+// Params returns the parameters of all groups, in the order of the groups. They stay the
+// caller's.
 func (o *Optimizer) Params() []*cgotorch.Tensor {
 	params := make([]*cgotorch.Tensor, len(o.parameters))
 	for i, s := range o.parameters {
@@ -183,8 +187,9 @@ func (o *Optimizer) Params() []*cgotorch.Tensor {
 	return params
 }
 
-// LR returns the learning rate that the next Step uses for group i: the group's or the optimizer's,
-// times the scale.
+// LR returns the learning rate that the next Step uses for group i. It is the product of two
+// factors: the group's or else the optimizer's learning rate, and the scale of
+// [Optimizer.SetScale].
 func (o *Optimizer) LR(i int) float64 {
 	if lr := o.groups[i].lr; lr != 0 {
 		return lr * o.scale
@@ -192,16 +197,18 @@ func (o *Optimizer) LR(i int) float64 {
 	return o.lr * o.scale
 }
 
-// SetLR sets the learning rate of the groups that have none of their own. The scale stays.
+// SetLR sets the learning rate of all groups without a learning rate of their own. It does not
+// change the scale of [Optimizer.SetScale].
 func (o *Optimizer) SetLR(lr float64) { o.lr = lr }
 
-// SetScale sets the factor of every group's learning rate, which begins as 1. It is the value of a
-// [Schedule].
+// SetScale sets the factor that multiplies every group's learning rate. Without SetScale the
+// factor is 1. The usual factor is the result of a [Schedule].
 func (o *Optimizer) SetScale(factor float64) { o.scale = factor }
 
-// ZeroGrad removes the gradients of all parameters. It enqueues nothing, and the next backward can
-// use the memory. In a captured function, call it before the backward. A backward that finds
-// gradients adds to them, and so would each launch.
+// ZeroGrad removes the gradients of all parameters. The next backward can use their memory.
+// ZeroGrad enqueues nothing. In a captured function, call it before the backward. A backward that
+// finds gradients adds to them, so each launch would add to the gradients of the launch before
+// it.
 func (o *Optimizer) ZeroGrad() {
 	for _, s := range o.parameters {
 		if !s.tensor.Closed() {
@@ -210,8 +217,8 @@ func (o *Optimizer) ZeroGrad() {
 	}
 }
 
-// Close frees the tensors that the optimizer remembers. The parameters and their gradients stay. A
-// second Close does nothing.
+// Close frees the tensors that the optimizer remembers. It leaves the parameters and their
+// gradients open. A second Close does nothing.
 func (o *Optimizer) Close() error {
 	o.closed = true
 	var errs []error

@@ -84,7 +84,7 @@ func TestStep_Defaults(t *testing.T) {
 		for _, c := range []struct {
 			new  func() (*Optimizer, error)
 			lr   float64
-			want float32 // after one step from 1 with a gradient of 1
+			want float32 // the parameter after one step from 1 with a gradient of 1
 		}{
 			{func() (*Optimizer, error) { return NewSGD(SGDOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 0.999},
 			{func() (*Optimizer, error) { return NewAdam(AdamOptions{}, Group{Params: []*cgotorch.Tensor{p}}) }, 1e-3, 0.999},
@@ -105,9 +105,9 @@ func TestStep_Defaults(t *testing.T) {
 	})
 }
 
-// Both implementations of every rule give float64's results in every floating dtype. Sizes are
-// around those of vectors and of the pieces that threads take, where LibTorch's fused kernels
-// differ: see sgd.canFuse.
+// Fused and foreach steps of every rule give float64's results in every floating dtype. The sizes
+// are around the length of a vector and around the number of elements that one thread takes.
+// LibTorch's fused kernels behave differently around these sizes: see sgd.canFuse.
 func TestStep_EveryDType(t *testing.T) {
 	rules := map[string]func(foreach bool, g Group) (*Optimizer, error){
 		"sgd": func(foreach bool, g Group) (*Optimizer, error) {
@@ -130,7 +130,7 @@ func TestStep_EveryDType(t *testing.T) {
 				var starts, grads []*cgotorch.Tensor
 				for _, n := range []int64{1, 15, 16, 17, 33, 1000, 70_001} {
 					starts = append(starts, x.Rand(cgotorch.Float64, n))
-					grads = append(grads, x.AddScalar(x.Rand(cgotorch.Float64, n), 0.5)) // their squares fit float16
+					grads = append(grads, x.AddScalar(x.Rand(cgotorch.Float64, n), 0.5)) // squares of gradients fit into float16
 				}
 				train := func(foreach bool, dtype cgotorch.DType) ([]*cgotorch.Tensor, error) {
 					params := make([]*cgotorch.Tensor, len(starts))
@@ -203,7 +203,8 @@ func TestStep_DTypesInOneGroup(t *testing.T) {
 	})
 }
 
-// A gradient that the program has set may have other strides than its parameter.
+// A gradient that the program has set may have other strides than its parameter. Steps must give
+// the same results then.
 func TestStep_GradientOfAnotherLayout(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -229,8 +230,8 @@ func TestStep_GradientOfAnotherLayout(t *testing.T) {
 	}
 }
 
-// PyTorch's foreach SGD changes the gradients. Ours never does, so that a program can read them
-// after a step.
+// A step leaves the gradients unchanged, so that a program can read them after the step.
+// PyTorch's foreach SGD changes them.
 func TestStep_LeavesGradients(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for _, decay := range []float64{0, 0.1} {
@@ -271,7 +272,7 @@ func TestStep_Modes(t *testing.T) {
 		}
 		defer opt.Close()
 		x.Backward(x.Sum(p))
-		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // in place on a leaf: fails where it is recorded
+		opt.Step(x.WithGrad().Autocast(cgotorch.BFloat16)) // a step that is recorded fails, because p is a leaf that is changed in place
 		if got := opt.parameters[0].state[0]; got.DType() != cgotorch.Float32 || got.RequiresGrad() {
 			t.Errorf("keeps %v, requiring a gradient: %v", got, got.RequiresGrad())
 		}
@@ -298,7 +299,7 @@ func TestZeroGrad(t *testing.T) {
 			t.Errorf("its steps are %v", s.Steps)
 		}
 		p.Close()
-		opt.ZeroGrad() // does not fail
+		opt.ZeroGrad() // ZeroGrad must not fail for a closed parameter
 		return nil
 	})
 }
@@ -374,10 +375,10 @@ func TestClose_Twice(t *testing.T) {
 	})
 }
 
-// Fused steps take no memory beside the state. Foreach steps take as much as the parameters have,
-// and give it back.
+// Fused steps take no memory except the state. Foreach steps take at most as much memory as the
+// parameters, and free it.
 func TestStep_Memory(t *testing.T) {
-	if _, err := cgotorch.CPU.Memory(); err != nil { // counting begins
+	if _, err := cgotorch.CPU.Memory(); err != nil { // the first call starts the counting of memory
 		t.Fatal(err)
 	}
 	const size = 1 << 20

@@ -6,27 +6,27 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// parameter is a parameter with the tensors remembered of it. The first step makes these tensors,
-// and may be captured and not run yet. They hold values once step is above 0, which is after the
-// first step has been enqueued.
+// parameter is a parameter of the program, with the tensors that the optimizer remembers for it.
+// The first step makes these tensors. If that step is captured, they hold no values until the
+// first launch. They hold values when step is above 0.
 type parameter struct {
 	index          int
 	tensor         *cgotorch.Tensor
-	shape, strides []int64 // of tensor
-	step           int64   // number of steps done; see Optimizer.skipped
+	shape, strides []int64 // shape and strides of tensor
+	step           int64   // number of steps done; can be too high, see Optimizer.skipped
 	state          []*cgotorch.Tensor
 
-	// count is the number of steps as float32 [], where the rule needs it. The device leaves out steps
-	// that it skipped.
+	// count is the number of steps, a float32 tensor of shape []. It is nil if the rule needs no
+	// count. It does not include steps that the device skipped.
 	count   *cgotorch.Tensor
-	counted bool // count holds that number
+	counted bool // count is up to date on the device
 
-	wide     bool             // the parameter is of 16 bits and has a master
+	wide     bool             // the parameter has a dtype of 16 bits and a master
 	master   *cgotorch.Tensor // float32
-	mastered bool             // master holds the values that the parameter holds rounded
+	mastered bool             // master has the values from which the next step begins
 }
 
-// empty makes a tensor for the parameter like its remembered tensors, with undefined values.
+// empty makes a tensor with the layout of p's remembered tensors. Its values are undefined.
 func (p *parameter) empty(x *cgotorch.Exec) *cgotorch.Tensor {
 	if p.wide {
 		return emptyLike(x, p.tensor, cgotorch.Float32)
@@ -38,9 +38,9 @@ func emptyLike(x *cgotorch.Exec, t *cgotorch.Tensor, dtype cgotorch.DType) *cgot
 	return x.Call("aten::empty_like", t, dtype)[0].(*cgotorch.Tensor)
 }
 
-// allocate makes the tensors that are missing.
+// allocate makes those tensors of p that do not exist yet.
 func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
-	x = x.Uncaptured() // prepare writes them before a launch
+	x = x.Uncaptured() // the tensors outlive the graph, and prepare writes them before a launch
 	for k, t := range p.state {
 		if t == nil {
 			p.state[k] = x.Keep(p.empty(x))
@@ -54,8 +54,8 @@ func (p *parameter) allocate(x *cgotorch.Exec, count bool) {
 	}
 }
 
-// prepare writes the values that the next step of parameters of one bucket reads, where these are
-// missing.
+// prepare writes the values that the next step needs before it runs: zeros, counts and masters.
+// It skips tensors that have these values already. All parameters are of one bucket.
 func prepare(x *cgotorch.Exec, parameters []*parameter) {
 	var fresh, counts, masters, params []*cgotorch.Tensor
 	for _, s := range parameters {

@@ -9,11 +9,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// ScalerOptions set how the factor of [NewScaler] changes. The zero value is PyTorch's default.
+// ScalerOptions set how the factor of a [Scaler] changes. The zero value is PyTorch's default.
 type ScalerOptions struct {
-	InitScale      float64 // factor at first, above 0; 0 means 65536
-	GrowthFactor   float64 // by which the factor grows, above 1; 0 means 2
-	BackoffFactor  float64 // by which the factor falls after a gradient that is not finite, in (0, 1); 0 means 0.5
+	InitScale      float64 // the first factor, above 0; 0 means 65536
+	GrowthFactor   float64 // multiplies the factor when it grows, above 1; 0 means 2
+	BackoffFactor  float64 // multiplies the factor after a gradient that is not finite, in (0, 1); 0 means 0.5
 	GrowthInterval int     // steps with finite gradients after which the factor grows; 0 means 2000
 }
 
@@ -25,25 +25,25 @@ type ScalerOptions struct {
 //	scaler.Step(x, opt)
 //	scaler.Update(x)
 //
-// None of the four waits: the device decides whether a step is skipped. All four can be captured,
-// if all calls between two Updates are in one function. Several optimizers can share a Scaler; each
-// skips steps by its own gradients. A Scaler belongs to one device, and is used by one goroutine at
-// a time.
+// None of these four calls waits, because the device decides whether a step is skipped. All four
+// can be captured. All calls between two Updates must then be in one captured function. Several
+// optimizers can share a Scaler. The Scaler skips a step of an optimizer only for that
+// optimizer's gradients. A Scaler belongs to one device, and is used by one goroutine at a time.
 type Scaler struct {
 	o          ScalerOptions
-	scale      *cgotorch.Tensor // float32 []
-	growth     *cgotorch.Tensor // int32 [], the steps since the factor changed
-	one        *cgotorch.Tensor // float32 []
-	skipped    *cgotorch.Tensor // float64 []
+	scale      *cgotorch.Tensor // the factor, float32 of shape []
+	growth     *cgotorch.Tensor // Updates since the factor changed, int32 of shape []
+	one        *cgotorch.Tensor // the number 1, float32 of shape []
+	skipped    *cgotorch.Tensor // Updates with a gradient that was not finite, float64 of shape []
 	optimizers []*scaledOptimizer
 	closed     bool
 }
 
-// scaledOptimizer holds a Scaler's knowledge of an optimizer.
+// scaledOptimizer is an optimizer that uses a Scaler, with the state of its step.
 type scaledOptimizer struct {
 	opt   *Optimizer
 	stage stage
-	found *cgotorch.Tensor // float32 [], 1 if a gradient was not finite
+	found *cgotorch.Tensor // 1 if a gradient was not finite, else 0; float32 of shape []
 }
 
 // stage is the progress of an optimizer's step since the last Update.
@@ -56,7 +56,8 @@ const (
 )
 
 // NewScaler returns a scaler on x's device. The caller must Close it. NewScaler fails with
-// [cgotorch.ErrInvalidArgument], and in a captured function with [cgotorch.ErrNotCapturable].
+// [cgotorch.ErrInvalidArgument] if an option is not valid. In a captured function it fails with
+// [cgotorch.ErrNotCapturable].
 func NewScaler(x *cgotorch.Exec, o ScalerOptions) (*Scaler, error) {
 	if o.InitScale == 0 {
 		o.InitScale = 65536
@@ -97,16 +98,17 @@ func NewScaler(x *cgotorch.Exec, o ScalerOptions) (*Scaler, error) {
 
 func legalScale(v float64) bool { return v > 0 && v <= math.MaxFloat32 }
 
-// Scale returns loss times the factor, for Backward.
+// Scale returns loss times the factor. Give the result to Backward. Scale does not wait.
 func (s *Scaler) Scale(x *cgotorch.Exec, loss *cgotorch.Tensor) *cgotorch.Tensor {
 	s.use(x, "optim.Scaler.Scale")
 	return x.Mul(loss, s.scale)
 }
 
-// Unscale divides the gradients of the optimizer's parameters by the factor, for calls that read or
-// change them before Step. Without Unscale, Step divides. Call it at most once before a Step. It
-// fails with [cgotorch.ErrInvalidArgument] the second time. It fails with [cgotorch.ErrUnsupported]
-// for gradients of float16, which would become zeros. Keep such parameters float32, under autocast.
+// Unscale divides the gradients of opt's parameters by the factor. Call it before code that reads
+// or changes these gradients between Backward and Step. Without Unscale, Step divides. A second
+// Unscale before Update fails with [cgotorch.ErrInvalidArgument], and so does an Unscale after
+// Step. For gradients of float16 Unscale fails with [cgotorch.ErrUnsupported], because small
+// gradients would become 0. Keep such parameters in float32, under autocast.
 func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Unscale"
 	x = s.use(x, op)
@@ -121,21 +123,22 @@ func (s *Scaler) Unscale(x *cgotorch.Exec, opt *Optimizer) {
 		}
 	}
 	x.Tidy(func() *cgotorch.Tensor {
-		inverse := x.To(x.Reciprocal(x.To(s.scale, cgotorch.Float64)), cgotorch.Float32) // as PyTorch does it
+		inverse := x.To(x.Reciprocal(x.To(s.scale, cgotorch.Float64)), cgotorch.Float32) // PyTorch calculates in float64 too
 		of.look(x, lists, s.one, inverse)
 		return nil
 	})
 	of.stage = unscaled
 }
 
-// Step does opt's Step with the gradients divided by the factor. If a gradient is infinite or NaN,
-// the device skips the step: parameters and remembered tensors then stay unchanged. The gradients
-// are undefined afterwards.
+// Step is opt.Step with the gradients divided by the factor. If a gradient is infinite or NaN,
+// the device skips the step. Parameters and remembered tensors then stay unchanged. The gradients
+// are undefined after Step. Step does not wait.
 //
-// It fails as [Optimizer.Step] does, and with [cgotorch.ErrInvalidArgument] for a second Step
-// before Update. It fails with [cgotorch.ErrUnsupported] for a step that the device cannot skip.
-// Such are steps by Foreach, by SGD with Dampening, and by SGD of 16 bits on the CPU without
-// MasterWeights.
+// It fails as [Optimizer.Step] does. A second Step before Update fails with
+// [cgotorch.ErrInvalidArgument]. A step that the device cannot skip fails with
+// [cgotorch.ErrUnsupported]. The device cannot skip steps by Foreach, and steps by SGD with
+// Momentum and Dampening. On the CPU it also cannot skip steps by SGD of float16 or bfloat16
+// parameters without MasterWeights.
 func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	const op = "optim.Scaler.Step"
 	x = s.use(x, op)
@@ -155,9 +158,10 @@ func (s *Scaler) Step(x *cgotorch.Exec, opt *Optimizer) {
 	of.stage = stepped
 }
 
-// Update lowers the factor if a gradient was not finite since the last Update, and raises it after
-// GrowthInterval Updates with finite gradients. Call it after the Steps of all optimizers. It fails
-// with [cgotorch.ErrInvalidArgument] if there was no Step.
+// Update lowers the factor if a gradient was not finite since the last Update. It raises the
+// factor after GrowthInterval Updates with finite gradients. Call it after the Steps of all
+// optimizers. It does not wait. It fails with [cgotorch.ErrInvalidArgument] if there was neither
+// an Unscale nor a Step since the last Update.
 func (s *Scaler) Update(x *cgotorch.Exec) {
 	const op = "optim.Scaler.Update"
 	x = s.use(x, op)
@@ -182,15 +186,15 @@ func (s *Scaler) Update(x *cgotorch.Exec) {
 	})
 }
 
-// ScalerState is the state that a Scaler needs, beside its options, to continue as if it had not
-// been interrupted.
+// ScalerState holds all that a Scaler needs, except its options, to continue an interrupted
+// training with the same results.
 type ScalerState struct {
 	Scale   float64 `json:"scale"`          // the factor
-	Growth  int64   `json:"growth_tracker"` // Updates since the factor changed
-	Skipped int64   `json:"skipped"`        // Updates so far with a gradient that was not finite
+	Growth  int64   `json:"growth_tracker"` // number of Updates since the factor changed
+	Skipped int64   `json:"skipped"`        // number of Updates with a gradient that was not finite
 }
 
-// State waits for the device and returns the state to save.
+// State returns the state to save. It waits for the device.
 func (s *Scaler) State(x *cgotorch.Exec) ScalerState {
 	x = s.use(x, "optim.Scaler.State")
 	var v []float64
@@ -201,9 +205,9 @@ func (s *Scaler) State(x *cgotorch.Exec) ScalerState {
 	return ScalerState{Scale: v[0], Growth: int64(v[1]), Skipped: int64(v[2])}
 }
 
-// Restore makes the scaler continue from state. It fails with [cgotorch.ErrInvalidArgument] if
-// state is not the state of a scaler, and with [cgotorch.ErrClosed]. After a failure nothing has
-// changed.
+// Restore makes the scaler continue from state. It fails with [cgotorch.ErrInvalidArgument] if a
+// value of state is out of range. It fails with [cgotorch.ErrClosed] if the scaler is closed.
+// After a failure nothing has changed.
 func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
 	switch {
 	case s.closed:
@@ -218,7 +222,8 @@ func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
 	return nil
 }
 
-// Close frees the scaler's tensors. The optimizers stay. A second Close does nothing.
+// Close frees the scaler's tensors. It does not close the optimizers. A second Close does
+// nothing.
 func (s *Scaler) Close() error {
 	s.closed = true
 	errs := []error{s.scale.Close(), s.growth.Close(), s.one.Close(), s.skipped.Close()}
@@ -229,8 +234,8 @@ func (s *Scaler) Close() error {
 	return errors.Join(errs...)
 }
 
-// use fails if the scaler is closed. A captured graph that uses the scaler is out of date once it
-// is closed.
+// use fails if the scaler is closed. It makes a captured graph out of date when the scaler is
+// closed later. It returns the Exec for the operators of op.
 func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	if s.closed {
 		x.Fail(op, fmt.Errorf("the scaler: %w", cgotorch.ErrClosed))
@@ -247,7 +252,7 @@ func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	return x.NoGrad().NoAutocast()
 }
 
-// of returns the scaler's knowledge of opt.
+// of returns the scaledOptimizer of opt. At the first call for opt it makes one.
 func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimizer {
 	if opt.closed {
 		x.Fail(op, fmt.Errorf("%s: the optimizer: %w", opt.rule.name(), cgotorch.ErrClosed))
@@ -259,13 +264,13 @@ func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimize
 	}
 	of := s.optimizers[i]
 	if x.Capturing() {
-		x.AtEnd(func() { of.stage = ready }) // even if the capture fails and the function runs again
+		x.AtEnd(func() { of.stage = ready }) // a failed capture may have no Update, and its function then runs again
 	}
 	return of
 }
 
-// look multiplies the gradients by factor, unless factor is nil, and finds out whether a gradient
-// is not finite.
+// look sets found to 1 if a gradient is not finite, else to 0. It also multiplies the gradients
+// by factor, unless factor is nil.
 func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, one, factor *cgotorch.Tensor) {
 	x.FillInPlace(of.found, 0).Close()
 	by := factor
@@ -292,7 +297,8 @@ func (of *scaledOptimizer) look(x *cgotorch.Exec, lists [][]*cgotorch.Tensor, on
 	}
 }
 
-// unskippable returns the reason why the device cannot skip a step of the optimizer, or "".
+// unskippable returns the reason why the device cannot skip a step of the optimizer. It returns
+// "" if the device can skip the step.
 func (o *Optimizer) unskippable() string {
 	if o.foreach {
 		return "a step by Foreach cannot be skipped on the device: leave Foreach out"

@@ -44,8 +44,8 @@ func TestNewScaler_Refuses(t *testing.T) {
 	})
 }
 
-// With parameters of float16 and masters a step equals that of float32, whatever the factor.
-// Float16 alone would have lost the gradient.
+// A scaled step of float16 parameters with masters equals a step of float32 parameters. The
+// gradient of this test is 0 in float16 without the factor.
 func TestScaler_Float16(t *testing.T) {
 	for name, new := range masterRules {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -63,7 +63,7 @@ func TestScaler_Float16(t *testing.T) {
 				return err
 			}
 			defer b.Close()
-			const gradient = 1.0 / (1 << 26) // the smallest of float16 is 2^-24
+			const gradient = 1.0 / (1 << 26) // the smallest float16 above 0 is 2^-24
 			for range 3 {
 				setGrad(x, half, gradient*65536)
 				s.Step(x, a)
@@ -85,7 +85,7 @@ func TestScaler_Float16(t *testing.T) {
 	}
 }
 
-// A skipped first step leaves nothing: the next step is the first.
+// A skipped first step leaves no state, so the next step is a first step.
 func TestScaler_FirstStepSkipped(t *testing.T) {
 	for name, new := range masterRules {
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -128,7 +128,7 @@ func TestScaler_FirstStepSkipped(t *testing.T) {
 	}
 }
 
-// Gradients of bfloat16 are checked and unscaled like others.
+// Gradients of bfloat16 are checked and unscaled as gradients of other dtypes are.
 func TestScaler_BFloat16(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		s := newScaler(t, x, ScalerOptions{InitScale: 1024})
@@ -142,7 +142,7 @@ func TestScaler_BFloat16(t *testing.T) {
 		for _, c := range []struct {
 			grad    float64
 			unscale bool
-			want    float32 // the parameter
+			want    float32 // the parameter after the step
 		}{{math.Inf(-1), false, 1}, {512, false, 0.5}, {math.NaN(), true, 0.5}, {128, true, 0}} {
 			setGrad(x, p, c.grad)
 			if c.unscale {

@@ -5,16 +5,16 @@ import (
 	"sort"
 )
 
-// Schedule returns the factor of the learning rate for a step, counted from 0. Give the factor to
-// [Optimizer.SetScale]. A step may be a batch or an epoch, as the caller chooses. A Schedule has no
-// state: to resume, continue with the next step.
+// Schedule returns the factor of the learning rate for a step. Give the factor to
+// [Optimizer.SetScale]. Steps are counted from 0. The caller decides whether a step is a batch or
+// an epoch. A Schedule has no state, so a resumed training calls it with the next step.
 type Schedule func(step int) float64
 
-// Constant is 1 at every step.
+// Constant returns the Schedule that is 1 at every step.
 func Constant() Schedule { return func(int) float64 { return 1 } }
 
-// StepDecay multiplies by gamma after every so many steps: PyTorch's StepLR. An every below 1 means
-// never.
+// StepDecay begins with 1 and multiplies the factor by gamma each time `every` steps are done. It
+// is PyTorch's StepLR. If `every` is below 1, the factor stays 1.
 func StepDecay(every int, gamma float64) Schedule {
 	return func(step int) float64 {
 		if every < 1 || step < every {
@@ -24,7 +24,8 @@ func StepDecay(every int, gamma float64) Schedule {
 	}
 }
 
-// MultiStep multiplies by gamma at each milestone, a step: PyTorch's MultiStepLR.
+// MultiStep begins with 1 and multiplies the factor by gamma at each step that is in milestones.
+// It is PyTorch's MultiStepLR.
 func MultiStep(milestones []int, gamma float64) Schedule {
 	sorted := append([]int(nil), milestones...)
 	sort.Ints(sorted)
@@ -33,17 +34,18 @@ func MultiStep(milestones []int, gamma float64) Schedule {
 	}
 }
 
-// Cosine falls from 1 at step 0 to floor at step steps, along half a period of a cosine, and stays
-// there. It is PyTorch's CosineAnnealingLR with T_max = steps and eta_min = floor * lr, except that
-// PyTorch's rises again afterwards.
+// Cosine falls from 1 to floor along half a period of a cosine. It is 1 at step 0, and floor at
+// step number `steps` and later. It is PyTorch's CosineAnnealingLR with T_max=steps and
+// eta_min=floor*lr. But PyTorch's factor rises again after T_max.
 func Cosine(steps int, floor float64) Schedule {
 	return func(step int) float64 {
 		return cosine(1, floor, progress(step, 0, float64(steps)))
 	}
 }
 
-// Warmup climbs linearly from start at step 0 to 1 at step steps. From there on it is then, whose
-// step 0 is step steps. It is PyTorch's LinearLR followed by another schedule in a SequentialLR.
+// Warmup climbs linearly from start at step 0 to 1 at step number `steps`. From that step on, the
+// factor is that of `then`, called with step - steps. It is PyTorch's LinearLR followed by
+// another schedule in a SequentialLR.
 func Warmup(steps int, start float64, then Schedule) Schedule {
 	return func(step int) float64 {
 		if step < steps {
@@ -55,14 +57,15 @@ func Warmup(steps int, start float64, then Schedule) Schedule {
 
 // OneCycleOptions set the shape of [OneCycle]. The defaults are PyTorch's.
 type OneCycleOptions struct {
-	Rise           float64 // fraction of the steps, in (0, 1), in which the factor climbs; 0 means 0.3
-	DivFactor      float64 // 1 over the factor at step 0; 0 means 25
-	FinalDivFactor float64 // factor at step 0 over the factor at the last step; 0 means 10,000
+	Rise           float64 // fraction of the steps in which the factor climbs, in (0, 1); 0 means 0.3
+	DivFactor      float64 // 1 divided by the factor at step 0; 0 means 25
+	FinalDivFactor float64 // factor at step 0 divided by the factor at the last step; 0 means 10,000
 	Linear         bool    // straight lines instead of cosines
 }
 
-// OneCycle climbs from 1/DivFactor to 1, and falls to 1/(DivFactor*FinalDivFactor) at step steps-1.
-// It stays there. It is PyTorch's OneCycleLR with max_lr = lr, two phases and cycle_momentum=False.
+// OneCycle climbs from 1/DivFactor to 1, and falls to 1/(DivFactor*FinalDivFactor) at step
+// steps-1. After that step the factor stays the same. It is PyTorch's OneCycleLR with max_lr=lr,
+// two phases and cycle_momentum=False.
 func OneCycle(steps int, o OneCycleOptions) Schedule {
 	if o.Rise == 0 {
 		o.Rise = 0.3
@@ -87,8 +90,8 @@ func OneCycle(steps int, o OneCycleOptions) Schedule {
 	}
 }
 
-// progress returns how far step is on the way between two steps, 0 to 1. A way of no length is
-// done.
+// progress returns 0 up to the step `from` and 1 from the step `to` on. Between the two it grows
+// linearly. If `from` equals `to`, it is 1 at that step.
 func progress(step int, from, to float64) float64 {
 	switch at := float64(step); {
 	case at >= to:
@@ -100,7 +103,7 @@ func progress(step int, from, to float64) float64 {
 	}
 }
 
-// cosine goes from one value to another as progress goes from 0 to 1.
+// cosine goes from `from` to `to` along half a period of a cosine, as progress goes from 0 to 1.
 func cosine(from, to, progress float64) float64 {
 	return to + (from-to)/2*(math.Cos(math.Pi*progress)+1)
 }

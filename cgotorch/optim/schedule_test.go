@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// tests/parity/optim compares schedules with PyTorch's. The cases here lie outside of their steps.
+// The factors before step 0, after the last step, and of schedules without steps are correct.
+// Package tests/parity/optim compares the other steps with PyTorch.
 func TestSchedule_Edges(t *testing.T) {
 	for name, c := range map[string]struct {
 		schedule Schedule

@@ -10,23 +10,25 @@ import (
 // learning rate.
 type SGDOptions struct {
 	LR          float64 // learning rate, above 0; 0 means 0.001
-	Momentum    float64 // factor of the momentum buffer, from 0
+	Momentum    float64 // factor of the momentum buffer; at least 0
 	Dampening   float64 // fraction of the gradient kept out of the momentum buffer, from the second step on
-	Nesterov    bool    // look ahead along the momentum; needs Momentum, and Dampening 0
-	WeightDecay float64 // parameter times this factor is added to the gradient, from 0
-	// MasterWeights makes steps change float32 copies of float16 and bfloat16 parameters. The
-	// parameters are these copies, rounded. See [Optimizer.ResetMasters].
+	Nesterov    bool    // Nesterov momentum; needs Momentum above 0 and Dampening 0
+	WeightDecay float64 // factor; parameter times factor is added to the gradient; at least 0
+	// MasterWeights keeps a float32 copy, the master, of each float16 or bfloat16 parameter. A step
+	// changes the master and then sets the parameter to the rounded master. See
+	// [Optimizer.ResetMasters].
 	MasterWeights bool
-	// Foreach makes a step a few operators on lists of tensors. It is PyTorch's default: foreach=True
-	// on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one operator changes all
-	// parameters of a group, device and dtype: PyTorch's fused=True. It needs no memory beside the
-	// state. Results of both differ only by rounding. On the CPU, parameters of bfloat16 and float16
-	// step as by Foreach, since LibTorch's fused kernel is wrong there.
+	// Foreach makes a step of several operators on lists of tensors. This is PyTorch's default:
+	// foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one
+	// operator changes all parameters of the same group, device and dtype, as PyTorch's fused=True
+	// does. That operator needs no memory except the optimizer's state. The two ways differ only by
+	// rounding. On the CPU, float16 and bfloat16 parameters without MasterWeights always step as with
+	// Foreach, because LibTorch's fused kernel is wrong for them.
 	Foreach bool
 }
 
-// NewSGD returns an optimizer of torch.optim.SGD's rule over all groups. The caller must Close it.
-// It fails with [cgotorch.ErrInvalidArgument].
+// NewSGD returns an optimizer of torch.optim.SGD's rule over all groups. The caller must Close
+// it. NewSGD fails with [cgotorch.ErrInvalidArgument] if an option or a group is not valid.
 func NewSGD(options SGDOptions, groups ...Group) (*Optimizer, error) {
 	switch {
 	case !legal(options.Momentum):
@@ -51,17 +53,18 @@ func (r *sgd) remembers() []string {
 	return []string{"momentum_buffer"}
 }
 
-// canFuse is false where LibTorch 2.11's kernel is wrong: on the CPU, in dtypes of 16 bits, for 16
-// elements and more.
+// canFuse is false for dtypes of 16 bits on the CPU. LibTorch 2.11's fused kernel is wrong there
+// for 16 elements and more.
 func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 	return device.IsCUDA() || dtype.Size() >= 4
 }
 
 func (r *sgd) counts() bool { return false }
 
-// together is 0 for a first step and 1 for others where Dampening makes first steps differ. Without
-// Dampening a fused first step is a step from a momentum of 0, so all steps go together. The host
-// then need not know whether the device has skipped a first step.
+// together is 0 for a first step and 1 for later steps, if Momentum makes first steps differ.
+// Without Dampening a fused first step does not differ, because it begins from a momentum of 0.
+// All fused steps then go together. So the host need not know whether the device has skipped a
+// first step.
 func (r *sgd) together(step int64, fused bool) int64 {
 	if r.Momentum == 0 || fused && r.Dampening == 0 {
 		return 0
@@ -116,7 +119,7 @@ func (r *sgd) foreach(x *cgotorch.Exec, b *batch) {
 			grads = b.state(0)
 		case own:
 			x.ForeachAddInPlace(grads, b.state(0), r.Momentum)
-		default: // PyTorch changes the gradients here; we leave them alone
+		default: // PyTorch writes into the gradients here; this code leaves them unchanged
 			grads = x.ForeachAdd(grads, b.state(0), r.Momentum)
 		}
 	}

@@ -7,14 +7,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// State is the state that an optimizer needs, beside its options, to continue as if it had not been
-// interrupted.
+// State holds all that an optimizer needs, except its options, to continue an interrupted
+// training with the same results.
 type State struct {
 	Rule  string  `json:"rule"`  // "sgd", "adam" or "adamw"
 	LR    float64 `json:"lr"`    // see [Optimizer.SetLR]
 	Scale float64 `json:"scale"` // see [Optimizer.SetScale]
-	// Steps counts the steps done with each parameter, in the order of Params. Those of SGD include
-	// steps that a Scaler skipped.
+	// Steps has the number of steps done with each parameter, in the order of Params. The numbers of
+	// SGD include steps that a Scaler skipped.
 	Steps   []int64            `json:"steps"`
 	Tensors []RememberedTensor `json:"-"`
 }
@@ -22,8 +22,8 @@ type State struct {
 // RememberedTensor is a tensor that an optimizer keeps for a parameter.
 type RememberedTensor struct {
 	Param int // index in Params
-	// Name is PyTorch's: momentum_buffer, exp_avg, exp_avg_sq or max_exp_avg_sq. A master's is
-	// "master": see MasterWeights of the options.
+	// Name is PyTorch's name: momentum_buffer, exp_avg, exp_avg_sq or max_exp_avg_sq. The float32
+	// copy that MasterWeights keeps has the name "master".
 	Name   string
 	DType  cgotorch.DType
 	Tensor *cgotorch.Tensor
@@ -31,16 +31,16 @@ type RememberedTensor struct {
 
 const masterName = "master"
 
-// State returns the state to save. After a [Scaler]'s steps with Adam or AdamW it waits for the
-// device, to read how many were not skipped. Otherwise it does not wait. The optimizer owns the
-// tensors, and the next Step changes them.
+// State returns the state to save. If a [Scaler] has done steps of Adam or AdamW, State waits for
+// the device, because it reads how many steps were not skipped. Otherwise it does not wait. The
+// optimizer owns the tensors, and the next Step changes them.
 func (o *Optimizer) State(x *cgotorch.Exec) State {
 	o.readCounts(x)
 	s := State{Rule: o.rule.name(), LR: o.lr, Scale: o.scale, Steps: make([]int64, len(o.parameters))}
 	for i, p := range o.parameters {
 		s.Steps[i] = p.step
 		if p.step == 0 {
-			continue // its tensors stem from a first step that failed, was skipped, or was captured and not run yet
+			continue // its tensors hold no values: the first step failed, was skipped, or was captured and not launched
 		}
 		for k, name := range o.rule.remembers() {
 			if t := p.state[k]; t != nil {
@@ -54,7 +54,7 @@ func (o *Optimizer) State(x *cgotorch.Exec) State {
 	return s
 }
 
-// readCounts sets the host's counts of steps to those of the device, where they can differ.
+// readCounts copies the counts of steps from the device to the host, if they may differ.
 func (o *Optimizer) readCounts(x *cgotorch.Exec) {
 	if !o.skipped {
 		return
@@ -79,12 +79,13 @@ func (o *Optimizer) readCounts(x *cgotorch.Exec) {
 }
 
 // Restore makes the optimizer continue from s. It copies the tensors, and converts their dtypes.
-// The learning rate and its scale become those of s. The next Step makes masters that s lacks from
-// the parameters. Captured steps can still be launched.
+// It also sets the learning rate and the scale. If s has no master for a parameter, the next Step
+// makes the master from the parameter. Captured steps can still be launched, except those of SGD
+// with Dampening.
 //
-// The rule must be the same, with as many parameters in the same order, and with options that make
-// it remember the same tensors. Otherwise Restore fails with [cgotorch.ErrInvalidArgument] and
-// changes nothing.
+// The optimizer must have the rule of s, and as many parameters in the same order. Its options
+// must make it remember the same tensors. Otherwise Restore fails with
+// [cgotorch.ErrInvalidArgument] and changes nothing.
 func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 	found, err := o.match(s)
 	if err != nil {
@@ -107,21 +108,22 @@ func (o *Optimizer) Restore(x *cgotorch.Exec, s State) error {
 			x.CopyInPlace(p.master, master).Close()
 		}
 		p.counted = false
-		p.step = s.Steps[i] // now that all its tensors are restored
+		p.step = s.Steps[i] // at the end, because a step above 0 means that all tensors hold values
 	}
 	return nil
 }
 
-// ResetMasters makes the next Step begin from the parameters, and not from the float32 copies of
-// MasterWeights. Call it after the program has written the parameters itself. It enqueues nothing.
+// ResetMasters makes the next Step begin from the parameters, instead of the float32 copies of
+// MasterWeights. Call it after the program has written the parameters itself. It enqueues
+// nothing.
 func (o *Optimizer) ResetMasters() {
 	for _, s := range o.parameters {
 		s.mastered = false
 	}
 }
 
-// match finds the tensors of s for each parameter, in the rule's order, and behind those the
-// master.
+// match returns the tensors of s for each parameter. They are in the order of the rule, and the
+// master comes last. Tensors that s does not have are nil.
 func (o *Optimizer) match(s State) ([][]*cgotorch.Tensor, error) {
 	names := o.rule.remembers()
 	switch {

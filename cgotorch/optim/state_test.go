@@ -13,8 +13,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// uneven sets the gradients of a step. Parameters differ in their numbers of steps, and the last
-// has none until step 5.
+// uneven sets the gradients of one step. It leaves out parameter 1 at every third step, and
+// parameter 2 before step 5. So the parameters differ in their numbers of steps.
 func uneven(x *cgotorch.Exec, params []*cgotorch.Tensor, step int) {
 	for i, p := range params {
 		if i == 1 && step%3 == 0 || i == 2 && step < 5 {
@@ -25,7 +25,7 @@ func uneven(x *cgotorch.Exec, params []*cgotorch.Tensor, step int) {
 	}
 }
 
-// throughFile returns a state as a file gives it back: of contiguous tensors.
+// throughFile returns the state as a file gives it back: with contiguous tensors.
 func throughFile(x *cgotorch.Exec, state State) (loaded State, err error) {
 	text, err := json.Marshal(state)
 	if err != nil {
@@ -44,7 +44,7 @@ func throughFile(x *cgotorch.Exec, state State) (loaded State, err error) {
 	return loaded, nil
 }
 
-// An optimizer that continues from the state of another does the same steps to the bit.
+// An optimizer that continues from the state of another optimizer does the same steps to the bit.
 func TestRestore_GoesOn(t *testing.T) {
 	for _, foreach := range []bool{false, true} {
 		for name, new := range map[string]func(g Group) (*Optimizer, error){
@@ -75,7 +75,7 @@ func TestRestore_GoesOn(t *testing.T) {
 				}
 				defer second.Close()
 				uneven(x, b, 7)
-				second.Step(x) // gives it state of its own
+				second.Step(x) // the second optimizer now has tensors that Restore must overwrite
 				for i := range b {
 					x.CopyInPlace(b[i], a[i])
 				}
@@ -166,8 +166,8 @@ func stateOf(t *testing.T, stream *cgotorch.Stream, o *Optimizer) (s State) {
 	return s
 }
 
-// A first step that fails after it has made its state leaves nothing to save. After another step
-// and Close nothing is open.
+// A first step that fails after it has made its tensors leaves no state to save. After another
+// step and Close, no handle is open.
 func TestStep_FirstFails(t *testing.T) {
 	for name, new := range map[string]func(g Group) (*Optimizer, error){
 		"sgd": func(g Group) (*Optimizer, error) {
@@ -184,7 +184,7 @@ func TestStep_FirstFails(t *testing.T) {
 		var o *Optimizer
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) error {
 			good = x.Keep(param(x, 1, 2))
-			bad = x.Keep(x.Expand(cgotorch.FromSlice(x, []float32{1}), 3)) // cannot be changed in place
+			bad = x.Keep(x.Expand(cgotorch.FromSlice(x, []float32{1}), 3)) // an expanded tensor cannot be changed in place
 			setGrad(x, good, 1)
 			setGrad(x, bad, 1)
 			var err error

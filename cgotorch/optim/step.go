@@ -10,36 +10,41 @@ import (
 
 // Note [Captured steps]
 //
-// A captured step runs at each launch with the memory, and the numbers, of its capture. Therefore
+// Each launch of a captured step uses the memory and the numbers of the capture. This has four
+// consequences:
 //
-//   - The learning rate is a tensor, written before a launch if it has changed (writeRate). A fused
-//     kernel reads it as a float32 and calculates in float64. Eager steps on CUDA therefore round
-//     theirs too, except for parameters of float64. Both then give the same bits.
-//   - A hook counts the steps, also on the device where the kernel reads the count.
-//   - A hook writes the values that a parameter's first step needs, zeros and masters, once
-//     (prepare).
-//   - The graph knows all other numbers. It is not launched after a change of these (watch).
+//   - The learning rate is a tensor. A function writes this tensor before a launch if the
+//     learning rate has changed (writeRate). A fused kernel reads the tensor as float32 and
+//     calculates in float64. Eager steps on CUDA therefore round their learning rate to float32
+//     too, except for parameters of float64. With this rounding, eager and captured steps give
+//     the same bits.
+//   - The host counts a step at each launch. If the kernel needs a count, the captured work
+//     increases a second count on the device.
+//   - The first launch needs zeros and masters for each parameter. A function writes them once,
+//     before that launch (prepare).
+//   - The graph contains all other numbers. It is not launched after a change of these numbers
+//     (watch).
 //
-// The set of parameters that have a gradient is part of the graph.
+// The graph changes the parameters that had a gradient at the capture, and no others.
 
-// scalerInput holds a [Scaler]'s input to a step.
+// scalerInput holds the two tensors that a [Scaler] gives to a step.
 type scalerInput struct {
-	gradScale *cgotorch.Tensor // divides the gradients; nil for 1
-	foundInf  *cgotorch.Tensor // the device skips the step where it is 1; nil for never
+	gradScale *cgotorch.Tensor // the step divides the gradients by it; nil means by 1
+	foundInf  *cgotorch.Tensor // the device skips the step if it is 1; nil means that no step is skipped
 }
 
-// Step changes every parameter that has a gradient. The other parameters, and their counts of
-// steps, stay. It is not recorded for backward and runs without autocast, whatever x says. It does
-// not wait.
+// Step changes every parameter that has a gradient. The other parameters stay unchanged, and Step
+// does not count for them. Step is not recorded for backward and runs without autocast, also if x
+// has these modes. It does not wait.
 //
-// A fused Step can be captured. Each launch then uses the learning rate set at that time, the
-// same for all Steps of the captured function. It changes the parameters that had a gradient at the
-// capture. After a change of weight decay, momentum or betas the function must be captured again,
-// as [cgotorch.Captured] does by itself.
+// A fused Step can be captured. Each launch uses the learning rate that is set when it is
+// launched. That learning rate holds for all Steps of the captured function. A launch changes the
+// parameters that had a gradient at the capture. After a change of weight decay, momentum or
+// betas, the function must be captured again. [cgotorch.Captured] does this by itself.
 //
-// Step fails with [cgotorch.ErrInvalidArgument] unless the learning rate is a number from 0 up. It
-// fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by Foreach fails in
-// a capture with [cgotorch.ErrNotCapturable].
+// Step fails with [cgotorch.ErrInvalidArgument] if the learning rate is not a finite number of at
+// least 0. It fails with [cgotorch.ErrClosed] for a closed parameter or optimizer. A Step by
+// Foreach fails in a capture with [cgotorch.ErrNotCapturable].
 func (o *Optimizer) Step(x *cgotorch.Exec) { o.step(x, scalerInput{}) }
 
 func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
@@ -72,7 +77,7 @@ func (o *Optimizer) step(x *cgotorch.Exec, by scalerInput) {
 	}
 }
 
-// legalRate returns the learning rate of group i, or fails.
+// legalRate returns the learning rate of group i. It fails if that rate is not valid.
 func (o *Optimizer) legalRate(x *cgotorch.Exec, i int) float64 {
 	lr := o.LR(i)
 	if !legal(lr) {
@@ -81,8 +86,8 @@ func (o *Optimizer) legalRate(x *cgotorch.Exec, i int) float64 {
 	return lr
 }
 
-// capturedRate returns the tensor from which a captured step reads the learning rate of group i. It
-// returns nil for other steps.
+// capturedRate returns the tensor from which a captured step reads the learning rate of group i.
+// For a step that is not captured it returns nil.
 func (o *Optimizer) capturedRate(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	if !x.Capturing() {
 		return nil
@@ -104,8 +109,8 @@ func (o *Optimizer) writeRate(x *cgotorch.Exec, i int) {
 	}
 }
 
-// watch notes the values of the host that a step depends on. Its result describes a later change of
-// these, or returns "".
+// watch notes the values of the host that a step depends on. Its result describes a later change
+// of these values. The result returns "" if they have not changed.
 func (o *Optimizer) watch() func() string {
 	changed, restored := o.rule.watch(), o.restored
 	decays := make([]float64, len(o.groups))
@@ -127,7 +132,7 @@ func (o *Optimizer) watch() func() string {
 			}
 		}
 		if dampened && o.restored != restored {
-			return "the optimizer was restored" // perhaps to before its first step, which differs from later steps with Dampening
+			return "the optimizer was restored" // the next step may be a first step, and with Dampening first steps differ from later steps
 		}
 		for _, s := range o.parameters {
 			if s.tensor.Closed() {
@@ -138,7 +143,8 @@ func (o *Optimizer) watch() func() string {
 	}
 }
 
-// fuses reports whether rule.fused does the steps of the bucket.
+// fuses reports whether rule.fused does the steps of the bucket. Otherwise rule.foreach does
+// them.
 func (o *Optimizer) fuses(b *bucket) bool {
 	dtype := b.dtype
 	if b.wide {
@@ -150,8 +156,8 @@ func (o *Optimizer) fuses(b *bucket) bool {
 func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 	b, fused := &from.now, o.fuses(from)
 	defer b.reset()
-	// Parameters that cannot be changed together with b's. There are none unless an earlier step left a
-	// parameter out.
+	// later holds the parameters that cannot be changed together with those of b. It stays empty
+	// unless an earlier step left out a parameter.
 	var later []*parameter
 	parameters := from.parameters
 	for len(parameters) > 0 {
@@ -185,7 +191,7 @@ func (o *Optimizer) stepBucket(x *cgotorch.Exec, from *bucket) {
 func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	parameters := b.parameters
 	if x.Capturing() {
-		parameters = slices.Clone(parameters) // b's are overwritten
+		parameters = slices.Clone(parameters) // the next batch overwrites b.parameters
 	}
 	for _, s := range parameters {
 		s.allocate(x, fused && o.rule.counts())
@@ -215,7 +221,7 @@ func (o *Optimizer) stepBatch(x *cgotorch.Exec, b *batch, wide, fused bool) {
 	})
 }
 
-// widen replaces parameters and gradients by masters and float32 copies of the gradients.
+// widen replaces parameters by their masters, and gradients by float32 copies of the gradients.
 func (b *batch) widen(x *cgotorch.Exec) {
 	grads := make([]*cgotorch.Tensor, len(b.grads))
 	for i, s := range b.parameters {
@@ -226,7 +232,7 @@ func (b *batch) widen(x *cgotorch.Exec) {
 	copy(b.grads, grads)
 }
 
-// narrow rounds the masters to the parameters.
+// narrow copies the masters to the parameters, rounded to the parameters' dtype.
 func (b *batch) narrow(x *cgotorch.Exec) {
 	params := make([]*cgotorch.Tensor, len(b.parameters))
 	for i, s := range b.parameters {
@@ -235,9 +241,9 @@ func (b *batch) narrow(x *cgotorch.Exec) {
 	x.ForeachCopyInPlace(params, b.params)
 }
 
-// alignGrads gives every gradient its parameter's strides. Gradients of a backward have them.
-// Gradients set by the program may have others, and LibTorch's fused CPU kernels assume that both
-// are equal.
+// alignGrads gives every gradient its parameter's strides. Gradients of a backward have these
+// strides already. Gradients that the program has set may have other strides. LibTorch's fused
+// CPU kernels assume that a gradient and its parameter have equal strides.
 func alignGrads(x *cgotorch.Exec, b *batch) {
 	for i, grad := range b.grads {
 		if s := b.parameters[i]; !s.laidOutLike(grad.Strides()) {

@@ -6,8 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Remembers lists the tensors that steps need for each parameter from the first step on, in the
-// order of Params. A master comes last. Shapes and strides are the parameter's. Tensor is nil.
+// Remembers lists the tensors that the optimizer keeps for each parameter from the first step on.
+// The list has the order of Params. The master of a parameter comes after its other tensors. Each
+// tensor has the shape and the strides of its parameter. The field Tensor of each entry is nil.
 func (o *Optimizer) Remembers() []RememberedTensor {
 	var all []RememberedTensor
 	for i, s := range o.parameters {
@@ -25,15 +26,16 @@ func (o *Optimizer) Remembers() []RememberedTensor {
 	return all
 }
 
-// StepParams is [Optimizer.Step] for some of the parameters, with tensors that the caller lends for
-// the call. It is for callers that keep these tensors elsewhere than on the device. params are
-// indices in Params. lent returns the tensor for each entry of [Optimizer.Remembers]. It holds the
-// values that the last StepParams left, and any values before the first.
+// StepParams is [Optimizer.Step] for some of the parameters, with tensors that the caller lends
+// for the call. It is for callers that keep these tensors elsewhere than on the device. params
+// are indices in Params. lent returns the tensor for an entry of [Optimizer.Remembers]. Before
+// the first StepParams of a parameter, the tensor may hold any values. Later it must hold the
+// values that the last StepParams left in it.
 //
-// It fails as Step does, and with [cgotorch.ErrNotCapturable] in a capture. It fails with
-// [cgotorch.ErrInvalidArgument] for a parameter for which Step has made tensors.
+// StepParams fails as Step does. In a capture it fails with [cgotorch.ErrNotCapturable]. If Step
+// has made tensors for one of the params, it fails with [cgotorch.ErrInvalidArgument].
 //
-// State and Restore do not know lent tensors, and so no checkpoint does.
+// State and Restore do not know lent tensors, so a checkpoint does not contain them.
 func (o *Optimizer) StepParams(x *cgotorch.Exec, params []int, lent func(of RememberedTensor) *cgotorch.Tensor) {
 	if x.Capturing() {
 		o.fail(x, "a step with lent tensors: %w", cgotorch.ErrNotCapturable)

@@ -7,12 +7,12 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// No part of a step waits for the device, nor reads a value on the host.
+// No part of a step waits for the device, and no part reads a value of the device on the host.
 func TestStep_NoWaits(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, device cgotorch.Device) {
 		for _, c := range capturedCases {
 			if c.between != nil {
-				continue // State reads counts
+				continue // between may call State, which waits for the device
 			}
 			torchtest.Do(t, device, func(x *cgotorch.Exec) error {
 				l, err := c.learner(x)

@@ -1,8 +1,9 @@
-// Package safetensors reads and writes safetensors files: named tensors as raw bytes behind a
-// header of JSON, and a map of strings. It is written in Go alone and knows no device.
+// Package safetensors reads and writes safetensors files. Such a file has a header of JSON, and
+// then named tensors as raw bytes. The header can also hold a map of strings. The package is
+// plain Go and does not use any device.
 //
-// A file holds the header's length in 8 bytes, little end first, then the header, then the tensors'
-// elements. Elements are row-major and little end first, without gaps. Reading checks all of that,
-// so a file that is cut short or padded is an error. The format has no checksums, so a changed
-// element goes unnoticed.
+// A file begins with the length of the header, in 8 bytes. Then come the header and the elements
+// of the tensors. Elements are row-major and have no gaps between them. All numbers have their
+// low byte first. Reading checks all of this, so a file that is cut short or padded gives an
+// error. The format has no checksums, so a reader cannot detect a changed element.
 package safetensors

@@ -13,7 +13,8 @@ var bitsOf = map[string]uint64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }
 
-// byteSize returns the number of bytes of a tensor.
+// byteSize returns the number of bytes of the elements of a tensor. It fails if the dtype or the
+// shape is not valid.
 func byteSize(dtype string, shape []int64) (int64, error) {
 	size, ok := bitsOf[dtype]
 	if !ok {

@@ -18,12 +18,13 @@ const (
 
 // Files returns the safetensors files that a path stands for:
 //
-//   - A folder, as Hugging Face's save_pretrained writes it, stands for its model.safetensors, or
-//     for the shards that its model.safetensors.index.json names.
-//   - Such an index, which ends in .json, stands for its shards, sorted.
+//   - A folder, as Hugging Face's save_pretrained writes it, stands for the file model.safetensors
+//     in it. If there is no such file, it stands for the shards that
+//     model.safetensors.index.json names.
+//   - An index file, whose name ends in .json, stands for its shards, in alphabetical order.
 //   - Any other path stands for itself.
 //
-// A damaged index, or an index that names files of other folders, is an [ErrFormat].
+// A damaged index is an [ErrFormat], and so is an index that names files of other folders.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() {

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxHeader is the longest header that readers of the format accept.
+// maxHeader is the number of bytes of the longest header that readers of the format accept.
 const maxHeader = 100_000_000
 
 const metadataKey = "__metadata__"
@@ -22,19 +22,19 @@ type Info struct {
 	Name  string
 	DType string  // "F32", "BF16", "I64", "BOOL", …
 	Shape []int64 // empty for a scalar
-	Bytes int64   // number of bytes of its elements
+	Bytes int64   // number of bytes of the elements
 
-	begin int64 // from the end of the header
+	begin int64 // where the elements begin, counted from the end of the header
 }
 
-// encodeHeader returns the JSON of a header, padded to a multiple of 8 bytes.
+// encodeHeader returns the JSON of a header. It pads the JSON to a multiple of 8 bytes.
 func encodeHeader(tensors []Info, metadata map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	text := func(s string) {
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		_ = e.Encode(s)         // a string into memory
-		b.Truncate(b.Len() - 1) // its newline
+		_ = e.Encode(s)         // encoding a string into memory cannot fail
+		b.Truncate(b.Len() - 1) // Encode ends with a newline
 	}
 	b.WriteByte('{')
 	if len(metadata) > 0 {
@@ -82,8 +82,8 @@ func encodeHeader(tensors []Info, metadata map[string]string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decodeHeader undoes encodeHeader. It returns the tensors in the order of their bytes, which must
-// cover size without gap or overlap.
+// decodeHeader is the inverse of encodeHeader. It returns the tensors in the order of their
+// bytes. It fails unless the tensors cover all size bytes without gap or overlap.
 func decodeHeader(header []byte, size int64) (tensors []Info, metadata map[string]string, err error) {
 	if !utf8.Valid(header) {
 		return nil, nil, errors.New("the header is not UTF-8")
@@ -144,7 +144,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// decodeObject splits a JSON object. A key must not appear twice.
+// decodeObject splits a JSON object into its members. It fails if a key appears twice.
 func decodeObject(data []byte) ([]member, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -243,7 +243,8 @@ func decodeString(data []byte) (string, error) {
 	return s, err
 }
 
-// decodeInts reads a list of whole numbers. encoding/json would take null for 0.
+// decodeInts reads a list of whole numbers. It does not use encoding/json for the numbers,
+// because encoding/json reads null as 0.
 func decodeInts(data []byte) ([]int64, error) {
 	if data[0] != '[' {
 		return nil, fmt.Errorf("%.20s is no list", data)

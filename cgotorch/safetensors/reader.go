@@ -9,10 +9,10 @@ import (
 	"os"
 )
 
-// ErrFormat is in the errors of a file that is damaged, cut short, or no safetensors file.
+// ErrFormat is in the errors for a file that is damaged, cut short, or not a safetensors file.
 var ErrFormat = errors.New("not a whole safetensors file")
 
-// ErrTorchSave is in the error of a file that PyTorch's torch.save wrote. That error is an
+// ErrTorchSave is in the error for a file that PyTorch's torch.save wrote. That error is an
 // [ErrFormat] too.
 var ErrTorchSave = fmt.Errorf("%w: torch.save wrote it: convert it in Python, with safetensors.torch.save_file(torch.load(…), …)", ErrFormat)
 
@@ -21,14 +21,15 @@ type File struct {
 	name     string
 	source   io.ReaderAt
 	close    func() error
-	base     int64 // where the elements begin
+	base     int64 // where the elements of the first tensor begin
 	tensors  []Info
 	index    map[string]int
 	metadata map[string]string
 }
 
-// Open opens a file, and reads and checks its header. The caller must Close the File. Errors name
-// the file and, where there is one, the tensor. Errors of a bad file are [ErrFormat].
+// Open opens a file, reads its header and checks it. The caller must Close the File. An error
+// names the file, and the tensor if the error belongs to a tensor. The error for a bad file is an
+// [ErrFormat].
 func Open(path string) (*File, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -52,7 +53,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// NewFile is [Open] for size bytes of source. Errors use name as the file's name.
+// NewFile is [Open] for the first size bytes of source. Errors use name as the file's name.
 func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 	f := &File{name: name, source: source, close: func() error { return nil }}
 	if err := f.readHeader(size); err != nil {
@@ -111,10 +112,11 @@ func (f *File) Name() string { return f.name }
 // Tensors lists the tensors in the order of their bytes. Do not change the list.
 func (f *File) Tensors() []Info { return f.tensors }
 
-// Metadata returns the file's map of strings, nil if it has none. Do not change the map.
+// Metadata returns the file's map of strings. It returns nil if the file has none. Do not change
+// the map.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Lookup finds a tensor by its name.
+// Lookup returns the tensor of this name. It returns false if the file has no such tensor.
 func (f *File) Lookup(name string) (Info, bool) {
 	i, ok := f.index[name]
 	if !ok {
@@ -123,7 +125,7 @@ func (f *File) Lookup(name string) (Info, bool) {
 	return f.tensors[i], true
 }
 
-// Read returns the elements of a tensor, row-major and little end first.
+// Read returns the elements of a tensor. They are row-major, each with its low byte first.
 func (f *File) Read(name string) ([]byte, error) {
 	t, ok := f.Lookup(name)
 	if !ok {
@@ -136,7 +138,7 @@ func (f *File) Read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ReadInto is [File.Read] into data, which must have as many bytes as the tensor.
+// ReadInto is [File.Read] into data. data must have exactly the length of the tensor's elements.
 func (f *File) ReadInto(name string, data []byte) error {
 	t, ok := f.Lookup(name)
 	switch {
@@ -151,7 +153,7 @@ func (f *File) ReadInto(name string, data []byte) error {
 	return nil
 }
 
-// Offset returns the place in the file at which the elements of a tensor begin.
+// Offset returns the position in the file at which the elements of a tensor begin.
 func (f *File) Offset(t Info) int64 { return f.base + t.begin }
 
 // Close closes the file.

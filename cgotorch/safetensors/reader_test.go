@@ -25,7 +25,7 @@ func TestOpen_PythonFile(t *testing.T) {
 	want := []struct {
 		name, dtype string
 		shape       []int64
-		data        []byte // of the first element
+		data        []byte // bytes of the first element
 	}{
 		{"layer1.0.bn1.num_batches_tracked", "I64", []int64{}, le.AppendUint64(nil, 7)},
 		{"double", "F64", []int64{1}, le.AppendUint64(nil, math.Float64bits(math.Pi))},
@@ -60,7 +60,7 @@ func TestOpen_PythonFile(t *testing.T) {
 	}
 }
 
-// file returns a file with the given header and data bytes behind it.
+// file returns a file with the given header and then data bytes of zeros.
 func file(header string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, data)...)
@@ -142,7 +142,7 @@ func TestNewFile_AcceptsSpaces(t *testing.T) {
 	}
 }
 
-// Every true beginning of a file is refused.
+// A file that is cut short at any byte gives an error.
 func TestNewFile_EveryPrefix(t *testing.T) {
 	whole, err := os.ReadFile("testdata/python.safetensors")
 	if err != nil {
@@ -204,7 +204,7 @@ func FuzzNewFile(f *testing.F) {
 			}
 			return
 		}
-		// An accepted file can be written, and is the same when it is read again.
+		// An accepted file can be written again. The written file has the same tensors.
 		var tensors []Tensor
 		for _, info := range file.Tensors() {
 			data, err := file.Read(info.Name)

@@ -10,10 +10,11 @@ import (
 	"syscall"
 )
 
-// WriteFile is [Write] to a new file beside path, which then replaces path. path is the old file or
-// the whole new file at any time, even after a power cut. It needs room for both. The new file gets
-// the permissions of the old file. After a failure, of a full disk for instance, it removes the new
-// file. A process that is killed leaves it behind, as path.new-….
+// WriteFile is [Write] to a new file in the folder of path. The new file then replaces path. At
+// any time path is either the old file or the complete new file, even after a power cut. The disk
+// needs space for both files. The new file gets the permissions of the old file. If WriteFile
+// fails, for instance because the disk is full, it removes the new file. If the process is
+// killed, the new file stays as path.new-….
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	ordered, header, err := layout(tensors, metadata)
 	if err != nil {
@@ -24,7 +25,7 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err e
 		return fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	whole := false
-	defer func() { // also when a Read panics
+	defer func() { // also runs if a Read panics
 		if !whole {
 			file.Close()
 			os.Remove(file.Name())
@@ -47,7 +48,7 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err e
 	return nil
 }
 
-// create makes a new file beside path, with its permissions.
+// create makes a new file in the folder of path. The file gets the permissions of path.
 func create(path string) (*os.File, error) {
 	name := path + ".new-" + strconv.FormatUint(rand.Uint64(), 36)
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)

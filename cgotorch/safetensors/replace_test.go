@@ -18,7 +18,7 @@ func tensorOf(bytes int) []Tensor {
 	return []Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(bytes)}, Data: make([]byte, bytes)}}
 }
 
-// onlyFile fails unless path holds content and is alone in its folder.
+// onlyFile checks that path holds content and is the only file in its folder.
 func onlyFile(t *testing.T, path string, content []byte) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -95,8 +95,8 @@ func TestWriteFile_Failures(t *testing.T) {
 	}
 }
 
-// TestWriteFile_FullDisk fills a file system of 1 MiB. Where the test may not mount such a file
-// system, TestWriteFile_FileTooLarge has to do.
+// TestWriteFile_FullDisk fills a file system of 1 MiB. If the test may not mount a file system,
+// it is skipped, and only TestWriteFile_FileTooLarge runs.
 func TestWriteFile_FullDisk(t *testing.T) {
 	folder := t.TempDir()
 	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=1m"); err != nil {
@@ -113,17 +113,18 @@ func TestWriteFile_FullDisk(t *testing.T) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	onlyFile(t, path, old)
-	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // the failure has freed its space
+	if err := WriteFile(path, tensorOf(500_000), nil); err != nil { // fits because the failed WriteFile has removed its file
 		t.Errorf("afterwards: %v", err)
 	}
 }
 
 const limitedPath = "SAFETENSORS_LIMITED_PATH"
 
-// TestWriteFile_FileTooLarge writes under a limit of 1 MiB a file, set in a process of its own.
+// TestWriteFile_FileTooLarge writes while files are limited to 1 MiB. A separate process has this
+// limit.
 func TestWriteFile_FileTooLarge(t *testing.T) {
 	if path := os.Getenv(limitedPath); path != "" {
-		signal.Ignore(syscall.SIGXFSZ) // then the write fails
+		signal.Ignore(syscall.SIGXFSZ) // without the signal, the write fails
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}

@@ -9,22 +9,23 @@ import (
 	"unicode/utf8"
 )
 
-// Tensor is a tensor to write.
+// Tensor is a tensor that [Write] writes.
 type Tensor struct {
 	Name  string
 	DType string  // "F32", "BF16", "I64", "BOOL", …
 	Shape []int64 // empty for a scalar
-	Data  []byte  // elements, row-major and little end first
+	Data  []byte  // elements, row-major, each with its low byte first
 
-	// Read, if it is not nil, returns the data in place of Data. Write calls it when the tensor is due,
-	// so the tensors need not be in memory together. Write uses the result before it calls the next
-	// Read.
+	// Read, if it is not nil, returns the elements, and Data is not used. Write calls Read only when
+	// it writes this tensor, so the tensors need not be in memory at the same time. Write uses the
+	// result before it calls the Read of the next tensor.
 	Read func() ([]byte, error)
 }
 
-// Write writes a file. Tensors with wider elements come first, for alignment, and otherwise keep
-// their order. Before it writes, it fails for a name that is used twice, an unknown dtype, or data
-// that do not have the shape's size.
+// Write writes a file. Tensors with wider elements come first, for alignment. Tensors with
+// equally wide elements keep their order. Write checks the tensors before it writes anything. It
+// fails if a name is used twice, a dtype is unknown, or the length of Data does not fit the
+// shape.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	ordered, header, err := layout(tensors, metadata)
 	if err == nil {
@@ -36,7 +37,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// layout checks the tensors, puts them in order and makes the header.
+// layout checks the tensors, puts them in the order of the file, and makes the header.
 func layout(tensors []Tensor, metadata map[string]string) ([]Tensor, []byte, error) {
 	ordered := slices.Clone(tensors)
 	slices.SortStableFunc(ordered, func(a, b Tensor) int { return int(bitsOf[b.DType]) - int(bitsOf[a.DType]) })
@@ -73,7 +74,7 @@ func write(w io.Writer, tensors []Tensor, header []byte) error {
 	b := bufio.NewWriterSize(w, 1<<20)
 	var prefix [8]byte
 	binary.LittleEndian.PutUint64(prefix[:], uint64(len(header)))
-	b.Write(prefix[:]) // b keeps the first error
+	b.Write(prefix[:]) // b keeps the first error; Flush returns it
 	b.Write(header)
 	for i := range tensors {
 		t := &tensors[i]

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// WriteChrome writes the trace as JSON in the Trace Event Format, which ui.perfetto.dev and
-// chrome://tracing open. The host is a process with the marks. Each device is a process with a
-// row for each stream. A stream's part of the marks stands above its row.
+// WriteChrome writes the trace as JSON in the Trace Event Format. ui.perfetto.dev and
+// chrome://tracing open such files. The host is a process that shows the marks. Each device is a
+// process with a row for each stream. Rows above a stream's row show the marks with work on that
+// stream.
 func (r *Records) WriteChrome(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	c := chrome{out: out}
@@ -31,7 +32,7 @@ func (r *Records) WriteChrome(w io.Writer) error {
 	return nil
 }
 
-// Processes are shown in the order of their numbers: the host is 1, device n is 2+n.
+// Viewers show processes in the order of their numbers. The host has number 1, device n has 2+n.
 const hostProcess = 1
 
 func (r *Records) writeHost(c *chrome) {
@@ -101,7 +102,7 @@ func (r *Records) writeDevice(c *chrome, d cgotorch.Device) {
 	}
 }
 
-// chrome writes events. The first error stays.
+// chrome writes events. It keeps the first error and then writes nothing more.
 type chrome struct {
 	out   *bufio.Writer
 	begun bool
@@ -120,7 +121,7 @@ type event struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// micros is written in microseconds, to the nanosecond, and never with an exponent.
+// micros is written in microseconds with three decimals, and never with an exponent.
 type micros time.Duration
 
 func (m micros) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%.3f", float64(m)/1e3), nil }

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// CopyHidden returns how much of the copying to devices ran behind computing. total is the sum
-// of the times of all copies from host to device. hidden is the part of total during which
-// another stream of the device ran a kernel. share is hidden/total, and 1 without such copies.
+// CopyHidden returns how much of the copying to devices ran at the same time as kernels. total is
+// the sum of the times of all copies from host to device. hidden is the part of total during
+// which another stream of the device ran a kernel. share is hidden/total, or 1 without such
+// copies.
 func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	for _, d := range r.devices() {
 		for _, stream := range r.streams(d) {
@@ -39,12 +40,12 @@ func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	return float64(hidden) / float64(total), hidden, total
 }
 
-// Parallel returns how much of the devices' computing several streams did at once. busy is
-// the time in which at least one kernel ran. together is the part of busy in which two or more
-// streams of a device ran kernels. share is together/busy, and 0 where nothing ran.
+// Parallel returns in which part of the computing time several streams ran kernels at once. busy
+// is the time in which at least one kernel ran. together is the part of busy in which two or more
+// streams of a device ran kernels. share is together/busy, or 0 if nothing ran.
 func (r *Records) Parallel() (share float64, together, busy time.Duration) {
 	for _, d := range r.devices() {
-		var all, several []interval // where one stream at least runs, and two
+		var all, several []interval // the times in which at least one stream runs, and at least two
 		for _, stream := range r.streams(d) {
 			var kernels []interval
 			for _, w := range r.Work {
@@ -75,7 +76,8 @@ func length(all []interval) (sum time.Duration) {
 	return sum
 }
 
-// union joins intervals that overlap or touch. The result is sorted.
+// union joins intervals that overlap or touch. The result is sorted. union sorts its argument
+// too.
 func union(all []interval) []interval {
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.start, b.start) })
 	var joined []interval
@@ -89,10 +91,11 @@ func union(all []interval) []interval {
 	return joined
 }
 
-// covered returns how much of i lies in the intervals, which are a union.
+// covered returns the length of the part of i that lies in the intervals `by`. They must be a
+// union.
 func covered(i interval, by []interval) time.Duration { return length(common(i, by)) }
 
-// common returns the parts of i that lie in the intervals, which are a union.
+// common returns the parts of i that lie in the intervals `by`. They must be a union.
 func common(i interval, by []interval) (parts []interval) {
 	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
 		if b.end <= start {
@@ -109,7 +112,7 @@ func common(i interval, by []interval) (parts []interval) {
 	return parts
 }
 
-// span is the part of a mark that a stream saw.
+// span is the time of a mark on one stream.
 type span struct {
 	mark   Mark
 	stream uint64
@@ -117,8 +120,8 @@ type span struct {
 	interval
 }
 
-// spans returns a span for each mark and each stream with kernels enqueued in the mark. It
-// lasts from the start of the first kernel to the end of the last.
+// spans returns a span for each mark and each stream with kernels enqueued in the mark. A span
+// lasts from the earliest start to the latest end of these kernels.
 func (r *Records) spans() []span {
 	byLaunch := make([]*Record, 0, len(r.Work))
 	for i := range r.Work {
@@ -153,17 +156,17 @@ func (r *Records) spans() []span {
 	return all
 }
 
-// assignRows gives each interval a row, as trace viewers want it: two intervals of a row lie inside
-// each other or apart.
+// assignRows gives each interval a row. Trace viewers need this rule: two intervals of a row do
+// not overlap, or one lies inside the other.
 func assignRows(all []interval) []int {
 	order := make([]int, len(all))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(all[a].start, all[b].start), cmp.Compare(all[b].end, all[a].end)) // the outer one first
+		return cmp.Or(cmp.Compare(all[a].start, all[b].start), cmp.Compare(all[b].end, all[a].end)) // of two intervals with the same start, the longer one comes first
 	})
-	var open [][]time.Duration // of each row, the ends of open intervals, innermost last
+	var open [][]time.Duration // for each row, the ends of its open intervals, the innermost last
 	rows := make([]int, len(all))
 	for _, i := range order {
 		row := 0

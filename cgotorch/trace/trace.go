@@ -1,7 +1,7 @@
-// Package trace records the work of CUDA devices: each kernel, copy and fill with its stream,
-// its times and the thread that enqueued it. The records are the driver's, and do not rest on
-// cgotorch's own knowledge of its streams. Package trace also records marks of the host's time.
-// [Records.WriteChrome] writes a trace for ui.perfetto.dev.
+// Package trace records the work of CUDA devices: each kernel, copy and fill. A record has the
+// stream, the times, and the thread that enqueued the work. The driver makes the records, so they
+// do not depend on what cgotorch knows of its streams. Package trace also records marks of the
+// host's time. [Records.WriteChrome] writes a trace for ui.perfetto.dev.
 package trace
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// maxRecords is the room of a trace: some 850 MB of host memory, of the core and of Go. It
-// holds 10^6 operators with ease.
+// maxRecords is the largest number of records of a trace. A full trace takes about 850 MB of host
+// memory, in the core and in Go. A trace of 10^6 operators has fewer records.
 const maxRecords = 4 << 20
 
 const defaultStream = "default stream" // the name of every default stream
 
-// Trace is a running trace. The driver tells it through CUPTI what the CUDA devices run.
+// Trace is a running trace. CUPTI reports to it what the CUDA devices run.
 type Trace struct {
 	cuda  bool
 	began time.Time
@@ -34,13 +34,13 @@ type Trace struct {
 	stopped bool
 }
 
-// Start is process-wide: it records every kernel, copy and fill of every CUDA device until
-// [Trace.Stop]. It does not wait. Without CUDA the trace holds marks alone. Operators take some
-// microseconds more meanwhile.
+// Start begins a trace. It is process-wide: it records every kernel, copy and fill of every CUDA
+// device until [Trace.Stop]. Start does not wait. Without CUDA the trace has marks only. During a
+// trace each operator takes some microseconds longer.
 //
 // Start fails with [cgotorch.ErrMisuse] while another trace runs. It fails with
-// [cgotorch.ErrUnsupported] where CUPTI is absent, or another tool has it, such as Nsight or
-// torch.profiler.
+// [cgotorch.ErrUnsupported] if CUPTI is absent, or if another tool such as Nsight or
+// torch.profiler uses CUPTI.
 func Start() (*Trace, error) {
 	const op = "trace.Start"
 	if err := seam.Ready(); err != nil {
@@ -61,16 +61,16 @@ func Start() (*Trace, error) {
 	return t, nil
 }
 
-// tracing is the trace that runs, or nil.
+// tracing.running is the trace that runs, or nil.
 var tracing struct {
 	sync.Mutex
 	running *Trace
 }
 
-// Mark begins a span of the host's time, such as a training step. end ends it. Work that any
-// goroutine enqueues meanwhile belongs to the span. Spans may lie inside each other. The trace
-// shows each span on the host and on every stream with work of it. The end of the trace ends an
-// open span. A later span is not recorded.
+// Mark begins a span of the host's time, such as a training step. The function end ends the span.
+// Work that any goroutine enqueues during the span belongs to the span. Spans may lie inside each
+// other. The trace shows a span on the host and on each stream that has work of the span. The end
+// of the trace ends open spans. A span that begins later is not recorded.
 func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,14 +88,14 @@ func (t *Trace) Mark(name string) (end func()) {
 	}
 }
 
-// Now returns the time since the trace began, in the clock of records and marks: the wall
-// clock, as CUPTI has it.
+// Now returns the time since the trace began, in the clock of records and marks. This is the wall
+// clock, as in CUPTI.
 func (t *Trace) Now() time.Duration { return time.Duration(time.Now().UnixNano() - t.began.UnixNano()) }
 
-// Stop waits for every device, ends the trace and returns its records. Where it lost records
-// for want of room, it returns the others and fails with [cgotorch.ErrOutOfMemory]. Where a
-// device is lost it returns the marks alone and fails with [cgotorch.ErrDeviceLost]. It fails
-// with [cgotorch.ErrClosed] for a stopped trace.
+// Stop waits for every device, ends the trace and returns its records. If records were lost
+// because the trace was full, Stop returns the other records and fails with
+// [cgotorch.ErrOutOfMemory]. If a device is lost, Stop returns the marks only and fails with
+// [cgotorch.ErrDeviceLost]. For a stopped trace it fails with [cgotorch.ErrClosed].
 func (t *Trace) Stop() (*Records, error) {
 	const op = "Trace.Stop"
 	tracing.Lock()
@@ -122,7 +122,7 @@ func (t *Trace) Stop() (*Records, error) {
 	return r, err
 }
 
-// take fetches the work from the core.
+// take reads the records of the work from the core. began is the time at which the trace began.
 func (r *Records) take(op string, began time.Time) error {
 	var h *ct.Trace
 	if err := seam.Check(op, ct.TraceStop(&h)); err != nil {
@@ -160,7 +160,7 @@ func (r *Records) take(op string, began time.Time) error {
 	return nil
 }
 
-// nameStreams looks up the names of the streams in the trace.
+// nameStreams sets the names of all streams in the trace.
 func (r *Records) nameStreams() {
 	r.names = map[uint64]string{}
 	for _, w := range r.Work {
@@ -182,27 +182,29 @@ type Records struct {
 	names map[uint64]string
 }
 
-// Record is one kernel, copy or fill that a device ran. Times are since the trace began.
+// Record is one kernel, copy or fill that a device ran. Times are counted from the start of the
+// trace.
 type Record struct {
 	Kind       Kind
-	Name       string // of a kernel
+	Name       string // name of a kernel; empty for a copy or fill
 	Device     cgotorch.Device
 	Stream     uint64        // see [cgotorch.Stream.ID] and [Records.StreamName]
 	Start, End time.Duration // on the device
-	Launch     time.Duration // the time of its enqueueing on the host, or NotLaunched
-	// Thread is the OS thread that enqueued the work, a number as gettid gives it; 0 where unknown.
+	Launch     time.Duration // when the host enqueued the work, or NotLaunched
+	// Thread is the number of the OS thread that enqueued the work, as gettid returns it. 0 means
+	// that the thread is not known.
 	Thread   int
-	Blocks   uint32   // of a kernel
-	Bytes    int64    // copied or filled
-	Copy     CopyKind // of a copy
-	Pageable bool     // the host's side of a copy was not page-locked
+	Blocks   uint32   // number of blocks of a kernel
+	Bytes    int64    // number of bytes copied or filled
+	Copy     CopyKind // the two ends of a copy
+	Pageable bool     // the host memory of the copy was not page-locked
 }
 
-// NotLaunched is the Launch of work without a known launch: the work was enqueued before the
-// trace, or by the device.
+// NotLaunched is the Launch of work without a known launch. The work was enqueued before the
+// trace began, or by the device.
 const NotLaunched = time.Duration(-1 << 63)
 
-// Mark is a span of the host's time, made by [Trace.Mark].
+// Mark is a span of the host's time. [Trace.Mark] makes it.
 type Mark struct {
 	Name       string
 	Start, End time.Duration
@@ -211,17 +213,17 @@ type Mark struct {
 // Kind is the kind of a [Record].
 type Kind uint8
 
-// The kinds.
+// These are the kinds of records.
 const (
 	Kernel Kind = ct.TraceKernel
 	Copy   Kind = ct.TraceCopy
 	Fill   Kind = ct.TraceFill
 )
 
-// CopyKind names the two ends of a copy.
+// CopyKind says between which two places a copy went.
 type CopyKind uint8
 
-// The kinds of copies.
+// These are the kinds of copies.
 const (
 	CopyOther          CopyKind = ct.CopyOther
 	CopyHostToDevice   CopyKind = ct.CopyHostToDevice
@@ -244,7 +246,7 @@ func (k CopyKind) String() string {
 	return "other"
 }
 
-// Title returns a kernel's name, or the kind of a copy or fill.
+// Title returns the name of a kernel. For a copy or fill it returns the kind.
 func (w *Record) Title() string {
 	switch {
 	case w.Kind == Kernel:
@@ -257,7 +259,7 @@ func (w *Record) Title() string {
 	return "copy " + w.Copy.String()
 }
 
-// StreamName returns the name of the last [cgotorch.Stream] that had this number.
+// StreamName returns the name of the last [cgotorch.Stream] that had the number stream.
 func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
 // streams returns the streams of a device in order of their names, the default stream first.
@@ -274,7 +276,7 @@ func (r *Records) streams(d cgotorch.Device) []uint64 {
 		if r.names[stream] == defaultStream {
 			return 0
 		}
-		return len(r.names[stream]) // stream 9 before stream 10
+		return len(r.names[stream]) // so that stream 9 comes before stream 10
 	}
 	slices.SortFunc(all, func(a, b uint64) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(r.names[a], r.names[b]), cmp.Compare(a, b))
@@ -282,7 +284,7 @@ func (r *Records) streams(d cgotorch.Device) []uint64 {
 	return all
 }
 
-// devices returns the devices that did any work.
+// devices returns the devices that did any work, in the order of their indices.
 func (r *Records) devices() []cgotorch.Device {
 	var all []cgotorch.Device
 	for _, w := range r.Work {

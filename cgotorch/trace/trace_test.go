@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// handMade is a trace as if a device had made it. Times are in microseconds.
+// handMade returns a trace with the given records and marks. Their times are in microseconds.
 func handMade(work []Record, marks ...Mark) *Records {
 	r := &Records{names: map[uint64]string{1: defaultStream, 2: "prefetcher copies", 9: "stream 9", 10: "stream 10"}}
 	for _, w := range work {
@@ -98,11 +98,11 @@ func TestRecords_Parallel(t *testing.T) {
 	}
 }
 
-// A mark's span on a stream lasts from the start of its first kernel to the end of its last, in
-// the order of their enqueueing.
+// A mark's span on a stream lasts from the first start to the last end of its kernels. Kernels
+// belong to the mark in which the host enqueued them.
 func TestRecords_Spans(t *testing.T) {
 	late := kernel(1, 50, 60)
-	late.Launch = 5 // the host runs ahead
+	late.Launch = 5 // the host enqueues this kernel long before it runs
 	unknown := kernel(1, 0, 90)
 	r := handMade([]Record{kernel(1, 3, 8), late, kernel(9, 4, 6), hostToDevice(2, 3, 9), kernel(1, 70, 80), unknown},
 		Mark{"step 0", 1, 10}, Mark{"step 1", 60, 71}, Mark{"nothing", 90, 99})
@@ -207,7 +207,8 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// Without cgotorch.CUDA a trace holds marks alone; there is one at a time.
+// Work on the CPU is not recorded, so this trace has marks only. A second Start fails while a
+// trace runs.
 func TestTrace_Marks(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	trace, err := Start()
@@ -247,7 +248,7 @@ func TestTrace_Marks(t *testing.T) {
 	}
 }
 
-// Kernels, copies and fills are told by stream, size and thread.
+// A record of a kernel or a copy has the stream, the size and the thread.
 func TestTrace_OnCUDA(t *testing.T) {
 	d := torchtest.CUDA(t)
 	torchtest.CheckLeaks(t)

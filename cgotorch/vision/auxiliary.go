@@ -2,8 +2,8 @@ package vision
 
 import "github.com/streamtorch/streamtorch/cgotorch"
 
-// runsHeads reports whether a model is in training, where its auxiliary heads run. A change makes a
-// captured function be captured again.
+// runsHeads reports whether a model is in training. Its auxiliary heads run only in training. A
+// graph is out of date if the mode changes after the capture.
 func runsHeads(x *cgotorch.Exec, what string, eval *bool) bool {
 	used := *eval
 	if x.Capturing() {

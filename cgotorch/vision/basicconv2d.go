@@ -5,14 +5,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// basicConv2d is a convolution without bias, a batch norm with 0.001 added to the variance, and a
-// ReLU. GoogLeNet and Inception-v3 consist of such layers.
+// basicConv2d is a convolution without bias, a batch norm and a ReLU. The batch norm adds 0.001
+// to the variance. GoogLeNet and Inception-v3 consist of such layers.
 type basicConv2d struct {
 	Conv *nn.Conv2d
 	BN   *nn.BatchNorm2d
 }
 
-// Forward maps [N, in, H, W] to [N, out, H', W'] as [nn.Conv2d] does.
+// Forward maps [N, in, H, W] to [N, out, H', W'] as [nn.Conv2d.Forward] does.
 func (m *basicConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	out := then(x, m.Conv.Forward(x, in), m.BN)
 	rectify(x, out)
@@ -32,16 +32,16 @@ func (b *builder) basicConv(in, out int, kernel nn.Size, o nn.Conv2dOptions) *ba
 	return m
 }
 
-// convs are the convolutions of a branch, in order.
+// convs lists the convolutions of a branch, in order.
 type convs []struct {
 	name          string
-	out           int // channels
-	height, width int // of the kernel
-	stride        int // 1 pads to keep the size; other strides do not pad
+	out           int // number of channels of the result
+	height, width int // size of the kernel
+	stride        int // with stride 1, padding keeps the size; other strides have no padding
 }
 
-// branch is a branch of an [nn.Parallel]: first, if it is not nil, then convolutions. Their names
-// are as if they were the Parallel's own.
+// branch makes a branch of an [nn.Parallel]: the module first, if it is not nil, and then the
+// convolutions of list. The tensors of first have names as if first belonged to the Parallel.
 func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	m := &nn.Sequential{}
 	if first != nil {
@@ -58,7 +58,7 @@ func (b *builder) branch(in int, first nn.Module, list convs) *nn.Sequential {
 	return m
 }
 
-// unnamed is a Parallel whose branches add nothing to the names of their tensors.
+// unnamed makes a Parallel whose branches add nothing to the names of their tensors.
 func unnamed(branches ...nn.Module) *nn.Parallel {
 	m := &nn.Parallel{}
 	for _, b := range branches {

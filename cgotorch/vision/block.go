@@ -5,13 +5,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// basicBlock is two 3x3 convolutions and a shortcut.
+// basicBlock has two 3x3 convolutions and a shortcut.
 type basicBlock struct {
 	Conv1      *nn.Conv2d
 	BN1        *nn.BatchNorm2d
 	Conv2      *nn.Conv2d
 	BN2        *nn.BatchNorm2d
-	Downsample nn.Module // nil where the input itself is the shortcut
+	Downsample nn.Module // the shortcut; nil means the input itself
 }
 
 func newBasicBlock(b *builder, in, width, out, stride int) nn.Module {
@@ -37,8 +37,8 @@ func (m *basicBlock) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return fuseBlock(x, f, m.Downsample, m.Conv1, m.BN1, &nn.ReLU{}, m.Conv2, m.BN2)
 }
 
-// bottleneck is a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3 convolution
-// has the stride.
+// bottleneck has a 3x3 convolution between two 1x1 convolutions, and a shortcut. The 3x3
+// convolution has the stride.
 type bottleneck struct {
 	Conv1      *nn.Conv2d
 	BN1        *nn.BatchNorm2d
@@ -46,7 +46,7 @@ type bottleneck struct {
 	BN2        *nn.BatchNorm2d
 	Conv3      *nn.Conv2d
 	BN3        *nn.BatchNorm2d
-	Downsample nn.Module // nil where the input itself is the shortcut
+	Downsample nn.Module // the shortcut; nil means the input itself
 }
 
 func newBottleneck(b *builder, in, width, out, stride int) nn.Module {
@@ -79,7 +79,8 @@ func fuseBlock(x *cgotorch.Exec, f *nn.Fusion, downsample nn.Module, body ...nn.
 	return f.Fuse(x, &nn.Residual{Body: nn.NewSequential(body...), Shortcut: downsample, Activation: &nn.ReLU{}})
 }
 
-// addShortcut sets out to max(out + shortcut, 0), in place.
+// addShortcut sets out to max(out + downsample(in), 0), in place. A nil downsample means `in`
+// itself.
 func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Module) {
 	shortcut := in
 	if downsample != nil {
@@ -90,8 +91,9 @@ func addShortcut(x *cgotorch.Exec, out, in *cgotorch.Tensor, downsample nn.Modul
 	rectify(x, out)
 }
 
-// shortcut returns nil where the input fits the block's result. Call it before making the block's
-// own layers, as torchvision does, for the same order of random numbers.
+// shortcut returns the module of a block's shortcut, or nil if the input has the shape of the
+// result. Call shortcut before the block's own layers are made. torchvision has this order too,
+// so the random numbers are the same.
 func (b *builder) shortcut(in, out, stride int) nn.Module {
 	switch {
 	case stride == 1 && in == out:
@@ -102,8 +104,8 @@ func (b *builder) shortcut(in, out, stride int) nn.Module {
 	return nn.NewSequential(b.conv(in, out, 1, stride, 1), b.norm(out))
 }
 
-// padShortcut takes every stride-th pixel and adds channels of zeros, half before and half behind
-// the others.
+// padShortcut takes every stride-th pixel and adds channels of zeros. Half of the new channels
+// come before the old channels, and half after them.
 type padShortcut struct{ channels, stride int }
 
 func (m *padShortcut) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {

@@ -7,15 +7,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// builder makes the layers of one model, in torchvision's order, and frees them when a later layer
-// fails.
+// builder makes the layers of one model, in torchvision's order. If a later layer fails, the
+// layers made before are freed.
 type builder struct {
 	x       *cgotorch.Exec
-	Options // with the defaults filled in
+	Options // with the defaults in place of zero values
 	made    []nn.Module
 }
 
-// build runs fn after it has checked the options that all models share. classes is the default.
+// build checks the options that all models share, and then calls fn to make the model. classes is
+// the default of Classes.
 func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, fn func(b *builder) M) M {
 	if o.Classes < 0 || o.Channels < 0 {
 		x.Fail(where, fmt.Errorf("%d classes of images with %d channels, want at least 1 of each, or 0 for the default: %w", o.Classes, o.Channels, cgotorch.ErrInvalidArgument))
@@ -41,7 +42,7 @@ func build[M nn.Module](x *cgotorch.Exec, where string, o Options, classes int, 
 	return m
 }
 
-// conv makes a convolution without bias. Its padding keeps the size at a stride of 1.
+// conv makes a convolution without bias. With stride 1 its padding keeps the size of the image.
 func (b *builder) conv(in, out, kernel, stride, groups int) *nn.Conv2d {
 	return b.convWith(in, out, nn.Square(kernel), nn.Conv2dOptions{
 		Stride: nn.Square(stride), Padding: nn.Square((kernel - 1) / 2), Groups: groups, NoBias: true,
@@ -66,8 +67,8 @@ func (b *builder) linear(in, out int) *nn.Linear {
 	return m
 }
 
-// redrawConvolutions draws the weights of all convolutions again, in the order of the state dict,
-// as torchvision does.
+// redrawConvolutions draws the weights of all convolutions again, as torchvision does. It draws
+// them in the order of the state dict.
 func (b *builder) redrawConvolutions(m nn.Module) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() == 4 {
@@ -77,8 +78,9 @@ func (b *builder) redrawConvolutions(m nn.Module) {
 }
 
 // redrawTruncated draws the weights of all convolutions and linear layers again, in the order of
-// the state dict. It draws normal numbers within [-2, 2], with a deviation for each weight, as
-// torchvision does where it follows TensorFlow.
+// the state dict. It draws normal numbers within [-2, 2]. The function deviation gives the
+// standard deviation for a weight. torchvision does this for models whose initial weights follow
+// TensorFlow.
 func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.Tensor) float64) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() > 1 {
@@ -87,7 +89,8 @@ func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.T
 	}
 }
 
-// probability returns an option's value, and standard where it is unset.
+// probability returns the value of an option, or standard if the option is unset. It fails for a
+// value outside [0, 1].
 func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
 	v := p.Or(standard)
 	if !(v >= 0 && v <= 1) {

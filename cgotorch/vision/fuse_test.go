@@ -10,11 +10,11 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// forked lists the models with branches.
+// forked lists the models that have branches.
 var forked = map[string]bool{"googlenet": true, "inception_v3": true, "squeezenet1_0": true, "squeezenet1_1": true}
 
-// trainedModel is a model in evaluation mode that looks trained. Its batch norms change their
-// input, and about keep its size.
+// trainedModel returns a model in evaluation mode with random parameters, as after a training.
+// Its batch norms change their input, but keep about the size of the values.
 func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 	m, err := vision.New(x, name, o)
 	if err != nil {
@@ -33,7 +33,7 @@ func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 			nn.Copy(x, t, x.AddScalar(x.Rand(cgotorch.Float32, t.Shape()...), 0.5))
 		case strings.HasSuffix(n.Name, "running_mean"), strings.HasSuffix(n.Name, "bias"):
 			nn.Normal(x, t, 0, 0.2)
-		case t.Dim() == 4 && (name == "googlenet" || name == "inception_v3"): // a new model's weights, which only batch norms in training make up for
+		case t.Dim() == 4 && (name == "googlenet" || name == "inception_v3"): // a new model's weights have a size that only batch norms in training correct
 			nn.KaimingUniform(x, t, nn.KaimingOptions{})
 		}
 	}
@@ -41,13 +41,14 @@ func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 	return m
 }
 
-// apart is the largest difference between two tensors, relative to the largest value of want.
+// apart returns the largest difference between two tensors, divided by the largest value of want.
 func apart(x *cgotorch.Exec, got, want *cgotorch.Tensor) float64 {
 	difference := x.Sub(x.To(got, cgotorch.Float64), x.To(want, cgotorch.Float64))
 	return x.Item(x.Max(x.Abs(difference))) / x.Item(x.Max(x.Abs(x.To(want, cgotorch.Float64))))
 }
 
-// onFusingDevices runs test on each device, in float32 and on a stream of its own.
+// onFusingDevices runs test on the CPU and on CUDA, without TF32 and with the same random
+// numbers. Each run has a new stream.
 func onFusingDevices(t *testing.T, test func(t *testing.T, s *cgotorch.Stream)) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -81,7 +82,7 @@ func TestFuse_EqualsUnfused(t *testing.T) {
 						{nn.ToOptions{DType: cgotorch.Float32, ChannelsLast: true}, 1e-5},
 					} {
 						if i%2 == 1 && (name == "inception_v3" || name == "resnet50") || i > 0 && (name == "resnet34" || name == "resnet101") {
-							continue // like googlenet, resnet18 and resnet50, and slow
+							continue // slow, and similar to the other models
 						}
 						format := cgotorch.Contiguous
 						if to.ChannelsLast {
@@ -132,10 +133,10 @@ func compareFused(t *testing.T, x *cgotorch.Exec, m nn.Module, merge, forks bool
 	}
 }
 
-// Fused and unfused models of 16 bits are about equally far from the model of 32 bits.
+// In 16 bits, a fused model is about as far from the float32 model as an unfused model is.
 func TestFuse_HalfPrecision(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, s *cgotorch.Stream) {
-		dtypes, names := []cgotorch.DType{cgotorch.BFloat16}, []string{"resnet20"} // slow on a CPU
+		dtypes, names := []cgotorch.DType{cgotorch.BFloat16}, []string{"resnet20"} // only these, because others are slow on a CPU
 		if s.Device().IsCUDA() {
 			dtypes, names = append(dtypes, cgotorch.Float16), []string{"googlenet", "mobilenet_v2", "resnet18", "resnet20", "resnet50", "squeezenet1_1"}
 		}
@@ -166,7 +167,7 @@ func TestFuse_HalfPrecision(t *testing.T) {
 	})
 }
 
-// convolutions counts weights of convolutions.
+// convolutions returns the number of convolutions in a model.
 func convolutions(m nn.Module) (n int) {
 	for _, s := range nn.State(m) {
 		if s.Tensor.Dim() == 4 {
@@ -178,8 +179,8 @@ func convolutions(m nn.Module) (n int) {
 
 func TestFuse_Merges(t *testing.T) {
 	for name, want := range map[string]struct{ fused, unmerged int }{
-		"googlenet":     {57 - 9*2, 57},           // nine blocks: three of four convolutions over the input in one
-		"inception_v3":  {94 - 7*2 - 2*2 - 1, 94}, // 5b to 5d, 6b to 6e; 7b and 7c; 7a
+		"googlenet":     {57 - 9*2, 57},           // in each of nine blocks, one convolution replaces three of the four that read the input
+		"inception_v3":  {94 - 7*2 - 2*2 - 1, 94}, // of blocks 5b to 5d and 6b to 6e; of 7b and 7c; of 7a
 		"resnet18":      {20, 20},
 		"squeezenet1_1": {26, 26},
 	} {
@@ -206,7 +207,7 @@ func TestFuse_Merges(t *testing.T) {
 	}
 }
 
-// A fused model needs nothing of the original, and can be captured and served.
+// A fused model does not need the original. It can be captured and served.
 func TestFuse_Serves(t *testing.T) {
 	onFusingDevices(t, func(t *testing.T, s *cgotorch.Stream) {
 		var fused nn.Module

@@ -6,9 +6,9 @@ import (
 )
 
 // GoogLeNet is the network of Szegedy et al., 2014 ("Going deeper with convolutions"), as in
-// torchvision. It has batch norms, and 3x3 convolutions in place of 5x5. Each Inception block gives
-// its input to four branches, branch1 to branch4, and concatenates their channels. Images have at
-// least 15x15 pixels; 224x224 is usual.
+// torchvision. It has batch norms, and it has 3x3 convolutions where the paper has 5x5. Each
+// Inception block gives its input to the branches branch1 to branch4, and concatenates the
+// channels of their results. Images have at least 15x15 pixels. The usual size is 224x224.
 type GoogLeNet struct {
 	Conv1    *basicConv2d // [N, Channels, H, W] to [N, 64, H/2, W/2]
 	MaxPool1 *nn.MaxPool2d
@@ -28,8 +28,8 @@ type GoogLeNet struct {
 	Inception5a *nn.Parallel // to [N, 832, H/32, W/32]
 	Inception5b *nn.Parallel // to [N, 1024, H/32, W/32]
 
-	Aux1    *googLeNetAux // from Inception4a's result; nil with NoAux
-	Aux2    *googLeNetAux // from Inception4d's result; nil with NoAux
+	Aux1    *googLeNetAux // reads Inception4a's result; nil with NoAux
+	Aux2    *googLeNetAux // reads Inception4d's result; nil with NoAux
 	Dropout *nn.Dropout
 	FC      *nn.Linear
 
@@ -37,7 +37,8 @@ type GoogLeNet struct {
 	Eval           bool
 }
 
-// NewGoogLeNet makes torchvision's googlenet: 13,004,888 parameters, or 6,624,904 with NoAux.
+// NewGoogLeNet makes torchvision's googlenet. It has 13,004,888 parameters, or 6,624,904 with
+// NoAux.
 func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	const where = "vision.NewGoogLeNet"
 	dropout, auxDropout := probability(x, where, "Dropout", o.Dropout, 0.2), probability(x, where, "AuxDropout", o.AuxDropout, 0.7)
@@ -76,8 +77,9 @@ func NewGoogLeNet(x *cgotorch.Exec, o Options) *GoogLeNet {
 	})
 }
 
-// inception is a block of GoogLeNet. widths are the channels of its convolutions: one in the first
-// branch, two in the second, two in the third, and one behind the pool.
+// inception makes a block of GoogLeNet. widths are the channels of its convolutions. The first
+// branch has one convolution, the second two, the third two. The fourth branch has one
+// convolution after a pool.
 func (b *builder) inception(in int, widths ...int) *nn.Parallel {
 	conv := func(in, out, kernel int) nn.Module {
 		return b.basicConv(in, out, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})
@@ -97,9 +99,10 @@ func (m *GoogLeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch
 	return logits
 }
 
-// ForwardAux maps [N, Channels, H, W] to logits [N, Classes], and in training to the logits of the
-// two auxiliary heads, Aux2's first. In evaluation and with NoAux the heads' logits are nil. The
-// paper adds 0.3 times the loss of each head to that of the logits.
+// ForwardAux maps [N, Channels, H, W] to logits [N, Classes]. In training it also returns aux2
+// and aux1, the logits of the auxiliary heads Aux2 and Aux1. In evaluation and with NoAux both
+// aux2 and aux1 are nil. The paper adds 0.3 times the loss of each head to the loss of the
+// logits.
 func (m *GoogLeNet) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logits, aux2, aux1 *cgotorch.Tensor) {
 	return m.forward(x, images, runsHeads(x, "vision.GoogLeNet", &m.Eval))
 }
@@ -125,7 +128,8 @@ func (m *GoogLeNet) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads boo
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Dropout, m.FC), aux2, aux1
 }
 
-// googLeNetAux is a head of [GoogLeNet] that learns from the middle of the network.
+// googLeNetAux is an auxiliary head of [GoogLeNet]. It classifies by a result from the middle of
+// the network.
 type googLeNetAux struct {
 	Conv    *basicConv2d
 	FC1     *nn.Linear

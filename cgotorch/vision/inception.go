@@ -7,10 +7,11 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// InceptionV3 is the third Inception network, as in torchvision (Szegedy et al., 2015, "Rethinking
-// the Inception Architecture for Computer Vision"). Each Mixed block gives its input to three or
-// four branches and concatenates their channels. Images have at least 75x75 pixels, and 299x299
-// where the auxiliary head runs. The shapes below are for 299x299.
+// InceptionV3 is the third Inception network, as in torchvision (Szegedy et al., 2015,
+// "Rethinking the Inception Architecture for Computer Vision"). Each Mixed block gives its input
+// to three or four branches and concatenates the channels of their results. Images have at least
+// 75x75 pixels. If the auxiliary head runs, they have at least 299x299 pixels. The shapes below
+// are for 299x299.
 type InceptionV3 struct {
 	Conv1a   *basicConv2d `state:"Conv2d_1a_3x3"` // [N, Channels, 299, 299] to [N, 32, 149, 149]
 	Conv2a   *basicConv2d `state:"Conv2d_2a_3x3"`
@@ -29,11 +30,11 @@ type InceptionV3 struct {
 	Mixed6d *nn.Parallel `state:"Mixed_6d"` // to [N, 768, 17, 17]
 	Mixed6e *nn.Parallel `state:"Mixed_6e"` // to [N, 768, 17, 17]
 
-	AuxLogits *inceptionV3Aux `state:"AuxLogits"` // from Mixed6e's result; nil with NoAux
+	AuxLogits *inceptionV3Aux `state:"AuxLogits"` // reads Mixed6e's result; nil with NoAux
 
 	Mixed7a *nn.Parallel `state:"Mixed_7a"` // to [N, 1280, 8, 8]
-	Mixed7b *nn.Parallel `state:"Mixed_7b"` // to [N, 2048, 8, 8]; branches have branches
-	Mixed7c *nn.Parallel `state:"Mixed_7c"` // to [N, 2048, 8, 8]; branches have branches
+	Mixed7b *nn.Parallel `state:"Mixed_7b"` // to [N, 2048, 8, 8]; two of its branches fork again
+	Mixed7c *nn.Parallel `state:"Mixed_7c"` // to [N, 2048, 8, 8]; two of its branches fork again
 	Dropout *nn.Dropout
 	FC      *nn.Linear
 
@@ -41,7 +42,8 @@ type InceptionV3 struct {
 	Eval           bool
 }
 
-// NewInceptionV3 makes torchvision's inception_v3: 27,161,264 parameters, or 23,834,568 with NoAux.
+// NewInceptionV3 makes torchvision's inception_v3. It has 27,161,264 parameters, or 23,834,568
+// with NoAux.
 func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
 	const where = "vision.NewInceptionV3"
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
@@ -79,21 +81,21 @@ func NewInceptionV3(x *cgotorch.Exec, o Options) *InceptionV3 {
 			if m.AuxLogits != nil && weight == m.AuxLogits.FC.Weight {
 				return 0.001
 			}
-			return 0.1 // for AuxLogits.Conv1 too: torchvision sets 0.01 for it where its loop does not look
+			return 0.1 // AuxLogits.Conv1 too, because torchvision never uses the 0.01 that it sets for that layer
 		})
 		return m
 	})
 }
 
-// halvingPool and meanPool are the pools of Inception-v3's blocks.
+// halvingPool makes the pool that halves the size in Inception-v3's blocks.
 func halvingPool() *nn.MaxPool2d { return &nn.MaxPool2d{Kernel: nn.Square(3), Stride: nn.Square(2)} }
 
 func meanPool() *nn.AvgPool2d {
 	return &nn.AvgPool2d{Kernel: nn.Square(3), Stride: nn.Square(1), Padding: nn.Square(1)}
 }
 
-// inceptionA has a branch with a 5x5 convolution and a branch with two 3x3 convolutions: the
-// paper's figure 5.
+// inceptionA has a branch with a 5x5 convolution and a branch with two 3x3 convolutions. It is
+// the paper's figure 5.
 func (b *builder) inceptionA(in, pooled int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 64, 1, 1, 1}}),
@@ -110,8 +112,8 @@ func (b *builder) inceptionB(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionC has 7x7 convolutions in two factors. The inner convolutions have width channels: the
-// paper's figure 6.
+// inceptionC replaces 7x7 convolutions by pairs of 1x7 and 7x1 convolutions. Their results have
+// width channels, except the last of a branch. It is the paper's figure 6.
 func (b *builder) inceptionC(in, width int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 192, 1, 1, 1}}),
@@ -130,8 +132,8 @@ func (b *builder) inceptionD(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionE has branches that end in parallel 1x3 and 3x1 convolutions: the paper's figure
-// 7.
+// inceptionE has branches that end in two parallel convolutions, 1x3 and 3x1. It is the paper's
+// figure 7.
 func (b *builder) inceptionE(in int) *nn.Parallel {
 	fork := func(m *nn.Sequential, row, column string) *nn.Sequential {
 		ends := unnamed(b.branch(384, nil, convs{{row, 384, 1, 3, 1}}), b.branch(384, nil, convs{{column, 384, 3, 1, 1}}))
@@ -151,9 +153,9 @@ func (m *InceptionV3) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotor
 	return logits
 }
 
-// ForwardAux maps [N, Channels, H, W] to logits [N, Classes], and in training to those of the
-// auxiliary head. In evaluation and with NoAux the head's logits are nil. torchvision's recipe adds
-// 0.4 times the loss of the head to that of the logits.
+// ForwardAux maps [N, Channels, H, W] to logits [N, Classes]. In training it also returns aux,
+// the logits of the auxiliary head. In evaluation and with NoAux aux is nil. torchvision's recipe
+// adds 0.4 times the loss of the head to the loss of the logits.
 func (m *InceptionV3) ForwardAux(x *cgotorch.Exec, images *cgotorch.Tensor) (logits, aux *cgotorch.Tensor) {
 	return m.forward(x, images, runsHeads(x, "vision.InceptionV3", &m.Eval))
 }
@@ -175,14 +177,15 @@ func (m *InceptionV3) forward(x *cgotorch.Exec, images *cgotorch.Tensor, heads b
 	return then(x, out, &nn.AdaptiveAvgPool2d{}, m.Dropout, &nn.Flatten{}, m.FC), aux
 }
 
-// inceptionV3Aux is the head of [InceptionV3] that learns from the middle of the network.
+// inceptionV3Aux is the auxiliary head of [InceptionV3]. It classifies by a result from the
+// middle of the network.
 type inceptionV3Aux struct {
 	Conv0 *basicConv2d
 	Conv1 *basicConv2d
 	FC    *nn.Linear
 }
 
-// Forward maps [N, 768, H, W], H and W at least 17, to logits [N, Classes].
+// Forward maps [N, 768, H, W] to logits [N, Classes]. It fails unless H and W are at least 17.
 func (m *inceptionV3Aux) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	if shape := in.Shape(); len(shape) != 4 || min(shape[2], shape[3]) < 17 {
 		x.Fail("vision.InceptionV3", fmt.Errorf("the auxiliary head gets %v, want [N, 768, 17, 17] or larger, as of images of 299x299: use those, or Forward, or NoAux: %w", in, cgotorch.ErrInvalidArgument))

@@ -8,13 +8,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// MLP is a multi-layer perceptron over the pixels, with the names of torchvision.ops.MLP. Each
-// hidden layer is a Linear, a ReLU and a Dropout. The last layer is a Linear and a Dropout.
+// MLP is a multi-layer perceptron on the pixels, with the parameter names of torchvision.ops.MLP.
+// Each hidden layer is a Linear, a ReLU and a Dropout. The last layer is a Linear and a Dropout.
 type MLP struct {
 	nn.Sequential
 }
 
-// NewMLP makes the perceptron for images of ImageSize.
+// NewMLP makes an MLP for images of size ImageSize.
 func NewMLP(x *cgotorch.Exec, o Options) *MLP {
 	const where = "vision.NewMLP"
 	if o.ImageSize == (nn.Size{}) {

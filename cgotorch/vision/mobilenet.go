@@ -13,11 +13,11 @@ type MobileNetV2 struct {
 	Classifier *nn.Sequential
 }
 
-// inverted lists the stages of MobileNetV2: expansion, channels, blocks, and stride of
-// the first block.
+// inverted lists the stages of MobileNetV2. Each stage has four numbers: expansion, channels,
+// blocks, and the stride of its first block.
 var inverted = [][4]int{{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}}
 
-// NewMobileNetV2 makes torchvision's mobilenet_v2: 3,504,872 parameters.
+// NewMobileNetV2 makes torchvision's mobilenet_v2. It has 3,504,872 parameters.
 func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 	const where = "vision.NewMobileNetV2"
 	if o.Width == 0 {
@@ -56,7 +56,8 @@ func NewMobileNetV2(x *cgotorch.Exec, o Options) *MobileNetV2 {
 	})
 }
 
-// roundToEight returns the nearest multiple of 8 that is not less than nine tenths of n.
+// roundToEight returns the multiple of 8 that is nearest to n. If that multiple is below nine
+// tenths of n, it returns the next one. The result is at least 8.
 func roundToEight(n float64) int {
 	rounded := max(8, int(n+4)/8*8)
 	if float64(rounded) < 0.9*n {
@@ -80,10 +81,11 @@ func (m *MobileNetV2) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, &nn.AdaptiveAvgPool2d{}, &nn.Flatten{}, m.Classifier)
 }
 
-// invertedResidual is a depthwise convolution between two 1x1 convolutions. The first widens.
+// invertedResidual is a depthwise convolution between two 1x1 convolutions. The first 1x1
+// convolution adds channels.
 type invertedResidual struct {
 	Conv     *nn.Sequential
-	Shortcut bool // the input is added to the result
+	Shortcut bool // whether the input is added to the result
 }
 
 func (b *builder) invertedResidual(in, out, stride, expansion int) *invertedResidual {

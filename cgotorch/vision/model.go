@@ -8,46 +8,49 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Options are the options of all models. The zero value is torchvision's default for ImageNet, and
-// He et al.'s for CIFAR-10 with ResNet-20. A model ignores the options that name other models.
+// Options are the options of all models. The zero value gives torchvision's defaults for
+// ImageNet. For ResNet-20 it gives those of He et al. for CIFAR-10. A model ignores the options
+// that name other models.
 type Options struct {
-	Classes  int // 0 means 1000, and 10 for ResNet-20 and MLP
-	Channels int // of the images; 0 means 3
+	Classes  int // number of classes; 0 means 1000, or 10 for ResNet-20 and MLP
+	Channels int // number of channels of the images; 0 means 3
 
-	// ResNet and MobileNetV2: the number of segments of each layer (ResNet), or of the features
-	// (MobileNetV2), that backward computes again. See [nn.Sequential]. 0 means none.
+	// Recompute is for ResNet and MobileNetV2. It is the number of segments that backward computes
+	// again: in each layer of a ResNet, or in the features of MobileNetV2. 0 means none. See
+	// [nn.Sequential].
 	Recompute int
 
-	ZeroInitResidual bool // ResNet: each block begins as the identity
-	PadShortcut      bool // ResNet-20: shortcuts without parameters (He et al.'s option A) instead of 1x1 convolutions
+	ZeroInitResidual bool // for ResNet: each block begins as the identity
+	PadShortcut      bool // for ResNet-20: shortcuts without parameters (option A of He et al.), no 1x1 convolutions
 
-	Width float64 // MobileNetV2: factor of the number of channels; 0 means 1
+	Width float64 // for MobileNetV2: factor of the number of channels; 0 means 1
 
-	// Probability of dropout. MobileNetV2 and GoogLeNet: before the classifier; unset means 0.2.
-	// Inception-v3 and SqueezeNet: before the classifier; unset means 0.5. MLP: after each layer; unset
-	// means 0.
+	// Dropout is the probability of dropout. MobileNetV2 and GoogLeNet drop before the classifier;
+	// unset means 0.2. Inception-v3 and SqueezeNet drop before the classifier; unset means 0.5. MLP
+	// drops after each layer; unset means 0.
 	Dropout cgotorch.Opt[float64]
 
-	// GoogLeNet and Inception-v3.
-	NoAux      bool                  // no auxiliary heads, which ForwardAux runs in training
-	AuxDropout cgotorch.Opt[float64] // GoogLeNet: probability in the heads, unset means 0.7
-	// TransformInput normalises images again with 0.5 and 0.5, as torchvision's trained weights need.
-	// The images come normalised with [ImageNetMean] and [ImageNetStd].
+	// These options are for GoogLeNet and Inception-v3.
+	NoAux      bool                  // no auxiliary heads; otherwise ForwardAux runs them in training
+	AuxDropout cgotorch.Opt[float64] // for GoogLeNet: probability of dropout in the heads; unset means 0.7
+	// TransformInput is for images that are normalised with [ImageNetMean] and [ImageNetStd]. The
+	// model normalises them again, with 0.5 and 0.5. torchvision's trained weights need this.
 	TransformInput bool
 
-	ImageSize nn.Size // MLP: height and width of the images; 0x0 means 32x32
-	Hidden    []int   // MLP: widths of the hidden layers; nil means 512 and 256
+	ImageSize nn.Size // for MLP: height and width of the images; 0x0 means 32x32
+	Hidden    []int   // for MLP: widths of the hidden layers; nil means 512 and 256
 }
 
-// Names returns the names that [New] accepts, sorted. They are torchvision's where it has the
-// model.
+// Names returns the names that [New] accepts, sorted. They are torchvision's names if torchvision
+// has the model.
 func Names() []string {
 	return []string{"googlenet", "inception_v3", "mlp", "mobilenet_v2", "resnet101", "resnet18", "resnet20", "resnet34", "resnet50",
 		"squeezenet1_0", "squeezenet1_1"}
 }
 
-// New makes a model by its name. An unknown name is an error that lists [Names]. Options that no
-// model can be made from make the Do fail, as in the constructors.
+// New makes a model by its name. For an unknown name it returns an error that lists [Names].
+// Invalid options make the Do fail, as in the constructors. The caller frees the model with
+// [nn.Close].
 func New(x *cgotorch.Exec, name string, o Options) (nn.Module, error) {
 	switch name {
 	case "googlenet":

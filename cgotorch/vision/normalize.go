@@ -8,16 +8,18 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// The mean and standard deviation of ImageNet's channels, red, green and blue, in units of full
-// intensity. torchvision's models expect images normalised with them.
+// ImageNetMean and ImageNetStd are the mean and the standard deviation of ImageNet's channels.
+// The channels are red, green and blue, with 1 for full intensity. torchvision's models expect
+// images that are normalised with these numbers.
 var (
 	ImageNetMean = [3]float64{0.485, 0.456, 0.406}
 	ImageNetStd  = [3]float64{0.229, 0.224, 0.225}
 )
 
 // Normalize returns (pixels/255 - mean)/std. pixels is uint8 [N, H, W, 3], RGB. The result is
-// float32 [N, 3, H, W], channels last. It fails with [cgotorch.ErrInvalidArgument] if pixels has
-// another shape or dtype. The prefetcher does the same for batches.
+// float32 [N, 3, H, W], channels last. The Do owns the result. Normalize fails with
+// [cgotorch.ErrInvalidArgument] if pixels has another shape or dtype. The prefetcher does the
+// same for batches.
 func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) *cgotorch.Tensor {
 	shape := pixels.Shape()
 	if len(shape) != 4 || shape[3] != 3 || pixels.DType() != cgotorch.Uint8 {
@@ -32,8 +34,9 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 	})
 }
 
-// enter returns images in a handle that the caller may close. With transform it changes images from
-// ImageNet's mean and deviation to 0.5 and 0.5, with torchvision's bits.
+// enter returns images as a handle that the caller may close. With transform, it normalises
+// images again, from ImageNet's mean and deviation to 0.5 and 0.5. The result has torchvision's
+// bits.
 func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.Tensor {
 	if !transform {
 		return x.Alias(images)
@@ -48,7 +51,7 @@ func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.
 	})
 }
 
-// entrance is enter as a module.
+// entrance is the function enter as a module.
 type entrance struct{ transform bool }
 
 func (m entrance) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
@@ -63,7 +66,7 @@ func (m entrance) Fuse(*cgotorch.Exec, *nn.Fusion) nn.Module {
 	return m
 }
 
-// checkTransform refuses a TransformInput of images that are not red, green and blue.
+// checkTransform fails for TransformInput with images that do not have 3 channels.
 func checkTransform(x *cgotorch.Exec, where string, o Options) {
 	if o.TransformInput && o.Channels != 0 && o.Channels != 3 {
 		x.Fail(where, fmt.Errorf("TransformInput of images with %d channels, want 3: %w", o.Channels, cgotorch.ErrInvalidArgument))

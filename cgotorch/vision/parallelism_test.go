@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Parallel branches give the bits of serial branches, in training and in evaluation, without a
-// race.
+// Parallel branches give the same bits as serial branches, in training and in evaluation. The
+// stream checker finds no race.
 func TestSetParallelism_SameBits(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if d.IsCUDA() {
@@ -20,7 +20,7 @@ func TestSetParallelism_SameBits(t *testing.T) {
 		}
 		for _, c := range []struct {
 			model string
-			size  int64 // of the images
+			size  int64 // height and width of the images
 		}{{"googlenet", 32}, {"inception_v3", 75}, {"squeezenet1_1", 32}} {
 			t.Run(c.model, func(t *testing.T) {
 				want, _ := trained(t, d, nn.AlwaysSerial, c.model, c.size)
@@ -41,10 +41,10 @@ func TestSetParallelism_SameBits(t *testing.T) {
 	})
 }
 
-// trained returns all tensors that a step of training and an evaluation leave, and the races that
-// the stream checker found.
+// trained does one step of training and one evaluation. It returns the tensors that they leave,
+// and the races that the stream checker found.
 func trained(t *testing.T, d cgotorch.Device, parallelism nn.Parallelism, model string, size int64) (left map[string][]float32, races []error) {
-	s := torchtest.NewStream(t, d) // its end closes the streams of the branches
+	s := torchtest.NewStream(t, d) // the end of this stream closes the streams of the branches
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { races = append(races, r) })
 	if err != nil {
 		t.Fatal(err)

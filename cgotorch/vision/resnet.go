@@ -5,7 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// ResNet is a residual network (He et al., 2015) as in torchvision, or its smaller form for CIFAR.
+// ResNet is a residual network (He et al., 2015). It has torchvision's form, or the smaller form
+// for images of CIFAR.
 type ResNet struct {
 	Conv1   *nn.Conv2d
 	BN1     *nn.BatchNorm2d
@@ -17,30 +18,31 @@ type ResNet struct {
 	FC      *nn.Linear
 }
 
-// NewResNet18 makes torchvision's resnet18: 11,689,512 parameters.
+// NewResNet18 makes torchvision's resnet18. It has 11,689,512 parameters.
 func NewResNet18(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet18", o, newBasicBlock, 1, [4]int{2, 2, 2, 2})
 }
 
-// NewResNet34 makes torchvision's resnet34: 21,797,672 parameters.
+// NewResNet34 makes torchvision's resnet34. It has 21,797,672 parameters.
 func NewResNet34(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet34", o, newBasicBlock, 1, [4]int{3, 4, 6, 3})
 }
 
-// NewResNet50 makes torchvision's resnet50: 25,557,032 parameters. Its blocks have their stride in
-// the 3x3 convolution.
+// NewResNet50 makes torchvision's resnet50. It has 25,557,032 parameters. Its blocks have the
+// stride in the 3x3 convolution.
 func NewResNet50(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet50", o, newBottleneck, 4, [4]int{3, 4, 6, 3})
 }
 
-// NewResNet101 makes torchvision's resnet101: 44,549,160 parameters.
+// NewResNet101 makes torchvision's resnet101. It has 44,549,160 parameters.
 func NewResNet101(x *cgotorch.Exec, o Options) *ResNet {
 	return newResNet(x, "vision.NewResNet101", o, newBottleneck, 4, [4]int{3, 4, 23, 3})
 }
 
-// NewResNet20 makes He et al.'s network for 32x32 images: three layers of three basic blocks, with
-// 16, 32 and 64 channels. Where the size changes, shortcuts are torchvision's 1x1 convolutions
-// (272,474 parameters). With PadShortcut they are the paper's, without parameters (269,722).
+// NewResNet20 makes the network of He et al. for 32x32 images. It has three layers of three basic
+// blocks, with 16, 32 and 64 channels. A shortcut where the size changes is a 1x1 convolution, as
+// in torchvision; the model has 272,474 parameters. With PadShortcut these shortcuts have no
+// parameters, as in the paper; the model has 269,722 parameters.
 func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 	return build(x, "vision.NewResNet20", o, 10, func(b *builder) *ResNet {
 		m := &ResNet{Conv1: b.conv(b.Channels, 16, 3, 1, 1), BN1: b.norm(16)}
@@ -53,7 +55,7 @@ func NewResNet20(x *cgotorch.Exec, o Options) *ResNet {
 	})
 }
 
-// blockOf makes one block. width is the number of channels inside of it.
+// blockOf makes one block. width is the number of channels between the block's convolutions.
 type blockOf func(b *builder, in, width, out, stride int) nn.Module
 
 func newResNet(x *cgotorch.Exec, where string, o Options, block blockOf, expansion int, depths [4]int) *ResNet {

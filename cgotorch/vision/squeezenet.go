@@ -5,28 +5,28 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// SqueezeNet is the small network of Iandola et al., 2016 ("SqueezeNet: AlexNet-level accuracy with
-// 50x fewer parameters"), as in torchvision. Images have at least 21x21 pixels in version 1.0 and
-// 17x17 in 1.1; 224x224 is usual.
+// SqueezeNet is the small network of Iandola et al., 2016 ("SqueezeNet: AlexNet-level accuracy
+// with 50x fewer parameters"), as in torchvision. Images have at least 21x21 pixels in version
+// 1.0, and 17x17 pixels in version 1.1. The usual size is 224x224.
 type SqueezeNet struct {
 	Features   *nn.Sequential // [N, Channels, H, W] to [N, 512, about H/16, about W/16]
 	Classifier *nn.Sequential // to [N, Classes, 1, 1]
 }
 
-// NewSqueezeNet1_0 makes torchvision's squeezenet1_0: 1,248,424 parameters.
+// NewSqueezeNet1_0 makes torchvision's squeezenet1_0. It has 1,248,424 parameters.
 func NewSqueezeNet1_0(x *cgotorch.Exec, o Options) *SqueezeNet {
 	return newSqueezeNet(x, "vision.NewSqueezeNet1_0", o, 96, 7, []int{16, 16, 32, 0, 32, 48, 48, 64, 0, 64})
 }
 
-// NewSqueezeNet1_1 makes torchvision's squeezenet1_1: 1,235,496 parameters. It has the accuracy of
-// 1.0 for less than half of the work.
+// NewSqueezeNet1_1 makes torchvision's squeezenet1_1. It has 1,235,496 parameters. It reaches the
+// accuracy of version 1.0 with less than half of the work.
 func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
 	return newSqueezeNet(x, "vision.NewSqueezeNet1_1", o, 64, 3, []int{16, 16, 0, 32, 32, 0, 48, 48, 64, 64})
 }
 
-// newSqueezeNet makes a model whose first convolution has width channels and this kernel. fires
-// lists the layers behind the first pool: the narrow width of a fire, or 0 for a pool. A fire
-// widens to eight times its narrow width.
+// newSqueezeNet makes a model. Its first convolution has width channels and a kernel of kernel x
+// kernel. fires lists the layers after the first pool. A number above 0 is the narrow width of a
+// fire, and 0 stands for a pool. The result of a fire has eight times its narrow width.
 func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	return build(x, where, o, 1000, func(b *builder) *SqueezeNet {
@@ -60,7 +60,8 @@ func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int,
 	})
 }
 
-// Forward maps [N, Channels, H, W] to logits [N, Classes], which are never negative.
+// Forward maps [N, Channels, H, W] to logits [N, Classes]. Its logits are never negative, because
+// a ReLU comes last.
 func (m *SqueezeNet) Forward(x *cgotorch.Exec, images *cgotorch.Tensor) *cgotorch.Tensor {
 	return then(x, m.Features.Forward(x, images), m.Classifier, &nn.Flatten{})
 }
@@ -70,14 +71,15 @@ func (m *SqueezeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, m.Classifier, &nn.Flatten{})
 }
 
-// fire is a 1x1 convolution that narrows, then parallel 1x1 and 3x3 convolutions that widen.
-// The channels of these two are concatenated.
+// fire is a 1x1 convolution that narrows, and then two parallel convolutions that widen, 1x1 and
+// 3x3. It concatenates the channels of these two.
 type fire struct {
 	Squeeze     *nn.Conv2d
-	nn.Parallel // expand1x1 and expand3x3
+	nn.Parallel // the branches expand1x1 and expand3x3
 }
 
-// fire makes a fire with width channels of each kernel.
+// fire makes a fire. Its 1x1 convolution narrows to narrow channels. The two parallel
+// convolutions widen to width channels each.
 func (b *builder) fire(in, narrow, width int) *fire {
 	expand := func(name string, kernel int) *nn.Sequential {
 		conv := b.convWith(narrow, width, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})

@@ -37,7 +37,7 @@ func TestNew_Names(t *testing.T) {
 	}
 }
 
-// Forward leaves one handle behind, the result's, however many layers a model has.
+// Forward leaves one new handle open, that of its result, for any number of layers.
 func TestForward_ClosesIntermediates(t *testing.T) {
 	for _, name := range vision.Names() {
 		for _, o := range []vision.Options{{}, {PadShortcut: true}} {
@@ -61,7 +61,7 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 				for _, training := range []bool{true, false} {
 					nn.SetTraining(m, training)
 					if name == "resnet101" && training {
-						continue // like resnet50, and slow
+						continue // like resnet50, but slow
 					}
 					before := cgotorch.LiveHandles()["tensor"]
 					out := m.Forward(x, images)
@@ -78,7 +78,8 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 	}
 }
 
-// Two steps of training are equal to the bit, and leave no autograd graph.
+// With Recompute, two steps of training are equal to the bit to steps without. They leave no
+// autograd graph.
 func TestOptions_Recompute(t *testing.T) {
 	for _, name := range []string{"mobilenet_v2", "resnet20", "resnet18"} {
 		var want map[string][]float32
@@ -122,7 +123,7 @@ func TestOptions_Recompute(t *testing.T) {
 }
 
 func TestForward_DTypesAndShapes(t *testing.T) {
-	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20", "googlenet", "squeezenet1_1"} { // bfloat16 is slow on a CPU
+	for _, name := range []string{"mlp", "mobilenet_v2", "resnet20", "googlenet", "squeezenet1_1"} { // the other models are left out, because bfloat16 is slow on a CPU
 		torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) {
 			m, err := vision.New(x, name, vision.Options{Classes: 7, Channels: 1, NoAux: true})
 			if err != nil {
@@ -265,7 +266,7 @@ func TestMobileNetV2_Dropout(t *testing.T) {
 	})
 }
 
-// The layers made before the failing layer are freed; try counts them.
+// If a layer fails, the layers made before are freed. TryDo checks that no handle is left.
 func TestConstructors_FailureFreesLayers(t *testing.T) {
 	err := torchtest.TryDo(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		vision.NewMLP(x, vision.Options{Hidden: []int{16, 16, 1 << 50}})
