@@ -8,10 +8,11 @@ import (
 	"unsafe"
 )
 
-// cores is a set of CPU cores in the kernel's form: a bit for each.
+// cores is a set of CPU cores in the form of Linux: one bit for each core.
 type cores [16]uint64
 
-// last returns the set of its highest core alone: the kernel's own work likes the low cores.
+// last returns the set with only the highest core of s. Linux prefers the low cores for its own
+// work.
 func (s cores) last() cores {
 	var one cores
 	for i := len(s) - 1; i >= 0; i-- {
@@ -23,8 +24,8 @@ func (s cores) last() cores {
 	return one
 }
 
-// onOneCore runs start with this thread on the last core that the process may use. A process that
-// start begins has that core alone, with all its threads and processes.
+// onOneCore calls start while this thread may use only the process's highest core. A process that
+// start begins inherits this limit, with all its threads and child processes.
 func onOneCore(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -40,7 +41,7 @@ func onOneCore(start func() error) error {
 	return start()
 }
 
-// affinity gets or sets the cores of the calling thread.
+// affinity gets or sets the cores that the calling thread may use. `call` is the system call.
 func affinity(call uintptr, set *cores) error {
 	if _, _, err := syscall.RawSyscall(call, 0, unsafe.Sizeof(*set), uintptr(unsafe.Pointer(set))); err != 0 {
 		return fmt.Errorf("the cores that a thread may use: %w", err)

@@ -15,7 +15,7 @@ func TestOnOneCore_OfAChild(t *testing.T) {
 	}
 	err := onOneCore(func() error {
 		nproc := exec.Command("nproc")
-		nproc.Env = []string{"PATH=" + os.Getenv("PATH")} // without OMP_NUM_THREADS, which it would print
+		nproc.Env = []string{"PATH=" + os.Getenv("PATH")} // without OMP_NUM_THREADS, because nproc prints its value if it is set
 		out, err := nproc.Output()
 		if got := strings.TrimSpace(string(out)); got != "1" {
 			t.Errorf("the child may use %s cores, want 1", got)

@@ -20,7 +20,7 @@ func TestGzipWriter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for rest := want; len(rest) > 0; { // in writes that do not end where pieces do
+		for rest := want; len(rest) > 0; { // the writes do not end where the pieces end
 			n := min(len(rest), 1_000_003)
 			if _, err := z.Write(rest[:n]); err != nil {
 				t.Fatal(err)
@@ -34,7 +34,7 @@ func TestGzipWriter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Multistream(false) // all content is in the first member
+		r.Multistream(false) // all content must be in the first member
 		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes: %d came back, %v", length, len(got), err)
 		}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build.sh OUT [FLAGS]: compiles the benchmark program, with the peers written in C++ and by hand,
-# to the file OUT. FLAGS go to go build.
-# build/libtorch.cmake says where LibTorch is; make libraries wrote it.
+# build.sh OUT [FLAGS] compiles the benchmark program to the file OUT. The program contains the
+# peers in C++ and the hand-written wrapper. go build gets FLAGS. build/libtorch.cmake, which make
+# libraries writes, says where LibTorch is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -5,8 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// capturedWork is a function that captures itself. It runs on the default stream again and again,
-// on the same inputs.
+// capturedWork is a function that captures itself. It runs many times on the default stream,
+// always with the same inputs.
 type capturedWork struct {
 	c        *config
 	stream   *cgotorch.Stream
@@ -17,8 +17,8 @@ type capturedWork struct {
 // work is a function that can be captured.
 type work = func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor
 
-// newCapturedWork runs fn warm times: warm-up runs, the capture and trials. The caller closes the
-// result, also after a failure.
+// newCapturedWork runs fn `warm` times. These runs are warm-up runs, the capture and trials. The
+// caller must close the result, also after an error.
 func newCapturedWork(c *config, fn work, o cgotorch.CapturedOptions, warm int, in ...*cgotorch.Tensor) (*capturedWork, error) {
 	w := &capturedWork{c, cgotorch.DefaultStream(c.device), cgotorch.NewCaptured(fn, o), in}
 	for range c.or(1, warm) {
@@ -33,12 +33,13 @@ func (w *capturedWork) run() error {
 	return w.stream.Do(func(x *cgotorch.Exec) error { w.captured.Run(x, w.in...); return nil })
 }
 
-// side returns a side that measures microseconds of a run, of that many back to back.
+// side returns a side of a comparison. The side makes the given number of runs one after another.
+// It measures the microseconds of one run.
 func (w *capturedWork) side(runs int) side {
 	return func() (float64, error) { return microseconds(w.c, runs, w.run) }
 }
 
-// inference returns m's Forward without gradients.
+// inference returns the Forward of m, run without gradients.
 func inference(m nn.Module) work {
 	return func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		return []*cgotorch.Tensor{m.Forward(x.NoGrad(), in[0])}
@@ -47,7 +48,8 @@ func inference(m nn.Module) work {
 
 func (w *capturedWork) close() { w.captured.Close() }
 
-// microseconds returns the time of a call, of that many between two synchronisations.
+// microseconds makes the given number of calls between two waits for the device. It returns the
+// time of one call.
 func microseconds(c *config, calls int, call func() error) (float64, error) {
 	seconds, err := c.secondsEach(calls, call)
 	return seconds * 1e6, err

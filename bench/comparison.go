@@ -2,15 +2,15 @@ package main
 
 import "fmt"
 
-// comparison is of processes that load the images of a recipe. Each process is a side.
+// comparison compares processes that load the images of one recipe. Each process is one side.
 type comparison struct {
 	c         *config
 	recipe    recipe
 	processes []*peer
-	images    []int // in an epoch, of each process
+	images    []int // for each process, the images of one epoch
 }
 
-// ours adds a process of this program that has opened the archive.
+// ours adds a process of this program. The process has opened the archive.
 func (s *comparison) ours(archive string) error {
 	p, err := s.c.startOwn()
 	if err != nil {
@@ -19,7 +19,7 @@ func (s *comparison) ours(archive string) error {
 	return s.add(p, "open", "archive", archive, "recipe", s.recipe.name, "batch", s.batch())
 }
 
-// theirs adds a process of PyTorch that has unpacked the archive. The process has no workers yet.
+// theirs adds a process of PyTorch. The process has unpacked the archive and has no workers yet.
 func (s *comparison) theirs(archive, decoder string) error {
 	p, err := s.c.startPeer("loader.py", switches{})
 	if err != nil {
@@ -42,7 +42,8 @@ func (s *comparison) add(p *peer, what string, arguments ...any) error {
 
 func (s *comparison) batch() int { return s.c.or(8, 128) }
 
-// sides returns sides that read in blocks of epochs of some seconds, and measure images per second.
+// sides returns a side for each process. A side measures images per second. It reads several
+// epochs at a time, for some seconds.
 func (s *comparison) sides() []side {
 	var all []side
 	for i, p := range s.processes {
@@ -59,7 +60,7 @@ func (s *comparison) sides() []side {
 	return all
 }
 
-// row compares two sides.
+// row returns the row that compares two sides.
 func (s *comparison) row(name string, ours sample, peer string, theirs sample, note string) row {
 	versions := s.processes[len(s.processes)-1].versions
 	return inTurns(name, ours, "images/s", peer, theirs, higher,

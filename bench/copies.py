@@ -104,7 +104,7 @@ class Slots:
         self.device = device
         self.memory = torch.empty(count, elements, device=device)
         self.side = new_stream(device)
-        self.side.wait_stream(current_stream(device))  # work enqueued there may still read memory that the allocator reuses here
+        self.side.wait_stream(current_stream(device))  # enqueued work of the current stream may still read the memory that torch.empty reuses
         self.ready = [new_event(device) for _ in range(count)]
         self.released = [new_event(device) for _ in range(count)]
 

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// find returns the path of an archive.
+// find returns the path of the archive called name. It looks in the folders of -data.
 func (c *config) find(name string) (string, error) {
 	folders := c.data
 	if folders == "" {
 		folders = "examples/train/data:../shared/data:data"
-		if own, err := os.Executable(); err == nil { // gpu-bundle/bin/bench finds gpu-bundle/data
+		if own, err := os.Executable(); err == nil { // so gpu-bundle/bin/bench finds gpu-bundle/data
 			folders += ":" + filepath.Join(filepath.Dir(own), "..", "data") + ":" + filepath.Join(filepath.Dir(own), "data")
 		}
 	}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# environment.sh: prints the path of the Python that the benchmarks compare with. It is an
-# environment of its own in the cache, with PyTorch, torchvision and their needs. The first call
-# installs it (2.5 GB, its progress goes to standard error), with the index of the user's pip.
+# environment.sh prints the path of the Python that the benchmarks compare with. This Python
+# belongs to a virtual environment in the cache that has PyTorch and torchvision. The first call
+# installs the environment, which takes 2.5 GB, with the package index of the user's pip. The
+# progress goes to standard error.
 set -euo pipefail
 
 packages=(torch==2.11.0 torchvision==0.26.0 'pillow>=11' 'numpy>=2' 'safetensors>=0.5')

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchFlat trains for 1,000 batches on the CPU and 10,000 on CUDA, over several epochs. It reports
-// the growth of memory and threads after the first tenth.
+// benchFlat trains over several epochs, for 1,000 batches on the CPU and for 10,000 on CUDA. It
+// reports how much memory and threads grow after the first tenth of the batches.
 func benchFlat(c *config, emit func(row)) error {
 	every, size := c.or(2, 100), 32
 	if c.device.IsCUDA() {
@@ -36,7 +36,7 @@ func benchFlat(c *config, emit func(row)) error {
 		return err
 	}
 	defer ahead.Close()
-	if _, err := c.device.Memory(); err != nil { // the counters begin here
+	if _, err := c.device.Memory(); err != nil { // this call starts the counters
 		return err
 	}
 	l, err := cifar.learner(c, 1, batches)
@@ -47,7 +47,7 @@ func benchFlat(c *config, emit func(row)) error {
 	var usages []usage
 	epochs := 0
 	for ; l.done < batches; epochs++ {
-		// The sample is taken in the next batch, when its memory is there as in every other batch.
+		// The sample is taken during a step, so that the memory of a step is always part of it.
 		_, err := l.epoch(ahead, batches-l.done, func(*cgotorch.Exec, *cgotorch.Tensor) {
 			if l.done%every == 0 {
 				usages = append(usages, measureUsage(c))
@@ -76,7 +76,7 @@ func benchFlat(c *config, emit func(row)) error {
 
 var usageNames = []string{"resident", "slabs", "pinned", "device-allocated", "device-reserved", "os-threads", "goroutines", "handles"}
 
-// usage is the resources that the process holds, in the order of usageNames.
+// usage holds the resources of the process, in the order of usageNames.
 type usage [8]int64
 
 func measureUsage(c *config) usage {
@@ -90,7 +90,7 @@ func measureUsage(c *config) usage {
 	return usage{status["VmRSS"] << 10, slabs, pinned, device.Allocated, device.Reserved, status["Threads"], int64(runtime.NumGoroutine()), int64(handles)}
 }
 
-// processStatus reads the numbers of /proc/self/status, sizes in KiB.
+// processStatus reads the numbers of /proc/self/status. Sizes are in KiB.
 func processStatus() map[string]int64 {
 	numbers := map[string]int64{}
 	text, _ := os.ReadFile("/proc/self/status")

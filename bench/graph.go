@@ -15,10 +15,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-// peerModes are the modes in which PyTorch runs, each in a process of its own.
+// peerModes are the ways in which PyTorch runs. Each has its own process.
 var peerModes = []string{"eager", "graph", "compile"}
 
-// graphPeers are those processes.
+// graphPeers holds the process of each mode that is measured.
 type graphPeers map[string]*peer
 
 func (c *config) startGraphPeers(s switches) (graphPeers, error) {
@@ -61,8 +61,8 @@ func (p graphPeers) close() {
 	}
 }
 
-// withGraphPeers returns a benchmark that has those processes, with the switches that both sides
-// share.
+// withGraphPeers returns a benchmark that starts the processes of peerModes and then calls run.
+// This program and the peers use the same switches.
 func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(row)) error) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
 		s := switches{benchmark: c.device.IsCUDA()}
@@ -75,9 +75,9 @@ func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(
 	}
 }
 
-// benchGraphTrain returns a benchmark of a model's training step on a resident batch, eager and
-// captured. PyTorch's eager, captured and compiled steps alternate with ours. A launch and memory
-// are measured too.
+// benchGraphTrain returns a benchmark of a model's training step on a resident batch. The sides
+// are our eager and captured steps, and PyTorch's eager, captured and compiled steps. The
+// benchmark also measures the launch of a graph, and memory.
 func benchGraphTrain(model string, batch int) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		return graphTrainRows(c, s, peers, model, c.or(2, batch), emit)
@@ -165,12 +165,13 @@ func graphTrainRows(c *config, s switches, peers graphPeers, model string, batch
 	return nil
 }
 
-// graphStep is a training step on a resident batch, captured or not, and the memory of the step.
+// graphStep is a training step on a resident batch, eager or captured, and the step's use of
+// memory.
 type graphStep struct {
 	*learner
 	c              *config
 	images, labels *cgotorch.Tensor
-	captured       *cgotorch.Captured // nil for eager
+	captured       *cgotorch.Captured // nil if the step is eager
 	peak, reserved float64            // bytes
 }
 
@@ -206,7 +207,7 @@ func newGraphStep(c *config, model string, batch int, eager bool, overlap *cgoto
 	if err == nil {
 		warm := 6
 		if overlap != nil {
-			warm = 40 // its choices take two dozen
+			warm = 40 // the choices of an Overlap take about 24 steps
 		}
 		_, err = g.block(c.or(1, warm))
 	}
@@ -231,15 +232,16 @@ func (g *graphStep) run(x *cgotorch.Exec) error {
 	return nil
 }
 
-// block runs that many steps and returns milliseconds per step. Its last step has ended on the
-// device.
+// block runs the given number of steps and returns milliseconds per step. The measured time ends
+// when the last step has ended on the device.
 func (g *graphStep) block(steps int) (float64, error) {
 	seconds, err := g.c.secondsEach(steps, func() error { return g.stream.Do(g.run) })
 	return seconds * 1e3, err
 }
 
-// launches returns microseconds that Runs, and the Dos around them, take on the host. The device is
-// busy with the run before each.
+// launches returns the microseconds that a run takes on the host. runs are the times of Run
+// alone, and dos are the times of the whole Do. The device is still busy with an earlier run each
+// time.
 func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 	for range count {
 		if err := g.c.device.Synchronize(); err != nil {
@@ -270,8 +272,8 @@ func (g *graphStep) close() {
 	g.learner.close()
 }
 
-// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode, back to
-// back on one stream, and by many goroutines.
+// benchGraphInference returns a benchmark of captured calls of a model in evaluation mode. The
+// calls run one after another on one stream. A second measurement has calls from many goroutines.
 func benchGraphInference(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {
@@ -345,7 +347,7 @@ func graphInferenceRows(c *config, s switches, peers graphPeers, model string, b
 	return nil
 }
 
-// served is a model in evaluation mode, bfloat16 on a GPU, and an input for it.
+// served is a model in evaluation mode with an input for it. On a GPU both are bfloat16.
 type served struct {
 	model nn.Module
 	input *cgotorch.Tensor
@@ -377,7 +379,8 @@ func newServed(c *config, model string, batch int64) (*served, error) {
 	return m, c.device.Synchronize()
 }
 
-// served returns newServed beside the peers' inference of the same model.
+// served returns the result of newServed. It also makes the peers ready for inference of the
+// model.
 func (p graphPeers) served(c *config, model string, batch int) (*served, error) {
 	if err := p.prepare(c, "prepare_inference", "model", model, "batch", batch); err != nil {
 		return nil, err
@@ -385,7 +388,7 @@ func (p graphPeers) served(c *config, model string, batch int) (*served, error) 
 	return newServed(c, model, int64(batch))
 }
 
-// fuse returns the model fused, which the caller closes.
+// fuse returns the model with fused operators. The caller closes the fused model.
 func (m *served) fuse() (fused nn.Module, err error) {
 	err = cgotorch.DefaultStream(m.input.Device()).Do(func(x *cgotorch.Exec) error {
 		fused = nn.Fuse(x, m.model, nn.FuseOptions{})
@@ -399,8 +402,9 @@ func (m *served) close() {
 	nn.Close(m.model)
 }
 
-// servingRow compares 16 goroutines over 8 streams with one goroutine. Each call has its input from
-// the host. Its answer is read back and compared with that of an eager call.
+// servingRow compares 16 goroutines that share 8 streams with one goroutine. Each call copies its
+// input from the host and reads the answer back. The answer must equal that of an eager call up
+// to rounding.
 func servingRow(c *config, s switches, model string, emit func(row)) error {
 	const goroutines, streams, images = 16, 8, 32
 	m, err := newServed(c, model, images)
@@ -477,7 +481,8 @@ func servingRow(c *config, s switches, model string, emit func(row)) error {
 	return nil
 }
 
-// near allows for the rounding of another algorithm, with another order of sums, in bfloat16.
+// near reports whether got equals want up to rounding in bfloat16. Another algorithm may add in
+// another order.
 func near(got, want []float32) bool {
 	if len(got) != len(want) {
 		return false

@@ -11,8 +11,8 @@ from torchvision import models
 from peer import seconds, serve, synchronize
 
 CLASSES = 1000
-SIZES = {"inception_v3": 299}  # of other models 224
-WARM_UP = 5  # runs; a capture needs three, torch.compile's own graphs two
+SIZES = {"inception_v3": 299}  # other models have 224
+WARM_UP = 5  # number of runs; a capture needs three, and the graphs of torch.compile need two
 
 state = {}
 
@@ -40,7 +40,7 @@ def prepare_train(*, model, batch, device, mode):
         optimizer.step()
         return loss.detach()
 
-    # Gradients that are None when the capture begins become memory of the graph.
+    # If gradients are None when the capture begins, the graph allocates them in its own memory.
     install(step, mode, before_capture=lambda: optimizer.zero_grad(set_to_none=True))
 
 
@@ -61,7 +61,7 @@ def launch(*, count):
     replay = state["run"]
     nanoseconds = []
     for _ in range(count):
-        torch.cuda.synchronize()  # or launches would wait for room in the device's queue
+        torch.cuda.synchronize()  # otherwise launches could wait for room in the device's queue
         replay()
         began = time.perf_counter_ns()
         replay()
@@ -109,7 +109,7 @@ def clear(device, mode):
     torch.compiler.reset()
     gc.collect()
     if device.startswith("cuda"):
-        torch._C._cuda_clearCublasWorkspaces()  # there is one for each stream so far, and empty_cache leaves them
+        torch._C._cuda_clearCublasWorkspaces()  # each stream has a workspace, which empty_cache does not free
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(1)
@@ -141,7 +141,7 @@ def in_mode(network, mode):
 
 def install(work, mode, before_capture=lambda: None):
     """Warms work up and makes it what the blocks run, captured where the mode is graph."""
-    state["work"] = work  # has the tensors that a graph reads and writes
+    state["work"] = work  # keeps the tensors that a graph reads and writes
     if mode != "graph":
         repeat(work, WARM_UP)
         state["run"] = work

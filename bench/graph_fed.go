@@ -12,9 +12,10 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchGraphFed trains ResNet-50 by a captured step, on a resident batch and from one long .tgz. It
-// reports the share of the rate that is left. One way copies the batch to the graph's memory. The
-// other has a graph for each slot of the prefetcher.
+// benchGraphFed trains ResNet-50 by a captured step, once on a resident batch and once from one
+// long .tgz. It reports the rate from the .tgz as a share of the rate on the resident batch.
+// There are two ways to read the batches. The first way copies each batch to the graph's memory.
+// The second way has one graph for each slot of the prefetcher.
 func benchGraphFed(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU has no graphs; use -device cuda")
@@ -75,13 +76,13 @@ func fedRows(c *config, r recipe, all photographs, archive string, emit func(row
 	return nil
 }
 
-// fed is a model, and a prefetcher in front of an archive.
+// fed is a model, and a prefetcher that reads an archive.
 type fed struct {
 	*learner
 	c              *config
 	loader         *imageloader.Loader
 	ahead          *prefetcher.Prefetcher
-	images, labels *cgotorch.Tensor // resident
+	images, labels *cgotorch.Tensor // the resident batch
 }
 
 func newFed(c *config, r recipe, all photographs, archive string) (*fed, error) {
@@ -129,7 +130,7 @@ func (f *fed) captured(inPlace bool) *cgotorch.Captured {
 	}, cgotorch.CapturedOptions{InPlace: inPlace, Log: f.c.tell})
 }
 
-// resident runs as many steps as an epoch has on the resident batch. It returns images per second.
+// resident runs the steps of one epoch on the resident batch. It returns images per second.
 func (f *fed) resident(captured *cgotorch.Captured) (float64, error) {
 	seconds, err := f.c.secondsEach(f.loader.Batches(), func() error {
 		return f.stream.Do(func(x *cgotorch.Exec) error { captured.Run(x, f.images, f.labels); return nil })
@@ -137,7 +138,7 @@ func (f *fed) resident(captured *cgotorch.Captured) (float64, error) {
 	return float64(f.images.Shape()[0]) / seconds, err
 }
 
-// epoch trains through the archive once.
+// epoch trains for one epoch of the archive. It returns images per second.
 func (f *fed) epoch(captured *cgotorch.Captured) (float64, error) {
 	if err := f.c.device.Synchronize(); err != nil {
 		return 0, err

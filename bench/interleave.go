@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// side is a member of a comparison. A call does a block of work, up to a synchronise, and returns
-// its measurement.
+// side is a member of a comparison. Each call does a block of work and waits until the work has
+// ended on the device. It returns the measured value.
 type side func() (float64, error)
 
-// interleave runs the sides alternately, A B A B …, and returns the values of each. The first round
-// does not count.
+// interleave calls the sides alternately, A B A B …, and returns the values of each side. The
+// values of the first round do not count.
 func interleave(rounds int, sides ...side) ([]sample, error) {
 	values := make([]sample, len(sides))
 	for round := range rounds + 1 {
@@ -28,7 +28,8 @@ func interleave(rounds int, sides ...side) ([]sample, error) {
 	return values, nil
 }
 
-// secondsEach returns the time of a call, of that many between two synchronisations of the device.
+// secondsEach makes `times` calls between two waits for the device. It returns the seconds of one
+// call.
 func (c *config) secondsEach(times int, call func() error) (float64, error) {
 	if err := c.device.Synchronize(); err != nil {
 		return 0, err
@@ -71,7 +72,7 @@ func (s sample) mean() float64 {
 // spread returns half the distance between the quartiles, as a share of the median.
 func (s sample) spread() float64 { return (s.quantile(0.75) - s.quantile(0.25)) / 2 / s.median() }
 
-// ratios divides round by round: slow changes of the machine cancel.
+// ratios divides a by b for each round. Slow changes of the machine's speed then cancel out.
 func ratios(a, b sample) sample {
 	r := make(sample, len(a))
 	for i := range a {

@@ -13,13 +13,13 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// server is our side of a comparison of loaders: a process that only loads. It answers the requests
-// that loader.py answers.
+// server is our side of a comparison of loaders. It runs in a process that only loads, and
+// answers the same requests as loader.py.
 type server struct {
 	loader *imageloader.Loader
 }
 
-// request is a request with the arguments of all kinds of requests.
+// request holds the arguments of every kind of request.
 type request struct {
 	Do      string
 	Threads int
@@ -30,7 +30,7 @@ type request struct {
 	Count int
 }
 
-// serve answers requests, one JSON object a line, until there are no more.
+// serve answers requests until the input ends. Each request is a JSON object.
 func serve(in io.Reader, out io.Writer) error {
 	s := &server{}
 	defer s.close()
@@ -65,7 +65,8 @@ func (s *server) answer(r request) (map[string]any, error) {
 	return nil, fmt.Errorf("%q is no request", r.Do)
 }
 
-// open opens an archive with a decode thread for each core that this process may use.
+// open opens an archive. The loader has one decode thread for each core that this process may
+// use.
 func (s *server) open(r request) (map[string]any, error) {
 	recipe, ok := map[string]recipe{cifar.name: cifar, imagenet.name: imagenet}[r.Recipe]
 	if !ok {
@@ -79,7 +80,7 @@ func (s *server) open(r request) (map[string]any, error) {
 	return map[string]any{"images": s.loader.Len()}, nil
 }
 
-// epoch reads the next epoch and returns the number of images.
+// epoch reads the next epoch and returns the number of images in it.
 func (s *server) epoch() (int, error) {
 	images := 0
 	for batch, err := range s.loader.Epoch(context.Background()) {
@@ -95,9 +96,10 @@ func (s *server) epoch() (int, error) {
 	return images, nil
 }
 
-// epochs reads one epoch and then count more, and returns the images per second of the later
-// epochs. The clock runs from the end of an epoch to the end of another. Every epoch so has its
-// boundary, and earlier reading does not count.
+// epochs reads one epoch and then count more epochs. It returns the images per second of these
+// count epochs. The clock starts at the end of the first epoch and stops at the end of the last
+// epoch. The time between two epochs is therefore part of the measurement. Reading before the
+// clock starts is not.
 func (s *server) epochs(count int) (float64, error) {
 	if _, err := s.epoch(); err != nil {
 		return 0, err
@@ -120,8 +122,8 @@ func (s *server) close() {
 	}
 }
 
-// quiet waits until this process is idle. Reading ahead would slow down the other side's next
-// block.
+// quiet waits until this process is idle. Otherwise its reading ahead would slow down the process
+// that is measured next.
 func quiet() error {
 	const look = 20 * time.Millisecond
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
@@ -134,9 +136,9 @@ func quiet() error {
 	return errors.New("the process is still busy 10 s after its last epoch")
 }
 
-// cpuTime returns the time that all threads of this process have used.
+// cpuTime returns the processor time that all threads of this process have used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for a wrong argument
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u) // Getrusage fails only for a wrong argument
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

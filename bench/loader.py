@@ -56,7 +56,7 @@ def install(archive, part, batch, transform, **options):
 
 def workers(count, pinned=False, drop_last=False):
     """Makes a DataLoader with so many worker processes, which stay from one epoch to the next."""
-    state["loader"] = None  # ends the processes of the one before
+    state["loader"] = None  # ends the processes of the previous loader
     state["workers"] = count
     state["loader"] = torch.utils.data.DataLoader(
         state["images"], state["batch"], shuffle=True, num_workers=count, persistent_workers=count > 0, pin_memory=pinned, drop_last=drop_last
@@ -90,7 +90,7 @@ def epoch(steps=0):
 
 def epochs(count):
     """Images per second of so many epochs, from the end of an epoch to the end of one."""
-    if state["workers"]:  # without, nothing is read ahead
+    if state["workers"]:  # without workers nothing is read ahead
         read()
     began = time.perf_counter()
     images = sum(read() for _ in range(count))

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// benchLoaderDecode measures the gain of decoding alone, from files in memory, with more threads.
-// No loader can gain more.
+// benchLoaderDecode measures how much faster decoding alone gets with more threads. The files are
+// in memory. No loader can gain more from its threads.
 func benchLoaderDecode(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, _ string) error {
 		sides := make([]side, 2)

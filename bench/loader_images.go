@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchLoaderOneCore compares decoding photographs on one core, the same core for both sides. It
-// includes reading, decoding, cropping and collating.
+// benchLoaderOneCore compares how fast photographs are loaded on one core. Both sides use the
+// same core. Loading is reading, decoding, cropping and collating.
 func benchLoaderOneCore(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
 		images := c.or(16, 3*len(all))
@@ -43,7 +43,8 @@ func benchLoaderOneCore(c *config, emit func(row)) error {
 
 const photographsText = "uint8 batches of 128x224x224x3, random resized crop and flip (ours only decides on the flip, which the device does)"
 
-// benchLoaderAllCores compares decoding photographs on all cores, and on one.
+// benchLoaderAllCores compares how fast photographs are loaded on all cores. It also compares our
+// rate on all cores with our rate on one.
 func benchLoaderAllCores(c *config, emit func(row)) error {
 	return c.withPhotographs(imagenet, func(all photographs, folder string) error {
 		images, few := c.images(), c.or(16, 3*len(all))
@@ -82,11 +83,12 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 	})
 }
 
-// images returns the length of an epoch of photographs: some seconds on as many cores.
+// images returns how many photographs an epoch has. An epoch takes some seconds, however many
+// cores there are.
 func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 
-// withPhotographs calls use with the images of a recipe, and a folder for archives made of them. It
-// removes the folder afterwards.
+// withPhotographs reads the images of a recipe. It calls use with the images and with a folder
+// for archives made from them. It then removes the folder.
 func (c *config) withPhotographs(r recipe, use func(all photographs, folder string) error) error {
 	once, err := c.find(r.archive)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// fewImages writes an archive of that many of the repository's images.
+// fewImages writes an archive with the given number of CIFAR-10 images. It returns the path.
 func fewImages(t *testing.T, images int) string {
 	t.Helper()
 	all, err := readPhotographs("../examples/train/data/cifar10-10k.tgz")

@@ -14,9 +14,10 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchLoaderTrain trains ResNet-50 from one long .tgz and reports the share of its rate on a
-// resident batch. Three sides alternate: steps on the resident batch, a new loader's first and
-// later epochs, the same of a new DataLoader.
+// benchLoaderTrain trains ResNet-50 from one long .tgz. It reports the rate as a share of the
+// rate on a resident batch. Three sides alternate. The first makes steps on the resident batch.
+// The second trains the first and later epochs of a new loader. The third does the same with a
+// new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
 		return errors.New("a CPU trains ResNet-50 so slowly that any loader keeps up; use -device cuda")
@@ -36,7 +37,7 @@ func benchLoaderTrain(c *config, emit func(row)) error {
 	})
 }
 
-// loaderTraining is a model and its training data.
+// loaderTraining is a model with its training data and its results.
 type loaderTraining struct {
 	*learner
 	c              *config
@@ -45,22 +46,23 @@ type loaderTraining struct {
 	peer           *peer
 	options        imageloader.Options
 	archive        string
-	count          int              // images in the archive
-	epochs         int              // after the first
-	steps          int              // of a block on the resident batch
-	workers        int              // the peer's
-	images, labels *cgotorch.Tensor // resident
-	rounds         []rates          // ours
+	count          int              // number of images in the archive
+	epochs         int              // number of epochs after the first
+	steps          int              // number of steps of a block on the resident batch
+	workers        int              // number of the peer's workers
+	images, labels *cgotorch.Tensor // the resident batch
+	rounds         []rates          // our results; those of the peer are in theirs
 	theirs         []rates
 }
 
-// rates are the results of a first epoch and later epochs. They are images per second, cores busy
-// in the later epochs, and resident memory in MiB. That memory is the peak, where it was watched,
-// and the figure before the loader was opened.
-type rates struct{ First, Alone, Later, Cores, Peak, Before float64 } // First with the opening of the archive, Alone without
+// rates are the results of a first epoch and of later epochs. First, Alone and Later are images
+// per second. First includes the opening of the archive, and Alone does not. Cores is the number
+// of busy cores in the later epochs. Peak and Before are resident memory in MiB. Before is
+// measured before the loader is opened. Peak is 0 if memory was not watched.
+type rates struct{ First, Alone, Later, Cores, Peak, Before float64 }
 
 func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*loaderTraining, error) {
-	const batches = 64 // in an epoch
+	const batches = 64 // number of batches in an epoch
 	b := &loaderTraining{
 		c: c, recipe: r, switches: switches{benchmark: c.device.IsCUDA()}, archive: filepath.Join(folder, "photographs.tgz"), count: r.batch * c.or(2, batches),
 		epochs: c.or(1, 3), steps: c.or(1, 50), workers: c.or(1, 16),
@@ -81,7 +83,7 @@ func newLoaderTraining(c *config, r recipe, all photographs, folder string) (*lo
 
 func (b *loaderTraining) open() error {
 	r := b.recipe
-	const steps = 1_000_000 // of the schedule: more than a run takes
+	const steps = 1_000_000 // length of the schedule, which is more than a run takes
 	var err error
 	if b.peer, err = b.c.startPeer("loader.py", b.switches); err != nil {
 		return err
@@ -134,7 +136,7 @@ func column(all []rates, of func(rates) float64) sample {
 	return s
 }
 
-// resident runs a block of steps on the resident batch.
+// resident runs a block of steps on the resident batch. It returns images per second.
 func (b *loaderTraining) resident() (float64, error) {
 	seconds, err := b.c.secondsEach(b.steps, func() error {
 		return b.stream.Do(func(x *cgotorch.Exec) error {
@@ -145,12 +147,12 @@ func (b *loaderTraining) resident() (float64, error) {
 	return float64(b.options.BatchSize) / seconds, err
 }
 
-// ours opens the archive, and trains for an epoch and the epochs after it.
+// ours opens the archive and trains for a first epoch. It then trains for b.epochs more epochs.
 func (b *loaderTraining) ours() (float64, error) {
 	if err := errors.Join(resetPeak(), b.c.device.Synchronize()); err != nil {
 		return 0, err
 	}
-	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the round before
+	if err := os.Remove(b.archive + ".index"); err != nil && !errors.Is(err, fs.ErrNotExist) { // the index file that the previous round has written
 		return 0, err
 	}
 	r := rates{Before: resident("VmRSS")}
@@ -186,8 +188,8 @@ func (b *loaderTraining) ours() (float64, error) {
 	return r.Later, nil
 }
 
-// epochsSince trains for that many epochs. It returns the images per second since a moment, until
-// the device is done.
+// epochsSince trains for the given number of epochs and waits for the device. It returns the
+// images per second since began.
 func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetcher, epochs int) (float64, error) {
 	images := 0
 	for range epochs {
@@ -204,7 +206,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 	return float64(images) / time.Since(began).Seconds(), err
 }
 
-// pytorch does the steps of ours with a DataLoader.
+// pytorch does with a DataLoader what ours does with our loader.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
@@ -225,8 +227,8 @@ func (b *loaderTraining) close() {
 	}
 }
 
-// resident returns a memory figure of /proc/self/status, in MiB.
+// resident returns the field called name of /proc/self/status, in MiB.
 func resident(name string) float64 { return float64(processStatus()[name]) / 1024 }
 
-// resetPeak makes VmHWM of /proc/self/status begin anew.
+// resetPeak resets VmHWM of /proc/self/status, which is the peak of resident memory.
 func resetPeak() error { return os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }

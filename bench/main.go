@@ -1,14 +1,14 @@
-// Command bench runs this library and its peers in one run and prints one JSON object a line. Its
-// fields are name, value, unit, peer, peer_value, ratio and note. A ratio above 1 is better for us.
-// The note has the settings of both sides.
+// Command bench measures this library and its peers in the same run. It prints one JSON object
+// for each row. The fields are name, value, unit, peer, peer_value, ratio and note. A ratio above
+// 1 is better for this library. The note has the settings of both sides.
 //
-//	make bench                                rows that take minutes
-//	make bench ARGS='-run op/'                those whose benchmark's name matches
-//	make bench ARGS='-run . -device cuda'     all, on a GPU
+//	make bench                                benchmarks that take only minutes
+//	make bench ARGS='-run op/'                benchmarks whose name matches
+//	make bench ARGS='-run . -device cuda'     all benchmarks, on a GPU
 //
-// Blocks of work alternate: ours, the peer's, ours, the peer's. Each ends with a synchronise before
-// its clock stops. A value is the median of its blocks. The note says how many blocks there were
-// and how far apart the quartiles lie.
+// Blocks of work alternate between this library and the peer. The clock of a block stops after a
+// wait for the device. A value is the median of its blocks. The note says how many blocks there
+// were, and how far apart the quartiles are.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchmark makes rows. Slow benchmarks run when they are named.
+// benchmark makes rows. A slow benchmark runs only if -run is given and matches its name.
 type benchmark struct {
 	name string
 	slow bool
@@ -63,7 +63,7 @@ var benchmarks = []benchmark{
 	{name: "modules/rounds", slow: true, run: benchModulesRounds},
 }
 
-// config is the content of the flags.
+// config holds the values of the flags.
 type config struct {
 	device  cgotorch.Device
 	threads int
@@ -71,7 +71,7 @@ type config struct {
 	python  string
 	rounds  int
 	brief   bool
-	compile bool // torch.compile among the peers
+	compile bool // whether torch.compile is measured too
 }
 
 func main() {
@@ -142,8 +142,8 @@ func runOne(c *config, name string) error {
 	return err
 }
 
-// runEach runs each benchmark in a process of its own, so that none finds another's memory, threads
-// and settings.
+// runEach runs each benchmark in its own process. A benchmark then does not depend on the memory,
+// threads and settings of another one.
 func runEach(names []string) bool {
 	ok := true
 	for _, name := range names {
@@ -162,10 +162,10 @@ func fail(code int, err error) {
 	os.Exit(code)
 }
 
-// tell prints the report of a Captured, a Choice or an Overlap.
+// tell prints the log text of a Captured, a Choice or an Overlap.
 func (c *config) tell(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
 
-// dtype returns the dtype that models are served in: bfloat16 on a GPU.
+// dtype returns the dtype of models in inference: bfloat16 on a GPU, float32 on the CPU.
 func (c *config) dtype() cgotorch.DType {
 	if c.device.IsCUDA() {
 		return cgotorch.BFloat16
@@ -173,7 +173,7 @@ func (c *config) dtype() cgotorch.DType {
 	return cgotorch.Float32
 }
 
-// or returns the number that a benchmark takes, or the number for a brief run.
+// or returns number, or `brief` in a brief run.
 func (c *config) or(brief, number int) int {
 	if c.brief {
 		return brief
@@ -181,7 +181,7 @@ func (c *config) or(brief, number int) int {
 	return number
 }
 
-// roundsOr returns the number of rounds: the flag's, or the benchmark's own.
+// roundsOr returns the number of rounds: that of -rounds, or 1 in a brief run, or `own`.
 func (c *config) roundsOr(own int) int {
 	switch {
 	case c.rounds > 0:

@@ -13,9 +13,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/vision"
 )
 
-// benchMemory compares the peak of allocated bytes on the device during a ResNet-50 step on a
-// resident batch. Earlier steps have made the gradients and the momentum. On the CPU both sides
-// count with libcgotorch's counter.
+// benchMemory compares the peak of allocated bytes on the device during a step of ResNet-50 on a
+// resident batch. Gradients and momentum are already allocated. On the CPU both sides count with
+// the counter of libcgotorch.
 func benchMemory(c *config, emit func(row)) error {
 	dtypes := []cgotorch.DType{0}
 	if c.device.IsCUDA() {
@@ -30,8 +30,8 @@ func benchMemory(c *config, emit func(row)) error {
 }
 
 func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
-	// Deterministic algorithms are off, and cuDNN does not choose by time. Both sides so take the same
-	// algorithms, with the same workspaces.
+	// Deterministic algorithms are off, and cuDNN does not choose algorithms by measuring. Both sides
+	// therefore use the same algorithms with the same workspaces.
 	s := switches{}
 	batch := c.or(2, 32)
 	p, err := c.startPeer("step.py", s)
@@ -74,14 +74,14 @@ func memoryRows(c *config, emit func(row), autocast cgotorch.DType) error {
 	return nil
 }
 
-// memoryStep is a model and a batch that stays on the device.
+// memoryStep is a model with a batch that stays on the device.
 type memoryStep struct {
 	*learner
 	images, labels *cgotorch.Tensor
 }
 
 func newMemoryStep(c *config, batch int, autocast cgotorch.DType) (*memoryStep, error) {
-	if _, err := c.device.Memory(); err != nil { // on the CPU, counts from here
+	if _, err := c.device.Memory(); err != nil { // on the CPU this call starts the counter
 		return nil, err
 	}
 	l, err := newLearner(c, "resnet50", vision.Options{}, 1, optim.SGDOptions{LR: 0.1, Momentum: momentum}, optim.Constant())
@@ -101,7 +101,7 @@ func newMemoryStep(c *config, batch int, autocast cgotorch.DType) (*memoryStep, 
 	return m, nil
 }
 
-// peak runs one step and returns the most bytes allocated during it.
+// peak runs one step and returns the largest number of bytes that were allocated during the step.
 func (m *memoryStep) peak(c *config, training bool) (float64, error) {
 	if err := c.device.ResetPeakMemory(); err != nil {
 		return 0, err
@@ -132,7 +132,7 @@ func (m *memoryStep) close() {
 	m.learner.close()
 }
 
-// mapped returns the path of a library that is loaded in this process.
+// mapped returns the path of the library called name, which this process has loaded.
 func mapped(name string) (string, error) {
 	file, err := os.Open("/proc/self/maps")
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
-// matrices is a module of one or two matrices. The products use the first.
+// matrices is a module with two tensors. The products read only Weight.
 type matrices struct {
 	Weight *cgotorch.Tensor
 	Rest   *cgotorch.Tensor
 }
 
-// matrixStore returns a store of count modules of that many bytes, each with a square matrix of n
-// rows.
+// matrixStore returns a store of count modules. Each module has `bytes` bytes, and its first
+// tensor is a square matrix of n rows.
 func matrixStore(count, n int, bytes int64) (*weights.Store, error) {
 	square := weights.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
 	rest := weights.TensorSpec{Name: "rest", DType: cgotorch.Uint8, Shape: []int64{bytes - 4*int64(n)*int64(n)}}
@@ -38,13 +38,13 @@ func newMatrices(n int, bytes int64) func(x *cgotorch.Exec, name string) (*matri
 	}
 }
 
-// beside is a copy of a module in parallel with matrix products on the default stream.
+// beside copies a module while matrix products run on the default stream.
 type beside struct {
 	device cgotorch.Device
 	store  *weights.Store
 	cache  *weights.Cache[*matrices]
 
-	copies   *cgotorch.Stream // of the control, from memory that is not page-locked
+	copies   *cgotorch.Stream // the stream of the control, which copies from memory that is not page-locked
 	pageable *cgotorch.HostSlab
 	to       *cgotorch.Tensor
 
@@ -110,7 +110,7 @@ func (b *beside) compute(x *cgotorch.Exec) {
 
 // copy enqueues a copy and returns the microseconds that the call took.
 func (b *beside) copy(pinned bool) (float64, error) {
-	name := fmt.Sprint(b.next % 2) // the other module is in the slot
+	name := fmt.Sprint(b.next % 2) // the slot holds the other module, so the module must be copied
 	b.next++
 	began := time.Now()
 	var err error
@@ -127,7 +127,8 @@ func (b *beside) copy(pinned bool) (float64, error) {
 	return took, err
 }
 
-// besideFigures are the figures of one round, in milliseconds and microseconds.
+// besideFigures holds the figures of one round. Compute, Copy and Both are milliseconds, and
+// Issue is microseconds. Hidden is the share of the copy that was hidden.
 type besideFigures struct {
 	Compute, Copy, Both float64
 	Issue               float64 `json:"issue_microseconds"`
@@ -137,7 +138,7 @@ type besideFigures struct {
 func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	stream := cgotorch.DefaultStream(b.device)
 	timed := func(work func(x *cgotorch.Exec) error) (milliseconds float64, err error) {
-		for range 3 { // the last round counts: the device is as warm as in the peer's
+		for range 3 { // only the last round counts, so that the device is as warm as for the peer
 			if err := b.device.Synchronize(); err != nil {
 				return 0, err
 			}
@@ -171,8 +172,9 @@ func (b *beside) round(pinned, copyFirst bool) (f besideFigures, err error) {
 	return f, err
 }
 
-// benchModulesOverlap runs one copy of a module in parallel with two products, enqueued before or
-// after them. Copies from memory that is not page-locked are the control, and PyTorch's the peer.
+// benchModulesOverlap copies one module while two products run. The copy is enqueued after the
+// products in some rows, and before the products in others. The control copies from memory that
+// is not page-locked. The peer is PyTorch.
 func benchModulesOverlap(c *config, emit func(row)) error {
 	s := switches{}
 	p, err := c.startPeer("copies.py", s)
@@ -188,7 +190,7 @@ func benchModulesOverlap(c *config, emit func(row)) error {
 	defer b.close()
 	for _, pinned := range []bool{true, false} {
 		for _, order := range []string{"kernels", "copy"} {
-			var ours, theirs [4]sample // both, copy, compute, issue
+			var ours, theirs [4]sample // the times of both together, of the copy, of the products, and of the call that enqueues the copy
 			keep := func(to *[4]sample, f besideFigures) {
 				for i, v := range []float64{f.Both, f.Copy, f.Compute, f.Issue} {
 					to[i] = append(to[i], v)
@@ -219,8 +221,9 @@ func benchModulesOverlap(c *config, emit func(row)) error {
 	return nil
 }
 
-// benchModulesRounds repeats a copy that takes about as long as the work that needs it: on demand,
-// and ahead.
+// benchModulesRounds repeats work that needs a copied module. The copy takes about as long as the
+// work. One side copies on demand. One side copies ahead. On the last side all modules are
+// resident.
 func benchModulesRounds(c *config, emit func(row)) error {
 	s := switches{}
 	p, err := c.startPeer("copies.py", s)
@@ -262,7 +265,7 @@ func benchModulesRounds(c *config, emit func(row)) error {
 			return 1e3 * seconds / float64(rounds), err
 		}
 	}
-	var theirs [2]sample // compute, copy
+	var theirs [2]sample // the times of the products and of a copy
 	reply := struct{ Ahead, Compute, Copy float64 }{}
 	ask := []any{"device", c.device.String(), "n", n, "repeats", repeats, "bytes", bytes, "count", rounds}
 	values, err := interleave(c.roundsOr(11), sides[weights.OnDemand], sides[weights.NextLayer], sides[weights.Resident],

@@ -12,13 +12,14 @@ import (
 
 const (
 	opElements = 4
-	// A millisecond: other work on the machine does not interrupt most blocks of this length.
+	// A block takes about a millisecond. Other work on the machine does not interrupt most blocks of
+	// this length.
 	opsPerBlock = 1000
 	opsPerTidy  = 100
 )
 
-// benchOp measures the cost of one small operator through Go. All sides run on the same thread,
-// each block inside one Do.
+// benchOp measures the cost of one small operator that is called from Go. All sides run on the
+// same thread. Each block runs inside one Do.
 func benchOp(c *config, emit func(row)) error {
 	stream := cgotorch.DefaultStream(c.device)
 	a, err := handwritten.Full(opElements, 1, c.device.IsCUDA())
@@ -38,7 +39,8 @@ func benchOp(c *config, emit func(row)) error {
 	defer x0.Close()
 	defer x1.Close()
 
-	// block times one block on the stream's thread and returns nanoseconds per operator.
+	// block makes a side that runs work on the stream's thread. The side measures the nanoseconds of
+	// one operator.
 	block := func(work func(x *cgotorch.Exec) error) side {
 		return func() (float64, error) {
 			var elapsed time.Duration
@@ -133,7 +135,7 @@ func benchOp(c *config, emit func(row)) error {
 }
 
 // benchGuard measures the cost to set LibTorch's state for one call and to restore it. The figure
-// is an upper bound, since the call looks at its arguments too.
+// is an upper bound, because the call also checks its arguments.
 func benchGuard(c *config, emit func(row)) error {
 	const calls = 100_000
 	for _, own := range []bool{false, true} {

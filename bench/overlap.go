@@ -6,8 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// benchOverlapStep compares captured training steps of ResNet-50 with an Overlap and without one,
-// and their memory.
+// benchOverlapStep compares captured training steps of ResNet-50 with an Overlap and without an
+// Overlap. It compares time and memory.
 func benchOverlapStep(c *config, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
 	if err := s.set(); err != nil {

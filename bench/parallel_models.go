@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// form is a way to run a model of branches.
+// form is a way to run a model with parallel branches.
 type form struct {
 	name        string
 	fused       bool
@@ -19,9 +19,9 @@ var forms = []form{
 	{"fused/in-turn", true, nn.AlwaysSerial}, {"fused/side-by-side", true, nn.AlwaysParallel}, {"fused/chosen", true, nn.Measured},
 }
 
-// benchParallelModel returns a benchmark of captured calls of a model of branches, as it is and
-// fused. The branches run serially, in parallel, and as Choices decide. PyTorch's graph and
-// torch.compile stand beside them.
+// benchParallelModel returns a benchmark of captured calls of a model with parallel branches. The
+// model runs as it is, and fused. The branches run one after another, in parallel, or as Choices
+// decide. The peers are PyTorch's CUDA graph and torch.compile.
 func benchParallelModel(model string) func(c *config, emit func(row)) error {
 	return withGraphPeers(func(c *config, s switches, peers graphPeers, emit func(row)) error {
 		for _, batch := range []int{1, 8} {
@@ -53,9 +53,9 @@ func modelRows(c *config, s switches, peers graphPeers, model string, batch int,
 			net = fused
 		}
 		nn.SetParallelism(net, f.parallelism)
-		warm := 5 // warm-up runs, and the capture
+		warm := 5 // warm-up runs and the capture
 		if f.parallelism == nn.Measured {
-			warm = 100 // and trials, and the measured calls
+			warm = 100 // also trials and the measured calls
 		}
 		w, err := newCapturedWork(c, inference(net), cgotorch.CapturedOptions{InPlace: true, Log: c.tell}, warm, m.input)
 		defer w.close()

@@ -15,21 +15,21 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// epochs is the length of a training run of examples/train without flags.
+// epochs is the number of epochs of examples/train without flags.
 const epochs = 8
 
-// benchLosses compares the first losses of the recipe. PyTorch gets our first weights and our
-// loader's pixels, labels and flips, and does the rest itself. The value is the largest relative
-// difference. The peer's value is the allowed difference.
+// benchLosses compares the losses of the recipe's first steps. PyTorch gets our initial weights,
+// and the pixels, labels and flips of our loader. It does all other work itself. The row's value
+// is the largest relative difference. The row's peer_value is the allowed difference.
 //
-// The peer normalises as ToTensor and Normalize do, and so does the prefetcher on the CPU. On CUDA
-// the prefetcher rounds differently in the last bit or two. This training multiplies such a
-// difference by about a thousand within ten steps, in PyTorch alone too.
+// The peer normalizes as ToTensor and Normalize do. The prefetcher does the same on the CPU. On
+// CUDA the prefetcher rounds the last one or two bits differently. Within ten steps this training
+// multiplies such a difference by about a thousand. PyTorch alone does so too.
 func benchLosses(c *config, emit func(row)) error {
 	const allowed = 1e-4
 	steps := c.or(4, 100)
 	s := switches{deterministic: true}
-	// Without it cuBLAS refuses to be deterministic, here and in the peer.
+	// Without this variable cuBLAS refuses to be deterministic, in this process and in the peer.
 	os.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 	p, err := c.startPeer("step.py", s)
 	if err != nil {
@@ -58,12 +58,13 @@ func benchLosses(c *config, emit func(row)) error {
 	worst, text := difference(ours, reply.Losses)
 	first := against(name, worst, "relative difference", "allowed", allowed, lower,
 		fmt.Sprintf("ours against PyTorch, %s; first loss %.6f, last %.6f; %s", text, ours[0], ours[steps-1], common))
-	first.Ratio = ratioOf(allowed, max(worst, 0x1p-24)) // no difference counts as the smallest that float32 can show
+	first.Ratio = ratioOf(allowed, max(worst, 0x1p-24)) // 0x1p-24, the smallest difference in float32, stands for no difference
 	emit(first)
 	return nil
 }
 
-// difference returns the largest relative difference of two runs' losses, and its place.
+// difference returns the largest relative difference between two lists of losses. text describes
+// where the lists differ.
 func difference(a, b []float64) (worst float64, text string) {
 	at, equal, first := 0, 0, -1
 	for i := range a {
@@ -83,8 +84,8 @@ func difference(a, b []float64) (worst float64, text string) {
 	return worst, fmt.Sprintf("largest of %d at loss %d (%.9g and %.9g), %d equal to the bit, the first that is not is %d", len(a), at+1, a[at], b[at], equal, first+1)
 }
 
-// benchTop1 trains the whole recipe for three seeds on both sides, from the same weights and in the
-// same order.
+// benchTop1 trains the whole recipe with three seeds. Both sides have the same initial weights
+// and the same order of images.
 func benchTop1(c *config, emit func(row)) error {
 	s := switches{benchmark: c.device.IsCUDA()}
 	p, err := c.startPeer("step.py", s)
@@ -143,12 +144,12 @@ func top1Pair(c *config, p *peer, seed uint64) (ours, theirs float64, err error)
 	return ours, theirs, err
 }
 
-// parityRun is a training run of ours whose weights and batches are in files for the peer.
+// parityRun is a training run of ours. Its weights and batches are also in files for the peer.
 type parityRun struct {
 	archive                    string
-	folder, weights, trainPath string // of the peer
+	folder, weights, trainPath string // files for the peer
 	seed                       uint64
-	steps                      int // of the schedule
+	steps                      int // length of the schedule
 	learner                    *learner
 }
 
@@ -179,8 +180,8 @@ func newParityRun(c *config, seed uint64, epochs int) (*parityRun, error) {
 	return r, nil
 }
 
-// train writes the batches of that many steps for the peer and trains on the same batches. It
-// returns the losses and the batches' sizes.
+// train writes the batches of the given number of steps for the peer. It then trains on the same
+// batches. It returns the losses and the sizes of the batches.
 func (r *parityRun) train(c *config, steps int) (losses []float64, sizes []int, err error) {
 	writing, err := cifar.open(c, r.archive, r.seed, cifar.batch)
 	if err != nil {
@@ -219,8 +220,8 @@ func (r *parityRun) close() {
 	os.RemoveAll(r.folder)
 }
 
-// dump writes the first batches of a loader's next epochs in the form that step.py reads. It
-// returns their sizes.
+// dump writes at most limit batches of a loader's next epochs, in the form that step.py reads. It
+// returns the sizes of the batches.
 func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []int, err error) {
 	file, err := os.Create(path)
 	if err != nil {

@@ -14,13 +14,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// The peers travel in the program: a machine needs nothing but Python with PyTorch to run it.
+// The program contains the scripts of the peers. A machine therefore needs only Python with
+// PyTorch to run them.
 //
 //go:embed *.py
 var scripts embed.FS
 
-// peer is a process that answers one request at a time and is idle otherwise. It is Python, or this
-// program where our side needs a process of its own.
+// peer is a process that answers one request at a time and is otherwise idle. It is Python, or
+// this program if our side needs its own process.
 type peer struct {
 	versions string
 	command  *exec.Cmd
@@ -29,7 +30,8 @@ type peer struct {
 	replies  *json.Decoder
 }
 
-// switches are LibTorch's process-wide settings, which both sides of a comparison share.
+// switches are process-wide settings of LibTorch. Both sides of a comparison use the same
+// switches.
 type switches struct {
 	benchmark, tf32, deterministic bool
 }
@@ -43,7 +45,8 @@ func (s switches) String() string {
 	return fmt.Sprintf("cuDNN benchmark %s, TF32 %s, deterministic %s", word[s.benchmark], word[s.tf32], word[s.deterministic])
 }
 
-// startPeer runs one of the embedded scripts, and sets the switches in it and here.
+// startPeer runs one of the embedded scripts. It sets the switches in the new process and in this
+// one.
 func (c *config) startPeer(script string, s switches) (*peer, error) {
 	if err := s.set(); err != nil {
 		return nil, err
@@ -68,7 +71,7 @@ func (c *config) startPeer(script string, s switches) (*peer, error) {
 	return p, nil
 }
 
-// startOwn runs this program to answer requests, see serve.
+// startOwn runs this program with -serve: see serve.
 func (c *config) startOwn() (*peer, error) {
 	p := &peer{}
 	if err := p.start(c, exec.Command("/proc/self/exe", "-serve"), switches{}); err != nil {
@@ -101,8 +104,7 @@ func (p *peer) start(c *config, command *exec.Cmd, s switches) error {
 	return err
 }
 
-// do sends a request with arguments, which are names and values alternately, and waits for the
-// reply.
+// do sends a request and waits for the reply. arguments are names and values by turns.
 func (p *peer) do(reply any, what string, arguments ...any) error {
 	request := map[string]any{"do": what}
 	for i := 0; i < len(arguments); i += 2 {
@@ -125,7 +127,7 @@ func (p *peer) do(reply any, what string, arguments ...any) error {
 	return json.Unmarshal(text, reply)
 }
 
-// value returns a side that sends a request and reads the number of that name from the reply.
+// value returns a side. The side sends a request and returns the number called name of the reply.
 func (p *peer) value(name, what string, arguments ...any) side {
 	return func() (float64, error) {
 		reply := map[string]any{}
@@ -140,7 +142,7 @@ func (p *peer) value(name, what string, arguments ...any) side {
 	}
 }
 
-// close ends the process and waits for it.
+// close ends the process and waits for its end.
 func (p *peer) close() {
 	if p.command != nil {
 		p.requests.Close()

@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// benchPrefetch takes the prefetcher's work apart, on a device that does nothing else. It measures
-// a whole batch, its copy and its normalisation.
+// benchPrefetch measures the parts of the prefetcher's work, on a device that does nothing else.
+// It measures a whole batch, the copy alone and the normalization alone.
 func benchPrefetch(c *config, emit func(row)) error {
 	batches := c.or(2, 100)
 	f, err := newFeed(c, imagenet, c.or(2, imagenet.batch))
@@ -26,7 +26,8 @@ func benchPrefetch(c *config, emit func(row)) error {
 		return err
 	}
 	defer flips.Close()
-	// block times that many pieces of work on the training stream, and returns milliseconds for each.
+	// block makes a side that calls work, batches times, on the training stream. The side measures
+	// the milliseconds of one call.
 	block := func(work func(x *cgotorch.Exec)) side {
 		return func() (float64, error) {
 			if err := c.device.Synchronize(); err != nil {

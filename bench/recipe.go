@@ -14,23 +14,23 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// recipe is the settings of examples/train with its flags. recipe.py has the same in PyTorch.
+// recipe holds the settings of a training run. recipe.py has the same recipes for PyTorch.
 type recipe struct {
-	name      string // in rows
+	name      string // the name in rows
 	archive   string
-	train     string // first folder of the images to train on
+	train     string // first folder in the archive of the images to train on
 	model     string
 	classes   int
 	batch     int
 	size      int // height and width of the model's input
 	crop      decode.Transform
 	lr, decay float64
-	autocast  cgotorch.DType // 0: none
+	autocast  cgotorch.DType // 0 means that there is no autocast
 }
 
 const momentum = 0.9
 
-// cifar is examples/train without flags, with its numbers.
+// cifar has the settings of examples/train without flags.
 var cifar = recipe{
 	name:    "cifar",
 	archive: "cifar10-10k.tgz", train: "train", model: "resnet20", classes: 10, batch: 128, size: 32,
@@ -39,14 +39,14 @@ var cifar = recipe{
 
 const cifarText = "ResNet-20, batch 128, float32, channels last, fused SGD with Nesterov momentum, one-cycle schedule, flip and 32x32 crop of 4 pixels' padding"
 
-// imagenet is a usual recipe for photographs with a GPU.
+// imagenet is a common recipe for photographs on a GPU.
 var imagenet = recipe{
 	name:    "imagenet",
 	archive: "imagenet-sample-300.tgz", train: "sample", model: "resnet50", classes: 300, batch: 128, size: 224,
 	crop: decode.RandomResizedCrop{Height: 224, Width: 224}, lr: 0.1, decay: 1e-4, autocast: cgotorch.BFloat16,
 }
 
-// open opens the recipe's training images at path.
+// open opens the recipe's training images in the archive at path.
 func (r recipe) open(c *config, path string, seed uint64, batch int) (*imageloader.Loader, error) {
 	return imageloader.Open(path, imageloader.Options{
 		Train: true, BatchSize: batch, Split: r.train, Transform: r.crop, Seed: seed, Workers: c.threads,
@@ -60,30 +60,30 @@ func openTest(c *config, path string) (*imageloader.Loader, error) {
 	})
 }
 
-// learner makes the recipe's model, optimizer and schedule over that many steps.
+// learner makes the recipe's model, optimizer, and a schedule of the given number of steps.
 func (r recipe) learner(c *config, seed uint64, steps int) (*learner, error) {
 	l, err := newLearner(c, r.model, vision.Options{Classes: r.classes}, seed,
 		optim.SGDOptions{LR: r.lr, Momentum: momentum, WeightDecay: r.decay, Nesterov: true},
 		optim.OneCycle(steps, optim.OneCycleOptions{}))
-	if err == nil && c.device.IsCUDA() { // few CPUs can calculate in bfloat16
+	if err == nil && c.device.IsCUDA() { // few CPUs can compute in bfloat16
 		l.autocast = r.autocast
 	}
 	return l, err
 }
 
-// learner is a model in training.
+// learner is a model with the objects that train it.
 type learner struct {
 	stream   *cgotorch.Stream
-	autocast cgotorch.DType // 0: none
+	autocast cgotorch.DType // 0 means that there is no autocast
 	model    nn.Module
 	opt      *optim.Optimizer
 	schedule optim.Schedule
-	done     int               // steps
-	overlap  *cgotorch.Overlap // of backward, nil for none
+	done     int               // number of steps so far
+	overlap  *cgotorch.Overlap // an option of backward; nil if there is none
 }
 
-// newLearner makes a model by its name with weights drawn from seed, channels last, and an
-// optimizer for it.
+// newLearner makes the named model in channels-last order, and an optimizer for it. seed decides
+// the initial weights.
 func newLearner(c *config, model string, options vision.Options, seed uint64, o optim.SGDOptions, schedule optim.Schedule) (*learner, error) {
 	l := &learner{stream: cgotorch.DefaultStream(c.device), schedule: schedule}
 	if err := cgotorch.Seed(seed); err != nil {
@@ -105,7 +105,7 @@ func newLearner(c *config, model string, options vision.Options, seed uint64, o 
 	return l, nil
 }
 
-// step trains on one batch and returns the loss, which belongs to x's Do. It can be captured.
+// step trains on one batch and returns the loss, which belongs to x's Do. A step can be captured.
 func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgotorch.Tensor {
 	x.EachLaunch(func(*cgotorch.Exec) {
 		l.opt.SetScale(l.schedule(l.done))
@@ -124,14 +124,15 @@ func (l *learner) step(x *cgotorch.Exec, images, labels *cgotorch.Tensor) *cgoto
 	return loss
 }
 
-// randomBatch makes images of size x size, channels last, and their labels. The caller closes both.
+// randomBatch returns images of size x size in channels-last order, and labels. The caller closes
+// the images and the labels.
 func randomBatch(x *cgotorch.Exec, n, size, classes int) (images, labels *cgotorch.Tensor) {
 	random := x.Randn(cgotorch.Float32, int64(n), 3, int64(size), int64(size))
 	return x.Keep(x.Contiguous(random, cgotorch.ChannelsLast)), x.Keep(x.RandInt(cgotorch.Int64, 0, classes, int64(n)))
 }
 
-// epoch trains on the next epoch, or on that many steps of it, and returns the number of images. It
-// gives each loss to seen, unless seen is nil.
+// epoch trains on the next epoch, or on at most the given number of steps if steps is not 0. It
+// returns the number of images. It calls seen with each loss, unless seen is nil.
 func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cgotorch.Exec, loss *cgotorch.Tensor)) (images int, err error) {
 	last := l.done + steps
 	for batch, err := range ahead.Epoch(context.Background()) {
@@ -156,7 +157,7 @@ func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cg
 	return images, nil
 }
 
-// top1 returns the share of the loader's images whose label comes first.
+// top1 returns the share of the images in ahead's next epoch whose label comes first.
 func (l *learner) top1(ahead *prefetcher.Prefetcher) (float64, error) {
 	nn.SetTraining(l.model, false)
 	defer nn.SetTraining(l.model, true)
@@ -180,7 +181,7 @@ func (l *learner) top1(ahead *prefetcher.Prefetcher) (float64, error) {
 	return right / all, nil
 }
 
-// save writes the model's state in a form that Python can read.
+// save writes the model's state as safetensors, which Python can read.
 func (l *learner) save(path string) error {
 	var tensors []safetensors.Tensor
 	err := l.stream.Do(func(x *cgotorch.Exec) error {

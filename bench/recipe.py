@@ -59,7 +59,7 @@ class Learner:
 
     def __init__(self, recipe, device, steps, weights=None):
         self.device = device
-        self.autocast = recipe.autocast and device.startswith("cuda")  # few CPUs can calculate in bfloat16
+        self.autocast = recipe.autocast and device.startswith("cuda")  # few CPUs can compute in bfloat16
         self.model = recipe.model(num_classes=recipe.classes)
         if weights:
             from safetensors.torch import load_file

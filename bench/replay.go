@@ -9,15 +9,15 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// replay is a source that keeps up with any device. It decodes batches once and yields them again
-// and again from page-locked memory. Its epochs do not end.
+// replay is a source of batches that is never slower than the device. It decodes batches once. It
+// then yields them again and again from page-locked memory. Its epochs do not end.
 type replay struct {
 	memory  []byte
 	pinner  imageloader.Pinner
-	batches []imageloader.HostBatch // never handed out themselves
+	batches []imageloader.HostBatch // Epoch yields copies of these structs
 }
 
-// newReplay keeps count whole batches of a loader.
+// newReplay decodes count whole batches of a loader and stores them.
 func newReplay(loader *imageloader.Loader, count int) (*replay, error) {
 	n, height, width, channels := loader.Shape()
 	each := n * height * width * channels
@@ -74,7 +74,7 @@ func (r *replay) Shape() (n, height, width, channels int) {
 	return b.N, b.Height, b.Width, b.Channels
 }
 
-// Pin hands the memory of the images over.
+// Pin pins the memory of the images.
 func (r *replay) Pin(p imageloader.Pinner) error {
 	r.pinner = p
 	return p.Pin(r.memory)

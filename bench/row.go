@@ -11,13 +11,13 @@ type row struct {
 	Name      string  `json:"name"`
 	Value     number  `json:"value"`
 	Unit      string  `json:"unit"`
-	Peer      *string `json:"peer"`       // null for none
-	PeerValue *number `json:"peer_value"` // in the same unit
-	Ratio     *number `json:"ratio"`      // above 1 is better for us
+	Peer      *string `json:"peer"`       // nil if there is no peer
+	PeerValue *number `json:"peer_value"` // in the same unit as Value
+	Ratio     *number `json:"ratio"`      // above 1 is better for this library
 	Note      string  `json:"note"`
 }
 
-// number is written with five significant digits.
+// number is written with five significant digits. Numbers from 1e5 on keep all digits.
 type number float64
 
 func (n number) MarshalJSON() ([]byte, error) {
@@ -35,7 +35,7 @@ func (n number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// better is the direction in which a value is good.
+// better says whether lower or higher values are better.
 type better int
 
 const (
@@ -43,7 +43,7 @@ const (
 	higher
 )
 
-// against returns the row that compares value with a peer's.
+// against returns the row that compares value with a peer's value.
 func against(name string, value float64, unit string, peer string, peerValue float64, is better, note string) row {
 	ratio, other := number(peerValue/value), number(peerValue)
 	if is == higher {
@@ -52,8 +52,8 @@ func against(name string, value float64, unit string, peer string, peerValue flo
 	return row{Name: name, Value: number(value), Unit: unit, Peer: &peer, PeerValue: &other, Ratio: &ratio, Note: note}
 }
 
-// inTurns returns the row of two sides whose blocks alternated. It has their medians, and the
-// median of the blocks' ratios.
+// inTurns returns the row of two sides whose blocks alternated. The values are medians. The ratio
+// is the median of the ratios of each round.
 func inTurns(name string, ours sample, unit string, peer string, theirs sample, is better, note string) row {
 	r := against(name, ours.median(), unit, peer, theirs.median(), is, note)
 	if is == lower {
@@ -63,7 +63,7 @@ func inTurns(name string, ours sample, unit string, peer string, theirs sample, 
 	return r
 }
 
-// ratioOf returns a row's ratio where it is not that of its values.
+// ratioOf returns a ratio for a row whose ratio is not that of its values.
 func ratioOf(a, b float64) *number {
 	r := number(a / b)
 	return &r

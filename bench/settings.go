@@ -6,7 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// kind returns the device's name in a row.
+// kind returns the name that a row has for the device d.
 func kind(d cgotorch.Device) string {
 	if d.IsCUDA() {
 		return "cuda"
@@ -14,7 +14,7 @@ func kind(d cgotorch.Device) string {
 	return "cpu"
 }
 
-// settings names the settings that both sides have in common.
+// settings returns a text with the settings that both sides share.
 func (c *config) settings() string {
 	return fmt.Sprintf("device %v, %d threads, LibTorch %s", c.device, c.threads, cgotorch.LibTorchVersion())
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchStep measures a ResNet-50 training step whose batch is resident, comes by the prefetcher, or
-// is copied in the usual ways. PyTorch takes the resident batch. The prefetcher reads images
-// decoded once, in page-locked memory: the loader then keeps up. All sides alternate in blocks of
-// steps, each on the same model and device.
+// benchStep measures a training step of ResNet-50. The batch is resident, or comes from the
+// prefetcher, or is copied in the usual ways. The prefetcher reads decoded images from
+// page-locked memory, so that it never waits for a loader. PyTorch trains on a resident batch.
+// All sides alternate in blocks of steps. All sides but PyTorch's train the same model on the
+// same device.
 func benchStep(c *config, emit func(row)) error {
 	steps := c.or(1, 20)
 	s := switches{benchmark: c.device.IsCUDA()}
@@ -58,20 +59,21 @@ func benchStep(c *config, emit func(row)) error {
 	return nil
 }
 
-// feed gives one model its batches in different ways.
+// feed gives batches to one model in different ways.
 type feed struct {
 	*learner
 	replay *replay
 	ahead  *prefetcher.Prefetcher
 	next   func() (*prefetcher.Batch, error, bool)
 	stop   func()
-	batch  *prefetcher.Batch // borrowed until next is called again
+	batch  *prefetcher.Batch // borrowed until the next call of next
 
-	// Resident: float32 [N, C, H, W] channels last, normalised, and int64 [N].
+	// The resident batch. Images are float32 [N, C, H, W] channels last, normalized. Labels are int64
+	// [N].
 	images, labels *cgotorch.Tensor
-	pixels, nhwc   *cgotorch.Tensor // targets of copies: uint8 and float32 [N, H, W, C]
-	into           *cgotorch.Tensor // nhwc as [N, C, H, W]
-	table          *cgotorch.Tensor // of the normalisation
+	pixels, nhwc   *cgotorch.Tensor // the targets of copies: uint8 and float32, [N, H, W, C]
+	into           *cgotorch.Tensor // a view of nhwc as [N, C, H, W]
+	table          *cgotorch.Tensor // the table for the normalization
 	floats         *cgotorch.HostSlab
 	pageableBytes  []byte
 	pageableFloats []float32
@@ -133,14 +135,14 @@ func (f *feed) open(c *config, r recipe, decode func() (*replay, error)) error {
 	})
 }
 
-// way is a way for a step to get its batch.
+// way is a way to give a step its batch.
 type way struct {
 	name, text string
-	wait       func() error // before the Do, or nil
+	wait       func() error // called before the Do, unless nil
 	take       func(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
 }
 
-// ways returns the ways of the comparison, the resident batch first.
+// ways returns the ways that benchStep compares. The first is the resident batch.
 func (f *feed) ways() []way {
 	return []way{
 		{"resident", "batch on the device, normalised, float32", nil,
@@ -154,8 +156,8 @@ func (f *feed) ways() []way {
 	}
 }
 
-// block runs that many steps and returns milliseconds per step. Its last step, and the copies
-// ahead, have ended on the device.
+// block runs the given number of steps and returns milliseconds per step. The measured time ends
+// when the last step and the copies ahead have ended on the device.
 func (f *feed) block(c *config, steps int, w way) (float64, error) {
 	seconds, err := c.secondsEach(steps, func() error {
 		if w.wait != nil {
@@ -172,7 +174,7 @@ func (f *feed) block(c *config, steps int, w way) (float64, error) {
 	return seconds * 1e3, err
 }
 
-// advance gives the prefetcher's batch back and takes the next.
+// advance gives the prefetcher's current batch back and takes the next batch.
 func (f *feed) advance() error {
 	batch, err, ok := f.next()
 	if !ok {
@@ -192,7 +194,7 @@ func (f *feed) pageableUint8(x *cgotorch.Exec) (images, labels *cgotorch.Tensor)
 	return f.normalized(x)
 }
 
-// normalized does the prefetcher's work on the training stream, but for the flip.
+// normalized does the prefetcher's work on the training stream, without the flip.
 func (f *feed) normalized(x *cgotorch.Exec) (_, labels *cgotorch.Tensor) {
 	images.Normalize(x, f.pixels, nil, f.table, f.into)
 	return f.into, f.labels

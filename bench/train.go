@@ -10,9 +10,9 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// benchTrainCIFAR compares images per second of the recipe, from files to updated weights. Our
-// loader and prefetcher stand against PyTorch with ImageFolder and DataLoader. Epochs of ours and
-// the peer's alternate. Between them neither does anything.
+// benchTrainCIFAR compares the images per second of the recipe, from files to updated weights.
+// This library uses its loader and prefetcher. PyTorch uses ImageFolder and DataLoader. Epochs of
+// this library and of PyTorch alternate. While one of them runs, the other does nothing.
 func benchTrainCIFAR(c *config, emit func(row)) error {
 	r, rounds := cifar, c.roundsOr(3)
 	archive, err := c.find(r.archive)
@@ -35,7 +35,8 @@ func benchTrainCIFAR(c *config, emit func(row)) error {
 		return err
 	}
 	defer ahead.Close()
-	// Long enough for the rounds, the round before them, and the search for the best number of workers.
+	// The schedule must be long enough for all rounds, the first round that does not count, and the
+	// search for the best number of workers.
 	steps := (rounds + 20) * loader.Batches()
 	l, err := r.learner(c, 1, steps)
 	if err != nil {
@@ -74,8 +75,8 @@ func benchTrainCIFAR(c *config, emit func(row)) error {
 	return nil
 }
 
-// bestWorkers leaves the peer with the number of worker processes that gives the most images per
-// second.
+// bestWorkers tries several numbers of worker processes. It leaves the peer with the number that
+// gives the most images per second, and returns this number.
 func (p *peer) bestWorkers(c *config, pinned bool) (int, error) {
 	counts := []int{0, 1, 2}
 	if cores := runtime.NumCPU(); cores > 2 {
@@ -87,7 +88,7 @@ func (p *peer) bestWorkers(c *config, pinned bool) (int, error) {
 			return 0, err
 		}
 		run := p.value("images_per_second", "epoch", "steps", c.or(1, 40))
-		if _, err := run(); err != nil { // starts the processes
+		if _, err := run(); err != nil { // the first run starts the processes
 			return 0, err
 		}
 		v, err := run()

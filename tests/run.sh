@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# run.sh [JOBS]: all checks of `make test`, once it is built. It goes on after a failure: one run
-# shows all of them. It ends with a line for each step and a line for the whole.
+# run.sh [JOBS] runs all checks of `make test`, after the build. It goes on after a failure, so
+# that one run shows all failures. At the end it prints one line for each step and one for the
+# whole.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . tests/steps.sh
 
 jobs=${1:-$(nproc)}
-# As many test programs as jobs, and all their threads together no more than there are cores.
+# JOBS test programs run at a time. All their threads together are at most as many as the cores.
 threads=$(($(nproc) / jobs))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 1 ? threads : 1))}
 
@@ -21,7 +22,8 @@ for binary in build/csrc/cgotorch_test build/csrc/decode_test; do
 done
 step "go vet ./..." go vet ./...
 step "gofmt" formatted
-# -count=1: Go caches results by the Go sources alone, and the libraries may have changed.
+# -count=1 runs every test. Go caches results by the Go sources, and the libraries may have
+# changed.
 step "go test ./..." go test -count=1 -timeout 10m -p "$jobs" ./...
 step "the same under the stream checker" tests/check-streams.sh "$jobs"
 steps_end "all tests"

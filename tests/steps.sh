@@ -1,9 +1,10 @@
-# steps.sh, to be sourced: steps that go on after a failure, so that one run shows all of them.
+# A script sources steps.sh to run steps. The script goes on after a step that fails, so that one
+# run shows all failures.
 
 steps_summary=""
 steps_failed=0
 
-# step TITLE COMMAND...: runs a command, and notes its result and its seconds.
+# step TITLE COMMAND... runs a command and notes its result and its seconds.
 step() {
   local title=$1 began=$SECONDS result=ok
   shift
@@ -13,7 +14,8 @@ step() {
   steps_summary="$steps_summary$(printf '  %-7s %4d s  %s' $result $((SECONDS - began)) "$title")"$'\n'
 }
 
-# steps_end TITLE: prints a line for each step and one for the whole. It exits with 1 after a failure.
+# steps_end TITLE prints one line for each step and one for the whole. It exits with 1 if a step
+# has failed.
 steps_end() {
   echo
   printf %s "$steps_summary"

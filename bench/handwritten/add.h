@@ -1,5 +1,5 @@
-// The code that a binding writes by hand for one operator: a function that calls it and returns a
-// handle, and a function to free handles.
+// What a binding writes by hand for one operator: a function that calls the operator and returns
+// a handle, and a function that frees handles.
 #pragma once
 
 #include <stdint.h>
@@ -10,18 +10,18 @@ extern "C" {
 
 typedef struct hw_tensor hw_tensor;
 
-// Makes a float32 tensor of count equal numbers on the CPU, or with cuda on CUDA device 0. NULL on
-// failure.
+// Makes a float32 tensor of count elements that all equal value. The tensor is on the CPU, or on
+// CUDA device 0 if cuda is not 0. Returns NULL on failure.
 hw_tensor* hw_full(int64_t count, double value, int32_t cuda);
-// Returns a + b. NULL on failure.
+// Returns a + b, or NULL on failure.
 hw_tensor* hw_add(const hw_tensor* a, const hw_tensor* b);
 void hw_free(hw_tensor* t);
 
-// Runs at::add count times in C++, freeing each result before the next. Returns 0 on failure.
+// Runs at::add count times in C++. Frees each result before the next call. Returns 0 on failure.
 int32_t hw_add_times(const hw_tensor* a, const hw_tensor* b, int64_t count);
 
-// Calls the core count times, on a stream of its own or on the default stream. The call sets and
-// restores LibTorch's state and does nothing between. Returns 0 on failure.
+// Makes count calls of the core, on a new stream or on the default stream. Each call sets
+// LibTorch's state, does nothing else, and restores the state. Returns 0 on failure.
 int32_t hw_guard_times(int32_t cuda, int32_t own_stream, int64_t count);
 
 #ifdef __cplusplus

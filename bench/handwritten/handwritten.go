@@ -1,8 +1,8 @@
 //go:build bench
 
-// Package handwritten is the peer of the rows op/…: one operator wrapped by hand with cgo, as fast
-// as a wrapper can be. It has no streams, modes, scopes or error texts. bench/build.sh sets its
-// flags.
+// Package handwritten is the peer of the rows op/…. It wraps one operator by hand with cgo, as
+// fast as a wrapper can be. It has no streams, modes, scopes or error texts. bench/build.sh sets
+// the cgo flags.
 package handwritten
 
 // #cgo noescape hw_add
@@ -14,12 +14,13 @@ import "C"
 
 import "errors"
 
-// Tensor is a handle. The caller frees it.
+// Tensor is a handle. The caller must call Free.
 type Tensor struct{ h *C.hw_tensor }
 
 var errFailed = errors.New("handwritten: LibTorch threw an exception")
 
-// Full returns a float32 tensor of count equal numbers on the CPU or on CUDA device 0.
+// Full returns a float32 tensor of count elements that all equal value. The tensor is on the CPU,
+// or on CUDA device 0 if cuda is set.
 func Full(count int, value float64, cuda bool) (*Tensor, error) {
 	var where C.int32_t
 	if cuda {
@@ -55,9 +56,9 @@ func AddTimes(a, b *Tensor, count int) error {
 	return nil
 }
 
-// GuardTimes calls the core count times in C++, with a call that sets and restores LibTorch's state
-// and does nothing between. The stream is a stream of its own, which has to be set, or the default
-// stream.
+// GuardTimes makes count calls of the core in C++. Each call sets LibTorch's state, does nothing
+// else, and restores the state. If ownStream is set, each call must make a new stream current.
+// Otherwise each call uses the default stream.
 func GuardTimes(cuda, ownStream bool, count int) error {
 	number := func(b bool) C.int32_t {
 		if b {

@@ -7,12 +7,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// builder makes the weights of one model. They belong to the Do until all are made.
+// builder makes the weights of one model. The Do owns the weights until all of them are made.
 type builder struct {
 	x      *cgotorch.Exec
 	config *SwitchConfig
 	SwitchOptions
-	draw bool // otherwise the weights are undefined, and a load follows
+	draw bool // false leaves the weights undefined, for a load that follows
 }
 
 func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {
@@ -59,7 +59,7 @@ func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOpti
 	return m
 }
 
-// weight draws a weight from the normal distribution.
+// weight makes a weight. If draw is set, the values come from a normal distribution.
 func (b *builder) weight(deviation float64, size ...int) *cgotorch.Tensor {
 	shape := make([]int64, len(size))
 	for i, n := range size {
@@ -92,7 +92,7 @@ func (b *builder) attention(biased bool) *attention {
 	c := b.config
 	inner, narrow := c.NumHeads*c.DKV, root(c.DModel)
 	a := &attention{O: b.linear(root(inner), c.DModel, inner), heads: c.NumHeads, width: c.DKV}
-	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // one behind another, for attention.project
+	all := b.x.Empty(b.DType, int64(3*inner), int64(c.DModel)) // the three weights are adjacent, for attention.project
 	for i, of := range []struct {
 		layer     **nn.Linear
 		deviation float64

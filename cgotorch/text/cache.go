@@ -8,51 +8,52 @@ import (
 
 // CacheOptions set the size of a [Cache].
 type CacheOptions struct {
-	Batch    int // sequences that are decoded together; 0 means 1
-	Capacity int // tokens that the decoder reads of each sequence, with the first; 0 means 128
-	Source   int // tokens that the encoder gives at most; 0 means 512
+	Batch    int // number of sequences that are decoded together; 0 means 1
+	Capacity int // most tokens that the decoder reads of a sequence, the first one included; 0 means 128
+	Source   int // most tokens of the encoder's result; 0 means 512
 }
 
 // Cache holds the state of a decoding, in memory of fixed shapes and addresses. A step reads and
-// writes only the cache. A captured step can therefore be launched for every token. All sequences
-// of a cache are at the same position.
+// writes only this memory. A captured step can therefore be launched for every token. All
+// sequences of a cache are at the same position.
 //
-// A Cache belongs to one decoding at a time. Between steps, other work may read and write its
-// tensors, in an order with the steps.
+// A Cache serves one decoding at a time. Between two steps other work may read and write the
+// Cache's tensors. The caller orders that work and the steps.
 type Cache struct {
 	Tokens   *cgotorch.Tensor // Int64 [batch, 1]: the input of the next step
-	Position *cgotorch.Tensor // Int64 [1]: the position of Tokens, from 0; below the capacity
+	Position *cgotorch.Tensor // Int64 [1]: the position of Tokens, from 0; it is less than Capacity
 
-	// Keys and Values are the self-attention's, for each block, [batch, heads, capacity, d_kv]. They
-	// are valid up to Position.
+	// Keys and Values are the keys and values of the self-attention. Each list has one tensor for
+	// each block, [batch, heads, capacity, d_kv]. The entries up to Position are valid.
 	Keys, Values []*cgotorch.Tensor
-	// CrossKeys and CrossValues are the cross-attention's, of the encoder's result, for each block,
-	// [batch, heads, source, d_kv].
+	// CrossKeys and CrossValues are the keys and values of the cross-attention, for the encoder's
+	// result. Each list has one tensor for each block, [batch, heads, source, d_kv].
 	CrossKeys, CrossValues []*cgotorch.Tensor
 	// CrossBias is added to the scores of the cross-attention, [batch*heads, 1, source].
 	CrossBias *cgotorch.Tensor
 
 	o       CacheOptions
-	row     *cgotorch.Tensor // Tokens as [batch]
-	steps   []stepCache      // by block
+	row     *cgotorch.Tensor // a view of Tokens with the shape [batch]
+	steps   []stepCache      // one for each block
 	places  *cgotorch.Tensor // Int64 [capacity]: 0, 1, …
-	buckets *cgotorch.Tensor // Int64 [capacity], of distances
+	buckets *cgotorch.Tensor // Int64 [capacity]: the bucket of each distance
 	next    int              // the host's copy of Position
 }
 
-// stepCache holds a block's keys and values as a step reads them: keys [batch*heads, d_kv, n],
-// values [batch*heads, n, d_kv].
+// stepCache holds the keys and values of a block in the shapes that a step reads. Keys are
+// [batch*heads, d_kv, n], and values are [batch*heads, n, d_kv].
 type stepCache struct {
-	own          *cgotorch.Tensor // keys and then values, [2*batch*heads, capacity, d_kv]
+	own          *cgotorch.Tensor // first the keys, then the values, [2*batch*heads, capacity, d_kv]
 	keys, values *cgotorch.Tensor // views of own
 
 	crossKeys, crossValues *cgotorch.Tensor
 }
 
-// NewCache makes a cache on x's device, for Batch sequences. Each block has a key and a value for
-// each token of Capacity and of Source, of heads*d_kv elements of the model's dtype. Call
-// [Decoder.Start] before the first step. The caller must Close the cache. NewCache fails with
-// [cgotorch.ErrInvalidArgument] for options below 0.
+// NewCache makes a cache on x's device, for Batch sequences. For each block the cache has room
+// for Capacity keys and values, and for Source keys and values of the cross-attention. A key or
+// value has heads*d_kv elements of the model's dtype. Call [Decoder.Start] before the first step.
+// NewCache does not wait for the device. The caller must Close the cache. NewCache fails with
+// [cgotorch.ErrInvalidArgument] for an option below 0.
 func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 	const where = "Switch.NewCache"
 	for _, n := range []struct {
@@ -117,8 +118,8 @@ func (c *Cache) tensors() []*cgotorch.Tensor {
 	return all
 }
 
-// Next makes the likeliest of logits [batch, vocab_size] the tokens of the next step. It can be
-// captured with the step.
+// Next takes the likeliest token of each row of logits [batch, vocab_size]. These tokens become
+// the input of the next step. Next can be captured together with the step.
 func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -128,7 +129,8 @@ func (c *Cache) Next(x *cgotorch.Exec, logits *cgotorch.Tensor) {
 	c.Advance(x)
 }
 
-// Advance moves to the next position. The caller writes Tokens. [Cache.Next] does both.
+// Advance moves the cache to the next position. The caller writes Tokens. [Cache.Next] writes
+// Tokens and advances.
 func (c *Cache) Advance(x *cgotorch.Exec) {
 	plain(x).AddScalarInPlace(c.Position, 1).Close()
 	x.EachLaunch(func(*cgotorch.Exec) { c.next++ })

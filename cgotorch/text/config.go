@@ -11,45 +11,45 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// SwitchConfig holds the fields of Hugging Face's config.json for a Switch Transformer.
-// [DefaultSwitchConfig] has transformers' defaults. Other fields of the file do not change a
-// forward pass in inference.
+// SwitchConfig holds fields of Hugging Face's config.json for a Switch Transformer.
+// [DefaultSwitchConfig] returns the defaults of Hugging Face's transformers. The file's other
+// fields do not change a forward pass in inference.
 type SwitchConfig struct {
 	ModelType string `json:"model_type"` // "switch_transformers"
 
-	VocabSize int `json:"vocab_size"` // tokens
+	VocabSize int `json:"vocab_size"` // number of tokens
 	DModel    int `json:"d_model"`    // width of the hidden states
 	DKV       int `json:"d_kv"`       // width of a head's queries, keys and values
-	DFF       int `json:"d_ff"`       // width inside a feed-forward layer, dense or expert
+	DFF       int `json:"d_ff"`       // width inside a feed-forward layer, for a dense layer and for an expert
 	NumHeads  int `json:"num_heads"`
 
-	NumLayers              int `json:"num_layers"`                // blocks of the encoder
-	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"` // decides, with NumLayers, which blocks are sparse: see [SwitchConfig.ExpertNames]
-	NumDecoderLayers       int `json:"num_decoder_layers"`        // null means NumLayers
-	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // the same of the decoder
+	NumLayers              int `json:"num_layers"`                // number of blocks of the encoder
+	NumSparseEncoderLayers int `json:"num_sparse_encoder_layers"` // this number and NumLayers decide which blocks are sparse: see [SwitchConfig.ExpertNames]
+	NumDecoderLayers       int `json:"num_decoder_layers"`        // number of blocks of the decoder; null in a file means NumLayers
+	NumSparseDecoderLayers int `json:"num_sparse_decoder_layers"` // this number and NumDecoderLayers decide which blocks of the decoder are sparse
 
-	NumExperts     int    `json:"num_experts"`     // of each sparse layer
-	ExpertCapacity int    `json:"expert_capacity"` // at least 1; never reached, see [FeedForward.Route]
-	RouterBias     bool   `json:"router_bias"`     // routers add a bias
-	RouterDType    string `json:"router_dtype"`    // the dtype in which routers compute; "float32"
+	NumExperts     int    `json:"num_experts"`     // number of experts of each sparse layer
+	ExpertCapacity int    `json:"expert_capacity"` // at least 1; no expert ever reaches it, see [FeedForward.Route]
+	RouterBias     bool   `json:"router_bias"`     // whether routers add a bias
+	RouterDType    string `json:"router_dtype"`    // the dtype in which routers compute; always "float32"
 
 	RelativeAttentionNumBuckets  int `json:"relative_attention_num_buckets"`  // number of buckets of distances
-	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // distances from here on share a bucket
+	RelativeAttentionMaxDistance int `json:"relative_attention_max_distance"` // all distances from this one on share a bucket
 
 	LayerNormEpsilon  float64 `json:"layer_norm_epsilon"` // added to the mean square
-	InitializerFactor float64 `json:"initializer_factor"` // factor of the deviations of new weights
-	DenseActFn        string  `json:"dense_act_fn"`       // "relu"
-	// TieWordEmbeddings makes encoder, decoder and head share one embedding. The head's input is then
-	// scaled by 1/sqrt(DModel).
+	InitializerFactor float64 `json:"initializer_factor"` // factor of the standard deviations of new weights
+	DenseActFn        string  `json:"dense_act_fn"`       // always "relu"
+	// TieWordEmbeddings makes encoder, decoder and head share one embedding. The input of the head is
+	// then scaled by 1/sqrt(DModel).
 	TieWordEmbeddings bool `json:"tie_word_embeddings"`
 
 	PadTokenID          int   `json:"pad_token_id"`
-	EOSTokenID          []int `json:"eos_token_id"`           // each of them ends a sequence; a number or null in files
-	DecoderStartTokenID int   `json:"decoder_start_token_id"` // missing or null means PadTokenID
+	EOSTokenID          []int `json:"eos_token_id"`           // each of these tokens ends a sequence; a file has a list, one number or null
+	DecoderStartTokenID int   `json:"decoder_start_token_id"` // null, or no such field in the file, means PadTokenID
 }
 
-// DefaultSwitchConfig returns transformers' defaults: google/switch-base-8 with a smaller DFF and
-// fewer sparse layers.
+// DefaultSwitchConfig returns the defaults of Hugging Face's transformers. The defaults describe
+// google/switch-base-8 with a smaller DFF and fewer sparse layers.
 func DefaultSwitchConfig() SwitchConfig {
 	return SwitchConfig{
 		ModelType: "switch_transformers",
@@ -62,8 +62,9 @@ func DefaultSwitchConfig() SwitchConfig {
 	}
 }
 
-// ReadSwitchConfig reads a config.json. Missing fields have transformers' defaults. Its errors name
-// the file and the field. An illegal value is an [cgotorch.ErrInvalidArgument].
+// ReadSwitchConfig reads a config.json. A field that the file lacks gets the default of Hugging
+// Face's transformers. Errors name the file and, if a field is wrong, the field. An illegal value
+// gives [cgotorch.ErrInvalidArgument].
 func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	fail := func(err error) (SwitchConfig, error) {
 		return SwitchConfig{}, fmt.Errorf("text: %s: %w", path, err)
@@ -78,7 +79,7 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	if err := json.Unmarshal(data, &given); err != nil {
 		return fail(fmt.Errorf("it is no JSON object: %w", err))
 	}
-	if ids := given["eos_token_id"]; json.Unmarshal(ids, new(int)) == nil && string(ids) != "null" { // one number
+	if ids := given["eos_token_id"]; json.Unmarshal(ids, new(int)) == nil && string(ids) != "null" { // it is one number, not a list
 		given["eos_token_id"] = slices.Concat([]byte("["), ids, []byte("]"))
 		if data, err = json.Marshal(given); err != nil {
 			return fail(err)
@@ -106,8 +107,8 @@ func ReadSwitchConfig(path string) (SwitchConfig, error) {
 	return c, nil
 }
 
-// check fails with [cgotorch.ErrInvalidArgument] for values that no model can be made from. The
-// error names the field as the file does.
+// check fails with [cgotorch.ErrInvalidArgument] if no model can be made from the values. The
+// error has the field's name in the file.
 func (c SwitchConfig) check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, cgotorch.ErrInvalidArgument)...)
@@ -154,13 +155,13 @@ func (c SwitchConfig) check() error {
 	return nil
 }
 
-// sparseEncoder reports whether a block of the encoder, counted from 0, has experts.
-// [SwitchConfig.ExpertNames] has the rule.
+// sparseEncoder reports whether a block of the encoder has experts. Blocks are counted from 0.
+// [SwitchConfig.ExpertNames] explains which blocks have experts.
 func (c SwitchConfig) sparseEncoder(block int) bool {
 	return sparse(c.NumLayers, c.NumSparseEncoderLayers, block)
 }
 
-// sparseDecoder is sparseEncoder for the decoder.
+// sparseDecoder does for the decoder what sparseEncoder does for the encoder.
 func (c SwitchConfig) sparseDecoder(block int) bool {
 	return sparse(c.NumDecoderLayers, c.NumSparseDecoderLayers, block)
 }
@@ -173,7 +174,8 @@ func sparse(layers, wanted, block int) bool {
 	return step == 1 || step > 1 && block%step == 1
 }
 
-// configOf reads the config.json beside a file, or in a folder.
+// configOf reads the config.json in the folder path. If path is a file, it reads the config.json
+// beside that file.
 func configOf(path string) (SwitchConfig, error) {
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		path = filepath.Dir(path)

@@ -5,7 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Decoder maps the tokens so far, and the encoder's result, to hidden states of the next tokens.
+// Decoder maps the tokens so far and the encoder's result to hidden states. From a token's hidden
+// state [Switch.Predict] computes the logits of the next token.
 type Decoder struct {
 	EmbedTokens    *nn.Embedding // [vocab_size, d_model]
 	Block          []*DecoderBlock
@@ -14,16 +15,17 @@ type Decoder struct {
 	config *SwitchConfig
 }
 
-// DecoderBlock has three layers. See [Decoder.Attend] for the first two.
+// DecoderBlock has three layers. [Decoder.Attend] runs the first two.
 type DecoderBlock struct {
 	Attention *selfAttention  `state:"layer.0"`
 	Cross     *crossAttention `state:"layer.1"`
 	FF        *FeedForward    `state:"layer.2"`
 }
 
-// forward maps all decoder ids at once, Int64 [batch, n], to [batch, n, d_model]. No token sees the
-// tokens behind it. encoded [batch, source, d_model] is [Switch.Encode]'s result. mask [batch,
-// source] is 0 at padding; nil means no padding.
+// forward maps all ids of the decoder at once, Int64 [batch, n], to [batch, n, d_model]. A token
+// does not see the tokens after it. encoded [batch, source, d_model] is the result of
+// [Switch.Encode]. mask [batch, source] is 0 at padding. A nil mask means that there is no
+// padding.
 func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "Switch.Logits"
 	x = plain(x)
@@ -48,7 +50,7 @@ func (m *Decoder) forward(x *cgotorch.Exec, ids, encoded, mask *cgotorch.Tensor)
 	})
 }
 
-// end norms the result of the last block.
+// end normalizes the result of the last block.
 func (m *Decoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }
@@ -57,7 +59,8 @@ func (m *Decoder) biases() *nn.Embedding {
 	return m.Block[0].Attention.SelfAttention.RelativeAttentionBias
 }
 
-// remember returns the keys and values of the encoder's result, [batch, heads, source, d_kv].
+// remember returns the keys and values of the block's cross-attention, [batch, heads, source,
+// d_kv]. encoded is the result of [Switch.Encode].
 func (b *DecoderBlock) remember(x *cgotorch.Exec, encoded *cgotorch.Tensor) (keys, values *cgotorch.Tensor) {
 	a := b.Cross.EncDecAttention
 	return a.split(x, a.K.Forward(x, encoded)), a.split(x, a.V.Forward(x, encoded))

@@ -5,15 +5,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Dense is ReLU(in @ WI.T) @ WO.T: a dense feed-forward layer, or one expert. It alone defines an
-// expert's arithmetic. Programs that keep experts in memory of their own make a Dense of that
-// memory.
+// Dense is ReLU(in @ WI.T) @ WO.T. It is a dense feed-forward layer, or one expert. The
+// arithmetic of an expert is defined only here. A program that keeps experts in its own memory
+// makes a Dense whose weights lie in that memory.
 type Dense struct {
 	WI *nn.Linear // [d_ff, d_model]
 	WO *nn.Linear // [d_model, d_ff]
 }
 
-// Forward maps [..., d_model] to the same shape.
+// Forward maps `in` [..., d_model] to the same shape.
 func (m *Dense) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -21,8 +21,8 @@ func (m *Dense) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor 
 	})
 }
 
-// NewExpert makes an expert on x's device with undefined weights. The caller puts others in their
-// place. dtype 0 means Float32.
+// NewExpert makes an expert on x's device. The weights are undefined until the caller puts other
+// tensors in their place. dtype 0 means Float32.
 func NewExpert(x *cgotorch.Exec, c SwitchConfig, dtype cgotorch.DType) *Dense {
 	if dtype == 0 {
 		dtype = cgotorch.Float32

@@ -1,7 +1,7 @@
-// Package text has text models with Hugging Face's parameter names and numbers.
+// Package text has text models with Hugging Face's parameter names and results.
 //
-// The Switch Transformer is an encoder and a decoder. Some of their blocks route each token to one
-// of many feed-forward experts:
+// The Switch Transformer is an encoder and a decoder. Some of their blocks route each token to
+// one of many feed-forward experts:
 //
 //	o := text.LoadOptions{SwitchOptions: text.SwitchOptions{DType: cgotorch.BFloat16}}
 //	m, err := text.LoadSwitch(x, o, "switch-base-8")
@@ -9,13 +9,15 @@
 //	tokens, err := m.Generate(ctx, x, ids, mask, text.GenerateOptions{MaxNewTokens: 32})
 //
 // [Switch.Logits] is the whole forward pass, and [Switch.Generate] decodes greedily. Each block
-// ends with a [FeedForward], which is dense or routes tokens to experts. The experts may run
-// anywhere: [Sparse].Override takes other [Experts], and [Pieces] cuts the decoder's step at its
-// sparse layers. [Decoder.Begin] says how a program cuts the step itself. There Route chooses an
-// expert for each token, and Combine takes the experts' results.
+// ends with a [FeedForward]. A FeedForward is dense, or it routes tokens to experts.
 //
-// The models are for inference: nothing is recorded for backward, and dropout does nothing.
-// Autocast is ignored, since [SwitchOptions] sets the dtype. No method waits for the device unless
-// its comment says so. Package tokenizer, in the folder below, turns text into ids and ids into
-// text.
+// Experts may run anywhere. [Sparse].Override takes other [Experts] for a layer. [Pieces] cuts
+// the decoder's step at its sparse layers. [Decoder.Begin] explains how a program cuts the step
+// itself. Such a program calls [FeedForward.Route] to choose an expert for each token, and
+// [FeedForward.Combine] to add the experts' results.
+//
+// The models are for inference. Nothing is recorded for backward, and there is no dropout.
+// Autocast is ignored, because [SwitchOptions] sets the dtype. A method does not wait for the
+// device unless its comment says so. Package tokenizer, in a folder below this one, turns text
+// into ids and ids into text.
 package text

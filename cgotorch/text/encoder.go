@@ -14,14 +14,14 @@ type Encoder struct {
 	config *SwitchConfig
 }
 
-// EncoderBlock has two layers.
+// EncoderBlock has two layers: self-attention and feed-forward.
 type EncoderBlock struct {
 	Attention *selfAttention `state:"layer.0"`
 	FF        *FeedForward   `state:"layer.1"`
 }
 
 // forward maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0
-// at padding; nil means no padding.
+// at padding. A nil mask means that there is no padding.
 func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		hidden, bias := m.begin(x, ids, mask)
@@ -33,14 +33,16 @@ func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorc
 	})
 }
 
-// then closes read, after its last reader, and returns next.
+// then closes read and returns next. The caller has computed next from read, and needs read no
+// more.
 func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 	read.Close()
 	return next
 }
 
-// begin returns the embedded ids [batch, n, d_model], and the bias that attend adds to the scores,
-// [1 or batch, heads, n, n]. See [Switch.Encode] for ids and mask.
+// begin returns the embeddings of ids, hidden [batch, n, d_model]. bias is what attend adds to
+// the scores, [batch, heads, n, n]. Without a mask, batch is 1 in the shape of bias. See
+// [Switch.Encode] for ids and mask.
 func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, bias *cgotorch.Tensor) {
 	const where = "Switch.Encode"
 	x = plain(x)
@@ -57,18 +59,18 @@ func (m *Encoder) begin(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) (hidden, b
 	return m.EmbedTokens.Forward(x, ids), bias
 }
 
-// attend runs the attention of a block, counted from 0, on hidden [batch, n, d_model]. The block's
-// FF comes next.
+// attend runs the attention of a block on hidden [batch, n, d_model]. Blocks are counted from 0.
+// The caller then runs the FF of the same block.
 func (m *Encoder) attend(x *cgotorch.Exec, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Block[block].Attention.forward(plain(x), hidden, bias)
 }
 
-// end norms the result of the last block.
+// end normalizes the result of the last block.
 func (m *Encoder) end(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.FinalLayerNorm.Forward(x, hidden)
 }
 
-// wantIDs fails unless ids is Int64 [batch, n], and mask nil or of that shape.
+// wantIDs fails unless ids is Int64 [batch, n]. A mask must have the same shape, or be nil.
 func wantIDs(x *cgotorch.Exec, where string, ids, mask *cgotorch.Tensor) {
 	shape := ids.Shape()
 	if len(shape) != 2 || ids.Numel() == 0 || ids.DType() != cgotorch.Int64 {

@@ -13,7 +13,7 @@ func ExampleSwitch_Generate() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()
 	err := stream.Do(func(x *cgotorch.Exec) error {
-		config := text.DefaultSwitchConfig() // a small model, with new weights: see LoadSwitch
+		config := text.DefaultSwitchConfig() // a small model with new weights; LoadSwitch loads trained ones
 		config.VocabSize, config.DModel, config.DFF, config.NumLayers, config.NumDecoderLayers = 100, 16, 32, 2, 2
 		config.NumSparseEncoderLayers, config.NumSparseDecoderLayers, config.EOSTokenID = 1, 1, nil
 		m := text.NewSwitch(x, config, text.SwitchOptions{})

@@ -5,19 +5,24 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// gatheredBytes bounds the copies of experts' weights that inBlocks makes at a time.
+// gatheredBytes bounds the bytes of experts' weights that inBlocks copies at a time.
 const gatheredBytes = 256 << 20
 
 // Note [Experts in blocks]
 //
-// Only the device knows how many tokens an expert has, and the host decides shapes. The sorted
-// tokens are therefore laid out in blocks of equal size. A block holds tokens of one expert, padded
-// with zeros. n tokens of e experts never need more than (n + e*(size-1))/size blocks of that size,
-// nor more than n. That many blocks are computed, and the last may be empty. Block b belongs to the
-// first expert whose blocks end behind b. Each block's weights are copied, as input of a batched
-// product. A block of one token needs no sorting.
+// Only the device knows how many tokens each expert has, but the host decides shapes. The tokens
+// are therefore sorted by expert and laid out in blocks of equal size. A block holds tokens of
+// one expert. Free rows of a block are zeros.
+//
+// A block has size rows. n tokens of e experts need at most (n + e*(size-1))/size blocks, and at
+// most n blocks. inBlocks always computes the smaller of these two numbers of blocks. The last
+// blocks may therefore be empty. Block b belongs to the first expert whose blocks end after b.
+//
+// For each block inBlocks copies the weights of the block's expert. These copies are one input of
+// a batched product. Blocks of one token need no sorting.
 
 // inBlocks runs tokens [tokens, d_model] through the experts with the stacked weights wi and wo.
+// ids has the expert of each token. limit bounds the bytes of weights that are copied at a time.
 // See Note [Experts in blocks].
 func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int64) *cgotorch.Tensor {
 	shape, experts := tokens.Shape(), wi.Shape()[0]
@@ -35,20 +40,22 @@ func inBlocks(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor, limit int6
 	blockEnds := x.CumSum(blockCounts, 0)
 	blockStarts := x.Sub(blockEnds, blockCounts)
 
-	// An expert's blocks lie one behind another. The row of a token is therefore the first row of its
-	// expert's first block, plus its place among the expert's tokens.
+	// The blocks of one expert lie one after another. The row of a token is therefore the sum of two
+	// numbers. One number is the first row of the first block of the token's expert. The other number
+	// is the token's position among the tokens of this expert.
 	place := x.Sub(x.Arange(cgotorch.Int64, 0, shape[0], nil), x.IndexSelect(starts, 0, sorted))
 	rows := x.Add(x.MulScalar(x.IndexSelect(blockStarts, 0, sorted), size), place)
 	laid := x.Zeros(tokens.DType(), count*size, shape[1])
 	indexCopy(x, laid, 0, rows, x.IndexSelect(tokens, 0, order))
 	of := searchSorted(x, blockEnds, x.Arange(cgotorch.Int64, 0, count, nil), false)
-	of = x.Clamp(of, nil, experts-1) // empty blocks at the end
+	of = x.Clamp(of, nil, experts-1) // an empty block after the last token counts as a block of the last expert
 	out := batched(x, wi, wo, x.View(laid, count, size, shape[1]), of, limit)
 	return unsortRows(x, x.IndexSelect(x.View(out, count*size, shape[1]), 0, rows), order)
 }
 
-// blocks chooses the size of blocks and their largest number. Blocks of four times the mean number
-// of tokens keep the copies of weights, and the padding, within a few times the need.
+// blocks chooses the size of the blocks, and how many of them are computed. size is at most about
+// four times the mean number of tokens of an expert. This bounds both the copies of weights and
+// the padding to a few times what is needed.
 func blocks(tokens, experts int64) (size, count int64) {
 	size = 1
 	for size < 64 && size < 4*tokens/experts {
@@ -61,8 +68,9 @@ func blocks(tokens, experts int64) (size, count int64) {
 	return size, count
 }
 
-// batched maps blocks [count, size, d_model] to the same shape, block i by expert of[i]. It handles
-// as many blocks at a time as limit bytes of weights allow.
+// batched maps blocks [count, size, d_model] to the same shape. Expert of[i] maps block i. One
+// batched product copies at most limit bytes of weights, or the weights of one block if limit is
+// less.
 func batched(x *cgotorch.Exec, wi, wo, in, of *cgotorch.Tensor, limit int64) *cgotorch.Tensor {
 	count := in.Shape()[0]
 	matrix := wi.Numel() / wi.Shape()[0] * int64(wi.DType().Size())

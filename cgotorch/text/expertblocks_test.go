@@ -8,12 +8,13 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Blocks hold every token however they fall. In the worst case no block is superfluous.
+// The blocks have room for every token, however the tokens are spread over the experts. There are
+// never more blocks than tokens.
 func TestBlocks(t *testing.T) {
 	for tokens := int64(1); tokens < 300; tokens++ {
 		for _, experts := range []int64{1, 2, 7, 128} {
 			size, count := blocks(tokens, experts)
-			// The worst case has as many experts as possible with one token more than whole blocks.
+			// In the worst case as many experts as possible have one token more than fills whole blocks.
 			var most int64
 			for used := int64(1); used <= min(tokens, experts); used++ {
 				most = max(most, used+(tokens-used)/size)
@@ -25,7 +26,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// However little memory there is for copies of weights, the results are equal, under NoWaits too.
+// inBlocks gives the results of grouped for every limit on the copies of weights. inBlocks does
+// not wait for the device.
 func TestInBlocks_Limit(t *testing.T) {
 	const width, inner = 8, 12
 	for _, size := range []struct{ tokens, experts int64 }{{1, 4}, {5, 4}, {60, 4}, {100, 9}} {

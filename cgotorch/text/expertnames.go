@@ -2,17 +2,21 @@ package text
 
 import "fmt"
 
-// ExpertPattern is a regular expression for the beginning of a tensor's name. It matches the name
-// of the tensor's expert.
+// ExpertPattern is a regular expression for names of tensors. It matches the beginning of the
+// name of an expert's tensor. That beginning is the name of the expert.
 const ExpertPattern = `^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+`
 
-// ExpertNames returns the experts' names by layer and expert, for the sparse layers of the decoder,
-// or of the encoder. The names of an expert's tensors begin with its name.
+// ExpertNames returns the names of the experts, by sparse layer and expert. If decoder is set,
+// the layers are those of the decoder. Otherwise the layers are those of the encoder. The names
+// of an expert's tensors begin with the expert's name.
 //
-// As in transformers, blocks 1, 1+step, … are sparse, and every block where step is 1. step is the
-// whole quotient of NumLayers and NumSparseEncoderLayers, or of the decoder's numbers. There may be
-// more sparse blocks than that number. A number of 0 makes step NumLayers, so block 1 is sparse
-// even then.
+// The sparse blocks are the same as in Hugging Face's transformers. For the encoder, step is
+// NumLayers divided by NumSparseEncoderLayers, rounded down. For the decoder, step is
+// NumDecoderLayers divided by NumSparseDecoderLayers. Blocks 1, 1+step, 1+2*step and so on are
+// sparse. If step is 1, every block is sparse.
+//
+// There may be more sparse blocks than NumSparseEncoderLayers. If NumSparseEncoderLayers is 0,
+// step is NumLayers. Block 1 is then still sparse.
 func (c SwitchConfig) ExpertNames(decoder bool) [][]string {
 	stack, layer, blocks, sparse := "encoder", 1, c.NumLayers, c.sparseEncoder
 	if decoder {

@@ -9,17 +9,17 @@ import (
 
 // Experts run each token through its expert.
 type Experts interface {
-	// Forward maps tokens [tokens, d_model] to the same shape, on x's device. Expert ids[i] maps row i;
-	// ids is Int64 [tokens].
+	// Forward maps tokens [tokens, d_model] to the same shape, on x's device. ids is Int64 [tokens].
+	// Expert ids[i] maps row i of tokens.
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// residentExperts are [Experts]: a layer's experts in the memory of the device. All weights lie one
-// behind another, and the experts hold views of them.
+// residentExperts are [Experts] whose weights lie in the memory of the device. The weights of all
+// experts of a layer are adjacent, and each expert holds views of them.
 type residentExperts struct {
-	Expert []*Dense `state:"-"` // named expert_0, expert_1, … in the state
+	Expert []*Dense `state:"-"` // the names in the state are expert_0, expert_1, …
 
-	// NoGrouped keeps to products that wait on no device: see residentExperts.Forward.
+	// NoGrouped avoids the product that may wait for the device: see residentExperts.Forward.
 	NoGrouped bool
 }
 
@@ -35,22 +35,33 @@ func (m *residentExperts) Children() []nn.Child {
 // Forward implements [Experts]. The device, the dtype and the number of tokens decide how it
 // multiplies:
 //
-//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights.
-//     The results are those of [nn.Dispatch] to the bit. On the CPU up to 8 tokens run so, one at a
-//     time. Their last bits may differ from those of several tokens at once.
-//   - More tokens on the CPU run by LibTorch's grouped product, a product for each expert with
-//     tokens. The results are Dispatch's to the bit. [cgotorch.Exec.NoWaits] counts this product,
-//     since in float32 on CUDA it would wait.
-//   - On CUDA in bfloat16 they run by LibTorch's grouped product, in one kernel. The last bits may
-//     differ from Dense's. LibTorch 2.11 does not wait there on compute capability 9.0, where it
-//     was tried. A device without that kernel waits and cannot be captured, as in float32: set
-//     NoGrouped.
-//   - Otherwise each block of an expert's tokens gets a copy of the expert's weights. This is so on
-//     CUDA in float32, with NoGrouped, and where a row of weights is no multiple of 16 bytes. At
-//     most 256 MiB are copied at a time, or one expert. The last bits may differ.
+//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's
+//     weights. The
 //
-// After [nn.To] the weights do not lie one behind another any more, and each Forward copies them
-// all. Choose the dtype by [SwitchOptions] instead.
+// results equal those of [nn.Dispatch] bit for bit. On the CPU up to 8 tokens run in this way,
+// one after another. The last bits of their results may differ from the results of several tokens
+// at once.
+//   - On the CPU more than 8 tokens run by LibTorch's grouped product. The grouped product
+//     multiplies once
+//
+// for each expert that has tokens. The results equal those of nn.Dispatch bit for bit.
+// [cgotorch.Exec.NoWaits] counts the grouped product as a wait, because on CUDA in float32 it
+// would wait.
+//   - On CUDA in bfloat16 two or more tokens run by LibTorch's grouped product, in one kernel.
+//     The last
+//
+// bits may differ from those of Dense. With LibTorch 2.11 this product does not wait on compute
+// capability 9.0, where it was tried. A device without that kernel waits and cannot be captured.
+// Set NoGrouped for such a device.
+//   - In all other cases each block of an expert's tokens gets a copy of the expert's weights.
+//     These cases
+//
+// are dtypes other than bfloat16 on CUDA, NoGrouped, and weights whose rows are no multiple of 16
+// bytes. At most 256 MiB are copied at a time, or the weights of one expert. The last bits may
+// differ from those of Dense.
+//
+// After [nn.To] the weights of the experts are not adjacent any more. Each Forward then copies
+// all weights. Choose the dtype by [SwitchOptions] instead.
 func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -66,7 +77,8 @@ func (m *residentExperts) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor
 	})
 }
 
-// stacked returns the weights of all experts, [experts, …].
+// stacked returns the weights of all experts as one tensor, [experts, …]. `of` returns the weight
+// of one expert.
 func (m *residentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.Tensor) *cgotorch.Tensor {
 	n := len(m.Expert)
 	if all := stackedView(x, n, of(m.Expert[0]), of(m.Expert[n-1])); all != nil {
@@ -79,7 +91,7 @@ func (m *residentExperts) stacked(x *cgotorch.Exec, of func(e *Dense) *cgotorch.
 	return x.Stack(all, 0)
 }
 
-// oneByOne runs each token with a copy of its expert.
+// oneByOne runs one token after another, each with a copy of its expert's weights.
 func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	var rows []*cgotorch.Tensor
 	for i := range int(tokens.Shape()[0]) {
@@ -97,14 +109,15 @@ func oneByOne(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.
 	return x.Cat(rows, 0)
 }
 
-// groupable reports whether LibTorch's grouped product takes weights [experts, d_ff, d_model], and
-// [experts, d_model, d_ff].
+// groupable reports whether LibTorch's grouped product takes weights with the shape of wi,
+// [experts, d_ff, d_model]. The answer is the same for wo, [experts, d_model, d_ff].
 func groupable(wi *cgotorch.Tensor) bool {
 	shape, size := wi.Shape(), int64(wi.DType().Size())
 	return shape[1]*size%16 == 0 && shape[2]*size%16 == 0
 }
 
-// grouped sorts the tokens by expert. LibTorch multiplies each group by its expert's weights.
+// grouped sorts the tokens by expert. LibTorch then multiplies the tokens of each expert by the
+// expert's weights.
 func grouped(x *cgotorch.Exec, wi, wo, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
 	order := nn.ExpertOrder(x, ids)
 	ends := searchSorted(x, x.IndexSelect(ids, 0, order), x.Arange(cgotorch.Int64, 0, wi.Shape()[0], nil), true)

@@ -5,8 +5,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// FeedForward is a block's last layer. It adds the result of a dense layer, or of each token's
-// expert, to the hidden states.
+// FeedForward is the last layer of a block. A dense layer, or the expert of each token, computes
+// a result from the hidden states. FeedForward adds this result to the hidden states.
 type FeedForward struct {
 	Dense     *Dense  `state:"mlp"` // nil in a sparse layer
 	Sparse    *Sparse `state:"mlp"` // nil in a dense layer
@@ -16,9 +16,9 @@ type FeedForward struct {
 // Sparse routes tokens to experts.
 type Sparse struct {
 	Router  *router
-	Experts *residentExperts // the layer's own, on the device; nil with [SwitchOptions].NoExperts
+	Experts *residentExperts // the experts in the memory of the device; nil with [SwitchOptions].NoExperts
 
-	Override Experts `state:"-"` // runs in place of Experts unless nil; no part of the model's state
+	Override Experts `state:"-"` // runs in place of Experts unless nil; it is no part of the model's state
 }
 
 // router computes how well each expert suits a token.
@@ -26,23 +26,23 @@ type router struct {
 	Classifier *nn.Linear // [experts, d_model]
 }
 
-// Routed is a sparse layer's routing: one expert for each token. The tokens are those of a batch,
-// one row after another.
+// Routed is the routing of a sparse layer: one expert for each token. In the shapes below, tokens
+// is the number of tokens of the whole batch. The sequences of the batch follow one another.
 type Routed struct {
-	States        *cgotorch.Tensor // [tokens, d_model], normed: the experts' input
-	IDs           *cgotorch.Tensor // Int64 [tokens]
-	Probabilities *cgotorch.Tensor // [tokens, 1], of the chosen experts
+	States        *cgotorch.Tensor // [tokens, d_model], normalized: the input of the experts
+	IDs           *cgotorch.Tensor // Int64 [tokens]: the chosen experts
+	Probabilities *cgotorch.Tensor // [tokens, 1]: the probabilities of the chosen experts
 }
 
-// Close closes all three.
+// Close closes the three tensors.
 func (r Routed) Close() {
 	r.States.Close()
 	r.IDs.Close()
 	r.Probabilities.Close()
 }
 
-// Forward maps hidden [..., d_model] to the same shape. It fails with [cgotorch.ErrInvalidArgument]
-// for a sparse layer without Experts and without Override.
+// Forward maps hidden [..., d_model] to the same shape. It fails with
+// [cgotorch.ErrInvalidArgument] for a sparse layer that has neither Experts nor an Override.
 func (m *FeedForward) Forward(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	if m.Sparse == nil {
@@ -66,14 +66,14 @@ func (m *Sparse) experts(x *cgotorch.Exec) Experts {
 	return m.Experts
 }
 
-// Route norms hidden [..., d_model] and chooses the likeliest expert for each token of a sparse
-// layer. As in transformers, it computes in float32, rounds the probabilities to the states' dtype,
-// and takes the first of the largest. It fails with [cgotorch.ErrInvalidArgument] for a dense
-// layer.
+// Route normalizes hidden [..., d_model] and chooses the likeliest expert for each token. The
+// routing is that of Hugging Face's transformers. Route computes in float32 and rounds the
+// probabilities to the dtype of hidden. Of equal probabilities it takes the first. The caller
+// must Close the result. Route fails with [cgotorch.ErrInvalidArgument] for a dense layer.
 //
 // No expert is ever full. transformers 5.17 counts the tokens of an expert along a dimension of
-// size 1, so no count exceeds 1. Its expert_capacity therefore drops no token, and neither does
-// Route.
+// size 1, so no count exceeds 1. expert_capacity therefore drops no token in transformers, and
+// Route drops none either.
 func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	const where = "FeedForward.Route"
 	if m.Sparse == nil {
@@ -84,14 +84,15 @@ func (m *FeedForward) Route(x *cgotorch.Exec, hidden *cgotorch.Tensor) Routed {
 	return r
 }
 
-// norm returns the layer's input: hidden [..., d_model], normed, as [tokens, d_model].
+// norm returns the input of the layer's router and experts. This is hidden [..., d_model],
+// normalized, with the shape [tokens, d_model].
 func (m *FeedForward) norm(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor { return rows(x, m.LayerNorm.Forward(x, hidden)) })
 }
 
-// choose returns the likeliest expert of each token, Int64 [tokens], and its probability, [tokens,
-// 1]. states is [tokens, d_model].
+// choose returns the likeliest expert of each token and the probability of that expert. states is
+// [tokens, d_model], ids is Int64 [tokens], and probabilities is [tokens, 1].
 func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabilities *cgotorch.Tensor) {
 	x = plain(x)
 	all := x.Tidy(func() *cgotorch.Tensor { return m.probabilities(x, states) })
@@ -101,7 +102,8 @@ func (m *router) choose(x *cgotorch.Exec, states *cgotorch.Tensor) (ids, probabi
 	return x.Squeeze(best, 1), probabilities
 }
 
-// probabilities maps tokens [tokens, d_model] to [tokens, experts] of the same dtype.
+// probabilities maps tokens [tokens, d_model] to the probability of each expert. The result is
+// [tokens, experts], with the dtype of tokens.
 func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	as := func(t *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 		if t == nil || t.DType() == dtype {
@@ -114,8 +116,8 @@ func (m *router) probabilities(x *cgotorch.Exec, tokens *cgotorch.Tensor) *cgoto
 	return as(x.Softmax(scores, -1), tokens.DType())
 }
 
-// Combine returns hidden [..., d_model] plus the experts' results out [tokens, d_model], each times
-// its expert's probability.
+// Combine adds the results of the experts to hidden [..., d_model]. out [tokens, d_model] has
+// these results. Combine multiplies each row of out by the probability of the token's expert.
 func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed Routed, out *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {
@@ -127,7 +129,7 @@ func (m *FeedForward) Combine(x *cgotorch.Exec, hidden *cgotorch.Tensor, routed 
 	})
 }
 
-// rows returns hidden [..., d_model] as [tokens, d_model].
+// rows returns hidden [..., d_model] with the shape [tokens, d_model].
 func rows(x *cgotorch.Exec, hidden *cgotorch.Tensor) *cgotorch.Tensor {
 	if hidden.Dim() == 2 {
 		return hidden

@@ -8,7 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// weightFiles is [safetensors.Files]. A damaged index is an [cgotorch.ErrInvalidArgument] too.
+// weightFiles calls [safetensors.Files]. If the index file is damaged, the error is
+// [cgotorch.ErrInvalidArgument] too.
 func weightFiles(folder string) ([]string, error) {
 	files, err := safetensors.Files(folder)
 	if errors.Is(err, safetensors.ErrFormat) {

@@ -10,24 +10,28 @@ import (
 // GenerateOptions are the options of [Switch.Generate]. The zero value decodes at most 128 tokens
 // with the model's own step.
 type GenerateOptions struct {
-	MaxNewTokens int // of each sequence, with the end; 0 means 128
-	// Cache is the cache to use. It must have ids' batch, and room for ids and MaxNewTokens. nil means
-	// a cache of Generate's own.
+	MaxNewTokens int // most tokens of an answer, with the token that ends it; 0 means 128
+	// Cache is the cache to use. It must have been made for the batch of ids, for at least
+	// MaxNewTokens tokens, and for a source at least as long as ids. If Cache is nil, Generate makes
+	// a cache.
 	Cache *Cache
 
-	// Step returns the logits [batch, vocab_size] of the tokens after the cache's Tokens. nil means
-	// [Switch.Step]. A Step of yours can run experts elsewhere, or launch a captured step.
+	// Step runs the step and returns its logits [batch, vocab_size]. These are the logits of the
+	// tokens after the cache's Tokens. nil means [Switch.Step]. Another Step can run experts
+	// elsewhere, or launch a captured step.
 	Step func(x *cgotorch.Exec, c *Cache) *cgotorch.Tensor
 }
 
-// Generate returns the model's answer to ids, Int64 [batch, n], and waits for the device. It takes
-// the likeliest token each time. mask [batch, n] is 0 at padding; nil means no padding. The answer
-// of a sequence ends with the first of the config's eos_token_id, and omits the
-// decoder_start_token_id.
+// Generate returns the model's answers to ids, Int64 [batch, n]. Each step takes the likeliest
+// token. mask [batch, n] is 0 at padding. A nil mask means that there is no padding. Each answer
+// ends with the first token that is in the config's eos_token_id, or after MaxNewTokens. An
+// answer does not contain the decoder_start_token_id.
 //
-// Generate reads each token while the device computes the next. The steps end when all sequences
-// have ended, so one step more than needed is enqueued. It fails with ctx's cause, and with
-// [cgotorch.ErrInvalidArgument] for a cache that is too small.
+// Generate waits for the device. It reads each token while the device computes the next one. The
+// steps end when all sequences have ended. Generate has then enqueued one step more than needed.
+//
+// Generate fails with the cause of ctx when ctx ends. It fails with [cgotorch.ErrInvalidArgument]
+// for a cache that is too small or has another batch.
 func (m *Switch) Generate(ctx context.Context, x *cgotorch.Exec, ids, mask *cgotorch.Tensor, o GenerateOptions) ([][]int64, error) {
 	const where = "Switch.Generate"
 	x = plain(x)
@@ -86,7 +90,8 @@ type answers struct {
 	eos   []int
 }
 
-// add waits for the next token of each sequence, and closes the read.
+// add waits until read has the next token of each sequence, and appends the tokens. It closes
+// read.
 func (a *answers) add(ctx context.Context, read *cgotorch.HostRead) error {
 	defer read.Close()
 	select {

@@ -13,16 +13,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/safetensors"
 )
 
-// LoadOptions choose the config of [LoadSwitch], and the options of the model.
+// LoadOptions choose the config and the options of the model that [LoadSwitch] makes.
 type LoadOptions struct {
 	SwitchOptions
-	Config *SwitchConfig // nil means config.json, in the given folder or beside the first file
+	Config *SwitchConfig // nil means the config.json in the given folder, or beside the first file
 }
 
-// LoadSwitch makes a model from safetensors files, and waits for the device. paths are one or more
-// files, or a folder with model.safetensors. The folder may also hold shards and their
-// model.safetensors.index.json. Dtypes are converted. [nn.Close] frees the model. LoadSwitch fails
-// as [ReadSwitchConfig], [safetensors.Files] and [Switch.Load] do.
+// LoadSwitch makes a model from safetensors files. paths are one or more files, or one folder.
+// The folder has a model.safetensors, or shards with their model.safetensors.index.json.
+// LoadSwitch converts dtypes. It waits for the device. The caller frees the model with
+// [nn.Close]. LoadSwitch fails as [ReadSwitchConfig], [safetensors.Files] and [Switch.Load] do.
 func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("text: LoadSwitch: there is no file to load: %w", cgotorch.ErrInvalidArgument)
@@ -55,14 +55,17 @@ func LoadSwitch(x *cgotorch.Exec, o LoadOptions, paths ...string) (*Switch, erro
 	return m, nil
 }
 
-// Load copies the tensors of safetensors files, which together are a model's, into m, and waits for
-// the device. Dtypes are converted. Embeddings that are tied, or that files of older transformers
-// omit, may be missing, or have any of their names. The experts' names are passed over where m has
-// no experts.
+// Load copies the tensors of safetensors files into m. Together the files must have all tensors
+// of a model. Load converts dtypes.
 //
-// Load fails for a damaged safetensors file. It fails with [cgotorch.ErrInvalidArgument] for a
-// tensor that is missing, unknown to m, in two files, or of another shape or dtype. Its errors name
-// file and tensor, and m is then unchanged.
+// Some embeddings may be missing in the files: tied embeddings, and embeddings that files of
+// older transformers omit. Such an embedding may have any of the names of the embeddings that it
+// equals. Load ignores the tensors of experts if m has no experts.
+//
+// Load waits for the device. It fails for a damaged safetensors file. It fails with
+// [cgotorch.ErrInvalidArgument] for a tensor that is missing, or unknown to m, or in two files. A
+// wrong shape or dtype gives the same error. Errors name the file and the tensor. m is unchanged
+// after such an error. After an error of reading a file, m may have some of the new tensors.
 func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 	w, err := openWeights(paths)
 	defer w.close()
@@ -89,13 +92,13 @@ func (m *Switch) Load(x *cgotorch.Exec, paths ...string) error {
 
 var dtypes = map[string]cgotorch.DType{"F64": cgotorch.Float64, "F32": cgotorch.Float32, "F16": cgotorch.Float16, "BF16": cgotorch.BFloat16}
 
-// weights holds the tensors of several files.
+// weights holds several open files, and the file of each tensor.
 type weights struct {
 	files []*safetensors.File
 	of    map[string]*safetensors.File
 }
 
-// source is the place from which one of a model's tensors is loaded.
+// source says from which file, and under which name, one of a model's tensors is loaded.
 type source struct {
 	to   *cgotorch.Tensor
 	file *safetensors.File
@@ -138,7 +141,7 @@ func (w weights) names() string {
 var (
 	expertName = regexp.MustCompile(`^(encoder|decoder)\.block\.\d+\.layer\.\d+\.mlp\.experts\.expert_\d+\.w[io]\.weight$`)
 
-	// A tensor in T5's first files that no model reads.
+	// unread is a tensor in T5's first files. No model reads it.
 	unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 	embeddings = []string{"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
@@ -146,7 +149,8 @@ var (
 
 const headName = "lm_head.weight"
 
-// standIns returns the names under which a tensor may be found, best first.
+// standIns returns the names under which files may have the tensor called name. The best name
+// comes first.
 func (m *Switch) standIns(name string) []string {
 	switch {
 	case slices.Contains(embeddings, name) && m.Config.TieWordEmbeddings, name == headName && m.Config.TieWordEmbeddings:
@@ -157,7 +161,7 @@ func (m *Switch) standIns(name string) []string {
 	return []string{name}
 }
 
-// match finds a source for each of m's tensors. It reads no elements.
+// match finds a source for each of m's tensors. It does not read the data of the tensors.
 func (w weights) match(m *Switch) ([]source, error) {
 	var sources []source
 	var errs []error
@@ -202,7 +206,8 @@ func (s source) check() error {
 	return nil
 }
 
-// few joins errors. Of many it joins the first ones.
+// few joins errors. If there are more than most errors, few joins the first ones and adds the
+// number of the others.
 func few(errs []error) error {
 	const most = 8
 	if n := len(errs); n > most {
@@ -211,7 +216,7 @@ func few(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// withoutExperts reports whether the model was made with NoExperts.
+// withoutExperts reports whether m has no resident experts: it was made with NoExperts.
 func (m *Switch) withoutExperts() bool {
 	for _, ff := range m.feedForwards() {
 		if ff.Sparse != nil && ff.Sparse.Experts != nil {

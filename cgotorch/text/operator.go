@@ -19,8 +19,9 @@ func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
 }
 
 // stackedView returns count tensors of one shape as one tensor [count, …], without a copy. The
-// tensors must lie one behind another, and fill their storage alone. It returns nil where they do
-// not. some begins with the first of them.
+// count tensors must be adjacent in memory and fill their whole storage. Otherwise stackedView
+// returns nil. some begins with the first of the count tensors. The other tensors of some are
+// only checked.
 func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch.Tensor {
 	first := some[0]
 	if first.StorageBytes() != int64(count)*first.Numel()*int64(first.DType().Size()) {
@@ -40,23 +41,25 @@ func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorc
 	return call(x, "aten::as_strided", first, shape, strides, 0)
 }
 
-// searchSorted counts, for each of values, the sorted numbers that are not larger. The counts are
-// Int64 or Int32.
+// searchSorted counts, for each element of values, the elements of sorted that are not larger.
+// The counts are Int32 if int32s is set, else Int64.
 func searchSorted(x *cgotorch.Exec, sorted, values *cgotorch.Tensor, int32s bool) *cgotorch.Tensor {
 	return call(x, "aten::searchsorted.Tensor", sorted, values, int32s, true)
 }
 
-// unsortRows undoes an index by order: row i of sorted goes to row order[i] of the result.
+// unsortRows undoes a selection of rows by order. Row i of sorted becomes row order[i] of the
+// result.
 func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
 	return call(x, "aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)
 }
 
-// indexCopy writes the entries of source to the entries of dim that index names.
+// indexCopy writes source into t. Entry i of source along dim becomes entry index[i] of t along
+// dim.
 func indexCopy(x *cgotorch.Exec, t *cgotorch.Tensor, dim int, index, source *cgotorch.Tensor) {
 	call(x, "aten::index_copy_", t, dim, index, source).Close()
 }
 
-// lowest returns the lowest finite number of a dtype.
+// lowest returns the lowest finite number of dtype, which is float32 or bfloat16.
 func lowest(dtype cgotorch.DType) float64 {
 	if dtype == cgotorch.BFloat16 {
 		return -3.3895313892515355e38

@@ -8,25 +8,26 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// RoutedExperts run the experts of sparse layers, counted from 0. They learn before each run which
-// experts were chosen.
+// RoutedExperts run the experts of sparse layers. Layers are counted from 0. Before each Run of a
+// layer, Route tells which experts were chosen.
 type RoutedExperts interface {
-	// Route announces the experts of a layer's next Run: ids, Int64 [tokens], on x's stream.
+	// Route announces the experts for a layer's next Run. ids is Int64 [tokens], on x's stream.
 	Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Predict announces the experts that a layer will probably choose.
+	// Predict announces the experts that a layer will probably choose. A Route of that layer follows.
 	Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor)
-	// Run maps tokens [tokens, d_model] to the same shape, each by the expert that Route announced.
+	// Run maps tokens [tokens, d_model] to the same shape. Each token goes through the expert that
+	// Route announced.
 	Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor
 }
 
-// announcedExperts are a decoder's own experts, on the device.
+// announcedExperts run a decoder's own experts, which lie in the memory of the device.
 type announcedExperts struct {
 	layers []*residentExperts
 	ids    []*cgotorch.Tensor
 }
 
-// ownExperts returns the model's own experts for a Step. They need no announcement, and wait for
-// nothing.
+// ownExperts returns the model's own experts as RoutedExperts, for a Step. The experts are on the
+// device already, so Predict does nothing.
 func (p *Pieces) ownExperts(x *cgotorch.Exec) RoutedExperts {
 	e := &announcedExperts{ids: make([]*cgotorch.Tensor, len(p.sparse))}
 	for i := range p.sparse {
@@ -49,49 +50,51 @@ func (e *announcedExperts) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Ten
 	return e.layers[layer].Forward(x, tokens, e.ids[layer])
 }
 
-// Gating is the time at which a sparse layer of [Pieces] chooses its experts.
+// Gating says when a sparse layer of [Pieces] chooses its experts.
 type Gating int
 
 const (
-	// Gated layers choose by their own input, as the Switch Transformer does.
+	// Gated layers choose experts by their own input, as the Switch Transformer does.
 	Gated Gating = iota
-	// Predicted layers choose by their own input. Each router also guesses beforehand, from the input
-	// of the sparse layer before it, for experts that take time to arrive. Results are those of Gated.
+	// Predicted layers choose experts by their own input too. The router of each layer also guesses
+	// earlier, from the input of the previous sparse layer. Experts that must be copied can then
+	// start earlier. The results equal those of Gated.
 	Predicted
-	// PreGated layers choose by the input of the sparse layer before them, and the first layer by the
-	// tokens' embeddings. This is another model with other results, and must be trained so. Source:
-	// Hwang et al., Pre-gated MoE, 2023.
+	// PreGated layers choose experts by the input of the previous sparse layer. The first sparse
+	// layer chooses by the embeddings of the tokens. A PreGated model has other results, and must be
+	// trained in this way. Source: Hwang et al., Pre-gated MoE, 2023.
 	PreGated
 )
 
-// Pieces is a decoder's step, cut at its sparse layers, for experts that run elsewhere. Piece i
-// begins with the results of sparse layer i-1's experts, and ends with the route of sparse layer
-// i. The last piece ends with the logits. Each piece can be captured. Its results for the
-// next piece are then memory of its graph.
+// Pieces is a decoder's step that is cut at its sparse layers, for experts that run elsewhere.
+// Piece 0 begins with the embeddings. Every later piece i begins with the results of the experts
+// of sparse layer i-1. Piece i ends with the routing of sparse layer i. The last piece ends with
+// the logits. Each piece can be captured. The results of a captured piece lie in the memory of
+// its graph.
 type Pieces struct {
 	m      *Switch
 	c      *Cache
 	gating Gating
-	sparse []int // blocks
+	sparse []int // the numbers of the sparse blocks
 
-	// out [tokens, d_model] holds the results of the experts of the current layer. It exists
-	// beforehand, since experts run outside of the graphs.
+	// out [tokens, d_model] holds the results of the current layer's experts. NewPieces allocates it,
+	// because experts run outside of the graphs.
 	out *cgotorch.Tensor
 
-	// The pieces' results. No piece writes into its own input: after the warm-up, its capture would
-	// find the wrong input.
+	// The fields below are results of the pieces. A piece must not write into its own input. A
+	// capture runs the piece once as a warm-up, and would then find the changed input.
 	embedded, bias *cgotorch.Tensor
-	hidden         []*cgotorch.Tensor // [batch, d_model], the input of each sparse layer
-	routed         []Routed           // of each sparse layer
-	guesses        []*cgotorch.Tensor // Int64 [tokens], of each sparse layer
+	hidden         []*cgotorch.Tensor // one for each sparse layer: its input, [batch, d_model]
+	routed         []Routed           // one for each sparse layer
+	guesses        []*cgotorch.Tensor // one for each sparse layer: Int64 [tokens]
 	logits         *cgotorch.Tensor
 
-	first  *cgotorch.Graph // of begin, where it is launched by itself
+	first  *cgotorch.Graph // the graph of begin with PreGated; otherwise nil, because piece 0 does the work of begin
 	graphs []*cgotorch.Graph
 }
 
-// NewPieces cuts the step of a cache. The caller must Close the result, before cache and model. The
-// model may have been made without experts.
+// NewPieces cuts the step of the cache c. m may have been made without experts. The caller must
+// Close the result before c and m.
 func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 	x = plain(x)
 	p := &Pieces{m: m, c: c, gating: gating}
@@ -106,15 +109,15 @@ func (m *Switch) NewPieces(x *cgotorch.Exec, c *Cache, gating Gating) *Pieces {
 	return p
 }
 
-// leave keeps t in a place, and closes the tensor that was there.
+// leave keeps t, stores it in *place, and closes the tensor that *place had before.
 func leave(x *cgotorch.Exec, place **cgotorch.Tensor, t *cgotorch.Tensor) {
 	x.Keep(t)
 	(*place).Close()
 	*place = t
 }
 
-// Capture makes a graph of each piece, for Step to launch, and waits for the device. Start the
-// cache anew afterwards.
+// Capture makes a graph of each piece. Step then launches these graphs. Capture waits for the
+// device. Call [Decoder.Start] for the cache after Capture, because Capture runs the pieces.
 func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	capture := func(work func(x *cgotorch.Exec)) (*cgotorch.Graph, error) {
 		return s.Capture(func(x *cgotorch.Exec) error { work(x); return nil }, cgotorch.CaptureOptions{WarmUp: 1})
@@ -152,9 +155,10 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	return nil
 }
 
-// Step runs a whole step, as [Switch.Step] does, with the given experts for the sparse layers. nil
-// means the model's own. It returns the logits [batch, vocab_size], which are valid until the next
-// Step. It fails with [cgotorch.ErrInvalidArgument] where a model without experts is given none.
+// Step runs a whole step, as [Switch.Step] does. The sparse layers use experts. nil means the
+// model's own experts. Step returns the logits [batch, vocab_size]. The logits are valid until
+// the next Step. Step fails with [cgotorch.ErrInvalidArgument] if experts is nil and the model
+// has no experts.
 func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
 	x = plain(x)
 	if experts == nil {
@@ -185,7 +189,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// tell announces to experts those that piece i has chosen, or guessed.
+// tell announces to experts the choices and guesses that piece i has made.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)
@@ -199,7 +203,7 @@ func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	}
 }
 
-// begin enqueues the work before the blocks.
+// begin enqueues the work that comes before the first block.
 func (p *Pieces) begin(x *cgotorch.Exec) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -213,10 +217,8 @@ func (p *Pieces) begin(x *cgotorch.Exec) {
 	})
 }
 
-// layer returns sparse layer i.
 func (p *Pieces) layer(i int) *FeedForward { return p.m.Decoder.Block[p.sparse[i]].FF }
 
-// piece enqueues a piece.
 func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	x = plain(x)
 	x.Tidy(func() *cgotorch.Tensor {
@@ -241,7 +243,8 @@ func (p *Pieces) piece(x *cgotorch.Exec, i int) {
 	})
 }
 
-// reach leaves what sparse layer i is reached by, and the routes and guesses that are made there.
+// reach stores the results of piece i, which ends at sparse layer i. These are the input of the
+// layer, the choice of experts, and the guess for the next sparse layer.
 func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorch.Tensor) {
 	states, last := ff.norm(x, hidden), i+1 == len(p.sparse)
 	leave(x, &p.hidden[i], hidden)
@@ -258,14 +261,14 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	}
 }
 
-// choose makes sparse layer i choose by states.
+// choose makes the router of sparse layer i choose experts by states. It stores the choice.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.choose(x, states)
 	leave(x, &p.routed[i].IDs, ids)
 	leave(x, &p.routed[i].Probabilities, probabilities)
 }
 
-// Close frees the graphs and the pieces' results. A second Close does nothing.
+// Close frees the graphs and the results of the pieces. A second Close does nothing.
 func (p *Pieces) Close() error {
 	var errs []error
 	for _, g := range append(p.graphs, p.first) {

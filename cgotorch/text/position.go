@@ -7,10 +7,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// buckets maps relative positions, key less query, Int64 of any shape, to the buckets of T5's
-// learnt biases. Half of the buckets hold one distance each. The others hold ranges that grow with
-// the logarithm, up to the largest distance. bothWays gives half of all buckets to keys behind the
-// query. Without it these count as distance 0.
+// buckets maps relative positions to the buckets of T5's learnt biases. A relative position is
+// the position of the key less that of the query. relative is Int64 of any shape. The distance
+// between key and query decides the bucket. Each bucket of the first half holds one distance.
+// Each bucket of the second half holds a range of distances. The ranges grow exponentially up to
+// the largest distance.
+//
+// bothWays keeps half of all buckets for keys after the query. Without bothWays such keys count
+// as distance 0.
 func (c *SwitchConfig) buckets(x *cgotorch.Exec, relative *cgotorch.Tensor, bothWays bool) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		n := c.RelativeAttentionNumBuckets
@@ -23,8 +27,8 @@ func (c *SwitchConfig) buckets(x *cgotorch.Exec, relative *cgotorch.Tensor, both
 			distance = x.Clamp(x.Neg(relative), 0, nil)
 		}
 		exact := n / 2
-		// The operations are transformers', float32 and in the same order: a rounding decides between two
-		// buckets.
+		// The operations, their order and float32 are those of transformers. A different rounding could
+		// give another bucket.
 		far := x.Log(x.DivScalar(x.To(distance, cgotorch.Float32), exact))
 		far = x.MulScalar(x.DivScalar(far, math.Log(float64(c.RelativeAttentionMaxDistance)/float64(exact))), n-exact)
 		far = x.Clamp(x.AddScalar(x.To(far, cgotorch.Int64), exact), nil, n-1)
@@ -36,14 +40,16 @@ func (c *SwitchConfig) buckets(x *cgotorch.Exec, relative *cgotorch.Tensor, both
 	})
 }
 
-// positionBias looks biases up: buckets [queries, keys] give [1, heads, queries, keys].
+// positionBias looks up the biases of buckets [queries, keys]. The result is [1, heads, queries,
+// keys].
 func positionBias(x *cgotorch.Exec, biases *nn.Embedding, buckets *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		return x.Unsqueeze(x.Permute(biases.Forward(x, buckets), 2, 0, 1), 0)
 	})
 }
 
-// relative returns key less query for every pair, Int64 [n, n].
+// relative returns the relative position of every pair of n tokens, Int64 [n, n]. Row q, column k
+// is k less q.
 func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		positions := x.Arange(cgotorch.Int64, 0, n, nil)
@@ -51,8 +57,8 @@ func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	})
 }
 
-// padding turns a mask [batch, keys] into numbers added to the scores, [batch, 1, 1, keys]. The
-// mask is 0 at padding, and of any dtype. nil stays nil.
+// padding turns a mask [batch, keys] into numbers to add to the scores, [batch, 1, 1, keys]. The
+// mask has any dtype and is 0 at padding. A nil mask gives nil.
 func padding(x *cgotorch.Exec, mask *cgotorch.Tensor, dtype cgotorch.DType) *cgotorch.Tensor {
 	if mask == nil {
 		return nil

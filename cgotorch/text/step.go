@@ -6,11 +6,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Start prepares a cache for new sequences. Their first token is the config's
-// decoder_start_token_id. The keys and values of the cross-attention are those of encoded [batch,
-// source, d_model], [Switch.Encode]'s result. mask [batch, source] is 0 at padding; nil means no
-// padding. A source shorter than the cache's is padded. Start fails with
-// [cgotorch.ErrInvalidArgument] for a longer source, and for another batch.
+// Start prepares a cache for new sequences. The first token of each sequence is the config's
+// decoder_start_token_id. encoded [batch, source, d_model] is the result of [Switch.Encode].
+// Start computes the keys and values of the cross-attention from encoded. mask [batch, source] is
+// 0 at padding. A nil mask means that there is no padding. If source is less than the cache's
+// Source, Start pads the rest. Start fails with [cgotorch.ErrInvalidArgument] for a longer
+// source, and for a batch that is not the cache's.
 func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tensor) {
 	const where = "Decoder.Start"
 	x = plain(x)
@@ -51,13 +52,15 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 	x.EachLaunch(func(*cgotorch.Exec) { c.next = 0 })
 }
 
-// Begin begins a step with the cache's Tokens at its Position. It returns their embeddings [batch,
-// d_model], and the bias that Attend adds to the scores, [batch*heads, 1, capacity]. It fails with
-// [cgotorch.ErrInvalidArgument] where the cache is full, in a captured step at the launch.
+// Begin begins a step with the cache's Tokens at its Position. It returns the embeddings of the
+// tokens, hidden [batch, d_model]. It also returns the bias that Attend adds to the scores,
+// [batch*heads, 1, capacity]. Begin fails with [cgotorch.ErrInvalidArgument] if the cache is
+// full. A captured step fails at its launch.
 //
-// A step is Begin, then for each block Attend and the block's FF, then [Switch.Predict].
-// [Cache.Next] follows if there is another step. The shapes of a step are fixed, and it uses no
-// memory but the cache's and its own results. It can therefore be captured, whole or in pieces.
+// A step calls Begin. For each block it then calls Attend and the block's FF. At the end it calls
+// [Switch.Predict]. [Cache.Next] prepares the next step. A step has fixed shapes. It uses only
+// the memory of the cache and of its own results. A step can therefore be captured, whole or in
+// pieces.
 func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tensor) {
 	const where = "Decoder.Begin"
 	x = plain(x)
@@ -75,8 +78,8 @@ func (m *Decoder) Begin(x *cgotorch.Exec, c *Cache) (hidden, bias *cgotorch.Tens
 	return m.EmbedTokens.Forward(x, c.row), bias
 }
 
-// Attend runs both attentions of a block, counted from 0, on hidden [batch, d_model]. It stores the
-// block's keys and values in the cache.
+// Attend runs both attentions of a block on hidden [batch, d_model]. Blocks are counted from 0.
+// Attend stores the block's keys and values in the cache.
 func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	b := m.Block[block]
@@ -84,7 +87,7 @@ func (m *Decoder) Attend(x *cgotorch.Exec, c *Cache, block int, hidden, bias *cg
 		a, s := b.Attention.SelfAttention, c.steps[block]
 		batch, heads, width := int64(c.o.Batch), int64(a.heads), int64(a.width)
 		all := x.View(a.project(x, b.Attention.LayerNorm.Forward(x, hidden)), batch, 3, heads, width)
-		entries := x.Transpose(x.Narrow(all, 1, 1, 2), 0, 1) // keys and values
+		entries := x.Transpose(x.Narrow(all, 1, 1, 2), 0, 1) // the keys and the values
 		indexCopy(x, s.own, 1, c.Position, x.Reshape(entries, 2*batch*heads, 1, width))
 		queries := x.Reshape(x.Narrow(all, 1, 0, 1), batch*heads, 1, width)
 		attended := x.Add(hidden, a.attendStep(x, queries, s.keys, s.values, bias))

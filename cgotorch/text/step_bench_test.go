@@ -9,9 +9,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text"
 )
 
-// The benchmark runs one decoder step with resident experts. On CUDA the model is
-// google/switch-base-128 in bfloat16, on the CPU a like model with 4 blocks and 8 experts.
-// Captured, it is one launch.
+// BenchmarkSwitch_Step runs one step of the decoder with resident experts. On CUDA the model is
+// google/switch-base-128 in bfloat16. On the CPU a smaller model has 4 blocks and 8 experts. The
+// captured step is one launch.
 func BenchmarkSwitch_Step(b *testing.B) {
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
 		config, o := switchBase128(), text.SwitchOptions{DType: cgotorch.BFloat16}
@@ -61,7 +61,7 @@ func benchmarkStep(b *testing.B, s *cgotorch.Stream, config text.SwitchConfig, o
 			run  func() error
 		}{{"eager", func() error { return s.Do(step) }}, {"captured", func() error { return graph.Launch(s) }}} {
 			b.Run(fmt.Sprintf("device=%v/batch=%d/%s", s.Device(), batch, way.name), func(b *testing.B) {
-				for i := range b.N { // not b.Loop, which stops the clock before the wait for the device
+				for i := range b.N { // b.Loop would stop the clock before the wait for the device
 					if i%128 == 0 {
 						must(s.Synchronize())
 						b.StopTimer()

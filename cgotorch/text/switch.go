@@ -7,9 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// Switch is the Switch Transformer (Fedus, Zoph and Shazeer, 2021), as
-// SwitchTransformersForConditionalGeneration in transformers. Where word embeddings are tied,
-// encoder, decoder and head use Shared's weight. The state lists it under each name.
+// Switch is the Switch Transformer (Fedus, Zoph and Shazeer, 2021). In Hugging Face's
+// transformers it is SwitchTransformersForConditionalGeneration. If word embeddings are tied,
+// encoder, decoder and head use the weight of Shared. The state then lists this weight under each
+// of its names.
 type Switch struct {
 	Config SwitchConfig `state:"-"`
 
@@ -21,34 +22,38 @@ type Switch struct {
 
 // SwitchOptions choose the dtype and the experts of [NewSwitch] and [LoadSwitch].
 type SwitchOptions struct {
-	// DType is the dtype of all weights, Float32 or BFloat16. 0 means Float32. Routers compute in
-	// float32 in both cases. Choose the dtype here: after [nn.To], each Forward copies all experts.
+	// DType is the dtype of all weights: Float32 or BFloat16. 0 means Float32. Routers always compute
+	// in float32. Choose the dtype here and not by [nn.To]. After nn.To, each Forward copies the
+	// weights of all experts.
 	DType cgotorch.DType
-	// NoExperts makes sparse layers without experts, which run elsewhere: see [Sparse]. The state lacks
-	// their names, and loading passes over them.
+	// NoExperts makes sparse layers without experts. The experts then run elsewhere: see [Sparse].
+	// The state does not have the experts' names, and loading ignores their tensors.
 	NoExperts bool
 	// NoGrouped makes experts run without LibTorch's grouped product. Several tokens run by that
-	// product on the CPU, and on CUDA in bfloat16. LibTorch 2.11 does not wait there on compute
-	// capability 9.0, where it was tried. A device without that kernel waits and cannot be captured.
+	// product on the CPU, and on CUDA in bfloat16. On CUDA, LibTorch 2.11 does not wait for the
+	// product on compute capability 9.0, where it was tried. A device without the product's kernel
+	// waits and cannot be captured.
 	NoGrouped bool
 }
 
-// NewSwitch makes a model on x's device with new weights, drawn from transformers' distributions
-// but not in its order. [nn.Close] frees it. It fails with [cgotorch.ErrInvalidArgument] for a
-// config with illegal values, and for another dtype.
+// NewSwitch makes a model with new weights on x's device. The weights come from the distributions
+// of Hugging Face's transformers, but are drawn in another order. NewSwitch does not wait. The
+// caller frees the model with [nn.Close]. NewSwitch fails with [cgotorch.ErrInvalidArgument] for
+// an illegal value of the config. It fails in the same way for a DType that is neither Float32
+// nor BFloat16.
 func NewSwitch(x *cgotorch.Exec, config SwitchConfig, o SwitchOptions) *Switch {
 	return newSwitch(x, "text.NewSwitch", config, o, true)
 }
 
-// Encode maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0 at
-// padding; nil means no padding.
+// Encode maps ids, Int64 [batch, n], to [batch, n, d_model]. mask [batch, n], of any dtype, is 0
+// at padding. A nil mask means that there is no padding.
 func (m *Switch) Encode(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.Encoder.forward(plain(x), ids, mask)
 }
 
-// Logits returns the logits [batch, m, vocab_size] of the token after each of decoderIDs, Int64
-// [batch, m]. ids and mask are as for [Switch.Encode]. decoderIDs begin with the config's
-// decoder_start_token_id.
+// Logits returns the logits of the token after each token of decoderIDs. decoderIDs is Int64
+// [batch, m], and the result is [batch, m, vocab_size]. Each row of decoderIDs begins with the
+// config's decoder_start_token_id. ids and mask are those of [Switch.Encode].
 func (m *Switch) Logits(x *cgotorch.Exec, ids, mask, decoderIDs *cgotorch.Tensor) *cgotorch.Tensor {
 	x = plain(x)
 	return x.Tidy(func() *cgotorch.Tensor {

@@ -11,7 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The deviations are those of transformers' _init_weights.
+// The standard deviations of new weights are those of _init_weights in Hugging Face's
+// transformers.
 func TestNewSwitch_Distributions(t *testing.T) {
 	config := tiny()
 	config.VocabSize, config.DModel, config.DKV, config.DFF, config.NumHeads, config.NumExperts = 100, 64, 16, 256, 4, 32
@@ -49,7 +50,7 @@ func TestNewSwitch_Distributions(t *testing.T) {
 	})
 }
 
-// In bfloat16 the logits are float32's up to rounding, and nn.To does not change the experts.
+// In bfloat16 the logits equal those of float32 up to rounding, also after nn.To.
 func TestSwitch_BFloat16(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		if err := cgotorch.Seed(20); err != nil {
@@ -57,7 +58,7 @@ func TestSwitch_BFloat16(t *testing.T) {
 		}
 		config := tiny()
 		config.NumSparseDecoderLayers, config.NumSparseEncoderLayers, config.InitializerFactor = 0, 0, 0.5
-		config.NumExperts = 1 // routing would make small differences large
+		config.NumExperts = 1 // with several experts, a small difference could change the routing
 		m, half := text.NewSwitch(x, config, text.SwitchOptions{}), text.NewSwitch(x, config, text.SwitchOptions{DType: cgotorch.BFloat16})
 		defer nn.Close(m)
 		defer nn.Close(half)
@@ -86,7 +87,7 @@ func TestSwitch_BFloat16(t *testing.T) {
 	})
 }
 
-// No part of a whole pass of few tokens waits, and a failure leaves nothing behind.
+// With NoGrouped no part of Logits waits for the device.
 func TestSwitch_Logits_NoWaits(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		m := text.NewSwitch(x, tiny(), text.SwitchOptions{NoGrouped: true})
@@ -140,8 +141,8 @@ func TestSwitch_Refuses(t *testing.T) {
 	}
 }
 
-// LibTorch's grouped product does not take all widths. After nn.To the experts do not lie one
-// behind another.
+// The experts give right results for widths that LibTorch's grouped product does not take. The
+// results are also right after nn.To, when the weights of the experts are not adjacent any more.
 func TestResidentExperts_Forward_OddWidths(t *testing.T) {
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
 		config := tiny()

@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// tiny is the config of a model with a sparse block in encoder and decoder.
+// tiny returns the config of a model with one sparse block in the encoder and one in the decoder.
 func tiny() text.SwitchConfig {
 	c := text.DefaultSwitchConfig()
 	c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.NumExperts = 11, 8, 4, 12, 2, 3
@@ -17,8 +17,8 @@ func tiny() text.SwitchConfig {
 	return c
 }
 
-// switchBase128 returns the config of google/switch-base-128: 12 blocks each in encoder and
-// decoder. Every second block has 128 experts.
+// switchBase128 returns the config of google/switch-base-128. It has 12 blocks in the encoder and
+// 12 in the decoder. Every second block has 128 experts.
 func switchBase128() text.SwitchConfig {
 	c := text.DefaultSwitchConfig()
 	c.DFF, c.NumSparseEncoderLayers, c.NumSparseDecoderLayers, c.NumExperts = 3072, 6, 6, 128

@@ -1,10 +1,12 @@
-// Tracepicture draws a trace of kernels and copies as an SVG picture, with a lane for each stream.
+// Tracepicture draws a trace of kernels and copies as an SVG picture, with a lane for each
+// stream.
 //
 //	make train ARGS="-trace trace.json"
 //	go run ./cmd/tracepicture -o picture.svg trace.json
 //
-// It reads the JSON that the WriteChrome of package cgotorch/trace writes. The picture shows the
-// window of -from and -for. Without them it shows three steps, those with the most work at a time.
+// Its input is the JSON that WriteChrome of package cgotorch/trace writes. The flags -from and
+// -for choose the time window of the picture. Without these flags the picture shows three
+// consecutive steps. In these three steps the streams work most at the same time.
 package main
 
 import (

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// testdata/trace.json has five steps of 10 ms. The first two leave the device idle for most of the
-// time and copy while nothing runs. The others compute throughout and copy behind the kernels.
+// The trace in testdata/trace.json has five steps of 10 ms. During the first two steps the device
+// is idle for most of the time, and copies run while no kernel runs. During the other three steps
+// kernels always run, and copies run at the same time.
 const example = "testdata/trace.json"
 
 func read(t *testing.T, path string) *trace {

@@ -7,16 +7,16 @@ import (
 	"math"
 )
 
-// Measures of the picture, in pixels where it is 900 wide.
+// These measures are in pixels of a picture that is 900 pixels wide.
 const (
 	width      = 900
 	margin     = 20
-	top        = 48 // of the first lane: the legend and the names of the steps are above
+	top        = 48 // y of the first lane; the legend and the names of the steps are above it
 	laneName   = 18
 	laneHeight = 26
 	laneGap    = 14
-	narrowest  = 0.6 // a box
-	closest    = 0.3 // two boxes with less between them are drawn as one
+	narrowest  = 0.6 // the least width of a box
+	closest    = 0.3 // two boxes with a gap of at most this width are drawn as one
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 	copyColour   = "#e07a2e"
 )
 
-// draw writes the picture of a window. Lanes without work in it are left out.
+// draw writes the picture of the window w. It leaves out lanes that have no work in the window.
 func (t *trace) draw(out io.Writer, w span, caption string) {
 	var shown []*lane
 	for _, l := range t.lanes {
@@ -93,7 +93,8 @@ func (t *trace) draw(out io.Writer, w span, caption string) {
 	fmt.Fprintf(out, `<text x="%d" y="%d">%s</text>`+"\n</svg>\n", margin, bottom+54, html.EscapeString(caption))
 }
 
-// tick is the distance of the axis' ticks: 1, 2 or 5 times a power of ten, for at most ten of them.
+// tick returns the distance between two ticks of the time axis, for an axis of the given length.
+// The distance is 1, 2 or 5 times a power of ten, and the axis has at most ten such distances.
 func tick(length float64) float64 {
 	unit := math.Pow(10, math.Floor(math.Log10(length/10)))
 	for _, n := range []float64{1, 2, 5} {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// span is a stretch of time in milliseconds from the first work of the trace.
+// span is a stretch of time, in milliseconds since the first work of the trace began.
 type span struct{ start, end float64 }
 
 func (s span) length() float64 { return s.end - s.start }
@@ -26,7 +26,8 @@ type lane struct {
 	work         []work
 }
 
-// mark is a step, as the device saw it or, failing that, as the host did.
+// mark is a step. The span is the step's time on the device. If the trace has no marks of a
+// device, the span is the step's time on the host.
 type mark struct {
 	span
 	name string
@@ -37,8 +38,8 @@ type trace struct {
 	marks []mark
 }
 
-// parse reads the Trace Event Format of WriteChrome. Its process 1 is the host, and the others are
-// devices.
+// parse reads the Trace Event Format that WriteChrome writes. Process 1 is the host, and every
+// other process is a device.
 func parse(text []byte) (*trace, error) {
 	var file struct {
 		TraceEvents []struct {
@@ -99,7 +100,8 @@ func parse(text []byte) (*trace, error) {
 	return t, nil
 }
 
-// merged joins the marks of one name, which each stream has, and sorts them.
+// merged joins the marks that have the same name, because each stream has its own mark of a step.
+// It sorts the result by start.
 func merged(marks []mark) []mark {
 	at := map[string]int{}
 	var all []mark
@@ -116,7 +118,7 @@ func merged(marks []mark) []mark {
 	return all
 }
 
-// shift lets time begin with the first work.
+// shift moves all times, so that the first work begins at 0.
 func (t *trace) shift() {
 	first := t.lanes[0].work[0].start
 	for _, l := range t.lanes {
@@ -132,7 +134,8 @@ func (t *trace) shift() {
 	}
 }
 
-// busy is how long the lane's kernels, or its copies, run.
+// busy returns how long the lane's kernels run in all. If copies is set, it returns how long the
+// lane's copies run.
 func (l *lane) busy(copies bool) (sum float64) {
 	for _, w := range l.work {
 		if w.copies == copies {
@@ -151,9 +154,10 @@ func (t *trace) end() (end float64) {
 	return end
 }
 
-const steps = 3 // that a picture shows
+const steps = 3 // number of steps that a picture shows
 
-// window is the given stretch of time, or the three steps in which streams work most at a time.
+// window returns the part of the trace that -from and -for choose. Without them it returns the
+// three steps during which streams work most at the same time.
 func (t *trace) window(from, long float64) (span, error) {
 	end := t.end()
 	if from >= end {
@@ -190,7 +194,8 @@ func (t *trace) window(from, long float64) (span, error) {
 	return best, nil
 }
 
-// in is when the lane's kernels, or its copies, run in the window. Neighbours are joined.
+// in returns the times at which the lane's kernels run in w. If copies is set, it returns the
+// times at which the lane's copies run. It joins times that touch each other.
 func (l *lane) in(w span, copies bool) (all []span) {
 	for _, x := range l.work {
 		s := span{max(x.start, w.start), min(x.end, w.end)}
@@ -201,7 +206,7 @@ func (l *lane) in(w span, copies bool) (all []span) {
 	return joined(all, 0)
 }
 
-// joined joins spans with a gap of at most gap between them.
+// joined joins spans whose distance is at most gap.
 func joined(all []span, gap float64) (out []span) {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	for _, s := range all {
@@ -221,8 +226,8 @@ func length(all []span) (sum float64) {
 	return sum
 }
 
-// hidden is how long copies run in the window, and how much of that behind kernels of other streams
-// of the same device.
+// hidden returns how long copies run in w, as total. behind is the part of that time during which
+// kernels of other streams of the same device run.
 func (t *trace) hidden(w span) (behind, total float64) {
 	for _, l := range t.lanes {
 		copies := l.in(w, true)

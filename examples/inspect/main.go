@@ -1,11 +1,12 @@
-// Inspect reads an archive of labelled images as a loader would, and prints its contents. It prints
-// classes, images and sizes, and each member that training could not use, with the reason.
+// Inspect reads an archive of labelled images in the way that a loader does, and prints its
+// contents. It prints classes, images and sizes. It also prints each member that training could
+// not use, and why.
 //
 //	inspect ARCHIVE         # a .tgz, .tar.gz, .tar or directory: CLASS/FILE or SPLIT/CLASS/FILE
 //	inspect -json ARCHIVE   # the same as one JSON object
 //
-// It exits with 0 when all images are usable, 1 when some are not, and 2 when the archive itself
-// cannot be read.
+// The exit code is 0 if all images are usable, and 1 if some are not. It is 2 if the archive
+// cannot be read, or if the command line is wrong.
 package main
 
 import (
@@ -24,11 +25,10 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// The exit codes.
 const (
 	usable     = 0
 	badMembers = 1
-	unreadable = 2 // the archive, or the command line
+	unreadable = 2 // the archive cannot be read, or the command line is wrong
 )
 
 func main() {
@@ -77,7 +77,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return usable
 }
 
-// print writes the report for people. whole is false when the archive could not be read to its end.
+// print writes the report as text for people. whole is false if the archive could not be read to
+// its end.
 func print(w io.Writer, r imageloader.Report, whole bool) {
 	fmt.Fprintf(w, "%s\n\n", printable(r.Path))
 	row := func(name, format string, args ...any) {
@@ -116,7 +117,7 @@ func print(w io.Writer, r imageloader.Report, whole bool) {
 	}
 }
 
-// printCounts writes a line with a bar for each count.
+// printCounts writes one line for each count, with a bar.
 func printCounts(w io.Writer, counts []imageloader.Count) {
 	const bar = 30
 	longest, most := 0, 1
@@ -139,7 +140,7 @@ func list(counts []imageloader.Count) string {
 
 func size(s imageloader.Size) string { return fmt.Sprintf("%dx%d", s.Width, s.Height) }
 
-// grouped returns 12,345 for 12345.
+// grouped puts commas between groups of three digits: 12345 becomes 12,345.
 func grouped(n int) string {
 	digits := strconv.Itoa(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -148,7 +149,7 @@ func grouped(n int) string {
 	return digits
 }
 
-// bytesOf returns 1.2 MB for 1234567.
+// bytesOf returns a number of bytes with its unit: 1234567 becomes 1.2 MB.
 func bytesOf(n int64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%d B", n)
@@ -160,7 +161,8 @@ func bytesOf(n int64) string {
 	return fmt.Sprintf("%.1f %cB", value, "kMGT"[unit])
 }
 
-// printable quotes a name that could disturb the terminal.
+// printable returns the name. If a character of the name could disturb the terminal, it quotes
+// the name.
 func printable(name string) string {
 	if quoted := strconv.Quote(name); quoted[1:len(quoted)-1] != name {
 		return quoted

@@ -2,8 +2,8 @@
 //
 //	go run ./examples/predict -checkpoint runs/train/checkpoint.safetensors cat.jpg dog.png
 //
-// For each file it prints the most probable classes. The exit status is 1 when a file could not be
-// read.
+// For each file it prints the most probable classes. The exit status is 1 if some file could not
+// be read or decoded, or if there is any other error.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// settings are the fields that this program needs of those that examples/train saves beside the
-// tensors.
+// settings holds the fields that this program reads from a checkpoint's config. examples/train
+// saves that config together with the tensors.
 type settings struct {
 	Config struct {
 		Model string `json:"model"`
@@ -100,7 +100,7 @@ func predict(path, deviceName string, top int, files []string) (failed bool, err
 	return len(read) < len(files), err
 }
 
-// decodeAll decodes the files that it can decode, and reports the others.
+// decodeAll decodes the files. It prints an error for each file that it cannot read or decode.
 func decodeAll(files []string, s settings) (pixels []byte, read []string, err error) {
 	var transform decode.Transform = decode.ResizeCenterCrop{Resize: s.Config.Size * 8 / 7, Height: s.Config.Size, Width: s.Config.Size}
 	if s.Config.Crop == "pad" {

@@ -1,5 +1,5 @@
-// Quickstart is the shortest whole training program: one epoch of a small model on an archive of
-// labelled images.
+// Quickstart is a whole training program that is as short as possible. It trains a small model
+// for one epoch, on an archive of labelled images.
 //
 //	go run ./examples/quickstart [ARCHIVE]
 package main
@@ -43,7 +43,7 @@ func train(ctx context.Context, archive string) error {
 		return err
 	}
 	defer loader.Close()
-	ahead, err := prefetcher.New(loader, device, prefetcher.Options{}) // its own copy stream, its own slots
+	ahead, err := prefetcher.New(loader, device, prefetcher.Options{}) // with its own copy stream and its own slots
 	if err != nil {
 		return err
 	}
@@ -68,20 +68,20 @@ func train(ctx context.Context, archive string) error {
 			return err
 		}
 		err = stream.Do(func(x *cgotorch.Exec) error {
-			images, labels := batch.Use(x) // the stream waits for the copy; the host does not
+			images, labels := batch.Use(x) // the stream waits for the copy, but the host does not wait
 			opt.ZeroGrad()
 			loss := nn.CrossEntropy(x, model.Forward(x, images), labels, nn.CrossEntropyOptions{})
 			x.Backward(loss)
 			opt.Step(x)
 			if batch.Index%20 == 0 {
-				fmt.Printf("batch %d: loss %.3f\n", batch.Index, x.Item(loss)) // this waits
+				fmt.Printf("batch %d: loss %.3f\n", batch.Index, x.Item(loss)) // x.Item waits for the device
 			}
 			return nil
 		})
 		if err != nil {
 			return err
 		}
-	} // the end of the body gives the batch's memory back, once its step has run on the device
+	} // the end of the loop body gives the batch's memory back, once the step has run on the device
 	return nil
 }
 

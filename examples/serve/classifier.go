@@ -13,9 +13,10 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-const top = 5 // classes in an answer
+const top = 5 // number of classes in an answer
 
-// classifier names the classes of pictures, for many goroutines at a time.
+// classifier finds the classes of pictures. Several goroutines may use a classifier at the same
+// time.
 type classifier struct {
 	classes []string
 	size    int64 // height and width of the model's input
@@ -24,14 +25,14 @@ type classifier struct {
 	infer   *cgotorch.Inference
 }
 
-// answer is a class with its probability.
+// answer is a class and its probability.
 type answer struct {
 	Class       string  `json:"class"`
 	Probability float32 `json:"probability"`
 }
 
-// settings are the fields that this program needs of those that examples/train saves beside the
-// tensors.
+// settings holds the fields that this program reads from a checkpoint's config. examples/train
+// saves that config together with the tensors.
 type settings struct {
 	Config struct {
 		Model string `json:"model"`
@@ -41,7 +42,8 @@ type settings struct {
 	Classes []string `json:"classes"`
 }
 
-// newClassifier loads the model and captures it on each stream. It waits for the device.
+// newClassifier loads the model and captures it on each stream. It waits for the device. The
+// caller closes the classifier.
 func newClassifier(ctx context.Context, path, deviceName string, streams int) (*classifier, error) {
 	device, err := cgotorch.ParseDevice(deviceName)
 	if err != nil {
@@ -82,7 +84,7 @@ func (c *classifier) start(ctx context.Context, device cgotorch.Device, path str
 			return err
 		}
 		nn.SetTraining(trained, false)
-		c.model = nn.Fuse(x, trained, nn.FuseOptions{}) // fewer operators, for inference alone
+		c.model = nn.Fuse(x, trained, nn.FuseOptions{}) // Fuse gives a model with fewer operators, only for inference
 		return nil
 	})
 	if err != nil {
@@ -102,7 +104,7 @@ func (c *classifier) start(ctx context.Context, device cgotorch.Device, path str
 }
 
 // classify returns the most probable classes of a picture. It waits for a free stream and for the
-// device. A picture that cannot be decoded is a *decode.Error.
+// device. For a picture that cannot be decoded it fails with a *decode.Error.
 func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, error) {
 	pixels, results := make([]byte, 3*c.size*c.size), make([]decode.Result, 1)
 	if err := c.pool.Decode([]decode.Image{{Data: picture}}, pixels, results); err != nil {
@@ -115,7 +117,7 @@ func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, er
 	err := c.infer.Do(ctx, func(x *cgotorch.Exec, forward func(in *cgotorch.Tensor) *cgotorch.Tensor) error {
 		scores := forward(cgotorch.FromSlice(x, pixels, 1, c.size, c.size, 3))
 		probabilities, classes := x.TopK(scores, min(top, len(c.classes)), 1, cgotorch.TopKOptions{})
-		p, numbers := cgotorch.ToSlice[float32](x, probabilities), cgotorch.ToSlice[int64](x, classes) // these wait
+		p, numbers := cgotorch.ToSlice[float32](x, probabilities), cgotorch.ToSlice[int64](x, classes) // both calls wait for the device
 		for i, n := range numbers {
 			answers = append(answers, answer{c.classes[n], p[i]})
 		}
@@ -124,7 +126,7 @@ func (c *classifier) classify(ctx context.Context, picture []byte) ([]answer, er
 	return answers, err
 }
 
-// close may be called where start has failed.
+// close frees everything that start has made. close may be called after a failure of start.
 func (c *classifier) close() error {
 	var errs []error
 	if c.infer != nil {

@@ -3,8 +3,9 @@
 //	go run ./examples/serve -checkpoint runs/train/checkpoint.safetensors
 //	curl --data-binary @cat.jpg http://localhost:8080/classify
 //
-// The body of a request is a picture. The answer is JSON: the most probable classes. On a GPU each
-// of a few streams has the model as a CUDA graph, and requests run side by side.
+// The body of a request is a picture. The answer is a JSON list of the most probable classes. On
+// a GPU there are a few streams, and each stream has a CUDA graph of the model. Requests on
+// different streams run at the same time.
 package main
 
 import (
@@ -39,7 +40,8 @@ func main() {
 	}
 }
 
-// serve answers until ctx ends. Requests that have begun get their answers.
+// serve answers requests until ctx ends. It still answers requests that have begun, for at most
+// 10 seconds.
 func serve(ctx context.Context, path, address, device string, streams int) error {
 	c, err := newClassifier(ctx, path, device, streams)
 	if err != nil {
@@ -68,7 +70,7 @@ func serve(ctx context.Context, path, address, device string, streams int) error
 	return <-stopped
 }
 
-const maxBytes = 32 << 20 // of a picture
+const maxBytes = 32 << 20 // largest size of a picture
 
 func (c *classifier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	picture, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
@@ -87,5 +89,5 @@ func (c *classifier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answers) // the client may be gone
+	_ = json.NewEncoder(w).Encode(answers) // an error means that the client is gone
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// bill is the cost of answers.
+// bill measures what answers cost: time, copies and memory.
 type bill struct {
 	m      *model
 	began  time.Time
-	tokens int // generated
+	tokens int // number of generated tokens
 }
 
-// newBill starts the clock.
+// newBill waits for the device and starts the clock.
 func newBill(m *model) (*bill, error) {
 	if err := m.device.Synchronize(); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func newBill(m *model) (*bill, error) {
 	return &bill{m: m, began: time.Now()}, nil
 }
 
-// print waits for the device.
+// print writes the bill. It waits for the device.
 func (b *bill) print(w io.Writer) error {
 	m := b.m
 	seconds := time.Since(b.began).Seconds()
@@ -55,10 +55,10 @@ func (b *bill) print(w io.Writer) error {
 	return nil
 }
 
-// whole is the size of all weights.
+// whole returns the size of all weights in bytes.
 func (b *bill) whole() int64 {
 	bytes := b.m.store.Stats().Bytes
-	counted := map[*cgotorch.Tensor]bool{} // embeddings that are tied have several names
+	counted := map[*cgotorch.Tensor]bool{} // a tied embedding has several names but counts once
 	for _, n := range nn.State(b.m.net) {
 		if !counted[n.Tensor] {
 			counted[n.Tensor] = true

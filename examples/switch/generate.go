@@ -10,8 +10,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/text/tokenizer"
 )
 
-// generate answers a prompt, and takes the likeliest token each time. It calls say with each token
-// at once, but not with the token that ends the answer.
+// generate answers a prompt with at most `most` tokens. Each step takes the likeliest token.
+// generate waits for each token and then calls say with it. It does not call say for the token
+// that ends the answer.
 func (m *model) generate(ctx context.Context, prompt []int64, most int, t *tracer, say func(token int64)) error {
 	err := m.stream.Do(func(x *cgotorch.Exec) error {
 		encoded := m.net.Encode(x, cgotorch.FromSlice(x, prompt, 1, int64(len(prompt))), nil)
@@ -30,7 +31,7 @@ func (m *model) generate(ctx context.Context, prompt []int64, most int, t *trace
 			return err
 		}
 		var next *cgotorch.HostRead
-		err = m.stream.Do(func(x *cgotorch.Exec) error { // a Do for each token: its end gives back the memory that the token used
+		err = m.stream.Do(func(x *cgotorch.Exec) error { // one Do for each token, because the end of a Do frees the token's memory
 			m.cache.Next(x, m.pieces.Step(x, m.decoder))
 			next = x.ReadAsync(m.cache.Tokens)
 			return nil
@@ -54,7 +55,7 @@ func (m *model) generate(ctx context.Context, prompt []int64, most int, t *trace
 	return nil
 }
 
-// printer prints an answer token by token.
+// printer prints an answer while it is generated.
 type printer struct {
 	tokens *tokenizer.Tokenizer
 	ids    []int64
@@ -63,8 +64,8 @@ type printer struct {
 
 func (p *printer) add(token int64) {
 	p.ids = append(p.ids, token)
-	// All tokens are decoded anew: a token's text depends on those before it, and a character may be
-	// half there.
+	// The printer decodes all tokens each time, because the text of a token depends on the tokens
+	// before it. A character may also consist of several tokens.
 	text := strings.TrimRight(p.tokens.Decode(p.ids), "\uFFFD")
 	if rest, ok := strings.CutPrefix(text, p.said); ok {
 		fmt.Print(rest)

@@ -1,15 +1,16 @@
-// Switch answers questions with a Switch Transformer. Its experts lie in page-locked memory of the
-// host and come to the device just in time.
+// Switch answers questions with a Switch Transformer. The experts lie in page-locked memory of
+// the host. Each expert is copied to the device just before it is used.
 //
 //	go run ./examples/switch  # the little model beside this file, on the CPU
 //	go run ./examples/switch -device cuda -gating predicted "What is a slot?"
 //	go run ./examples/switch -model switch-base-128 -device cuda -dtype bfloat16 \
 //		-slots 64 -captured "A <extra_id_0> walks into a bar."
 //
-// Copy this folder and make it yours. model.go makes the model, and generate.go generates.
+// You can copy this folder and change it. model.go makes the model, and generate.go generates
+// text.
 //
-// -model is a folder from Hugging Face: config.json, tokenizer.json, and model.safetensors or
-// shards with their index. The text goes to standard output token by token, and its cost to
+// -model is a folder from Hugging Face. It has config.json, tokenizer.json, and model.safetensors
+// or shards with their index. The text goes to standard output token by token. The costs go to
 // standard error. Ctrl-C ends the running answer.
 package main
 
@@ -53,8 +54,8 @@ var (
 	gatings  = map[string]text.Gating{"gated": text.Gated, "predicted": text.Predicted, "pre-gated": text.PreGated}
 )
 
-// questions are the little model's questions where the command line has none. It knows the other
-// questions in make.py too.
+// questions are asked if the command line has no prompt and the model is the little one. make.py
+// has further questions that the little model can answer.
 var questions = []string{"What is an expert?", "Where do the experts live?", "How is a copy hidden?", "Who are you?"}
 
 func main() {
@@ -147,8 +148,8 @@ func names[T any](of map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(of)), ", ")
 }
 
-// ownModel returns the folder beside this source file, wherever inside the clone the program is
-// started. A program that was moved elsewhere looks beside itself.
+// ownModel returns the folder of the little model. That is the folder model beside this source
+// file. If there is none, it is the folder model beside the executable.
 func ownModel() string {
 	const name = "model"
 	_, source, _, _ := runtime.Caller(0)
@@ -161,7 +162,7 @@ func ownModel() string {
 	return path
 }
 
-// run answers the prompts one after another.
+// run answers the prompts one after another, and prints the bill.
 func run(ctx context.Context, c config) (err error) {
 	tracer, err := newTracer(c.trace)
 	if err != nil {

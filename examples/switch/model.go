@@ -13,23 +13,23 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher/weights"
 )
 
-// model is a Switch Transformer whose experts come to the device when they are chosen.
+// model is a Switch Transformer whose experts are copied to the device when they are chosen.
 type model struct {
 	device cgotorch.Device
 	stream *cgotorch.Stream
 	tokens *tokenizer.Tokenizer
-	net    *text.Switch // without its experts
+	net    *text.Switch // the transformer without its experts
 
-	store   *weights.Store              // all experts, in the host's memory
-	units   *weights.Cache[*text.Dense] // those on the device
+	store   *weights.Store              // all experts, in memory of the host
+	units   *weights.Cache[*text.Dense] // the slots on the device, and the experts in them
 	encoder *weights.Experts[*text.Dense]
 	decoder *weights.Experts[*text.Dense]
 
-	cache  *text.Cache  // of the sequence in progress
-	pieces *text.Pieces // of the decoder's step, cut where experts come in
+	cache  *text.Cache  // the state of the sequence that is being decoded
+	pieces *text.Pieces // the decoder's step, cut at its sparse layers
 }
 
-// load reads all files of the folder.
+// load makes the model from the files in c.folder. The caller closes the model.
 func load(c config) (m *model, err error) {
 	m = &model{device: c.device, stream: cgotorch.DefaultStream(c.device)}
 	defer func() {
@@ -63,12 +63,13 @@ func load(c config) (m *model, err error) {
 	return m, m.cutDecoder(c)
 }
 
-// attachExperts makes the experts of both stacks come to the device through the same slots.
+// attachExperts makes the slots for experts on the device. The encoder and the decoder share the
+// slots.
 func (m *model) attachExperts(c config) (err error) {
 	encoder, decoder := m.net.Config.ExpertNames(false), m.net.Config.ExpertNames(true)
 	o := weights.CacheOptions{Policy: c.policy, Slots: c.slots}
 	if c.policy == weights.Resident {
-		o.Slots = 0 // one for each expert
+		o.Slots = 0 // Resident has one slot for each expert
 	} else if c.pinned > 0 {
 		if len(decoder) == 0 || c.pinned > len(decoder[0]) {
 			return fmt.Errorf("-pinned %d: a sparse layer has %d experts", c.pinned, m.net.Config.NumExperts)
@@ -100,7 +101,7 @@ func (m *model) attachExperts(c config) (err error) {
 	return nil
 }
 
-// cutDecoder makes the decoder's cache, which has room for the longest prompt, and cuts the
+// cutDecoder makes the decoder's cache, with room for the longest prompt. It then cuts the
 // decoder's step at the sparse layers.
 func (m *model) cutDecoder(c config) error {
 	longest := 0
@@ -121,7 +122,7 @@ func (m *model) cutDecoder(c config) error {
 	return err
 }
 
-// close frees everything, users before the things that they use.
+// close frees everything. A user of an object is freed before the object.
 func (m *model) close() error {
 	var errs []error
 	if m.encoder != nil {

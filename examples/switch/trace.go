@@ -10,21 +10,22 @@ import (
 )
 
 // -trace traces at most traceTokens tokens, counted over all answers. It skips the first
-// traceAfter, in which memory is allocated and algorithms are chosen.
+// traceAfter tokens. During these tokens memory is allocated and algorithms are chosen.
 const (
 	traceAfter  = 4
 	traceTokens = 60
 )
 
-// tracer writes a trace of some tokens. The nil tracer does nothing.
+// tracer writes a trace of some tokens. A nil tracer does nothing.
 type tracer struct {
 	path  string
-	file  *os.File // beside path until it is whole
+	file  *os.File // a temporary file beside path, until the trace is complete; then it is renamed
 	next  int
-	trace *trace.Trace // while it runs
+	trace *trace.Trace // nil unless tracing is going on
 }
 
-// newTracer makes the file at once, so that a bad path fails early. An empty path means no trace.
+// newTracer creates the file at once, because a bad path then fails early. An empty path means
+// that there is no trace.
 func newTracer(path string) (*tracer, error) {
 	if path == "" {
 		return nil, nil
@@ -36,7 +37,7 @@ func newTracer(path string) (*tracer, error) {
 	return &tracer{path: path, file: file}, nil
 }
 
-// begin is called before each token, and its result after it.
+// begin is called before each token. The caller calls the returned end after the token.
 func (t *tracer) begin() (end func() error, err error) {
 	if t == nil || t.file == nil {
 		return func() error { return nil }, nil
@@ -59,7 +60,7 @@ func (t *tracer) begin() (end func() error, err error) {
 	}, nil
 }
 
-// finish writes the trace, unless that is done.
+// finish writes the trace, unless it has been written already.
 func (t *tracer) finish() error {
 	if t == nil || t.file == nil {
 		return nil
@@ -70,8 +71,8 @@ func (t *tracer) finish() error {
 	return t.write()
 }
 
-// write writes the trace, whole or not at all, and a summary to standard error. It waits for the
-// device.
+// write writes the trace. It then prints a summary to standard error. After a failure there is no
+// file. write waits for the device.
 func (t *tracer) write() error {
 	records, err := t.trace.Stop()
 	t.trace = nil
@@ -98,7 +99,7 @@ func (t *tracer) write() error {
 	return err
 }
 
-// close removes the remains of a run that failed.
+// close removes the temporary file of a run that has failed.
 func (t *tracer) close() {
 	if t == nil || t.file == nil {
 		return

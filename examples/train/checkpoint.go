@@ -16,7 +16,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// saved holds this program's own fields of a checkpoint. examples/predict reads them too.
+// saved holds the fields of a checkpoint that are this program's own. examples/predict and
+// examples/serve read them too.
 type saved struct {
 	Config   Config   `json:"config"`
 	Classes  []string `json:"classes"`
@@ -36,8 +37,8 @@ func (t *trainer) save() error {
 	})
 }
 
-// readSaved reads the fields that -resume needs before there is a model. It takes over the settings
-// of the saved run, except those that may change between two sittings.
+// readSaved reads the fields that -resume needs before the model is made. It takes the settings
+// from the saved run, except for settings that a resumed run may change.
 func (t *trainer) readSaved() (*saved, error) {
 	path := t.checkpointPath()
 	info, err := checkpoint.Inspect(path)
@@ -77,8 +78,8 @@ func (t *trainer) readSaved() (*saved, error) {
 	return &s, nil
 }
 
-// restore makes the model, the optimizer, the generators and the loader continue from the
-// checkpoint.
+// restore makes the model, the optimizer, the random generators, the scaler and the loader
+// continue from the checkpoint.
 func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
 	if now := t.train.loader.Classes(); !slices.Equal(s.Classes, now) {
 		return fmt.Errorf("-resume: %s has other classes than the run in %s was trained on: %d, not %d, or other names", t.Data, t.Out, len(now), len(s.Classes))
@@ -96,8 +97,9 @@ func (s *saved) restore(x *cgotorch.Exec, t *trainer) error {
 	return t.train.loader.Restore(s.Progress.Loader)
 }
 
-// loadWeights begins with the weights of another file of the same model. After another number of
-// classes, the classifier, which is the model's last layer, begins anew.
+// loadWeights begins a run with the weights of another file of the same model. If that file was
+// made for another number of classes, the classifier keeps its new weights. The classifier is the
+// model's last layer.
 func (t *trainer) loadWeights(x *cgotorch.Exec) error {
 	err := checkpoint.LoadModel(x, t.Weights, t.model, nn.LoadOptions{})
 	var misfit *nn.LoadError

@@ -11,7 +11,8 @@ import (
 	"os"
 )
 
-// drawCurves draws a PNG over epochs: losses on the left, accuracies on the right.
+// drawCurves draws a PNG with two plots over the epochs. The losses are on the left, and the
+// accuracies are on the right.
 func drawCurves(path string, history []Epoch) error {
 	of := func(epochs []Epoch, value func(Epoch) float64) plotter.XYs {
 		var points plotter.XYs

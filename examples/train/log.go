@@ -18,15 +18,15 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// log writes the results of a run. Standard error gets a bar, standard output a line an epoch,
-// log.jsonl JSON lines, and curves.png the picture of the curves.
+// log writes the results of a run. A progress bar goes to standard error, and a line for each
+// epoch goes to standard output. JSON lines go to log.jsonl, and the curves go to curves.png.
 type log struct {
 	file    *os.File
 	out     string
 	classes int
 }
 
-// openLog reserves the output folder for this run.
+// openLog opens log.jsonl and locks it, so that no other run uses the folder.
 func openLog(out string) (*log, error) {
 	f, err := os.OpenFile(filepath.Join(out, "log.jsonl"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -39,8 +39,8 @@ func openLog(out string) (*log, error) {
 	return &log{file: f, out: out}, nil
 }
 
-// begin empties the log of an earlier run, and writes the first line. For a resumed run it removes
-// the lines after the checkpoint.
+// begin prepares the log and writes its first line. For a new run it first removes all lines. For
+// a resumed run it first removes the lines that were written after the checkpoint.
 func (l *log) begin(t *trainer) error {
 	l.classes = len(t.train.loader.Classes())
 	if err := l.keep(t); err != nil {
@@ -92,8 +92,8 @@ func (l *log) line(v any) error {
 	return err
 }
 
-// startBar shows images a second and the time left of the epoch. It shows nothing where standard
-// error is no terminal.
+// startBar starts a progress bar with images per second and the time that is left for the epoch.
+// The bar is hidden if standard error is no terminal.
 func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 	return progressbar.NewOptions(t.train.loader.Len(),
 		progressbar.OptionSetWriter(os.Stderr),
@@ -104,13 +104,13 @@ func (l *log) startBar(t *trainer) *progressbar.ProgressBar {
 		progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 }
 
-// lossLog writes the loss of a step after the next step has been enqueued.
+// lossLog writes the loss of a step after the program has enqueued the next step.
 type lossLog struct {
 	step int
-	loss *cgotorch.HostRead // or nil
+	loss *cgotorch.HostRead // nil if there is no loss to write
 }
 
-// next keeps the loss of a step, nil for none, and writes the loss before it.
+// next stores the loss of a step, which may be nil. It writes the loss that was stored before.
 func (l *lossLog) next(t *trainer, step int, loss *cgotorch.HostRead) error {
 	last := *l
 	l.step, l.loss = step, loss
@@ -125,7 +125,7 @@ func (l *lossLog) next(t *trainer, step int, loss *cgotorch.HostRead) error {
 	return t.log.step(last.step, value)
 }
 
-// close writes the last loss.
+// close writes the last loss that was stored.
 func (l *lossLog) close(t *trainer) error { return l.next(t, 0, nil) }
 
 func (l *log) step(step int, loss float64) error {
@@ -138,8 +138,8 @@ func (l *log) step(step int, loss float64) error {
 	}{step, loss})
 }
 
-// worthSaying is the least share of time spent waiting for data at which the log says why the
-// loader was slow.
+// worthSaying is a share of the training time. The log explains why the loader was slow if the
+// device waited for data during at least this share.
 const worthSaying = 0.02
 
 func (l *log) epoch(e Epoch, t *trainer) error {
@@ -160,8 +160,8 @@ func (l *log) epoch(e Epoch, t *trainer) error {
 	return errors.Join(err, l.line(e))
 }
 
-// finish ends standard output with one JSON object and draws the curves. Without a test, top1, top5
-// and test_loss are null.
+// finish prints one JSON object as the last line of standard output, and draws the curves. If
+// there was no test, top1, top5 and test_loss are null.
 func (l *log) finish(history []Epoch) error {
 	last := history[len(history)-1]
 	var images, seconds, stall float64

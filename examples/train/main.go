@@ -4,11 +4,11 @@
 //	go run ./examples/train -data my.tgz -model resnet50  # yours: TRAIN/CLASS/FILE, TEST/CLASS/FILE
 //	go run ./examples/train -resume  # continue the last run
 //
-// Copy this folder and make it yours. The step itself is in train.go.
+// You can copy this folder and change it. train.go has the training step.
 //
-// One line an epoch and, at the end, one JSON object go to standard output. The progress bar goes
-// to standard error. The folder of -out receives checkpoint.safetensors, log.jsonl and curves.png.
-// Ctrl-C ends the running step, saves and leaves.
+// One line for each epoch goes to standard output, and one JSON object at the end. The progress
+// bar goes to standard error. The folder that -out names gets checkpoint.safetensors, log.jsonl
+// and curves.png. Ctrl-C ends the running step, saves a checkpoint and ends the program.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Config holds the values of the flags. A checkpoint saves it.
+// Config holds the values of the flags. A checkpoint saves the fields that have a JSON name.
 type Config struct {
 	Model     string  `json:"model"`
 	Data      string  `json:"data"`
@@ -129,7 +129,7 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// complete checks the values of the flags, and fills in those that depend on other flags.
+// complete checks the values of the flags. It sets Size and Crop if their flags are not given.
 func (c Config) complete(ctx context.Context) (Config, error) {
 	if c.Size == 0 {
 		c.Size = 224
@@ -178,8 +178,9 @@ func (c Config) complete(ctx context.Context) (Config, error) {
 	return c, nil
 }
 
-// defaultData returns the archive beside this source file, wherever inside the clone the program is
-// started. A program that was moved elsewhere looks beside itself.
+// defaultData returns the path of the archive that this program trains on by default. The archive
+// lies in the folder data beside this source file. If it is not there, the path leads to the
+// folder data beside the executable.
 func defaultData() string {
 	const name = "cifar10-10k.tgz"
 	_, source, _, _ := runtime.Caller(0)

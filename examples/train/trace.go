@@ -10,24 +10,25 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/trace"
 )
 
-// -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter,
-// in which memory is allocated and algorithms are chosen. A short epoch is traced whole.
+// -trace traces at most traceSteps steps of the run's first epoch. It skips the first traceAfter
+// steps. During these steps memory is allocated and algorithms are chosen. A short epoch is
+// traced as a whole.
 const (
 	traceAfter = 10
 	traceSteps = 20
 )
 
-// tracer writes a trace of some steps. The nil tracer does nothing.
+// tracer writes a trace of some steps. A nil tracer does nothing.
 type tracer struct {
 	path     string
-	file     *os.File // beside path until it is whole
-	from, to int      // the steps, counted from the run's first
+	file     *os.File // a temporary file beside path, until the trace is complete; then it is renamed
+	from, to int      // the traced steps, counted from the run's first step
 	next     int
-	trace    *trace.Trace // while it runs
+	trace    *trace.Trace // nil unless tracing is going on
 }
 
-// newTracer makes the file at once, so that a bad path fails early. An empty path means no trace.
-// steps is the number of steps in the run's first epoch.
+// newTracer creates the file at once, because a bad path then fails early. An empty path means
+// that there is no trace. steps is the number of steps in the run's first epoch.
 func newTracer(path string, steps int) (*tracer, error) {
 	if path == "" {
 		return nil, nil
@@ -43,7 +44,7 @@ func newTracer(path string, steps int) (*tracer, error) {
 	return t, nil
 }
 
-// begin is called before each step, and its result after it.
+// begin is called before each step. The caller calls the returned end after the step.
 func (t *tracer) begin(step int) (end func() error, err error) {
 	if t == nil || t.file == nil {
 		return func() error { return nil }, nil
@@ -66,8 +67,8 @@ func (t *tracer) begin(step int) (end func() error, err error) {
 	}, nil
 }
 
-// finish writes the trace, whole or not at all, and a summary to standard error. It waits for the
-// device. It does nothing if the trace is written, or if there is none.
+// finish writes the trace. It then prints a summary to standard error. After a failure there is
+// no file. finish waits for the device. It does nothing if no trace is going on.
 func (t *tracer) finish() error {
 	if t == nil || t.trace == nil {
 		return nil
@@ -98,7 +99,7 @@ func (t *tracer) finish() error {
 	return err
 }
 
-// close removes the remains of a run that failed.
+// close removes the temporary file of a run that has failed.
 func (t *tracer) close() {
 	if t == nil || t.file == nil {
 		return

@@ -19,66 +19,66 @@ import (
 
 var errInterrupted = errors.New("interrupted")
 
-// trainer is one run.
+// trainer holds the settings and objects of one run.
 type trainer struct {
 	Config
 	device   cgotorch.Device
 	stream   *cgotorch.Stream
 	train    *images
-	test     *images // nil for no test
+	test     *images // nil if there is no test
 	model    nn.Module
 	opt      *optim.Optimizer
-	scaler   *optim.Scaler      // for float16, else nil
-	step     *cgotorch.Captured // a training step: images, labels to loss
-	forward  *cgotorch.Captured // a test's: images, labels to loss, logits
+	scaler   *optim.Scaler      // nil unless DType is float16
+	step     *cgotorch.Captured // a training step; it takes images and labels, and returns the loss
+	forward  *cgotorch.Captured // a step of the test; it takes images and labels, and returns loss and logits
 	schedule optim.Schedule
 	progress Progress
 	sums     sums
 	log      *log
-	tracer   *tracer // nil for no trace
+	tracer   *tracer // nil if there is no trace
 }
 
-// Progress is the progress of a run. A checkpoint saves it.
+// Progress says how far a run has come. A checkpoint saves it.
 type Progress struct {
-	Epoch   int               `json:"epoch"` // epochs done
-	Step    int               `json:"step"`  // steps done in all
+	Epoch   int               `json:"epoch"` // number of finished epochs
+	Step    int               `json:"step"`  // number of finished steps in all epochs
 	Loader  imageloader.State `json:"loader"`
-	Train   Tally             `json:"train"`   // of the epoch that is running
-	History []Epoch           `json:"history"` // of the epochs done
+	Train   Tally             `json:"train"`   // sums of the epoch that is running
+	History []Epoch           `json:"history"` // one entry for each finished epoch
 }
 
-// Tally holds sums over the batches of an epoch.
+// Tally holds sums over the batches of one epoch.
 type Tally struct {
 	Images  int           `json:"images"`
-	Loss    float64       `json:"loss"` // summed over images
-	Top1    float64       `json:"top1"` // images whose label came first
-	Top5    float64       `json:"top5"` // images whose label was among the first five
+	Loss    float64       `json:"loss"` // sum over the images
+	Top1    float64       `json:"top1"` // number of images whose label came first
+	Top5    float64       `json:"top5"` // number of images whose label was among the first five
 	Skipped int           `json:"skipped"`
 	Seconds float64       `json:"seconds"`
-	Stall   time.Duration `json:"stall"` // the device waited for data
+	Stall   time.Duration `json:"stall"` // time for which the device waited for data
 	BoundBy string        `json:"bound_by"`
 }
 
-// Epoch is one line of the log.
+// Epoch holds the results of one epoch, as a line of the log.
 type Epoch struct {
-	Epoch           int     `json:"epoch"` // from 1
+	Epoch           int     `json:"epoch"` // counted from 1
 	Step            int     `json:"step"`
 	LR              float64 `json:"lr"`
 	TrainLoss       float64 `json:"train_loss"`
-	*Tested                 // nil for no test
-	Skipped         int     `json:"skipped"`           // unreadable images passed over, as -skip-rate allows
-	ImagesPerSecond float64 `json:"images_per_second"` // trained
-	DataWaitShare   float64 `json:"data_wait_share"`   // of the training time, 0 to 1
-	Seconds         float64 `json:"seconds"`           // trained
-	// BoundBy names the part of the loader that the batches waited for, and the cores that the loader
-	// used.
+	*Tested                 // nil if there was no test
+	Skipped         int     `json:"skipped"`           // unreadable images that were left out, as -skip-rate allows
+	ImagesPerSecond float64 `json:"images_per_second"` // of training
+	DataWaitShare   float64 `json:"data_wait_share"`   // share of the training time for which the device waited for data, 0 to 1
+	Seconds         float64 `json:"seconds"`           // training time
+	// BoundBy names the part of the loader that the batches waited for. It also says how many cores
+	// the loader used.
 	BoundBy string `json:"bound_by"`
 }
 
 // Tested holds the results of an epoch's test.
 type Tested struct {
 	TestLoss float64 `json:"test_loss"`
-	Top1     float64 `json:"top1"` // share of the test images, 0 to 1
+	Top1     float64 `json:"top1"` // share of the test images whose label came first, 0 to 1
 	Top5     float64 `json:"top5"`
 }
 
@@ -96,7 +96,7 @@ func run(ctx context.Context, c Config) error {
 	return t.log.finish(t.progress.History)
 }
 
-// open makes the objects of a run, from a checkpoint where a run is resumed.
+// open makes the objects of a run. A resumed run takes their state from its checkpoint.
 func (t *trainer) open(ctx context.Context) error {
 	var saved *saved
 	var err error
@@ -108,7 +108,7 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.Config, err = t.Config.complete(ctx); err != nil {
 		return err
 	}
-	t.progress.Loader = imageloader.State{Seed: t.Seed} // the beginning of a run that is interrupted before its first step
+	t.progress.Loader = imageloader.State{Seed: t.Seed} // needed if the run is interrupted before its first step
 	if t.device, err = cgotorch.ParseDevice(t.Device); err != nil {
 		return err
 	}
@@ -177,12 +177,12 @@ func (t *trainer) open(ctx context.Context) error {
 	if t.tracer, err = newTracer(t.Trace, t.stepsPerEpoch()-t.progress.Step%t.stepsPerEpoch()); err != nil {
 		return err
 	}
-	return t.log.begin(t) // last, since it begins a new log unless a run is resumed
+	return t.log.begin(t) // last, because begin empties the log unless the run is resumed
 }
 
 func (t *trainer) stepsPerEpoch() int { return t.train.loader.Batches() }
 
-// epoch trains through the rest of an epoch, tests, logs and saves.
+// epoch trains through the rest of the current epoch. It then tests, logs and saves.
 func (t *trainer) epoch(ctx context.Context) error {
 	nn.SetTraining(t.model, true)
 	bar := t.log.startBar(t)
@@ -198,7 +198,7 @@ func (t *trainer) epoch(ctx context.Context) error {
 	}
 	var test Tally
 	if err == nil {
-		test, err = t.testEpoch(ctx) // after an interruption here, a resumed run tests again
+		test, err = t.testEpoch(ctx) // if this is interrupted, a resumed run tests again
 	}
 	if interrupted(ctx, err) {
 		if err := t.save(); err != nil {
@@ -215,13 +215,13 @@ func (t *trainer) epoch(ctx context.Context) error {
 	return t.save()
 }
 
-// interrupted reports whether err only means that ctx has ended.
+// interrupted reports whether err says only that ctx has ended.
 func interrupted(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
-// tally adds the training since began to the epoch's sums. It waits for the device, so that its
-// clock covers the work.
+// tally adds the training since began to the sums of the epoch. It waits for the device, so that
+// the measured time includes all of the work.
 func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	tally := &t.progress.Train
 	if err := t.sums.read(t.stream, tally); err != nil {
@@ -235,10 +235,10 @@ func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	return nil
 }
 
-// trainEpoch is the loop of a training program: a batch that is already on the device, and one
-// step.
+// trainEpoch is the loop of a training program. Each turn takes a batch that is already on the
+// device, and makes one step.
 func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err error) {
-	var losses lossLog // one step late, so that the device always has work
+	var losses lossLog // writes each loss one step later, so that the device always has work
 	defer func() { err = errors.Join(err, losses.close(t), t.tracer.finish()) }()
 	for batch, err := range t.train.ahead.Epoch(ctx) {
 		if err != nil {
@@ -278,8 +278,8 @@ func (t *trainer) trainEpoch(ctx context.Context, done func(images int)) (err er
 	return nil
 }
 
-// trainStep changes the weights by one batch and returns its mean loss. On a GPU it is captured as
-// a graph. Later steps launch the graph, and do not run this code again.
+// trainStep trains on one batch and returns the batch's mean loss. On a GPU the step is captured
+// as a graph. Later steps launch the graph and do not run this function again.
 func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	pictures, labels := in[0], in[1]
 	t.opt.ZeroGrad()
@@ -306,7 +306,7 @@ func (t *trainer) trainStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorc
 	return []*cgotorch.Tensor{loss}
 }
 
-// testStep returns a batch's mean loss and its logits.
+// testStep returns the mean loss and the logits of a batch.
 func (t *trainer) testStep(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 	pictures, labels := in[0], in[1]
 	x = t.autocast(x.NoGrad())
@@ -329,7 +329,8 @@ func (t *trainer) autocast(x *cgotorch.Exec) *cgotorch.Exec {
 	return x
 }
 
-// autocastTo returns the dtype in which operators calculate where that is safe, or 0.
+// autocastTo returns the dtype that autocast uses for the operators that are safe in it. 0 means
+// that there is no autocast.
 func (t *trainer) autocastTo() cgotorch.DType {
 	switch t.DType {
 	case "bfloat16":
@@ -340,7 +341,7 @@ func (t *trainer) autocastTo() cgotorch.DType {
 	return 0
 }
 
-// testEpoch measures the model on the test images.
+// testEpoch measures the model on the test images. It waits for the device.
 func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 	var tally Tally
 	if t.test == nil {
@@ -367,10 +368,10 @@ func (t *trainer) testEpoch(ctx context.Context) (Tally, error) {
 	return tally, t.sums.read(t.stream, &tally)
 }
 
-// finishEpoch turns the sums of an epoch into its line of the log.
+// finishEpoch turns the sums of an epoch into a line of the log, and writes the line.
 func (t *trainer) finishEpoch(test Tally) error {
 	p := &t.progress
-	if p.Train.Images == 0 { // resumed between the training and the test of an empty epoch
+	if p.Train.Images == 0 { // can happen if a run is resumed between training and test of an empty epoch
 		return fmt.Errorf("%s: no image to train on", t.Data)
 	}
 	e := Epoch{
@@ -424,7 +425,7 @@ func (t *trainer) close() {
 	}
 }
 
-// images is one part of the data, and the prefetcher in front of it.
+// images holds one part of the data: its loader, and the prefetcher that reads from the loader.
 type images struct {
 	loader *imageloader.Loader
 	ahead  *prefetcher.Prefetcher
@@ -442,7 +443,7 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	if err != nil {
 		return nil, withFlag(err)
 	}
-	onDevice := prefetcher.Options{Contiguous: t.Contiguous, DType: t.autocastTo()} // the dtype that autocast would convert them to in the first layer
+	onDevice := prefetcher.Options{Contiguous: t.Contiguous, DType: t.autocastTo()} // autocast would convert images to this dtype in the first layer
 	if training {
 		onDevice.TrivialAugmentWide = t.Trivial
 		onDevice.ColorJitter = prefetcher.ColorJitter{Brightness: t.Jitter, Contrast: t.Jitter, Saturation: t.Jitter}
@@ -458,7 +459,7 @@ func (t *trainer) openImages(data, part string, training bool) (*images, error) 
 	return &images{loader, ahead}, nil
 }
 
-// withFlag adds to an error of the loader the flag that can avoid it.
+// withFlag adds to an error of the loader the name of the flag that can avoid the error.
 func withFlag(err error) error {
 	switch {
 	case errors.Is(err, imageloader.ErrNoImages):
@@ -471,7 +472,7 @@ func withFlag(err error) error {
 	return err
 }
 
-// skipped returns the number of images passed over so far.
+// skipped returns the number of images that were left out so far.
 func (i *images) skipped() int {
 	n := 0
 	for _, count := range i.loader.Stats().Skipped {

@@ -2,8 +2,8 @@ package main
 
 import "github.com/streamtorch/streamtorch/imageloader/decode"
 
-// transform returns the way in which an image becomes Size x Size: a new random crop for training,
-// the middle for testing.
+// transform returns how an image is brought to Size x Size. For training it is a random crop, and
+// for testing it is the middle of the image.
 func (t *trainer) transform(training bool) decode.Transform {
 	switch {
 	case t.Crop == "pad" && training:
@@ -17,5 +17,5 @@ func (t *trainer) transform(training bool) decode.Transform {
 	}
 }
 
-// padding returns the largest shift of a shifted crop.
+// padding returns the largest shift of a random crop with -crop pad, in pixels.
 func padding(size int) int { return size / 8 }

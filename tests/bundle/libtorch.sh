@@ -1,6 +1,6 @@
-# Finds LibTorch and the libraries of here/lib. To be sourced by a bundle's run.sh, with $here set
-# to its folder. LibTorch is that of $LIBTORCH (the folder with lib/ in it), else of the Python here
-# ($PYTHON, or python3).
+# A run.sh of a bundle sources libtorch.sh, with $here set to the folder of run.sh. libtorch.sh
+# finds LibTorch and the libraries in $here/lib. LibTorch is that of $LIBTORCH, a folder that has
+# lib/. If $LIBTORCH is not set, it is that of this machine's Python: $PYTHON, or python3.
 torch=${LIBTORCH-}
 if [ -z "$torch" ]; then
   torch=$("${PYTHON:-python3}" -c '

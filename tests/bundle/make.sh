@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# make.sh [FILES...]: fills gpu-bundle/ for a GPU machine without Go, compiler or LibTorch sources.
-# The machine runs the tests and the programs against its own Python torch. FILES, if any, are
-# copied into gpu-bundle/data.
+# make.sh [FILES...] fills gpu-bundle/ for a GPU machine without Go, compiler or LibTorch sources.
+# The machine runs the tests and the programs against its own Python torch. make.sh copies FILES
+# into gpu-bundle/data.
 #
 #   run.sh                  unpacks the packed files, then runs all tests, or one program by name
-#   lib/                    libcgotorch*.so, and the libraries of image formats it is linked with
+#   lib/                    libcgotorch*.so, and the libraries of image formats that they need
 #   bin/                    the programs of examples/, the benchmarks and the GoogleTest binary
-#   tests/NAME.test         the tests of one Go package. NAME is its path with dashes
-#   tree/                   the files of the repository: tests run in their package's folder
-#                           there, and read its files
+#   tests/NAME.test         the tests of one Go package; NAME is the package's path with dashes
+#   tree/                   the files of the repository; a test runs in the folder of its package
+#                           there, and reads the files of that folder
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -24,12 +24,12 @@ for binary in cgotorch_test; do
 done
 ldd build/lib/libcgotorch_decode.so | awk '$1 ~ /^lib(jpeg|png|z)/ { print $3 }' | sort -u |
   while read -r library; do cp -L "$library" "$bundle/lib/"; done
-chmod u+w "$bundle"/lib/* # whatever the system's have
-# cgotorch_test has the core in itself, which opens its CUDA part beside itself.
+chmod u+w "$bundle"/lib/* # the copies of the system's libraries may be read-only
+# cgotorch_test contains the core. The core opens its CUDA part in the folder of its own binary.
 [ ! -f "$bundle/lib/libcgotorch_cuda.so" ] || ln -s ../lib/libcgotorch_cuda.so "$bundle/bin/"
 strip --strip-unneeded "$bundle"/lib/*.so* "$bundle"/bin/*_test
 
-# The dollar is the loader's.
+# The dynamic loader replaces $ORIGIN, so the shell must not.
 flags=(-trimpath -ldflags '-s -w -extldflags "-Wl,-rpath,$ORIGIN/../lib"')
 for program in $(go list -f '{{if eq .Name "main"}}{{.Dir}}{{end}}' ./examples/... 2>/dev/null); do
   go build "${flags[@]}" -o "$bundle/bin/${program##*/}" "$program"
@@ -38,8 +38,8 @@ done
 bench/build.sh "$bundle/bin/bench"
 strip "$bundle/bin/bench"
 
-# Tests of the tree itself and of its generator need the tree, Go and a compiler. Some packages know
-# of no device.
+# Some packages are left out. Tests of the tree and of its generator need the tree, Go and a
+# compiler. The other packages do not use a device.
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... |
   grep -vE '/(tests/(rules|setup|install|examples|mutation)|internal/opgen|bench|examples/inspect|imageloader(/decode)?|internal/(arena|inflate)|cgotorch/(safetensors|text/tokenizer))$')
 while read -r package; do
@@ -54,7 +54,8 @@ if [ $# -gt 0 ]; then
   cp -r "$@" "$bundle/data/"
 fi
 
-# Each Go program holds the same runtime: as they are, they would not fit. run.sh unpacks them.
+# The programs are packed, because each contains Go's runtime and they would exceed the limit.
+# run.sh unpacks them.
 find "$bundle/bin" "$bundle/tests" -maxdepth 1 -type f ! -name folders -print0 | xargs -0 -P "$(nproc)" -n 4 gzip -f
 
 size=$(du -sm "$bundle" | cut -f1)

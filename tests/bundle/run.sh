@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # run.sh                 runs every test in this folder and ends with a summary
-# run.sh -v              the same, each test by name
-# run.sh PROGRAM [ARG…]  runs one: a program of bin/ (train, cgotorch_test, …) or tests/NAME.test
-#                        (give NAME.test)
+# run.sh -v              the same, and prints each test's name
+# run.sh PROGRAM [ARG…]  runs one program of bin/, such as train or cgotorch_test
+# run.sh NAME.test       runs tests/NAME.test
 #
 # A program runs in the current folder. A program that reads the repository's files, such as train
-# without -data, needs `cd tree` first. LibTorch is that of $LIBTORCH (the folder with lib/ in it),
-# else of the Python here ($PYTHON, or python3).
+# without -data, needs `cd tree` first. LibTorch is that of $LIBTORCH, a folder that has lib/. If
+# $LIBTORCH is not set, it is that of this machine's Python: $PYTHON, or python3.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -17,7 +17,7 @@ fi
 
 . "$here/libtorch.sh"
 
-# folder name.test: where it runs, as go test would run it.
+# folder NAME.test prints the folder in which go test runs this test.
 folder() { echo "$here/tree/$(awk -v name="$1" '$1 == name { print $2 }' "$here/tests/folders")"; }
 
 if [ $# -gt 0 ] && [ "$1" != -v ]; then
@@ -40,7 +40,7 @@ fi
 summary=""
 failed=0
 
-# step name command...
+# step NAME COMMAND... runs a command and notes its result and its seconds.
 step() {
   local name=$1 began=$SECONDS result=ok
   shift

@@ -1,5 +1,5 @@
-// Package captured compares training steps captured over a prefetcher with the same steps run
-// eagerly.
+// Package captured compares captured training steps with eager ones. Both read their batches from
+// a prefetcher.
 package captured
 
 import (
@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// run trains so many steps from the archive of examples/train. It has random crops and flips, a
-// schedule, clipping and dropout. The last batch of each epoch is smaller.
+// run trains `steps` steps on the archive of examples/train. The training has random crops and
+// flips, a schedule, clipping and dropout. The last batch of each epoch is smaller.
 type run struct {
 	device   cgotorch.Device
 	steps    int
@@ -34,7 +34,7 @@ type run struct {
 type result struct {
 	losses []float64
 	stats  cgotorch.CapturedStats
-	eager  int // batches whose shape was not captured
+	eager  int // number of batches whose shape was not captured
 }
 
 func (r run) train(t *testing.T) (out result) {
@@ -111,7 +111,7 @@ func (r run) train(t *testing.T) (out result) {
 	return out
 }
 
-// newNet makes a model of operators that all have deterministic gradients.
+// newNet makes a model whose operators all have deterministic gradients.
 func newNet(x *cgotorch.Exec, classes int) nn.Module {
 	conv := func(in, out, stride int) []nn.Module {
 		return []nn.Module{
@@ -136,8 +136,8 @@ func device(t *testing.T) cgotorch.Device {
 	return cgotorch.CPU
 }
 
-// Captured steps have the losses of eager ones, in float32 and under autocast. With deterministic
-// algorithms they are equal to the bit.
+// Captured steps have the same losses as eager ones, in float32 and under autocast. The losses
+// are equal bit for bit, because the algorithms are deterministic.
 func TestCaptured_SameLosses(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.Deterministic(t)
@@ -149,7 +149,7 @@ func TestCaptured_SameLosses(t *testing.T) {
 		if !r.device.IsCUDA() {
 			r.steps = 3
 			if autocast != 0 {
-				continue // few CPUs can calculate in bfloat16
+				continue // few CPUs can compute in bfloat16
 			}
 		}
 		eager := r
@@ -174,16 +174,16 @@ func TestCaptured_SameLosses(t *testing.T) {
 	}
 }
 
-// dropping is a graph with dropout on a stream of its own.
+// dropping is a captured function with dropout, with its own stream.
 type dropping struct {
 	stream   *cgotorch.Stream
 	weights  *cgotorch.Tensor
 	sum      *cgotorch.Tensor
-	masks    *cgotorch.Tensor // the sum of the means of all masks, each 0 or 2
+	masks    *cgotorch.Tensor // the sum over all launches of the mean of the mask; a mask's elements are 0 or 2
 	captured *cgotorch.Captured
 }
 
-// newDropping makes a dropping that the end of the test closes.
+// newDropping makes a dropping. The end of the test closes it.
 func newDropping(t *testing.T, d cgotorch.Device) *dropping {
 	t.Helper()
 	s := &dropping{stream: torchtest.NewStream(t, d)}
@@ -193,7 +193,7 @@ func newDropping(t *testing.T, d cgotorch.Device) *dropping {
 	})
 	s.captured = cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 		r := x.Dropout(in[0], 0.5, true)
-		same := x.Add(r, x.Sub(in[0], r)) // in, whatever r is
+		same := x.Add(r, x.Sub(in[0], r)) // the same as `in`, for every r
 		for range 30 {
 			same = x.MatMul(same, s.weights)
 		}
@@ -210,7 +210,7 @@ func newDropping(t *testing.T, d cgotorch.Device) *dropping {
 	return s
 }
 
-// run launches n times and waits.
+// run runs the captured function n times and waits for the stream.
 func (s *dropping) run(t *testing.T, n int) {
 	var in *cgotorch.Tensor
 	err := s.stream.Do(func(x *cgotorch.Exec) error {
@@ -231,7 +231,8 @@ func (s *dropping) run(t *testing.T, n int) {
 	}
 }
 
-// check expects the sums of that many launches, each with a mask of its own.
+// check tests the sums after the given number of launches. Each launch must have had another
+// mask.
 func (s *dropping) check(t *testing.T, launches int) {
 	t.Helper()
 	want := float64(launches)
@@ -239,16 +240,16 @@ func (s *dropping) check(t *testing.T, launches int) {
 		if got := x.Item(s.sum); math.Abs(got-want) > 1e-3*want {
 			t.Errorf("the sum is %v, want %v", got, want)
 		}
-		// The mean of one mask has a standard deviation of 1/64. The sum of n independent masks has
-		// the square root of n times that, the sum of n equal masks n times.
+		// The mean of one mask has a standard deviation of 1/64. The sum of n independent masks has a
+		// standard deviation of 1/64 times the square root of n. The sum of n equal masks has n/64.
 		if got := x.Item(s.masks); got == want || math.Abs(got-want) > 6*math.Sqrt(want)/64 {
 			t.Errorf("the masks' means add up to %v, of independent ones to %v +- %.2f", got, want, math.Sqrt(want)/64)
 		}
 	})
 }
 
-// Two goroutines launch two graphs with dropout on two streams. Each graph leaves most of a GPU
-// free, so they overlap there.
+// Two goroutines launch two graphs with dropout on two streams. Each result is right. The graphs
+// overlap on a GPU, because each leaves most of the GPU free.
 func TestCaptured_TwoGoroutines(t *testing.T) {
 	d := device(t)
 	torchtest.CheckLeaks(t)
@@ -258,7 +259,7 @@ func TestCaptured_TwoGoroutines(t *testing.T) {
 	}
 	sides := []*dropping{newDropping(t, d), newDropping(t, d)}
 	for _, s := range sides {
-		s.run(t, 10) // captures
+		s.run(t, 10) // these runs capture
 	}
 	began := time.Now()
 	for _, s := range sides {

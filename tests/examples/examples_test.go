@@ -1,4 +1,4 @@
-// Package examples builds and runs the programs of examples/ as a user would.
+// Package examples builds the programs of examples/ and runs them as a user does.
 package examples
 
 import (
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-var bin string // folder of the built programs
+var bin string // the folder of the built programs
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "examples")
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 const cifar = "../../examples/train/data/cifar10-10k.tgz"
 
-// tgz reads an archive, which is closed at the end of the test.
+// tgz opens a .tgz for reading. The end of the test closes it.
 func tgz(t *testing.T, path string) *tar.Reader {
 	t.Helper()
 	f, err := os.Open(path)
@@ -57,8 +57,9 @@ func tgz(t *testing.T, path string) *tar.Reader {
 	return tar.NewReader(z)
 }
 
-// part writes an archive with the first images of each part of the CIFAR-10 archive. change, if not
-// nil, may change a member's bytes. It leaves the member out by nil.
+// part writes an archive with the first images of each part of the CIFAR-10 archive. train and
+// test are the numbers of images. change, unless nil, gets each member and returns its new bytes.
+// If change returns nil, the member is left out.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")
@@ -103,7 +104,7 @@ func part(t *testing.T, train, test int, change func(name string, data []byte) [
 	return path
 }
 
-// run returns the output of a program and its exit status.
+// run runs a program and returns its output and exit status.
 func run(t *testing.T, program string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, program), args...)
@@ -133,12 +134,12 @@ func TestQuickstart(t *testing.T) {
 	}
 }
 
-// trainArgs are the flags of a short run.
+// trainArgs returns the flags of a short run.
 func trainArgs(data, out string, more ...string) []string {
 	return append([]string{"-data", data, "-out", out, "-model", "mlp", "-batch", "32", "-epochs", "3", "-lr", "0.02", "-device", "cpu", "-log-steps"}, more...)
 }
 
-// losses reads the loss of every step from a log.
+// losses reads the loss of each step from the log in out.
 func losses(t *testing.T, out string) map[int]float64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join(out, "log.jsonl"))
@@ -203,7 +204,8 @@ func TestTrain(t *testing.T) {
 	})
 }
 
-// A trace holds the steps of the first epoch and names its rows. It is there whole or not at all.
+// A trace has the steps of the first epoch, and a mark for each step. The run leaves no temporary
+// file beside the trace.
 func TestTrain_Trace(t *testing.T) {
 	for name, c := range map[string]struct{ images, first, steps int }{
 		"a short epoch": {200, 0, 7},
@@ -267,8 +269,8 @@ func firstImage(t *testing.T, archive string) string {
 	return path
 }
 
-// startTrain starts a run. It returns when the run's log, in out, has that many lines, or after a
-// minute.
+// startTrain starts a run. It returns when the log in out has the given number of lines, or after
+// a minute.
 func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "train"), args...)
@@ -285,7 +287,7 @@ func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	return cmd
 }
 
-// interrupt sends the signals. The run must then end as an interrupted run does.
+// interrupt sends the signals. The run must end with the exit status of an interrupted run.
 func interrupt(t *testing.T, cmd *exec.Cmd, signals ...os.Signal) {
 	t.Helper()
 	for _, s := range signals {
@@ -297,7 +299,8 @@ func interrupt(t *testing.T, cmd *exec.Cmd, signals ...os.Signal) {
 	}
 }
 
-// An interrupted run saves, and continues to the losses of an uninterrupted run.
+// An interrupted run saves a checkpoint. The resumed run has the same losses as a run without an
+// interruption.
 func TestTrain_InterruptAndResume(t *testing.T) {
 	data := part(t, 1500, 32, nil)
 	whole, halves := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "halves")
@@ -326,8 +329,8 @@ func sameLosses(t *testing.T, out string, want map[int]float64) {
 	}
 }
 
-// A run that was interrupted before its first step continues too. Meanwhile nobody else may write
-// to its folder.
+// A run that is interrupted before its first step can be resumed too. While it runs, no other run
+// may write to its folder.
 func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	data := part(t, 1500, 32, nil)
 	args := func(out string) []string { return trainArgs(data, out, "-batch", "700", "-epochs", "1", "-seed", "5") }
@@ -346,7 +349,8 @@ func TestTrain_InterruptBeforeTheFirstStep(t *testing.T) {
 	sameLosses(t, early, losses(t, whole))
 }
 
-// A run that was killed is resumed from its last checkpoint. Later steps in its log did not happen.
+// A killed run is resumed from its last checkpoint. The steps that its log has after the
+// checkpoint are removed.
 func TestTrain_ResumeForgetsLostSteps(t *testing.T) {
 	data, out := part(t, 200, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
@@ -440,7 +444,7 @@ func TestTrain_Refuses(t *testing.T) {
 	}
 }
 
-// Weights trained on other classes serve except for the last layer.
+// Weights that were trained on other classes are loaded, except for the last layer.
 func TestTrain_WeightsOfOtherClasses(t *testing.T) {
 	first, data := t.TempDir(), part(t, 64, 32, nil)
 	mustRun(t, "train", trainArgs(data, first, "-epochs", "1")...)
@@ -459,7 +463,7 @@ func TestTrain_WeightsOfOtherClasses(t *testing.T) {
 	}
 }
 
-// A full disk ends the run with an error and leaves the last checkpoint whole.
+// On a full disk the run ends with an error, and the last checkpoint is unchanged.
 func TestTrain_FullDisk(t *testing.T) {
 	data, out := part(t, 64, 32, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-epochs", "1")...)
@@ -468,7 +472,7 @@ func TestTrain_FullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A limit on the size of files stands for the disk: writes beyond it fail.
+	// A limit on the size of files replaces the full disk. Writes beyond the limit fail.
 	script := fmt.Sprintf("ulimit -f 1000; trap '' XFSZ; exec %s -out %s -resume -epochs 2", filepath.Join(bin, "train"), out)
 	cmd := exec.Command("bash", "-c", script)
 	text, _ := cmd.CombinedOutput()
@@ -509,7 +513,8 @@ func TestInspect_Status(t *testing.T) {
 	}
 }
 
-// A cluster sends SIGTERM before it takes a machine away.
+// A run that gets SIGTERM saves a checkpoint. A cluster sends SIGTERM before it takes a machine
+// away.
 func TestTrain_Terminated(t *testing.T) {
 	data, out := part(t, 1500, 32, nil), filepath.Join(t.TempDir(), "run")
 	interrupt(t, startTrain(t, out, 5, trainArgs(data, out)), syscall.SIGTERM)

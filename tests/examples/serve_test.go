@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// Many requests at a time have the answer of one alone, which is predict's. A body that is no
-// picture is the client's fault. An interrupted server ends in order.
+// Each of many requests at the same time gets the answer that a request alone gets. This answer
+// is also that of examples/predict. A body that is no picture gives an error of the client. An
+// interrupted server ends without an error.
 func TestServe(t *testing.T) {
 	data, out := part(t, 200, 64, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-model", "resnet20", "-epochs", "1")...)

@@ -16,8 +16,8 @@ import (
 
 const switchModel = "../../examples/switch/model"
 
-// switchAnswers returns the questions that the little model knows, and the answers that
-// transformers gives with it.
+// switchAnswers returns the questions that the little model knows. want is the output with the
+// answers that Hugging Face's transformers gives for the same model.
 func switchAnswers(t *testing.T) (prompts []string, want string) {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/switch/answers.json")
@@ -35,7 +35,8 @@ func switchAnswers(t *testing.T) (prompts []string, want string) {
 	return prompts, want
 }
 
-// However the experts come, the answers are those of transformers.
+// The answers equal those of Hugging Face's transformers, for each way to choose, copy and run
+// experts.
 func TestSwitch(t *testing.T) {
 	prompts, want := switchAnswers(t)
 	for _, test := range []struct{ flags, says string }{
@@ -61,10 +62,10 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// Questions that the model was not trained for have answers too, of whatever kind.
+// Questions that the model was not trained for get some answer too.
 func TestSwitch_Prompts(t *testing.T) {
 	for _, flags := range [][]string{
-		{}, // its own questions
+		{}, // the little model's own questions
 		{"-gating", "pre-gated", "-prompt", "What is a slot?", "What is a hit?"},
 		{"-prompt", ""}, {"☃ 流 \x01"}, {"</s><extra_id_0>"}, {"-max-tokens", "1", "What is a slot?"},
 		{strings.Repeat("What is a slot? ", 40)},
@@ -99,7 +100,7 @@ func TestSwitch_Trace(t *testing.T) {
 	}
 }
 
-// An interrupted run ends its answer, says its cost and leaves.
+// An interrupted run ends its answer, prints its costs and ends.
 func TestSwitch_Interrupt(t *testing.T) {
 	var args []string
 	for range 3000 {
@@ -115,7 +116,7 @@ func TestSwitch_Interrupt(t *testing.T) {
 	}
 }
 
-// output is the text that a program has written so far.
+// output collects the text that a program has written so far.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -133,7 +134,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// start starts a program and returns its output, both streams together.
+// start starts a program. It returns the program's output, standard output and standard error
+// together.
 func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	cmd, out := exec.Command(filepath.Join(bin, program), args...), &output{}
@@ -144,7 +146,8 @@ func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// changedModel returns a copy of the little model with one file changed, or left out with nil.
+// changedModel returns a copy of the little model in which one file is changed. The file is left
+// out if change returns nil.
 func changedModel(t *testing.T, file string, change func(data []byte) []byte) (folder string) {
 	t.Helper()
 	folder = t.TempDir()

@@ -1,5 +1,5 @@
-// Package install tests the steps of a program outside this module that uses it: make install, go
-// get, go build.
+// Package install tests what the author of a program outside this module does: make install, go
+// get and go build.
 package install
 
 import (
@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// program is a user's first program.
+// program is a small program that uses the library.
 const program = `package main
 
 import (
@@ -44,7 +44,8 @@ func TestInstall_ModuleOutside(t *testing.T) {
 		t.Fatal("the libraries are not built; run make build")
 	}
 
-	// The source, without the products of builds in the clone: as go get would fetch it.
+	// The source is a copy without the products of builds, because go get fetches only the tracked
+	// files.
 	source := t.TempDir()
 	for file := range strings.Lines(run(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.go", "*.h", "go.mod", "go.sum")) {
 		copyFile(t, root, source, strings.TrimSpace(file))
@@ -52,8 +53,8 @@ func TestInstall_ModuleOutside(t *testing.T) {
 
 	prefix := t.TempDir()
 	installed := []string{"include/cgotorch.h", "include/cgotorch_decode.h", "lib/libcgotorch.so", "lib/libcgotorch_decode.so", "lib/pkgconfig/cgotorch.pc"}
-	// As under sudo, where make install copies the built files. This test is about the copy, and not
-	// about building.
+	// SUDO_USER makes the target behave as under sudo, where make install only copies files that are
+	// built. This test checks the copies, and not the build.
 	run(t, root, []string{"SUDO_USER=nobody"}, "make", "--no-print-directory", "install", "PREFIX="+prefix)
 	for _, file := range installed {
 		if _, err := os.Stat(filepath.Join(prefix, file)); err != nil {
@@ -92,7 +93,7 @@ func TestInstall_ModuleOutside(t *testing.T) {
 	}
 }
 
-// copyFile does nothing where the file is gone from the working tree.
+// copyFile copies a file. It does nothing if the working tree does not have the file.
 func copyFile(t *testing.T, from, to, file string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(from, file))
@@ -110,7 +111,7 @@ func copyFile(t *testing.T, from, to, file string) {
 	}
 }
 
-// run returns what the command wrote to standard output.
+// run runs a command and returns its standard output.
 func run(t *testing.T, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# run.sh: make test-loader without LibTorch. It builds a copy of the tree, without build/, with an
-# empty HOME and no python3 on the PATH. As root it does so in a mount namespace in which every
-# folder with a LibTorch is empty, and proves that none is left. Where that is not permitted, the
-# environment names no LibTorch. It prints which of both it was, and the disk space of the half
-# without LibTorch.
+# run.sh runs make test-loader without LibTorch. It works in a copy of the tree without build/.
+# HOME is empty, and PATH has no python3. As root, run.sh uses a mount namespace in which every
+# folder with a LibTorch is empty. It then checks that no LibTorch is left. Without the right to
+# do so, run.sh only uses an environment that names no LibTorch. It prints which of the two ways
+# it used. It also prints the size of the binaries of the half without LibTorch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# torches: the files of every LibTorch on this machine.
+# torches prints the files of every LibTorch on this machine.
 torches() {
   find / \( -path /proc -o -path /sys \) -prune -o \( -name 'libtorch*.so*' -o -name 'libc10*.so*' \) -print 2>/dev/null || true
 }
@@ -18,7 +18,7 @@ if [ "${1-}" != inside ]; then
   mkdir "$scratch"/{tree,home,bin,empty}
   git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -P -t "$scratch/tree" 2>/dev/null || true
 
-  # A tool is a link to itself: PATH is one folder that has everything but Python.
+  # PATH becomes one folder with links to all tools except Python and pip.
   IFS=: read -ra folders <<<"$PATH"
   for folder in "${folders[@]}"; do
     for tool in "$folder"/*; do
@@ -59,7 +59,7 @@ make test-loader
 go build -o build/bin/inspect ./examples/inspect
 build/bin/inspect examples/train/data/cifar10-10k.tgz >build/inspect.log || { cat build/inspect.log; exit 1; }
 
-# weigh title file: prints a line of the table. Fails where the file is linked with LibTorch.
+# weigh TITLE FILE prints the size of FILE. It fails if FILE is linked with LibTorch.
 weigh() {
   if ldd "$2" | grep -E 'libtorch|libc10|libcuda|libcgotorch\.so'; then
     echo "streamtorch: $2 is linked with LibTorch" >&2

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// bundle fills dir for a GPU machine without Go and compiler, where the edges that only a GPU shows
-// are tried.
+// bundle fills dir for a GPU machine that has neither Go nor a compiler. dir gets the edges that
+// only a GPU shows.
 //
-//	run.sh                 tries them all, against the Python torch there
-//	lib/                   the libraries as they are
-//	tests/FOLDER.test      the tests as they are, and googletest.test
+//	run.sh                 tries all edges, against the Python torch of the machine
+//	lib/                   the unchanged libraries
+//	tests/FOLDER.test      the unchanged tests, and googletest.test
 //	edges/NAME/            the files that differ without the edge: libraries, or a test binary
-//	edges/list             a line for each: name, test binary, test
+//	edges/list             one line for each edge: name, test binary, test
 func (w *workshop) bundle(dir string, all []edge) error {
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
 		return fmt.Errorf("%s is not empty", dir)
@@ -69,7 +69,8 @@ func (w *workshop) bundle(dir string, all []edge) error {
 	return os.WriteFile(filepath.Join(dir, "edges/list"), []byte(list.String()), 0o644)
 }
 
-// bundleEdge puts the files that differ without the edge into its folder of the bundle in dir.
+// bundleEdge builds the files that are different without the edge. It puts them into the edge's
+// folder in the bundle.
 func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	folder := filepath.Join(dir, "edges", e.name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -86,7 +87,7 @@ func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	if err != nil {
 		return err
 	}
-	if e.isGoogleTest() { // the core is in it
+	if e.isGoogleTest() { // the test binary contains the core
 		return strip(filepath.Join(w.dir, "cmake/cgotorch_test"), filepath.Join(folder, testName))
 	}
 	libraries, err := filepath.Glob(filepath.Join(lib, "*.so"))
@@ -100,7 +101,8 @@ func (w *workshop) bundleEdge(e edge, dir, testName string) error {
 	return err
 }
 
-// bundled returns our libraries and those of image formats, which a GPU machine may lack.
+// bundled returns the paths of our libraries. It adds the libraries of image formats, because a
+// GPU machine may lack these.
 func bundled(lib string) ([]string, error) {
 	paths, err := filepath.Glob(filepath.Join(lib, "*.so"))
 	if err != nil || len(paths) == 0 {

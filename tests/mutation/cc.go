@@ -16,10 +16,10 @@ var (
 
 const blanks = " \t\n"
 
-// ccSource reads C++. Macros that hold half a statement are not understood.
+// ccSource reads C++. It does not understand macros that contain half a statement.
 func ccSource(text string) *source {
 	s := &source{text: text}
-	// Blanks replace comments and lines for the preprocessor, underscores replace literals.
+	// In code, blanks replace comments and lines of the preprocessor. Underscores replace literals.
 	code := []byte(text)
 	for i, end := 0, 0; i < len(text); i = end {
 		token := ccToken.FindString(text[i:])
@@ -53,9 +53,9 @@ func ccSource(text string) *source {
 	return s
 }
 
-// ccFunction returns the function that the code ends in.
+// ccFunction returns the name of the function in which the code ends.
 func ccFunction(code string) (function string) {
-	var open []string // the functions of the open braces, or nothing
+	var open []string // for each open brace its function, or ""
 	header := 0
 	for i, c := range []byte(code) {
 		switch c {
@@ -73,16 +73,16 @@ func ccFunction(code string) (function string) {
 	return cmp.Or(open...)
 }
 
-// ccStatement returns the end of the statement at i, or behind the blanks at i.
+// ccStatement returns the end of the statement that begins at i, or after blanks at i.
 func ccStatement(code string, i int) int {
-	// next skips blanks and finds the keyword behind them, if any.
+	// next moves i past blanks. It returns the keyword that follows, or "".
 	next := func() string {
 		i = len(code) - len(strings.TrimLeft(code[i:], blanks))
 		return ccKeyword.FindString(code[i:])
 	}
 	switch word := next(); word {
 	case "if", "for", "while", "switch":
-		i = ccStatement(code, ccGroup(code, i+strings.Index(code[i:], "("))) // behind constexpr, too
+		i = ccStatement(code, ccGroup(code, i+strings.Index(code[i:], "("))) // the search for "(" also passes constexpr
 		if end := i; word != "if" || next() != "else" {
 			return end
 		}
@@ -114,7 +114,7 @@ func ccStatement(code string, i int) int {
 	return min(i+1, len(code))
 }
 
-// ccGroup returns the end of the brackets that open at i or behind it.
+// ccGroup returns the end of the first brackets that open at i or later.
 func ccGroup(code string, i int) int {
 	for depth := 0; i < len(code); i++ {
 		switch code[i] {

@@ -63,9 +63,9 @@ var (
 	unusedImport   = regexp.MustCompile(`("[^"]+") imported(?: as \w+)? and not used`)
 )
 
-// repaired is the mutant without the variables and imports that the compiler calls unused. The
-// variables get a use at the offset, where the statement stood that used them. Other messages of
-// the compiler leave the mutant as it is.
+// repaired returns the mutant without the errors about unused variables and imports. Each
+// variable gets a use at the offset `at`, where the removed statement was. Other errors of the
+// compiler do not change the mutant.
 func repaired(mutant string, at int, compiler string) string {
 	for _, unused := range unusedVariable.FindAllStringSubmatch(compiler, -1) {
 		mutant = mutant[:at] + "_ = " + unused[1] + "; " + mutant[at:]

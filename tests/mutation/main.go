@@ -1,5 +1,6 @@
-// Program mutation takes away one edge of the library after the other. An edge is a wait, a record
-// or a free. The test named for the edge must fail without it: else nothing guards the edge.
+// Program mutation removes the edges of the library, one at a time. An edge is a wait, a record
+// or a free. Without the edge, the test that its mark names must fail. If the test passes, no
+// test guards the edge.
 //
 //	make mutations                       all edges that a CPU shows
 //	go run ./tests/mutation -run refill  the edges whose name matches
@@ -8,21 +9,24 @@
 //
 // On a machine with a GPU, DIR/run.sh tries the edges of DIR.
 //
-// A mark stands beside each edge, in Go and in C++. The mark is a comment at the end of the first
-// line of a statement, or alone on a line above the statement.
+// Each edge in Go and in C++ has a mark. The mark is a comment at the end of the first line of a
+// statement. It may also stand alone on a line above the statement.
 //
 //	//edge:NAME TEST          the test fails without the statement, on a CPU
 //	//edge:NAME TEST checked  the same, and the test turns the stream checker on
 //	//edge:NAME TEST gpu      only a GPU shows that the test fails
 //	//edge:NAME also          the statement goes too, with one above it in the same function
 //
-// TEST is the name of a Go test, or Suite.Name of a GoogleTest. The tests of the file's own package
-// come first. FOLDER.TEST names the folder as well, where several folders have such a test. A few
-// edges leave another statement behind: see replacements.go.
+// The word `also` marks one more statement of an edge. All statements of an edge are in one
+// function and are removed together.
 //
-// Nothing in the tree is changed. Go files are replaced by go build's -overlay. C++ files are
-// replaced in a copy of csrc, under build/mutation, where an edge costs one or two compilations.
-// The program is run in the root of the tree, after make libraries.
+// TEST is the name of a Go test, or Suite.Name of a GoogleTest. A test in the package of the
+// marked file is preferred. If several other folders have a test of that name, write FOLDER.TEST.
+// The statements of a few edges are replaced and not removed: see replacements.go.
+//
+// The program changes no file of the tree. It replaces Go files by the option -overlay of go
+// build. It replaces C++ files in a copy of csrc, under build/mutation. There one or two files
+// are compiled for each edge. Run the program in the root of the tree, after make libraries.
 package main
 
 import (
@@ -86,7 +90,7 @@ func mutate(run, bundle string, jobs int, list, verbose bool) error {
 		result := "MISSED"
 		switch {
 		case err != nil:
-			result, output = "BROKEN", err.Error() // the other edges are still worth their time
+			result, output = "BROKEN", err.Error() // the program still tries the other edges
 		case caught:
 			result = "caught"
 			guarded++
@@ -103,7 +107,6 @@ func mutate(run, bundle string, jobs int, list, verbose bool) error {
 	return nil
 }
 
-// print writes the table of the edges to standard output.
 func print(all []edge) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for _, e := range all {

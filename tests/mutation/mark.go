@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// edge is a wait, a record or a free of the library, with the test that fails without it.
+// edge is a wait, a record or a free of the library, and the test that fails without it.
 type edge struct {
 	name       string
-	file, text string // the path from the root of the tree, and the file's content
-	line       int    // of the first statement
+	file, text string // the file's path from the root of the tree, and its content
+	line       int    // the line of the first statement
 	function   string
-	statements []span // the marked statements: the first may be replaced, the others go
-	folder     string // of the test's Go package; empty for GoogleTest
+	statements []span // the marked statements; the first may be replaced, and the others are removed
+	folder     string // the folder of the test's Go package; empty for GoogleTest
 	test       string // the test's name, or Suite.Name for GoogleTest
 	device     device
 }
@@ -26,12 +26,12 @@ type edge struct {
 // span is a part of a file's text.
 type span struct{ start, end int }
 
-// device is the machine on which the test fails.
+// device says on which machine the test fails.
 type device string
 
 const (
 	onCPU   device = "CPU"
-	checked device = "CPU with the checker" // the test turns the stream checker on
+	checked device = "CPU with the checker" // a CPU is enough if the test turns the stream checker on
 	onGPU   device = "GPU"
 )
 
@@ -40,17 +40,18 @@ var devices = map[string]device{"": onCPU, "checked": checked, "gpu": onGPU}
 func (e edge) isGo() bool         { return strings.HasSuffix(e.file, ".go") }
 func (e edge) isGoogleTest() bool { return e.folder == "" }
 
-// comment is a line comment of a source file.
+// comment is a comment of a source file. at is its offset.
 type comment struct {
 	at   int
 	text string
 }
 
-// source is a file with its comments and statements.
+// source is a file with its comments and a way to find its statements.
 type source struct {
 	text     string
 	comments []comment
-	// statement finds the end of the statement that begins at start, and its function.
+	// statement returns the end of the statement that begins at start. It also returns the name of
+	// the function that contains the statement.
 	statement func(start int) (end int, function string, err error)
 }
 
@@ -59,7 +60,7 @@ var (
 	oneMark = regexp.MustCompile(`^//edge:([a-z0-9-]+) (also|([\w./]+)(?: (checked|gpu))?)$`)
 )
 
-// load reads the marks in the Go and C++ files of the tree at root, of which git makes the list.
+// load reads the marks in the Go and C++ files of the tree at root. git lists the files.
 func load(root string) ([]edge, error) {
 	files, err := output("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard", "*.go", "*.cc", "*.cu", "*.h")
 	if err != nil {
@@ -72,7 +73,7 @@ func load(root string) ([]edge, error) {
 		file = strings.TrimSpace(file)
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
-			continue // removed from the tree and still in git's list
+			continue // git still lists a file that was removed from the tree
 		}
 		tests.add(file, string(text))
 		found, err := marked(file, string(text))
@@ -97,7 +98,7 @@ func load(root string) ([]edge, error) {
 	return all, errors.Join(errs...)
 }
 
-// marked returns the edges of a file. Their tests have no folders yet.
+// marked returns the edges of a file. The folders of their tests are not set yet.
 func marked(file, text string) (all []edge, err error) {
 	if !strings.Contains(text, "edge") {
 		return nil, nil
@@ -144,7 +145,8 @@ func marked(file, text string) (all []edge, err error) {
 }
 
 // begin returns the offset of the statement that a mark belongs to. The statement begins on the
-// line of the mark, or below the comments around the mark.
+// line of the mark. If the mark stands alone on its line, the statement begins below the comments
+// that follow.
 func (s *source) begin(mark int) int {
 	lines := s.text[strings.LastIndex(s.text[:mark], "\n")+1:]
 	start := len(s.text) - len(lines)
@@ -158,7 +160,7 @@ func (s *source) begin(mark int) int {
 	}
 }
 
-// mutated returns the text of the edge's file without the edge.
+// mutated returns the content of the edge's file without the edge.
 func (e edge) mutated() string {
 	text := e.text
 	for i, s := range slices.Backward(e.statements) {
@@ -171,7 +173,8 @@ func (e edge) mutated() string {
 	return text
 }
 
-// tests holds the folders that have a test of each name. A GoogleTest has the empty folder.
+// tests holds for each name of a test the folders that have such a test. The folder of a
+// GoogleTest is "".
 type tests map[string][]string
 
 var (
@@ -192,8 +195,8 @@ func (t tests) add(file, text string) {
 	}
 }
 
-// find completes the edge with the folder of its test. The folder is the mark's, else the file's
-// own, else the only folder with such a test.
+// find sets the folder of the edge's test. If the mark names no folder, it is the folder of the
+// edge's file. If that folder has no such test, it is the only folder that has such a test.
 func (t tests) find(e *edge) error {
 	folders := t[e.test]
 	if dot := strings.LastIndex(e.test, "."); dot >= 0 && folders == nil {

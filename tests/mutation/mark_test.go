@@ -28,7 +28,8 @@ func TestMarks_OfTheTree(t *testing.T) {
 	}
 }
 
-// In each body, angle quotes stand around the statements of edge a, unless the mark has an error.
+// In each body, the signs ‹ and › enclose the statements of edge a. A case with err has no such
+// signs.
 func TestMarked(t *testing.T) {
 	for _, test := range []struct{ name, file, body, err string }{
 		{"Trailing", "a.go", "‹x.Wait(e)› //edge:a TestA\ny()", ""},
@@ -112,7 +113,7 @@ func TestTests_Find(t *testing.T) {
 	for _, test := range []struct {
 		file, name string
 		device     device
-		want       string // or part of an error
+		want       string // or a part of the error
 	}{
 		{"a/x.go", "TestX", onCPU, "a.TestX"},
 		{"a/x.go", "TestY", onCPU, "b.TestY"},

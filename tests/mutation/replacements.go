@@ -1,8 +1,8 @@
 package main
 
-// replacements take the place of an edge's first statement, by the edge's name. $ is the statement
-// itself. The mere removal would not compile, or the test would fail for another reason. All other
-// edges leave nothing behind.
+// replacements has the code that replaces an edge's first statement, by the name of the edge. $
+// stands for the statement itself. Without the replacement the mutant would not compile, or its
+// test would fail for another reason. The statements of all other edges are simply removed.
 var replacements = map[string]string{
 	"body-leaves-slot-to-dos":      "free := true",
 	"body-records-its-end":         "e.Close()",

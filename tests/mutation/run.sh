@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# run.sh: on a GPU machine, takes each edge of this bundle away and prints whether its test fails:
+# run.sh removes each edge of this bundle on a GPU machine, and prints whether the edge's test
+# fails:
 #
-#   NAME: caught            the test passes as the library is, and fails without the edge
-#   NAME: MISSED            it passes without the edge too
-#   NAME: NO CONTROL        it fails, or is skipped, as the library is: nothing is shown
+#   NAME: caught            the test passes with the edge and fails without the edge
+#   NAME: MISSED            the test passes without the edge too
+#   NAME: NO CONTROL        the test fails or is skipped with the edge, so it shows nothing
 #
-# Logs are left in logs/. $LIBTORCH and $PYTHON as in libtorch.sh.
+# Logs are in logs/. libtorch.sh explains $LIBTORCH and $PYTHON.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/libtorch.sh"
@@ -14,8 +15,9 @@ chmod +x "$here"/tests/* "$here"/edges/*/*.test 2>/dev/null
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# try FOLDER BINARY TEST LOG: runs the test with the libraries of FOLDER in place of those of lib/.
-# Each library opens the others beside itself: they lie in one folder. A test that hangs fails.
+# try FOLDER BINARY TEST LOG runs the test. Files of edges/FOLDER replace those of lib/ and
+# tests/. All libraries lie in one folder, because each opens the others there. A test that does
+# not end in time fails.
 try() {
   rm -rf "${work:?}"/*
   ln -s "$here"/lib/* "$here/tests/$2" "$work/"

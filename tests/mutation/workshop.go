@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// workshop is the folder where mutants are built.
+// workshop builds mutants in a folder.
 //
-//	build/mutation/csrc     a copy, in which one file is a mutant
+//	build/mutation/csrc     a copy of csrc, in which one file is a mutant
 //	build/mutation/cmake    CMake's files
 //	build/mutation/lib      the libraries of the mutant
 //	build/mutation/bin      test binaries
 type workshop struct {
 	root, dir string
 	jobs      int
-	tests     map[string]string // the test binaries of packages as they are, by folder
+	tests     map[string]string // the test binaries of unchanged packages, by folder
 }
 
 func newWorkshop(jobs int) (*workshop, error) {
@@ -49,7 +49,8 @@ func output(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// control runs the tests of all edges on the unchanged tree. A test that fails there shows nothing.
+// control runs the tests of all edges on the unchanged tree. All of them must pass, because a
+// test that always fails shows nothing.
 func (w *workshop) control(all []edge) error {
 	byFolder := map[string][]string{}
 	for _, e := range all {
@@ -73,7 +74,7 @@ func (w *workshop) control(all []edge) error {
 	return nil
 }
 
-// try takes the edge away and reports whether its test fails.
+// try removes the edge and reports whether the edge's test fails.
 func (w *workshop) try(e edge) (caught bool, output string, err error) {
 	lib := filepath.Join(w.root, "build/lib")
 	var binary string
@@ -91,7 +92,7 @@ func (w *workshop) try(e edge) (caught bool, output string, err error) {
 	return w.runTest(binary, e.folder, e.test, lib)
 }
 
-// testBinary returns the test binary of a Go package as it is.
+// testBinary builds the test binary of an unchanged Go package, unless it is already built.
 func (w *workshop) testBinary(folder string) (string, error) {
 	if binary := w.tests[folder]; binary != "" {
 		return binary, nil
@@ -104,10 +105,10 @@ func (w *workshop) testBinary(folder string) (string, error) {
 	return binary, nil
 }
 
-// buildGo makes the test binary without an edge of a Go file.
+// buildGo builds the test binary without the edge e of a Go file.
 func (w *workshop) buildGo(e edge, binary string, flags ...string) error {
 	source := e.mutated()
-	// The underscore keeps it out of ./...
+	// The go command ignores files that begin with an underscore, so ./... does not match the mutant.
 	mutant, overlay := filepath.Join(w.dir, "_mutant.go"), filepath.Join(w.dir, "overlay.json")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(w.root, e.file): mutant}})
 	if err != nil {
@@ -129,8 +130,8 @@ func (w *workshop) buildGo(e edge, binary string, flags ...string) error {
 	}
 }
 
-// buildLibraries makes the libraries without an edge of a C++ file and returns their folder. The
-// zero edge takes nothing away.
+// buildLibraries builds the libraries without the edge e of a C++ file, and returns their folder.
+// For the zero edge it builds the unchanged libraries.
 func (w *workshop) buildLibraries(e edge, targets ...string) (lib string, err error) {
 	if err := w.copySources(e); err != nil {
 		return "", err
@@ -138,7 +139,7 @@ func (w *workshop) buildLibraries(e edge, targets ...string) (lib string, err er
 	source, cmake, lib := filepath.Join(w.dir, "csrc"), filepath.Join(w.dir, "cmake"), filepath.Join(w.dir, "lib")
 	if _, err := os.Stat(filepath.Join(cmake, "CMakeCache.txt")); err != nil {
 		args := []string{"-S", source, "-B", cmake, "-DCGOTORCH_TESTS=ON", "-DCGOTORCH_LIB_DIR=" + lib,
-			"-DCMAKE_CXX_FLAGS=-w", // an edge may leave a variable unused, which is no error here
+			"-DCMAKE_CXX_FLAGS=-w", // a mutant may have an unused variable, which is no error here
 			"-DCGOTORCH_SETUP=" + filepath.Join(w.root, "build/libtorch.cmake")}
 		if _, err := exec.LookPath("ninja"); err == nil {
 			args = append(args, "-G", "Ninja")
@@ -154,8 +155,8 @@ func (w *workshop) buildLibraries(e edge, targets ...string) (lib string, err er
 	return lib, nil
 }
 
-// copySources makes the copy of csrc equal to the tree but for the edge. Files that are right
-// already keep their time, so that they are not compiled again.
+// copySources makes the copy of csrc equal to the tree, without the edge e. It does not write
+// files that are already right. Their times then do not change, and they are not compiled again.
 func (w *workshop) copySources(e edge) error {
 	files, err := output("git", "ls-files", "--cached", "--others", "--exclude-standard", "csrc")
 	if err != nil {
@@ -181,11 +182,13 @@ func (w *workshop) copySources(e edge) error {
 	return nil
 }
 
-// runTest runs tests of a Go package with the libraries in lib. A test that hangs fails.
+// runTest runs tests of a Go package with the libraries in lib. A test that does not end in time
+// fails.
 func (w *workshop) runTest(binary, folder, test, lib string) (failed bool, output string, err error) {
 	run := exec.Command(binary, "-test.run", "^("+test+")$", "-test.timeout", "1m", "-test.v")
 	run.Dir = filepath.Join(w.root, folder)
-	// Without the collector only an owner frees memory: forgotten memory shows.
+	// Without the garbage collector only an owner frees memory. The leak checks then see memory that
+	// no owner has freed.
 	run.Env = append(os.Environ(), "GOGC=off", "LD_LIBRARY_PATH="+lib)
 	out, err := run.CombinedOutput()
 	var exit *exec.ExitError

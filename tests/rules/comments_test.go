@@ -16,26 +16,26 @@ import (
 	"unicode/utf8"
 )
 
-// commentedFile is a hand-written source file. Its path is relative to the root.
+// commentedFile is a source file that is not generated. path is relative to the root.
 type commentedFile struct {
 	path      string
 	lines     []commentLine
-	sentences []sentence // of exported doc comments. None in tests and in C++
+	sentences []sentence // of exported doc comments; none for tests and for C++
 }
 
 func (f commentedFile) folder() string { return filepath.ToSlash(filepath.Dir(f.path)) }
 
 type commentLine struct {
 	number int
-	text   string // from "//" to the end, or a line inside /* */ from its first non-blank
+	text   string // from "//" to the end of the line; inside /* */ from the first non-blank on
 }
 
 type sentence struct {
 	line, words int
-	start       string // the first words
+	start       string // the first words of the sentence
 }
 
-// commentedFiles reads every hand-written Go and C++ file of the tree.
+// commentedFiles reads all Go and C++ files of the tree, except generated ones.
 func commentedFiles(t *testing.T) []commentedFile {
 	t.Helper()
 	var all []commentedFile
@@ -81,11 +81,11 @@ func commentedFiles(t *testing.T) []commentedFile {
 
 var (
 	generatedMark = regexp.MustCompile(`(?m)^(//|/\*) Code generated .* DO NOT EDIT`)
-	// A directive, such as go:generate or edge:NAME, cannot be wrapped.
+	// A directive, such as go:generate or edge:NAME, cannot be broken into several lines.
 	directive = regexp.MustCompile(`^//([a-z]+:[^ ]|(export|line|nolint)\b)`)
 )
 
-// width is the number of columns of a line. A tab fills up to a multiple of 4.
+// width returns the number of columns of a line. A tab fills up to a multiple of 4.
 func width(line string) int {
 	columns := 0
 	for _, r := range strings.TrimRightFunc(line, unicode.IsSpace) {
@@ -98,7 +98,8 @@ func width(line string) int {
 	return columns
 }
 
-// splitComment cuts a comment that begins at a line into lines, without directives.
+// splitComment splits a comment into lines, without directives. The comment begins at line
+// `number`.
 func splitComment(text string, number int) []commentLine {
 	var lines []commentLine
 	for i, line := range strings.Split(text, "\n") {
@@ -109,8 +110,8 @@ func splitComment(text string, number int) []commentLine {
 	return lines
 }
 
-// goComments returns the comments of a Go file and the sentences of its exported doc comments.
-// The C code above import "C" is no comment.
+// goComments returns the lines of comment of a Go file. It also returns the sentences of the
+// file's exported doc comments. The C code above import "C" is no comment.
 func goComments(path string, text []byte) ([]commentLine, []sentence, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, text, parser.ParseComments|parser.SkipObjectResolution)
@@ -141,7 +142,7 @@ func goComments(path string, text []byte) ([]commentLine, []sentence, error) {
 	}
 	var sentences []sentence
 	for _, group := range exportedDocs(file) {
-		var doc []commentLine // with blank lines, and without the marks of a comment
+		var doc []commentLine // the lines without the signs of a comment; blank lines are kept
 		for _, comment := range group.List {
 			number := files.Position(comment.Pos()).Line
 			if directive.MatchString(comment.Text) {
@@ -160,8 +161,8 @@ func goComments(path string, text []byte) ([]commentLine, []sentence, error) {
 	return lines, sentences, nil
 }
 
-// exportedDocs returns the package comment and the comments of all exported names of a file.
-// They stand above a name, or behind it on its line.
+// exportedDocs returns the package comment and the doc comments of all exported names of a file.
+// A doc comment stands above its name, or after it on the same line.
 func exportedDocs(file *ast.File) []*ast.CommentGroup {
 	groups := []*ast.CommentGroup{}
 	add := func(docs ...*ast.CommentGroup) {
@@ -172,7 +173,7 @@ func exportedDocs(file *ast.File) []*ast.CommentGroup {
 		}
 	}
 	exported := func(names []*ast.Ident) bool { return slices.ContainsFunc(names, (*ast.Ident).IsExported) }
-	members := func(typ ast.Expr) { // of the structs and interfaces that a type is made of
+	members := func(typ ast.Expr) { // adds the comments of the fields and methods in a type
 		ast.Inspect(typ, func(n ast.Node) bool {
 			field, ok := n.(*ast.Field)
 			if ok && (exported(field.Names) || len(field.Names) == 0 && ast.IsExported(receiverName(field.Type))) {
@@ -231,9 +232,10 @@ var (
 	abbreviation = regexp.MustCompile(`(?i)(^|[(\["'])(e\.g|i\.e|etc|vs|cf|approx|resp)\.$`)
 )
 
-// splitSentences counts the words of each sentence of a doc comment. A sentence ends at '.', '?' or
-// '!', at a blank line, at a list item, at a heading and at a code block, which holds none.
-// A text in brackets is one word, as [Exec] is. A sign without letter or digit is no word.
+// splitSentences counts the words of each sentence of a doc comment. A sentence ends at '.', '?'
+// or '!'. It also ends at a blank line, a list item, a heading and a code block. A code block has
+// no sentences. A text in brackets, such as [Exec], is one word. A sign that has neither letters
+// nor digits is no word.
 func splitSentences(doc []commentLine) []sentence {
 	var (
 		all     []sentence
@@ -300,19 +302,19 @@ func splitSentences(doc []commentLine) []sentence {
 func cComments(text string) []commentLine {
 	var lines []commentLine
 	number := 1
-	take := func(n int) string { // the next n bytes
+	take := func(n int) string { // returns the next n bytes and moves on
 		taken := text[:n]
 		text = text[n:]
 		number += strings.Count(taken, "\n")
 		return taken
 	}
-	upTo := func(end string, skip int) int { // the bytes to the end of end
+	upTo := func(end string, skip int) int { // returns the number of bytes up to and with `end`
 		if i := strings.Index(text[skip:], end); i >= 0 {
 			return skip + i + len(end)
 		}
 		return len(text)
 	}
-	word := "" // the letters and digits before this place: before R" or before the ' of 1'000
+	word := "" // the letters and digits just before text, such as the R of R" and the 1 of 1'000
 	for text != "" {
 		switch c := text[0]; {
 		case strings.HasPrefix(text, "//"):

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// limits are those of the documents that every newcomer reads; 0 is none.
+// limits are the limits of the documents that every new reader reads. 0 means that there is no
+// limit.
 var limits = map[string]struct{ lines, columns, words int }{
 	"README.md":     {130, 120, 1000},
 	"docs/guide.md": {0, 0, 2500},
@@ -35,7 +36,7 @@ func TestDocuments_Limits(t *testing.T) {
 	}
 }
 
-// The rule stands in one wording in the package comment of cgotorch and in the guide.
+// The package comment of cgotorch and the guide give the one rule in the same words.
 func TestDocuments_OneRule(t *testing.T) {
 	const rule = "Work is enqueued only by a call that names its stream: one that takes an Exec, a method of Stream, " +
 		"or a method of an object that was given its stream when it was made."
@@ -53,8 +54,8 @@ var (
 	quotedFile   = regexp.MustCompile("`([a-zA-Z0-9_./-]+\\.(?:go|cc|h|sh|txt|md))`")
 )
 
-// Every relative link leads to a file, and to a heading of it. Every quoted name of a file is the
-// end of a path in the tree.
+// Every relative link leads to a file, and to a heading of that file. Every quoted name of a file
+// is the end of a path in the tree.
 func TestDocuments_Links(t *testing.T) {
 	out, err := exec.Command("git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -81,7 +82,7 @@ func TestDocuments_Links(t *testing.T) {
 			}
 		}
 		if path == "CHANGELOG.md" {
-			continue // names files that are gone
+			continue // it names files that do not exist any more
 		}
 		for _, match := range quotedFile.FindAllStringSubmatch(text, -1) {
 			if !slices.ContainsFunc(files, func(file string) bool { return strings.HasSuffix("/"+file, "/"+match[1]) }) {
@@ -91,7 +92,7 @@ func TestDocuments_Links(t *testing.T) {
 	}
 }
 
-// anchors returns the names that links give to a document's headings.
+// anchors returns the names that links use for the headings of a document.
 func anchors(text string) []string {
 	var all []string
 	for _, match := range heading.FindAllStringSubmatch(text, -1) {
@@ -101,7 +102,7 @@ func anchors(text string) []string {
 	return all
 }
 
-// block is a block of code in a document, with the HTML comment before it.
+// block is a block of code in a document. mark is the HTML comment before the block.
 type block struct {
 	path, language, mark, text string
 	line                       int
@@ -109,7 +110,7 @@ type block struct {
 
 func (b block) at() string { return fmt.Sprintf("%s:%d", b.path, b.line) }
 
-// codeBlocks returns the blocks of Go and of commands.
+// codeBlocks returns the blocks of Go code and of shell commands in a document.
 func codeBlocks(t *testing.T, path string) []block {
 	t.Helper()
 	var all []block
@@ -137,14 +138,14 @@ func codeBlocks(t *testing.T, path string) []block {
 	return all
 }
 
-// Commands are run, unless the comment before them names the test that runs them, or the reason why
-// no test can:
+// A block of commands has a comment before it. The comment names the test that runs the commands,
+// or the reason why no test runs them:
 //
 //	<!-- run by: TestName -->
 //	<!-- not run: REASON -->
 //
-// In any case a make target must be one of the Makefile's, and a package below ./ must be there.
-// The same holds for commands within a sentence.
+// Commands without such a comment are run. A make target in any command must be in the Makefile,
+// and a package below ./ must exist. The same holds for commands inside a sentence.
 func TestDocuments_Commands(t *testing.T) {
 	for _, path := range []string{"README.md", "docs/guide.md", "CONTRIBUTING.md"} {
 		for _, match := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(document(t, path), -1) {
@@ -185,7 +186,8 @@ var (
 	programFlag = regexp.MustCompile(`(?:^| )-([a-z][a-z-]*)`)
 )
 
-// checkCommand fails the test where a command names a target, a package or a flag that is missing.
+// checkCommand fails the test if a command names a target, a package or a flag that does not
+// exist.
 func checkCommand(t *testing.T, at, command string) {
 	t.Helper()
 	for _, match := range makeTarget.FindAllStringSubmatch(command, -1) {
@@ -205,7 +207,8 @@ func checkCommand(t *testing.T, at, command string) {
 	}
 }
 
-// Go code is compiled as the body of the function that the comment before it declares:
+// Each block of Go code compiles as the body of a function. The comment before the block declares
+// the function:
 //
 //	<!-- in: func(x *cgotorch.Exec) error -->
 func TestDocuments_Code(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package rules tests rules of the whole tree.
+// Package rules tests rules that hold for the whole tree.
 package rules
 
 import (
@@ -47,7 +47,7 @@ func TestLibraries_ExportOnlyTheirPrefix(t *testing.T) {
 		path := filepath.Join(root, "build/lib", test.library)
 		if _, err := os.Stat(path); err != nil {
 			if test.library == "libcgotorch_cuda.so" {
-				t.Logf("%s: not built, so not checked", test.library) // a LibTorch without CUDA
+				t.Logf("%s: not built, so not checked", test.library) // a LibTorch without CUDA has no such library
 				continue
 			}
 			t.Fatal(err)
@@ -70,8 +70,8 @@ func TestLibraries_ExportOnlyTheirPrefix(t *testing.T) {
 	}
 }
 
-// The core is linked with two libraries of LibTorch, the others with none. None is linked with
-// CUDA.
+// libcgotorch.so is linked with two libraries of LibTorch, and the other libraries with none.
+// libcgotorch_cuda.so and libcgotorch_decode.so are not linked with CUDA.
 func TestLibraries_NeedOnly(t *testing.T) {
 	system := `libstdc\+\+|libgcc_s|libc|libm|libdl|libpthread|librt|ld-linux-x86-64`
 	for _, test := range []struct{ library, allowed string }{
@@ -152,11 +152,12 @@ func TestPackages_HaveDocComment(t *testing.T) {
 	}
 }
 
-// cgoRooms are the folders that say import "C". Each C header has a mechanical layer. bench
-// compares with a wrapper by hand, and a test of streams sets things behind the library's back.
+// cgoRooms are the folders that may import "C". Three of them are the Go layers of the C headers.
+// bench/handwritten is a hand-written wrapper to compare with. tests/streams/ambient changes
+// state that the library does not know of.
 var cgoRooms = []string{"cgotorch/internal/ct", "imageloader/decode", "internal/inflate", "bench/handwritten", "tests/streams/ambient"}
 
-// Flags of cgo stand in cgo.go alone, and only cgoRooms say import "C".
+// Only files called cgo.go have flags for cgo, and only cgoRooms import "C".
 func TestCgo_StaysInItsRoom(t *testing.T) {
 	flags := regexp.MustCompile(`(?m)^(//)?\s*#cgo .*FLAGS`)
 	for _, s := range sources(t) {
@@ -172,7 +173,7 @@ func TestCgo_StaysInItsRoom(t *testing.T) {
 	}
 }
 
-// roomsBelow says which rooms a room imports, besides itself.
+// roomsBelow says which other rooms a room may import.
 var roomsBelow = map[string][]string{
 	"internal":           {},
 	"internal/torchtest": {"internal", "cgotorch"},
@@ -182,7 +183,8 @@ var roomsBelow = map[string][]string{
 	"examples":           {"internal", "cgotorch", "imageloader", "prefetcher"},
 }
 
-// roomOf returns the longest name in roomsBelow that path lies in, or "".
+// roomOf returns the longest name in roomsBelow that is path or a folder above it. If there is
+// none, it returns "".
 func roomOf(path string) string {
 	longest := ""
 	for room := range roomsBelow {
@@ -193,8 +195,8 @@ func roomOf(path string) string {
 	return longest
 }
 
-// The arrows between the rooms point down, and imageloader and cgotorch know nothing of each other.
-// The rig internal/torchtest is for the tests of rooms that know cgotorch.
+// A room imports only the rooms below it. imageloader and cgotorch do not import each other.
+// internal/torchtest serves the tests of rooms that import cgotorch.
 func TestImports_PointOneWay(t *testing.T) {
 	for _, s := range sources(t) {
 		from := roomOf(filepath.ToSlash(s.path))
@@ -218,7 +220,7 @@ func TestImports_PointOneWay(t *testing.T) {
 	}
 }
 
-// goList runs go list in the root and returns its lines, each once and sorted.
+// goList runs go list in the root. It returns the lines sorted, without duplicates.
 func goList(t *testing.T, args ...string) []string {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list"}, args...)...)
@@ -232,8 +234,8 @@ func goList(t *testing.T, args ...string) []string {
 	return slices.Compact(lines)
 }
 
-// make test-loader builds and tests where there is no LibTorch. It needs nothing of the other half,
-// also not indirectly.
+// make test-loader works on a machine without LibTorch. The packages that it tests must therefore
+// not depend on the half with LibTorch, not even indirectly.
 func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	packages := goList(t, "-test", "-deps", "-f", "{{if not .ForTest}}{{.ImportPath}}{{end}}",
 		"./imageloader/...", "./internal/arena", "./internal/inflate", "./examples/inspect")
@@ -248,8 +250,8 @@ func TestImports_LoaderNeedsNoLibTorch(t *testing.T) {
 	}
 }
 
-// A program that imports the library gets these modules. It does not get those that only examples
-// and benchmarks need.
+// A program that imports the library gets only these modules. It does not get modules that only
+// examples and benchmarks need.
 func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	for room, want := range map[string][]string{
 		"cgotorch":    {"github.com/rivo/uniseg"},
@@ -264,9 +266,9 @@ func TestImports_ModulesOfTheLibrary(t *testing.T) {
 	}
 }
 
-// The folders of csrc include the folders below them. decode and inflate include nothing of
-// LibTorch's half, kernels and features the core. The core includes only the narrow headers by
-// which it asks a feature.
+// Each folder of csrc includes only files of the folders below it. decode and inflate include
+// nothing of the half with LibTorch. kernels and the features include files of core. core
+// includes only a few headers of features.
 func TestIncludes_PointOneWay(t *testing.T) {
 	below := map[string][]string{
 		"core":     {"check/checker.h", "cuda/backend.h", "graph/capture.h", "witness/trace.h", "witness/watch.h"},
@@ -325,19 +327,20 @@ func TestFiles_HaveNouns(t *testing.T) {
 	}
 }
 
-// The core stays small: a scope knows of no feature. This test names each process-wide variable,
-// one noun each. The reason stands beside the variable.
+// The core stays small. A scope has few fields, so no feature keeps its state there. This test
+// names each process-wide variable. The comment beside the name says why the variable is
+// process-wide.
 func TestCore_StaysSmall(t *testing.T) {
 	processWide := []string{
-		"calls",         // buffers for arguments, a sync.Pool
-		"capturesNow",   // CUDA captures one graph at a time on a device
-		"named",         // operators that Call has found
+		"calls",         // a sync.Pool of buffers for arguments
+		"capturesNow",   // CUDA captures only one graph at a time on a device
+		"named",         // operators that Call has looked up
 		"notifications", // one goroutine waits for all events
-		"onCUDA",        // autograd's nodes that call functions again
-		"streams",       // default streams and names
-		"theChecker",    // LibTorch has one hook for all operators
-		"watches",       // CUPTI has one user in a process
-		"workers",       // threads that belong to streams
+		"onCUDA",        // nodes of autograd that call functions again
+		"streams",       // default streams, and names of streams
+		"theChecker",    // LibTorch has only one hook for all operators
+		"watches",       // only one user in a process can use CUPTI
+		"workers",       // the OS threads that belong to streams
 	}
 	constant := []string{"CPU", "Default", "alreadyDone", "dtypes", "errExited", "escaped", "kinds", "neverTrue"}
 	var found []string

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// finished lists the folders whose comments keep the rules of this file. An entry is one folder,
-// or a folder with all folders below where it ends in "/...". Offenders elsewhere are only printed:
+// finished lists the folders whose comments keep the rules of this file. An entry is one folder.
+// An entry that ends in "/..." is a folder with all folders below it. Offences in other folders
+// are only printed:
 //
 //	go test ./tests/rules -run Words -v
 var finished = []string{
@@ -26,10 +27,10 @@ var finished = []string{
 const (
 	maxColumns = 100 // of a line of comment, from its "//" to its end
 	maxWords   = 25  // of a sentence in an exported doc comment
-	maxLong    = 5   // per cent of such sentences may be longer
+	maxLong    = 5   // at most this percentage of these sentences may be longer
 )
 
-// TestWords_Width looks for comments that are too wide, in Go and in C++.
+// TestWords_Width checks that no comment in Go and C++ is too wide.
 func TestWords_Width(t *testing.T) {
 	wide := folderCounts{}
 	for _, f := range commentedFiles(t) {
@@ -51,7 +52,8 @@ func TestWords_Width(t *testing.T) {
 	wide.print("lines of comment", fmt.Sprintf("wider than %d columns", maxColumns))
 }
 
-// TestWords_Sentences counts long sentences in the doc comments of exported names.
+// TestWords_Sentences checks that few sentences in the doc comments of exported names are too
+// long.
 func TestWords_Sentences(t *testing.T) {
 	long, all, tooLong := folderCounts{}, 0, []string{}
 	for _, f := range commentedFiles(t) {
@@ -86,7 +88,8 @@ func isFinished(folder string) bool {
 	})
 }
 
-// folderCounts holds for each folder the number of items, and the number that break the rule.
+// folderCounts holds for each folder the number of items. It also holds how many of them break
+// the rule.
 type folderCounts map[string]*struct{ all, broken int }
 
 func (c folderCounts) add(folder string, broken bool) {
@@ -99,7 +102,7 @@ func (c folderCounts) add(folder string, broken bool) {
 	}
 }
 
-// print prints a line for each folder, under -v.
+// print prints one line for each folder, if the test runs with -v.
 func (c folderCounts) print(what, broken string) {
 	if !testing.Verbose() {
 		return

@@ -17,13 +17,13 @@ import (
 	"testing"
 )
 
-// clone is a copy of csrc/libtorch whose wheels.lock names three tiny wheels, and a cache and a
-// package index of its own. The test runs the real setup.sh with the real pip.
+// clone is a copy of csrc/libtorch whose wheels.lock names three small wheels. It has its own
+// cache and its own package index. The tests run the real setup.sh with the real pip.
 type clone struct {
 	t     *testing.T
 	root  string
 	cache string
-	env   []string // after the environment of the test
+	env   []string // added after the environment of the test
 	index *index
 }
 
@@ -34,15 +34,15 @@ func newClone(t *testing.T) *clone {
 	}
 	c := &clone{t: t, cache: filepath.Join(t.TempDir(), "cache"), index: newIndex(t)}
 	c.root = copyScripts(t, c.index.lock())
-	// A folder torch that comes first on Python's path and is not LibTorch. No torch is installed,
-	// whatever this machine has.
+	// empty has a folder torch that is not LibTorch. Python finds this folder first, so that setup.sh
+	// never finds an installed torch.
 	empty := t.TempDir()
 	write(t, filepath.Join(empty, "torch/__init__.py"), "")
 	c.env = append(c.index.env(), "STREAMTORCH_CACHE="+c.cache, "STREAMTORCH_CUDA=0", "LIBTORCH=", "PYTHONPATH="+empty)
 	return c
 }
 
-// second returns another clone on the same machine.
+// second returns another clone on the same machine, with the same cache and index.
 func (c *clone) second() *clone {
 	other := *c
 	other.root = copyScripts(c.t, c.index.lock())
@@ -68,7 +68,7 @@ func copyScripts(t *testing.T, lock string) string {
 	return root
 }
 
-// command runs setup.sh in a process group of its own.
+// command returns the command that runs setup.sh in its own process group.
 func (c *clone) command(env ...string) *exec.Cmd {
 	cmd := exec.Command("bash", filepath.Join(c.root, "csrc/libtorch/setup.sh"), "build")
 	cmd.Env = append(append(os.Environ(), c.env...), env...)
@@ -76,7 +76,7 @@ func (c *clone) command(env ...string) *exec.Cmd {
 	return cmd
 }
 
-// setup returns the output of setup.sh.
+// setup runs setup.sh and returns its output.
 func (c *clone) setup(env ...string) (string, error) {
 	out, err := c.command(env...).CombinedOutput()
 	return string(out), err
@@ -91,7 +91,7 @@ func (c *clone) mustSetup(env ...string) string {
 	return out
 }
 
-// mustFail checks that setup.sh fails with one line, its last, that holds each of the words.
+// mustFail checks that setup.sh fails. The last line of the output must hold each of the words.
 func (c *clone) mustFail(env []string, words ...string) {
 	c.t.Helper()
 	out, err := c.setup(env...)
@@ -113,7 +113,7 @@ func (c *clone) mustFail(env []string, words ...string) {
 	}
 }
 
-// libtorch returns the lib folder that the set-up chose.
+// libtorch returns the folder lib that setup.sh has chosen.
 func (c *clone) libtorch() string {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.root, "build/libtorch.cmake"))
@@ -125,16 +125,16 @@ func (c *clone) libtorch() string {
 	return lib
 }
 
-// index serves wheels as PyPI does.
+// index is a server that serves wheels as PyPI does.
 type index struct {
 	server *httptest.Server
 	wheels []wheel
 
 	mu       sync.Mutex
 	requests map[string]int
-	stall    string        // this wheel's second half is never sent
-	stalled  chan struct{} // closed once its first half is sent
-	left     chan struct{} // closed once the client that waited for it is gone
+	stall    string        // the wheel whose second half the server does not send
+	stalled  chan struct{} // closed when the first half of that wheel has been sent
+	left     chan struct{} // closed when the client that waits for that wheel is gone
 }
 
 type wheel struct {
@@ -173,7 +173,7 @@ func (ix *index) lock() string {
 	return lock.String()
 }
 
-// env makes the index this pip's only index.
+// env returns the environment in which pip uses only this index.
 func (ix *index) env() []string {
 	return []string{"PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + ix.server.URL + "/simple", "PIP_FIND_LINKS=", "PIP_EXTRA_INDEX_URL=",
 		"PIP_DEFAULT_TIMEOUT=60", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
@@ -208,14 +208,15 @@ func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-// stallAt makes the index send only the first half of this wheel. "" ends the stall.
+// stallAt makes the index send only the first half of the wheel called name. An empty name ends
+// the stall.
 func (ix *index) stallAt(name string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	ix.stall = name
 }
 
-// downloads returns how often each wheel was asked for.
+// downloads returns how often each wheel was requested.
 func (ix *index) downloads() map[string]int {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
@@ -253,7 +254,7 @@ var hasPip = sync.OnceValue(func() error {
 	return exec.Command("python3", "-m", "pip", "--version").Run()
 })
 
-// sharedLibrary returns a real library for readelf and ldd.
+// sharedLibrary returns a real shared library, which readelf and ldd accept.
 func sharedLibrary(t *testing.T) string {
 	t.Helper()
 	text, err := compiledLibrary()

@@ -1,4 +1,5 @@
-// Package setup tests csrc/libtorch/setup.sh: the first step of `make train` and `make test`.
+// Package setup tests csrc/libtorch/setup.sh, which is the first step of `make train` and `make
+// test`.
 package setup
 
 import (
@@ -40,17 +41,17 @@ func TestSetup_Wheels(t *testing.T) {
 		t.Errorf("left in the cache: %v, %v", left, err)
 	}
 
-	// There is nothing to do: no Python runs, and nothing is printed.
+	// A second set-up has nothing to do. It runs no Python and prints nothing.
 	if out := c.mustSetup("PYTHON=/nonexistent", "PIP_INDEX_URL=http://127.0.0.1:1"); out != "" {
 		t.Errorf("the second set-up said %q, want nothing", out)
 	}
-	// Another clone: nothing is downloaded.
+	// The set-up of another clone downloads nothing.
 	other := c.second()
 	other.mustSetup("PIP_INDEX_URL=http://127.0.0.1:1")
 	if got, want := other.libtorch(), c.libtorch(); got != want {
 		t.Errorf("the second clone has %s, want %s", got, want)
 	}
-	// A driver appears: files that are here already are not downloaded again.
+	// After a driver appears, files that are already there are not downloaded again.
 	c.mustSetup("STREAMTORCH_CUDA=1")
 	if _, err := os.Stat(filepath.Join(c.libtorch(), "../../nvidia/cudnn/lib/libcudnn.so.9")); err != nil {
 		t.Error(err)
@@ -58,7 +59,7 @@ func TestSetup_Wheels(t *testing.T) {
 	if got, want := c.index.downloads(), map[string]int{"fixture-runtime": 1, "fixture-torch": 1, "fixture-cudnn": 1}; !maps.Equal(got, want) {
 		t.Errorf("downloads = %v, want %v", got, want)
 	}
-	// A part of the cache, then all of it, is deleted under the clone: it comes back.
+	// The set-up restores a part of the cache that was deleted, and then the whole cache.
 	for _, deleted := range []string{filepath.Join(c.libtorch(), "libtorch_cpu.so"), c.cache} {
 		if err := os.RemoveAll(deleted); err != nil {
 			t.Fatal(err)
@@ -86,9 +87,9 @@ func TestSetup_Interrupted(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Error("the download did not begin")
 			}
-			victims := -cmd.Process.Pid // the group, as Ctrl-C or a closed terminal would
+			victims := -cmd.Process.Pid // the process group gets the signal, as after Ctrl-C or when a terminal is closed
 			if signal == syscall.SIGTERM {
-				victims = cmd.Process.Pid // setup.sh alone, which ends pip
+				victims = cmd.Process.Pid // only setup.sh gets the signal, and setup.sh then ends pip
 			}
 			if err := syscall.Kill(victims, signal); err != nil {
 				t.Error(err)
@@ -151,7 +152,7 @@ func TestSetup_DownloadFails(t *testing.T) {
 	noPip += "/bin/python3"
 	for _, test := range []struct {
 		name  string
-		lock  func(string) string // nil leaves wheels.lock as it is
+		lock  func(string) string // nil means that wheels.lock is unchanged
 		env   []string
 		words []string
 	}{
@@ -193,7 +194,8 @@ func flipHash(lock string) string {
 	return lock[:end] + digit + lock[end+1:]
 }
 
-// A disk that fills up while the set-up runs: the lock promises little and the wheel is large.
+// A disk that becomes full during the set-up gives an error. The wheel is larger than wheels.lock
+// says.
 func TestSetup_DiskFills(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", t.TempDir()).CombinedOutput(); err != nil {
@@ -227,7 +229,7 @@ func TestSetup_DiskFills(t *testing.T) {
 	}
 }
 
-// fakeLibTorch makes the files that the set-up looks at, of this version.
+// fakeLibTorch makes the files that setup.sh reads, for the given version of LibTorch.
 func fakeLibTorch(t *testing.T, version string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "torch")
@@ -251,7 +253,7 @@ func TestSetup_LIBTORCH(t *testing.T) {
 			t.Errorf("LIBTORCH=%s: LIBTORCH_LIB = %s, want %s", libtorch, got, want)
 		}
 	}
-	// A folder that is taken back is not used any more.
+	// After LIBTORCH is unset, its folder is not used any more.
 	c.mustSetup()
 	if got := c.libtorch(); !strings.HasPrefix(got, c.cache) {
 		t.Errorf("LIBTORCH unset: LIBTORCH_LIB = %s, want a folder of the cache", got)
@@ -262,7 +264,7 @@ func TestSetup_LIBTORCH_Wrong(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
-		spoil func(dir string) string // returns LIBTORCH
+		spoil func(dir string) string // changes the files and returns the value of LIBTORCH
 		want  string
 	}{
 		{"not there", func(dir string) string { return dir + "x" }, "is not a folder"},
@@ -295,7 +297,7 @@ func TestSetup_PythonTorch(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		version string
-		cuda    string // STREAMTORCH_CUDA
+		cuda    string // the value of STREAMTORCH_CUDA
 		used    bool
 		says    string
 	}{
@@ -319,7 +321,7 @@ func TestSetup_PythonTorch(t *testing.T) {
 	}
 }
 
-// toolbox returns a folder with all the programs that set-up runs, except those left out.
+// toolbox returns a folder with all programs that setup.sh runs, except those in without.
 func toolbox(t *testing.T, without ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -364,8 +366,8 @@ func TestSetup_MissingTool(t *testing.T) {
 	}
 }
 
-// On a machine without apt-get the set-up names the missing packages. With apt-get it installs
-// them, which no test does.
+// On a machine without apt-get, setup.sh names the missing packages. With apt-get it installs
+// them, but no test tries that.
 func TestSetup_MissingPackages(t *testing.T) {
 	t.Parallel()
 	tools := toolbox(t, "g++")
@@ -384,8 +386,8 @@ func TestSetup_Platform(t *testing.T) {
 	newClone(t).mustFail([]string{"PATH=" + tools}, "this is Darwin arm64, and only Linux x86-64 is supported")
 }
 
-// The loader needs compilers and system packages alone. No LibTorch is looked for, no Python asked,
-// and nothing downloaded.
+// The loader needs only compilers and system packages. For the loader, setup.sh does not look for
+// LibTorch, does not run Python and downloads nothing.
 func TestSetup_Loader(t *testing.T) {
 	root := copyScripts(t, "")
 	cmd := exec.Command("bash", filepath.Join(root, "csrc/libtorch/setup.sh"), "loader")

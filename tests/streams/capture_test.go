@@ -12,9 +12,10 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// Another library captures a graph on its stream, in the mode in which CUDA lets nobody disturb the
-// capture. Streams, events and page-locked memory are made, asked and closed meanwhile. A question
-// put to CUDA the plain way is the control.
+// Another library captures a graph on its stream, in CUDA's global mode. In this mode some calls
+// of other threads break the capture. Meanwhile streams, events and page-locked memory are made,
+// queried and closed. The capture must succeed. The control is a plain query of CUDA, which must
+// break the capture.
 func TestCapture_IsNotDisturbed(t *testing.T) {
 	d := torchtest.CUDA(t)
 	captured, other := torchtest.NewStream(t, d), torchtest.NewStream(t, d)

@@ -11,7 +11,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// each runs cases that must be free of races, on each device.
+// each runs cases in which the checker must find no race, on each device.
 func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
 	for _, d := range torchtest.Devices() {
 		for name, c := range cases {
@@ -25,8 +25,7 @@ func each[F any](t *testing.T, cases map[string]F, run func(s *scene, c F)) {
 	}
 }
 
-// Each way in which the host waits orders its next accesses. Here the host reads the result of a
-// copy.
+// After each kind of wait, the host may read the result of a copy. The checker finds no race.
 func TestCheckStreams_HostWaits(t *testing.T) {
 	each(t, map[string]func(s *scene, e *cgotorch.Event){
 		"Event.Synchronize":  func(s *scene, e *cgotorch.Event) { s.must(e.Synchronize()) },
@@ -43,7 +42,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 		"CopyTo pageable memory": func(s *scene, e *cgotorch.Event) {
 			s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyTo(x, x.Ones(cgotorch.Float32, 1), make([]float32, 1)) })
-			if !s.device.IsCUDA() { // on the CPU nothing had to wait
+			if !s.device.IsCUDA() { // on the CPU the copy has not waited
 				s.must(s.a.Synchronize())
 			}
 		},
@@ -56,8 +55,8 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 		},
 	}, func(s *scene, wait func(s *scene, e *cgotorch.Event)) {
 		slab := s.slab(32)
-		// In the first round kernels are loaded. In the second the work is not done on a GPU when it is
-		// asked for.
+		// The first round loads the kernels. In the second round, on a GPU, the work is still running
+		// when the wait begins.
 		for _, length := range []time.Duration{0, 30 * time.Millisecond} {
 			s.must(s.a.Synchronize())
 			s.do(s.a, func(x *cgotorch.Exec) {
@@ -72,7 +71,7 @@ func TestCheckStreams_HostWaits(t *testing.T) {
 	})
 }
 
-// A read without a wait is waited for when its result is asked for.
+// The result of ReadAsync may be read, because Item and Elements wait for the copy.
 func TestCheckStreams_HostReads(t *testing.T) {
 	each(t, map[string]func(s *scene, r *cgotorch.HostRead){
 		"Item":     func(s *scene, r *cgotorch.HostRead) { _, err := r.Item(); s.must(err) },
@@ -85,8 +84,8 @@ func TestCheckStreams_HostReads(t *testing.T) {
 	})
 }
 
-// Each use of a tensor on another stream than its own is told to the allocator. The tensor may then
-// be freed without an order.
+// Each call that uses a tensor on another stream tells the allocator of the use. The tensor may
+// then be freed without an order between the streams.
 func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	each(t, map[string]func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor){
 		"operator of tensors": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.Neg(t) },
@@ -95,7 +94,7 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 		},
 		"ReadAsync": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { x.ReadAsync(t).Close() },
 		"CopyFrom":  func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { cgotorch.CopyFrom(x, t, make([]float32, 256)) },
-		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // To a slab: a copy to other memory waits, and so orders the free.
+		"CopyTo": func(s *scene, x *cgotorch.Exec, t *cgotorch.Tensor) { // into a slab, because a copy to other memory waits and so orders the free
 			to := s.slab(256 * 4).Bytes()
 			cgotorch.CopyTo(x, t, unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(to))), 256))
 		},
@@ -122,8 +121,9 @@ func TestCheckStreams_FreedWhileAnotherStreamUsesIt(t *testing.T) {
 	})
 }
 
-// The same holds for images.Augment, which takes no tensor of that shape. An operator that gave it
-// such a tensor would tell the allocator itself.
+// images.Augment tells the allocator of its use of a tensor. It has its own test, because it
+// takes no tensor of the shape that the test above uses. An operator that changes the shape would
+// tell the allocator itself.
 func TestCheckStreams_FreedWhileAnotherStreamAugments(t *testing.T) {
 	each(t, map[string]func(x *cgotorch.Exec) *cgotorch.Tensor{
 		"pixels": func(x *cgotorch.Exec) *cgotorch.Tensor { return x.Zeros(cgotorch.Uint8, 1, 2, 2, 3) },

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pairs are devices between which tensors are handed over: every two of the machine, and each with
-// itself.
+// pairs returns pairs of devices between which a tensor is copied. It has all pairs of the
+// machine's devices, at most two of them GPUs. Each device is also paired with itself.
 func pairs() [][2]cgotorch.Device {
 	all := torchtest.Devices()
 	if n, _ := cgotorch.CUDACount(); n > 1 {
@@ -27,8 +27,9 @@ func pairs() [][2]cgotorch.Device {
 	return pairs
 }
 
-// A tensor is handed to another device behind work that takes a while. Its memory is closed and
-// used anew at once. The copy still has the elements that the producer wrote.
+// A tensor is copied to another device while work that takes some time still runs. The tensor is
+// then closed at once and its memory is used again. The copy has the elements that the producer
+// wrote.
 func TestFromDevice(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]
@@ -69,7 +70,7 @@ func TestFromDevice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The memory is free now for the producer's next work.
+			// The producer's next work may now use the memory.
 			torchtest.DoOn(t, producer, func(x *cgotorch.Exec) { x.Zeros(cgotorch.Float32, n) })
 			for i, v := range got {
 				if v != float32(i) {
@@ -91,12 +92,12 @@ func TestFromDevice_StridedView(t *testing.T) {
 	}
 }
 
-// Without the wait the checker finds the race, on one device and on two.
+// If the wait is missing, the checker finds the race, on one device and between two devices.
 func TestFromDevice_MissingWait(t *testing.T) {
 	for _, pair := range pairs() {
 		from, to := pair[0], pair[1]
 		if from.IsCUDA() != to.IsCUDA() {
-			continue // the host stands between
+			continue // a copy between the host and a GPU waits
 		}
 		t.Run(from.String()+"-"+to.String(), func(t *testing.T) {
 			var found []*cgotorch.StreamRace
@@ -120,7 +121,7 @@ func TestFromDevice_MissingWait(t *testing.T) {
 	}
 }
 
-// The allocator knows of the copy's use of memory that is freed at once.
+// A tensor may be freed at once after the copy, because the copy tells the allocator.
 func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	var found []*cgotorch.StreamRace
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
@@ -142,7 +143,8 @@ func TestFromDevice_FreedDuringTheCopy(t *testing.T) {
 	}
 }
 
-// Events cross devices in both directions. Time between devices has no meaning.
+// A stream can wait for an event of another device, in both directions. The time between events
+// of different devices is an error.
 func TestEvent_BetweenDevices(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n < 2 {
 		t.Skip("one device, or none: ", err)
@@ -177,7 +179,8 @@ func TestEvent_BetweenDevices(t *testing.T) {
 	}
 }
 
-// Work and its gradients stay on the second device, whatever the thread's device was before.
+// Work and its gradients stay on the second device, even if the thread's current device is the
+// first.
 func TestStreams_SecondDevice(t *testing.T) {
 	if n, err := cgotorch.CUDACount(); n < 2 {
 		t.Skip("one device, or none: ", err)

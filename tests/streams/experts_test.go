@@ -11,9 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// Experts come from host memory by choices that are made on the device. They wait for it nowhere:
-// neither by LibTorch's own check, which is one switch for the whole process, nor by the driver's
-// calls.
+// Experts are copied from host memory, and the device chooses them. The work on a token does not
+// wait for the device. LibTorch's sync-debug mode and x.NoWaits check this. Sync-debug mode is a
+// switch of the whole process.
 func TestSyncDebug_Experts(t *testing.T) {
 	torchtest.CUDA(t)
 	const experts, layers, width = 8, 3, 256
@@ -68,7 +68,7 @@ func TestSyncDebug_Experts(t *testing.T) {
 		}
 		return nil
 	}
-	for range 3 { // the first time allocates
+	for range 3 { // the first runs allocate memory
 		if err := stream.Do(token); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// osThreads is the number of threads of this process, Go's and LibTorch's.
+// osThreads returns the number of threads of this process, with those of Go and LibTorch.
 func osThreads(t *testing.T) int {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")
@@ -37,7 +37,7 @@ func residentBytes(t *testing.T) int64 {
 	return kib << 10
 }
 
-// work is large enough for LibTorch to use several threads, and runs backward.
+// work runs forward and backward on s. It is so large that LibTorch uses several threads.
 func work(s *cgotorch.Stream) error {
 	return s.Do(func(x *cgotorch.Exec) error {
 		a := x.Ones(cgotorch.Float32, 1<<17)
@@ -49,14 +49,14 @@ func work(s *cgotorch.Stream) error {
 	})
 }
 
-// A stream's threads, its own and LibTorch's, end with it.
+// After a stream is closed, its threads end: its worker, and LibTorch's threads for the worker.
 func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n = 32
 		round := func() {
 			together(t, d, n, func(i int, s *cgotorch.Stream) error { return work(s) })
 		}
-		round() // made once: Go's threads for calls that block, autograd's
+		round() // threads that are made only once: Go's for calls that block, and those of autograd
 		round()
 		base := osThreads(t)
 		during := 0
@@ -68,7 +68,7 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 				return work(s)
 			})
 		}
-		// A few threads of Go's own are no leak. A thread for each stream would be 96.
+		// A few more threads of Go are no leak. A thread for each stream would be 96 threads.
 		deadline := time.Now().Add(10 * time.Second)
 		for osThreads(t) > base+n/2 && time.Now().Before(deadline) {
 			time.Sleep(10 * time.Millisecond)
@@ -79,8 +79,8 @@ func TestStreams_ThreadsEndWithThem(t *testing.T) {
 	})
 }
 
-// However many goroutines call, LibTorch sees as many threads as there are streams, and the team of
-// each.
+// The number of threads is bounded by the number of streams, however many goroutines call. Each
+// stream has one worker, and LibTorch's threads for this worker.
 func TestStreams_ThreadsAreBounded(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, callers = 4, 500
@@ -114,14 +114,14 @@ func TestStreams_ThreadsAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		all.Wait()
-		// All of LibTorch's threads are there already. Go may start a thread for each goroutine that runs.
+		// All threads of LibTorch exist already. Go may start a thread for each goroutine that runs.
 		if limit := base + runtime.GOMAXPROCS(0) + 4; most > limit {
 			t.Errorf("%d threads with %d goroutines on %d streams, %d before, want at most %d", most, callers, n, base, limit)
 		}
 	})
 }
 
-// Ten thousand Dos later nothing has grown.
+// After ten thousand more Dos, LibTorch, Go and the process hold no more memory than before.
 func TestStreams_MemoryIsFlat(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		s := torchtest.NewStream(t, d)
@@ -131,7 +131,7 @@ func TestStreams_MemoryIsFlat(t *testing.T) {
 		step := func(i int) {
 			err := s.Do(func(x *cgotorch.Exec) error {
 				if i%100 == 0 {
-					x.MM(p, p) // fails
+					x.MM(p, p) // this call fails
 				}
 				if i%100 == 1 {
 					if e := x.Record(); e != nil {

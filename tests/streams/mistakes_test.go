@@ -13,15 +13,16 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// scene is the stage of a mistake: three streams of one device.
+// scene is what a mistake needs: three streams of one device.
 type scene struct {
 	*testing.T
 	device  cgotorch.Device
-	right   bool // the missing order is there
+	right   bool // whether the order that the mistake leaves out is there
 	a, b, c *cgotorch.Stream
 }
 
-// do runs fn on the stream. The checker reports to the test, and the Do does not fail.
+// do runs fn on stream. A race does not make the Do fail, because the checker reports it to the
+// test.
 func (s *scene) do(stream *cgotorch.Stream, fn func(x *cgotorch.Exec)) {
 	s.Helper()
 	s.must(stream.Do(func(x *cgotorch.Exec) error { fn(x); return nil }))
@@ -34,7 +35,7 @@ func (s *scene) must(err error) {
 	}
 }
 
-// until asks until the answer is yes.
+// until calls ask again and again until the answer is true.
 func (s *scene) until(ask func() (bool, error)) {
 	s.Helper()
 	for {
@@ -46,7 +47,7 @@ func (s *scene) until(ask func() (bool, error)) {
 	}
 }
 
-// always makes to wait for the work enqueued on from so far.
+// always makes the stream `to` wait for the work that is enqueued on `from` so far.
 func (s *scene) always(from, to *cgotorch.Stream) {
 	s.Helper()
 	e := record(s, from)
@@ -54,7 +55,8 @@ func (s *scene) always(from, to *cgotorch.Stream) {
 	s.wait(to, e)
 }
 
-// order is the step that most mistakes leave out.
+// order makes `to` wait for `from`, but only in the right form of a mistake. Most mistakes leave
+// out this wait.
 func (s *scene) order(from, to *cgotorch.Stream) {
 	s.Helper()
 	if s.right {
@@ -67,7 +69,7 @@ func (s *scene) wait(stream *cgotorch.Stream, e *cgotorch.Event) {
 	s.must(stream.Wait(e))
 }
 
-// hostWaits is order for the program itself.
+// hostWaits makes the host wait for the work on `from`, but only in the right form of a mistake.
 func (s *scene) hostWaits(from *cgotorch.Stream) {
 	s.Helper()
 	if !s.right {
@@ -78,8 +80,8 @@ func (s *scene) hostWaits(from *cgotorch.Stream) {
 	s.must(e.Synchronize())
 }
 
-// shared is a float32 tensor of ones, made on a. Every stream knows that it is made. The end of the
-// test closes it, when the streams are done.
+// shared returns a float32 tensor of ones that is made on stream a. Streams b and c wait until
+// the tensor is made. The end of the test closes the tensor after the streams are done.
 func (s *scene) shared(shape ...int64) *cgotorch.Tensor {
 	s.Helper()
 	return s.sharedOf(cgotorch.Float32, shape...)
@@ -108,7 +110,7 @@ func (s *scene) slab(bytes int) *cgotorch.HostSlab {
 	return slab
 }
 
-// graph captures fn on a. The graph is closed at the end of the test.
+// graph captures fn on stream a. The end of the test closes the graph.
 func (s *scene) graph(fn func(x *cgotorch.Exec)) *cgotorch.Graph {
 	s.Helper()
 	g, err := s.a.Capture(func(x *cgotorch.Exec) error { fn(x); return nil }, cgotorch.CaptureOptions{})
@@ -131,7 +133,7 @@ func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 	return sgd
 }
 
-// prefetch runs step on a with batches enough to fill each slot twice.
+// prefetch runs step on stream a, for as many batches as fill each slot twice.
 func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 	s.Helper()
 	ahead, err := prefetcher.New(newEndless(s, 2, 4), s.device, prefetcher.Options{})
@@ -145,14 +147,14 @@ func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 		}
 		s.do(s.a, func(x *cgotorch.Exec) { step(x, b) })
 		if b.Index == 8 {
-			s.must(s.b.Synchronize()) // the report of a forgotten order has arrived by then
+			s.must(s.b.Synchronize()) // by then the checker has reported a forgotten order
 			break
 		}
 	}
 }
 
-// readAside uses a batch on x's stream and reads it on b. b uses it only where nothing is missing.
-// x's stream waits for b.
+// readAside uses a batch on x's stream and reads it on stream b. In the right form of a mistake
+// it also uses the batch on b. x's stream then waits for b.
 func (s *scene) readAside(x *cgotorch.Exec, batch *prefetcher.Batch) {
 	images, _ := batch.Use(x)
 	side := x.On(s.b)
@@ -168,13 +170,13 @@ func (s *scene) readAside(x *cgotorch.Exec, batch *prefetcher.Batch) {
 func add(x *cgotorch.Exec, t *cgotorch.Tensor)      { x.Call("aten::add_.Scalar", t, 1) }
 func readOnly(x *cgotorch.Exec, t *cgotorch.Tensor) { x.Sum(t) }
 
-// mistakes are programs that are right on the CPU, where streams run their work at once, and wrong
-// on a GPU. The checker must report a race between the two operators. With the missing call in
-// place it must be silent.
+// mistakes are programs that are right on the CPU and wrong on a GPU. On the CPU, streams run
+// their work at once. The checker must report a race between the two operators in race. In the
+// right form, which has the missing call, the checker must report nothing.
 var mistakes = []struct {
 	name   string
-	race   [2]string // of the report: the earlier and the later operator
-	onCUDA bool      // cannot be made on the CPU
+	race   [2]string // the earlier and the later operator of the report
+	onCUDA bool      // whether the mistake is impossible on the CPU
 	run    func(s *scene)
 }{
 	{"read after write", [2]string{"aten::add_", "aten::sum"}, false, func(s *scene) {
@@ -254,7 +256,7 @@ var mistakes = []struct {
 		t := s.shared(8)
 		s.do(s.a, func(x *cgotorch.Exec) { add(x, t) })
 		e := record(s, s.a)
-		if !s.right { // the variable is used for another recording meanwhile
+		if !s.right { // the variable now holds another event
 			e.Close()
 			e = record(s, s.c)
 		}
@@ -414,7 +416,7 @@ var mistakes = []struct {
 		s.do(s.a, func(x *cgotorch.Exec) { cgotorch.CopyFrom(x, x.Empty(cgotorch.Uint8, 32), slab.Bytes()) })
 		s.hostWaits(s.a)
 		slab.Close()
-		s.do(s.a, func(x *cgotorch.Exec) {}) // the end of a Do reports the race
+		s.do(s.a, func(x *cgotorch.Exec) {}) // the checker reports the race at the end of a Do
 	}},
 	{"host waits for the wrong stream", [2]string{"CopyTo", "the host"}, false, func(s *scene) {
 		slab := s.slab(32)
@@ -546,7 +548,7 @@ var mistakes = []struct {
 	}},
 	{"batch read on a stream that did not use it, behind a host that is slow", [2]string{"streamtorch::normalize_images", "aten::sum"}, false, func(s *scene) {
 		s.prefetch(func(x *cgotorch.Exec, b *prefetcher.Batch) {
-			time.Sleep(time.Millisecond) // the prefetcher's goroutine has waited for the copy
+			time.Sleep(time.Millisecond) // the prefetcher's goroutine has then waited for the copy
 			s.readAside(x, b)
 		})
 	}},
@@ -598,7 +600,7 @@ var mistakes = []struct {
 	}},
 }
 
-// run plays a mistake, or its right form, and returns the races that the checker found.
+// run runs a mistake or its right form. It returns the races that the checker found.
 func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 	var found []*cgotorch.StreamRace
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { found = append(found, r) })
@@ -615,7 +617,7 @@ func (s *scene) run(mistake func(s *scene)) []*cgotorch.StreamRace {
 			t.Cleanup(func() { (*stream).Close() })
 		}
 		mistake(&inner)
-		// The cleanups close memory that is in use no more.
+		// The memory is not in use any more when the cleanups close it.
 		for _, stream := range []*cgotorch.Stream{inner.a, inner.b, inner.c} {
 			if err := stream.Synchronize(); err != nil {
 				t.Error(err)

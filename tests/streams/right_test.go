@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Programs that look like mistakes and are right.
+// The checker reports nothing for programs that look like mistakes but are right.
 func TestCheckStreams_SilentWhereRight(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -61,7 +61,8 @@ func TestCheckStreams_SilentWhereRight(t *testing.T) {
 	}
 }
 
-// One mistake does not hide the next between the same streams, and is reported once.
+// After a report the checker still finds another mistake between the same streams. Each mistake
+// is reported once.
 func TestCheckStreams_AfterAReport(t *testing.T) {
 	for _, d := range torchtest.Devices() {
 		t.Run(d.String(), func(t *testing.T) {
@@ -92,7 +93,7 @@ func TestCheckStreams_AfterAReport(t *testing.T) {
 	}
 }
 
-// The checker knows a slab that was made before it was turned on.
+// The checker knows a slab that was made before the checker was turned on.
 func TestCheckStreams_SlabMadeBefore(t *testing.T) {
 	slab, err := cgotorch.NewHostSlab(32)
 	if err != nil {

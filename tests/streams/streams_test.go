@@ -1,5 +1,5 @@
-// Package streams tests that streams, modes and failures of many goroutines do not touch each
-// other.
+// Package streams tests that the streams, modes and failures of many goroutines do not affect
+// each other.
 package streams
 
 import (
@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 const goroutines = 64
 
-// record returns an event behind the work enqueued so far. The caller closes it.
+// record records an event after the work that is enqueued on s so far. The caller closes the
+// event.
 func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
 	t.Helper()
 	e, err := s.Record()
@@ -30,7 +31,7 @@ func record(t testing.TB, s *cgotorch.Stream) *cgotorch.Event {
 	return e
 }
 
-// together runs fn in n goroutines, each with a stream of its own.
+// together runs fn in n goroutines, each with its own stream.
 func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch.Stream) error) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -52,8 +53,8 @@ func together(t *testing.T, d cgotorch.Device, n int, fn func(i int, s *cgotorch
 	all.Wait()
 }
 
-// Each goroutine computes with its own numbers and in its own modes, and lets others run between
-// operators.
+// Each goroutine computes right results with its own numbers and its own modes. It lets other
+// goroutines run between its operators.
 func TestStreams_ManyGoroutines(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, goroutines, func(i int, s *cgotorch.Stream) error {
@@ -78,7 +79,7 @@ func TestStreams_ManyGoroutines(t *testing.T) {
 	})
 }
 
-// compute works with a power of two: its products are exact in bfloat16 too.
+// compute uses powers of two, because their products are exact in bfloat16 too.
 func compute(x *cgotorch.Exec, power int, grad, cast bool) error {
 	v := math.Ldexp(1, power%8)
 	w := x.Full(cgotorch.Float32, v-8, 4, 4)
@@ -114,7 +115,7 @@ func compute(x *cgotorch.Exec, power int, grad, cast bool) error {
 	return nil
 }
 
-// A failure, a panic or an abandoned Do of one goroutine does not touch the others.
+// A failure, a panic or an abandoned Do of one goroutine does not affect the other goroutines.
 func TestStreams_FailuresAreTheirOwn(t *testing.T) {
 	broken := errors.New("broken")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
@@ -151,8 +152,8 @@ func raised(fn func()) (value any) {
 	return nil
 }
 
-// A token goes round. Each goroutine's stream waits for its neighbour's event and counts the token
-// up, in a tensor that all share.
+// Goroutines pass a shared tensor around a ring. The stream of each goroutine waits for the event
+// of the goroutine before it, and adds 1 to the tensor. No addition is lost.
 func TestStreams_EventsOrderARing(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const n, rounds, size = 16, 10, 1 << 14
@@ -171,7 +172,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 				err := s.Do(func(x *cgotorch.Exec) error {
 					x.Wait(e)
 					e.Close()
-					// Doubled and halved: a lost or late count shows.
+					// The tensor is doubled and halved again, so that a lost or late addition changes the result.
 					x.MulScalarInPlace(token, 2)
 					x.AddScalarInPlace(token, 2)
 					x.Call("aten::floor_divide_.Scalar", token, 2)
@@ -201,7 +202,7 @@ func TestStreams_EventsOrderARing(t *testing.T) {
 	})
 }
 
-// All goroutines read one goroutine's model, as in a server.
+// All goroutines read the same model, which one goroutine has made, as in a server.
 func TestStreams_ShareATensor(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		home := torchtest.NewStream(t, d)
@@ -259,7 +260,7 @@ func TestStreams_WhateverGOMAXPROCS(t *testing.T) {
 	})
 }
 
-// Two streams in one Do, in every goroutine.
+// In every goroutine, one Do uses two streams.
 func TestStreams_OnASecondStream(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, 16, func(i int, s *cgotorch.Stream) error {
@@ -278,7 +279,7 @@ func TestStreams_OnASecondStream(t *testing.T) {
 					b := y.MulScalar(a, 2.0)
 					done := y.Record()
 					defer done.Close()
-					c := x.AddScalar(a, 1.0) // in parallel with b
+					c := x.AddScalar(a, 1.0) // runs in parallel with the work on side
 					x.Wait(done)
 					if got, want := x.Item(x.Sum(x.Add(b, c))), float64(1<<12)*float64(3*i+1); got != want {
 						return fmt.Errorf("got %v, want %v", got, want)

@@ -17,15 +17,16 @@ import (
 	"github.com/streamtorch/streamtorch/prefetcher"
 )
 
-// endless gives the same images for ever.
+// endless is a source of batches that yields the same images again and again.
 type endless struct {
-	memory []byte // of the images
+	memory []byte // the images
 	pinner imageloader.Pinner
 	n, hw  int
 	labels []int64
 }
 
-// newEndless makes batches of n images, hw x hw. Its memory goes at the end of the test.
+// newEndless makes a source with batches of n images of hw x hw. The end of the test frees its
+// memory.
 func newEndless(t testing.TB, n, hw int) *endless {
 	t.Helper()
 	memory, err := arena.MapPages(n * hw * hw * 3)
@@ -61,7 +62,7 @@ func (e *endless) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// training is ResNet-18 with the other parts of a step.
+// training is a ResNet-18 with all objects of a training step.
 type training struct {
 	ahead    *prefetcher.Prefetcher
 	stream   *cgotorch.Stream
@@ -70,8 +71,7 @@ type training struct {
 	schedule optim.Schedule
 }
 
-// newTraining makes a training on batches of n images, hw x hw. The end of the test closes its
-// parts.
+// newTraining makes a training on batches of n images of hw x hw. The end of the test closes it.
 func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
 	t.Helper()
 	r := &training{schedule: optim.OneCycle(100, optim.OneCycleOptions{})}
@@ -92,7 +92,7 @@ func newTraining(t *testing.T, d cgotorch.Device, n, hw int) *training {
 	return r
 }
 
-// step enqueues a whole step on a batch and returns its loss.
+// step enqueues a whole training step on a batch and returns its loss.
 func (r *training) step(x *cgotorch.Exec, batch *prefetcher.Batch) (loss *cgotorch.Tensor) {
 	images, labels := batch.Use(x)
 	r.opt.ZeroGrad()
@@ -104,13 +104,13 @@ func (r *training) step(x *cgotorch.Exec, batch *prefetcher.Batch) (loss *cgotor
 	return loss
 }
 
-// A whole training step is enqueued while the stream is held up, and nothing in it waits for the
-// device. A read in the step does, which shows that the test would see it.
+// A whole training step is enqueued while earlier work keeps the stream busy. No part of the step
+// waits for the device. A control step that reads its loss does wait, so the test can see a wait.
 func TestStep_DoesNotWait(t *testing.T) {
 	d := torchtest.CUDA(t)
 	r := newTraining(t, d, 16, 64)
 
-	const warm = 4 // until memory is allocated and algorithms are chosen
+	const warm = 4 // during these steps memory is allocated and algorithms are chosen
 	step := 0
 	for batch, err := range r.ahead.Epoch(context.Background()) {
 		if err != nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// resNetSteps trains ResNet-18 on batches of a prefetcher. around is handed each step to run. read
-// says whether the step reads its loss.
+// resNetSteps trains ResNet-18 on batches of a prefetcher. It calls around for each step, and
+// around calls run to make the step. The argument waits of run derives the Exec that the step
+// uses. If read is set, the step reads its loss.
 func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step int, run func(waits func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error)) {
 	t.Helper()
 	r := newTraining(t, d, 8, 32)
@@ -28,7 +29,7 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 				x = derive(x)
 				l := r.step(x, batch)
 				reads = append(reads, x.ReadAsync(l))
-				for step < warm && len(reads) < steps { // page-locked memory for all later reads that are under way
+				for step < warm && len(reads) < steps { // makes page-locked memory for all later reads
 					reads = append(reads, x.ReadAsync(l))
 				}
 				if read {
@@ -47,11 +48,11 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 	}
 }
 
-// warm is the number of first steps, until memory is allocated and algorithms are chosen.
+// warm is the number of first steps, during which memory is allocated and algorithms are chosen.
 const warm = 6
 
-// A whole training step asserts that it does not wait, while another goroutine does. A step that
-// reads its loss fails, at that line.
+// A whole training step under NoWaits succeeds while another goroutine waits. A step that reads
+// its loss fails, and the error names the line of the read.
 func TestNoWaits_TrainingStep(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		stop, stopped := make(chan bool), make(chan bool)
@@ -96,7 +97,8 @@ func TestNoWaits_TrainingStep(t *testing.T) {
 	})
 }
 
-// LibTorch's own check, which is one switch for the whole process, agrees.
+// LibTorch's sync-debug mode also finds no wait in a training step. This mode is a switch of the
+// whole process.
 func TestSyncDebug_TrainingStep(t *testing.T) {
 	torchtest.CUDA(t)
 	resNetSteps(t, cgotorch.CUDA(0), warm+3, func(step int, run func(func(x *cgotorch.Exec) *cgotorch.Exec, bool) error) {

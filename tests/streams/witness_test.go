@@ -15,18 +15,19 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// expectation is the work that a goroutine must have run, all of it on its stream.
+// expectation is the work that a goroutine must have run. All of the work must be on its stream.
 type expectation struct {
 	stream  uint64
-	thread  int // that enqueues, where only one thread may. 0 for any
-	kernels int // its operators, one kernel each
-	fills   int // of bytes bytes, a size that no other goroutine has
+	thread  int // the only thread that may enqueue the work; 0 if any thread may
+	kernels int // number of operators, each of which has one kernel
+	fills   int // number of fills of `bytes` bytes; no other goroutine fills that number of bytes
 	bytes   int64
 }
 
-// misplaced returns the differences of a trace from the expectation: in numbers, streams, threads,
-// or in work of no goroutine. Goroutines are told apart by their work, not by its place: by the
-// number of blocks of their kernels, by the bytes they fill, and by the thread.
+// misplaced compares a trace with the expectations and describes each difference. A difference is
+// a wrong number, a wrong stream, a wrong thread, or work that belongs to no goroutine. misplaced
+// does not assign work to goroutines by the stream. It uses the blocks of a kernel, the bytes of
+// a fill, and the thread.
 func misplaced(r *trace.Records, want []expectation) (all []string) {
 	type tally struct {
 		kernels, fills int
@@ -89,9 +90,9 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 	return all
 }
 
-// witnessed runs fn in 64 goroutines, with GOMAXPROCS 16 and a stream of its own each, and returns
-// CUPTI's records. All streams live until the end: no two have one thread. before runs first,
-// untraced.
+// witnessed runs fn in 64 goroutines, each with its own stream, with GOMAXPROCS 16. It returns
+// the records of CUPTI. No stream is closed before the end, because two streams could otherwise
+// have the same thread. before runs first and is not traced.
 func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*trace.Records, []expectation) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
@@ -141,19 +142,19 @@ func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotor
 	return r, want
 }
 
-// A million operators of 64 goroutines, by the driver's own account. Each kernel ran on the stream
-// it was given, and the current stream of each thread is unchanged.
+// In the driver's own records of a million operators of 64 goroutines, each kernel ran on the
+// stream that was given. The current stream of each thread is unchanged.
 func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 	d := torchtest.CUDA(t)
 	operators, perDo := 1_000_000/goroutines, 125
-	if testing.Short() || os.Getenv("CGOTORCH_CHECK") != "" { // under the stream checker all wait for one lock
+	if testing.Short() || os.Getenv("CGOTORCH_CHECK") != "" { // under the stream checker all goroutines wait for one lock
 		operators = 1000
 	}
 	tensors := make([]*cgotorch.Tensor, goroutines)
 	add := func(x *cgotorch.Exec, i int) { x.AddScalarInPlace(tensors[i], 1.0) }
 	before := func(i int, s *cgotorch.Stream) (expectation, error) {
 		return expectation{}, s.Do(func(x *cgotorch.Exec) error {
-			tensors[i] = x.Keep(x.Zeros(cgotorch.Float32, int64(4096*(i+1)))) // another number of blocks than every other tensor
+			tensors[i] = x.Keep(x.Zeros(cgotorch.Float32, int64(4096*(i+1)))) // the number of elements, and so of blocks, is different for each goroutine
 			add(x, i)
 			return nil
 		})
@@ -214,8 +215,8 @@ func TestWitness_EveryKernelOnItsStream(t *testing.T) {
 	}
 }
 
-// The same test finds the mistake of a binding that sets a current stream in one call and uses it
-// in the next.
+// The same check finds the mistake of a binding that keeps a current stream. The binding sets the
+// stream in one call and uses it in the next.
 func TestWitness_FindsACurrentStream(t *testing.T) {
 	d := torchtest.CUDA(t)
 	const fills = 2000
@@ -245,7 +246,7 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 				if err == nil {
 					err = memory[i].Fill()
 				}
-				if locked { // else another goroutine may have the thread by now
+				if locked { // otherwise another goroutine may run on the thread now
 					err = errors.Join(err, ambient.SetCurrent(0, was))
 				}
 			}
@@ -258,7 +259,8 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 	} else {
 		t.Logf("found: %v", wrong)
 	}
-	// The test finds the change of threads, and not the fills.
+	// On locked threads the check finds nothing. The differences above therefore come from the change
+	// of threads.
 	for _, m := range memory {
 		m.Free()
 	}
@@ -268,7 +270,7 @@ func TestWitness_FindsACurrentStream(t *testing.T) {
 	}
 }
 
-// The results of misplaced on hand-made traces.
+// misplaced finds each mistake in hand-made traces.
 func TestWitness_Misplaced(t *testing.T) {
 	want := []expectation{{stream: 1, thread: 11, kernels: 2}, {stream: 2, thread: 12, kernels: 1}, {stream: 3, fills: 1, bytes: 64}}
 	kernel := func(stream uint64, thread int, blocks uint32) trace.Record {
@@ -279,7 +281,7 @@ func TestWitness_Misplaced(t *testing.T) {
 	moved.Stream = 2
 	for name, c := range map[string]struct {
 		work []trace.Record
-		want bool // the trace is wrong
+		want bool // whether the trace is wrong
 	}{
 		"all in place":        {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill, kernel(1, 11, 2)}, false},
 		"one too few":         {[]trace.Record{kernel(1, 11, 2), kernel(2, 12, 4), fill}, true},

@@ -8,18 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is found in a text before the model sees the text.
+// addedToken is a token that is looked for in the text before the model sees the text.
 type addedToken struct {
 	ID         int64  `json:"id"`
 	Content    string `json:"content"`
-	SingleWord bool   `json:"single_word"` // not beside a letter, a digit or an underscore
-	LStrip     bool   `json:"lstrip"`      // with the spaces before it
-	RStrip     bool   `json:"rstrip"`      // and the spaces behind it
-	Normalized bool   `json:"normalized"`  // found in normalized text
+	SingleWord bool   `json:"single_word"` // the token does not match beside a letter, a digit or an underscore
+	LStrip     bool   `json:"lstrip"`      // the match includes the spaces before the token
+	RStrip     bool   `json:"rstrip"`      // the match includes the spaces after the token
+	Normalized bool   `json:"normalized"`  // the token is looked for in the normalized text, else in the original text
 	Special    bool   `json:"special"`
 }
 
-// added holds tokens by their first byte, the longest first.
+// added holds tokens by their first byte. Tokens with the same first byte are sorted, the longest
+// first.
 type added [256][]addedToken
 
 func newAdded(tokens []addedToken) *added {
@@ -42,7 +43,8 @@ type span struct {
 	id       int64
 }
 
-// split cuts a text at the tokens. Of several tokens at one place it takes the longest.
+// split cuts a text at the tokens. If several tokens begin at the same byte, split takes the
+// longest.
 func (a *added) split(text string) []span {
 	var spans []span
 	done := 0
@@ -78,14 +80,15 @@ func (a *added) split(text string) []span {
 	return spans
 }
 
-// besideWord reports whether before ends, or behind begins, with a character of a word.
+// besideWord reports whether a token stands beside a character of a word. before is the text
+// before the token, and behind is the text after the token.
 func besideWord(before, behind string) bool {
 	last, _ := utf8.DecodeLastRuneInString(before)
 	first, _ := utf8.DecodeRuneInString(behind)
 	return before != "" && isWord(last) || behind != "" && isWord(first)
 }
 
-// isWord is \w of Unicode's regular expressions.
+// isWord reports whether \w of Unicode's regular expressions matches r.
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// charsmap is SentencePiece's table of characters and their replacements, such as NFKC's. It holds
-// the units of a double-array trie. The leaves are places in a text of replacements, each of which
-// ends with a 0.
+// charsmap is SentencePiece's table of characters and their replacements, such as those of NFKC.
+// units is a double-array trie. Each leaf of the trie is an offset in text. A replacement begins
+// at this offset and ends with a 0 byte.
 type charsmap struct {
 	units []uint32
 	text  []byte
@@ -34,7 +34,7 @@ func newCharsmap(data []byte) (*charsmap, error) {
 
 func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// lookup returns the replacement of the shortest beginning of s in the table.
+// lookup finds the shortest beginning of s that is in the table, and returns its replacement.
 func (m *charsmap) lookup(s string) (string, bool) {
 	at := offset(m.units[0])
 	for i := range len(s) {
@@ -59,11 +59,12 @@ func (m *charsmap) lookup(s string) (string, bool) {
 	return "", false
 }
 
-// normalize replaces characters that the table has. It first looks up a short user's character (a
-// grapheme) as a whole. If the table has a beginning of it, the rest is dropped, as in Hugging
-// Face's tokenizers. Otherwise it looks up its code points.
+// normalize replaces the characters of text that are in the table. If a grapheme is short,
+// normalize first looks up the whole grapheme. The table may have a replacement for a beginning
+// of the grapheme. This replacement then replaces the whole grapheme, as in Hugging Face's
+// tokenizers. Otherwise normalize looks up each code point of the grapheme.
 func (m *charsmap) normalize(text string) string {
-	const short = 6 // bytes
+	const short = 6 // a grapheme of fewer bytes is looked up as a whole
 	var b strings.Builder
 	state := -1
 	for text != "" {

@@ -1,12 +1,12 @@
-// Package tokenizer turns text into the tokens of T5's family, and tokens into text, by a Hugging
-// Face tokenizer.json.
+// Package tokenizer turns text into the tokens of T5's model family, and tokens into text. The
+// rules come from a Hugging Face tokenizer.json.
 //
 //	t, err := tokenizer.Open("switch-base-8/tokenizer.json")
 //	…
 //	ids := t.Encode("Where do the experts live?") // with </s> at the end
-//	text := t.Decode(ids)                         // without it
+//	text := t.Decode(ids)                         // without </s>
 //
-// It reads unigram models, which are SentencePiece's, with or without byte fallback. Its ids
-// equal those of transformers, rules for Unicode included. Files of other kinds are refused by
-// name.
+// The package reads unigram models, as SentencePiece makes them, with or without byte fallback.
+// The ids equal those of Hugging Face's transformers. This includes the rules for Unicode
+// characters. If a file has another kind of model or rule, Open fails and names the kind.
 package tokenizer

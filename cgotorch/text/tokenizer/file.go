@@ -11,8 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// Open reads a tokenizer.json. It fails with [ErrFormat] for a damaged file, and with
-// [ErrUnsupported] for a file of another kind. The error names the file and the field.
+// Open reads a tokenizer.json. It fails with [ErrFormat] for a damaged file. It fails with
+// [ErrUnsupported] for a file that has another kind of model or rule. The error names the file
+// and the field.
 func Open(path string) (*Tokenizer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -25,7 +26,7 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// Parse is Open for the bytes of a file.
+// Parse does what [Open] does, for the bytes of a file.
 func Parse(data []byte) (*Tokenizer, error) {
 	t, err := parse(data)
 	if err != nil {
@@ -67,7 +68,7 @@ func parse(data []byte) (*Tokenizer, error) {
 	return t, err
 }
 
-// add takes the added tokens.
+// add stores the added tokens, and checks that ids and contents do not contradict each other.
 func (t *Tokenizer) add(tokens []addedToken) error {
 	var asGiven, normalized []addedToken
 	for i, token := range tokens {
@@ -152,26 +153,26 @@ func readModel(data json.RawMessage) (*unigram, error) {
 type stage struct {
 	Type string `json:"type"`
 
-	Normalizers   []json.RawMessage `json:"normalizers"` // of a Sequence
+	Normalizers   []json.RawMessage `json:"normalizers"` // this field and the two below belong to Sequence
 	PreTokenizers []json.RawMessage `json:"pretokenizers"`
 	Decoders      []json.RawMessage `json:"decoders"`
 
 	Charsmap *string `json:"precompiled_charsmap"`
 
-	Replacement    string  `json:"replacement"` // of Metaspace
+	Replacement    string  `json:"replacement"` // this field and the three below belong to Metaspace
 	AddPrefixSpace *bool   `json:"add_prefix_space"`
 	PrependScheme  *string `json:"prepend_scheme"`
 	Split          *bool   `json:"split"`
 
-	Pattern pattern         `json:"pattern"` // of Replace
-	Content string          `json:"content"` // of Replace, and of Strip in a decoder
+	Pattern pattern         `json:"pattern"` // belongs to Replace
+	Content string          `json:"content"` // belongs to Replace, and to Strip in a decoder
 	Left    bool            `json:"strip_left"`
 	Right   bool            `json:"strip_right"`
 	Start   json.RawMessage `json:"start"`
 	Stop    json.RawMessage `json:"stop"`
 }
 
-// read reports whether there is a stage.
+// read parses data into s. It reports whether data has a stage.
 func (s *stage) read(data json.RawMessage, field string) (bool, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return false, nil
@@ -278,7 +279,7 @@ func (s *stage) metaspace(field string) (metaspace, error) {
 	return m, nil
 }
 
-// readPostProcessor takes the tokens put around one text.
+// readPostProcessor reads the tokens that are put around a text.
 func (t *Tokenizer) readPostProcessor(data json.RawMessage) error {
 	const field = "post_processor"
 	var p struct {

@@ -81,7 +81,7 @@ def t5():
 def converted():
     """As transformers converts sentencepiece's models with byte fallback; rules for Unicode of its own, and tokens of every kind."""
     with tempfile.TemporaryDirectory() as folder:
-        rules = pathlib.Path(folder) / "rules.tsv" # from and to, in hexadecimal
+        rules = pathlib.Path(folder) / "rules.tsv" # characters and their replacements, in hexadecimal
         rules.write_text("A0\t20\n9\t20\nA\t20\n2014\t2D\nFB01\t66 69\n65 301\tE9\n")
         pieces, charsmap = sentences(600, normalization_rule_tsv=str(rules), byte_fallback=True)
     t = Tokenizer(models.Unigram(pieces, 2, byte_fallback=True))

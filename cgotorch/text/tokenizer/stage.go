@@ -8,22 +8,22 @@ import (
 	"unicode/utf8"
 )
 
-// normalizer changes a text before it is cut.
+// normalizer changes a text before pre-tokenizers cut it.
 type normalizer func(text string) string
 
-// preTokenizer cuts a text into pieces. The model sees each by itself.
+// preTokenizer cuts a piece of text into smaller pieces. The model then encodes each piece alone.
 type preTokenizer func(p piece) []piece
 
-// decoder turns the names of tokens into the pieces of a text.
+// decoder turns the names of tokens into pieces of text.
 type decoder func(tokens []string) []string
 
 // piece is a part of a text.
 type piece struct {
 	text  string
-	first bool // no text lies before it
+	first bool // whether the piece begins the text
 }
 
-// pattern is a string, or a regular expression of Go's, whose syntax has no look-around.
+// pattern is a string or a regular expression. Go's syntax has no look-around.
 type pattern struct{ String, Regex *string }
 
 func (p pattern) compile() (*regexp.Regexp, error) {
@@ -51,11 +51,11 @@ func splitAtSpaces(p piece) []piece {
 	return pieces
 }
 
-// metaspace writes spaces as a mark, which stands at the beginning of words.
+// metaspace replaces each space by a mark. The mark stands at the beginning of words.
 type metaspace struct {
 	mark   string
-	scheme string // "always", "first" or "never": whether a text without a mark at its beginning gets one
-	split  bool   // before each mark
+	scheme string // "always", "first" or "never": when a text without a mark at its beginning gets a mark there
+	split  bool   // whether to cut before each mark
 }
 
 func (m metaspace) cut(p piece) []piece {
@@ -90,8 +90,8 @@ func (m metaspace) decode(tokens []string) []string {
 	return tokens
 }
 
-// decodeBytes joins the bytes of <0x00> to <0xFF>. Where several in a row are no UTF-8, each
-// becomes a U+FFFD.
+// decodeBytes replaces the tokens <0x00> to <0xFF> by the bytes that they name. If several such
+// tokens in a row are not UTF-8, each of them becomes U+FFFD.
 func decodeBytes(tokens []string) []string {
 	var out []string
 	var data []byte

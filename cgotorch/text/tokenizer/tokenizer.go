@@ -6,36 +6,36 @@ import (
 	"strings"
 )
 
-// Errors to test for with [errors.Is].
+// These errors tell why a file cannot be used. Test for them with [errors.Is].
 var (
 	ErrFormat      = errors.New("damaged tokenizer file")
 	ErrUnsupported = errors.New("unsupported tokenizer")
 )
 
-// Tokenizer holds the rules of a tokenizer.json. It does not change and is safe for use by several
-// goroutines.
+// Tokenizer holds the rules of a tokenizer.json. A Tokenizer does not change, so several
+// goroutines may use it.
 type Tokenizer struct {
 	normalize  normalizer
-	added      *added // found in the original text
-	normalized *added // found in normalized text
+	added      *added // tokens that are looked for in the original text
+	normalized *added // tokens that are looked for in the normalized text
 	pre        []preTokenizer
 	model      *unigram
 	prefix     []int64 // put before the tokens of a text
-	suffix     []int64 // put behind them
+	suffix     []int64 // put after the tokens of a text
 	decoder    decoder
 
-	extra   map[int64]string // added tokens by id, also those that the model lacks
+	extra   map[int64]string // the names of the added tokens, by id; the model may lack some of them
 	special map[string]bool
 }
 
-// Encode returns the tokens of a text, with the tokens that the file puts around each text, such as
-// </s>. Special tokens written out in the text become themselves. Bytes that are no UTF-8 count as
-// U+FFFD.
+// Encode returns the tokens of a text. The result includes the tokens that the file puts around
+// each text, such as </s>. Where the text contains the name of a special token, the result has
+// this token. Bytes that are not UTF-8 count as U+FFFD.
 func (t *Tokenizer) Encode(text string) []int64 {
 	return slices.Concat(t.prefix, t.EncodeBare(text), t.suffix)
 }
 
-// EncodeBare is Encode without tokens around the text.
+// EncodeBare returns the tokens of a text without the tokens that the file puts around each text.
 func (t *Tokenizer) EncodeBare(text string) []int64 {
 	var ids []int64
 	text = strings.ToValidUTF8(text, "\uFFFD")
@@ -73,10 +73,11 @@ func (t *Tokenizer) encodePart(ids []int64, whole piece) []int64 {
 	return ids
 }
 
-// Decode returns the text of tokens. It leaves out special tokens, and ids without a token.
+// Decode returns the text of tokens. It leaves out special tokens, and ids that no token has.
 func (t *Tokenizer) Decode(ids []int64) string { return t.decode(ids, false) }
 
-// DecodeAll is Decode with special tokens, which become their names.
+// DecodeAll returns the text of tokens, with the names of special tokens. It leaves out ids that
+// no token has.
 func (t *Tokenizer) DecodeAll(ids []int64) string { return t.decode(ids, true) }
 
 func (t *Tokenizer) decode(ids []int64, special bool) string {
@@ -89,7 +90,7 @@ func (t *Tokenizer) decode(ids []int64, special bool) string {
 	return strings.Join(t.decoder(tokens), "")
 }
 
-// Token returns the name of a token, in which ▁ stands for a space. ok reports whether the token
+// Token returns the name of a token. In a name ▁ stands for a space. ok reports whether the token
 // exists.
 func (t *Tokenizer) Token(id int64) (token string, ok bool) {
 	if token, ok := t.extra[id]; ok {
@@ -98,7 +99,7 @@ func (t *Tokenizer) Token(id int64) (token string, ok bool) {
 	return t.model.token(id)
 }
 
-// Size returns one more than the highest id.
+// Size returns the highest id of a token plus 1.
 func (t *Tokenizer) Size() int {
 	size := int64(len(t.model.tokens))
 	for id := range t.extra {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// line is a text with transformers' results for it.
+// line is a text with the results that Hugging Face's transformers gives for it.
 type line struct {
 	Text    string  `json:"text"`
 	IDs     []int64 `json:"ids"`
@@ -79,7 +79,7 @@ func TestTokenizer_Token(t *testing.T) {
 	}
 }
 
-// simple is a legal file, for the cases to change.
+// simple is a legal tokenizer.json. Each case of TestParse changes a part of it.
 const simple = `{"added_tokens":[{"id":3,"content":"<s>","special":true}],
 "normalizer":{"type":"Sequence","normalizers":[{"type":"Strip","strip_left":true,"strip_right":true},{"type":"Replace","pattern":{"String":"x"},"content":"y"}]},
 "pre_tokenizer":{"type":"Metaspace","replacement":"▁","add_prefix_space":false},
@@ -151,7 +151,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// No file and no text makes the tokenizer panic, and all ids are those of tokens.
+// The tokenizer does not panic, whatever the file and the text are. Each id that Encode returns
+// belongs to a token.
 func FuzzTokenizer(f *testing.F) {
 	data, err := os.ReadFile(filepath.Join("testdata", "converted.json"))
 	if err != nil {

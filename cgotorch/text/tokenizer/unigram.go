@@ -6,19 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-// unigram is a vocabulary with log-probabilities. A text becomes the tokens whose probabilities
-// have the greatest product.
+// unigram is a vocabulary with a log-probability for each token. A text becomes the sequence of
+// tokens whose probabilities have the greatest product.
 type unigram struct {
 	tokens  []string
 	scores  []float64
 	ids     map[string]int64
-	longest int // token, in bytes
+	longest int // length of the longest token, in bytes
 	unknown int64
-	bytes   []int64 // the tokens of single bytes, -1 for a missing one; nil without byte fallback
-	penalty float64 // the score of a character with which no token begins alone
+	bytes   []int64 // the token of each byte, or -1 if there is none; nil without byte fallback
+	penalty float64 // score of a character that is not a token by itself
 }
 
-// unknownPenalty is subtracted from the score of the least likely token, as in SentencePiece.
+// unknownPenalty is subtracted from the score of the least likely token. The value is
+// SentencePiece's.
 const unknownPenalty = 10
 
 func newUnigram(tokens []string, scores []float64, unknown int64, byteFallback bool) *unigram {
@@ -48,7 +49,7 @@ func (m *unigram) token(id int64) (string, bool) {
 	return m.tokens[id], true
 }
 
-// step is the last token of the best way to a place in the text.
+// step is the last token on the best way from the beginning of the text to a position.
 type step struct {
 	score   float64
 	from    int
@@ -56,7 +57,7 @@ type step struct {
 	reached bool
 }
 
-// encode appends the tokens of a text.
+// encode appends the tokens of text to ids.
 func (m *unigram) encode(ids []int64, text string) []int64 {
 	best := make([]step, len(text)+1)
 	reach := func(to int, s step) {
@@ -84,7 +85,7 @@ func (m *unigram) encode(ids []int64, text string) []int64 {
 	first := len(ids)
 	for end := len(text); end > 0; {
 		from := best[end].from
-		if best[end].unknown { // an unknown joins the unknowns before it
+		if best[end].unknown { // several unknown tokens in a row become one token
 			for from > 0 && best[from].unknown {
 				from = best[from].from
 			}
@@ -96,7 +97,8 @@ func (m *unigram) encode(ids []int64, text string) []int64 {
 	return ids
 }
 
-// appendReversed appends a token, or the tokens for a text that is no token.
+// appendReversed appends the token called text. If there is none, it appends tokens for the bytes
+// of text, in reverse order, or the unknown token.
 func (m *unigram) appendReversed(ids []int64, text string) []int64 {
 	if id, ok := m.ids[text]; ok {
 		return append(ids, id)

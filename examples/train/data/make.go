@@ -1,13 +1,14 @@
 //go:build ignore
 
 // Make writes cifar10-10k.tgz, the data of examples/train. It reads CIFAR-10 as two archives of
-// 32x32 JPEG files, cifar10-train.tgz (train/CLASS/FILE) and cifar10-test.tgz (test/CLASS/FILE):
+// 32x32 JPEG files. They are cifar10-train.tgz (train/CLASS/FILE) and cifar10-test.tgz
+// (test/CLASS/FILE).
 //
 //	go run make.go FOLDER-OF-THE-TWO-ARCHIVES
 //
-// It takes the first 1,000 training and the first 200 test images of each class, in the (shuffled)
-// order of the archives. Their bytes are copied unchanged. The same archives always give the same
-// file.
+// Make takes the first 1,000 training images and the first 200 test images of each class. "First"
+// means the order of the archives, which is shuffled. The bytes of the images are copied
+// unchanged. The same two archives always give the same file.
 package main
 
 import (
@@ -62,7 +63,8 @@ func write(folder string) error {
 	return errors.Join(tw.Close(), zw.Close(), f.Close())
 }
 
-// take copies the first perClass images of each class.
+// take copies the first perClass images of each class from archive to tw. It returns their
+// number.
 func take(tw *tar.Writer, archive string, perClass int) (int, error) {
 	f, err := os.Open(archive)
 	if err != nil {

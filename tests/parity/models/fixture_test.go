@@ -1,4 +1,4 @@
-// Package models_test compares the models, layers and losses with those of PyTorch. make.py writes
+// Package models_test compares models, layers and losses with those of PyTorch. make.py writes
 // the fixtures.
 package models_test
 
@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	cgotorch.CPU.Memory() // counting begins
+	cgotorch.CPU.Memory() // this call starts the counter of memory
 	torchtest.Main(m)
 }
 
@@ -29,7 +29,7 @@ func readFixture(t *testing.T, name string, into any) {
 	}
 }
 
-// ramp makes make.py's numbers in [-0.5, 0.5) that look random.
+// ramp returns numbers from -0.5 to 0.5 that look random. make.py uses the same numbers.
 func ramp(x *cgotorch.Exec, shape ...int64) *cgotorch.Tensor { return rampFrom(x, 0, shape...) }
 
 func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
@@ -44,8 +44,8 @@ func rampFrom(x *cgotorch.Exec, start int, shape ...int64) *cgotorch.Tensor {
 	return cgotorch.FromSlice(x, numbers, shape...)
 }
 
-// digest is make.py's digest: a sum that changes when elements change places, and the sum of the
-// magnitudes.
+// digest is the digest of make.py: two sums over the elements of a tensor. The first sum changes
+// if two elements are exchanged. The second sum is that of the magnitudes.
 type digest [2]float64
 
 func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {
@@ -55,14 +55,15 @@ func digestOf(x *cgotorch.Exec, t *cgotorch.Tensor) digest {
 	return digest{x.Item(x.Sum(x.Mul(numbers, weights))), x.Item(x.Sum(x.Abs(numbers)))}
 }
 
-// near compares within a part of the sum of magnitudes.
+// near reports whether d equals want. Each sum may differ by tolerance times the sum of the
+// magnitudes.
 func (d digest) near(want digest, tolerance float64) bool {
 	scale := want[1] + 1e-6
 	return math.Abs(d[0]-want[0]) <= tolerance*scale && math.Abs(d[1]-want[1]) <= tolerance*scale
 }
 
-// distance is the largest difference, as a part of want's largest magnitude. It is infinite for
-// other lengths and for NaN.
+// distance returns the largest difference between got and want, divided by the largest magnitude
+// in want. It is infinite if the lengths differ or a number is NaN.
 func distance(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
@@ -78,7 +79,7 @@ func distance(got, want []float64) float64 {
 	return worst / max(scale, 1e-30)
 }
 
-// stateEntry is a line [name, shape, digest...].
+// stateEntry is a list in the fixture: name, shape and the two numbers of the digest.
 type stateEntry struct {
 	Name   string
 	Shape  []int64
@@ -89,7 +90,7 @@ func (e *stateEntry) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &[]any{&e.Name, &e.Shape, &e.Digest[0], &e.Digest[1]})
 }
 
-// shaped is [shape, digest...].
+// shaped is a list in the fixture: shape and the two numbers of the digest.
 type shaped struct {
 	Shape  []int64
 	Digest digest

@@ -12,16 +12,16 @@ import (
 
 type layerFixture struct {
 	State         []stateEntry
-	Input         []int64 // shape
+	Input         []int64 // the shape
 	Output        shaped
 	Gradients     []digest
 	InputGradient *digest   `json:"input_gradient"`
-	Buffers       []float64 // sums of magnitudes, after the step
+	Buffers       []float64 // for each buffer the sum of the magnitudes, after the step
 }
 
-const layerSeed = 20 // of make.py
+const layerSeed = 20 // the seed in make.py
 
-// layers are make.py's LAYERS.
+// layers equal LAYERS of make.py.
 var layers = map[string]func(x *cgotorch.Exec) nn.Module{
 	"linear":         func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 5, 3, nn.LinearOptions{}) },
 	"linear_no_bias": func(x *cgotorch.Exec) nn.Module { return nn.NewLinear(x, 5, 3, nn.LinearOptions{NoBias: true}) },

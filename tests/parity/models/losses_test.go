@@ -10,7 +10,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// losses are make.py's LOSSES.
+// losses equal LOSSES of make.py.
 var losses = map[string]struct {
 	shape []int64
 	loss  func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
@@ -60,7 +60,7 @@ var losses = map[string]struct {
 
 var (
 	six     = []int64{6, 5}
-	classes = []int64{2, 0, 1, -100, 4, 3} // -100 does not count
+	classes = []int64{2, 0, 1, -100, 4, 3} // the label -100 does not count
 )
 
 func crossEntropy(labels []int64, o nn.CrossEntropyOptions) func(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {

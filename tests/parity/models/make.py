@@ -99,7 +99,7 @@ def truncated(layer, **bounds):
     return layer
 
 
-# name: module, shape of its input (a tuple) or the input
+# For each name: a function that makes the module, and the input or its shape, which is a tuple.
 LAYERS = {
     "linear": (lambda: nn.Linear(5, 3), (4, 5)),
     "linear_no_bias": (lambda: nn.Linear(5, 3, bias=False), (2, 4, 5)),
@@ -169,7 +169,7 @@ def layer_fixture(make, given):
     fixture["input"] = list(leaf.shape)
     torch.manual_seed(SEED + 1)
     out = layer(leaf)
-    # Unequal to the input, along which a norm has no gradient.
+    # The factors differ from the input, because a norm has no gradient in the direction of its input.
     (out * ramp(*out.shape, start=1000) ** 2).sum().backward()
     fixture["output"] = [list(out.shape), *digest(out)]
     fixture["gradients"] = [digest(p.grad) for p in layer.parameters()]
@@ -184,7 +184,8 @@ zero_ignored = torch.tensor([2, 0, 1, 0, 4, 3])
 weight = ramp(5).abs() + 0.1
 pixels = torch.arange(24).reshape(2, 3, 4) % 5
 
-# name: function of the first argument, whose gradient is taken, and that argument's shape
+# For each name: a loss as a function of its first argument, and the shape of that argument. The
+# gradient is that with respect to the argument.
 LOSSES = {
     "cross_entropy": (lambda x: F.cross_entropy(x, labels), (6, 5)),
     "cross_entropy_sum": (lambda x: F.cross_entropy(x, labels, reduction="sum"), (6, 5)),

@@ -29,7 +29,7 @@ library = ctypes.CDLL(sys.argv[1])
 library.ct_memory_stats.argtypes = [Device, ctypes.POINTER(Memory)]
 library.ct_memory_reset_peak.argtypes = [Device]
 torch_device = torch.device(sys.argv[2])
-torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # which kernels run decides on workspaces
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # kernels with TF32 use other workspaces
 device = Device(int(torch_device.type == "cuda"), 0)
 
 
@@ -71,6 +71,6 @@ def measure(name, batch, size):
     return {"model": name, "batch": batch, "size": size} | {what: bytes - before for what, bytes in counts.items()}
 
 
-memory()  # counting begins
+memory()  # this call starts the counter
 cases = zip(sys.argv[3::3], map(int, sys.argv[4::3]), map(int, sys.argv[5::3]))
 print("[" + ",\n".join(json.dumps(measure(*case)) for case in cases) + "]")

@@ -20,10 +20,11 @@ type memoryUse struct {
 	Held, Train, Evaluate int64
 }
 
-const memoryLimit = 1.02 // of PyTorch's
+const memoryLimit = 1.02 // the largest allowed ratio to PyTorch's memory
 
-// The peak of a training step depends on oneDNN's kernels and so on the CPU.
-// TestMemory_BesidePyTorch compares it.
+// The memory in evaluation, and the memory held for backward, are at most PyTorch's in the
+// fixture. The peak of a training step depends on oneDNN's kernels, and so on the CPU.
+// TestMemory_BesidePyTorch compares this peak.
 func TestMemory_AtMostPyTorchs(t *testing.T) {
 	var fixtures []memoryUse
 	readFixture(t, "memory", &fixtures)
@@ -36,8 +37,9 @@ func TestMemory_AtMostPyTorchs(t *testing.T) {
 	}
 }
 
-// CGOTORCH_PEER is the Python of an environment with torch and torchvision. CGOTORCH_LIBRARY is the
-// path of libcgotorch.so, which counts for both.
+// All figures are at most those of PyTorch in the same environment. CGOTORCH_PEER is a Python
+// that has torch and torchvision. CGOTORCH_LIBRARY is the path of libcgotorch.so, which counts
+// for both sides.
 func TestMemory_BesidePyTorch(t *testing.T) {
 	python, library := os.Getenv("CGOTORCH_PEER"), os.Getenv("CGOTORCH_LIBRARY")
 	if python == "" || library == "" {
@@ -83,7 +85,7 @@ func (got memoryUse) check(t *testing.T, want memoryUse) {
 	}
 }
 
-// measure counts as memory.py does.
+// measure measures the memory of a model in the way of memory.py.
 func measure(t *testing.T, d cgotorch.Device, c memoryUse) memoryUse {
 	torchtest.CheckLeaks(t)
 	memory := func() cgotorch.Memory {

@@ -15,13 +15,13 @@ type modelFixture struct {
 	Seed       uint64
 	Parameters int64
 	State      []stateEntry
-	Images     []int64 // shape. Without it the model is not run
+	Images     []int64 // the shape; nil means that the model is not run
 	Logits     []float64
-	Heads      [][]float64 // logits of the auxiliary heads. The loss has 0.3 times theirs
+	Heads      [][]float64 // the logits of the auxiliary heads; their losses count 0.3 times
 	Loss       float64
-	Gradients  []float64 // norm of each parameter's gradient
-	Buffers    []float64 // sum of magnitudes of each, after the training step
-	Evaluated  []float64 // logits after the training step
+	Gradients  []float64 // for each parameter the norm of its gradient
+	Buffers    []float64 // for each buffer the sum of the magnitudes, after the training step
+	Evaluated  []float64 // the logits after the training step
 }
 
 func TestModels_EqualTorchvision(t *testing.T) {
@@ -29,7 +29,7 @@ func TestModels_EqualTorchvision(t *testing.T) {
 		fixture, model string
 		options        vision.Options
 	}{
-		{"resnet18", "resnet18", vision.Options{PadShortcut: true}}, // only ResNet-20 has this option
+		{"resnet18", "resnet18", vision.Options{PadShortcut: true}}, // the model ignores this option, which only ResNet-20 has
 		{"resnet34", "resnet34", vision.Options{}},
 		{"resnet50", "resnet50", vision.Options{}},
 		{"resnet101", "resnet101", vision.Options{}},
@@ -74,7 +74,7 @@ func seed(t *testing.T, s uint64) {
 	}
 }
 
-// checkState compares names, shapes, order and initial values.
+// checkState compares the names, shapes, order and initial values of the state.
 func (f *modelFixture) checkState(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
 	if got := countParameters(m); got != f.Parameters {
@@ -100,9 +100,10 @@ func checkState(t *testing.T, x *cgotorch.Exec, m any, want []stateEntry) {
 	}
 }
 
-// checkStep compares one training step and the evaluation behind it. With PyTorch's instruction set
-// and number of threads the results are equal to the last bit. With others, rounding moves
-// ResNet-50's logits in training by up to 8e-5.
+// checkStep compares one training step and the evaluation after the step. On a CPU with the
+// instruction set that made the fixture, and with the same number of threads, the results are
+// equal bit for bit. Otherwise rounding changes the logits of ResNet-50 in training by up to
+// 8e-5.
 func (f *modelFixture) checkStep(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	nn.To(x, m, nn.ToOptions{})
 	near := func(what string, tolerance float64, got, want []float64) {
@@ -156,9 +157,10 @@ func forwardAux(x *cgotorch.Exec, m nn.Module, images *cgotorch.Tensor) (logits 
 
 func (f *modelFixture) checkGradients(t *testing.T, x *cgotorch.Exec, m nn.Module) {
 	t.Helper()
-	floor := slices.Max(f.Gradients) * 1e-5 // below it there are parameters whose gradient is 0 but for rounding
-	// On a CPU with other instructions than the fixture's, PyTorch's own norms differ. Two of
-	// Inception-v3's differ by 1 to 9 %, where ReLUs of values near 0 fall otherwise.
+	floor := slices.Max(f.Gradients) * 1e-5 // below this norm there are gradients that are 0 except for rounding
+	// On a CPU with other instructions than the one that made the fixture, PyTorch's own norms
+	// differ. Two norms of Inception-v3 differ by 1 to 9 %, because rounding changes the sign of
+	// values near 0 before a ReLU.
 	parameters := nn.NamedParameters(m)
 	few, far := len(parameters)/50, 0
 	for i, p := range parameters {
@@ -181,7 +183,7 @@ func (f *modelFixture) checkBuffers(t *testing.T, x *cgotorch.Exec, m nn.Module)
 			continue
 		}
 		got, want := digestOf(x, n.Tensor)[1], f.Buffers[i]
-		floor := 1e-5 * float64(n.Tensor.Numel()) // some means are 0 but for rounding
+		floor := 1e-5 * float64(n.Tensor.Numel()) // some means are 0 except for rounding
 		if !(math.Abs(got-want) <= 1e-4*want+floor) {
 			t.Errorf("%s has a sum of magnitudes of %v after the step, want %v", n.Name, got, want)
 		}
@@ -189,7 +191,7 @@ func (f *modelFixture) checkBuffers(t *testing.T, x *cgotorch.Exec, m nn.Module)
 	}
 }
 
-// sample takes about 20 logits of each image, as make.py does.
+// sample returns about 20 logits of each image. make.py takes the same logits.
 func sample(x *cgotorch.Exec, logits *cgotorch.Tensor) []float64 {
 	shape := logits.Shape()
 	values := cgotorch.ToSlice[float32](x, logits)

@@ -19,7 +19,7 @@ def tensor(*shape, low=-1.0, high=1.0):
     return torch.rand(shape, generator=draw) * (high - low) + low
 
 
-# Parameters, and the loss sum((p*a - t)^2) that pulls each of them to t/a.
+# The parameters. The loss sum((p*a - t)^2) pulls each parameter p to t/a.
 SHAPES = {"weight": (2, 3, 3, 3), "bias": (33,), "scale": (), "table": (5, 7)}
 START = {n: tensor(*s) for n, s in SHAPES.items()}
 FACTOR = {n: tensor(*s, low=0.5, high=1.5) for n, s in SHAPES.items()}
@@ -105,10 +105,12 @@ def steps():
     for case in CASES:
         foreach, norms = run(case, foreach=True)
         loop, _ = run(case, foreach=False)
-        # PyTorch's default on the CPU. In bfloat16 its foreach rounds a factor that the loop does not.
+        # The loop is PyTorch's default on the CPU. In bfloat16 foreach rounds a factor that the loop does
+        # not round.
         assert "dtype" in case or all(torch.equal(foreach[n], loop[n]) for n in SHAPES), case["name"]
-        # torch.optim.SGD(fused=True) fails when a parameter gets its first gradient later than another. It
-        # is wrong in bfloat16 and float16 on the CPU for 16 elements and more.
+        # torch.optim.SGD(fused=True) fails if a parameter gets its first gradient later than another
+        # parameter. On the CPU, SGD(fused=True) gives wrong results in bfloat16 and float16 for 16
+        # elements and more.
         fused = None if case["name"] in ("sgd/skipped", "sgd/bfloat16") else run(case, fused=True)[0]
         limit = 0.1 if "dtype" in case else 1e-5
         assert fused is None or all((fused[n] - foreach[n]).abs().max() < limit for n in SHAPES), case["name"]
@@ -121,8 +123,9 @@ def steps():
     return out
 
 
-# Steps whose gradient of table is infinite. SGD's first step must not be among them: PyTorch's
-# fused SGD then goes on from memory that was never written.
+# overflows are the steps in which the gradient of the parameter table is infinite. SGD's first step
+# must not be one of them. After such a first step, PyTorch's fused SGD reads memory that was never
+# written.
 SCALERS = [
     dict(name="sgd", rules=["sgd"], overflows=[3, 4, 11], unscale=False, clip=0.0),
     dict(name="adam", rules=["adam"], overflows=[0, 5, 6, 13], unscale=False, clip=0.0),
@@ -135,7 +138,7 @@ RULES = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.1, fused=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.3, amsgrad=True, fused=True),
 }
-# Not a power of 2, so that dividing by it rounds.
+# The scale is not a power of 2, so that a division by the scale rounds.
 SCALING = dict(init_scale=1000.0, growth_factor=3.0, backoff_factor=0.3, growth_interval=3)
 
 
@@ -178,7 +181,7 @@ def schedules():
     sched = torch.optim.lr_scheduler
 
     def factors(make, count):
-        # A rate of 1, so that rates are factors.
+        # The learning rate is 1, so that later rates equal the factors.
         opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         s = make(opt)
         values = []

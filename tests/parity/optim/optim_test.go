@@ -42,8 +42,9 @@ type testCase struct {
 	Foreach, Fused      map[string][]float32
 }
 
-// tolerance is relative to the largest element. On the processor that made the fixture the results
-// are equal to the bit. On another, and on CUDA, LibTorch may take kernels that round otherwise.
+// tolerance is the allowed difference relative to the largest element. On the processor that made
+// the fixture the results are equal bit for bit. On CUDA and on other processors LibTorch may use
+// kernels that round differently.
 var tolerance = map[cgotorch.Device]float64{cgotorch.CPU: 1e-6, cgotorch.CUDA(0): 1e-5}
 
 func read(t *testing.T, name string, v any) {
@@ -73,7 +74,7 @@ func testStep(t *testing.T, device cgotorch.Device) {
 	for _, c := range f.Cases {
 		t.Run(c.Name+"/foreach", func(t *testing.T) { f.check(t, stream, c, true, c.Foreach) })
 		want := c.Fused
-		if want == nil { // PyTorch's optimizer cannot do it
+		if want == nil { // PyTorch's fused optimizer does not support this case
 			want = c.Foreach
 		}
 		t.Run(c.Name+"/fused", func(t *testing.T) { f.check(t, stream, c, false, want) })
@@ -89,7 +90,7 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, forea
 	})
 	limit := tolerance[stream.Device()]
 	if c.DType == "bfloat16" {
-		limit = 1.0 / 128 // one rounding
+		limit = 1.0 / 128 // the error of one rounding
 		if stream.Device().IsCUDA() {
 			limit = 1.0 / 32
 		}
@@ -111,8 +112,8 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, forea
 	}
 }
 
-// compare returns the number of elements whose bits differ. It fails the test if an element is off
-// by more than limit times the largest.
+// compare returns how many elements differ in some bit. It fails the test if an element differs
+// by more than limit times the largest element.
 func compare(t *testing.T, name string, got, want []float32, limit float64) (bits int) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -137,8 +138,8 @@ func values(x *cgotorch.Exec, t *cgotorch.Tensor) []float32 {
 	return cgotorch.ToSlice[float32](x, x.To(t, cgotorch.Float32))
 }
 
-// problem is the problem of the fixture's optimizers: the loss pulls each parameter to
-// target/factor.
+// problem is the problem that the optimizers of the fixture solve. The loss pulls each parameter
+// to target/factor.
 type problem struct{ params, factors, targets []*cgotorch.Tensor }
 
 func (f *fixture) problem(x *cgotorch.Exec, dtype cgotorch.DType) (problem, error) {
@@ -160,7 +161,7 @@ func (f *fixture) problem(x *cgotorch.Exec, dtype cgotorch.DType) (problem, erro
 	return all, nil
 }
 
-// loss returns parameter i's part of the loss.
+// loss returns the part of the loss that belongs to parameter i.
 func (p problem) loss(x *cgotorch.Exec, i int) *cgotorch.Tensor {
 	return x.Sum(x.Square(x.Sub(x.Mul(p.params[i], p.factors[i]), p.targets[i])))
 }

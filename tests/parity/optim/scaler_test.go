@@ -109,7 +109,7 @@ func (f *fixture) scaled(t *testing.T, x *cgotorch.Exec, c scalerCase) error {
 	if got, want := scaler.State(x).Skipped, int64(len(c.Overflows)); got != want {
 		t.Errorf("%d steps were skipped, want %d", got, want)
 	}
-	if c.Rules[0] != "sgd" { // SGD has no count on the device
+	if c.Rules[0] != "sgd" { // SGD does not count its steps on the device
 		if got, want := opts[0].State(x).Steps[0], int64(f.Steps-len(c.Overflows)); got != want {
 			t.Errorf("%d steps were done, want %d", got, want)
 		}

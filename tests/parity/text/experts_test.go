@@ -11,11 +11,12 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// dispatched runs experts like a program that reads on the host which experts are wanted.
+// dispatched runs experts. The host reads which experts are wanted, and runs them one after
+// another.
 type dispatched struct {
 	expert []*text.Dense
-	seen   *[][]int64 // the ids of each call
-	calls  *int       // of experts
+	seen   *[][]int64 // the ids of each call of Forward
+	calls  *int       // number of calls of experts
 }
 
 func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor {
@@ -27,7 +28,7 @@ func (m dispatched) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgo
 	})
 }
 
-// sparseLayers returns a model's sparse layers, in the order in which they run.
+// sparseLayers returns the sparse layers of a model in the order in which they run.
 func sparseLayers(m *text.Switch) []*text.Sparse {
 	var all []*text.Sparse
 	for _, b := range m.Encoder.Block {
@@ -43,8 +44,8 @@ func sparseLayers(m *text.Switch) []*text.Sparse {
 	return all
 }
 
-// A model without experts gives the same bits when the experts of another model run. It chooses the
-// experts that transformers chooses.
+// A model without experts, for which the experts of another model run, gives the same bits as
+// that other model. It chooses the experts that Hugging Face's transformers chooses.
 func TestSwitch_NoExperts_Dispatch(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestFeedForward_Forward_NoExperts(t *testing.T) {
 	torchtest.WantError(t, err, cgotorch.ErrInvalidArgument, "made without experts")
 }
 
-// Routed tokens, then combined, give the layer's result.
+// Route, the experts and Combine together give the result of the layer.
 func TestFeedForward_RouteCombine(t *testing.T) {
 	f, config := readCase(t, "tied")
 	torchtest.Do(t, cgotorch.CPU, func(x *cgotorch.Exec) error {
@@ -129,7 +130,8 @@ func TestFeedForward_RouteCombine(t *testing.T) {
 	})
 }
 
-// Many tokens to few experts and the other way round, on every way to run them.
+// Every way to run experts gives the results of the dispatched experts. There are cases with many
+// tokens and few experts, and with few tokens and many experts.
 func TestResidentExperts_Forward(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -148,7 +150,7 @@ func TestResidentExperts_Forward(t *testing.T) {
 						defer nn.Close(m)
 						experts := m.Encoder.Block[1].FF.Sparse.Experts
 						tokens, ids := x.Randn(dtype, size.tokens, 16), x.RandInt(cgotorch.Int64, 0, int(size.experts), size.tokens)
-						x.MulInPlace(ids, x.RandInt(cgotorch.Int64, 0, 2, size.tokens)) // expert 0 has half of them
+						x.MulInPlace(ids, x.RandInt(cgotorch.Int64, 0, 2, size.tokens)) // expert 0 gets half of the tokens
 						host := cgotorch.ToSlice[int64](x, ids)
 						want := nn.Dispatch(x, tokens, host, nn.ExpertOrder(x, ids), func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor {
 							return experts.Expert[expert].Forward(x, rows)

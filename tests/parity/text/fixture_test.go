@@ -1,5 +1,5 @@
-// Package text_test compares the text models with those of transformers. make.py writes the
-// fixtures.
+// Package text_test compares the text models with those of Hugging Face's transformers. make.py
+// writes the fixtures.
 package text_test
 
 import (
@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { torchtest.Main(m) }
 
-// fixture is make.py's data of one model.
+// fixture is the data that make.py writes for one model.
 type fixture struct {
 	Config    json.RawMessage
 	State     []stateEntry
@@ -30,21 +30,21 @@ type fixture struct {
 	}
 }
 
-// run is one forward pass.
+// run is the data of one forward pass.
 type run struct {
 	Masked     bool
 	IDs        [][]int64
 	Mask       [][]int64
 	DecoderIDs [][]int64 `json:"decoder_ids"`
 	Logits     []float64
-	Experts    [][]int64 // of each sparse layer
+	Experts    [][]int64 // for each sparse layer the experts that its tokens choose
 }
 
-// stateEntry is a line [name, shape, start, scale].
+// stateEntry is a list in the fixture: name, shape, start and scale.
 type stateEntry struct {
 	Name  string
 	Shape []int64
-	Start int // -1 where the tensor is another entry's too
+	Start int // -1 if another entry is the same tensor
 	Scale float64
 }
 
@@ -70,7 +70,8 @@ func readCase(t *testing.T, name string) (fixture, text.SwitchConfig) {
 	return f, config
 }
 
-// model returns a fixture's model, with make.py's weights. It is closed with the test.
+// model returns the model of a fixture, with the weights of make.py. The end of the test closes
+// it.
 func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, o text.SwitchOptions) *text.Switch {
 	t.Helper()
 	m := text.NewSwitch(x, config, o)
@@ -91,7 +92,7 @@ func model(t *testing.T, x *cgotorch.Exec, f fixture, config text.SwitchConfig, 
 	return m
 }
 
-// tensor returns the value that make.py has given the parameter.
+// tensor returns the values that make.py has given to the parameter.
 func (e stateEntry) tensor(x *cgotorch.Exec) *cgotorch.Tensor {
 	var shift float32
 	if strings.HasSuffix(e.Name, "layer_norm.weight") {
@@ -116,7 +117,7 @@ func rows(x *cgotorch.Exec, ids [][]int64) *cgotorch.Tensor {
 	return cgotorch.FromSlice(x, all, int64(len(ids)), int64(len(ids[0])))
 }
 
-// inputs returns the ids, the mask or nil, and the decoder's ids of a run.
+// inputs returns the inputs of a run: the ids, the mask or nil, and the ids of the decoder.
 func (r run) inputs(x *cgotorch.Exec) (ids, mask, decoderIDs *cgotorch.Tensor) {
 	if r.Masked {
 		mask = rows(x, r.Mask)
@@ -126,7 +127,8 @@ func (r run) inputs(x *cgotorch.Exec) (ids, mask, decoderIDs *cgotorch.Tensor) {
 
 func isExpert(name string) bool { return strings.Contains(name, ".experts.") }
 
-// wantNear fails the test unless got is want within a part of want's largest magnitude.
+// wantNear fails the test unless got equals want. A number may differ by tolerance times the
+// largest magnitude in want.
 func wantNear(t *testing.T, what string, got []float32, want []float64, tolerance float64) {
 	t.Helper()
 	if len(got) != len(want) {

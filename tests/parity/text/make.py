@@ -65,7 +65,7 @@ def watch_routers(model, into):
             module.register_forward_hook(lambda m, _, out: into.append(out[1].argmax(-1).flatten().tolist()))
 
 
-# Padded to the right, as tokenizers do.
+# The second sequence is padded on the right, as tokenizers pad.
 IDS = torch.tensor([[5, 17, 3, 88, 42, 9, 61, 23, 1], [71, 4, 4, 30, 1, 0, 0, 0, 0]])
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 DECODER_IDS = torch.tensor([[0, 11, 95, 6, 54, 54, 7], [0, 2, 33, 80, 14, 65, 21]])
@@ -96,7 +96,7 @@ def case(options):
     settings = dict(input_ids=IDS, attention_mask=MASK, max_new_tokens=12, do_sample=False)
     open_ended = model.generate(**settings, eos_token_id=None)
     answers = open_ended[:, 1:].tolist()
-    # Ends one sequence in its middle, and the other not.
+    # The token `end` ends one sequence in its middle, and does not end the other sequence.
     end = next(t for row, other in (answers, answers[::-1]) for k, t in enumerate(row[:8]) if k > 1 and t not in row[:k] + other)
     ended = model.generate(**settings, eos_token_id=end)
     fixture["generated"] = {"open": open_ended[:, 1:].tolist(), "eos": end, "ended": ended[:, 1:].tolist()}

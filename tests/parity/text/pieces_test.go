@@ -10,18 +10,18 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// cutStep is a step that is captured in pieces. Each ends at the next sparse layer, whose experts
-// the host calls between the pieces.
+// cutStep is a step that is captured in pieces. Each piece ends at a sparse layer. Between two
+// pieces the host runs the experts of this layer.
 type cutStep struct {
 	m      *text.Switch
 	c      *text.Cache
-	routed text.Routed      // the result of the piece before, of fixed addresses, as all below
-	hidden *cgotorch.Tensor // [1, 1, d_model]
-	bias   *cgotorch.Tensor // [1, heads, 1, capacity]
-	out    *cgotorch.Tensor // of the experts, [1, d_model]
+	routed text.Routed      // the routing of the previous piece; all tensors here have fixed addresses
+	hidden *cgotorch.Tensor // [1, d_model]
+	bias   *cgotorch.Tensor // [heads, 1, capacity]
+	out    *cgotorch.Tensor // the results of the experts, [1, d_model]
 	logits *cgotorch.Tensor // [1, vocab_size]
 
-	sparse []int // blocks
+	sparse []int // the numbers of the sparse blocks
 	graphs []*cgotorch.Graph
 }
 
@@ -47,8 +47,8 @@ func newCutStep(x *cgotorch.Exec, m *text.Switch, c *text.Cache) *cutStep {
 	return s
 }
 
-// piece runs from a sparse layer's Combine to the next one's Route. The first piece starts at the
-// beginning of the step, the last stops at its end.
+// piece runs from the Combine of one sparse layer to the Route of the next. The first piece
+// starts at the beginning of the step. The last piece stops at the end of the step.
 func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 	blocks := s.m.Decoder.Block
 	var hidden *cgotorch.Tensor
@@ -78,7 +78,7 @@ func (s *cutStep) piece(x *cgotorch.Exec, piece int) {
 	s.c.Next(x, logits)
 }
 
-// run launches the pieces, and runs the experts between them.
+// run launches the pieces and runs the experts between them.
 func (s *cutStep) run(stream *cgotorch.Stream) error {
 	for i, graph := range s.graphs {
 		if err := graph.Launch(stream); err != nil {
@@ -102,7 +102,7 @@ func (s *cutStep) run(stream *cgotorch.Stream) error {
 	return nil
 }
 
-// For one sequence, captured pieces with experts in between give the bits of the whole step.
+// For one sequence, captured pieces with experts between them give the same bits as a whole step.
 func TestDecoder_Pieces_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -140,7 +140,7 @@ func TestDecoder_Pieces_Captured(t *testing.T) {
 			}
 			s.graphs = append(s.graphs, graph)
 		}
-		err := stream.Do(func(x *cgotorch.Exec) error { // the warm-up runs have moved on
+		err := stream.Do(func(x *cgotorch.Exec) error { // the warm-up runs have changed the cache
 			ids, mask, _ := r.inputs(x)
 			s.m.Decoder.Start(x, s.c, s.m.Encode(x, ids, mask), mask)
 			return nil

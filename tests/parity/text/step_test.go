@@ -15,8 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// started is a cache that is ready to decode from the end of the run's ids. The end of the test
-// closes it.
+// started returns a cache that is ready to decode for the run's ids. The end of the test closes
+// the cache.
 func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.CacheOptions) *text.Cache {
 	t.Helper()
 	ids, mask, _ := r.inputs(x)
@@ -31,14 +31,14 @@ func started(t *testing.T, x *cgotorch.Exec, m *text.Switch, r run, o text.Cache
 	return c
 }
 
-// token writes the decoder's ids of one position into the cache.
+// token writes the tokens of one position of the run's decoder ids into the cache.
 func token(x *cgotorch.Exec, c *text.Cache, r run, position int) {
 	for i, row := range r.DecoderIDs {
 		x.FillInPlace(x.Select(c.Tokens, 0, i), row[position])
 	}
 }
 
-// wantStep compares logits [batch, vocab_size] of one position with the run's.
+// wantStep compares got with the run's logits at one position. got is [batch, vocab_size].
 func wantStep(t *testing.T, what string, got []float32, r run, position int, tolerance float64) {
 	t.Helper()
 	batch, length := len(r.DecoderIDs), len(r.DecoderIDs[0])
@@ -51,8 +51,8 @@ func wantStep(t *testing.T, what string, got []float32, r run, position int, tol
 	wantNear(t, fmt.Sprintf("%s, position %d", what, position), got, want, tolerance)
 }
 
-// Step by step, with memory that is larger than needed, the logits are those of the whole pass. The
-// second round finds a cache that was full of NaN.
+// The logits of single steps equal those of the whole pass, also with more memory than needed. In
+// the second round Start prepares a cache that was full of NaN.
 func TestSwitch_Step(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestSwitch_Step(t *testing.T) {
 								for i := range r.DecoderIDs[0] {
 									token(x, c, r, i)
 									step := x
-									if round > 0 || !d.IsCUDA() { // on a GPU a step's first run allocates, which may wait
+									if round > 0 || !d.IsCUDA() { // on a GPU the first run of a step allocates memory, which may wait
 										step = x.NoWaits()
 									}
 									logits := m.Step(step, c)
@@ -92,7 +92,7 @@ func TestSwitch_Step(t *testing.T) {
 	}
 }
 
-// The step's pieces together give the step's result.
+// Begin, Attend, the feed-forward layers and Predict together give the result of Step.
 func TestDecoder_Pieces(t *testing.T) {
 	f, config := readCase(t, "tied")
 	r := f.Runs[0]
@@ -125,8 +125,8 @@ func TestDecoder_Pieces(t *testing.T) {
 	})
 }
 
-// Weights that no longer lie side by side, as after a conversion, give equal results, also for
-// several sequences.
+// Steps give equal results after some weights are moved, so that the weights are not adjacent any
+// more. This also holds for several sequences.
 func TestDecoder_Attend_WeightsApart(t *testing.T) {
 	f, config := readCase(t, "tied")
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
@@ -154,7 +154,8 @@ func TestDecoder_Attend_WeightsApart(t *testing.T) {
 	})
 }
 
-// A step that is captured once, with the work behind it, is launched for every token.
+// A step that is captured once is launched for each token. The graph has the work after the step
+// too.
 func TestSwitch_Step_Captured(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)
@@ -187,7 +188,8 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 		return nil
 	})
 	defer logits.Close()
-	// check restarts the cache, which warm-up runs have moved on, and compares the logits of steps.
+	// check prepares the cache anew, because warm-up runs have changed it. It then compares the
+	// logits of the steps.
 	check := func(what string, step func() (*cgotorch.Tensor, error)) {
 		t.Helper()
 		torchtest.DoOn(t, stream, func(x *cgotorch.Exec) {
@@ -240,7 +242,7 @@ func testCaptured(t *testing.T, d cgotorch.Device, dtype cgotorch.DType) {
 	}
 }
 
-// A full cache is an error, also where the host has only launched.
+// A step with a full cache gives an error, also if the host only launches a graph.
 func TestDecoder_Begin_Full(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.NoTF32(t)

@@ -1,6 +1,6 @@
-// Package ambient reads and sets the state that LibTorch and CUDA keep per thread and per process:
-// the "current" stream, and sync-debug mode. It is for tests of code that must rest on neither.
-// Controls use it to do the things that such code must not do.
+// Package ambient reads and sets state that LibTorch and CUDA keep per thread or per process: the
+// current stream and the sync-debug mode. The library must not depend on this state, and tests
+// check that. Controls of the tests use this package to do what the library must not do.
 package ambient
 
 // #define _GNU_SOURCE
@@ -96,8 +96,8 @@ import (
 
 var errAbsent = errors.New("ambient: LibTorch's CUDA half has not been opened, or is of another version")
 
-// Current returns the stream that is current on the calling thread, as a cudaStream_t. 0 is the
-// default stream.
+// Current returns the current stream of the calling thread, as a cudaStream_t. 0 is the default
+// stream.
 func Current(device int) (uintptr, error) {
 	s := C.current_stream(C.int8_t(device))
 	if s == -1 {
@@ -106,8 +106,8 @@ func Current(device int) (uintptr, error) {
 	return uintptr(s), nil
 }
 
-// SetCurrent makes a stream current on the calling thread. At its next call the goroutine may be on
-// another thread.
+// SetCurrent makes stream the current stream of the calling thread. At the goroutine's next call,
+// Go may run the goroutine on another thread.
 func SetCurrent(device int, stream uintptr) error {
 	if C.set_current_stream(C.uintptr_t(stream), C.int8_t(device)) != 0 {
 		return errAbsent
@@ -115,13 +115,14 @@ func SetCurrent(device int, stream uintptr) error {
 	return nil
 }
 
-// Memory is device memory that LibTorch does not know.
+// Memory is device memory that LibTorch does not know of.
 type Memory struct {
 	data  C.uintptr_t
 	bytes int
 }
 
-// Allocate allocates on device 0. It waits for the device.
+// Allocate allocates memory on device 0. It waits for the device. The caller frees the memory
+// with Free.
 func Allocate(bytes int) (*Memory, error) {
 	m := &Memory{bytes: bytes}
 	if code := C.alloc(&m.data, C.size_t(bytes)); code != 0 {
@@ -130,7 +131,7 @@ func Allocate(bytes int) (*Memory, error) {
 	return m, nil
 }
 
-// Fill enqueues a fill of the memory with zeros on the current stream of the calling thread.
+// Fill enqueues a fill of the memory with zeros, on the current stream of the calling thread.
 func (m *Memory) Fill() error {
 	if code := C.fill(m.data, C.size_t(m.bytes), 0); code != 0 {
 		return fmt.Errorf("ambient: cudaMemsetAsync: %d", code)
@@ -141,8 +142,9 @@ func (m *Memory) Fill() error {
 // Free frees the memory. It waits for the device.
 func (m *Memory) Free() { C.release(m.data) }
 
-// SyncDebug sets LibTorch's sync-debug mode for the process: 0 off, 1 a warning for each wait, 2 an
-// error. It returns a function that restores the mode.
+// SyncDebug sets LibTorch's sync-debug mode for the process. Mode 0 is off. With mode 1 each wait
+// gives a warning, and with mode 2 an error. SyncDebug returns a function that restores the old
+// mode.
 func SyncDebug(mode int) (restore func(), err error) {
 	before := C.set_sync_debug_mode(C.int(mode))
 	if before == -1 {
@@ -151,8 +153,8 @@ func SyncDebug(mode int) (restore func(), err error) {
 	return func() { C.set_sync_debug_mode(before) }, nil
 }
 
-// Capture captures the work that is enqueued on a stream while during runs, in CUDA's global mode,
-// and forgets it. The goroutine must be locked to its thread.
+// Capture begins a capture of the stream in CUDA's global mode, calls during, ends the capture,
+// and drops the graph. The goroutine must be locked to its thread.
 func Capture(stream uintptr, during func()) error {
 	if code := C.begin_capture(C.uintptr_t(stream)); code != 0 {
 		return fmt.Errorf("ambient: cudaStreamBeginCapture: %d", code)
@@ -164,5 +166,5 @@ func Capture(stream uintptr, during func()) error {
 	return nil
 }
 
-// Query asks CUDA whether the stream is done. That ends other threads' captures.
+// Query asks CUDA whether the stream's work is done. This call breaks captures of other threads.
 func Query(stream uintptr) { C.query_stream(C.uintptr_t(stream)) }
