@@ -10,7 +10,7 @@ import (
 // ColorJitter changes brightness, contrast, saturation and hue, in random order, as torchvision's
 // ColorJitter does. A field of 0 leaves its property unchanged.
 type ColorJitter struct {
-	// a field v draws its factor evenly from max(0, 1-v) to 1+v
+	// A field of value v draws its factor evenly from max(0, 1-v) to 1+v.
 	Brightness, Contrast, Saturation float64
 	// Hue draws the turn of the hue evenly from -Hue to Hue, in full circles. Hue is at most 0.5.
 	Hue float64

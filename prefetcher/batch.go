@@ -40,8 +40,8 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	// First, so that this Do's event is recorded before the slot can be free. atEnd unwinds if x
-	// cannot be used, before the slot counts the use.
+	// atEnd comes first, so that its event is recorded before the slot can be free. If x cannot be
+	// used, atEnd unwinds before the slot counts the use.
 	b.ahead.stall.atEnd(x)
 	if err := b.slot.use(x, b); err != nil {
 		x.Fail("Batch.Use", err)

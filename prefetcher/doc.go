@@ -20,8 +20,8 @@
 //
 // The loader crops each image and chooses the images to flip. This package flips them. It also
 // does TrivialAugmentWide, ColorJitter, RandomErasing, MixUp and CutMix, all on the device,
-// before the consumer sees the batch. [Options] turns each of the five on. Their results equal
-// torchvision's to the bit. Their random numbers are not torchvision's: Note [Random choices]
+// before the consumer sees the batch. [Options] turns each of the five on. The results equal
+// torchvision's to the bit. The random numbers are not torchvision's: Note [Random choices]
 // describes them.
 //
 // TrivialAugmentWide and ColorJitter read each pixel once or twice more. They need device memory
@@ -48,8 +48,8 @@
 // the device. Augmentations add a bound: their parameters need page-locked memory, and there is
 // one piece of it for each slot.
 //
-// The source page-locks its memory through the Prefetcher's Pinner, so that copies do not wait.
-// The host first copies the parts of a batch in other memory into the slot's staging, which is
-// page-locked memory. The host fills the staging only when the last copy from the staging is
-// done.
+// The source page-locks its memory through the Prefetcher's Pinner, so that copies do not wait. A
+// part of a batch may lie in other memory. The host first copies such a part into the slot's
+// staging, which is page-locked memory. The host fills the staging only when the last copy from
+// the staging is done.
 package prefetcher

@@ -82,7 +82,7 @@ func archive(t testing.TB, n, bad int) string {
 	return path
 }
 
-// gated yields a loader's batch only after the test sends to next. The test so knows which
+// gated yields a loader's batch only after the test sends to next. So the test knows which
 // batches are copied ahead.
 type gated struct {
 	*imageloader.Loader
@@ -158,7 +158,7 @@ func (c *counted) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 			images := c.images(i)
 			batch := &imageloader.HostBatch{N: 2, Height: side, Width: side, Channels: 3, Index: i, Images: images, Labels: make([]int64, 2)}
 			batch.OnRelease = func() {
-				time.Sleep(time.Millisecond) // so that a reader that does not wait for OnRelease shows
+				time.Sleep(time.Millisecond) // long enough to show a reader that does not wait for OnRelease
 				c.pinner.HostWrites(images)
 				c.released.Add(1)
 			}

@@ -76,7 +76,7 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 	}
 }
 
-// The parts of a batch in memory that is not the source's go through the prefetcher's staging.
+// The parts of a batch that lie outside the Pinner's memory go through the prefetcher's staging.
 // The host does not fill the staging while a copy reads it.
 func TestEpoch_Staged(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {

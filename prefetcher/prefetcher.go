@@ -31,7 +31,7 @@ type Source interface {
 type shape struct{ batch, height, width, channels int }
 
 // Prefetcher copies the batches of a [Source] to a device before their use. One goroutine at a
-// time uses it. Stats and Close may be called from any goroutine.
+// time may use it. Stats and Close may be called from any goroutine.
 type Prefetcher struct {
 	source Source
 	pinner *pinner
@@ -53,8 +53,8 @@ type Prefetcher struct {
 // Stats holds counts and times since the Prefetcher was made.
 type Stats struct {
 	Batches, Samples int
-	Bytes            int64         // copied to the device
-	Staged           int64         // that the host copied into page-locked memory first, rounded up: see Source.Pin
+	Bytes            int64         // bytes copied to the device
+	Staged           int64         // bytes that the host copied into page-locked memory first, rounded up: see Source.Pin
 	Copy             time.Duration // time of the device for copying Bytes
 	HostWait         time.Duration // time in which the consumer's goroutine waited until a copy was enqueued
 
@@ -195,7 +195,7 @@ func (p *Prefetcher) count(add func(*Stats)) {
 	add(&p.stats)
 }
 
-// Stats returns the counts so far. It does not wait. Stall does not yet have the gaps between
+// Stats returns the counts so far. It does not wait. Stall does not yet count a gap between
 // batches that the device has not finished.
 func (p *Prefetcher) Stats() Stats {
 	p.stall.harvest()
@@ -209,8 +209,9 @@ func (p *Prefetcher) Stats() Stats {
 }
 
 // Close frees the slots and the copy stream. A running epoch ends with [ErrClosed]. Close does
-// not wait for its loop, nor for a Do that still uses a batch. The last of them to end then frees
-// slots and stream. Close may be called from any goroutine, and twice.
+// not wait for the loop of that epoch, or for a Do that still uses a batch. When the loop and all
+// such Dos have ended, the slots and the stream are freed. Close may be called from any
+// goroutine, and twice.
 func (p *Prefetcher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,7 +6,7 @@ import "math/bits"
 //
 // The augmentation of an image is drawn from the key of the image ([imageloader.HostBatch].Keys).
 // The key depends only on the seed, the epoch and the image. Draws for a whole batch use the key
-// of its first image. So the number of workers does not change a draw, nor does the place where a
+// of its first image. So a draw does not depend on the number of workers, or on the place where a
 // run was resumed. The draws for an image are the same in whichever batch the image comes.
 //
 // The generator is the one of package decode, Philox4x32-10. Its key is the image's key, low word

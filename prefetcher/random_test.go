@@ -89,7 +89,7 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 		squares += v * v
 	}
 	n := float64(len(got))
-	noise := 1/n + 1/float64(theirs) // times the variance of a draw, this is the variance of the difference
+	noise := 1/n + 1/float64(theirs) // the variance of the difference of the means, divided by that of a draw
 	mean := sum / n
 	if deviation := math.Sqrt((squares/n - mean*mean) * noise); math.Abs(mean-s.Mean) > 4.5*deviation+1e-5 {
 		t.Errorf("%s: mean %v, torchvision's %v", what, mean, s.Mean)

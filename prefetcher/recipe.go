@@ -23,7 +23,8 @@ type recipe struct {
 	free chan *parameters // has room for every parameters
 }
 
-// parameters holds the draws for a batch, in page-locked memory from which they are copied.
+// parameters holds the draws for a batch in page-locked memory, from which the device copies
+// them.
 type parameters struct {
 	slab   *cgotorch.HostSlab
 	steps  []float32
@@ -135,7 +136,7 @@ func (r *recipe) takeBack(p *parameters) {
 	}
 }
 
-// send enqueues the copy of the parameters of p's first n images to the device.
+// send enqueues the copy of the draws for the first n images from p to the device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	if r.steps != nil {
 		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
@@ -191,7 +192,7 @@ func (r *recipe) bytes(n int) int64 {
 	return int64(bytes)
 }
 
-// close frees the memory. All parameters were given back before.
+// close frees the memory. All parameters must have been given back.
 func (r *recipe) close() {
 	for _, t := range []*cgotorch.Tensor{r.table, r.steps, r.augmented, r.erased} {
 		t.Close()
@@ -208,7 +209,7 @@ func (r *recipe) close() {
 	}
 }
 
-// first returns the first n elements of t along dimension 0. If t has n elements, it returns t
+// first returns the first n elements of t along dimension 0. If t has only these, first returns t
 // itself.
 func first(x *cgotorch.Exec, t *cgotorch.Tensor, n int) *cgotorch.Tensor {
 	if int64(n) == t.Shape()[0] {

@@ -188,7 +188,7 @@ func TestAugmentations_Mixes(t *testing.T) {
 	})
 }
 
-// The number of workers does not change an image, nor does the place where a run is resumed.
+// An image does not depend on the number of workers, or on the place where a run is resumed.
 func TestAugmentations_WorkersAndResume(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := archive(t, 22, -1)

@@ -24,7 +24,7 @@ type item struct {
 	err   error
 }
 
-// transfer is a host batch and its parameters on their way to the device. When the event copied
+// transfer is a host batch and its parameters on their way to the device. When the event `copied`
 // is done, the host batch and the parameters may be given back.
 type transfer struct {
 	host          *imageloader.HostBatch
@@ -139,8 +139,8 @@ func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 	return p.recipe.fits(host)
 }
 
-// release gives each host buffer back to the loader, and its parameters to the recipe, when their
-// copy is done. It goes in the order of the copies.
+// release waits for each copy, in the order of the copies. It then gives the host buffer back to
+// the loader, and the parameters back to the recipe.
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {

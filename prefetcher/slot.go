@@ -139,7 +139,7 @@ func (s *slot) useOver() {
 // endBody records again on every stream that used the batch. A later Do of the body may have
 // enqueued work that reads the batch without a Use. The backward of a loss that an earlier Do
 // kept is such work. endBody leaves out a stream that runs a Do now. If that Do has used the
-// batch, it records when it ends.
+// batch, its end records an event.
 func (s *slot) endBody() {
 	s.mu.Lock()
 	s.lentTo = nil //edge:body-ends TestBatch_UsedAfterItsBody

@@ -232,8 +232,8 @@ func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 	})
 }
 
-// The images equal torchvision's to the bit. A uint8 becomes float32, is divided by 255, less the
-// mean, divided by std. Each step rounds to float32.
+// The images equal torchvision's to the bit. Each uint8 becomes float32 and is divided by 255.
+// Then the mean is subtracted, and the result is divided by std. Each step rounds to float32.
 func TestSlot_NormalisesAsTorchvision(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})

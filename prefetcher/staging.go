@@ -9,8 +9,8 @@ import (
 )
 
 // staging is page-locked memory that belongs to one slot. The parts of a host batch that lie in
-// no memory of the source's Pinner are first copied into it. A direct copy to a CUDA device would
-// wait.
+// no memory of the source's Pinner are first copied into the staging. A direct copy to a CUDA
+// device would wait.
 type staging struct {
 	device cgotorch.Device
 	slab   *cgotorch.HostSlab // nil until a part needs staging
@@ -30,7 +30,7 @@ const stagingAlign = 64
 
 // stage returns the memory from which host is to be copied. It first copies the parts that need
 // it into the staging. Before that copy it waits until the last copy from the staging is done.
-// The event last was recorded after that last copy. It is nil if there was none.
+// The event `last` was recorded after that copy. It is nil if there was no copy yet.
 func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.Event) (origin, error) {
 	o := origin{slab: slabOf(p, host.Images), images: host.Images, labels: host.Labels}
 	if slices.Contains(host.Flip, true) {
@@ -51,7 +51,8 @@ func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.E
 	return o, nil
 }
 
-// reserve makes room for a number of bytes. It first waits for last, as stage says.
+// reserve makes room for `bytes` bytes in the staging. It first waits for `last`, the event after
+// the last copy from the staging.
 func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 	if s.slab != nil && last != nil {
 		if err := s.slab.Await(last); err != nil { //edge:staging-behind-copy TestEpoch_Staged checked

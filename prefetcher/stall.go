@@ -7,9 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// stall measures how long the consumer's stream waits for data. Such a gap begins at the end of
-// the last use of one batch. It ends when the next batch could start. Clocks of the host cannot
-// measure a gap, because the host runs ahead of the device.
+// stall measures how long the consumer's stream waits for data. Each wait is a gap between two
+// batches. A gap begins at the end of the last use of one batch. It ends when the next batch
+// could start. Clocks of the host cannot measure a gap, because the host runs ahead of the
+// device.
 type stall struct {
 	mu      sync.Mutex
 	last    *cgotorch.Event // recorded after the last use so far; nil at the start of an epoch
@@ -72,8 +73,8 @@ func (g gap) close() {
 	g.to.Close()
 }
 
-// startEpoch begins an epoch. The time since the last epoch is no gap. The host's wait for the
-// first batch counts as one, because the stream had no work of this epoch to do.
+// startEpoch begins an epoch. The time between two epochs does not count. The host's wait for the
+// first batch counts, because the stream then had no work of this epoch.
 func (s *stall) startEpoch(waited time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

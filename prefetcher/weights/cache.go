@@ -26,14 +26,15 @@ type CacheOptions struct {
 	Pinned []string
 
 	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that
-	// is more. A further [Cache.Prefetch] waits for a copy. If all of them wait for a slot, it fails.
+	// is more. Beyond that number [Cache.Prefetch] waits for a copy. If all InFlight prefetches wait
+	// for a slot, it fails.
 	InFlight int
 }
 
-// Cache brings the units of a [Store] to a device for their uses, with fewer slots than units. It
-// copies them on a stream of its own while other streams compute. M is the module that the
-// program makes of a unit's weights, such as *nn.Linear. See Note [Life of a slot]. Several
-// goroutines may use a Cache.
+// Cache brings the units of a [Store] to a device when they are used. It needs fewer slots than
+// there are units. It copies the units on a stream of its own while other streams compute. M is
+// the module that the program makes of a unit's weights, such as *nn.Linear. See Note [Life of a
+// slot]. Several goroutines may use a Cache.
 type Cache[M any] struct {
 	store  *Store
 	device cgotorch.Device
@@ -51,7 +52,7 @@ type Cache[M any] struct {
 	mu      sync.Mutex
 	clock   int64
 	queue   []*unit[M]                    // prefetches that wait for a slot
-	pending []*fill[M]                    // copies that may not be enqueued yet, in order
+	pending []*fill[M]                    // copies that are perhaps not enqueued yet, in order
 	emptied bool                          // a copy has failed, and its slot has not been offered to any goroutine
 	waiting map[*cgotorch.Stream]*unit[M] // by the stream of a Do, the unit for which the Do waits in Use
 	line    []*cgotorch.Stream            // the streams of these Dos, in the order in which they began to wait
@@ -290,9 +291,9 @@ func (c *Cache[M]) Check() error {
 func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
 // At returns the module of slot number `slot` for units of the same kind as the named unit. The
-// module is for functions that are captured. A graph made with it reads the unit that the slot
-// holds when the graph is launched. Call Use around the launch, and launch the graph of the slot
-// that the Use names. The Use alone orders the graph with the copies:
+// module is for functions that are captured. A graph made with the module reads the unit that the
+// slot holds when the graph is launched. Call Use around the launch, and launch the graph of the
+// slot that the Use names. The Use alone orders the graph with the copies:
 //
 //	u := cache.Use(x, name)
 //	x.Launch(graphs[u.Slot])

@@ -23,14 +23,14 @@ type ExpertsOptions struct {
 }
 
 // Experts runs the layers of a mixture of experts. Experts come to the device when tokens are
-// routed to them. The route of a layer is the expert ids of its tokens. The route goes to the
-// host, and the device does not wait for that. When the route arrives, its experts are
+// routed to them. The route of a layer is the expert ids of its tokens. The route is copied to
+// the host, and the device does not wait for the copy. When the route arrives, its experts are
 // prefetched.
 //
 // The moment at which Route is called decides how early the copies begin. In an ordinary model
-// that is just before Run. In a pre-gated model block i routes for block i+1, so Route is called
-// one block earlier. For other models Predict prefetches by a guess. Several goroutines may use
-// an Experts, each in a Do of its own.
+// Route is called just before Run. In a pre-gated model block i routes for block i+1, so Route is
+// called one block earlier. For other models Predict prefetches by a guess. Several goroutines
+// may use an Experts, each in a Do of its own.
 type Experts[M nn.Module] struct {
 	cache  *Cache[M]
 	names  [][]string

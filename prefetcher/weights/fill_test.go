@@ -83,8 +83,8 @@ func hold[M any](t *testing.T, c *Cache[M]) (release func()) {
 	}
 }
 
-// Prefetch does not enqueue. The enqueuer does, in the order of the prefetches. Flush, Stats, Use
-// and Close wait for the enqueuer.
+// Prefetch does not enqueue copies. The enqueuer enqueues them, in the order of the prefetches.
+// Flush, Stats, Use and Close wait for the enqueuer.
 func TestFill_Handed(t *testing.T) {
 	for what, await := range map[string]func(t *testing.T, c *Cache[*nn.Linear]){
 		"Flush": func(t *testing.T, c *Cache[*nn.Linear]) {

@@ -18,7 +18,7 @@ type OffloadOptions struct {
 
 // Offload is an optimizer whose state lies in host memory. A step copies the state to the device
 // unit by unit, and copies it back. While one unit is stepped, the next is copied. The parameters
-// and their gradients stay on the device. One goroutine at a time uses an Offload.
+// and their gradients stay on the device. One goroutine at a time may use an Offload.
 //
 // A checkpoint cannot hold the state of an Offload, so checkpoint.Save refuses the optimizer.
 // Step does not work with a Scaler.

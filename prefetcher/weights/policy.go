@@ -11,7 +11,7 @@ const (
 	// its slot.
 	LRU Policy = iota
 	// LFU also keeps units until their slots are needed. The unit with the fewest uses gives up its
-	// slot. Among units with equally few uses, it is the unit whose last use is longest ago.
+	// slot. Of units with equally few uses, the unit whose last use is longest ago gives up its slot.
 	LFU
 	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
 	// was prefetched.

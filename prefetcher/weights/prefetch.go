@@ -88,7 +88,7 @@ func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan 
 	return nil, nil, err
 }
 
-// inFlight returns the number of prefetches that may not be done.
+// inFlight returns the number of prefetches that are perhaps not done.
 func (c *Cache[M]) inFlight() int { return len(c.queue) + len(c.pending) + c.stats.prefetching }
 
 // prefetchNext begins the copies of the units that follow `used`, for as many as there are slots.
@@ -138,8 +138,8 @@ func (c *Cache[M]) dequeue(unit *unit[M]) {
 }
 
 // victim returns the slot that the next unit gets, or nil if there is none. It prefers an empty
-// slot, then the slot that the policy gives up. It never returns a slot in use. A slot with a
-// prefetched unit that is not used yet is returned only for a Use, the oldest first. c.mu is
+// slot, then the slot that the policy gives up. It never returns a slot in use. A slot whose
+// prefetched unit has not been used yet is returned only for a Use, the oldest first. c.mu is
 // held.
 func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	var best *slot[M]

@@ -21,9 +21,9 @@ import (
 // shows there about 6 us after the kernel. Only then does the host query CUDA for the event,
 // because each query delays launches on other threads.
 //
-// It takes longer than that to wake a goroutine. So a Do that waits for a route reads the memory
-// itself, and the goroutine of the routes leaves that route to the Do. That goroutine handles the
-// other routes.
+// Waking a goroutine takes longer than these 6 us. So a Do that waits for a route reads the
+// memory itself, and the goroutine of the routes leaves that route to the Do. That goroutine
+// handles the other routes.
 //
 // A pre-gated model chooses the experts for its next sparse layer, and chooses those of the first
 // sparse layer from the embeddings. In any other model the router of the next layer can be run

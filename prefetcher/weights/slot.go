@@ -19,7 +19,7 @@ type slot[M any] struct {
 	wanted bool     // its unit was prefetched and has not been used since
 	fresh  bool     // its unit has not been used since the slot was filled
 
-	fill     *fill[M]                             // the last copy, while it may not be enqueued yet; else nil
+	fill     *fill[M]                             // the last copy, while it is perhaps not enqueued yet; else nil
 	ready    *sharedEvent                         // recorded after the copy
 	awaited  map[*cgotorch.Stream]bool            // streams that already wait for ready
 	uses     int                                  // number of uses that are not released

@@ -11,7 +11,7 @@ import (
 // CacheStats holds counts since the [Cache] was made.
 type CacheStats struct {
 	Hits       int           // Uses that found their unit in a slot since an earlier Use
-	Ahead      int           // first Uses after a copy that a Prefetch or a policy began; Stall says if it came late
+	Ahead      int           // first Uses after a copy that a Prefetch or a policy began; Stall counts their waits
 	Misses     int           // Uses that had to begin the copy
 	Prefetched int           // copies begun by Prefetch or a policy
 	Unused     int           // copies whose unit gave up its slot before a Use
@@ -45,7 +45,7 @@ func share(part, whole float64) float64 {
 }
 
 // Stats returns the counts so far. It waits for the enqueuer and never for the device. Copy and
-// Stall do not yet have the work that the device has not finished.
+// Stall do not yet count work that the device has not finished.
 func (c *Cache[M]) Stats() CacheStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,8 +87,8 @@ type interval struct {
 
 func (i interval) close() error { return errors.Join(i.from.Close(), i.to.Close()) }
 
-// stats holds the counts, and the intervals that the device may not have finished. Each list is
-// in the order of its events.
+// stats holds the counts, and the intervals that the device has perhaps not finished. Each list
+// is in the order of its events.
 type stats struct {
 	CacheStats
 	copies, stalls []interval

@@ -310,7 +310,7 @@ func (s *Store) Stats() StoreStats {
 	return st
 }
 
-// use counts a Cache that copies from the store. With pin it first page-locks the store.
+// use counts a Cache that copies from the store. If `pin` is set, use first page-locks the store.
 func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,8 +41,8 @@ type StoreOptions struct {
 //
 // OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short. It fails
 // with [cgotorch.ErrOutOfMemory], and says how many bytes are left, if memory is short. It fails
-// with [ErrInvalidOptions] if no tensor matches or a tensor is in two files. It also fails so for
-// a mapped tensor that must be converted.
+// with [ErrInvalidOptions] if no tensor matches or a tensor is in two files. It also fails with
+// [ErrInvalidOptions] for a mapped tensor that must be converted.
 func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	if o.Units == nil {
 		return nil, fmt.Errorf("weights: StoreOptions.Units is nil: say which tensors make a unit: %w", ErrInvalidOptions)
@@ -222,7 +222,7 @@ func (r *storeReader) readInto(s *Store) error {
 }
 
 // readInto reads the tensor into memory. If the store has the tensor in another dtype, readInto
-// converts it on the stream converts.
+// converts it on the stream `converts`.
 func (t *fileTensor) readInto(memory []byte, converts *cgotorch.Stream) error {
 	if t.dtype == t.spec.DType {
 		return t.file.ReadInto(t.info.Name, memory)

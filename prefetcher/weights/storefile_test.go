@@ -57,8 +57,8 @@ func TestOpenStore_Map_UnusedShard(t *testing.T) {
 	}
 }
 
-// writeUnits writes a safetensors file with the linear layers from to to-1, with values as in
-// scalesStore. The file also has one tensor that belongs to no unit.
+// writeUnits writes a safetensors file with the linear layers from `from` to `to`-1. The layers
+// have the values of scalesStore. The file also has one tensor that belongs to no unit.
 func writeUnits(t testing.TB, path string, from, to int) {
 	t.Helper()
 	var tensors []safetensors.Tensor

@@ -51,7 +51,7 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 		x.Fail(op, fmt.Errorf("weights: unit %s comes to %v and is used on %v: %w: use it on a stream of its device", name, c.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
 	u := &Use[M]{name: name, cache: c, do: x.DoStream(), changes: changes}
-	// First, because AtEnd unwinds if x cannot be used.
+	// AtEnd comes first, because it unwinds if x cannot be used.
 	x.AtEnd(func() { u.end(x) })
 	c.mu.Lock()
 	defer c.mu.Unlock() // the calls below may unwind
@@ -234,8 +234,8 @@ func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
 
 // releaseChanged is the Release after useToChange. It copies the unit to the store, on a stream
 // of its own, after the work enqueued on x's stream so far. The unit's next uses and copies have
-// the changes. The store's bytes have the changes after Flush. It fails with [cgotorch.ErrMisuse]
-// after a Release, and for a unit that Use gave.
+// the changes. The store's bytes have the changes after Flush. releaseChanged fails with
+// [cgotorch.ErrMisuse] after a Release, and for a unit that Use gave.
 func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	const op = "Use.releaseChanged"
 	c := u.cache
