@@ -58,7 +58,7 @@ class Bits {
 // is wrong with the header, or nullptr.
 const char* read_header(Bits& bits, Header& header);
 
-// Input is the bytes to inflate that are there. last says that no bytes follow them.
+// Input is the bytes to inflate. last says that no further bytes follow.
 struct Input {
   Bytes bytes;
   bool last;

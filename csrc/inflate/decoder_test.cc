@@ -17,8 +17,8 @@ namespace {
 
 using Data = std::vector<uint8_t>;
 
-// sample returns random data that deflate makes long matches and literals of. The data are noise,
-// runs of one letter, and copies of earlier data.
+// sample returns random data in which deflate finds long matches and literals. The data are
+// noise, runs of one letter, and copies of earlier data.
 Data sample(size_t size, unsigned seed) {
   std::mt19937 random(seed);
   Data data;
