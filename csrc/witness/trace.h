@@ -1,4 +1,4 @@
-// Traces: records of the work of CUDA devices, with the stream of each kernel and copy.
+// A trace records the work of CUDA devices, with the stream of each kernel and copy.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Watches: they see calls of one exec that wait for the device.
+// A watch sees the calls of one exec that wait for the device.
 #pragma once
 
 #include <ATen/record_function.h>
