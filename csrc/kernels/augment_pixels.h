@@ -1,5 +1,5 @@
 // The arithmetic of an augmentation on one pixel. The CPU and CUDA share this source, so they
-// give the same bytes. Every float operation rounds by itself: csrc/CMakeLists.txt and
+// give the same bytes. Every float operation rounds its result: csrc/CMakeLists.txt and
 // cuda/program.cc forbid the compilers to fuse operations.
 //
 // The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32. It
@@ -146,7 +146,7 @@ CT_FUNCTION Pixel<C> saturated(Pixel<C> p, const Step& step) {
 
 CT_FUNCTION float unit(float v) { return v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v; }
 
-// turned turns the hue of a pixel. It goes from RGB to hue, saturation and value, and back.
+// turned turns the hue of a pixel. It converts RGB to hue, saturation and value, and back.
 template <int C>
 CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
   if constexpr (C == 3) {
@@ -214,8 +214,9 @@ CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const 
   return p;
 }
 
-// Summary holds what a table needs to know of one channel's histogram. summarize then turns the
-// histogram into a cumulative one: for each value, the number of pixels with at most that value.
+// Summary holds what a table needs to know of one channel's histogram. summarize computes it, and
+// turns the histogram into a cumulative histogram: for each value, the number of pixels with at
+// most that value.
 struct Summary {
   int low;
   int high;

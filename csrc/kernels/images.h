@@ -1,5 +1,5 @@
-// What the kernels on batches of images share. The input of each is uint8 pixels. Normalising and
-// mixing make floating-point images of them.
+// Code that the kernels on batches of images share. The input of each is uint8 pixels.
+// Normalising and mixing make floating-point images of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,9 +9,9 @@
 // from the image before it. erased is int32 [N, 4], the top, left, height and width of each box
 // in the result, or absent.
 //
-// mix_labels gives each label of image n the weight share in out[n]. The label of the image
-// before it has the weight 1 - share. The image before the first is the last. labels is int64
-// [N]. out is contiguous float32 [N, classes]. A label that is not a class adds nothing.
+// mix_labels gives the label of image n the weight share in out[n]. The label of the image before
+// it has the weight 1 - share. The image before the first is the last. labels is int64 [N]. out
+// is contiguous float32 [N, classes]. A label that is not a class adds nothing.
 
 #include <ATen/core/Tensor.h>
 

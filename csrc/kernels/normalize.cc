@@ -1,5 +1,5 @@
 // streamtorch::normalize_images turns pixels into the images that a model reads. In one pass it
-// flips, normalises, converts to the dtype and the memory order of out.
+// flips and normalises them, and converts them to the dtype and the memory order of out.
 //
 //  out[n, c, h, w] = table[c, pixels[n, h, w', c]]
 //
