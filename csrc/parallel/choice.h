@@ -1,4 +1,4 @@
-// Choices: which of two ways to do a piece of work is faster on the device. A choice tries each
+// A Choice finds which of two ways to do a piece of work is faster on the device. It tries each
 // way.
 //
 // Note [Trials]: a trial is a call that the program makes anyway, between two timing events of
@@ -6,9 +6,9 @@
 // for a measurement, so a call has its effects as often as the program makes it.
 //
 // In eager work a measured time includes the time in which the device waits for the host, as it
-// should. In the warm-up run of a capture it must not. There a kernel that sleeps runs before the
-// work. The host then enqueues all of the work before the device begins it, as in a graph. A
-// choice decides for eager work and for graphs separately.
+// should. In the warm-up run of a capture, a measured time must not include that wait. There a
+// kernel that sleeps runs before the work. The host then enqueues all of the work before the
+// device begins it, as in a graph. A choice decides for eager work and for graphs separately.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ namespace ct {
 // Returns the median of values.
 double median(std::vector<double> values);
 
-// Trial is one call of the work. The caller takes the way that it names. If the call is measured,
-// the caller then calls Choice::end.
+// Trial is one call of the work. The caller takes the way that the trial names. If the call is
+// measured, the caller then calls Choice::end.
 struct Trial {
   bool second = false;  // the call takes the second way
   bool open = false;    // the choice is not decided yet

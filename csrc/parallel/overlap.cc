@@ -81,15 +81,15 @@ Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stre
   return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
 
-// A late layer may be a little slower on two streams. The main stream still gains, because it no
-// longer does the work of the side stream.
+// A late layer may be a little slower on two streams. The main stream still gains, because the
+// side stream does a part of its work.
 constexpr double kLateGain = -0.02;
 
 bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
 
 // Finds the faster way to compute a layer's gradients in a graph, during the graph's warm-up run,
-// from two small graphs. Work that is enqueued piece by piece starts later after the work before
-// it than it would in a graph. Measured in that way, one stream would look slower than it is. The
+// from two small graphs. If work is enqueued piece by piece, the gaps between the pieces are
+// longer than in a graph. Measured in that way, one stream would look slower than it is. The
 // gradients have no effects, so they can be computed as often as necessary. Waits for the device.
 //
 // Returns the gradients. Returns nothing if the ways cannot be compared now, because another
@@ -99,7 +99,7 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return std::nullopt;
-  Gradients found = layer.run(layer.wanted);  // libraries choose their kernels in this call, which a capture forbids
+  Gradients found = layer.run(layer.wanted);  // libraries choose their kernels here, because a capture forbids that
   // A warm-up run is inside the graph's pool. A capture into that pool would be refused.
   const ct_graph_pool::Outside outside(*o.pool);
   std::vector<double> times[2];
@@ -158,8 +158,8 @@ class Silence final : public c10::WarningHandler {
 };
 
 // Our kernels take the place of LibTorch's when this library is loaded. The kernels for CUDA do
-// so when CUDA is opened. No operator runs at these times. That matters because LibTorch's table
-// of kernels has no lock for operators that run. Without an Overlap our kernels do the same as
+// so when CUDA is opened. No operator runs at these times. None may, because LibTorch's table of
+// kernels has no lock against operators that run. Without an Overlap our kernels do the same as
 // LibTorch's.
 //
 // LibTorch warns of the change. Later it warns of gradients that are accumulated on another
@@ -227,7 +227,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
       if (trial.measured) choice.end(trial, o.main);
       return counted(std::move(found), overlap.calls_beside);
     } catch (const c10::OutOfMemoryError&) {
-      trial.measured = false;  // the plain way runs next, and its time is not this trial's
+      trial.measured = false;  // the plain way runs next, and its time does not belong to this trial
       o.late.release();
       choice.keep_first(key, o.pool != nullptr);
       const std::lock_guard lock(overlap.mutex);

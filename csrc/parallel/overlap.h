@@ -1,5 +1,5 @@
-// Overlap: on two streams at once, the gradient of a layer's input and the gradients of its
-// weights.
+// An Overlap computes the gradient of a layer's input and the gradients of its weights on two
+// streams at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>

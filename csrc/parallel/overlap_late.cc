@@ -46,7 +46,7 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
     : main_(main) {
   if (!main.device.is_cuda()) return;
   most_ = allocated_bytes(main.device) / 40;
-  // All nodes that are reached. The edges of the nodes at the end of the list are not counted yet.
+  // found holds all nodes that are reached. The edges of the nodes at its end are not counted yet.
   std::vector<Node*> found;
   const auto reach = [&](Node* node) {
     if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);
@@ -60,7 +60,7 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
   }
   try {
     for (Node* node : found) {
-      // A layer of a branch is not late, nor is a layer whose input needs no gradient.
+      // A layer of a branch is not late. A layer whose input needs no gradient is not late either.
       if (!is_layer(*node) || has_hooks(*node) || node->num_outputs() <= kWeight || !node->next_edge(kInput).is_valid()) continue;
       if (node->stream() != main.stream) continue;
       std::vector<Node*> path;
@@ -135,7 +135,7 @@ void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const 
 // Returns the number of bytes that only this object keeps alive. Several layers may have read the
 // same tensor, or the same memory.
 int64_t LateGradients::kept_bytes() const {
-  std::unordered_map<const c10::TensorImpl*, std::pair<const at::Tensor*, size_t>> held;  // how many references to each tensor kept_ has
+  std::unordered_map<const c10::TensorImpl*, std::pair<const at::Tensor*, size_t>> held;  // number of references that kept_ has to each tensor
   const auto hold = [&held](const at::Tensor& t) { ++held.try_emplace(t.unsafeGetTensorImpl(), &t, size_t{0}).first->second.second; };
   for (const Reading& r : kept_) {
     hold(r.grad);

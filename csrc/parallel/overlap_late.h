@@ -20,11 +20,11 @@ namespace ct {
 // Note [Late gradients]: the gradient of a layer's input is needed at once, by the layer before.
 // The gradients of its weights and its bias go only to the nodes that add them to the gradients
 // of the parameters, perhaps through a cast. If autograd runs these nodes on the side stream too,
-// the main stream need not wait for the side stream after each layer. The side stream may then be
-// slower than the main stream for a while.
+// the main stream need not wait for the side stream after each layer. The side stream may then
+// finish its work later than the main stream.
 //
 // Autograd runs a node on the stream in the metadata of the node's input. Forward put that stream
-// there. This class puts the side stream in its place for one backward. Between nodes, autograd
+// there. For one backward, this class puts the side stream there instead. Between nodes, autograd
 // makes one stream wait for another. At the end it makes the calling stream wait for all streams.
 //
 // The side stream reads memory of the main stream. That memory is kept alive until the main

@@ -2,9 +2,9 @@
 //
 // Note [Memory of branches]: a side stream's work lies between two events of its parent's stream,
 // the fork and the join. LibTorch's allocator gives freed memory out again in the order of the
-// stream for which the memory was made. So it would have to be told of each use by another
-// stream. It would then record an event when the memory is freed, and query that event at later
-// allocations. In a capture it would give the memory back only when the capture ends.
+// stream for which the memory was made. So the allocator would have to be told of each use by
+// another stream. It would then record an event when the memory is freed, and query that event at
+// later allocations. In a capture it would give the memory back only when the capture ends.
 //
 // Three rules make it unnecessary to tell the allocator:
 //  - A branch uses memory of its parent, and of that parent's parents. This memory is kept alive
@@ -73,7 +73,7 @@ ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) noexc
 ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) noexcept {
   const std::shared_ptr<const ct::Borrowed> borrowed = side == nullptr ? nullptr : std::exchange(side->borrowed, nullptr);
   return ct::executed(x, [&] {
-    // The parent may be a branch too. Its own parent does not wait for the side stream yet.
+    // The parent may be a branch too. That branch's own parent does not wait for the side stream yet.
     if (borrowed != nullptr && x.stream->borrowed != nullptr) {
       x.stream->borrowed->storages.insert(borrowed->storages.begin(), borrowed->storages.end());
     }
