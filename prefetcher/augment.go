@@ -7,12 +7,12 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// ColorJitter changes brightness, contrast, saturation and hue, in random order. It does so as
-// torchvision's ColorJitter. A field of 0 leaves its property as it is.
+// ColorJitter changes brightness, contrast, saturation and hue, in random order, as torchvision's
+// ColorJitter does. A field of 0 leaves its property unchanged.
 type ColorJitter struct {
-	// Brightness, Contrast and Saturation: the factor for v is drawn evenly from max(0, 1-v) to 1+v.
+	// A field of value v draws its factor evenly from max(0, 1-v) to 1+v.
 	Brightness, Contrast, Saturation float64
-	// Hue is turned by -Hue to Hue of a circle; at most 0.5.
+	// Hue draws the turn of the hue evenly from -Hue to Hue, in full circles. Hue is at most 0.5.
 	Hue float64
 }
 
@@ -27,10 +27,10 @@ func (j ColorJitter) valid() bool {
 	return j.Hue >= 0 && j.Hue <= 0.5
 }
 
-// jitterSteps is the most steps that a ColorJitter has.
+// jitterSteps is the greatest number of steps that ColorJitter gives an image.
 const jitterSteps = 4
 
-// steps appends the steps of an image.
+// steps appends to `to` the steps for the image with key k.
 func (j ColorJitter) steps(k key, to []images.Step) []images.Step {
 	brightness, contrast := k.draw(drawJitter)
 	saturation, hue := k.draw(drawJitterColour)
@@ -51,7 +51,7 @@ func (j ColorJitter) steps(k key, to []images.Step) []images.Step {
 	return to
 }
 
-// permutationOf4 is the i-th of the 24 orders of 0 to 3.
+// permutationOf4 returns permutation i of the 24 permutations of 0 to 3.
 func permutationOf4(i int) []int {
 	left, order := []int{0, 1, 2, 3}, make([]int, 0, 4)
 	for n := 4; n > 0; n-- {
@@ -63,8 +63,9 @@ func permutationOf4(i int) []int {
 	return order
 }
 
-// trivialStep draws the step of TrivialAugmentWide for an image: one of 14 equally likely
-// operations with one of 31 magnitudes.
+// trivialStep draws the step of TrivialAugmentWide for the image with key k. The step is one of
+// 14 operations with one of 31 magnitudes. All operations are equally likely, and all magnitudes
+// too.
 func trivialStep(k key, height, width int) images.Step {
 	operation, magnitude := k.draw(drawTrivial)
 	sign, _ := k.draw(drawTrivialSign)
@@ -76,8 +77,8 @@ const (
 	trivialMagnitudes = 31
 )
 
-// trivialOperation makes the step of an operation. Their numbers and the signs of their magnitudes
-// are those of torchvision's table.
+// trivialOperation makes the step of an operation. The numbers of the operations and the signs of
+// the magnitudes are those of torchvision's table.
 func trivialOperation(operation, magnitude int, negative bool, height, width int) images.Step {
 	signed := func(most float32) float64 {
 		if v := linspace(0, most, trivialMagnitudes, magnitude); !negative {
@@ -118,7 +119,8 @@ func trivialOperation(operation, magnitude int, negative bool, height, width int
 	return images.Step{}
 }
 
-// linspace is the i-th of n numbers from first to last, rounded to float32 as torch.linspace's are.
+// linspace returns number i of n numbers from first to last, rounded to float32 as torch.linspace
+// rounds.
 func linspace(first, last float32, n, i int) float64 {
 	step := (last - first) / float32(n-1)
 	if i < n/2 {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Each operation with each magnitude gives torchvision's pixels.
+// Each operation with each magnitude gives the same pixels as torchvision.
 func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 	var cases []struct {
 		Source, Name string
@@ -52,7 +52,7 @@ func TestTrivialOperation_EqualsTorchvision(t *testing.T) {
 	})
 }
 
-// source is an image of tests/fixtures/transforms, [H, W, 3].
+// source returns an image of tests/fixtures/transforms as [H, W, 3].
 func source(t *testing.T, name string) (pixels []uint8, height, width int) {
 	t.Helper()
 	img := filetest.PNG(t, "../tests/fixtures/transforms/source-"+name+".png")
@@ -68,7 +68,7 @@ func source(t *testing.T, name string) (pixels []uint8, height, width int) {
 
 func TestTrivialStep_EvenlySpread(t *testing.T) {
 	operations, magnitudes, negatives := [trivialOperations]int{}, [trivialMagnitudes]int{}, 0
-	places := map[images.Step][2]int{} // of those without a sign, or plain
+	places := map[images.Step][2]int{} // the operation and the magnitude of each step
 	for operation := range trivialOperations {
 		for magnitude := range trivialMagnitudes {
 			places[trivialOperation(operation, magnitude, false, 20, 30)] = [2]int{operation, magnitude}
@@ -127,7 +127,7 @@ func TestColorJitter_Distribution(t *testing.T) {
 	}
 }
 
-// The change of a property does not depend on the changes of others.
+// Each property is changed by the same amount alone and together with the others.
 func TestColorJitter_OneAlone(t *testing.T) {
 	all := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}
 	for _, one := range []ColorJitter{{Brightness: 0.4}, {Contrast: 1.5}, {Saturation: 0.2}, {Hue: 0.1}} {

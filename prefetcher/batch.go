@@ -7,29 +7,31 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Batch is a batch of images on the device, lent to the body of the loop that yielded it. Its
-// memory is refilled afterwards.
+// Batch is a batch of images on the device, lent to the body of the loop that yielded it. After
+// the body the next batches are written into the same memory.
 type Batch struct {
-	N     int               // images
-	Epoch int               // as the loader counts
-	Index int               // in the epoch, from 0
-	Names []string          // of the archive's members, one an image
-	State imageloader.State // the loader's position behind this batch, to resume from
+	N     int               // number of images
+	Epoch int               // number of the epoch, as the loader counts
+	Index int               // number of the batch in the epoch, from 0
+	Names []string          // names of the archive's members, one for each image
+	State imageloader.State // the loader's position after this batch: Loader.Restore resumes there
 
 	slot  *slot
 	ahead *Prefetcher
 }
 
-// Use makes x's stream wait, on the device, for the batch's copy, and returns images and labels.
-// The host does not wait. The images are [N, C, H, W] of the options' DType, normalised, and
-// channels last unless the options say otherwise. The labels are int64 [N]. With MixUp or CutMix
-// they are float32 [N, Classes], the share of each class. Exec.CrossEntropy takes both.
+// Use returns the images and labels of the batch. It makes x's stream wait, on the device, for
+// the batch's copy. The host does not wait. The images are [N, C, H, W] of Options.DType,
+// normalised. They are channels last, unless Options.Contiguous is set. The labels are int64 [N].
+// With MixUp or CutMix the labels are float32 [N, Classes], the share of each class.
+// Exec.CrossEntropy takes both kinds.
 //
-// Images and labels are freed with x's Do and cannot be kept: Clone them to keep a copy. A batch
-// may be used in several Dos, on several streams. Each Exec that reads it calls Use.
+// Images and labels end with x's Do. x.Keep refuses them: Clone them to keep a copy. Several Dos,
+// on several streams, may use a batch. Each Exec that reads the batch calls Use.
 //
-// x's Do fails with [ErrBatchOver] outside the loop body that yielded the batch. In a captured
-// function it fails with [cgotorch.ErrNotCapturable]: use the batch around it.
+// x's Do fails with [ErrBatchOver] outside the loop body that yielded the batch. It fails with
+// [cgotorch.ErrInvalidArgument] on another device. It fails with [cgotorch.ErrNotCapturable]
+// inside a capture: call Use before the capture and give the tensors to Captured.Run.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose := b.String()
 	if x.Capturing() {
@@ -38,7 +40,9 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	b.ahead.stall.atEnd(x) // before the slot can be free; unwinds where x cannot be used
+	// atEnd comes first, so that its event is recorded before the slot can be free. If x cannot be
+	// used, atEnd unwinds before the slot counts the use.
+	b.ahead.stall.atEnd(x)
 	if err := b.slot.use(x, b); err != nil {
 		x.Fail("Batch.Use", err)
 	}

@@ -93,8 +93,7 @@ func TestBatch_KeepNeedsClone(t *testing.T) {
 	})
 }
 
-// A backward that needs a batch whose slot has been refilled fails instead of reading the next
-// batch.
+// A backward fails if the slot of its batch has been refilled. It does not read the next batch.
 func TestBatch_LateBackward(t *testing.T) {
 	for _, o := range []Options{{Depth: 1}, {Depth: 1, CutMix: CutMix{1}, Classes: 3}} {
 		torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) { lateBackward(t, d, o) })
@@ -128,7 +127,7 @@ func lateBackward(t *testing.T, d cgotorch.Device, o Options) {
 	late.Close()
 }
 
-// A failing Do releases its batch like any other.
+// A Do that fails releases its batch as any other Do does.
 func TestBatch_FailedDo(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
@@ -152,7 +151,7 @@ func TestBatch_FailedDo(t *testing.T) {
 	})
 }
 
-// Use through an Exec that cannot be used counts for nothing.
+// A Use through an Exec that cannot be used does not hold the slot.
 func TestBatch_UseAfterAFailure(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})

@@ -1,9 +1,10 @@
-// Package prefetcher copies batches to a device ahead of their use.
+// Package prefetcher copies batches to a device before the program uses them.
 //
-// A goroutine takes decoded batches from a loader and copies them on a stream of its own while the
-// consumer's stream computes. It copies them as uint8, a quarter of float32, and flips and
-// normalises them on the device, into memory of fixed address. The consumer's stream waits for a
-// batch on the device; the host does not wait. Package weights does the same for weights.
+// A goroutine takes decoded batches from a loader. It copies each batch on a copy stream while
+// the consumer's stream computes. It copies the pixels as uint8, which takes a quarter of the
+// bytes of float32. The copy stream then flips and normalises the images, into device memory of
+// fixed address. The consumer's stream waits for a batch on the device. The host does not wait
+// for the copy. Package weights does the same for weights.
 //
 //	ahead, err := prefetcher.New(loader, device, prefetcher.Options{})
 //	defer ahead.Close()
@@ -17,34 +18,38 @@
 //
 // # Augmentations
 //
-// Package decode crops and flips. TrivialAugmentWide, ColorJitter, RandomErasing, MixUp and CutMix
-// are done here, on the device, before the consumer sees the batch: see [Options]. They are
-// torchvision's, to the bit, with random numbers of our own, which Note [Random choices] describes.
-// The first two read each pixel once or twice more, and need the memory of one batch of uint8
-// pixels on the device. The other three happen in the pass that normalises. Erasing with noise is
-// not there.
+// The loader crops each image and chooses the images to flip. This package flips them. It also
+// does TrivialAugmentWide, ColorJitter, RandomErasing, MixUp and CutMix, all on the device,
+// before the consumer sees the batch. [Options] turns each of the five on. The results equal
+// torchvision's to the bit. The random numbers are not torchvision's: Note [Random choices]
+// describes them.
+//
+// TrivialAugmentWide and ColorJitter read each pixel once or twice more. They need device memory
+// for one more batch of uint8 pixels. RandomErasing, MixUp and CutMix are part of the pass that
+// normalises. RandomErasing cannot fill its box with noise.
 //
 // Note [Life of a slot]
 //
-// A slot of a [Prefetcher] is device memory for one batch. It is allocated once, never moves, and
-// goes round:
+// A slot of a [Prefetcher] is device memory for one batch. A slot is allocated once and never
+// moves. It goes through these states, again and again:
 //
 //	free -> copying -> lent -> draining -> free
 //
 //	copying   The copy stream waits for every event of the last use. It copies, augments, flips,
-//	          normalises and mixes, and records ready.
+//	          normalises and mixes. Then it records the event ready.
 //	lent      The body of the consumer's loop runs. Batch.Use makes an Exec's stream wait for
-//	          ready. Each Do that used the batch records an event on that stream when it ends,
-//	          however it ends. The end of the body records on each of these streams once more.
+//	          ready. Each Do that used the batch records an event on that stream when the Do ends,
+//	          also when the Do fails. The end of the body records on each of these streams again.
 //	draining  The body and all those Dos have ended. The copy stream waits for their events, on
-//	          the device, before it writes again.
+//	          the device, before it writes the slot again.
 //
-// The host buffer of a batch has a shorter life. It goes back to the loader when the event behind
-// the copy is done. So the slots and the loader's buffers together bound how far the host runs
-// ahead of the device. With augmentations the page-locked memory of their parameters bounds it too:
-// there is one for each slot.
+// The host buffer of a batch has a shorter life. It goes back to the loader when the copy from it
+// is done. So the slots and the loader's buffers together bound how far the host runs ahead of
+// the device. Augmentations add a bound: their parameters need page-locked memory, and there is
+// one piece of it for each slot.
 //
-// The source hands its memory to the Prefetcher's Pinner, so that copies do not wait. Parts of a
-// batch in other memory go through the slot's staging. The staging is page-locked memory, which the
-// host fills after the last copy from it is done.
+// The source page-locks its memory through the Prefetcher's Pinner, so that copies do not wait. A
+// part of a batch may lie in other memory. The host first copies such a part into the slot's
+// staging, which is page-locked memory. The host fills the staging only when the last copy from
+// the staging is done.
 package prefetcher

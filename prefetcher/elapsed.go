@@ -6,8 +6,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// elapsed is the time on the device from one timing event to another, and whether the second is
-// done. It does not wait. On a lost device it is done, after no time.
+// elapsed returns the time on the device between two timing events. done reports whether the
+// event `to` is done. elapsed does not wait. On a lost device it returns 0 and true.
 func elapsed(from, to *cgotorch.Event) (d time.Duration, done bool) {
 	done, err := to.Poll()
 	if err == nil && !done {

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) { torchtest.Main(m) }
 
 const side = 8
 
-// pixel is the colour of image i of a test archive: its left half differs from its right half.
+// pixel is the colour of image i of a test archive. The left half of an image differs from its
+// right half.
 func pixel(i, px, py, channel int) uint8 {
 	v := 10*i + 3*py + 70*channel
 	if px < side/2 {
@@ -53,8 +54,9 @@ func pngImage(t testing.TB, i int) []byte {
 	return b.Bytes()
 }
 
-// archive writes a .tgz of n images; image i belongs to class i%3. Member bad, if there is one, is
-// no image.
+// archive writes a .tgz of n images and returns its path. Image i belongs to class i%3. Member
+// `bad` is cut in half, so that it does not decode. All members decode
+// if `bad` is -1.
 func archive(t testing.TB, n, bad int) string {
 	path := filepath.Join(t.TempDir(), "images.tgz")
 	f, err := os.Create(path)
@@ -80,8 +82,8 @@ func archive(t testing.TB, n, bad int) string {
 	return path
 }
 
-// gated hands a loader's batches on one by one, each when the test says so. The test then knows
-// which batches are copied ahead.
+// gated yields a loader's batch only after the test sends to next. So the test knows which
+// batches are copied ahead.
 type gated struct {
 	*imageloader.Loader
 	next chan bool
@@ -105,8 +107,8 @@ func (g gated) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, erro
 	}
 }
 
-// counted makes batches, each with its images in pages of its own and changed by spoil, and counts
-// those that come back.
+// counted is a source that makes batches, changes them by spoil, and counts those that come back.
+// The images of each batch lie in pages of their own.
 type counted struct {
 	memory         []byte
 	pinner         imageloader.Pinner
@@ -133,7 +135,7 @@ func newCounted(t *testing.T, batches int, spoil func(*imageloader.HostBatch)) *
 	return c
 }
 
-// images is the memory of a batch.
+// images returns the memory of the images of a batch.
 func (c *counted) images(batch int) []byte {
 	return c.memory[batch*os.Getpagesize():][:2*side*side*3]
 }
@@ -156,7 +158,7 @@ func (c *counted) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 			images := c.images(i)
 			batch := &imageloader.HostBatch{N: 2, Height: side, Width: side, Channels: 3, Index: i, Images: images, Labels: make([]int64, 2)}
 			batch.OnRelease = func() {
-				time.Sleep(time.Millisecond) // shows a reader that does not wait for this
+				time.Sleep(time.Millisecond) // long enough to show a reader that does not wait for OnRelease
 				c.pinner.HostWrites(images)
 				c.released.Add(1)
 			}
@@ -195,7 +197,7 @@ func start(t testing.TB, source Source, d cgotorch.Device, o Options) *Prefetche
 	return p
 }
 
-// eachBatch runs fn for each batch of an epoch, in a Do of the stream that uses it.
+// eachBatch runs fn for each batch of an epoch, in a Do of stream that uses the batch.
 func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor)) {
 	t.Helper()
 	for batch, err := range p.Epoch(context.Background()) {
@@ -209,8 +211,8 @@ func eachBatch(t *testing.T, p *Prefetcher, stream *cgotorch.Stream, fn func(x *
 	}
 }
 
-// checkBatch compares a batch in the archive's order, the first image being number first, with the
-// pixels that were written.
+// checkBatch compares a batch with the pixels that archive wrote. The batches come in the
+// archive's order. The batch begins with image number `first`.
 func checkBatch(t *testing.T, x *cgotorch.Exec, b *Batch, images, labels *cgotorch.Tensor, first int) {
 	t.Helper()
 	if got, want := fmt.Sprint(images), fmt.Sprintf("float32[%d 3 %d %d]", b.N, side, side); !strings.HasPrefix(got, want) {

@@ -6,30 +6,30 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
-// MixUp mixes each image of a batch, and its label, with the image before it, the first with the
-// last. It does so as torchvision's MixUp: lambda of the image and 1-lambda of the other, with one
-// lambda for the batch.
+// MixUp mixes each image of a batch, and its label, with the image before it, as torchvision's
+// MixUp does. The first image is mixed with the last. An image has the share lambda in its mix,
+// and the image before it has 1-lambda. All images of a batch have the same lambda.
 type MixUp struct {
-	Alpha float64 // lambda is drawn from Beta(Alpha, Alpha); 0 turns it off; 0.2 is that of torchvision's recipe
+	Alpha float64 // lambda is drawn from Beta(Alpha, Alpha); 0 turns MixUp off; torchvision's recipe has 0.2
 }
 
-// CutMix replaces a box of each image of a batch by the same box of the image before it, and mixes
-// the labels by area. It does so as torchvision's CutMix, with one box for the batch.
+// CutMix replaces a box of each image of a batch by the same box of the image before it. It mixes
+// the labels by area. It does so as torchvision's CutMix, with one box for the whole batch.
 type CutMix struct {
-	// Alpha is that of Beta(Alpha, Alpha), from which the share of its area is drawn that an image
-	// keeps. It keeps more where the box lies over its edge. 0 turns CutMix off; torchvision's recipe
-	// has 1.
+	// Alpha sets the distribution Beta(Alpha, Alpha). From it CutMix draws the share of its area that
+	// an image keeps. An image keeps more if the box is cut off at the image's edge. 0 turns CutMix
+	// off. torchvision's recipe has 1.
 	Alpha float64
 }
 
-// drawnMix is the drawn mix of a batch.
+// drawnMix says how one batch is mixed.
 type drawnMix struct {
 	images images.MixOptions
-	share  float64 // of an image's own label
+	share  float64 // weight of an image's own label
 }
 
-// drawMix draws the mix of a batch. One of the two has an Alpha above 0. If both have, they are
-// equally likely.
+// drawMix draws the mix of the batch with key k. At least one of m and c has an Alpha above 0. If
+// both have, MixUp and CutMix are equally likely.
 func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {
@@ -40,8 +40,8 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	return cut(beta(k, c.Alpha), row.below(height), column.below(width), height, width)
 }
 
-// cut is the mix with a box about a place. The box has 1-lambda of the area, less the part
-// beyond the edge.
+// cut returns the CutMix whose box has its middle at row and column. The box has 1-lambda of the
+// image's area, less the part outside the image.
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))
@@ -52,12 +52,12 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 
 // beta draws from Beta(alpha, alpha), for any alpha above 0, with a fixed number of draws. The
 // formula is Devroye's for the symmetric distribution ("Random variate generation in one line of
-// code", 1996). U and V are uniform, and S is a random sign, here that of the cosine:
+// code", 1996). U and V are uniform. S is a random sign, here the sign of the cosine:
 //
 //	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
 func beta(k key, alpha float64) float64 {
 	u, v := k.draw(drawLambda)
 	cos := math.Cos(2 * math.Pi * v.unit())
-	tail := math.Pow(1-u.unit(), -1/alpha) - 1 // 1-U, which is not 0; it may be +Inf
+	tail := math.Pow(1-u.unit(), -1/alpha) - 1 // 1-U in place of U, because U may be 0; tail may be +Inf
 	return 0.5 * (1 + math.Copysign(1/math.Sqrt(1+1/(tail*cos*cos)), cos))
 }

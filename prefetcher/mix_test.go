@@ -48,7 +48,8 @@ func TestCutMix_Distribution(t *testing.T) {
 }
 
 func TestCut_Area(t *testing.T) {
-	// Half of the sides about row 5 and column 1 of 8 x 12: rows 3 to 7, columns -2 to 4.
+	// The box has half of each side of 8 x 12, with its middle at row 5 and column 1. It covers rows
+	// [3, 7) and columns [-2, 4).
 	got := cut(0.75, 5, 1, 8, 12)
 	want := drawnMix{images.MixOptions{Kind: images.CutMix, Top: 3, Left: 0, Bottom: 7, Right: 4}, 1 - 16./96}
 	if got.images.Top != want.images.Top || got.images.Left != want.images.Left || got.images.Bottom != want.images.Bottom ||

@@ -8,37 +8,38 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Options are the options of [New]. The zero value gives float32 images, channels last, normalised
-// as torchvision's models want them.
+// Options are the options of [New]. The zero value gives float32 images, channels last,
+// normalised as torchvision's models expect them.
 type Options struct {
-	// Depth is the number of batches that are copied ahead of the one in use; 0 means 2. Each takes
-	// device memory for one batch, as uint8 and as DType.
+	// Depth is the number of batches that are copied before their use, besides the batch in use. 0
+	// means 2. Each of these batches takes device memory for its pixels as uint8 and as DType.
 	Depth int
 
-	// DType is the dtype of the converted images: Float32, BFloat16, Float16 or Float64. 0, which
-	// is also Uint8, means Float32.
+	// DType is the dtype of the normalised images: Float32, BFloat16, Float16 or Float64. 0, which is
+	// also the value of Uint8, means Float32.
 	DType cgotorch.DType
 
-	// Mean and Std have one number, or one a channel, in units of full intensity. A pixel p of 0 to 255
-	// becomes (p/255 - Mean)/Std. For 3 channels nil means those of ImageNet, which torchvision's
-	// models expect. For 1 channel it means 0 and 1.
+	// Mean and Std have one number, or one for each channel, in units of full intensity. A pixel p of
+	// 0 to 255 becomes (p/255 - Mean)/Std. For images of 3 channels, nil in both means the values of
+	// ImageNet, which torchvision's models expect. Otherwise a nil Mean means 0, and a nil Std means
+	// 1.
 	Mean, Std []float64
 
-	// Contiguous gives images in NCHW memory order instead of channels last.
+	// Contiguous gives images in NCHW memory order. Without it they are channels last.
 	Contiguous bool
 
-	// Augmentations, beside the crops and flips of package decode. They are done on the device, on the
-	// stream of the copies, in this order, which is that of torchvision's training recipe. The zero
-	// value of each is off. Draws for an image depend on its key alone, draws for a batch on the key of
-	// its first image: see Note [Random choices].
-	TrivialAugmentWide bool          // one of 14 operations with one of 31 strengths, as torchvision's of that name
-	ColorJitter        ColorJitter   // with it, and with the one above, images have 1 or 3 channels
-	RandomErasing      RandomErasing // after the images have been normalised
-	MixUp              MixUp         // with both of them, each batch has one, either as often
+	// These fields are the augmentations. Crops and flips are options of the loader. The copy stream
+	// does the augmentations, in this order, which is the order of torchvision's training recipe. The
+	// zero value of each field turns its augmentation off. The draws for an image depend on its key
+	// alone. The draws for a batch depend on the key of its first image: see Note [Random choices].
+	TrivialAugmentWide bool          // one of 14 operations with one of 31 strengths, as torchvision's TrivialAugmentWide
+	ColorJitter        ColorJitter   // ColorJitter and TrivialAugmentWide need images of 1 or 3 channels
+	RandomErasing      RandomErasing // after normalising
+	MixUp              MixUp         // with both MixUp and CutMix each batch has one of the two, equally likely
 	CutMix             CutMix
 
-	// Classes is the number of classes, which MixUp and CutMix need: labels become float32 [N,
-	// Classes].
+	// Classes is the number of classes. MixUp and CutMix need it, because they make labels float32
+	// [N, Classes].
 	Classes int
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// pinner is the imageloader.Pinner that a source gets. Each piece of the source's memory is a slab
-// here: page-locked for a CUDA device, and known to the stream checker on every device. It may
-// outlive its Prefetcher, as the source's memory does.
+// pinner is the imageloader.Pinner that a source gets. It makes a slab of each piece of the
+// source's memory. For a CUDA device the slab is page-locked. On every device the stream checker
+// knows the slab. A pinner may outlive its Prefetcher, because the source's memory may.
 type pinner struct {
 	device cgotorch.Device
 
@@ -50,7 +50,7 @@ func (p *pinner) HostWrites(memory []byte) {
 	}
 }
 
-// slabOf returns the slab that memory lies in, or nil.
+// slabOf returns the slab in which memory lies, or nil.
 func slabOf[T cgotorch.Element](p *pinner, memory []T) *cgotorch.HostSlab {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -62,19 +62,19 @@ func slabOf[T cgotorch.Element](p *pinner, memory []T) *cgotorch.HostSlab {
 	return nil
 }
 
-// holds reports whether memory lies in a slab.
+// holds reports whether memory lies in slab.
 func holds[T cgotorch.Element](slab *cgotorch.HostSlab, memory []T) bool {
 	all := slab.Bytes()
 	offset := uintptr(unsafe.Pointer(unsafe.SliceData(memory))) - uintptr(unsafe.Pointer(unsafe.SliceData(all)))
 	return len(memory) > 0 && offset < uintptr(len(all)) && uintptr(len(all))-offset >= uintptr(len(bytesOf(memory)))
 }
 
-// bytesOf is memory as bytes.
+// bytesOf returns memory as bytes.
 func bytesOf[T cgotorch.Element](memory []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(memory))), len(memory)*int(unsafe.Sizeof(*new(T))))
 }
 
-// pinFor page-locks a slab where the device needs that, and closes the slab if it cannot.
+// pinFor page-locks slab for a CUDA device. If that fails, pinFor closes the slab.
 func pinFor(device cgotorch.Device, slab *cgotorch.HostSlab) error {
 	if !device.IsCUDA() {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The stream checker learns that the loader is about to fill a buffer again. A copy that still
-// reads a part of the buffer is a race.
+// The stream checker learns that the loader is about to fill a buffer again. If a copy still
+// reads a part of the buffer, the checker reports a race.
 func TestPinner_RefilledUnderACopy(t *testing.T) {
 	for name, read := range map[string]func(x *cgotorch.Exec, b *imageloader.HostBatch){
 		"images": func(x *cgotorch.Exec, b *imageloader.HostBatch) {
@@ -64,7 +64,7 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 				if err := stream.Synchronize(); err != nil {
 					t.Error(err)
 				}
-				want := 1 // the filling for the second batch with the copy of the first
+				want := 1 // the filling for the second batch races with the copy of the first
 				if waits {
 					want = 0
 				}
@@ -76,8 +76,8 @@ func TestPinner_RefilledUnderACopy(t *testing.T) {
 	}
 }
 
-// Parts of a batch that lie in memory of another owner go through memory of the prefetcher. The
-// host does not fill that memory under a copy.
+// The parts of a batch that lie outside the Pinner's memory go through the prefetcher's staging.
+// The host does not fill the staging while a copy reads it.
 func TestEpoch_Staged(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -128,8 +128,8 @@ func TestNew_CannotPin(t *testing.T) {
 	})
 }
 
-// A new prefetcher takes over the memory of its loader. The earlier prefetcher then copies through
-// its staging.
+// A second prefetcher of a loader takes over the loader's memory. The first prefetcher then
+// copies through its staging.
 func TestNew_SecondOfALoader(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -171,7 +171,7 @@ func TestPinner_Refused(t *testing.T) {
 	p.Unpin(memory)
 }
 
-// The stream checker learns that a slot's own memory is about to be filled again.
+// The stream checker learns that a slot's staging is about to be filled again.
 func TestStaging_RefilledUnderACopy(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	races := 0
@@ -183,7 +183,7 @@ func TestStaging_RefilledUnderACopy(t *testing.T) {
 	stream, s := torchtest.NewStream(t, cgotorch.CPU), staging{device: cgotorch.CPU}
 	host := &imageloader.HostBatch{N: 1, Images: make([]byte, 12), Labels: make([]int64, 1), Flip: []bool{true}}
 	for range 2 {
-		from, err := s.stage(host, &pinner{}, nil) // the event behind the copy is forgotten
+		from, err := s.stage(host, &pinner{}, nil) // nil, as if nobody knew the event after the last copy
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,26 +12,26 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// Source gives decoded batches in host memory; *[imageloader.Loader] is one.
+// Source gives decoded batches in host memory. *[imageloader.Loader] is a Source.
 type Source interface {
-	// Epoch yields the batches of one epoch, each to be given back with its Release. It must end when
-	// ctx does.
+	// Epoch yields the batches of one epoch. The Prefetcher gives each batch back with its Release.
+	// The sequence must end when ctx ends.
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
-	// Shape is that of the largest batch: images, height, width, channels.
+	// Shape returns the shape of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin is called once, by [New], on every device. The source calls p.Pin for each piece of
-	// memory of its batches, before its first Epoch. It calls p.HostWrites when it fills that
-	// memory again, and p.Unpin before it frees the memory. The host first copies parts of batches
-	// that lie in other memory, into page-locked memory of the Prefetcher's. Stats.Staged counts
-	// them.
+	// Pin is called once, by [New], for every kind of device. The source calls p.Pin for each piece
+	// of memory of its batches, before its first Epoch. It calls p.HostWrites before it fills that
+	// memory again, and p.Unpin before it frees the memory. A part of a batch may lie in memory for
+	// which the source did not call p.Pin. The host then copies that part into page-locked memory of
+	// the Prefetcher first. Stats.Staged counts these bytes.
 	Pin(p imageloader.Pinner) error
 }
 
-// shape is that of the source's largest batch.
+// shape is the shape of the source's largest batch.
 type shape struct{ batch, height, width, channels int }
 
-// Prefetcher copies the batches of a [Source] to a device, ahead of their use. It is used by one
-// goroutine at a time, but for Stats and Close.
+// Prefetcher copies the batches of a [Source] to a device before their use. One goroutine at a
+// time may use it. Stats and Close may be called from any goroutine.
 type Prefetcher struct {
 	source Source
 	pinner *pinner
@@ -42,33 +42,35 @@ type Prefetcher struct {
 	slots  []*slot
 	stall  stall
 
-	freeSlots chan *slot // has room for all
+	freeSlots chan *slot // has room for every slot
 
 	mu      sync.Mutex
 	stats   Stats
-	running context.CancelCauseFunc // ends the epoch that is running, or nil
+	running context.CancelCauseFunc // ends the running epoch; nil while none runs
 	closed  bool
 }
 
-// Stats counts since the Prefetcher was made.
+// Stats holds counts and times since the Prefetcher was made.
 type Stats struct {
 	Batches, Samples int
-	Bytes            int64         // copied to the device
-	Staged           int64         // of Bytes, copied by the host into page-locked memory first: the source has them in other memory
-	Copy             time.Duration // of the device's time, for copying Bytes
-	HostWait         time.Duration // of the consumer's goroutine, until a batch was on its way
+	Bytes            int64         // bytes copied to the device
+	Staged           int64         // bytes that the host copied into page-locked memory first, rounded up: see Source.Pin
+	Copy             time.Duration // time of the device for copying Bytes
+	HostWait         time.Duration // time in which the consumer's goroutine waited until a copy was enqueued
 
-	// Stall is the time in which the consumer's stream had no work between two batches of an epoch. It
-	// includes the host's wait for the first batch of each epoch.
+	// Stall is the time in which the consumer's stream had no work between two batches of an epoch.
+	// The host's wait for the first batch of each epoch counts too.
 	Stall time.Duration
 }
 
-// New allocates Depth+1 slots on the device and hands it the source's memory. For a CUDA device it
-// page-locks that memory, which stays so for as long as the source has it. On every device the
-// stream checker then knows the memory. The source stays the caller's and must outlive the
-// Prefetcher. The caller must Close the Prefetcher. New fails with [cgotorch.ErrNoDevice], with
-// [cgotorch.ErrOutOfMemory], also where the memory cannot be page-locked, with
-// [ErrInvalidOptions], or as the source's Pin does.
+// New allocates Depth+1 slots on the device, and calls source.Pin. For a CUDA device the source's
+// memory is then page-locked for as long as the source has it. On every device the stream checker
+// then knows that memory. The source stays the caller's and must outlive the Prefetcher. The
+// caller closes the Prefetcher.
+//
+// New fails with [ErrInvalidOptions] for options that are not valid, and with
+// [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory] if
+// memory is short or cannot be page-locked. If the source's Pin fails, New returns its error.
 func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) {
 	p := &Prefetcher{source: source, device: device, pinner: &pinner{device: device}}
 	p.shape.batch, p.shape.height, p.shape.width, p.shape.channels = source.Shape()
@@ -104,12 +106,14 @@ func New(source Source, device cgotorch.Device, o Options) (*Prefetcher, error) 
 	return p, nil
 }
 
-// Epoch yields the batches of the source's next epoch. The host waits until a batch is on its
-// way, and not for the device. Leaving the loop waits for the copies that are under way, stops
-// every goroutine and gives every buffer back.
+// Epoch yields the batches of the source's next epoch. Each turn of the loop waits until the copy
+// of a batch is enqueued. It does not wait for the device. When the loop ends, also by a break,
+// Epoch waits for the copies that still run. It stops its goroutines and gives every host buffer
+// back.
 //
-// The sequence is for one use, and ends with its first error. Errors are the source's, the
-// cause of ctx's end, [ErrClosed], and [ErrBusy] while another epoch runs.
+// The sequence can be looped over once. A second loop gets [ErrBusy]. An error ends the loop. It
+// is the source's error, or the cause of the end of ctx. It is [ErrClosed] after Close, and
+// [ErrBusy] while another epoch runs.
 func (p *Prefetcher) Epoch(ctx context.Context) iter.Seq2[*Batch, error] {
 	var used atomic.Bool
 	return func(yield func(*Batch, error) bool) {
@@ -166,22 +170,22 @@ func (p *Prefetcher) end() {
 	defer p.mu.Unlock()
 	p.running = nil
 	if len(p.freeSlots) < len(p.slots) { //edge:loop-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked
-		return // after Close, takeBack frees everything
+		return // a Do still uses a slot: after Close, the takeBack of the last slot frees everything
 	}
 	if p.closed {
 		p.free() //edge:loop-frees TestClose_InLoop
 	}
 }
 
-// takeBack makes a slot free. After Close the last slot ends the Prefetcher: a Do in another
-// goroutine may outlive the loop.
+// takeBack makes a slot free. A Do in another goroutine may still use a slot after the loop and
+// after Close. The takeBack of the last slot then frees the Prefetcher.
 func (p *Prefetcher) takeBack(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.freeSlots <- s //edge:slot-goes-back TestSlot_EndOfBodyIsRecorded
 	if p.closed && p.running == nil && len(p.freeSlots) == len(p.slots) {
 		//edge:last-use-frees TestSlot_DoOutlivesBody
-		go p.free() // not here: this may be the end of a Do
+		go p.free() // on a goroutine of its own, because takeBack may run at the end of a Do
 	}
 }
 
@@ -191,8 +195,8 @@ func (p *Prefetcher) count(add func(*Stats)) {
 	add(&p.stats)
 }
 
-// Stats returns the counts so far. It does not wait. Stall leaves out work that the device has not
-// finished.
+// Stats returns the counts so far. It does not wait. Stall does not yet count a gap between
+// batches that the device has not finished.
 func (p *Prefetcher) Stats() Stats {
 	p.stall.harvest()
 	p.mu.Lock()
@@ -204,9 +208,10 @@ func (p *Prefetcher) Stats() Stats {
 	return s
 }
 
-// Close frees the slots and the stream. An epoch that is running ends with [ErrClosed]. They are
-// then freed when its loop has been left and every Do that used its batches has ended. Close may be
-// called from any goroutine, and again.
+// Close frees the slots and the copy stream. A running epoch ends with [ErrClosed]. Close does
+// not wait for the loop of that epoch, or for a Do that still uses a batch. When the loop and all
+// such Dos have ended, the slots and the stream are freed. Close may be called from any
+// goroutine, and twice.
 func (p *Prefetcher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,18 +224,18 @@ func (p *Prefetcher) Close() error {
 		return nil //edge:close-leaves-slots-to-loop TestClose_BeforeTheFirstBatch
 	}
 	if len(p.freeSlots) < len(p.slots) { //edge:close-leaves-slots-to-dos TestSlot_DoOutlivesBody_InOrder checked
-		return nil // takeBack ends it
+		return nil // takeBack frees everything later
 	}
 	return p.free()
 }
 
-// free orders the end of every use before the memory goes back to the copy stream's pool, and frees
-// it.
+// free makes the copy stream wait for the end of every use of the slots. It then frees their
+// memory, which goes back to the pool of that stream.
 func (p *Prefetcher) free() error {
 	for _, s := range p.slots {
 		for _, e := range s.released {
 			//edge:free-behind-uses TestEpoch_HasNoRace checked
-			_ = p.copies.Wait(e) // it fails on a lost device, whose memory is gone already
+			_ = p.copies.Wait(e) // Wait fails only on a lost device, whose memory is gone already
 		}
 		s.close() //edge:slots-freed TestEpoch_HasNoRace
 	}

@@ -134,7 +134,8 @@ func TestClose_InLoop(t *testing.T) {
 	})
 }
 
-// stubborn gives nothing and does not end before it is told to, against its context.
+// stubborn is a source that yields nothing. It ignores its context and ends when the test closes
+// `end`.
 type stubborn struct {
 	*counted
 	end chan bool
@@ -144,7 +145,7 @@ func (s stubborn) Epoch(context.Context) iter.Seq2[*imageloader.HostBatch, error
 	return func(func(*imageloader.HostBatch, error) bool) { <-s.end }
 }
 
-// Close frees nothing under a loop that waits for its first batch, though no slot is in use.
+// Close frees nothing while a loop waits for its first batch, although no slot is in use.
 func TestClose_BeforeTheFirstBatch(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	source := stubborn{newCounted(t, 1, nil), make(chan bool)}
@@ -175,7 +176,7 @@ func TestClose_BeforeTheFirstBatch(t *testing.T) {
 	}
 }
 
-// vast is a source of batches that no memory holds.
+// vast is a source whose batches are larger than any memory.
 type vast struct{ *counted }
 
 func (vast) Shape() (batch, height, width, channels int) { return 1 << 30, 1 << 10, 1 << 10, 3 }

@@ -4,26 +4,26 @@ import "math/bits"
 
 // Note [Random choices]
 //
-// An augmentation of an image is drawn from the key of the image ([imageloader.HostBatch].Keys).
-// The key depends on the seed, the epoch and the image alone. Draws for a whole batch use the key
-// of its first image. So neither the number of workers nor the place where a run was resumed
-// changes a draw. The batch in which an image came does not change the image's own draws.
+// The augmentation of an image is drawn from the key of the image ([imageloader.HostBatch].Keys).
+// The key depends only on the seed, the epoch and the image. Draws for a whole batch use the key
+// of its first image. So a draw does not depend on the number of workers, or on the place where a
+// run was resumed. The draws for an image are the same in whichever batch the image comes.
 //
-// The generator is that of package decode, Philox4x32-10 with the image's key as its key, low word
-// first. The counter is fixed for each choice. So one augmentation, turned on or off, changes no
-// other. Each counter gives two 64-bit numbers:
+// The generator is the one of package decode, Philox4x32-10. Its key is the image's key, low word
+// first. Its counter is a fixed number for each choice. So turning one augmentation on or off
+// does not change the draws of another. Each counter gives two 64-bit numbers:
 //
 //	64      TrivialAugmentWide: the operation, the magnitude
-//	65      its sign
+//	65      TrivialAugmentWide: the sign
 //	66      ColorJitter: the order
-//	67      brightness, contrast
-//	68      saturation, hue
-//	69      RandomErasing: whether
-//	80+i    the area and the shape of try i
-//	96+i    the top and the left of try i
-//	128     of a batch: MixUp or CutMix
-//	129     MixUp's or CutMix's lambda, from both
-//	130     CutMix: the row and the column of the box's middle
+//	67      ColorJitter: brightness, contrast
+//	68      ColorJitter: saturation, hue
+//	69      RandomErasing: whether the image has a box
+//	80+i    RandomErasing: the area and the shape of try i
+//	96+i    RandomErasing: the top and the left of try i
+//	128     for a batch: MixUp or CutMix
+//	129     for a batch: lambda of MixUp or CutMix, which takes both numbers
+//	130     for a batch: the row and the column of the middle of CutMix's box
 const (
 	drawTrivial = 64 + iota
 	drawTrivialSign
@@ -41,7 +41,7 @@ const (
 // key is the random number from which the choices for an image, or for a batch, are drawn.
 type key uint64
 
-// draw returns the two numbers of a choice.
+// draw returns the two numbers of the counter `number`.
 func (k key) draw(number uint32) (first, second choice) {
 	c := philox([4]uint32{number}, [2]uint32{uint32(k), uint32(k >> 32)})
 	return choice(c[1])<<32 | choice(c[0]), choice(c[3])<<32 | choice(c[2])
@@ -56,14 +56,14 @@ func (c choice) unit() float64 { return float64(c>>11) * 0x1p-53 }
 // between returns a number in [low, high).
 func (c choice) between(low, high float64) float64 { return low + (high-low)*c.unit() }
 
-// below returns 0 to n-1. Its bias is n / 2^64.
+// below returns a number from 0 to n-1. Its bias is n / 2^64.
 func (c choice) below(n int) int {
 	high, _ := bits.Mul64(uint64(c), uint64(n))
 	return int(high)
 }
 
-// philox is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2,
-// 3", 2011).
+// philox is the generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
+// easy as 1, 2, 3", 2011).
 func philox(c [4]uint32, k [2]uint32) [4]uint32 {
 	for range 10 {
 		a, b := uint64(0xD2511F53)*uint64(c[0]), uint64(0xCD9E8D57)*uint64(c[2])

@@ -7,7 +7,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/filetest"
 )
 
-// The known answers that come with Random123.
+// philox gives the known answers that come with Random123.
 func TestPhilox_KnownAnswers(t *testing.T) {
 	const ones = 0xffffffff
 	for _, c := range []struct {
@@ -41,10 +41,11 @@ func TestKey_Draw(t *testing.T) {
 	}
 }
 
-// The results and draws of torchvision: tests/fixtures/augment/make.py.
+// fixtures holds results and draws of torchvision, which tests/fixtures/augment/make.py writes.
 const fixtures = "../tests/fixtures/augment/"
 
-// spread holds torchvision's draws.
+// spread describes torchvision's draws of one value: their mean, and the share of draws up to
+// some limits.
 type spread struct {
 	Mean   float64
 	Shares [][2]float64
@@ -75,8 +76,8 @@ func distributions(t *testing.T, name string) []distribution {
 	return named
 }
 
-// check compares the values that were drawn with torchvision's: the share up to each of its
-// quantiles, and the mean.
+// check compares the drawn values `got` with torchvision's. It compares the mean, and for each
+// limit the share of draws up to it. `theirs` is the number of torchvision's draws.
 func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 	t.Helper()
 	if len(s.Shares) == 0 || len(got) == 0 {
@@ -88,7 +89,7 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 		squares += v * v
 	}
 	n := float64(len(got))
-	noise := 1/n + 1/float64(theirs) // of the variance of the difference
+	noise := 1/n + 1/float64(theirs) // the variance of the difference of the means, divided by that of a draw
 	mean := sum / n
 	if deviation := math.Sqrt((squares/n - mean*mean) * noise); math.Abs(mean-s.Mean) > 4.5*deviation+1e-5 {
 		t.Errorf("%s: mean %v, torchvision's %v", what, mean, s.Mean)
@@ -109,7 +110,8 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 
 const keysDrawn = 20_000
 
-// keys yields the keys of many images. Draws must not depend on the way in which they are made.
+// keys yields the keys of many images. Their regular pattern must not show in
+// the draws.
 func keys(yield func(key) bool) {
 	for i := range uint64(keysDrawn) {
 		if !yield(key(i * 0x9e3779b97f4a7c15)) {

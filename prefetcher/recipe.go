@@ -9,21 +9,22 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// recipe is the choice of augmentations and their memory on the device. The batches pass through
-// that memory one after another, on the copy stream.
+// recipe holds the chosen augmentations and their memory on the device. All batches use that
+// memory, one after another, on the copy stream.
 type recipe struct {
 	o     Options
 	shape shape
 	table *cgotorch.Tensor // the normalised value of each pixel value
 
-	steps     *cgotorch.Tensor // float32 [N, S, 8], or nil where no image has steps
-	augmented *cgotorch.Tensor // uint8 [N, H, W, C], beside steps
-	erased    *cgotorch.Tensor // int32 [N, 4], or nil where nothing is erased
+	steps     *cgotorch.Tensor // float32 [N, S, 8], or nil if no image has steps
+	augmented *cgotorch.Tensor // uint8 [N, H, W, C], the images after their steps; nil if steps is nil
+	erased    *cgotorch.Tensor // int32 [N, 4], or nil if nothing is erased
 
-	free chan *parameters // has room for all
+	free chan *parameters // has room for every parameters
 }
 
-// parameters is page-locked memory for the draws for a batch, on their way to the device.
+// parameters holds the draws for a batch in page-locked memory, from which the device copies
+// them.
 type parameters struct {
 	slab   *cgotorch.HostSlab
 	steps  []float32
@@ -31,7 +32,7 @@ type parameters struct {
 	mix    drawnMix
 }
 
-// stepsOf is the most steps that an image has.
+// stepsOf returns the greatest number of steps that an image has.
 func (o Options) stepsOf() int {
 	n := 0
 	if o.TrivialAugmentWide {
@@ -51,8 +52,8 @@ func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() |
 
 const stepValues = len(images.Step{})
 
-// allocate makes the memory, and parameters for so many batches that are on their way at once.
-// After a failure close frees the memory.
+// allocate makes the device memory. It also makes one parameters for each of `batches` batches,
+// which may be on their way at once. If allocate fails, close frees what it has made.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -93,7 +94,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	return nil
 }
 
-// draw fills p with a batch's random choices.
+// draw fills p with the random choices for the batch host.
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
 	if p.slab != nil {
@@ -128,14 +129,14 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	p.mix.images.Fill = o.RandomErasing.Value
 }
 
-// takeBack makes p, which may be nil, free for another batch. No copy reads it any more.
+// takeBack makes p free for another batch. No copy reads p any more. p may be nil.
 func (r *recipe) takeBack(p *parameters) {
 	if p != nil {
 		r.free <- p
 	}
 }
 
-// send enqueues the copy of p's first n images to the device.
+// send enqueues the copy of the draws for the first n images from p to the device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	if r.steps != nil {
 		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
@@ -145,8 +146,8 @@ func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	}
 }
 
-// images enqueues the work that makes n images of their pixels. flips may be nil; p is nil where
-// nothing is drawn.
+// images enqueues the work that makes n normalised images from their pixels. flips may be nil. p
+// is nil if nothing is drawn.
 func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p *parameters, n int) {
 	if r.steps != nil {
 		augmented := first(x, r.augmented, n)
@@ -164,7 +165,7 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
-// fits fails for a batch that lacks keys or labels that the augmentations need.
+// fits fails for a batch without the keys or the labels that the augmentations need.
 func (r *recipe) fits(host *imageloader.HostBatch) error {
 	if r.o.draws() && len(host.Keys) != host.N {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)
@@ -179,7 +180,7 @@ func (r *recipe) fits(host *imageloader.HostBatch) error {
 	return nil
 }
 
-// bytes is the number of bytes that send copies.
+// bytes returns the number of bytes that send copies for n images.
 func (r *recipe) bytes(n int) int64 {
 	var bytes int
 	if r.steps != nil {
@@ -191,7 +192,7 @@ func (r *recipe) bytes(n int) int64 {
 	return int64(bytes)
 }
 
-// close frees the memory. All parameters have been given back.
+// close frees the memory. All parameters must have been given back.
 func (r *recipe) close() {
 	for _, t := range []*cgotorch.Tensor{r.table, r.steps, r.augmented, r.erased} {
 		t.Close()
@@ -208,7 +209,8 @@ func (r *recipe) close() {
 	}
 }
 
-// first is t, or its first n elements along dimension 0.
+// first returns the first n elements of t along dimension 0. If t has only these, first returns t
+// itself.
 func first(x *cgotorch.Exec, t *cgotorch.Tensor, n int) *cgotorch.Tensor {
 	if int64(n) == t.Shape()[0] {
 		return t

@@ -19,10 +19,10 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// everything is every augmentation of an image.
+// everything turns on every augmentation that changes single images.
 var everything = Options{TrivialAugmentWide: true, ColorJitter: ColorJitter{0.4, 0.4, 0.4, 0.1}, RandomErasing: RandomErasing{Probability: 0.5}}
 
-// pictures are the images of a source, 16 x 20.
+// pictures is a source of images of 16 x 20 pixels.
 type pictures struct {
 	sizes []int // of the batches
 	keys  []uint64
@@ -36,9 +36,9 @@ func (p pictures) Shape() (batch, height, width, channels int) {
 	return slices.Max(p.sizes), picturesHeight, picturesWidth, 3
 }
 
-func (p pictures) Pin(imageloader.Pinner) error { return nil } // all parts of the batches go through the staging
+func (p pictures) Pin(imageloader.Pinner) error { return nil } // so all parts of the batches go through the staging
 
-// picture is the image with a key.
+// picture returns the pixels of the image with key k.
 func picture(k uint64) []byte {
 	pixels := make([]byte, picturesHeight*picturesWidth*3)
 	r := rand.New(rand.NewPCG(k, 1))
@@ -68,7 +68,7 @@ func (p pictures) Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, e
 	}
 }
 
-// batches runs an epoch and returns the images, each as float32 in the order c, h, w, and the
+// batches runs an epoch. It returns the images, each as float32 in the order c, h, w, and the
 // labels.
 func batches(t *testing.T, source Source, d cgotorch.Device, o Options) (images [][]float32, labels [][]float32) {
 	t.Helper()
@@ -93,7 +93,7 @@ func someKeys(n int) []uint64 {
 	return keys
 }
 
-// An image with a key is the same in every batch, on every device.
+// The image of a key is the same in every batch and on every device.
 func TestAugmentations_AnyBatch(t *testing.T) {
 	keys := someKeys(24)
 	for name, o := range map[string]Options{
@@ -131,7 +131,7 @@ func TestAugmentations_AnyBatch(t *testing.T) {
 	}
 }
 
-// Nothing is drawn, and nothing differs, where no augmentation is on.
+// If no augmentation is on, nothing is drawn and a batch needs no keys.
 func TestAugmentations_Off(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		p := start(t, pictures{sizes: []int{3}, keys: someKeys(3)}, d, Options{})
@@ -142,8 +142,7 @@ func TestAugmentations_Off(t *testing.T) {
 	})
 }
 
-// The images of a mixed batch are the mix of the images of the same batch unmixed, and so are the
-// labels.
+// A mixed batch is the mix of the images and labels of the same batch without MixUp and CutMix.
 func TestAugmentations_Mixes(t *testing.T) {
 	const classes = 5
 	keys := someKeys(40)
@@ -189,13 +188,14 @@ func TestAugmentations_Mixes(t *testing.T) {
 	})
 }
 
-// Neither the number of workers nor the place where a run is taken up again changes an image.
+// An image does not depend on the number of workers, or on the place where a run is resumed.
 func TestAugmentations_WorkersAndResume(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := archive(t, 22, -1)
 	o := everything
 	o.MixUp, o.CutMix, o.Classes = MixUp{0.2}, CutMix{1}, 3
-	// Of each batch of the second epoch, a sum of its images and labels.
+	// run returns a line for each batch: sums of its images and of its labels. If `from` is not -1,
+	// the first epoch stops at batch `from` and the run resumes there.
 	run := func(workers, from int) (sums []string) {
 		l := imageloader.Options{BatchSize: 4, Train: true, Seed: 5, Workers: workers, Transform: decode.RandomResizedCrop{Height: side, Width: side}}
 		loader, err := imageloader.Open(path, l)
@@ -232,15 +232,15 @@ func TestAugmentations_WorkersAndResume(t *testing.T) {
 	if got := run(3, -1); !slices.Equal(got, whole) {
 		t.Errorf("with 3 workers:\n%v\nwith 1:\n%v", got, whole)
 	}
-	// Up to batch 2, then, from the state behind it, the rest of that epoch.
+	// The resumed run has batches 0 and 1, and then the batches after batch 2 of the same epoch.
 	resumed := run(2, 2)
 	if want := slices.Concat(whole[:2], whole[3:6]); !slices.Equal(resumed, want) {
 		t.Errorf("resumed:\n%v\nwant\n%v", resumed, want)
 	}
 }
 
-// Drawn parameters are sent before their memory is written again. Both are done before the
-// memory is freed.
+// Drawn parameters are copied to the device before their memory is written again. The host also
+// waits for that copy before it frees the memory.
 func TestAugmentations_HaveNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -255,12 +255,13 @@ func TestAugmentations_HaveNoRace(t *testing.T) {
 	})
 }
 
-// However an epoch ends, the memory of drawn parameters comes back: leaks are counted.
+// The memory of the drawn parameters comes back, however an epoch ends. The check for leaks
+// counts it.
 func TestAugmentations_MemoryComesBack(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*imageloader.HostBatch)
-		leave bool // in the first body
-		stop  bool // while a batch waits for a slot
+		leave bool // leave the loop in the first body
+		stop  bool // cancel while a batch waits for a slot
 	}{
 		"at its end":                         {},
 		"left early":                         {leave: true},
@@ -289,7 +290,7 @@ func TestAugmentations_MemoryComesBack(t *testing.T) {
 							for source.made.Load() < 3 {
 								runtime.Gosched()
 							}
-							time.Sleep(10 * time.Millisecond) // it has memory for the drawn parameters, or waits for it
+							time.Sleep(10 * time.Millisecond) // by now the batch has memory for its drawn parameters, or waits for it
 							cancel()
 						}
 						if test.leave {

@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// run is one epoch: a goroutine that copies, a goroutine that gives host buffers back, and the
-// channels from the first to the second and to the consumer.
+// run is one epoch. One goroutine copies the batches, and one gives the host buffers back. Two
+// channels lead from the copying goroutine, one to the consumer and one to the other goroutine.
 type run struct {
 	p      *Prefetcher
 	full   chan item
@@ -24,12 +24,12 @@ type item struct {
 	err   error
 }
 
-// transfer is a host batch and its parameters, on their way to the device. Both may be given back
-// when the second event is done.
+// transfer is a host batch and its parameters on their way to the device. When the event `copied`
+// is done, the host batch and the parameters may be given back.
 type transfer struct {
 	host          *imageloader.HostBatch
 	from          origin
-	drawn         *parameters // or nil
+	drawn         *parameters // nil if nothing is drawn
 	began, copied *cgotorch.Event
 }
 
@@ -41,7 +41,7 @@ func (c transfer) close() {
 func startRun(ctx context.Context, p *Prefetcher) *run {
 	r := &run{
 		p:      p,
-		full:   make(chan item, len(p.slots)+1), // and the error
+		full:   make(chan item, len(p.slots)+1), // room for every batch and one error
 		copied: make(chan transfer, len(p.slots)),
 	}
 	r.done.Add(2)
@@ -74,12 +74,13 @@ func (r *run) copyAll(ctx context.Context) {
 			return
 		}
 	}
-	if ctx.Err() != nil { // a source may end in silence
+	if ctx.Err() != nil { // a source may end without an error
 		r.full <- item{err: context.Cause(ctx)}
 	}
 }
 
-// copy takes a free slot, enqueues the copy of host into it and passes both on.
+// copy takes a free slot and enqueues the copy of host into it. It sends the batch to the
+// consumer and the transfer to release.
 func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	if err := r.p.fits(host); err != nil {
 		host.Release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch
@@ -138,12 +139,12 @@ func (p *Prefetcher) fits(host *imageloader.HostBatch) error {
 	return p.recipe.fits(host)
 }
 
-// release gives host buffers back, to the loader and the recipe, in the order of their copies, each
-// when its copy is done.
+// release waits for each copy, in the order of the copies. It then gives the host buffer back to
+// the loader, and the parameters back to the recipe.
 func (r *run) release() {
 	defer r.done.Done()
 	for c := range r.copied {
-		// They fail on a lost device alone, where no copy runs any more.
+		// Await fails only on a lost device, where no copy runs any more.
 		_ = c.from.slab.Await(c.copied) //edge:buffer-behind-copy TestEpoch_HasNoRace checked
 		if c.drawn != nil {
 			if c.drawn.slab != nil {
@@ -159,7 +160,7 @@ func (r *run) release() {
 	}
 }
 
-// lend runs the consumer's loop body.
+// lend runs the consumer's loop body for b.
 func lend(b *Batch, yield func(*Batch, error) bool) bool {
 	b.slot.lend(b)
 	defer b.slot.endBody()

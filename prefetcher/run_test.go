@@ -12,8 +12,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// No call in an epoch, or behind it, touches memory that another stream or the host may be
-// using. The body enqueues and never waits, so only the prefetcher's own events order its work.
+// No work of an epoch, or after it, touches memory that another stream or the host may be using.
+// The loop body enqueues and never waits, so only the prefetcher's own events order its work.
 func TestEpoch_HasNoRace(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -36,14 +36,14 @@ func TestEpoch_HasNoRace(t *testing.T) {
 	})
 }
 
-// However an epoch ends, when its loop has been left the source has each batch back, of which no
-// copy runs any more.
+// When the loop has been left, the source has every batch back, however the epoch ended. No copy
+// reads a batch that came back.
 func TestEpoch_ReleasesEachBatch(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		batches int
 		spoil   func(*imageloader.HostBatch)
-		leaveAt int // batch at whose body the loop is left, or -1
+		leaveAt int // index of the batch in whose body the loop is left, or -1
 		err     string
 	}{
 		{"at its end", 6, nil, -1, ""},
@@ -75,7 +75,8 @@ func TestEpoch_ReleasesEachBatch(t *testing.T) {
 	}
 }
 
-// The context ends while a batch waits for a slot.
+// The context ends while a batch waits for a slot. The epoch then ends with the context's cause,
+// and every batch comes back.
 func TestEpoch_CancelledWithoutASlot(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		source := newCounted(t, 100, nil)

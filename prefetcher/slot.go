@@ -14,25 +14,25 @@ type slot struct {
 	flips  *cgotorch.Tensor // bool [N]
 	images *cgotorch.Tensor // DType [N, C, H, W]
 	labels *cgotorch.Tensor // int64 [N]
-	soft   *cgotorch.Tensor // float32 [N, Classes], or nil where labels are not mixed
+	soft   *cgotorch.Tensor // float32 [N, Classes], or nil if labels are not mixed
 
-	staging staging // of host memory
+	staging staging
 
-	ready *cgotorch.Event // behind the last copy into the slot
-	free  func(*slot)     // takes the slot back when the body and every use have ended
+	ready *cgotorch.Event // recorded after the last copy into the slot
+	free  func(*slot)     // takes the slot back when the body and every Do that used the batch have ended
 
 	mu       sync.Mutex
-	lentTo   *Batch                        // whose loop body runs, or nil
-	uses     int                           // Dos that have used the batch and not ended
-	streams  map[*cgotorch.Stream]struct{} // of those Dos
-	released []*cgotorch.Event             // behind each use
+	lentTo   *Batch                        // the batch whose loop body runs, or nil
+	uses     int                           // number of Dos that have used the batch and have not ended
+	streams  map[*cgotorch.Stream]struct{} // the streams of those Dos, and of the Execs that used the batch
+	released []*cgotorch.Event             // the events recorded after the uses
 }
 
 func newSlot(free func(*slot)) *slot {
 	return &slot{free: free, streams: map[*cgotorch.Stream]struct{}{}}
 }
 
-// allocate gives the slot its memory. After a failure close frees the memory.
+// allocate gives the slot its memory. If allocate fails, close frees what it has allocated.
 func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	n, h, w, c := int64(shape.batch), int64(shape.height), int64(shape.width), int64(shape.channels)
 	s.staging.device = x.Device()
@@ -49,8 +49,9 @@ func (s *slot) allocate(x *cgotorch.Exec, shape shape, o Options) {
 	}
 }
 
-// fill enqueues on x, the copy stream, the work that makes the slot's batch of a host batch and its
-// parameters. It records the events before the first and behind the last read of both.
+// fill enqueues, on x, the work that makes the slot's batch from the host batch and its
+// parameters. x is an Exec of the copy stream. fill records c.began before the first read of the
+// host memory, and c.copied after the last.
 func (s *slot) fill(x *cgotorch.Exec, c *transfer, r *recipe) {
 	s.awaitUses(x)
 	c.began = x.RecordTiming()
@@ -90,7 +91,7 @@ func (s *slot) awaitUses(x *cgotorch.Exec) {
 	}
 }
 
-// lend starts the loop body of a batch.
+// lend notes that the loop body of b begins.
 func (s *slot) lend(b *Batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +100,7 @@ func (s *slot) lend(b *Batch) {
 }
 
 // use makes x's stream wait for the copy, and records the end of the use when x's Do ends. x must
-// be usable: a panic of AtEnd would leave the slot in use.
+// be usable, because a panic of AtEnd would leave the slot in use for ever.
 func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.mu.Lock()
 	if s.lentTo != b {
@@ -113,7 +114,7 @@ func (s *slot) use(x *cgotorch.Exec, b *Batch) error {
 	s.mu.Unlock()
 	x.AtEnd(func() {
 		//edge:use-ends-with-its-do TestSlot_FreedByTheLast
-		defer s.useOver() // also when the device is lost, where there is nothing to record
+		defer s.useOver() // also when the device is lost, where Record fails
 		e := x.Record()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -135,10 +136,10 @@ func (s *slot) useOver() {
 	}
 }
 
-// endBody records once more on every stream that used the batch. A later Do of the body may have
-// enqueued work that reads the batch without a Use. The backward of a loss that an earlier Do kept
-// is such work. A stream that runs a Do just now is passed over: if that Do has used the batch it
-// records when it ends.
+// endBody records again on every stream that used the batch. A later Do of the body may have
+// enqueued work that reads the batch without a Use. The backward of a loss that an earlier Do
+// kept is such work. endBody leaves out a stream that runs a Do now. If that Do has used the
+// batch, its end records an event.
 func (s *slot) endBody() {
 	s.mu.Lock()
 	s.lentTo = nil //edge:body-ends TestBatch_UsedAfterItsBody

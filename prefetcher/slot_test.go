@@ -27,7 +27,7 @@ func TestSlot_FlipIsLeftToRight(t *testing.T) {
 	})
 }
 
-// A Do that outlives the loop body keeps the slot from being refilled.
+// A slot is not refilled while a Do that outlives the loop body uses it.
 func TestSlot_DoOutlivesBody(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 12, -1), imageloader.Options{BatchSize: 2})
@@ -62,8 +62,8 @@ func TestSlot_DoOutlivesBody(t *testing.T) {
 	})
 }
 
-// A Do reads the slot after the body. The slot is written again after these reads, and its
-// memory is freed after them.
+// A Do reads the slot after the loop body has ended. The slot is written again, or its memory
+// freed, only after these reads.
 func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -118,8 +118,8 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	}
 }
 
-// A later Do of the body may read the batch without using it, as in the backward of a tensor
-// that an earlier Do kept.
+// A later Do of the body may read the batch without a Use. The backward of a tensor that an
+// earlier Do kept is such a read.
 func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -147,7 +147,8 @@ func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 	})
 }
 
-// A slot is free when its body and every Do that used it have ended, whichever is last, and once.
+// A slot is freed once, when its body and every Do that used it have ended, in whatever order
+// they end.
 func TestSlot_FreedByTheLast(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		freed := 0
@@ -160,7 +161,7 @@ func TestSlot_FreedByTheLast(t *testing.T) {
 		batch := &Batch{slot: s}
 		use := func(during func()) {
 			err := stream.Do(func(x *cgotorch.Exec) error {
-				for range 2 { // as two Dos
+				for range 2 { // as if two Dos used it
 					if err := s.use(x, batch); err != nil {
 						return err
 					}
@@ -195,7 +196,7 @@ func TestSlot_FreedByTheLast(t *testing.T) {
 	})
 }
 
-// A batch is over with its own body, also while its slot holds a later one.
+// A batch cannot be used after its own body, even inside the body of a later batch.
 func TestSlot_UsedInALaterBody(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 20, -1), imageloader.Options{BatchSize: 2})
@@ -217,8 +218,8 @@ func TestSlot_UsedInALaterBody(t *testing.T) {
 	})
 }
 
-// The end of a body is behind all that its Dos enqueued, also by a Do that did not use the batch
-// itself.
+// Two events are recorded: one at the end of the Do that used the batch, one at the end of the
+// body.
 func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 2, -1), imageloader.Options{BatchSize: 2})
@@ -231,8 +232,8 @@ func TestSlot_EndOfBodyIsRecorded(t *testing.T) {
 	})
 }
 
-// The images are torchvision's to the bit: uint8 to float32, divided by 255, less the mean, divided
-// by std, each rounded to float32.
+// The images equal torchvision's to the bit. Each uint8 becomes float32 and is divided by 255.
+// Then the mean is subtracted, and the result is divided by std. Each step rounds to float32.
 func TestSlot_NormalisesAsTorchvision(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		loader := open(t, archive(t, 3, -1), imageloader.Options{BatchSize: 3})

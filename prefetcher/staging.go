@@ -8,28 +8,29 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader"
 )
 
-// staging is page-locked memory of a slot's own. Parts of a host batch go through it that lie in no
-// memory of the source's Pinner. A copy from there to a CUDA device would wait.
+// staging is page-locked memory that belongs to one slot. The parts of a host batch that lie in
+// no memory of the source's Pinner are first copied into the staging. A direct copy to a CUDA
+// device would wait.
 type staging struct {
 	device cgotorch.Device
-	slab   *cgotorch.HostSlab // nil until it is needed
-	used   int                // bytes
+	slab   *cgotorch.HostSlab // nil until a part needs staging
+	used   int                // bytes in use
 }
 
-// origin is the host memory that a batch is copied from.
+// origin is the host memory from which a batch is copied to the device.
 type origin struct {
-	slab   *cgotorch.HostSlab // of the images
+	slab   *cgotorch.HostSlab // the slab that the images lie in
 	images []byte
 	labels []int64
-	flips  []bool // nil where no image is flipped
-	staged int64  // bytes of them that lie in the staging
+	flips  []bool // nil if no image is flipped
+	staged int64  // number of bytes in the staging
 }
 
 const stagingAlign = 64
 
-// stage returns the memory that a batch is copied from, and copies parts of the batch into the
-// staging where that is needed. It then waits until the last copy from the staging is done. The
-// event last is behind that copy, and nil where there was none.
+// stage returns the memory from which host is to be copied. It first copies the parts that need
+// it into the staging. Before that copy it waits until the last copy from the staging is done.
+// The event `last` was recorded after that copy. It is nil if there was no copy yet.
 func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.Event) (origin, error) {
 	o := origin{slab: slabOf(p, host.Images), images: host.Images, labels: host.Labels}
 	if slices.Contains(host.Flip, true) {
@@ -50,7 +51,8 @@ func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.E
 	return o, nil
 }
 
-// reserve makes room for so many bytes.
+// reserve makes room for `bytes` bytes in the staging. It first waits for `last`, the event after
+// the last copy from the staging.
 func (s *staging) reserve(bytes int, last *cgotorch.Event) error {
 	if s.slab != nil && last != nil {
 		if err := s.slab.Await(last); err != nil { //edge:staging-behind-copy TestEpoch_Staged checked
@@ -88,7 +90,7 @@ func (s *staging) close(last *cgotorch.Event) {
 	s.slab = nil
 }
 
-// needs is how many bytes of staging a part of a batch takes.
+// needs returns the number of bytes of staging that a part of a batch takes.
 func needs[T cgotorch.Element](p *pinner, part []T) int {
 	if slabOf(p, part) != nil {
 		return 0
@@ -96,7 +98,8 @@ func needs[T cgotorch.Element](p *pinner, part []T) int {
 	return (len(bytesOf(part)) + stagingAlign - 1) / stagingAlign * stagingAlign
 }
 
-// staged is a part of a batch where it can be copied from. s has room for it.
+// staged returns part if the device can copy from it without a wait. Otherwise it copies part
+// into the staging, which has room for it, and returns the copy.
 func staged[T cgotorch.Element](s *staging, p *pinner, part []T) []T {
 	n := needs(p, part)
 	if n == 0 {

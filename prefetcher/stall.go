@@ -7,20 +7,21 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// stall measures how long the consumer's stream waits for data: from the end of one batch's last
-// use to the moment at which the next batch could start. Host clocks cannot tell it, since the host
-// runs ahead.
+// stall measures how long the consumer's stream waits for data. Each wait is a gap between two
+// batches. A gap begins at the end of the last use of one batch. It ends when the next batch
+// could start. Clocks of the host cannot measure a gap, because the host runs ahead of the
+// device.
 type stall struct {
 	mu      sync.Mutex
-	last    *cgotorch.Event // behind the last use so far, or nil at the start of an epoch
-	seen    *Batch          // the batch whose first use was measured
+	last    *cgotorch.Event // recorded after the last use so far; nil at the start of an epoch
+	seen    *Batch          // the batch whose first use has been measured
 	pending []gap
 	total   time.Duration
 }
 
 type gap struct{ from, to *cgotorch.Event }
 
-// used is called when x's stream has been made to wait for b.
+// used ends a gap at the first use of b. It is called after x's stream was made to wait for b.
 func (s *stall) used(b *Batch, x *cgotorch.Exec) {
 	now := x.RecordTiming()
 	s.mu.Lock()
@@ -51,7 +52,7 @@ func (s *stall) atEnd(x *cgotorch.Exec) {
 	})
 }
 
-// harvest adds the gaps that are over. It does not wait.
+// harvest adds up the gaps that the device has finished. It does not wait.
 func (s *stall) harvest() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +73,8 @@ func (g gap) close() {
 	g.to.Close()
 }
 
-// startEpoch leaves out the time between two epochs, and counts the host's wait for the first
-// batch. As far as is known here, the stream had nothing to do during that wait.
+// startEpoch begins an epoch. The time between two epochs does not count. The host's wait for the
+// first batch counts, because the stream then had no work of this epoch.
 func (s *stall) startEpoch(waited time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,17 +72,18 @@ const char* read_header(Bits& bits, Header& header) {
 
 namespace {
 
-// A block's header is read whole or not at all: three bits, the counts, nineteen precodes, 316
-// lengths of 14 bits.
+// The most bits that the header of a block has: three bits, the counts, nineteen precodes, and
+// 316 lengths of 14 bits. A header is read only when all of it is there.
 constexpr uint64_t kHeaderBits = 3 + 14 + 19 * 3 + 316 * 14 + 64;
-constexpr uint64_t kSymbolBits = 48;  // a length and a distance, each with its extra bits
+constexpr uint64_t kSymbolBits = 48;  // the most bits that a length and a distance have, each with its extra bits
 
-// copy repeats the elements that lie `distance` before `to`.
+// copy copies `length` elements, beginning `distance` elements before `to`. If `length` is larger
+// than `distance`, the elements repeat.
 template <class T>
 inline void copy(T* to, size_t distance, size_t length) {
   const T* from = to - distance;
   constexpr size_t kStep = 16 / sizeof(T);
-  if (distance >= kStep) {  // writes up to kStep - 1 elements too many: see CTD_INFLATE_ROOM
+  if (distance >= kStep) {  // writes up to kStep - 1 further elements: see CTD_INFLATE_ROOM
     for (T* const end = to + length; to < end; to += kStep, from += kStep) std::memcpy(to, from, 16);
   } else if (distance == 1) {
     std::fill_n(to, length, *from);
@@ -114,7 +115,8 @@ const char* Decoder::begin_block(Bits& bits) {
     }
     case 1: {
       in_ = In::kCodes;
-      // Blocks may be as short as ten bits, and making the tables takes as long as a thousand bytes.
+      // A block may be as short as ten bits, and making the tables takes as long as inflating a
+      // thousand bytes. So the tables of the fixed codes are kept.
       if (fixed_) return nullptr;
       uint8_t lengths[kLiterals];
       std::fill_n(lengths, 144, 8);
@@ -142,19 +144,19 @@ const char* Decoder::begin_block(Bits& bits) {
   }
 }
 
-// Output is the memory for the elements of one run.
+// Output is the memory into which one run writes elements.
 template <class T>
 struct Output {
   T* const first;        // element 0
-  const T* const begin;  // a match reaches no further back
-  const T* const full;   // no symbol is begun from here on
+  const T* const begin;  // no match reaches back beyond this element
+  const T* const full;   // no symbol is begun at this element or after it
   T* to;
-  const T* unknown;  // behind the last unknown element
+  const T* unknown;  // the element after the last unknown element
 
   bool is_known() const { return sizeof(T) == 2 && to - unknown >= static_cast<ptrdiff_t>(kWindow); }
 };
 
-// Why a step ended, 0 at the end of its block.
+// Why says why a step ended: a CTD_INFLATE_ value, or 0 at the end of a block.
 using Why = int32_t;
 
 template <class T>
@@ -179,7 +181,7 @@ Why Decoder::codes(Bits& bits, Input in, Output<T>& out) {
   const Entry* const distances = distances_.data();
   const uint64_t in_end = uint64_t{in.bytes.size()} * 8;
   T* to = out.to;
-  // The end of the elements that depend on no zeros behind the end of the data.
+  // The end of the elements that come from the data alone, and not from zeros read after the data.
   T* sure = to;
   const auto fail = [&](int32_t code, const char* what) {
     out.to = sure;
@@ -195,7 +197,8 @@ Why Decoder::codes(Bits& bits, Input in, Output<T>& out) {
     sure = to;
     if (to >= out.full) return CTD_INFLATE_FULL;
     if (out.is_known()) return CTD_INFLATE_KNOWN;
-    // 56 bits are enough for three literals of 15, and for two of them with a length of 20.
+    // 56 bits are enough for three literals of at most 15 bits. They are also enough for two literals
+    // and a length of at most 20 bits.
     Entry entry = literals[bits.peek() & ((1u << kLiteralBits) - 1)];
     if (entry & kLiteral) {
       bits.drop(bits_of(entry));

@@ -1,4 +1,4 @@
-// The decoder compared with zlib: equal output, and an error where zlib has one.
+// Compares the decoder with zlib. Both must give the same output, and an error for the same data.
 #include "inflate/decoder.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ namespace {
 
 using Data = std::vector<uint8_t>;
 
-// Words that repeat, then noise: both long matches and literals.
+// sample returns random data in which deflate finds long matches and literals. The data are
+// noise, runs of one letter, and copies of earlier data.
 Data sample(size_t size, unsigned seed) {
   std::mt19937 random(seed);
   Data data;
@@ -49,7 +50,8 @@ Data deflated(const Data& data, int level, int strategy) {
   return out;
 }
 
-// zlibs_output returns zlib's output for a stream, up to its first error.
+// zlibs_output returns zlib's output for a stream, up to the first error. whole is set if zlib
+// reaches the end of the stream.
 Data zlibs_output(const Data& in, size_t most, bool& whole) {
   z_stream z{};
   inflateInit2(&z, -15);
@@ -64,7 +66,8 @@ Data zlibs_output(const Data& in, size_t most, bool& whole) {
   return out;
 }
 
-// ours returns the decoder's output, in as few runs as possible. Both have room for `most` bytes.
+// ours returns the decoder's output, made in as few runs as possible. The output has room for at
+// least `most` bytes.
 Data ours(const Data& in, size_t most, bool& whole, int32_t* code = nullptr) {
   Data out(kWindow + most + 2 * CTD_INFLATE_ROOM);
   Decoder decoder;
@@ -99,7 +102,8 @@ TEST(Decoder, EqualsZlib) {
   }
 }
 
-// Gives input and output in small pieces, each in memory of its own.
+// The decoder goes on where its last run stopped. The test gives input and output in small
+// pieces, each in memory of its own.
 TEST(Decoder, GoesOnWhereItStopped) {
   const Data data = sample(300000, 7);
   for (const Kind& kind : kKinds) {
@@ -109,7 +113,7 @@ TEST(Decoder, GoesOnWhereItStopped) {
     ctd_inflate io{};
     io.stop_bit = io.stop_at = UINT64_MAX;
     Data got;
-    size_t begin = 0, end = 0;  // of `in`, the part given to the decoder
+    size_t begin = 0, end = 0;  // the part of `in` that the decoder gets
     for (int runs = 0; io.stopped != CTD_INFLATE_FINAL; ++runs) {
       ASSERT_LT(runs, 10000);
       begin += io.bit / 8;
@@ -130,7 +134,8 @@ TEST(Decoder, GoesOnWhereItStopped) {
   }
 }
 
-// Begins at each block with an unknown window, and resolves it afterwards.
+// The decoder can begin at any block without knowing the window before it. The unknown elements
+// are resolved when the window is known.
 TEST(Decoder, BeginsAtAnyBlock) {
   const Data data = sample(400000, 11);
   for (const Kind& kind : kKinds) {
@@ -199,7 +204,8 @@ TEST(Decoder, TruncatedAnywhere) {
   }
 }
 
-// Turns bits over: zlib and the decoder agree on which data are valid, and on their content.
+// For data with some flipped bits, zlib and the decoder agree whether the data are valid. They
+// also agree on the content of valid data.
 TEST(Decoder, DamagedAsZlib) {
   const Data data = sample(5000, 9);
   constexpr size_t kMost = 300'000;
@@ -248,7 +254,7 @@ TEST(Find, SeesEachDynamicBlock) {
     const uint64_t at = io.bit;
     io.stop_at = io.at + 1;
     decoder.run<uint8_t>({in, true}, out.data(), out.size(), io);
-    if (io.stopped == CTD_INFLATE_FINAL) break;  // the last block is not looked for
+    if (io.stopped == CTD_INFLATE_FINAL) break;  // find does not look for a last block
     const Found found = find(in, at, io.bit);
     if ((in[at / 8] >> (at % 8) & 7) == 4 || at % 8 > 5) {
       EXPECT_EQ(found.kind, CTD_INFLATE_DYNAMIC);
@@ -263,7 +269,7 @@ TEST(Find, StoredBlocksAndMembers) {
   const Data stored = deflated(sample(200000, 17), 0, Z_DEFAULT_STRATEGY);
   const Found first = find(stored, 1, stored.size() * 8);
   EXPECT_EQ(first.kind, CTD_INFLATE_STORED);
-  EXPECT_EQ(first.bit, 8u);  // the length of the first block, behind its header
+  EXPECT_EQ(first.bit, 8u);  // the length of the first block, after its header
   Data joined(100, 0xAA);
   const Data member = {0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 3};
   joined.insert(joined.end(), member.begin(), member.end());

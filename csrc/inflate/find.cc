@@ -6,8 +6,8 @@
 namespace inflater {
 namespace {
 
-// The sums of 2^(7-length) over four lengths of three bits each: a code of all these lengths is
-// complete at 128.
+// kSums holds, for every four lengths of three bits, the sum of 2^(7-length). A code of all
+// lengths is complete if its sum is 128.
 constexpr auto kSums = [] {
   std::array<uint16_t, 1 << 12> sums{};
   for (unsigned i = 0; i < sums.size(); ++i) {
@@ -18,7 +18,8 @@ constexpr auto kSums = [] {
   return sums;
 }();
 
-// The word at a bit, without seven of its bits at most.
+// word_at returns the 64 bits that begin at a bit. Up to seven of its highest bits may be
+// missing.
 uint64_t word_at(Bytes in, uint64_t bit) {
   uint64_t word = 0;
   const size_t byte = bit / 8;
@@ -26,10 +27,10 @@ uint64_t word_at(Bytes in, uint64_t bit) {
   return word >> (bit % 8);
 }
 
-// Whether the bits may be the header of a dynamic block that is not the last: a quick look, then
-// all of it.
+// is_dynamic reports whether the bits may be the header of a dynamic block that is not the last
+// one. It makes a quick check first, and then reads the whole header.
 bool is_dynamic(Bytes in, uint64_t bit, uint64_t word) {
-  constexpr uint64_t kMost = 29;  // 286 literals and lengths, 30 distances
+  constexpr uint64_t kMost = 29;  // stands for 286 literals and lengths, and for 30 distances
   if ((word & 7) != 4 || (word >> 3 & 31) > kMost || (word >> 8 & 31) > kMost) return false;
   if (bit / 8 + 16 > in.size()) return false;
   const int precodes = static_cast<int>(word >> 13 & 15) + 4;
@@ -46,7 +47,8 @@ bool is_dynamic(Bytes in, uint64_t bit, uint64_t word) {
          build(Alphabet::kDistances, {header.lengths + literals, distances}, table.data());
 }
 
-// Whether the length of a stored block lies at a byte, its header in the zeros before it.
+// is_stored reports whether the length of a stored block may lie at a byte. The three bits of the
+// block's header are then among the zero bits before that byte.
 bool is_stored(Bytes in, size_t byte) {
   if (byte == 0 || byte + 4 > in.size() || in[byte - 1] >> 5 != 0) return false;
   return (in[byte] ^ in[byte + 2]) == 0xFF && (in[byte + 1] ^ in[byte + 3]) == 0xFF;

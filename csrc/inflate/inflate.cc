@@ -1,4 +1,4 @@
-// The calls of cgotorch_inflate.h.
+// Implements the calls of cgotorch_inflate.h.
 #include <algorithm>
 #include <cstring>
 

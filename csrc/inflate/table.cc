@@ -14,7 +14,7 @@ constexpr uint16_t kDistanceBase[] = {1,   2,   3,   4,   5,   7,    9,    13,  
                                       193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577};
 constexpr uint8_t kDistanceExtra[] = {0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13};
 
-// The entry of a symbol, without the length of its code.
+// entry_of returns the entry of a symbol, without the length of the symbol's code.
 Entry entry_of(Alphabet alphabet, size_t symbol) {
   const auto entry = [](uint32_t value, uint32_t extra, uint32_t kind) { return value << 16 | kind | extra << 8; };
   switch (alphabet) {
@@ -30,8 +30,8 @@ Entry entry_of(Alphabet alphabet, size_t symbol) {
   }
 }
 
-// The code after `code`, of `length` bits, both stored with their first bit lowest. The last code
-// has none.
+// next_code returns the code that follows `code`. Each has `length` bits, stored with the first
+// bit lowest. After the last code it returns 0.
 uint32_t next_code(uint32_t code, int length) {
   const uint32_t zeros = code ^ ((1u << length) - 1);
   if (zeros == 0) return 0;
@@ -65,7 +65,7 @@ bool build(Alphabet alphabet, std::span<const uint8_t> lengths, Entry* table) {
   const uint16_t* next = order;
   uint32_t code = 0;
   table[0] = kInvalid | 1;
-  size_t filled = 1;  // entries that are right for all codes so far
+  size_t filled = 1;  // number of entries that are right for all codes so far
   for (int length = 1; length <= index; ++length) {
     std::memcpy(table + filled, table, filled * sizeof *table);
     filled *= 2;
@@ -76,7 +76,7 @@ bool build(Alphabet alphabet, std::span<const uint8_t> lengths, Entry* table) {
   }
 
   const uint32_t mask = (1u << index) - 1;
-  uint32_t linked = ~0u;  // the index that the subtable being filled belongs to
+  uint32_t linked = ~0u;  // the index whose subtable is being filled
   size_t begin = 0;
   int width = 0;
   for (int length = index + 1; length <= longest; ++length) {

@@ -1,10 +1,11 @@
-// streamtorch::augment_images: every image has steps of its own. It is read a few times and written
-// once.
+// streamtorch::augment_images applies to each image steps of its own. It reads an image a few
+// times and writes it once.
 //
-// out[n] is the image pixels[n], turned left to right where flips says so, behind the steps
-// steps[n, 0], steps[n, 1], ... pixels and out: uint8 [N, H, W, C], contiguous, C 1 or 3, without
-// common memory. flips: bool [N], or none. steps: float32 [N, S, 8], S up to 8: a kind, then its
-// values, as cgotorch/images/step.go lists them. A kind that is not listed changes nothing.
+// out[n] is the image pixels[n] after the steps steps[n, 0], steps[n, 1] and so on. If flips[n]
+// is set, the image is flipped left to right before the steps. pixels and out are contiguous
+// uint8 [N, H, W, C], with C 1 or 3, and share no memory. flips is bool [N], or absent. steps is
+// float32 [N, S, 8], with S at most 8. A step is a kind and the kind's values, as
+// cgotorch/images/step.go lists them. A kind that is not listed there changes nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -18,15 +19,15 @@
 
 // Note [Augmentations run on the device]
 //
-// The host draws an image's steps from the image's key by counters and sends them with the
-// pixels. The kernel knows nothing else. One block an image reads the image once for each step
-// that needs all of it (contrast, equalise, autocontrast) and writes it once. Steps such as
-// brightness are tables of 256 values.
+// The host draws an image's steps from the image's key by counters, and sends the steps with the
+// pixels. The kernel needs nothing else. One block makes one image. It reads the image once for
+// each step that needs the whole image (contrast, equalise, autocontrast), and then writes it
+// once. Steps such as brightness are tables of 256 values.
 //
-// g++ and NVRTC compile one source of what a step makes of a pixel. Neither fuses a
-// multiplication with an addition, except where PyTorch does. So the CPU and CUDA agree in every
-// byte. Parameters drawn on the device would save a copy of 160 bytes an image, but need the
-// host's sines and roots there.
+// One source says what a step makes of a pixel, and both g++ and NVRTC compile it. Neither
+// compiler fuses a multiplication with an addition, except where PyTorch does. So the CPU and
+// CUDA give the same bytes. If parameters were drawn on the device, a copy of 160 bytes for each
+// image would be saved. But the device's sines and roots would have to equal the host's.
 
 namespace ct {
 namespace {
@@ -44,9 +45,10 @@ struct Batch {
   int32_t images, height, width, channels, count;
 };
 
-// The CPU works on rows, one channel behind another, a step at a time, so that the compiler can use
-// vectors. All of it is inlined into two callers. One is compiled for a processor with a fused
-// multiply-add. The other is not: fmaf is then a function.
+// The CPU works on one row at a time, with the channels one after another. It does one step after
+// another on the row, so that the compiler can use vector instructions. All of the code is
+// inlined into two callers. One is compiled for processors with a fused multiply-add. In the
+// other caller fmaf is the call of a function.
 #define CT_INLINE inline __attribute__((always_inline))
 
 template <int C>
@@ -60,7 +62,8 @@ CT_INLINE void read_row(const Source& s, int y, uint8_t* row) {
   }
 }
 
-// around: a buffer for three rows.
+// first_row reads row y, and does the step if the step moves pixels or sharpens. around is a
+// buffer for three rows.
 template <int C>
 CT_INLINE void first_row(const Source& s, const Step& step, int y, uint8_t* __restrict row, uint8_t* __restrict around) {
   const int kind = kind_of(step), width = s.width, size = C * width;
@@ -116,7 +119,7 @@ CT_INLINE void row_after(const Source& s, const Step* steps, int count, const ui
   for (int k = 0; k < count; ++k) step_row<C>(steps[k], tables + k * C * kLevels, row, s.width);
 }
 
-// row: a buffer for four rows.
+// augment_image makes image n. row is a buffer for four rows.
 template <int C>
 CT_INLINE void augment_image(const Batch& b, int64_t n, uint8_t* row) {
   const int64_t area = int64_t{b.height} * b.width;
@@ -176,9 +179,9 @@ void augment_on_cpu(const Batch& b) {
   b.channels == 1 ? augment_images<1>(b) : augment_images<3>(b);
 }
 
-// A block for each image, since a step may need all of it. The block passes over the image once to
-// write it. Before that it passes once for each step that needs the whole image. That takes two or
-// three times a pass over the memory, and nothing in between is stored.
+// One block makes one image, because a step may need the whole image. The block passes over the
+// image once for each step that needs it, and once to write it. This takes two or three times as
+// long as one pass over the memory. No intermediate image is stored.
 constexpr int kThreads = 1024;
 constexpr CudaProgram kProgram{"augment", augment::kPixelsText, R"cuda(
 template <int C>

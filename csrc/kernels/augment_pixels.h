@@ -1,10 +1,10 @@
-// The arithmetic of an augmentation on one pixel. The CPU and CUDA share one source: both give the
-// same bytes. Every float operation rounds as written: csrc/CMakeLists.txt and cuda/program.cc turn
-// the compilers' own fusing off.
+// The arithmetic of an augmentation on one pixel. The CPU and CUDA share this source, so they
+// give the same bytes. Every float operation rounds its result: csrc/CMakeLists.txt and
+// cuda/program.cc forbid the compilers to fuse operations.
 //
-// The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32. It has
-// PyTorch's fused multiply-add where add(alpha=...) has it. On the CPU both agree in every byte
-// (tests/fixtures/augment).
+// The arithmetic is torchvision's on uint8 tensors (v2.functional), step by step in float32. It
+// has a fused multiply-add where PyTorch's add(alpha=...) has one. On the CPU all bytes equal
+// torchvision's (tests/fixtures/augment).
 #pragma once
 
 #include <math.h>
@@ -15,27 +15,28 @@ namespace ct::augment {
 
 CT_ON_BOTH_DEVICES(kPixelsText,
 
-// The numbers of cgotorch/images/step.go.
+// The kinds have the numbers of cgotorch/images/step.go.
 enum Kind { kNothing, kBrightness, kContrast, kSaturation, kHue, kPosterize, kSolarize, kAutoContrast, kEqualize, kSharpness, kAffine };
 
 constexpr int kLevels = 256;
 constexpr int kMaxSteps = 8;
 constexpr int kStepValues = 7;
 
-// One row of the tensor of steps.
+// Step is one row of the tensor of steps.
 struct Step {
   float kind;
   float value[kStepValues];
 };
 
 CT_FUNCTION int kind_of(const Step& step) { return static_cast<int>(step.kind); }
-// Whether a table of 256 entries a channel gives the result: a value then does not depend on the
-// other channels.
+// has_table reports whether a table of 256 entries for each channel gives the result. It does if
+// the new value of a channel does not depend on the other channels.
 CT_FUNCTION bool has_table(int kind) {
   return kind == kBrightness || kind == kContrast || kind == kPosterize || kind == kSolarize || kind == kAutoContrast || kind == kEqualize;
 }
-// Whether the table depends on the whole image before the step: on the sum of its grey values, or
-// on its histograms.
+// needs_image reports whether the step's table depends on the whole image before the step. If
+// needs_histogram is true, the table depends on the image's histograms. Else it depends on the
+// sum of the image's grey values.
 CT_FUNCTION bool needs_histogram(int kind) { return kind == kAutoContrast || kind == kEqualize; }
 CT_FUNCTION bool needs_image(int kind) { return kind == kContrast || needs_histogram(kind); }
 
@@ -63,8 +64,9 @@ CT_FUNCTION Pixel<C> read(const Source& s, int y, int x) {
   return p;
 }
 
-// sum: of a value and its eight neighbours, and four times the value. The blurred value is sum over
-// 13. It never lies in the middle between two integers: no float is needed to round it.
+// sharpened returns the sharpened value. sum is the sum of the value's eight neighbours and five
+// times the value. The blurred value is sum / 13. It is never halfway between two integers, so it
+// can be rounded without floats.
 CT_FUNCTION unsigned char sharpened(int value, int sum, const Step& step) {
   const float blurred = static_cast<float>((2 * sum + 13) / 26);
   return clamped(fmaf(step.value[1], blurred - static_cast<float>(value), static_cast<float>(value)));
@@ -86,8 +88,8 @@ CT_FUNCTION Pixel<C> sharpened(const Source& s, const Step& step, int y, int x) 
   return p;
 }
 
-// Makes a step of the tensor ready for an image's pixels. The inverse matrix maps pixels from the
-// middle to places from -1 to 1.
+// ready prepares a step of the tensor for the size of an image. For an affine step, the inverse
+// matrix then maps pixels, counted from the middle, to coordinates from -1 to 1.
 CT_FUNCTION Step ready(Step step, int height, int width) {
   if (kind_of(step) == kAffine) {
     for (int i = 0; i < 3; ++i) {
@@ -114,7 +116,8 @@ CT_FUNCTION Pixel<C> moved(const Source& s, const Step& step, int y, int x) {
   return black;
 }
 
-// The pixel before the steps. Only the first step may look at pixels other than its own.
+// first returns the pixel before the steps. If the first step looks at other pixels, first does
+// that step too. No later step may look at other pixels.
 template <int C>
 CT_FUNCTION Pixel<C> first(const Source& s, const Step& step, int y, int x) {
   const int kind = kind_of(step);
@@ -143,7 +146,7 @@ CT_FUNCTION Pixel<C> saturated(Pixel<C> p, const Step& step) {
 
 CT_FUNCTION float unit(float v) { return v < 0.0f ? 0.0f : v > 1.0f ? 1.0f : v; }
 
-// From RGB to hue, saturation and value, and back.
+// turned turns the hue of a pixel. It converts RGB to hue, saturation and value, and back.
 template <int C>
 CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
   if constexpr (C == 3) {
@@ -188,7 +191,7 @@ CT_FUNCTION Pixel<C> turned(Pixel<C> p, const Step& step) {
   return p;
 }
 
-// A step on a pixel that looks at no other pixels. table: [C][256], where the step has a table.
+// stepped does a step that looks at no other pixels. If the step has a table, table is [C][256].
 template <int C>
 CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* table) {
   const int kind = kind_of(step);
@@ -202,7 +205,8 @@ CT_FUNCTION Pixel<C> stepped(Pixel<C> p, const Step& step, const unsigned char* 
   return p;
 }
 
-// The pixel behind the first count steps, which are ready. tables: [steps][C][256].
+// after returns the pixel after the first count steps. ready has prepared the steps. tables is
+// [steps][C][256].
 template <int C>
 CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const unsigned char* tables, int y, int x) {
   Pixel<C> p = count > 0 ? first<C>(s, steps[0], y, x) : read<C>(s, y, x);
@@ -210,12 +214,13 @@ CT_FUNCTION Pixel<C> after(const Source& s, const Step* steps, int count, const 
   return p;
 }
 
-// Properties of one channel's histogram that its tables need. Making it turns the histogram into
-// the number of pixels of each value or a lower value.
+// Summary holds what a table needs to know of one channel's histogram. summarize computes it, and
+// turns the histogram into a cumulative histogram: for each value, the number of pixels with at
+// most that value.
 struct Summary {
   int low;
   int high;
-  int unit;  // of equalize: pixels for each step of the result
+  int unit;  // for equalize: the number of pixels for each step of the result
 };
 
 CT_FUNCTION Summary summarize(int* histogram) {
@@ -238,8 +243,8 @@ CT_FUNCTION Summary summarize(int* histogram) {
   return s;
 }
 
-// An entry of a step's table. mean is the mean of the grey values, the rest belongs to one channel.
-// Each is set where the step needs it.
+// entry returns one entry of a step's table. mean is the mean of the grey values. s and
+// cumulative are those of one channel. Each argument is set only if the step needs it.
 CT_FUNCTION unsigned char entry(const Step& step, float mean, const Summary& s, const int* cumulative, int value) {
   const float v = static_cast<float>(value);
   switch (kind_of(step)) {

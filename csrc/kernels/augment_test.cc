@@ -15,8 +15,8 @@ namespace augment = ct::augment;
 
 constexpr int kValues = 1 + augment::kStepValues;
 
-// As in csrc/kernels/augment.cc for a processor without a fused multiply-add, for which this file
-// is compiled.
+// expected computes the result as augment.cc does on a processor without a fused multiply-add.
+// This file is compiled for such a processor.
 template <int C>
 std::vector<uint8_t> expected(const std::vector<uint8_t>& pixels, int height, int width, bool flip, const augment::Step* steps, int count) {
   const augment::Source source{pixels.data(), height, width, flip};
@@ -49,12 +49,12 @@ std::vector<uint8_t> expected(const std::vector<uint8_t>& pixels, int height, in
   return out;
 }
 
-// Processors with and without a fused multiply-add, and CUDA, give the same bytes.
 ct_status* augment_images(const ct_exec& x, const Tensor& pixels, ct_tensor* flips, const Tensor& steps, const Tensor& out) {
   ct_test::Results none;
   return ct_test::call(x, "streamtorch::augment_images", ct_test::Args().t(pixels).t(flips).t(steps).t(out), &none);
 }
 
+// Processors with a fused multiply-add, processors without one, and CUDA give the same bytes.
 TEST_F(AugmentTest, EveryProcessorAlike) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> factors(0, 2), turns(-0.5, 0.5);

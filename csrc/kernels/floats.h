@@ -1,10 +1,10 @@
-// The floating-point dtypes in the text of every CUDA program: how to read and write their
-// elements.
+// CUDA code for the floating-point dtypes. It is part of the text of every CUDA program, and says
+// how to read and write their elements.
 #pragma once
 
 namespace ct {
 
-// Wide is the type of the computation.
+// In each struct, Raw is the type in memory, and Wide is the type in which a kernel computes.
 inline constexpr char kFloats[] = R"cuda(
 struct BFloat16 {
   using Raw = unsigned short;

@@ -1,5 +1,5 @@
-// Batches of images: uint8 pixels, the input of normalising, mixing and augmenting, and the images
-// that the first two make of them.
+// Code that the kernels on batches of images share. The input of each is uint8 pixels.
+// Normalising and mixing make floating-point images of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@ namespace ct::images {
 CT_ON_BOTH_DEVICES(kText,
 
 constexpr int kMaxChannels = 4;
-constexpr int kLevels = 256;  // of a pixel
-constexpr int kRows = 8;      // rows that a block makes
+constexpr int kLevels = 256;  // values of a pixel
+constexpr int kRows = 8;      // rows of an image that one block makes
 
-// Of a batch of images. Distances in elements of their dtype.
+// Geometry is the shape of a batch, and the strides of its result in elements.
 struct Geometry {
   int images;
   int height;
@@ -35,39 +35,42 @@ struct Geometry {
 
 constexpr int kThreads = 256;
 
-// Throws unless all tensors lie on the device of out. NULL stands for a tensor that is left out.
+// Throws if a tensor is not on the device of out. NULL stands for a tensor that was not given.
 void check_device(const at::Tensor& out, std::initializer_list<const at::Tensor*> others);
 
-// The tensor, or NULL for none.
+// Returns the tensor, or NULL if there is none.
 inline const at::Tensor* pointer(const std::optional<at::Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
 
-// Throws unless pixels are contiguous uint8 [N, H, W, C] of less than 2^31 elements, and flips, if
-// there are any, contiguous bool [N].
+// Throws unless pixels is contiguous uint8 [N, H, W, C] of less than 2^31 elements. If flips is
+// given, it must be contiguous bool [N].
 void check_pixels(const at::Tensor& pixels, const std::optional<at::Tensor>& flips);
 
-// As check_pixels, for all arguments of a call that makes images of 1 to kMaxChannels channels. out
-// must be of a floating-point dtype, [N, C, H, W], without gaps and without a gradient. table must
-// be contiguous [C, kLevels] of the same dtype.
+// Checks all arguments of a call that makes floating-point images. pixels and flips must pass
+// check_pixels, with 1 to kMaxChannels channels. out must have a floating-point dtype and the
+// shape [N, C, H, W], without gaps and without a gradient. table must be contiguous [C, kLevels]
+// of the dtype of out. All must lie on the device of out.
 void check(const at::Tensor& pixels, const std::optional<at::Tensor>& flips, const at::Tensor& table, const at::Tensor& out);
 
 Geometry geometry(const at::Tensor& pixels, const at::Tensor& out);
 
-// Enqueues a kernel whose blocks make kRows rows of one image each. Neighbouring threads make
-// neighbouring elements of a row. blockDim.x is a multiple of the channels: a thread stays in one
-// channel and divides once.
+// Enqueues a kernel. Each of its blocks makes kRows rows of one image. Neighbouring threads make
+// neighbouring elements of a row. blockDim.x is a multiple of the number of channels. So a thread
+// stays in one channel and divides only once.
 void launch(const CudaProgram& program, const char* kernel, const at::Tensor& out, const Geometry& g, void** arguments);
 
-// The stream on which LibTorch runs operators on the tensor's device now: the exec's.
+// Returns the stream on which LibTorch now runs operators of the tensor's device. It is the
+// exec's.
 c10::Stream stream_of(const at::Tensor& tensor);
 
-// The elements of an optional tensor; NULL for none.
+// Returns the elements of an optional tensor, or NULL if there is none.
 template <typename T>
 const T* data_of(const std::optional<at::Tensor>& tensor) {
   return tensor ? static_cast<const T*>(tensor->const_data_ptr()) : nullptr;
 }
 
-// Defines an operator whose kernel serves the CPU and CUDA. It is registered for both, and is no
-// composite of other operators. The stream checker thus takes its accesses from its schema.
+// Defines an operator whose kernel serves the CPU and CUDA. The kernel is registered for each of
+// the two. So LibTorch does not take the operator for a composite of other operators, and the
+// stream checker takes its accesses from its schema.
 template <typename Kernel>
 void define(torch::Library& library, const char* schema, const char* name, Kernel kernel) {
   library.def(schema);

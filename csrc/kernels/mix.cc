@@ -1,16 +1,17 @@
-// streamtorch::mix_images and mix_labels: MixUp, CutMix and erased boxes in the pass that
+// streamtorch::mix_images and mix_labels do MixUp, CutMix and erased boxes in the pass that
 // normalises.
 //
-// mix_images first makes the result of normalize_images. Then the pixels of each image's box become
-// fill, one value a channel, or 0 without fill. Then each image is mixed with the image before it
-// in the batch, the first with the last. Kind 0 leaves it. Kind 1 (MixUp) takes share of the image
-// and 1 - share of the image before. Kind 2 (CutMix) takes the rows and columns of cut (top, left,
-// bottom, right) from the image before. erased: int32 [N, 4], each box's top, left, height and
-// width in the result, or none.
+// mix_images first makes the result of normalize_images. Then it sets the pixels of each image's
+// box to fill, which has one value for each channel. Without fill it sets them to 0. Then it
+// mixes each image with the image before it in the batch. The first image is mixed with the last.
+// Kind 0 does not mix. Kind 1 (MixUp) takes the share `share` of the image, and 1 - share of the
+// image before it. Kind 2 (CutMix) takes the rows and columns of cut (top, left, bottom, right)
+// from the image before it. erased is int32 [N, 4], the top, left, height and width of each box
+// in the result, or absent.
 //
-// mix_labels gives out[n] = share of labels[n] + (1 - share) of labels[n-1], the first with the
-// last. labels: int64 [N]. out: float32 [N, classes], contiguous. A label that is no class adds
-// nothing.
+// mix_labels gives the label of image n the weight share in out[n]. The label of the image before
+// it has the weight 1 - share. The image before the first is the last. labels is int64 [N]. out
+// is contiguous float32 [N, classes]. A label that is not a class adds nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,9 +26,9 @@
 
 // Note [Mixing in the pass that normalises]
 //
-// MixUp, CutMix and erasing are part of the pass that normalises. It reads two uint8 images and
-// writes one of floats. A pass of its own would read and write floats, and would need a batch of
-// them.
+// MixUp, CutMix and erasing are part of the pass that normalises. That pass reads two uint8
+// images and writes one image of floats. A separate pass would read and write floats, and would
+// need memory for a batch of them.
 
 namespace ct {
 namespace {
@@ -42,7 +43,8 @@ struct Cut {
   int32_t kind, top, left, bottom, right;
 };
 
-// Half precision is mixed as in PyTorch: each operation in float32, and its result rounded.
+// Half precision is mixed as in PyTorch: each operation computes in float32 and rounds its
+// result.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -55,7 +57,7 @@ struct Inputs {
   T fill[kMaxChannels];
 };
 
-// A row of an image, normalised, with its erased pixels: [W, C].
+// Writes one row of an image, normalised and with its erased pixels, as [W, C].
 template <typename T>
 void normalize_row(const Inputs<T>& in, const Geometry& g, int64_t n, int64_t h, T* __restrict row) {
   const int64_t channels = g.channels, width = g.width;

@@ -1,12 +1,13 @@
-// streamtorch::normalize_images turns pixels into the images that a model reads. It flips,
-// normalises, casts and lays out in one pass.
+// streamtorch::normalize_images turns pixels into the images that a model reads. In one pass it
+// flips and normalises them, and converts them to the dtype and the memory order of out.
 //
-//   out[n, c, h, w] = table[c, pixels[n, h, w', c]]
+//  out[n, c, h, w] = table[c, pixels[n, h, w', c]]
 //
-// w' is W-1-w in an image that flips marks, and w in other images.
+// w' is W-1-w if flips[n] is set, else w.
 //
-// pixels: uint8 [N, H, W, C], contiguous, C from 1 to 4. flips: bool [N], or none. table: [C, 256],
-// the value of each pixel value in each channel, of the dtype of out, which is floating.
+// pixels is contiguous uint8 [N, H, W, C], with C from 1 to 4. flips is bool [N], or absent.
+// table is [C, 256], with the result for each pixel value in each channel. table has the dtype of
+// out, which is a floating-point dtype.
 
 #include <ATen/core/Tensor.h>
 
@@ -18,13 +19,13 @@
 
 // Note [Pixels become floats on the device]
 //
-// Pixels cross the bus as uint8, a quarter of float32. One kernel flips, casts, normalises and
-// lays out. LibTorch's operators took three kernels, 0.19 ms for 128 images of 224x224, and
-// rounded unlike torchvision.
+// Pixels cross the bus as uint8, a quarter of the bytes of float32. One kernel flips, normalises
+// and converts them. LibTorch's operators took three kernels and 0.19 ms for 128 images of
+// 224x224, and rounded differently from torchvision.
 //
-// The kernel looks each pixel value up in a table. The host makes the table as torchvision makes
-// the values. Images are therefore torchvision's to the bit on every device, and the kernel
-// knows only the size of a dtype.
+// The kernel looks each pixel value up in a table. The host makes the table as torchvision
+// computes the values. So images equal torchvision's to the bit on every device. The kernel needs
+// to know only the size of the dtype.
 
 namespace ct {
 namespace {
@@ -32,7 +33,7 @@ namespace {
 using images::Geometry;
 using images::kLevels;
 
-// Only the size of the dtype matters: the numbers are not looked at.
+// T is any type of the dtype's size, because the elements are only copied.
 template <typename T>
 void normalize_on_cpu(const uint8_t* pixels, const uint8_t* flips, const T* table, T* out, const Geometry& g) {
   const int64_t row_pixels = int64_t{g.width} * g.channels;

@@ -12,7 +12,7 @@ using ct_test::Tensor;
 using ct_test::values;
 using NormalizeTest = ct_test::HandlesTest;
 
-// Every element of a table is unequal to every other.
+// Returns n elements that are all different.
 template <typename T>
 std::vector<T> numbered(size_t n) {
   std::vector<T> out(n);
@@ -28,7 +28,7 @@ struct Images {
     for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(i * 37 + i / 256);
     return out;
   }
-  // Every other image is turned.
+  // The images with odd numbers are flipped.
   std::vector<uint8_t> flips() const {
     std::vector<uint8_t> out(static_cast<size_t>(n));
     for (size_t i = 0; i < out.size(); ++i) out[i] = i % 2 == 1;
@@ -36,7 +36,7 @@ struct Images {
   }
 };
 
-// The expected result, in the order n, c, h, w.
+// Returns the expected result, in the order n, c, h, w.
 template <typename T>
 std::vector<T> expected(const Images& m, bool flipped, const std::vector<T>& table) {
   const std::vector<uint8_t> pixels = m.pixels(), flips = m.flips();
@@ -51,12 +51,13 @@ std::vector<T> expected(const Images& m, bool flipped, const std::vector<T>& tab
   return out;
 }
 
-// Floating tensors are made from their bits, whatever these mean.
 ct_status* normalize(const ct_exec& x, const Tensor& pixels, ct_tensor* flips, const Tensor& table, const Tensor& out) {
   ct_test::Results none;
   return ct_test::call(x, "streamtorch::normalize_images", Args().t(pixels).t(flips).t(table).t(out), &none);
 }
 
+// Compares normalize_images with expected. The elements of floating-point tensors are only bits
+// here, so it does not matter which numbers they are.
 template <typename T>
 void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped, bool channels_last) {
   SCOPED_TRACE(::testing::Message() << device << " dtype " << dtype << " [" << m.n << " " << m.h << " " << m.w << " " << m.c << "]"
@@ -77,8 +78,8 @@ void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped
 }
 
 TEST_F(NormalizeTest, EqualsItsDefinition) {
-  // One row, rows that are no multiple of a block's, one column, more columns than a block has
-  // threads.
+  // The shapes have one row, rows that are no multiple of a block's, one column, or more columns
+  // than a block has threads.
   const Images shapes[] = {{1, 1, 1, 1}, {3, 8, 8, 3}, {2, 17, 5, 4}, {5, 3, 301, 2}, {2, 9, 300, 3}, {4, 33, 1, 3}};
   for (const ct_device device : ct_test::devices()) {
     for (const Images& m : shapes) {

@@ -1,9 +1,12 @@
-// Operators of the library's own: streamtorch::max_pool2d and streamtorch::avg_pool2d. They have
-// the arguments and the results of aten's, but for the bits of a NaN. They call those operators
-// except for some images on a CUDA device: float32, float16 or bfloat16 in channels last, without a
-// gradient. There LibTorch's kernels read and write several times the necessary bytes. max_pool2d
-// writes an index of eight bytes for each value, too. In small batches they leave most of the
-// device empty: 20 to 30 us for a pooling that takes 3.
+// The operators streamtorch::max_pool2d and streamtorch::avg_pool2d. They have the arguments and
+// the results of aten's operators, except for the bits of a NaN. They have a kernel of their own
+// for images on a CUDA device in channels last, of float32, float16 or bfloat16 and without a
+// gradient. For all other images they call aten's operators.
+//
+// For the images with a kernel here, LibTorch's kernels read and write several times the
+// necessary bytes. max_pool2d also writes an index of eight bytes for each value. In small
+// batches LibTorch's kernels leave most of the device empty. They take 20 to 30 us for a pooling
+// that needs 3 us.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/avg_pool2d.h>
@@ -24,8 +27,9 @@
 namespace ct {
 namespace {
 
-// A pooling of [N, H, W, C]. divisor: of a mean, 0 for the size of the window, in which padding
-// counts or not. threads: each makes one vector of channels of one result pixel.
+// Pooling describes a pooling of [N, H, W, C]. divisor is the divisor of a mean, or 0 for the
+// size of the window. count_padding says whether that size includes padding. Each of `threads`
+// threads makes one vector of channels of one result pixel.
 CT_ON_BOTH_DEVICES(kText,
 
 struct Pooling {
@@ -127,8 +131,8 @@ KERNELS(half, Half, 8)
 KERNELS(float, Float, 4)
 )cuda"};
 
-// A pair of numbers as operators of LibTorch's take it: one number stands for both, and an empty
-// list for other.
+// Reads a pair of numbers as LibTorch's operators do. One number stands for two equal numbers. An
+// empty list stands for `other`.
 std::optional<std::array<int64_t, 2>> pair_of(at::IntArrayRef list, std::optional<std::array<int64_t, 2>> other = {}) {
   switch (list.size()) {
     case 0: return other;
@@ -138,19 +142,19 @@ std::optional<std::array<int64_t, 2>> pair_of(at::IntArrayRef list, std::optiona
   }
 }
 
-// The number of windows along one side.
+// Returns the number of windows along one dimension.
 int64_t windows(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode) {
   const int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
   if (room < 0) return 0;
   const int64_t count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
-  // The last window must begin before the padding behind.
+  // The last window must begin before the padding at the end.
   return ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
 
 constexpr int64_t kThreads = 256;
 
-// The kernel's name: of the operator, the dtype, the size of its vectors and of its window. NULL
-// for a dtype without kernel.
+// Returns the name of the kernel for an operator, a dtype, a size of vectors and a size of the
+// window. Returns NULL for a dtype without a kernel.
 const char* kernel_name(bool max, at::ScalarType dtype, bool vector, bool three) {
   static constexpr const char* kNames[2][3][3] = {
       {{"avg_bfloat16_1_0", "avg_bfloat16_8_0", "avg_bfloat16_8_3"},
@@ -163,15 +167,15 @@ const char* kernel_name(bool max, at::ScalarType dtype, bool vector, bool three)
   return of < 0 ? nullptr : kNames[max][of][!vector ? 0 : three ? 2 : 1];
 }
 
-// The result, or nothing where LibTorch's operator is to be called, for its result or for its
-// error.
+// Returns the result. Returns nothing if the caller is to call LibTorch's operator, which then
+// gives the result or the error.
 std::optional<at::Tensor> pool(const at::Tensor& in, bool max, at::IntArrayRef kernel_size, at::IntArrayRef strides, at::IntArrayRef paddings,
                                at::IntArrayRef dilations, bool ceil_mode, bool count_padding, int64_t divisor) {
   if (!in.is_cuda() || in.dim() != 4 || in.numel() == 0 || (in.requires_grad() && c10::GradMode::is_enabled())) return {};
   if (in.suggest_memory_format() != at::MemoryFormat::ChannelsLast || !in.is_contiguous(at::MemoryFormat::ChannelsLast)) return {};
   const auto kernel = pair_of(kernel_size), stride = pair_of(strides, kernel), padding = pair_of(paddings), dilation = pair_of(dilations);
   if (!kernel || !stride || !padding || !dilation) return {};
-  constexpr int64_t kMost = 1 << 15;  // of a number: nothing overflows below
+  constexpr int64_t kMost = 1 << 15;  // no number may be larger, so that nothing overflows below
   std::array<int64_t, 2> out{};
   for (const int i : {0, 1}) {
     const int64_t k = (*kernel)[i], s = (*stride)[i], p = (*padding)[i], d = (*dilation)[i];
@@ -180,7 +184,7 @@ std::optional<at::Tensor> pool(const at::Tensor& in, bool max, at::IntArrayRef k
     if (out[i] < 1) return {};
   }
   const int64_t channels = in.size(1), bytes = in.element_size();
-  const int64_t width = 16 / bytes;  // of a vector
+  const int64_t width = 16 / bytes;  // number of elements of a vector
   const bool vector = channels % width == 0 && reinterpret_cast<uintptr_t>(in.const_data_ptr()) % 16 == 0;
   const bool three = *kernel == std::array<int64_t, 2>{3, 3} && *dilation == std::array<int64_t, 2>{1, 1};
   const char* name = kernel_name(max, in.scalar_type(), vector, three);
@@ -208,13 +212,13 @@ at::Tensor max_pool2d(const at::Tensor& self, at::IntArrayRef kernel_size, at::I
 at::Tensor avg_pool2d(const at::Tensor& self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, bool ceil_mode,
                       bool count_include_pad, std::optional<int64_t> divisor_override) {
   const int64_t divisor = divisor_override.value_or(0);
-  if (divisor != 0 || !divisor_override) {  // LibTorch refuses 0
+  if (divisor != 0 || !divisor_override) {  // LibTorch refuses a divisor of 0
     if (auto result = pool(self, /*max=*/false, kernel_size, stride, padding, {1}, ceil_mode, count_include_pad, divisor)) return *std::move(result);
   }
   return at::avg_pool2d(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override);
 }
 
-// For every backend: the operators called in here have gradients of their own.
+// Registered for every backend, because the operators called here have gradients of their own.
 TORCH_LIBRARY_FRAGMENT(streamtorch, library) {
   library.def("max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor",
               TORCH_FN(max_pool2d));

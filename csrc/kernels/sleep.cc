@@ -10,7 +10,7 @@
 
 namespace {
 
-// One thread, so that other kernels find room beside it.
+// The kernel has one thread, so that other kernels can run at the same time.
 constexpr ct::CudaProgram kProgram{"sleep", "", R"cuda(
 __device__ long long now() {
   long long nanoseconds;

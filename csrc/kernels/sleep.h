@@ -1,5 +1,6 @@
-// streamtorch::sleep: work that takes a given time and does nothing, on the CPU by waiting. Users
-// are tests of waits and of parallel work, and trials that let the host run ahead.
+// streamtorch::sleep is work that takes a given time and does nothing. On the CPU it makes the
+// calling thread wait. Tests of waits and of parallel work use it, and so do trials that let the
+// host run ahead of the device.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 
-// The number of streams of a process that run without sharing one of the device's queues.
+// Returns the number of a process's streams that can each have a hardware queue of their own.
 int hardware_queues() {
   const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   const int n = text == nullptr ? 0 : std::atoi(text);
@@ -73,7 +73,7 @@ bool Choice::end(Trial& trial, const ct_stream& stream) {
 }
 
 void Choice::decide(const Key& key, Entry& entry, bool wait) {
-  if (entry.decided) return;  // by another goroutine
+  if (entry.decided) return;  // another goroutine has decided
   wait = wait && entry.begun == trials_;
   auto sample = entry.pending.begin();
   for (; sample != entry.pending.end(); ++sample) {
@@ -85,17 +85,18 @@ void Choice::decide(const Key& key, Entry& entry, bool wait) {
   }
   entry.pending.erase(entry.pending.begin(), sample);
   if (entry.begun < trials_ || !entry.pending.empty()) return;
-  if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // The work has failed meanwhile.
+  if (entry.device[0].size() < kWarm || entry.device[1].size() < kWarm) {  // the work has failed meanwhile
     entry = Entry{};
     return;
   }
-  // Libraries choose and load in the first call of each way.
+  // The first call of each way is left out, because libraries load and choose kernels in it.
   const auto warmed = [](const std::vector<double>& all) { return std::vector<double>(all.begin() + kWarm / 2, all.end()); };
   settle(key, entry, median(warmed(entry.device[0])), median(warmed(entry.device[1])), median(warmed(entry.host[1])), gain_);
 }
 
 void Choice::settle(const Key& key, Entry& entry, double first, double second, double host, double gain) {
-  // Where both are about equal, the first way needs fewer streams and less memory.
+  // If the two ways take about the same time, the first way is better: it needs fewer streams and
+  // less memory.
   entry.second = second < (1 - gain) * first;
   entry.decided = true;
   if (entry.second) entry.gain = std::max(0.0, first - second);

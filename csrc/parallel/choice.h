@@ -1,12 +1,14 @@
-// Choices: which of two ways to do a piece of work is faster on the device. A choice does the work
-// both ways.
+// A Choice finds which of two ways to do a piece of work is faster on the device. It tries each
+// way.
 //
-// Note [Trials]: a trial is a call that the program makes anyway, between two timing events of the
-// stream. The calls go one way and the other alternately. Nothing is run for the sake of measuring:
-// a call's effects happen as often as it is made. Eagerly a time includes the time in which the
-// device waits for the host, as it should. In the warm-up run of a capture it must not. A sleeping
-// kernel ahead lets the host run ahead there, and the device then finds all of the work, as in a
-// graph. Eager work and graphs have decisions of their own.
+// Note [Trials]: a trial is a call that the program makes anyway, between two timing events of
+// the stream. The calls take the first way and the second way alternately. No call is made only
+// for a measurement, so a call has its effects as often as the program makes it.
+//
+// In eager work a measured time includes the time in which the device waits for the host, as it
+// should. In the warm-up run of a capture, a measured time must not include that wait. There a
+// kernel that sleeps runs before the work. The host then enqueues all of the work before the
+// device begins it, as in a graph. A choice decides for eager work and for graphs separately.
 #pragma once
 
 #include <chrono>
@@ -24,19 +26,19 @@
 
 namespace ct {
 
-// The median of some values.
+// Returns the median of values.
 double median(std::vector<double> values);
 
-// One call of the work. The caller takes that way and, where the call is measured, calls
-// Choice::end.
+// Trial is one call of the work. The caller takes the way that the trial names. If the call is
+// measured, the caller then calls Choice::end.
 struct Trial {
-  bool second = false;  // the way to take
-  bool open = false;    // nothing is decided yet
+  bool second = false;  // the call takes the second way
+  bool open = false;    // the choice is not decided yet
   bool measured = false;
   std::pair<bool, std::string> key;
   std::shared_ptr<const Recording> begin;
   std::chrono::steady_clock::time_point host_begin;
-  double slept = 0;  // microseconds of the kernel ahead
+  double slept = 0;  // microseconds for which the kernel before the work sleeps
 };
 
 class Choice {
@@ -44,30 +46,31 @@ class Choice {
   static constexpr size_t kTrials = 12;
   static constexpr double kGain = 0.01;
   Choice(size_t trials, double gain) : trials_(trials), gain_(gain) {}
-  // Begins a call of the work. key: the work that the decision is for. graph: the work is the warm-up
-  // run or the capture of a graph. streams: number that the second way uses. A capture and the CPU
-  // measure nothing.
+  // Begins a call of the work. key names the work. graph says that the work is the warm-up run or
+  // the capture of a graph. streams is the number of streams that the second way uses. A call in a
+  // capture or on the CPU is not measured.
   Trial begin(const ct_stream& stream, const std::string& key, bool graph, int streams);
   // Ends a trial that is measured. Returns whether the choice is still open. The last trial for a
   // graph waits for the device.
   bool end(Trial& trial, const ct_stream& stream);
-  // Whether the choice is decided. settle decides it by times in microseconds that the caller has
-  // measured in its own way. gain: share of the first time that the second way has to save.
-  // keep_first decides for the first way because nothing can be measured: take does not return such a
-  // decision.
+  // decided reports whether the choice is decided. settle decides it by two times in microseconds,
+  // which the caller has measured itself. gain is the share of the first time that the second way
+  // must save. keep_first decides for the first way because nothing can be measured. take does not
+  // return such a decision.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);
   void keep_first(const std::string& key, bool graph);
-  // The microseconds that the second way saves. 0 without a decision, with a decision for the first
-  // way, and where it saves nothing.
+  // Returns the microseconds that the second way saves. Returns 0 if the first way is chosen or
+  // nothing is decided.
   double gain(const std::string& key, bool graph);
-  // Whether trials are under way.
+  // Reports whether some trials have begun and are not decided.
   bool open(bool graph);
-  // The next decision that was not taken yet.
+  // Returns, in out, the next decision that take has not returned yet. Returns false if there is
+  // none.
   bool take(ct_decision* out);
 
  private:
-  static constexpr size_t kWarm = 2;  // trials of both ways: the first trial of each way gives no time
+  static constexpr size_t kWarm = 2;  // trials that warm up: the first trial of each way gives no time
   struct Sample {
     bool second;
     std::shared_ptr<const Recording> begin, end;

@@ -33,7 +33,7 @@ namespace {
 
 using Mask = GradientMask;
 
-// Nobody else in the process may use this kind. LibTorch itself has no use for it.
+// No other library in the process may use this kind. LibTorch itself does not use it.
 constexpr auto kKind = c10::DebugInfoKind::PRODUCER_INFO;
 
 // Makes the main stream wait for a side stream.
@@ -42,15 +42,16 @@ void join(const Overlapping& o, const ct_stream& side) {
   wait(o.main, *end);  //edge:overlap-join TestOverlap_Serial checked
 }
 
-// Runs the gradients of the weights and bias on the side stream, and the gradient of the input on
-// the main stream. With joined the main stream waits for the side stream. Otherwise the caller
-// keeps the inputs alive until the main stream waits. The first gradients are the side stream's
-// memory, which is handed out again behind a fork alone: Note [Memory of branches].
+// Computes the gradients of the weights and bias on the side stream, and the gradient of the
+// input on the main stream. If joined is set, the main stream waits for the side stream.
+// Otherwise the caller keeps the inputs alive until the main stream waits. The gradients of
+// weights and bias are memory of the side stream. That memory is given out again only after a
+// fork: Note [Memory of branches].
 Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(side, *fork);  //edge:overlap-fork TestOverlap_Serial checked
   checker::branches(side, o.main);
-  struct Join {  // also where a gradient fails
+  struct Join {  // joins also when a gradient fails
     ~Join() {
       if (!wanted) return;
       try {
@@ -69,7 +70,7 @@ Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stre
     if (side.device.is_cuda()) stream.emplace(side.stream);
     const checker::OnStream checked(side);
     weights = layer.run(Mask{false, layer.wanted[1], layer.wanted[2]});
-    // The checker does not see these reads on CUDA, where they call no operator.
+    // On CUDA these reads call no operator, so the checker must be told of them.
     for (const at::Tensor* in : {&layer.grad, &layer.input}) checker::reads(layer.op, *in);
     for (const at::Tensor* out : {&std::get<1>(weights), &std::get<2>(weights)}) {
       if (out->defined()) checker::writes(layer.op, *out);
@@ -80,24 +81,26 @@ Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stre
   return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
 
-// A late layer may lose a little by itself: the main stream gains all the work that it no longer
-// does.
+// A late layer may be a little slower on two streams. The main stream still gains, because the
+// side stream does a part of its work.
 constexpr double kLateGain = -0.02;
 
 bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
 
-// Finds the faster way for a layer's gradients in a graph, during its warm-up run, from two small
-// graphs. Work that is enqueued piece by piece begins later after its predecessor than in a graph.
-// Measured so, one stream would look worse than it is. The gradients have no effects, so they may
-// run as often as necessary. Waits for the device. Returns the gradients, or nothing where the
-// comparison is impossible now: another thread captures, or a use of random numbers forbids it.
+// Finds the faster way to compute a layer's gradients in a graph, during the graph's warm-up run,
+// from two small graphs. If work is enqueued piece by piece, the gaps between the pieces are
+// longer than in a graph. Measured in that way, one stream would look slower than it is. The
+// gradients have no effects, so they can be computed as often as necessary. Waits for the device.
+//
+// Returns the gradients. Returns nothing if the ways cannot be compared now, because another
+// thread captures or a use of random numbers forbids it.
 std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const LayerBackward& layer, const ct_stream& side, bool late) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
   const CaptureTurn turn(device, /*wait=*/false);
   if (!turn.held()) return std::nullopt;
-  Gradients found = layer.run(layer.wanted);  // libraries choose in it, which a capture forbids
-  // A warm-up run is inside the pool, and a capture into it would be refused.
+  Gradients found = layer.run(layer.wanted);  // libraries choose their kernels here, because a capture forbids that
+  // A warm-up run is inside the graph's pool. A capture into that pool would be refused.
   const ct_graph_pool::Outside outside(*o.pool);
   std::vector<double> times[2];
   try {
@@ -122,17 +125,17 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
     }
     marks.push_back(std::make_unique<const Recording>(o.main, /*timing=*/true));
     cuda().synchronize_event(marks.back()->native);
-    for (size_t i = 2; i + 1 < marks.size(); ++i) {  // without the first launches
+    for (size_t i = 2; i + 1 < marks.size(); ++i) {  // without the first launch of each graph
       times[i % 2].push_back(1e3 * cuda().elapsed(marks[i]->native, marks[i + 1]->native) / kRepeats);
     }
     o.overlap.choice.choice.settle(key, /*graph=*/true, median(times[0]), median(times[1]), late ? kLateGain : Choice::kGain);
-  } catch (const std::exception&) {  // such as for want of memory
+  } catch (const std::exception&) {  // for example because memory is short
     o.overlap.choice.choice.keep_first(key, /*graph=*/true);
   }
   return found;
 }
 
-// Takes the place of LibTorch's kernel, and calls it.
+// Takes the place of LibTorch's kernel, and calls LibTorch's.
 Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
                                at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                at::IntArrayRef output_padding, int64_t groups, Mask mask) {
@@ -154,11 +157,14 @@ class Silence final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Our kernels take the place of LibTorch's when this library is loaded, and those for CUDA when
-// CUDA is opened. No operator runs there then, and LibTorch's table of kernels has no lock for
-// operators that run. Without an Overlap our kernels do the same as LibTorch's. LibTorch warns of
-// the change. Later it warns of gradients that are accumulated on another stream than they are
-// made on (Note [Late gradients]). Both are meant.
+// Our kernels take the place of LibTorch's when this library is loaded. The kernels for CUDA do
+// so when CUDA is opened. No operator runs at these times. None may, because LibTorch's table of
+// kernels has no lock against operators that run. Without an Overlap our kernels do the same as
+// LibTorch's.
+//
+// LibTorch warns of the change. Later it warns of gradients that are accumulated on another
+// stream than the stream that made them (Note [Late gradients]). We want the change and these
+// gradients.
 void install(c10::DispatchKey key) {
   static Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
@@ -167,7 +173,7 @@ void install(c10::DispatchKey key) {
 
 [[maybe_unused]] const bool installed = [] {
   install(c10::DispatchKey::CPU);
-  when_cuda_is_open([] { install(c10::DispatchKey::CUDA); });  // LibTorch has put its own kernel there by then
+  when_cuda_is_open([] { install(c10::DispatchKey::CUDA); });  // by then LibTorch has registered its own kernel
   install_linear();
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
   return true;
@@ -212,7 +218,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   }
   if (trial.second && !is_short) {
     try {
-      if (late && !trial.measured) {  // a trial that is measured must end
+      if (late && !trial.measured) {  // a measured trial must end on the main stream
         Gradients found = beside(o, layer, side, /*joined=*/false);
         o.late.keep(layer.grad, layer.input, side);
         return counted(std::move(found), overlap.calls_late);
@@ -221,7 +227,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
       if (trial.measured) choice.end(trial, o.main);
       return counted(std::move(found), overlap.calls_beside);
     } catch (const c10::OutOfMemoryError&) {
-      trial.measured = false;  // of the next call, which goes the other way
+      trial.measured = false;  // the plain way runs next, and its time does not belong to this trial
       o.late.release();
       choice.keep_first(key, o.pool != nullptr);
       const std::lock_guard lock(overlap.mutex);

@@ -1,4 +1,5 @@
-// Overlap: the gradients of a layer's input and of its weights, on two streams at once.
+// An Overlap computes the gradient of a layer's input and the gradients of its weights on two
+// streams at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,28 +24,28 @@
 
 namespace ct {
 
-// One backward's leave to use a side stream. LibTorch hands it to the threads that run the
-// backward's nodes, as it does a Watch.
+// Overlapping permits one backward to use side streams. LibTorch gives it to the threads that run
+// the backward's nodes, as it does with a Watch.
 class Overlapping final : public c10::DebugInfoBase {
  public:
   Overlapping(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
               const torch::autograd::variable_list& roots)
       : overlap(overlap), main(main), side(*sides.front()), streams(static_cast<int>(sides.size()) + 1), pool(pool), late(roots, main, sides) {}
 
-  // The leave of the backward whose node the calling thread runs, or NULL.
+  // Returns the Overlapping of the backward whose node the calling thread runs, or NULL.
   static Overlapping* current() noexcept;
 
   ct_overlap& overlap;
   const ct_stream& main;
-  const ct_stream& side;  // of layers that main waits for at once
+  const ct_stream& side;  // for layers that main waits for at once
   const int streams;
-  ct_graph_pool* const pool;  // of the graph whose capture or warm-up run this is; NULL for none
+  ct_graph_pool* const pool;  // of the graph in whose capture or warm-up run this backward is, or NULL
   LateGradients late;
 };
 
-// Leave for the calling thread's backward from the roots, while the object lives. There is at least
-// one side stream. The side streams wait for main already, and main waits for them behind the
-// backward.
+// OverlapScope permits the calling thread's backward from the roots to use side streams, while
+// the object lives. There is at least one side stream. The side streams already wait for main.
+// After the backward, main waits for them.
 class OverlapScope {
  public:
   OverlapScope(ct_overlap& overlap, const ct_stream& main, const std::vector<const ct_stream*>& sides, ct_graph_pool* pool,
@@ -54,53 +55,58 @@ class OverlapScope {
   OverlapScope& operator=(const OverlapScope&) = delete;
 
  private:
-  const int failures_;                          // under way before
-  const std::shared_ptr<Overlapping> leave_;    // LibTorch's threads may hold it for longer
+  const int failures_;                          // number of uncaught exceptions when this object was made
+  const std::shared_ptr<Overlapping> leave_;    // shared, because LibTorch's threads may hold it for longer
   const c10::DebugInfoGuard info_;
 };
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // of a layer's input, its weights and its bias
 using GradientMask = std::array<bool, 3>;                           // the gradients that are wanted
 
-// A layer's part of a backward.
+// LayerBackward is one layer's part of a backward.
 struct LayerBackward {
-  const char* op;  // for reports
-  std::string kind;  // the kind of layer, with its shapes
+  const char* op;  // name of the operator, for reports
+  std::string kind;  // the kind of layer with its shapes, for the key of a Choice
   const GradientMask& wanted;
-  const at::Tensor& grad;   // of the layer's result
-  const at::Tensor& input;  // the layer's input; with grad it gives the gradients of weights and bias
+  const at::Tensor& grad;   // the gradient of the layer's result
+  const at::Tensor& input;  // the layer's input; input and grad give the gradients of weights and bias
   const std::function<Gradients(const GradientMask& wanted)> run;
 };
 
-// The leave for a layer's gradients, or NULL. Side streams serve one stream alone. A backward that
-// is recorded for another stream goes the plain way. grad: of the layer's result.
+// Returns the Overlapping for a layer's gradients, or NULL if the layer must run on one stream.
+// It must if only one of the gradients of input and weights is wanted. It also must if the
+// backward's operators run on another stream than main, because side streams serve main only.
+// grad is the gradient of the layer's result.
 Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
-// Runs the gradients in the faster way, or in the way that was asked for.
+// Computes a layer's gradients in the faster way, or on two streams if the Overlap always does
+// so.
 Gradients overlapped(Overlapping& o, const LayerBackward& layer);
 
-// A tensor in a key.
+// Described is a tensor in the text of a key.
 struct Described {
   const at::Tensor& tensor;
 };
 std::ostream& operator<<(std::ostream& out, const Described& of);
 
-// A library of kernels in the place of LibTorch's, for the life of the process.
+// Returns a library of kernels that take the place of LibTorch's. It lives as long as the
+// process.
 torch::Library& library_for_life(c10::DispatchKey key);
 
-// Makes linear layers one node each in the autograd graph. Its two matrix products can then be told
-// apart from others (overlap_linear.cc).
+// Makes each linear layer one node of the autograd graph. Its two matrix products can then be
+// told apart from other products (overlap_linear.cc).
 void install_linear();
 
-// Whether the program has made an Overlap. Linear layers whose forward runs from then on take part.
+// True if the program has made an Overlap. Linear layers take part if their forward runs after
+// that.
 extern std::atomic<bool> any_overlap;
-// Whether a node is that of a linear layer.
+// Reports whether a node is the node of a linear layer.
 bool is_linear(const torch::autograd::Node& node);
 
 }  // namespace ct
 
 struct ct_overlap {
   explicit ct_overlap(int32_t always) : always(always != 0) {}
-  // Whether memory has run out for this layer on two streams.
+  // Reports whether memory ran out when this layer ran on two streams.
   bool is_short(const std::string& key) {
     const std::lock_guard lock(mutex);
     return short_of_memory.count(key) > 0;
@@ -108,10 +114,10 @@ struct ct_overlap {
   const bool always;
   ct_choice choice{ct::Choice::kTrials, ct::Choice::kGain};
   std::mutex mutex;
-  std::set<std::string> seen;    // layers, with always: run once, so that libraries have chosen
+  std::set<std::string> seen;    // with always: layers that have run once, so that libraries have chosen their kernels
   std::set<std::string> beside;  // layers that have run on two streams
   std::set<std::string> short_of_memory;
   int64_t calls_beside = 0, calls_late = 0, calls_serial = 0;
-  int64_t kept = 0;  // the most bytes that a backward kept alive for late gradients
-  double saved = 0;  // microseconds, as measured for the choice
+  int64_t kept = 0;  // the most bytes that any backward kept alive for late gradients
+  double saved = 0;  // microseconds, by the times that were measured for the choice
 };

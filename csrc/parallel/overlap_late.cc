@@ -16,7 +16,8 @@ namespace {
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-// The results of a layer's node: the gradients of its input, its weights and its bias.
+// The indexes of a layer's gradients in the results of its node. The gradient of the bias comes
+// last.
 constexpr size_t kInput = 0, kWeight = 1;
 
 bool is_layer(const Node& node) { return is_linear(node) || node.name() == "ConvolutionBackward0"; }
@@ -26,8 +27,8 @@ bool has_hooks(Node& node) {
          node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-// Makes autograd run a node of one input on a stream. Metadata records the stream that is current
-// when it is made.
+// Makes autograd run a node with one input on a stream. New metadata records the stream that is
+// current when the metadata is made.
 void move(Node& node, c10::Stream stream) {
   const auto& of = node.input_metadata(0);
   const at::TensorOptions options = of.options();
@@ -45,7 +46,7 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
     : main_(main) {
   if (!main.device.is_cuda()) return;
   most_ = allocated_bytes(main.device) / 40;
-  // Also nodes whose edges have not been counted yet, at the end of the list.
+  // found holds all nodes that are reached. The edges of the nodes at its end are not counted yet.
   std::vector<Node*> found;
   const auto reach = [&](Node* node) {
     if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);
@@ -59,7 +60,7 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
   }
   try {
     for (Node* node : found) {
-      // A layer of a branch, or one whose input needs no gradient, goes the plain way.
+      // A layer of a branch is not late. A layer whose input needs no gradient is not late either.
       if (!is_layer(*node) || has_hooks(*node) || node->num_outputs() <= kWeight || !node->next_edge(kInput).is_valid()) continue;
       if (node->stream() != main.stream) continue;
       std::vector<Node*> path;
@@ -87,8 +88,8 @@ void LateGradients::restore() {
 void LateGradients::end(bool failed) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  // After a failure a thread of autograd's may be reading these. Nodes that are used again then run
-  // on the side stream, which is right too.
+  // After a failure one of autograd's threads may still read the metadata. Nodes that are used
+  // again then run on the side stream, which is also right.
   if (!failed) restore();
   release_held();
 }
@@ -108,7 +109,7 @@ void LateGradients::release() {
 void LateGradients::release_held() {
   peak_ = std::max(peak_, kept_bytes());
   std::vector<const ct_stream*> waited;
-  for (auto r = kept_.rbegin(); r != kept_.rend(); ++r) {  // the last entry of a stream comes behind all others
+  for (auto r = kept_.rbegin(); r != kept_.rend(); ++r) {  // a stream's last event comes after its earlier events
     if (std::find(waited.begin(), waited.end(), r->side) != waited.end()) continue;
     wait(main_, *r->end);
     waited.push_back(r->side);
@@ -118,7 +119,8 @@ void LateGradients::release_held() {
 
 void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side) {
   const std::lock_guard lock(mutex_);
-  // Earlier entries are let go as far as necessary. The engine still holds a part of this entry.
+  // Lets earlier entries go until the limit is kept. The engine still holds a part of the new
+  // entry, so the new entry does not count yet.
   int64_t bytes = kept_bytes();
   for (; bytes > most_; bytes = kept_bytes()) {
     wait(main_, *kept_.front().end);  //edge:late-waits TestOverlap_Late gpu
@@ -130,16 +132,16 @@ void LateGradients::keep(const at::Tensor& grad, const at::Tensor& input, const 
   if (ended_) release_held();
 }
 
-// The bytes that nobody else keeps alive any more. Several layers may have read one tensor, or one
-// memory.
+// Returns the number of bytes that only this object keeps alive. Several layers may have read the
+// same tensor, or the same memory.
 int64_t LateGradients::kept_bytes() const {
-  std::unordered_map<const c10::TensorImpl*, std::pair<const at::Tensor*, size_t>> held;  // how often by us
+  std::unordered_map<const c10::TensorImpl*, std::pair<const at::Tensor*, size_t>> held;  // number of references that kept_ has to each tensor
   const auto hold = [&held](const at::Tensor& t) { ++held.try_emplace(t.unsafeGetTensorImpl(), &t, size_t{0}).first->second.second; };
   for (const Reading& r : kept_) {
     hold(r.grad);
     hold(r.input);
   }
-  // Memory, and how many tensors on it are ours alone.
+  // For each storage, the number of its tensors that only this object holds.
   std::unordered_map<const c10::StorageImpl*, std::pair<const at::Tensor*, size_t>> ours;
   for (const auto& [impl, by] : held) {
     const at::Tensor& t = *by.first;
@@ -152,8 +154,8 @@ int64_t LateGradients::kept_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-// Whether the value along an edge goes to a parameter alone, through casts at most. path receives
-// the nodes on the way.
+// Reports whether the value along an edge goes only to one parameter, directly or through casts.
+// path receives the nodes on the way.
 bool LateGradients::simple(const Edge& edge, std::vector<Node*>& path) const {
   if (!edge.is_valid()) return true;
   for (Node* node = edge.function.get();; node = node->next_edge(0).function.get()) {

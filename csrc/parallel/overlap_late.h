@@ -1,4 +1,4 @@
-// Late gradients: gradients of weights, which nothing waits for before the backward has ended.
+// Late gradients: gradients of weights for which no stream waits before the backward ends.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -17,35 +17,38 @@
 
 namespace ct {
 
-// Note [Late gradients]: the layer before needs the gradient of a layer's input at once. The
-// gradients of its weights and its bias go to the nodes that add them to the parameters', perhaps
-// through a cast, and nowhere else. Where autograd runs these nodes on the side stream too, the
-// main stream need not wait for that stream layer by layer. The side stream may then fall behind.
+// Note [Late gradients]: the gradient of a layer's input is needed at once, by the layer before.
+// The gradients of its weights and its bias go only to the nodes that add them to the gradients
+// of the parameters, perhaps through a cast. If autograd runs these nodes on the side stream too,
+// the main stream need not wait for the side stream after each layer. The side stream may then
+// finish its work later than the main stream.
 //
-// Autograd runs a node on the stream in the metadata of its input, which forward put there. This
-// class puts the side stream in its place for one backward. Autograd makes one stream wait for
-// another between nodes, and the calling stream for all of them at the end. The side stream reads
-// memory of the main stream. That memory is kept alive until the main stream waits for that layer.
-// It waits at the end or, where more is kept than a share of all allocated memory, before.
+// Autograd runs a node on the stream in the metadata of the node's input. Forward put that stream
+// there. For one backward, this class puts the side stream there instead. Between nodes, autograd
+// makes one stream wait for another. At the end it makes the calling stream wait for all streams.
+//
+// The side stream reads memory of the main stream. That memory is kept alive until the main
+// stream waits for the side stream's work on that layer. The main stream waits at the end of the
+// backward. It waits earlier if more memory is kept than a fixed share of all allocated memory.
 class LateGradients {
  public:
-  // For the backward from the roots, which has not begun. Successive layers take successive side
-  // streams. On the CPU, whose streams autograd does not know, no gradient is late.
+  // Prepares the backward from the roots, which has not begun. Successive layers get successive
+  // side streams. On the CPU no gradient is late, because autograd does not know the CPU's streams.
   LateGradients(const torch::autograd::variable_list& roots, const ct_stream& main, const std::vector<const ct_stream*>& sides);
   LateGradients(const LateGradients&) = delete;
   LateGradients& operator=(const LateGradients&) = delete;
-  // Ends the late gradients of a backward that has ended or failed. After a failure a thread of
-  // autograd's may still be in a layer. No gradient is late any more.
+  // Ends the late gradients after a backward that has ended or failed. After that no gradient is
+  // late. After a failure one of autograd's threads may still be in a layer.
   void end(bool failed);
 
-  // The side stream of the layer whose backward the calling thread runs. NULL where its gradients are
-  // not late.
+  // Returns the side stream of the layer whose backward the calling thread runs. Returns NULL if
+  // the layer's gradients are not late.
   const ct_stream* side();
-  // Keeps tensors that the side stream reads up to here.
+  // Keeps tensors alive that the work of `side` so far reads.
   void keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side);
-  // Makes the main stream wait for all kept tensors, and lets them go.
+  // Makes the main stream wait for the readers of all kept tensors, and then lets the tensors go.
   void release();
-  // The most bytes that were kept alive at once, by nobody else.
+  // Returns the most bytes that were kept alive at once by this object alone.
   int64_t peak() const { return peak_; }
 
  private:
@@ -65,7 +68,7 @@ class LateGradients {
   int64_t kept_bytes() const;
 
   const ct_stream& main_;
-  std::vector<std::shared_ptr<Node>> roots_;  // a leaf's node has no other owner
+  std::vector<std::shared_ptr<Node>> roots_;  // the nodes of the roots; the node of a leaf has no other owner
   std::unordered_map<const Node*, int> edges_to_;
   std::unordered_map<const Node*, const ct_stream*> layers_;
   std::vector<Moved> moved_;
@@ -73,7 +76,7 @@ class LateGradients {
   std::mutex mutex_;  // guards the fields below
   bool ended_ = false;
   std::deque<Reading> kept_;
-  int64_t most_ = INT64_MAX, peak_ = 0;  // of kept_bytes(): the limit, and the peak
+  int64_t most_ = INT64_MAX, peak_ = 0;  // the limit and the peak of kept_bytes()
 };
 
 }  // namespace ct

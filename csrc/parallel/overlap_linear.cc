@@ -1,6 +1,6 @@
-// Linear layers under an Overlap. LibTorch makes of a layer a product of matrices and a sum. Its
-// backward is a node that calls two products one after another. Here the layer is a node of its
-// own, with the same products: gradients are the same to the bit.
+// Linear layers under an Overlap. LibTorch makes each layer a matrix product and a sum. In the
+// backward one node calls two products one after another. Here the layer is one node of its own.
+// It calls the same products, so the gradients are the same to the bit.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/linear_native.h>
@@ -40,8 +40,8 @@ struct Linear final : public torch::autograd::Function<Linear> {
       Gradients found;
       const at::Tensor flat = rows(grad);
       const at::Tensor in = rows(input);
-      // The order of the factors is LibTorch's. An input in columns gets a gradient in columns. The order
-      // decides on the last bit.
+      // The order of the factors is LibTorch's, because the order decides the last bit. An input in
+      // column-major order gets a gradient in column-major order.
       if (mask[0]) std::get<0>(found) = (columns(in) ? weight.t().mm(flat.t()).t() : flat.mm(weight)).reshape(input.sizes());
       if (mask[1]) std::get<1>(found) = columns(weight.t()) ? flat.t().mm(in) : in.t().mm(flat).t();
       if (mask[2]) std::get<2>(found) = flat.sum(0);
@@ -62,8 +62,8 @@ struct Linear final : public torch::autograd::Function<Linear> {
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   const auto plain = [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_complex(); };
-  // Other layers are LibTorch's, and so are layers with one gradient alone. For such a gradient
-  // LibTorch keeps only the one factor that it needs.
+  // LibTorch runs all other layers. It also runs layers that need only one of the two gradients.
+  // For one gradient LibTorch keeps only the factor that the gradient needs.
   const bool ours = any_overlap.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && input.requires_grad() && weight.requires_grad() && input.numel() > 0 &&
                     input.dim() >= 2 && weight.dim() == 2 && plain(input) && plain(weight) &&
                     (!bias || !bias->defined() || bias->dim() == 1);

@@ -19,8 +19,8 @@ ct_overlap_counts counts_of(ct_overlap& overlap) {
   return counts;
 }
 
-// A layer whose part on the side stream finds no memory runs on one stream, now and later. Other
-// layers go on.
+// If the side stream's part of a layer finds no memory, the layer runs on one stream, now and
+// later. Other layers still run on two streams.
 TEST_F(OverlapTest, OutOfMemory_FallsBack) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct_overlap overlap(/*always=*/1);
@@ -45,8 +45,8 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
       EXPECT_FALSE(std::get<2>(found).defined());
     }
   }
-  // The first call of each layer is serial. The large layer tries once. The small layer's other three
-  // calls are parallel.
+  // The first call of each layer is serial. The large layer tries two streams once. The small
+  // layer's other three calls run on two streams.
   EXPECT_EQ(together, 1 + 1 + 3);
   EXPECT_EQ(apart, 1 + 2 * 3);
   const ct_overlap_counts counts = counts_of(overlap);
@@ -56,8 +56,8 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
   EXPECT_EQ(counts.serial, 1 + 4);
 }
 
-// Late gradients count the memory that nobody else keeps. A tensor that two layers have read counts
-// once, and memory with another owner not at all.
+// Late gradients count the memory that only they keep alive. A tensor that two layers have read
+// counts once. Memory with another owner does not count.
 TEST_F(OverlapTest, LateGradients_CountWhatTheyKeep) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct::LateGradients late({}, *main, {side.get()});
@@ -77,7 +77,8 @@ TEST_F(OverlapTest, LateGradients_CountWhatTheyKeep) {
   EXPECT_EQ(held.use_count(), 1U) << "behind the end it is let go at once";
 }
 
-// Another failure fails the backward. The main stream waits for the side stream all the same.
+// A failure other than lack of memory fails the backward. The main stream waits for the side
+// stream even then.
 TEST_F(OverlapTest, OtherFailure_IsTheBackwards) {
   const ct_test::Stream main = ct_test::new_stream(), side = ct_test::new_stream();
   ct_overlap overlap(/*always=*/1);

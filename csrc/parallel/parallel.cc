@@ -1,19 +1,20 @@
 // Branches of work on side streams.
 //
-// Note [Memory of branches]: a side stream's work lies between two events of its parent's stream:
-// the fork, and the join. LibTorch's allocator hands memory out again in the order of the stream
-// that it was made for. It would thus have to be told of each use by another stream. Then it
-// records an event when the memory is freed, and asks about it at later allocations. In a capture
-// it gives the memory back only when the capture ends.
+// Note [Memory of branches]: a side stream's work lies between two events of its parent's stream,
+// the fork and the join. LibTorch's allocator gives freed memory out again in the order of the
+// stream for which the memory was made. So the allocator would have to be told of each use by
+// another stream. It would then record an event when the memory is freed, and query that event at
+// later allocations. In a capture it would give the memory back only when the capture ends.
 //
-// Three rules do without:
-//  - The memory that a branch uses of its parent, and of that parent's parents, is kept alive until
-//    the parent waits for the branch. Memory of other streams is recorded as anywhere else.
-//  - The side stream's own memory, once freed, is handed out again in the next branch. That is
-//    behind a fork, and so behind the parent's uses of it.
-//  - Backward runs the nodes of a branch on the side stream again. There it frees the parent's
-//    memory that they kept as soon as they are enqueued. All of that memory is therefore kept alive
-//    until the backward has ended. The engine then makes the calling stream wait for all others.
+// Three rules make it unnecessary to tell the allocator:
+//  - A branch uses memory of its parent, and of that parent's parents. This memory is kept alive
+//    until the parent waits for the branch. Uses of other streams' memory are recorded as usual.
+//  - The side stream's own memory, once freed, is given out again in the stream's next branch. That
+//    branch begins after a fork, and so after the parent's uses of the memory.
+//  - Backward runs the nodes of a branch on the side stream again. The nodes kept memory of the
+//    parent. Backward frees this memory as soon as the nodes are enqueued. So all of the parent's
+//    memory that the branch used is kept alive until the backward has ended. At the end the engine
+//    makes the calling stream wait for all other streams.
 #include <ATen/ops/detach.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -30,7 +31,8 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// The identity, from a branch to its parent.
+// Join is the node of a branch's result in the parent. It passes gradients on unchanged, and
+// keeps the branch's borrowed memory alive until the backward has ended.
 class Join final : public torch::autograd::Node {
  public:
   Join(torch::autograd::edge_list&& edges, std::shared_ptr<const ct::Borrowed> borrowed)
@@ -71,7 +73,7 @@ ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) noexc
 ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) noexcept {
   const std::shared_ptr<const ct::Borrowed> borrowed = side == nullptr ? nullptr : std::exchange(side->borrowed, nullptr);
   return ct::executed(x, [&] {
-    // The parent's own parent does not wait for the side yet.
+    // The parent may be a branch too. That branch's own parent does not wait for the side stream yet.
     if (borrowed != nullptr && x.stream->borrowed != nullptr) {
       x.stream->borrowed->storages.insert(borrowed->storages.begin(), borrowed->storages.end());
     }

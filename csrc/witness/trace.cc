@@ -16,19 +16,19 @@
 namespace ct {
 namespace {
 
-using Number = std::pair<int32_t, uint32_t>;  // a device, and CUPTI's number of one of its streams
+using Number = std::pair<int32_t, uint32_t>;  // a device, and the number that CUPTI gives one of the device's streams
 
 struct Traces {
   std::mutex mutex;
   bool running = false;
-  // CUDA streams that may be asked about: the library's, which are never destroyed, and foreign ones
-  // while a handle exists.
+  // The CUDA streams whose numbers may be queried. The library's streams are never destroyed. A
+  // foreign stream is in this map while a handle of it exists.
   struct Known {
     c10::Stream stream;
     int handles;
   };
   std::map<uint64_t, Known> streams;
-  std::map<Number, uint64_t> ids;  // of the running trace
+  std::map<Number, uint64_t> ids;  // the stream for each number, in the running trace
 };
 
 Traces& traces() {

@@ -1,4 +1,4 @@
-// Traces: the work of CUDA devices, with its streams.
+// A trace records the work of CUDA devices, with the stream of each kernel and copy.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace ct {
 
-// Tells a trace of a CUDA stream, which the trace then knows by its number. To be called for each
-// stream.
+// trace_knows tells the running trace and later traces which number CUPTI gives a CUDA stream. It
+// is called for each handle of a stream that is made. trace_forgets is called for each freed
+// handle of a stream that the library does not own.
 void trace_knows(const ct_stream& stream);
 void trace_forgets(const ct_stream& stream) noexcept;
 

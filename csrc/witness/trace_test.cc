@@ -48,8 +48,8 @@ TEST_F(TraceTest, Null_IsHarmless) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "a trace of 0 records", ct_trace_start(0));
 }
 
-// Streams made before the trace, in it, and a stream that is closed meanwhile, each with a thread
-// of its own.
+// A trace names the stream and the thread of each kernel. One stream was made before the trace,
+// one is made and closed during the trace, and one is the default stream.
 TEST_F(TraceTest, Streams_AndThreads) {
   SKIP_WITHOUT_CUDA();
   constexpr int kKernels = 50;

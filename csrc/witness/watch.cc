@@ -9,10 +9,11 @@
 namespace ct {
 namespace {
 
-// Nobody else in the process may use this kind. LibTorch itself has no use for it.
+// No other library in the process may use this kind. LibTorch itself does not use it.
 constexpr auto kKind = c10::DebugInfoKind::INFERENCE_CONTEXT;
 
-// The operators under way on this thread, outermost first. LibTorch keeps the names for as long.
+// The operators that run on this thread, outermost first. LibTorch keeps the names while they
+// run.
 std::vector<const char*>& operators() {
   static thread_local std::vector<const char*> names;
   return names;
@@ -21,7 +22,7 @@ std::vector<const char*>& operators() {
 std::string with_operators(const std::string& what) {
   std::string path;
   for (const std::string_view name : operators()) {
-    if (name.starts_with("autograd::engine::evaluate_function: ")) continue;  // the node itself follows
+    if (name.starts_with("autograd::engine::evaluate_function: ")) continue;  // the name of the node follows
     path += (path.empty() ? "" : " > ") + std::string(name);
   }
   return path.empty() ? what : what + ", in " + path;
@@ -51,7 +52,8 @@ class Calls final : public CudaCalls {
   }
 };
 
-// The number of live watches of CUDA. The first watch makes CUPTI report calls, the last ends that.
+// Count is the number of live watches of CUDA. The first watch makes CUPTI report calls, and the
+// last watch ends the reports.
 struct Count {
   std::mutex mutex;
   int live = 0;
@@ -85,7 +87,7 @@ void Watch::waits(const std::string& what) noexcept {
     if (seen_.load(std::memory_order_relaxed)) return;
     text_ = with_operators(what);
   } catch (...) {
-    // There is no memory for the text. The wait counts without it.
+    // No memory is left for the text. The wait counts without a text.
   }
   seen_.store(true, std::memory_order_release);
 }
@@ -113,7 +115,7 @@ void Watch::judge() noexcept {
     try {
       if (cuda().page_locked(copy.memory)) continue;
     } catch (...) {
-      return;  // a lost device: the call itself reports it
+      return;  // the device is lost, and the call itself reports that
     }
     const std::lock_guard lock(mutex_);
     if (seen_.load(std::memory_order_relaxed)) return;

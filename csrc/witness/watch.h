@@ -1,4 +1,4 @@
-// Watches: the waits for the device in the calls of one exec.
+// A watch sees the calls of one exec that wait for the device.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -15,27 +15,27 @@
 
 namespace ct {
 
-// Note [Whose call it is]: LibTorch hands its ThreadLocalDebugInfo, and the thread's RecordFunction
-// callbacks, to every thread that runs a node of a backward. The thread has them as long as it runs
-// the node. So the thread that calls CUDA knows itself whether a watched exec is behind the call,
-// also on autograd's threads. Other streams' workers, their backwards and threads that only ask
-// about events have none.
+// Note [Whose call it is]: LibTorch gives its ThreadLocalDebugInfo, and the thread's
+// RecordFunction callbacks, to every thread that runs a node of a backward. A thread has them
+// while it runs the node. So a thread that calls CUDA knows itself whether it works for a watched
+// exec, also if it is one of autograd's threads. The workers and backwards of other streams have
+// no watch. Threads that only query events have none either.
 class Watch final : public c10::DebugInfoBase {
  public:
   explicit Watch(bool by_name) : by_name(by_name) {}
 
-  // The watch behind the calling thread's work, or NULL.
+  // Returns the watch for which the calling thread works, or NULL.
   static Watch* current() noexcept;
 
-  // Notes that the thread is about to wait. The first note is kept.
+  // Notes that the calling thread is about to wait. Only the first note is kept.
   void waits(const std::string& what) noexcept;
-  // Notes an asynchronous copy, which waits if host, or other, is pageable memory. Judged later: this
-  // is inside a call of CUDA's.
+  // Notes an asynchronous copy. The copy waits if host or other is pageable memory. judge finds
+  // that out later, because this function runs inside a call of CUDA's.
   void copies(const char* call, const void* host, const void* other) noexcept;
-  // Judges the copies noted. Not to be called inside a call of CUDA's.
+  // Judges the copies that were noted. It must not be called inside a call of CUDA's.
   void judge() noexcept;
 
-  // Whether operators are judged by their names, as on the CPU.
+  // True if operators are judged by their names, as on the CPU.
   const bool by_name;
 
   const char* seen() const noexcept { return seen_.load(std::memory_order_acquire) ? text_.c_str() : nullptr; }
@@ -47,11 +47,11 @@ class Watch final : public c10::DebugInfoBase {
   };
   std::mutex mutex_;
   std::vector<Copy> copies_;
-  std::string text_;  // written once, before seen_
+  std::string text_;  // written once, before seen_ is set
   std::atomic<bool> seen_{false};
 };
 
-// Puts the thread's work under a watch, while the object lives.
+// Watching puts the calling thread's work under a watch while the object lives.
 class Watching {
  public:
   explicit Watching(const ct_watch& watch);
@@ -65,16 +65,16 @@ class Watching {
   const at::CallbackHandle callback_;
 };
 
-// Whether an operator waits on CUDA whatever its arguments are, because the host needs a value or a
-// size. The operators that it calls count. item and allclose end in _local_scalar_dense, and
-// indexing with a mask ends in nonzero. Some others wait for some arguments only, which the name
-// does not tell.
+// Reports whether an operator always waits on CUDA, because the host needs a value or a size. The
+// operators that it calls are judged too. So item and allclose are found by _local_scalar_dense,
+// and indexing with a mask by nonzero. Some other operators wait for some arguments only. Their
+// names do not say for which.
 bool waits_on_cuda(std::string_view op) noexcept;
-// Whether the operators that this operator calls wait in its CPU kernel, and not on CUDA. They read
-// a value, for instance.
+// Reports whether the operators that this operator calls wait in its CPU kernel only, and not on
+// CUDA. For instance, its CPU kernel reads a value.
 bool waits_on_cpu_alone_in(std::string_view op) noexcept;
 
-// Notes that a call of the core's own would wait on CUDA, for an exec on the CPU. On CUDA the wait
+// Notes, for an exec on the CPU, that a call of the core would wait on CUDA. On CUDA the wait
 // itself is seen.
 void would_wait(const ct_exec& x, const char* what) noexcept;
 

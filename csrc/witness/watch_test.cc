@@ -76,7 +76,7 @@ TEST_F(WatchTest, OtherOperators_AreNot) {
     SCOPED_TRACE(device);
     const Stream s = ct_test::new_stream(device);
     const ct_exec x = exec(s);
-    for (int round = 0; round < 2; ++round) {  // the first round allocates
+    for (int round = 0; round < 2; ++round) {  // the first round allocates memory, which may wait
       const Watch w = watch(device);
       const ct_exec y = round == 0 ? x : with_grad(under(x, w));
       const Tensor a = run1(y, "aten::ones", Args().is({32, 32}).standard().standard().device().rest());
@@ -87,7 +87,8 @@ TEST_F(WatchTest, OtherOperators_AreNot) {
   }
 }
 
-// The backward counts a mask. On CUDA it runs on a thread of autograd's, and the text outlives it.
+// The backward counts the elements of a mask, so it waits. On CUDA it runs on a thread of
+// autograd's. The text must outlive that thread's work.
 TEST_F(WatchTest, Backward_IsSeen) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

@@ -13,85 +13,88 @@ import (
 type CacheOptions struct {
 	Policy Policy
 
-	// Slots is the number of units that the device has room for, beside those of Pinned. 0 means 2,
-	// with Resident one for each unit. Two are enough where the next unit is known in time. A cache
-	// of experts wants some for each layer.
+	// Slots is the number of units that the device has room for, besides the units of Pinned. 0 means
+	// 2. With Resident it means one slot for each unit. Two slots are enough if the program knows the
+	// next unit in time. A cache of experts needs some slots for each layer.
 	Slots int
 
-	// SlotBytes is the size of a slot; 0 means that of the store's largest unit.
+	// SlotBytes is the size of a slot. 0 means the size of the store's largest unit.
 	SlotBytes int64
 
-	// Pinned names units that are copied when the cache is made and stay on the device, each in a
+	// Pinned names units that are copied when the cache is made and stay on the device. Each has a
 	// slot of its own.
 	Pinned []string
 
-	// InFlight bounds the prefetches whose copies are not done; 0 means 8, or Slots if larger. With
-	// more of them [Cache.Prefetch] waits for a copy, or fails where all wait for a slot.
+	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that
+	// is more. Beyond that number [Cache.Prefetch] waits for a copy. If all InFlight prefetches wait
+	// for a slot, it fails.
 	InFlight int
 }
 
-// Cache has the units of a [Store] on a device when they are used, in fewer slots than there are
-// units. It copies them on a stream of its own while other streams compute. M is the module that
-// the program makes of a unit's weights, such as *nn.Linear. See Note [Life of a slot]. A Cache is
-// safe for use by several goroutines.
+// Cache brings the units of a [Store] to a device when they are used. It needs fewer slots than
+// there are units. It copies the units on a stream of its own while other streams compute. M is
+// the module that the program makes of a unit's weights, such as *nn.Linear. See Note [Life of a
+// slot]. Several goroutines may use a Cache.
 type Cache[M any] struct {
 	store  *Store
 	device cgotorch.Device
 	o      CacheOptions
-	copies *cgotorch.Stream // of copies to the slots
-	backs  *cgotorch.Stream // of copies to the store; nil before the first
+	copies *cgotorch.Stream // for copies to the slots
+	backs  *cgotorch.Stream // for copies to the store; nil before the first of these
 	slots  []*slot[M]
-	kinds  []*kind // in the order of their first units in the store
+	kinds  []*kind // in the order of the kinds' first units in the store
 	units  map[string]*unit[M]
-	order  []*unit[M] // the store's
+	order  []*unit[M] // in the store's order
 
-	handed   chan *fill[M] // to the enqueuer
+	handed   chan *fill[M] // fills for the enqueuer
 	enqueuer chan struct{} // closed when the enqueuer has ended
 
 	mu      sync.Mutex
 	clock   int64
 	queue   []*unit[M]                    // prefetches that wait for a slot
-	pending []*fill[M]                    // copies that are not known to be enqueued, in order
-	emptied bool                          // a copy failed, and nobody has been offered its slot
-	waiting map[*cgotorch.Stream]*unit[M] // the unit that a Do waits for in Use
-	line    []*cgotorch.Stream            // of these Dos, in the order in which they came
-	changed chan struct{}                 // closed, and made anew, when a slot or the queue is freer
+	pending []*fill[M]                    // copies that are perhaps not enqueued yet, in order
+	emptied bool                          // a copy has failed, and its slot has not been offered to any goroutine
+	waiting map[*cgotorch.Stream]*unit[M] // by the stream of a Do, the unit for which the Do waits in Use
+	line    []*cgotorch.Stream            // the streams of these Dos, in the order in which they began to wait
+	changed chan struct{}                 // closed and made again when a slot becomes free or the queue shorter
 	stats   stats
 	closed  bool
 	freed   bool
 }
 
-// unit is a unit of the store as its Cache sees it. The Cache's lock guards it.
+// unit is what a Cache knows of a unit of the store. The Cache's lock guards it.
 type unit[M any] struct {
 	*storeUnit
 	kind    *kind
 	place   int             // in the store's order
-	slot    *slot[M]        // that holds it, or will when its copy is done; else nil
+	slot    *slot[M]        // the slot that holds the unit, or will hold it when its copy is done; else nil
 	usage   usage           // for the policy
-	written *cgotorch.Event // behind its last copy to the store, or nil
+	written *cgotorch.Event // recorded after the unit's last copy to the store, or nil
 }
 
-// kind is the common part of the units of one layout.
+// kind is what the units of one layout have in common.
 type kind struct {
 	*layout
-	first string // unit
-	err   error  // why they cannot be used
+	first string // name of the first unit of the kind
+	err   error  // why the units of the kind cannot be used, or nil
 }
 
-// NewCache makes slots for the units of a store on a device. With Resident or Pinned it begins the
-// copies of these units, and does not wait for the copies. For a CUDA device it page-locks the
-// store.
+// NewCache makes slots on a device for the units of a store. With Resident or Pinned it begins
+// the copies of these units, and does not wait for the copies. For a CUDA device it page-locks
+// the store.
 //
-// build makes a module on x's device. The module's state, as [nn.State] lists it, must have the
-// names, dtypes and shapes of the unit of that name. The values do not matter
-// ([cgotorch.Exec.Empty] will do), since the slot's memory takes their place. Units whose tensors
-// are equal in name, dtype and shape are of one kind. NewCache calls build for each slot and kind,
-// with the name of the kind's first unit. A module that does not fit a kind is an error of that
-// kind alone: Prefetch, Use and [Cache.Check] return it. NewCache fails where build fits no kind.
+// build makes a module on x's device. It gets the name of a unit. The module's state, as
+// [nn.State] lists it, must have the names, dtypes and shapes of that unit. The values do not
+// matter, because the slot's memory takes the place of the module's: [cgotorch.Exec.Empty] is
+// enough. Units with the same tensors, by name, dtype and shape, are of one kind. NewCache calls
+// build once for each slot and kind, with the name of the kind's first unit. If a module does not
+// fit its kind, only the units of that kind cannot be used. Prefetch, Use and [Cache.Check] then
+// return the error. NewCache itself fails only if no kind can be used.
 //
-// The caller must Close the cache before the store. NewCache fails with [ErrInvalidOptions], with
-// [ErrUnknownUnit] for a name in Pinned, with [cgotorch.ErrNoDevice], and with
-// [cgotorch.ErrOutOfMemory] and the numbers.
+// The caller closes the cache before the store. NewCache fails with [ErrInvalidOptions] for
+// options that are not valid, and with [ErrUnknownUnit] for an unknown name in Pinned. It fails
+// with [cgotorch.ErrNoDevice] if the device is absent. It fails with [cgotorch.ErrOutOfMemory],
+// and says how many bytes it needs, if memory is short.
 func NewCache[M any](store *Store, device cgotorch.Device, build func(x *cgotorch.Exec, name string) (M, error), o CacheOptions) (*Cache[M], error) {
 	o, err := o.complete(store)
 	if err != nil {
@@ -111,7 +114,7 @@ func NewCache[M any](store *Store, device cgotorch.Device, build func(x *cgotorc
 	go c.enqueueHanded()
 	made := false
 	defer func() {
-		if !made { // build may panic
+		if !made { // also when build panics
 			c.Close()
 		}
 	}()
@@ -153,7 +156,7 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 		}
 	}
 	if o.Policy == Resident {
-		o.Slots, o.Pinned = 0, store.names // each in a slot of its own
+		o.Slots, o.Pinned = 0, store.names // each unit has a slot of its own
 	} else if o.Slots == 0 {
 		o.Slots = 2
 	}
@@ -168,7 +171,7 @@ func (o CacheOptions) complete(store *Store) (CacheOptions, error) {
 	return o, nil
 }
 
-// classify finds out which units there are, and of which kinds.
+// classify makes the list of units and finds the kinds among them.
 func (c *Cache[M]) classify() {
 	kinds := map[*layout]*kind{}
 	for i, name := range c.store.names {
@@ -182,7 +185,8 @@ func (c *Cache[M]) classify() {
 	}
 }
 
-// allocate makes the slots and their modules. It notes a kind of units that they cannot hold.
+// allocate makes the slots and their modules. If the slots cannot hold units of a kind, allocate
+// notes the error in the kind.
 func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)) error {
 	n := c.Slots()
 	taken := map[*cgotorch.Tensor]bool{}
@@ -191,7 +195,7 @@ func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)
 			slot := newSlot[M](i)
 			c.slots = append(c.slots, slot)
 			size, only := c.o.SlotBytes, (*layout)(nil)
-			if i >= c.o.Slots { // of a unit that stays
+			if i >= c.o.Slots { // a slot for one pinned unit
 				only = c.store.units[c.o.Pinned[i-c.o.Slots]].layout
 				size = only.bytes
 			}
@@ -222,7 +226,7 @@ func (c *Cache[M]) allocate(build func(x *cgotorch.Exec, name string) (M, error)
 	return nil
 }
 
-// anyKind fails where no kind of units can be used.
+// anyKind fails if no kind of units can be used.
 func (c *Cache[M]) anyKind() error {
 	for _, k := range c.kinds {
 		if k.err == nil {
@@ -232,14 +236,14 @@ func (c *Cache[M]) anyKind() error {
 	return c.Check()
 }
 
-// fillPinned begins the copies of the units that stay.
+// fillPinned begins the copies of the pinned units.
 func (c *Cache[M]) fillPinned() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, name := range c.o.Pinned {
 		unit, err := c.lookup(name)
 		if err != nil && c.o.Policy == Resident {
-			continue // an error of that unit's
+			continue // this unit cannot be used, but others can
 		} else if err != nil {
 			return err
 		}
@@ -252,7 +256,7 @@ func (c *Cache[M]) fillPinned() error {
 	return nil
 }
 
-// lookup finds a unit that can be used. c.mu is held.
+// lookup returns the unit of that name if it can be used. c.mu is held.
 func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	if c.closed {
 		return nil, fmt.Errorf("weights: %w", ErrClosed)
@@ -263,7 +267,7 @@ func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 		return nil, err
 	}
 	if unit.slot != nil && unit.slot.stays {
-		return unit, nil // without a look at others of its kind
+		return unit, nil // a pinned unit can be used even if others of its kind cannot
 	}
 	if err := unit.kind.err; err != nil {
 		return nil, fmt.Errorf("weights: unit %s cannot be used: %w", name, err)
@@ -271,7 +275,8 @@ func (c *Cache[M]) lookup(name string) (*unit[M], error) {
 	return unit, nil
 }
 
-// Check returns, in one error, why kinds of units cannot be used; nil where all can be.
+// Check returns one error that says why some kinds of units cannot be used. It returns nil if all
+// units can be used.
 func (c *Cache[M]) Check() error {
 	var errs []error
 	for _, k := range c.kinds {
@@ -282,19 +287,21 @@ func (c *Cache[M]) Check() error {
 	return errors.Join(errs...)
 }
 
-// Slots is the number of slots, those of units that stay included.
+// Slots returns the number of slots, including the slots of pinned units.
 func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
-// At returns the module of a slot, of the kind of the named unit, for functions that are captured.
-// A graph made with it reads the unit that the slot holds at the launch. The Use around the launch
-// names the slot. It alone orders the graph with the copies:
+// At returns the module of slot number `slot` for units of the same kind as the named unit. The
+// module is for functions that are captured. A graph made with the module reads the unit that the
+// slot holds when the graph is launched. Call Use around the launch, and launch the graph of the
+// slot that the Use names. The Use alone orders the graph with the copies:
 //
 //	u := cache.Use(x, name)
 //	x.Launch(graphs[u.Slot])
 //	u.Release(x)
 //
-// Outside a capture call [Cache.Use]. At fails with [ErrUnknownUnit], with [ErrNoSlot] for a slot
-// that is not there, and for a unit that cannot be used.
+// Outside a capture call [Cache.Use]. At fails with [ErrUnknownUnit] for an unknown name, and
+// with [ErrNoSlot] for a slot that does not exist or cannot hold the unit. It also fails for a
+// unit that cannot be used.
 func (c *Cache[M]) At(slot int, name string) (module M, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,9 +315,10 @@ func (c *Cache[M]) At(slot int, name string) (module M, err error) {
 	return c.slots[slot].modules[unit.layout].module, nil
 }
 
-// Close waits for copies that are under way, and frees the slots and the stream. While units are in
-// use it returns at once, and the last release frees them. Closing again after that release waits
-// for the rest. A Prefetch or a Use that waits fails with [ErrClosed].
+// Close waits for the copies that still run. It then frees the slots and the Cache's streams.
+// While units are in use, Close returns at once, and the last release frees everything. A second
+// Close after that release waits until everything is freed. A Prefetch or a Use that waits fails
+// with [ErrClosed].
 func (c *Cache[M]) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -323,7 +331,7 @@ func (c *Cache[M]) Close() error {
 	c.queue = nil
 	c.signal()
 	if c.inUse() {
-		return nil // the last release ends it
+		return nil // the last release frees everything
 	}
 	return c.free()
 }
@@ -332,7 +340,8 @@ func (c *Cache[M]) inUse() bool {
 	return slices.ContainsFunc(c.slots, func(s *slot[M]) bool { return s.uses > 0 })
 }
 
-// freeLater is free for a caller that holds the lock and must not wait, at the end of a Do.
+// freeLater calls free on another goroutine. It is for the end of a Do, where the caller holds
+// the lock and must not wait.
 func (c *Cache[M]) freeLater() {
 	go func() {
 		c.mu.Lock()
@@ -343,8 +352,9 @@ func (c *Cache[M]) freeLater() {
 	}()
 }
 
-// free orders the end of every use before the memory goes back to the copy stream's pool. It waits
-// for the copies, which read the store. c.mu is held.
+// free makes the copy stream wait for the end of every use. It then frees the slots, whose memory
+// goes back to the pool of that stream. The host waits for the copies, because they read the
+// store. c.mu is held.
 func (c *Cache[M]) free() error {
 	c.freed = true
 	c.settleBefore(nil) //edge:unit-close-settles TestFill_Handed

@@ -55,7 +55,7 @@ func TestCache_Close(t *testing.T) {
 	})
 }
 
-// The copies read the store: Close waits for them.
+// Close waits for the copies, because they read the store.
 func TestCache_Close_WaitsForCopies(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -68,7 +68,7 @@ func TestCache_Close_WaitsForCopies(t *testing.T) {
 	})
 }
 
-// A unit that does not fit is refused by name; the others can be used.
+// A unit that does not fit is refused by name. The other units can be used.
 func TestCache_BadUnit(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		good, short, misshapen, double, big := linearSpec("good"), linearSpec("short"), linearSpec("misshapen"), linearSpec("double"), linearSpec("big")
@@ -145,7 +145,7 @@ func TestNewCache_OutOfMemory(t *testing.T) {
 	})
 }
 
-// A store with more bytes than the device has left.
+// The units of a store with more bytes than the device has left can be used one after another.
 func TestCache_LargerThanDevice(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		if !d.IsCUDA() {
@@ -174,10 +174,10 @@ func TestCache_LargerThanDevice(t *testing.T) {
 		last := len(ballast) - 1
 		ballast[last].Close()
 		ballast = ballast[:last]
-		if err := errors.Join(s.Synchronize(), d.ReleaseCachedMemory()); err != nil { // less than 2 GiB are left
+		if err := errors.Join(s.Synchronize(), d.ReleaseCachedMemory()); err != nil { // less than 2 GiB are left on the device
 			t.Fatal(err)
 		}
-		const count, side = 16, 8192 // 4 GiB
+		const count, side = 16, 8192 // 4 GiB in all
 		var specs []UnitSpec
 		for i := range count {
 			specs = append(specs, UnitSpec{Name: unitName(i), Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{side, side}}}})
@@ -219,7 +219,7 @@ func TestCache_LargerThanDevice(t *testing.T) {
 	})
 }
 
-// A graph that is under way when the Cache is closed still reads the unit of its slot.
+// A graph that still runs when the Cache is closed reads the unit of its slot.
 func TestCache_Close_BehindGraph(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		store := scalesStore(t, 2)
@@ -227,7 +227,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 		var in, mean *cgotorch.Tensor
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			in, mean = x.Keep(x.Ones(cgotorch.Float32, 1, width)), x.Keep(x.Zeros(cgotorch.Float32))
-			x.Mean(x.MatMul(in, x.Ones(cgotorch.Float32, width, width))) // the first product is slow
+			x.Mean(x.MatMul(in, x.Ones(cgotorch.Float32, width, width))) // the first product of a process is slow
 		})
 		defer in.Close()
 		defer mean.Close()
@@ -254,7 +254,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for range 4 { // one of which is the stream that the Cache had, whose memory the slot was
+		for range 4 { // one of them is the stream that the Cache had, to which the slot's memory went back
 			torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 				for range 1000 {
 					x.Full(cgotorch.Float32, 9.0, width, width+1)
@@ -269,7 +269,8 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 	})
 }
 
-// A graph that is captured with the unit of a slot reads the slot's present unit at each launch.
+// A graph that is captured with the module of a slot reads the unit that the slot holds at each
+// launch.
 func TestCache_At_InGraph(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 5), d, CacheOptions{Slots: 2})
@@ -316,7 +317,7 @@ func TestCache_At_InGraph(t *testing.T) {
 	})
 }
 
-// Many goroutines with few slots: every result is right, and nothing is left.
+// With many goroutines and few slots every result is right, and no handle is left.
 func TestCache_ManyGoroutines(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 7), d, CacheOptions{Slots: 2, InFlight: 3})
@@ -342,7 +343,7 @@ func TestCache_ManyGoroutines(t *testing.T) {
 	})
 }
 
-// Resident: one bad kind makes all unusable.
+// With Resident, a kind that does not fit does not make the other kinds unusable.
 func TestCache_Resident_BadUnit(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	good, short := linearSpec("good"), linearSpec("short")
@@ -359,7 +360,7 @@ func TestCache_Resident_BadUnit(t *testing.T) {
 	c.Close()
 }
 
-// Every pinned slot is as large as the largest unit.
+// With Resident, a slot is only as large as its unit.
 func TestCache_Resident_Memory(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{{Name: "embedding", Tensors: []TensorSpec{{Name: "weight", DType: cgotorch.Float32, Shape: []int64{1 << 20}}}}}
@@ -390,7 +391,8 @@ func TestCache_Resident_Memory(t *testing.T) {
 	}
 }
 
-// Close with a unit in use: nobody can wait for its end.
+// If a unit is in use, Close returns at once. A second Close, after the release, waits until
+// everything is freed.
 func TestCache_Close_InUse_ThenStore(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	specs := []UnitSpec{linearSpec("a")}

@@ -1,9 +1,9 @@
 // Package weights keeps the weights of a model in page-locked host memory and copies them to a
-// device ahead of their use.
+// device before the program uses them.
 //
-// A [Store] holds more weights than the device has room for. A piece of weights that is copied as
-// one, such as a layer or an expert, is a unit. A [Cache] has a few slots on the device, and a
-// slot is memory of fixed address for one unit at a time. A module is always an nn.Module.
+// A [Store] holds more weights than the device has room for. A unit is a part of the weights that
+// is copied as a whole, such as a layer or an expert. A [Cache] has a few slots on the device. A
+// slot is memory of fixed address that holds one unit at a time. A module is always an nn.Module.
 //
 //	blocks := regexp.MustCompile(`^block\.\d+`)
 //	files := []string{"model.safetensors"}
@@ -16,37 +16,38 @@
 //		layer.Release(x)
 //	}
 //
-// [Experts] does the same for a mixture of experts, where the device finds out which units come
-// next. [Offload] keeps the state of an optimizer in host memory and steps it unit by unit.
-// examples/switch is a model that works with [Experts].
+// [Experts] does the same for a mixture of experts, where only the device finds out which units
+// come next. [Offload] keeps the state of an optimizer in host memory and steps the optimizer
+// unit by unit. examples/switch is a model that works with [Experts].
 //
 // # The one rule
 //
-// Work is enqueued only by a call that names its stream. A Cache was given its copy stream when it
-// was made, so a call on the Cache names that stream too. [Cache.Prefetch] enqueues on the copy
-// stream and on no other. [Cache.Use] and [Use.Release] enqueue on the stream of the Exec that they
-// take, and may begin copies on the copy stream.
+// Work is enqueued only by a call that names its stream. A Cache was given its copy stream when
+// it was made, so a call on the Cache names that stream too. [Cache.Prefetch] enqueues on the
+// copy stream and on no other. [Cache.Use] and [Use.Release] enqueue on the stream of the Exec
+// that they take, and may begin copies on the copy stream.
 //
-// A copy that Prefetch begins may be enqueued a moment after Prefetch has returned, always in the
-// order of the calls. [Cache.Use] waits for that moment where it needs the unit. So do
-// [Cache.Flush] and [Cache.Close] for all units. cgotorch's Device.Synchronize does not: a program
-// that measures calls Flush before.
+// Prefetch may return a moment before its copy is enqueued. Copies are always enqueued in the
+// order of the calls. [Cache.Use] waits until the copy of its unit is enqueued. [Cache.Flush] and
+// [Cache.Close] wait until all copies are enqueued. cgotorch's Device.Synchronize does not wait
+// for that. A program that measures time therefore calls Flush before Device.Synchronize.
 //
 // Note [Life of a slot]
 //
 //	empty -> copying -> ready -> in use -> released -> copying another …
 //
-//	copying   The copy stream waits for the events of all uses of the unit before, and for the
-//	          unit's own copy to the store if one is under way. It then copies, in one piece,
-//	          and records ready. The host waits for none of that. So a slot gets its next unit
-//	          as soon as the last use is enqueued, however far the device is behind.
+//	copying   The copy stream waits for the events of all uses of the slot's last unit. If a copy
+//	          of the new unit to the store still runs, the copy stream waits for it too. The copy
+//	          stream then copies the unit in one piece and records the event ready. The host
+//	          waits for none of these. So a slot gets its next unit as soon as the last use is
+//	          enqueued, even if the device will run that use much later.
 //	in use    A use begins with Use, where a stream waits for ready. It ends with Release or
-//	          with the Do. The host counts the uses, and a slot in use is not filled.
-//	released  Each using stream has an event behind its last use. A changed unit is copied to
-//	          the store behind that event, on a third stream. The next change and the next
-//	          copy wait for it.
+//	          with the Do. The host counts the uses. A slot in use is not filled.
+//	released  Each stream that used the slot has an event, recorded after its last use. A changed
+//	          unit is copied to the store on a third stream, which waits for that event first.
+//	          The next change of the unit and the next copy into the slot wait for this copy.
 //
-// Note [The enqueuer] says who enqueues. A prefetched unit stays until it is used, unless a Use
-// needs its slot. A prefetch that finds no slot waits in a queue. The release that makes room
-// begins its copy.
+// Note [The enqueuer] says which goroutine enqueues copies. A prefetched unit stays in its slot
+// until it is used, unless a Use needs the slot. If no slot is free, a prefetch waits in a queue.
+// The release that frees a slot then begins its copy.
 package weights

@@ -12,75 +12,78 @@ import (
 
 // ExpertsOptions are the options of [NewExperts].
 type ExpertsOptions struct {
-	// Tokens of a layer for whose route memory is page-locked beforehand; 0 means 64. The first route
-	// of more tokens page-locks more memory, which may wait.
+	// Tokens is the number of tokens of a layer for whose route memory is page-locked in NewExperts.
+	// 0 means 64. The first route of more tokens page-locks more memory, which may wait.
 	Tokens int
 
-	// Poll is the time for which a goroutine that waits for a route looks for it again and again. That
-	// keeps a core busy. The goroutine then sleeps until it is woken, some 50 us after the arrival. 0
-	// means 2 ms; below 0 it does not look.
+	// Poll is the time for which a goroutine that waits for a route looks for it again and again.
+	// That keeps a core busy. The goroutine then sleeps until it is woken, about 50 us after the
+	// route arrives. 0 means 2 ms. Below 0 the goroutine sleeps at once.
 	Poll time.Duration
 }
 
-// Experts runs the layers of a mixture of experts whose experts come to the device when tokens are
-// routed to them. A layer's route, the expert ids of its tokens, goes to the host without a wait.
-// When it arrives its experts are prefetched.
+// Experts runs the layers of a mixture of experts. Experts come to the device when tokens are
+// routed to them. The route of a layer is the expert ids of its tokens. The route is copied to
+// the host, and the device does not wait for the copy. When the route arrives, its experts are
+// prefetched.
 //
-// The moment at which Route is called decides how early the copies begin. On demand, that is just
-// before Run. In a pre-gated model block i routes for block i+1, and Route is called a block
-// earlier. For other models Predict makes a guess. An Experts is safe for use by several
-// goroutines, each in a Do of its own.
+// The moment at which Route is called decides how early the copies begin. In an ordinary model
+// Route is called just before Run. In a pre-gated model block i routes for block i+1, so Route is
+// called one block earlier. For other models Predict prefetches by a guess. Several goroutines
+// may use an Experts, each in a Do of its own.
 type Experts[M nn.Module] struct {
 	cache  *Cache[M]
 	names  [][]string
 	routes *routes
 
 	mu      sync.Mutex
-	open    map[place]*layerRoute // routed and not run
-	guessed map[place][]string    // each name once
-	counts  []routeCount          // by layer
+	open    map[place]*layerRoute // layers that have been routed and not run
+	guessed map[place][]string    // names of guessed experts, each once
+	counts  []routeCount          // one for each layer
 	stats   ExpertsStats
 }
 
-// routeCount counts a layer's routes.
+// routeCount counts the routes of one layer.
 type routeCount struct {
 	sent    int
 	arrived int // the routes before this number are on the host
 }
 
-// place is where tokens are routed: a layer in a Do.
+// place names a layer in a Do. The tokens of a place are routed together.
 type place struct {
 	do    *cgotorch.Stream
 	layer int
 }
 
-// ExpertsStats counts since the [Experts] were made.
+// ExpertsStats holds counts since the [Experts] were made.
 type ExpertsStats struct {
-	Routes  int           // of layers
-	Guesses int           // experts that were guessed in time
-	Right   int           // of these, the experts to which tokens were then routed
-	Wait    time.Duration // of goroutines' time, waiting in Run for a route
+	Routes  int           // calls of Route
+	Guesses int           // experts that Predict guessed before the route arrived
+	Right   int           // guessed experts to which tokens were then routed
+	Wait    time.Duration // total time that goroutines waited in Run for a route
 }
 
-// layerRoute is a route and its place, or a guess at that route.
+// layerRoute is a route, or a guess at a route, with its place.
 type layerRoute struct {
 	place
 	guess  bool
-	number int              // of the layer's routes, from 0; that of the route which is guessed
-	order  *cgotorch.Tensor // of the tokens by expert; nil for one token
+	number int              // number of the route among the layer's, from 0; for a guess, of the guessed route
+	order  *cgotorch.Tensor // the tokens sorted by expert; nil for one token
 	route  *route           // nil for a guess
 
-	once sync.Once // for the work of the arrival
+	once sync.Once // for the work when the route arrives
 	err  error
 
 	mu         sync.Mutex
 	abandoned  bool // the Do has ended without a Run
-	prefetched bool // its experts have been prefetched
+	prefetched bool // the route's experts have been prefetched
 }
 
-// NewExperts makes layers of experts. names are the names of the cache's units, by layer and
-// expert. The caller must Close the Experts before the cache. It fails with [ErrUnknownUnit], with
-// [ErrInvalidOptions], with [cgotorch.ErrNoDevice] and with [cgotorch.ErrOutOfMemory].
+// NewExperts makes layers of experts on a cache. names holds the names of the cache's units, by
+// layer and expert. The caller closes the Experts before the cache. NewExperts fails with
+// [ErrUnknownUnit] for an unknown name, and with [ErrInvalidOptions] for options that are not
+// valid. It fails with [cgotorch.ErrNoDevice] if the device is absent, and with
+// [cgotorch.ErrOutOfMemory] if memory is short.
 func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions) (*Experts[M], error) {
 	for _, layer := range names {
 		for _, name := range layer {
@@ -97,10 +100,10 @@ func NewExperts[M nn.Module](cache *Cache[M], names [][]string, o ExpertsOptions
 	return e, nil
 }
 
-// Route begins to bring a layer's route to the host and returns at once. ids is Int64 [tokens] on
-// x's stream. The experts are prefetched when the route arrives. Run of the layer, in the same Do,
-// is to follow. Route fails with [ErrClosed], and with [cgotorch.ErrInvalidArgument], also for a
-// layer whose last route has not been run.
+// Route begins to copy a layer's route to the host and returns at once. ids is Int64 [tokens] on
+// x's stream. The experts are prefetched when the route arrives. The same Do then calls Run of
+// the layer. Route fails with [ErrClosed] after Close. It fails with
+// [cgotorch.ErrInvalidArgument] for other ids, and if the layer's last route has not been run.
 func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Route"
 	e.check(x, op, layer, ids)
@@ -122,9 +125,9 @@ func (e *Experts[M]) Route(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	e.stats.Routes++
 }
 
-// Predict has the experts prefetched to which a layer's tokens will probably be routed, and returns
-// at once. A wrong guess costs a copy and changes no result: the layer's next Route gives up its
-// slot. Predict fails as Route does.
+// Predict prefetches the experts to which a layer's tokens will probably be routed, and returns
+// at once. ids is the guess, Int64 [tokens]. A wrong guess costs a copy and changes no result.
+// The layer's next Route gives up the slots of wrong guesses. Predict fails as Route does.
 func (e *Experts[M]) Predict(x *cgotorch.Exec, layer int, ids *cgotorch.Tensor) {
 	const op = "Experts.Predict"
 	e.check(x, op, layer, ids)
@@ -143,10 +146,11 @@ func (e *Experts[M]) check(x *cgotorch.Exec, op string, layer int, ids *cgotorch
 	}
 }
 
-// Run waits until the layer's route is on the host. It does not wait for the copies of the experts:
-// x's stream does. It maps tokens [tokens, width] to the same shape. Each expert runs once, on its
-// tokens, as in [nn.Dispatch]. Run fails with the errors of [Cache.Use], and with
-// [cgotorch.ErrInvalidArgument] without a Route and for an id that no expert has.
+// Run runs the experts of a layer on its tokens [tokens, width] and returns the same shape. It
+// waits until the layer's route is on the host. It does not wait for the copies of the experts,
+// because x's stream waits for them. Each expert runs once, on all its tokens, as in
+// [nn.Dispatch]. Run fails with the errors of [Cache.Use]. It fails with
+// [cgotorch.ErrInvalidArgument] without a Route, and for an id that no expert has.
 func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *cgotorch.Tensor {
 	const op = "Experts.Run"
 	at := place{x.DoStream(), layer}
@@ -168,7 +172,7 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	names := e.routed(layer, ids)
 	ran := false
 	defer func() {
-		if !ran { // unwinding
+		if !ran { // a failure unwinds
 			e.cache.Drop(names...)
 		}
 	}()
@@ -188,8 +192,9 @@ func (e *Experts[M]) Run(x *cgotorch.Exec, layer int, tokens *cgotorch.Tensor) *
 	return out
 }
 
-// Layer returns one layer as a text.Experts. Its Forward is Route and then Run: it maps tokens
-// [tokens, width] to the same shape, row i by expert ids[i]. ids is Int64 [tokens].
+// Layer returns one layer as a text.Experts. Its Forward calls Route and then Run. Forward maps
+// tokens [tokens, width] to the same shape: row i goes through expert ids[i]. ids is Int64
+// [tokens].
 func (e *Experts[M]) Layer(layer int) interface {
 	Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) *cgotorch.Tensor
 } {
@@ -207,7 +212,7 @@ func (l expertLayer[M]) Forward(x *cgotorch.Exec, tokens, ids *cgotorch.Tensor) 
 	return l.experts.Run(x, l.layer, tokens)
 }
 
-// routed returns the names of a route's experts, each once, in ascending order of their numbers.
+// routed returns the names of a route's experts, each once, in the order of their ids.
 func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	var names []string
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
@@ -218,22 +223,22 @@ func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	return names
 }
 
-// arrived does, once, the work of a route's or a guess's arrival. The first goroutine that sees the
-// arrival calls it.
+// arrived does the work that follows the arrival of a route or a guess. It does the work once.
+// The first goroutine that sees the arrival calls it.
 func (e *Experts[M]) arrived(r *route) {
 	l := r.tag.(*layerRoute)
 	l.once.Do(func() {
 		switch {
 		case !l.guess:
 			e.routeArrived(l, r)
-		case r.err == nil: // a route will have the error
+		case r.err == nil: // an error of a guess does not matter, because the route will have it too
 			e.guessArrived(l, r.experts)
 		}
 	})
 }
 
-// routeArrived prefetches as many of a route's experts as there are slots for, and gives up the
-// wrong guesses.
+// routeArrived prefetches the experts of a route, as many as there are slots, and drops the wrong
+// guesses.
 func (e *Experts[M]) routeArrived(l *layerRoute, r *route) {
 	l.err = r.err
 	for _, id := range r.experts {
@@ -267,7 +272,7 @@ func (e *Experts[M]) routeArrived(l *layerRoute, r *route) {
 	}
 }
 
-// guessArrived prefetches the guessed experts, unless the route itself has arrived.
+// guessArrived prefetches the guessed experts, unless the route has already arrived.
 func (e *Experts[M]) guessArrived(l *layerRoute, ids []int64) {
 	names := e.fitting(e.routed(l.layer, ids))
 	l.mu.Lock()
@@ -291,7 +296,7 @@ func (e *Experts[M]) guessArrived(l *layerRoute, ids []int64) {
 	}
 }
 
-// forget gives up the guesses that no route has confirmed, at the end of the Do.
+// forget drops, at the end of the Do, the guesses that no route has confirmed.
 func (e *Experts[M]) forget(l *layerRoute) {
 	l.mu.Lock()
 	l.abandoned = true
@@ -305,19 +310,19 @@ func (e *Experts[M]) forget(l *layerRoute) {
 	}
 }
 
-// fitting returns as many of the units as there are slots.
+// fitting returns the first of the units, as many as there are slots.
 func (e *Experts[M]) fitting(names []string) []string {
 	return names[:min(len(names), max(1, e.cache.o.Slots))]
 }
 
-// prefetch begins the copies of the units.
+// prefetch begins the copies of units. It does not wait and does not fail.
 func (e *Experts[M]) prefetch(names []string) {
 	for _, name := range names {
 		e.cache.prefetchNow(name)
 	}
 }
 
-// abandon gives up the experts that were prefetched for a Do that has ended before its Run.
+// abandon drops the prefetched experts of a Do that has ended before its Run.
 func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
 	e.mu.Lock()
 	open := e.open[l.place] == l
@@ -337,13 +342,13 @@ func (e *Experts[M]) abandon(x *cgotorch.Exec, l *layerRoute) {
 	}
 }
 
-// Stats returns the counts. Those of copies are the cache's.
+// Stats returns the counts so far. [Cache.Stats] has the counts of the copies.
 func (e *Experts[M]) Stats() ExpertsStats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stats
 }
 
-// Close waits for the routes that are on their way, and frees their memory. A Run that follows
-// finds the routes that have arrived. The cache stays open. Closing twice does nothing.
+// Close waits for the routes that are on their way, and frees their memory. A later Run still
+// finds the routes that have arrived. The cache stays open. A second Close does nothing.
 func (e *Experts[M]) Close() error { return e.routes.close() }

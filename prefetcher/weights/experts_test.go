@@ -19,7 +19,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// smallSwitch has three sparse layers of eight experts in encoder and decoder.
+// smallSwitch has three sparse layers of eight experts in the encoder and three in the decoder.
 func smallSwitch() *text.SwitchConfig {
 	c := text.DefaultSwitchConfig()
 	c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.NumExperts = 50, 16, 4, 32, 4, 8
@@ -27,7 +27,7 @@ func smallSwitch() *text.SwitchConfig {
 	return &c
 }
 
-// saveSwitch writes a model of smallSwitch, whose numbers are such that tokens choose many experts.
+// saveSwitch writes a model of smallSwitch. Its weights are such that tokens choose many experts.
 func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "model.safetensors")
@@ -40,7 +40,7 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 				continue
 			}
 			y := x.NoGrad()
-			if n.Tensor.Dim() == 2 { // not drawn: the same on every device
+			if n.Tensor.Dim() == 2 { // computed and not random, so that it is the same on every device
 				waves := y.Sin(y.AddScalar(y.MulScalar(y.Arange(cgotorch.Float32, 0, n.Tensor.Numel(), nil), 12.9898), i))
 				y.CopyInPlace(n.Tensor, y.View(waves, n.Tensor.Shape()...))
 			}
@@ -57,7 +57,7 @@ func saveSwitch(t testing.TB, s *cgotorch.Stream) (path string) {
 	return path
 }
 
-// expertStore has the experts of a saved model.
+// expertStore opens the experts of a saved model as a store.
 func expertStore(t testing.TB, path string) *Store {
 	t.Helper()
 	s, err := OpenStore([]string{path}, StoreOptions{Units: regexp.MustCompile(text.ExpertPattern)})
@@ -72,7 +72,8 @@ func expertStore(t testing.TB, path string) *Store {
 	return s
 }
 
-// decoding is a model with a cache that has been started, without experts unless resident.
+// decoding returns a model and a cache of the decoder that has been started. The model has
+// experts of its own only if resident is set.
 func decoding(t testing.TB, x *cgotorch.Exec, path string, resident bool) (*text.Switch, *text.Cache) {
 	t.Helper()
 	m, err := text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{NoExperts: !resident}, Config: smallSwitch()}, path)
@@ -92,7 +93,7 @@ func begin(x *cgotorch.Exec, m *text.Switch, c *text.Cache) {
 
 const steps = 6
 
-// generated runs steps and returns each one's logits.
+// generated runs the steps and returns the logits of each step.
 func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgotorch.Exec) *cgotorch.Tensor) [][]float32 {
 	t.Helper()
 	var logits [][]float32
@@ -106,8 +107,7 @@ func generated(t testing.TB, s *cgotorch.Stream, c *text.Cache, step func(x *cgo
 	return logits
 }
 
-// In every mode, however the experts come, the steps give the bits that they give with resident
-// ones.
+// In every mode, and with every policy, the steps give the same bits as with resident experts.
 func TestExperts_Modes(t *testing.T) {
 	for _, gating := range []text.Gating{text.Gated, text.Predicted, text.PreGated} {
 		t.Run([]string{"gated", "predicted", "pre-gated"}[gating], func(t *testing.T) {
@@ -179,7 +179,8 @@ func TestExperts_Modes(t *testing.T) {
 	}
 }
 
-// Many tokens at once, more experts than slots: the encoder's layers by the same way.
+// A layer of the encoder has many tokens at once and more experts than slots. It gives the same
+// results as with resident experts.
 func TestExperts_Layer(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -224,7 +225,7 @@ func TestExperts_Layer(t *testing.T) {
 	})
 }
 
-// A router may write its choice where the last one was.
+// A router may write its next choice into the memory of its last choice.
 func TestExperts_Route_SameMemory(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -280,7 +281,7 @@ func TestExperts_Refused(t *testing.T) {
 			t.Errorf("got %v, want ErrInvalidArgument with %q", err, text)
 		}
 	}
-	// After all these failures a right call works, and no slot is taken for good.
+	// After all these failures a right call works, and no slot is lost.
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		got := cgotorch.ToSlice[float32](x, e.Layer(1).Forward(x, tokens(x, 3), ids(x, 1, 0, 1)))
 		if got[0] != 7 || got[width] != 5 || got[2*width] != 7 {
@@ -374,7 +375,7 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 		p = m.NewPieces(x, c, text.Gated)
 	})
 	defer p.Close()
-	// the router of the second sparse layer is broken for the time of the capture
+	// While the model is captured, the router of the second sparse layer is broken.
 	var w **cgotorch.Tensor
 	seen := 0
 	for _, b := range m.Decoder.Block {
@@ -400,7 +401,7 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) { begin(x, m, c); p.Step(x, nil) })
 }
 
-// A Do whose Use is refused lets the guess stay; see also Experts_FailedRun.
+// The guesses of a Do that fails do not keep slots: see also TestExperts_FailedRun.
 func TestExperts_GuessOfFailedDo(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 12), cgotorch.CPU, CacheOptions{Slots: 2})
@@ -419,7 +420,7 @@ func TestExperts_GuessOfFailedDo(t *testing.T) {
 	}
 }
 
-// Route reads the ids beside the stream; Layer.Forward in branches.
+// Route copies the ids on the side stream while Layer.Forward runs in branches.
 func TestExperts_InBranches(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
@@ -441,7 +442,7 @@ func TestExperts_InBranches(t *testing.T) {
 				func(x *cgotorch.Exec) *cgotorch.Tensor {
 					return e.Layer(1).Forward(x, in, cgotorch.FromSlice(x, []int64{0, 1, 0, 1}))
 				},
-				func(x *cgotorch.Exec) *cgotorch.Tensor { // not released by itself
+				func(x *cgotorch.Exec) *cgotorch.Tensor { // released only by the end of the Do
 					return x.Sum(c.Use(x, unitName(0)).Module.Weight)
 				},
 			)
@@ -449,14 +450,13 @@ func TestExperts_InBranches(t *testing.T) {
 	}
 }
 
-// The same layer in two branches of one Do is one place.
+// If a Do ends after Route and without Run, a later Do can route the same layer again.
 func TestExperts_SameLayerTwice(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
 	e, _ := NewExperts(c, [][]string{{unitName(0), unitName(1)}}, ExpertsOptions{})
 	defer e.Close()
 	s := torchtest.NewStream(t, cgotorch.CPU)
-	// Route without Run, then again in a later Do
 	for range 3 {
 		if err := s.Do(func(x *cgotorch.Exec) error { e.Route(x, 0, cgotorch.FromSlice(x, []int64{0})); return nil }); err != nil {
 			t.Error(err)

@@ -10,29 +10,30 @@ import (
 
 // Note [The enqueuer]
 //
-// To enqueue a copy takes CUDA some 10 us, and 50 us with cold caches, as they are behind a wait.
-// The caller of Prefetch has better uses for that time, such as the launch of the kernels that are
-// to hide the copy. So Prefetch decides everything under the Cache's lock and hands the fill to a
-// goroutine of the Cache, the enqueuer. The enqueuer needs no lock of the Cache and enqueues the
-// fills in the order in which they were decided. Code that needs more than the unit of a slot
-// settles the slot first, which waits for the enqueuer and never for the device. The fills that a
-// Use or an arrived route begins are enqueued by their own goroutine, which has nothing better to
-// do.
+// CUDA takes about 10 us to enqueue a copy, and 50 us if the CPU's caches are cold, as they are
+// after a wait. The caller of Prefetch should spend that time otherwise. For example, it should
+// launch the kernels that run during the copy. So Prefetch makes all decisions under the Cache's
+// lock, and sends the fill to a goroutine of the Cache, the enqueuer. The enqueuer does not take
+// the Cache's lock. It enqueues the fills in the order in which they were decided.
+//
+// Code that needs more of a slot than the name of its unit settles the slot first. To settle is
+// to wait for the enqueuer, and never for the device. A Use, or a route that arrives, enqueues
+// its fills on its own goroutine, which could only wait otherwise.
 
-// fill is the copy of a unit into a slot, from the decision to the copy stream.
+// fill is one copy of a unit into a slot, from the decision until it is enqueued.
 type fill[M any] struct {
 	slot     *slot[M]
 	unit     *unit[M]
-	uses     []*cgotorch.Event // behind the unit that the slot held
-	ahead    bool              // no Use began it
-	enqueued chan struct{}     // closed by the enqueuer; nil for a fill that was not handed to it
+	uses     []*cgotorch.Event // recorded after the uses of the unit that the slot held before
+	ahead    bool              // begun by a prefetch or a policy, not by a Use
+	enqueued chan struct{}     // closed by the enqueuer; nil if another goroutine enqueues the fill
 
-	copied interval // set when the fill is enqueued
-	err    error    // likewise
+	copied interval // set when the copy has been enqueued
+	err    error    // set when the copy could not be enqueued
 }
 
-// fill begins the copy of a unit into a slot and enqueues it. ahead says that no Use needs the copy
-// now. c.mu is held.
+// fill begins the copy of a unit into a slot and enqueues it. ahead is set if no Use needs the
+// copy now. c.mu is held.
 func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 	f := c.decide(slot, unit, ahead)
 	c.settleBefore(f)
@@ -40,19 +41,19 @@ func (c *Cache[M]) fill(slot *slot[M], unit *unit[M], ahead bool) error {
 	return c.settle(slot)
 }
 
-// handFill is fill for a copy ahead that the enqueuer enqueues. The call that settles the slot
-// gets the error. c.mu is held.
+// handFill begins a copy that the enqueuer enqueues and that no Use needs now. If the copy fails,
+// the call that settles the slot gets the error. c.mu is held.
 func (c *Cache[M]) handFill(slot *slot[M], unit *unit[M]) {
 	f := c.decide(slot, unit, true)
-	// The copy counts as a write from now on: a backward that needs the overwritten unit fails.
+	// The copy counts as a write from now on. So a backward that needs the overwritten unit fails.
 	slot.modules[unit.layout].whole.BumpVersion() //edge:unit-prefetch-counts-as-write TestFill_LateBackward
 	f.enqueued = make(chan struct{})
-	c.handed <- f // has room for InFlight fills
+	c.handed <- f // handed has room for InFlight fills
 }
 
-// decide gives a slot to a unit.
+// decide gives slot to unit and returns the fill to enqueue.
 func (c *Cache[M]) decide(slot *slot[M], unit *unit[M], ahead bool) *fill[M] {
-	_ = c.settle(slot) // it gets another copy now
+	_ = c.settle(slot) // an error does not matter, because the slot gets another copy now
 	if before := slot.holds; before != nil {
 		before.slot = nil
 		if slot.fresh {
@@ -68,7 +69,7 @@ func (c *Cache[M]) decide(slot *slot[M], unit *unit[M], ahead bool) *fill[M] {
 	return f
 }
 
-// enqueueHanded is the enqueuer.
+// enqueueHanded is the enqueuer's loop.
 func (c *Cache[M]) enqueueHanded() {
 	defer close(c.enqueuer)
 	for f := range c.handed {
@@ -77,8 +78,8 @@ func (c *Cache[M]) enqueueHanded() {
 	}
 }
 
-// enqueue enqueues the copy on the stream, behind every use of the slot's earlier unit and
-// behind the unit's own copy to the store.
+// enqueue enqueues the copy on the copy stream. The stream first waits for every use of the
+// slot's earlier unit. It also waits for the new unit's last copy to the store.
 func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	defer closeAll(f.uses)
 	behind := f.uses //edge:unit-refill-behind-uses TestSlot_Reuse_InOrder checked
@@ -103,8 +104,8 @@ func (f *fill[M]) enqueue(copies *cgotorch.Stream) {
 	f.copied = interval{from: &sharedEvent{Event: began}, to: &sharedEvent{Event: done}, ahead: f.ahead}
 }
 
-// settle waits until the slot's copy is enqueued, and those before it. A slot whose copy failed is
-// then empty. It returns the error of the slot's own copy. c.mu is held.
+// settle waits until the slot's copy and all copies decided before it are enqueued. If the slot's
+// copy failed, the slot is then empty and settle returns the error. c.mu is held.
 func (c *Cache[M]) settle(slot *slot[M]) error {
 	if slot.fill == nil {
 		return nil
@@ -113,14 +114,14 @@ func (c *Cache[M]) settle(slot *slot[M]) error {
 	return c.settleFirst()
 }
 
-// settleBefore settles the fills that were decided before f, or all of them for nil.
+// settleBefore settles the fills that were decided before f. If f is nil, it settles all fills.
 func (c *Cache[M]) settleBefore(f *fill[M]) {
 	for len(c.pending) > 0 && c.pending[0] != f {
-		_ = c.settleFirst() // the unit's next Use says the error
+		_ = c.settleFirst() // the next Use of the unit gets the error
 	}
 }
 
-// settleFirst settles the first of the pending fills, and returns its error.
+// settleFirst settles the first of the pending fills and returns the error of that fill.
 func (c *Cache[M]) settleFirst() error {
 	f := c.pending[0]
 	c.pending = c.pending[1:]
@@ -150,8 +151,8 @@ func (c *Cache[M]) settleFirst() error {
 	return nil
 }
 
-// offerEmptied offers a slot whose copy failed to the prefetches and the Dos that wait for one.
-// Callers of settle call it last.
+// offerEmptied offers a slot whose copy failed to the prefetches and Dos that wait for a slot. A
+// function that calls settle calls offerEmptied last.
 func (c *Cache[M]) offerEmptied() {
 	if c.emptied {
 		c.emptied = false

@@ -12,7 +12,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// A copy that cannot be enqueued is the error of the Use, and of that unit alone.
+// If the copy of a unit cannot be enqueued, the Use of that unit fails. Other units can be used.
 func TestFill_Fails(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 2})
@@ -26,7 +26,7 @@ func TestFill_Fails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
-		prefetch(t, c, 1, 0, 2) // the last one waits for the slot that the first one does not get
+		prefetch(t, c, 1, 0, 2) // unit 2 waits until the slot of unit 1 is free, because the copy of unit 1 fails
 		c.Stats()
 		c.mu.Lock()
 		if len(c.queue) > 0 || c.units[unitName(2)].slot == nil {
@@ -47,7 +47,7 @@ func TestFill_LateBackward(t *testing.T) {
 	c := newCache(t, scalesStore(t, 3), cgotorch.CPU, CacheOptions{Slots: 1})
 	for what, evict := range map[string]func(x *cgotorch.Exec){
 		"a Use":      func(x *cgotorch.Exec) { c.Use(x, unitName(1)).Release(x) },
-		"a Prefetch": func(*cgotorch.Exec) { prefetch(t, c, 1) }, // whose copy is enqueued later, and counts as a write all the same
+		"a Prefetch": func(*cgotorch.Exec) { prefetch(t, c, 1) }, // its copy is enqueued later, but counts as a write at once
 	} {
 		for range 100 {
 			err := torchtest.NewStream(t, cgotorch.CPU).Do(func(x *cgotorch.Exec) error {
@@ -67,7 +67,7 @@ func TestFill_LateBackward(t *testing.T) {
 	}
 }
 
-// hold keeps the copy stream from being enqueued on until the function that it returns is called.
+// hold keeps a Do on the copy stream, so that no copy is enqueued, until the test calls release.
 func hold[M any](t *testing.T, c *Cache[M]) (release func()) {
 	t.Helper()
 	held, over, ended := make(chan bool), make(chan bool), make(chan error, 1)
@@ -83,8 +83,8 @@ func hold[M any](t *testing.T, c *Cache[M]) (release func()) {
 	}
 }
 
-// Prefetch leaves the calls into the core to the enqueuer, which makes them in the order of the
-// prefetches. Flush, Stats, Use and Close wait for it.
+// Prefetch does not enqueue copies. The enqueuer enqueues them, in the order of the prefetches.
+// Flush, Stats, Use and Close wait for the enqueuer.
 func TestFill_Handed(t *testing.T) {
 	for what, await := range map[string]func(t *testing.T, c *Cache[*nn.Linear]){
 		"Flush": func(t *testing.T, c *Cache[*nn.Linear]) {
@@ -94,7 +94,7 @@ func TestFill_Handed(t *testing.T) {
 		},
 		"Stats": func(t *testing.T, c *Cache[*nn.Linear]) { c.Stats() },
 		"Use": func(t *testing.T, c *Cache[*nn.Linear]) {
-			torchtest.DoOn(t, torchtest.NewStream(t, c.device), func(x *cgotorch.Exec) { apply(t, x, c, 1) }) // the last unit
+			torchtest.DoOn(t, torchtest.NewStream(t, c.device), func(x *cgotorch.Exec) { apply(t, x, c, 1) }) // the copy of unit 1 is the last to be enqueued
 		},
 		"Close": func(t *testing.T, c *Cache[*nn.Linear]) {
 			if err := c.Close(); err != nil {

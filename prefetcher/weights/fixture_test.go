@@ -26,7 +26,7 @@ func linearSpec(name string) UnitSpec {
 	}}
 }
 
-// scalesStore has n linear layers; layer i multiplies by i+1 and adds i.
+// scalesStore returns a store of n linear layers. Layer i multiplies by i+1 and adds i.
 func scalesStore(t testing.TB, n int) *Store {
 	t.Helper()
 	var specs []UnitSpec
@@ -75,7 +75,7 @@ func newCache(t testing.TB, s *Store, d cgotorch.Device, o CacheOptions) *Cache[
 	return c
 }
 
-// apply runs unit i on ones and checks the result.
+// apply runs unit i on ones and checks the mean of the result.
 func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
 	t.Helper()
 	u := c.Use(x, unitName(i))
@@ -86,7 +86,7 @@ func apply(t testing.TB, x *cgotorch.Exec, c *Cache[*nn.Linear], i int) {
 	}
 }
 
-// mean runs unit i on ones behind a sleep.
+// mean runs unit i on ones, after a sleep of the stream, and returns the mean.
 func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	u := c.Use(x, unitName(i))
 	defer u.Release(x)
@@ -94,7 +94,7 @@ func mean(x *cgotorch.Exec, c *Cache[*nn.Linear], i int) *cgotorch.HostRead {
 	return x.ReadAsync(x.Mean(u.Module.Forward(x, x.Ones(cgotorch.Float32, 1, width))))
 }
 
-// checkMeans is the check of apply for the values read of units 0, 1, …
+// checkMeans checks the means of units 0, 1, … as apply does.
 func checkMeans(t *testing.T, means []*cgotorch.HostRead) {
 	t.Helper()
 	for i, r := range means {
@@ -115,7 +115,7 @@ func prefetch(t testing.TB, c *Cache[*nn.Linear], units ...int) {
 	}
 }
 
-// floats is a tensor of a store as numbers.
+// floats returns a tensor of a store as numbers.
 func floats(t testing.TB, s *Store, unit, tensor string) []float32 {
 	t.Helper()
 	data, err := s.Bytes(unit, tensor)

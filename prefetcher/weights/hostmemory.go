@@ -12,9 +12,10 @@ import (
 	"sync"
 )
 
-// availableMemory returns the bytes of host memory that the program can still take without
-// swapping, as the system and the process's control group see them; false where neither says. A
-// program that asks for more does not fail then. It is ended when it writes there.
+// availableMemory returns the number of bytes of host memory that the program can still take
+// without swapping. It is the smaller of two numbers, from the system and from the process's
+// control groups. It returns false if both are unknown. An allocation of more bytes may succeed,
+// but the system kills the program when it writes to that memory.
 func availableMemory() (int64, bool) {
 	free, known := meminfo("MemAvailable:")
 	if left, ok := cgroupLeft(); ok && (!known || left < free) {
@@ -23,7 +24,7 @@ func availableMemory() (int64, bool) {
 	return free, known
 }
 
-// takePages has the system give fresh memory, which is zero, its pages.
+// takePages writes fresh memory, which is zero, so that the system gives it pages now.
 func takePages(memory []byte) {
 	inParallel(len(memory), os.Getpagesize(), func(begin, end int) error {
 		for i := begin; i < end; i += os.Getpagesize() {
@@ -33,8 +34,8 @@ func takePages(memory []byte) {
 	})
 }
 
-// inParallel calls fn for pieces of 0 to n on all cores. Pieces begin at multiples of step. It
-// waits for all calls and returns their errors.
+// inParallel divides 0 to n into pieces and calls fn for the pieces on all cores. Pieces begin at
+// multiples of step. It waits for all calls and returns their errors.
 func inParallel(n, step int, fn func(begin, end int) error) error {
 	workers := runtime.GOMAXPROCS(0)
 	piece := max(1, (n/step+workers)/workers) * step
@@ -56,7 +57,7 @@ func inParallel(n, step int, fn func(begin, end int) error) error {
 	return errors.Join(errs...)
 }
 
-// meminfo reads a line of /proc/meminfo, in bytes.
+// meminfo returns the value of a field of /proc/meminfo, in bytes.
 func meminfo(field string) (int64, bool) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -65,7 +66,7 @@ func meminfo(field string) (int64, bool) {
 	return fieldOf(text, field, 1024)
 }
 
-// fieldOf returns the number behind a name at the beginning of a line, times scale.
+// fieldOf returns the number after a name at the beginning of a line, times scale.
 func fieldOf(text []byte, name string, scale int64) (int64, bool) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		if words := strings.Fields(lines.Text()); len(words) > 1 && words[0] == name {
@@ -76,8 +77,8 @@ func fieldOf(text []byte, name string, scale int64) (int64, bool) {
 	return 0, false
 }
 
-// cgroupLeft returns the bytes that the memory limits of the process's control groups leave: the
-// limit less the memory that is used and cannot be dropped.
+// cgroupLeft returns the number of bytes that the memory limits of the process's control groups
+// leave. That is the limit, less the memory that is used and cannot be dropped.
 func cgroupLeft() (least int64, known bool) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -114,7 +115,7 @@ func cgroupLeft() (least int64, known bool) {
 	return least, known
 }
 
-// number reads a file that holds a number; "max" is none.
+// number reads a file that holds one number. It returns false for the text "max".
 func number(path string) (int64, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {

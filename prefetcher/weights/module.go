@@ -13,11 +13,11 @@ import (
 type slotModule[M any] struct {
 	module M
 	state  []*cgotorch.Tensor // in the layout's order
-	whole  *cgotorch.Tensor   // uint8: all of it
+	whole  *cgotorch.Tensor   // uint8, the memory of all tensors
 }
 
-// newSlotModule builds a module for units of kind k and lets its tensors lie in memory. The set
-// taken has the tensors of all slots' modules.
+// newSlotModule builds a module for units of kind k and moves its tensors into memory. The set
+// `taken` holds the tensors of the modules of all slots.
 func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, build func(x *cgotorch.Exec, name string) (M, error), taken map[*cgotorch.Tensor]bool) (*slotModule[M], error) {
 	module, err := build(x, k.first)
 	if err != nil {
@@ -49,7 +49,7 @@ func newSlotModule[M any](x *cgotorch.Exec, memory *cgotorch.Tensor, k *kind, bu
 	return m, nil
 }
 
-// fits fails unless a module has the tensors of a layout.
+// fits fails if a module does not have the tensors of a layout.
 func fits(module any, l *layout) error {
 	dtypes := map[string]cgotorch.DType{}
 	var entries []nn.Entry
@@ -62,7 +62,7 @@ func fits(module any, l *layout) error {
 		return fmt.Errorf("its tensors in the store are not those of the %T that was built for it: %w", module, err)
 	}
 	for _, n := range nn.State(module) {
-		if _, ok := dtypes[n.Name]; !ok { // Match lets some be missing
+		if _, ok := dtypes[n.Name]; !ok { // Match needs no entry for a few tensors of a module
 			return fmt.Errorf("the store has no %s of the %T that was built for it: %w", n.Name, module, ErrInvalidOptions)
 		}
 	}

@@ -18,7 +18,7 @@ func TestSlotModule_BuildReturnsNil(t *testing.T) {
 	}
 }
 
-// A tensor that Match leaves out gets the memory of another one.
+// A unit without the tensor num_batches_tracked of its module is refused.
 func TestSlotModule_NumBatchesTracked(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	f := func(n string) TensorSpec {
@@ -40,7 +40,8 @@ func TestSlotModule_NumBatchesTracked(t *testing.T) {
 	}
 }
 
-// A panic in build, or a nil M.
+// If build panics, or returns a closed tensor or a module by value, the store can still be
+// closed.
 func TestSlotModule_BuildPanics(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for name, build := range map[string]func(x *cgotorch.Exec, _ string) (*nn.Linear, error){
@@ -91,7 +92,7 @@ func TestSlotModule_BuildPanics(t *testing.T) {
 	})
 }
 
-// Build returns one module again and again.
+// A build that returns the same module for every slot is refused.
 func TestSlotModule_BuildReturnsOneAgain(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := scalesStore(t, 2)

@@ -12,15 +12,16 @@ import (
 
 // OffloadOptions are the options of [NewOffload].
 type OffloadOptions struct {
-	UnitBytes int64 // of state in a unit, unless one parameter has more; 0 means 64 MiB
-	Slots     int   // on the device; 0 means 3: one unit is stepped, one comes, one goes back
+	UnitBytes int64 // bytes of state in a unit, or of one parameter if that has more; 0 means 64 MiB
+	Slots     int   // slots on the device; 0 means 3: one copied in, one stepped, one copied back
 }
 
-// Offload is an optimizer whose state lies in host memory. A step brings the state to the device
-// unit by unit and takes it back. The next unit comes while one is stepped. The parameters and
-// their gradients stay on the device. An Offload is used by one goroutine at a time.
+// Offload is an optimizer whose state lies in host memory. A step copies the state to the device
+// unit by unit, and copies it back. While one unit is stepped, the next is copied. The parameters
+// and their gradients stay on the device. One goroutine at a time may use an Offload.
 //
-// A checkpoint cannot have that state: checkpoint.Save refuses the optimizer. Step takes no Scaler.
+// A checkpoint cannot hold the state of an Offload, so checkpoint.Save refuses the optimizer.
+// Step does not work with a Scaler.
 type Offload struct {
 	opt   *optim.Optimizer
 	store *Store
@@ -28,12 +29,12 @@ type Offload struct {
 	units []stateUnit
 }
 
-// stateTensors is the state of a unit, each tensor as a row of numbers.
+// stateTensors is the state of a unit, each tensor flat.
 type stateTensors struct {
 	Row []*cgotorch.Tensor
 }
 
-// stateUnit is some consecutive parameters, whose state is a unit of the store.
+// stateUnit is some consecutive parameters, whose state is one unit of the store.
 type stateUnit struct {
 	name   string
 	params []int
@@ -41,11 +42,12 @@ type stateUnit struct {
 }
 
 // NewOffload makes host memory for the state of opt, page-locked for a CUDA device. All
-// parameters lie on the device, and opt has done no step. opt stays the caller's. The caller
-// calls Step of the Offload in place of opt's, and must Close the Offload before opt.
+// parameters must lie on the device, and opt must not have stepped yet. opt stays the caller's.
+// The caller calls Step of the Offload in place of opt's, and closes the Offload before opt.
 //
-// NewOffload fails with [ErrInvalidOptions], with [cgotorch.ErrOutOfMemory], and with
-// [cgotorch.ErrInvalidArgument] for parameters elsewhere or an optimizer without state.
+// NewOffload fails with [ErrInvalidOptions] for options that are not valid, and with
+// [cgotorch.ErrOutOfMemory] if memory is short. It fails with [cgotorch.ErrInvalidArgument] for
+// parameters on another device, and for an optimizer without state.
 func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) (*Offload, error) {
 	if o.UnitBytes < 0 || o.Slots < 0 {
 		return nil, fmt.Errorf("weights: OffloadOptions: UnitBytes is %d and Slots %d; they must not be negative: %w", o.UnitBytes, o.Slots, ErrInvalidOptions)
@@ -85,7 +87,7 @@ func NewOffload(opt *optim.Optimizer, device cgotorch.Device, o OffloadOptions) 
 	return f, nil
 }
 
-// cut divides the parameters among units, and describes these.
+// cut divides the parameters among units, notes them in f.units, and returns the units' specs.
 func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	params := f.opt.Params()
 	var units []UnitSpec
@@ -123,8 +125,9 @@ func (f *Offload) cut(device cgotorch.Device, most int64) ([]UnitSpec, error) {
 	return units, nil
 }
 
-// Step is [optim.Optimizer.Step], unit by unit. It does not wait for the device. It fails as
-// Optimizer.Step and [Cache.Use] do. The units before the failure have been stepped.
+// Step steps the parameters as [optim.Optimizer.Step] does, unit by unit. It does not wait for
+// the device. It fails as Optimizer.Step and [Cache.Use] do. The units before a failure have been
+// stepped.
 func (f *Offload) Step(x *cgotorch.Exec) {
 	x = x.NoGrad().NoAutocast()
 	params := f.opt.Params()
@@ -145,11 +148,11 @@ func (f *Offload) Step(x *cgotorch.Exec) {
 	}
 }
 
-// Stats returns the counts of the copies.
+// Stats returns the counts of the copies so far.
 func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
 
-// Close waits for copies that are under way and frees the memory, and with it the state. The
-// optimizer stays the caller's. Closing twice does nothing.
+// Close waits for the copies that still run. It then frees the host memory, and the state with
+// it. The optimizer stays the caller's. A second Close does nothing.
 func (f *Offload) Close() error {
 	var errs []error
 	if f.cache != nil {
@@ -158,7 +161,7 @@ func (f *Offload) Close() error {
 	return errors.Join(append(errs, f.store.Close())...)
 }
 
-// dense reports whether a tensor's elements lie without gaps, in some order of its dimensions.
+// dense reports whether a tensor's elements lie without gaps, for some order of its dimensions.
 func dense(shape, strides []int64) bool {
 	dims := make([]int, 0, len(shape))
 	for i, n := range shape {

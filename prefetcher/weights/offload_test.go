@@ -15,7 +15,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// The state of a parameter with gaps would reach into the next one's.
+// A parameter with gaps between its elements is refused, because its state would overlap the
+// state of the next parameter.
 func TestNewOffload_Strided(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, cgotorch.CPU)
@@ -32,7 +33,7 @@ func TestNewOffload_Strided(t *testing.T) {
 	}
 }
 
-// network is a model with parameters of several sizes, one of them channels last.
+// network is a model with parameters of several sizes. The weight of Conv is channels last.
 type network struct {
 	Conv *nn.Conv2d
 	A, B *nn.Linear
@@ -55,8 +56,8 @@ func (m *network) loss(x *cgotorch.Exec) *cgotorch.Tensor {
 	return nn.CrossEntropy(x, out, cgotorch.FromSlice(x, []int64{1, 3}), nn.CrossEntropyOptions{})
 }
 
-// trainNetwork trains a network, with the optimizer's state in host memory or not, and returns its
-// weights.
+// trainNetwork trains a network and returns its weights. If offload is set, the optimizer's state
+// lies in host memory.
 func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make func(groups ...optim.Group) (*optim.Optimizer, error), offload bool) (weights [][]byte) {
 	var m *network
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
@@ -107,7 +108,7 @@ func trainNetwork(t *testing.T, s *cgotorch.Stream, dtype cgotorch.DType, make f
 	return weights
 }
 
-// Steps with the state in host memory give the bits of steps with the state on the device.
+// Steps with the state in host memory give the same bits as steps with the state on the device.
 func TestOffload_Step(t *testing.T) {
 	for name, make := range map[string]func(groups ...optim.Group) (*optim.Optimizer, error){
 		"adam": func(g ...optim.Group) (*optim.Optimizer, error) {
@@ -142,7 +143,7 @@ func TestOffload_Step(t *testing.T) {
 	}
 }
 
-// A checkpoint would lack the state.
+// A checkpoint would lack the state, so it is refused.
 func TestOffload_Checkpoint(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	s := torchtest.NewStream(t, cgotorch.CPU)

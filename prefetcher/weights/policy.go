@@ -2,23 +2,26 @@ package weights
 
 import "fmt"
 
-// Policy says which unit makes room for another, and which units are copied without a Prefetch.
-// [Cache.Prefetch] works with each.
+// Policy says which unit gives up its slot for another unit. It also says which units are copied
+// without a Prefetch. [Cache.Prefetch] works with every Policy.
 type Policy int
 
 const (
-	// LRU keeps units until their slots are needed. The unit that was used longest ago makes room.
+	// LRU keeps units until their slots are needed. The unit whose last use is longest ago gives up
+	// its slot.
 	LRU Policy = iota
-	// LFU keeps units too. The unit that was used least often makes room. Of equals, the unit that
-	// was used longest ago does.
+	// LFU also keeps units until their slots are needed. The unit with the fewest uses gives up its
+	// slot. Of units with equally few uses, the unit whose last use is longest ago gives up its slot.
 	LFU
-	// OnDemand keeps nothing. Each Use copies, unless the unit is in use or was prefetched.
+	// OnDemand keeps no unit after its use. Each Use copies its unit, unless the unit is in use or
+	// was prefetched.
 	OnDemand
 	// NextLayer is for units that are used in the order of the store, again and again. Each Use
-	// begins the copies of the units behind it, as far as there are slots. The first unit follows
-	// the last. It fits layers and not experts, of which any may come next.
+	// begins the copies of the units that follow, for as many as there are slots. The first unit
+	// follows the last. NextLayer suits layers. It does not suit experts, because any expert may come
+	// next.
 	NextLayer
-	// Resident has a slot for each unit and copies all of them when the cache is made.
+	// Resident has a slot for each unit and copies all units when the cache is made.
 	Resident
 )
 
@@ -33,7 +36,7 @@ func (p Policy) String() string {
 
 func (p Policy) valid() bool { return p >= 0 && int(p) < len(policyNames) }
 
-// before reports whether the unit with usage a makes room rather than that with usage b.
+// before reports whether a unit with usage a gives up its slot rather than a unit with usage b.
 func (p Policy) before(a, b usage) bool {
 	if p == LFU && a.count != b.count {
 		return a.count < b.count
@@ -41,8 +44,8 @@ func (p Policy) before(a, b usage) bool {
 	return a.last < b.last
 }
 
-// usage is a policy's knowledge of a unit.
+// usage is what a policy needs to know of a unit.
 type usage struct {
-	count int64 // Uses
-	last  int64 // the number of its latest Use or fill, among those of all units
+	count int64 // number of Uses
+	last  int64 // number of the unit's latest Use or fill, counted over all units
 }

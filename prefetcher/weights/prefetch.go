@@ -10,18 +10,19 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Prefetch begins the copy of a unit to a slot, unless the unit is there or on its way, and returns
-// within microseconds. The copy is enqueued on the Cache's copy stream, in the order of the calls,
-// by a goroutine of the Cache. A copy that cannot be enqueued is tried again by the Use, which then
-// has the error.
+// Prefetch begins the copy of a unit to a slot, and returns within microseconds. If the unit is
+// in a slot or its copy has begun, Prefetch only keeps the unit for its Use. A goroutine of the
+// Cache enqueues the copies on the Cache's copy stream, in the order of the calls. If a copy
+// cannot be enqueued, the Use tries again and reports the error.
 //
-// Where every slot is in use, or holds a prefetched unit, the copy begins when a slot is released.
-// Prefetch waits only where InFlight prefetches are not done and copies are among them. It then
-// waits for one of these copies, or for the end of ctx, whose cause it returns. Prefetch may be
-// called inside a Do or outside.
+// If every slot is in use or holds a prefetched unit, the copy begins when a slot is released.
+// Prefetch waits only if InFlight prefetches are not done and some of them are copying. It then
+// waits until one of these copies is done, or until ctx ends. If ctx ends first, it returns the
+// cause. Prefetch may be called inside a Do or outside.
 //
-// Prefetch fails with [ErrNoSlot] where InFlight prefetches wait for a slot. It fails with
-// [ErrUnknownUnit], with [ErrClosed], and for a unit that does not fit its slot or its module.
+// Prefetch fails with [ErrNoSlot] if InFlight prefetches wait for a slot. It fails with
+// [ErrUnknownUnit] for an unknown name, and with [ErrClosed] after Close. It also fails for a
+// unit that does not fit its slot or its module.
 func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 	for {
 		slotFree, copied, err := c.tryPrefetch(name, true)
@@ -44,12 +45,12 @@ func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 	}
 }
 
-// prefetchNow is Prefetch by a goroutine that enqueues the copy itself. It does nothing where
-// Prefetch would wait or fail: the Use copies, and has the error.
+// prefetchNow is a Prefetch that enqueues the copy on the caller's goroutine. If Prefetch would
+// wait or fail, prefetchNow does nothing. The Use then copies the unit and reports the error.
 func (c *Cache[M]) prefetchNow(name string) { _, _, _ = c.tryPrefetch(name, false) }
 
-// tryPrefetch is Prefetch up to the wait, for one of two channels. hand says that the enqueuer
-// enqueues the copy.
+// tryPrefetch is Prefetch without the wait. If it returns channels, the caller waits for one of
+// them and tries again. hand says that the enqueuer enqueues the copy.
 func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,11 +88,12 @@ func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan 
 	return nil, nil, err
 }
 
-// inFlight counts the prefetches that are not known to be done.
+// inFlight returns the number of prefetches that are perhaps not done.
 func (c *Cache[M]) inFlight() int { return len(c.queue) + len(c.pending) + c.stats.prefetching }
 
-// prefetchNext begins the copies of the units behind one that is used, as far as there are slots.
-// Copies begin in the units' order, so a unit that is there has all units before it there, too.
+// prefetchNext begins the copies of the units that follow `used`, for as many as there are slots.
+// Copies begin in the order of the units. So if a unit has a slot, all units between it and
+// `used` have slots too.
 func (c *Cache[M]) prefetchNext(used *unit[M]) {
 	next := func(i int) *unit[M] { return c.order[(used.place+i)%len(c.order)] }
 	most := min(c.o.Slots, len(c.order)) - 1
@@ -110,7 +112,7 @@ func (c *Cache[M]) prefetchNext(used *unit[M]) {
 	}
 }
 
-// Drop says that prefetched units will not be used. Others may have their slots at once.
+// Drop says that prefetched units will not be used. Other units may have their slots at once.
 func (c *Cache[M]) Drop(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +129,7 @@ func (c *Cache[M]) Drop(names ...string) {
 	c.slotFree()
 }
 
-// dequeue forgets a prefetch that waits for a slot.
+// dequeue removes a unit's prefetch from the queue for a slot.
 func (c *Cache[M]) dequeue(unit *unit[M]) {
 	if i := slices.Index(c.queue, unit); i >= 0 {
 		c.queue = slices.Delete(c.queue, i, i+1)
@@ -135,9 +137,10 @@ func (c *Cache[M]) dequeue(unit *unit[M]) {
 	}
 }
 
-// victim returns the slot that gets another unit: an empty slot, or else the slot that the policy
-// gives up, or nil. A slot in use is none. A slot whose unit is prefetched and not used yet is one
-// for a Use alone, the oldest first. c.mu is held.
+// victim returns the slot that the next unit gets, or nil if there is none. It prefers an empty
+// slot, then the slot that the policy gives up. It never returns a slot in use. A slot whose
+// prefetched unit has not been used yet is returned only for a Use, the oldest first. c.mu is
+// held.
 func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	var best *slot[M]
 	for _, slot := range c.slots[:c.o.Slots] {
@@ -154,8 +157,8 @@ func (c *Cache[M]) victim(forUse bool) *slot[M] {
 	return best
 }
 
-// slotFree gives queued prefetches the free slots, and wakes the goroutines that wait for a slot.
-// c.mu is held.
+// slotFree fills the free slots for the queued prefetches, and wakes the goroutines that wait for
+// a slot. c.mu is held.
 func (c *Cache[M]) slotFree() {
 	for len(c.queue) > 0 && !c.closed {
 		slot := c.victim(false)
@@ -165,22 +168,22 @@ func (c *Cache[M]) slotFree() {
 		unit := c.queue[0]
 		c.queue = c.queue[1:]
 		if err := c.fill(slot, unit, true); err != nil {
-			break // the device is lost; the unit's Use says it
+			break // the device is lost; the unit's Use reports it
 		}
 	}
 	c.signal()
 }
 
-// signal wakes the goroutines that wait for a slot, or for room in the queue. c.mu is held.
+// signal wakes the goroutines that wait for a slot or for a shorter queue. c.mu is held.
 func (c *Cache[M]) signal() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
 // Flush waits until every copy that a Prefetch has begun is enqueued, and until changed units are
-// in the store. It also ends when ctx does, and returns its cause. Copies to the device may still
-// be under way: [cgotorch.Device.Synchronize] waits for them. Flush fails with
-// [cgotorch.ErrDeviceLost].
+// in the store. If ctx ends first, Flush returns the cause. Copies to the device may still run
+// after Flush: [cgotorch.Device.Synchronize] waits for them. Flush fails with
+// [cgotorch.ErrDeviceLost] on a lost device.
 func (c *Cache[M]) Flush(ctx context.Context) error {
 	c.mu.Lock()
 	c.settleBefore(nil) //edge:unit-flush-settles TestFill_Handed
@@ -194,7 +197,7 @@ func (c *Cache[M]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// flush waits until the latest change of a unit is in the store.
+// flush waits until the latest change of unit is in the store.
 func (c *Cache[M]) flush(ctx context.Context, unit *unit[M]) error {
 	latest := func() *cgotorch.Event {
 		c.mu.Lock()
@@ -217,9 +220,9 @@ func (c *Cache[M]) flush(ctx context.Context, unit *unit[M]) error {
 			return nil
 		case !errors.Is(err, cgotorch.ErrClosed):
 			return fmt.Errorf("weights: unit %s is not in the store: %w", unit.name, err)
-		case latest() == e: // the cache is closed, which has waited for the copy
+		case latest() == e: // the cache is closed, and its Close has waited for the copy
 			return nil
 		}
-		// A later change has closed the event.
+		// A later change has closed e: wait for the event of that change.
 	}
 }

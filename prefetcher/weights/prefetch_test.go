@@ -12,13 +12,13 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Prefetched units are present in every order of use, and are not given up before.
+// Prefetched units can be used in any order. None gives up its slot before its Use.
 func TestCache_Prefetch(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
 		c := newCache(t, scalesStore(t, 6), d, CacheOptions{Slots: 3})
 		prefetch(t, c, 2, 1, 0)
-		prefetch(t, c, 4, 5) // wait for slots
+		prefetch(t, c, 4, 5) // both wait for slots
 		torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 			for _, i := range []int{0, 2, 1, 5, 4} {
 				apply(t, x, c, i)
@@ -70,7 +70,7 @@ func TestCache_Prefetch_BackPressure(t *testing.T) {
 	})
 }
 
-// Copies that the device has not come to hold a Prefetch up, until ctx ends.
+// A Prefetch waits while the device has not begun earlier copies. It ends when ctx ends.
 func TestCache_Prefetch_Cancelled(t *testing.T) {
 	if len(torchtest.Devices()) < 2 {
 		t.Skip("on the CPU no copy is pending")
@@ -97,7 +97,7 @@ func TestCache_Prefetch_Cancelled(t *testing.T) {
 	})
 }
 
-// A unit that is prefetched while it is in use stays for its next use.
+// A unit that is prefetched while it is in use stays for its next Use.
 func TestCache_Prefetch_WhileInUse(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	for _, o := range []CacheOptions{{Policy: OnDemand, Slots: 1}, {Policy: LRU, Slots: 1}} {
@@ -106,7 +106,7 @@ func TestCache_Prefetch_WhileInUse(t *testing.T) {
 			u := c.Use(x, unitName(0))
 			prefetch(t, c, 0) // for the next step
 			u.Release(x)
-			prefetch(t, c, 1) // gives 0 up, in LRU
+			prefetch(t, c, 1) // with LRU, would take the slot of unit 0 if nothing protected that unit
 			before := c.Stats()
 			apply(t, x, c, 0)
 			if c.Stats().Misses != before.Misses {
@@ -116,19 +116,20 @@ func TestCache_Prefetch_WhileInUse(t *testing.T) {
 	}
 }
 
-// A Use that overtakes a queued prefetch shortens the queue, and wakes nobody.
+// A Use whose unit is queued takes the unit out of the queue. It must then wake a Prefetch that
+// waits for a shorter queue.
 func TestCache_Dequeue_LostWakeUp(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 6), cgotorch.CPU, CacheOptions{Slots: 2, InFlight: 1})
 	s := torchtest.NewStream(t, cgotorch.CPU)
 	torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 		c.Use(x, unitName(0))
-		prefetch(t, c, 1) // has the other slot
-		prefetch(t, c, 2) // is queued: InFlight is reached
+		prefetch(t, c, 1) // unit 1 takes the other slot
+		prefetch(t, c, 2) // unit 2 is queued, so InFlight is reached
 		done := make(chan error, 1)
 		go func() { done <- c.Prefetch(context.Background(), unitName(3)) }()
 		time.Sleep(20 * time.Millisecond)
-		c.Use(x, unitName(2)) // overtakes: nothing is in flight any more
+		c.Use(x, unitName(2)) // unit 2 leaves the queue, so nothing is in flight
 		select {
 		case <-done:
 		case <-time.After(500 * time.Millisecond):

@@ -16,33 +16,34 @@ import (
 
 // Note [Routes to the host]
 //
-// The expert ids of a layer are copied to page-locked memory behind the router, on a stream
-// aside. The router's stream does not wait for them. The host looks at the memory itself, where
-// the last id shows some 6 us after the kernel. Only then does it ask CUDA for the event, since
-// each such question holds up launches on other threads.
+// The expert ids of a layer are copied to page-locked memory after the router, on a side stream.
+// The router's stream does not wait for this copy. The host reads that memory itself. The last id
+// shows there about 6 us after the kernel. Only then does the host query CUDA for the event,
+// because each query delays launches on other threads.
 //
-// Waking a goroutine takes longer than that. A Do that wants the route therefore looks itself,
-// and the goroutine leaves the route to it. For other routes the goroutine does the work.
+// Waking a goroutine takes longer than these 6 us. So a Do that waits for a route reads the
+// memory itself, and the goroutine of the routes leaves that route to the Do. That goroutine
+// handles the other routes.
 //
-// A pre-gated model chooses for the next sparse layer, and for the first one by the embeddings.
-// For any other model the router of the next layer can be asked early for a guess. A wrong guess
-// costs a copy and never changes a result.
+// A pre-gated model chooses the experts for its next sparse layer, and chooses those of the first
+// sparse layer from the embeddings. In any other model the router of the next layer can be run
+// early to get a guess. A wrong guess costs a copy and never changes a result.
 
-// routes brings the routes of layers from the device to the host without a wait. It copies each
-// route to page-locked memory behind the work that makes it. A goroutine of its own hands the
-// routes to deliver, in the order in which they were sent, each when it has arrived.
+// routes copies the routes of layers from the device to the host without a wait. It copies each
+// route to page-locked memory after the work that makes the route. A goroutine waits for the
+// routes in the order in which they were sent. It calls deliver for each route that has arrived.
 type routes struct {
 	device  cgotorch.Device
 	o       ExpertsOptions
 	deliver func(*route)
-	side    *cgotorch.Stream // of copies that the sender's stream does not wait for
+	side    *cgotorch.Stream // for copies that the sender's stream does not wait for
 
-	mapped sync.RWMutex // held for reading while a goroutine looks at the slabs' memory, without look
+	mapped sync.RWMutex // read-locked while a goroutine reads the slabs' memory outside look
 
 	mu      sync.Mutex
-	sent    []*route // not delivered
+	sent    []*route // sent and not delivered
 	slabs   []*cgotorch.HostSlab
-	pieces  map[int][][]int64 // free ones, by length
+	pieces  map[int][][]int64 // free pieces by length
 	closed  bool
 	wake    chan struct{}
 	dropped chan struct{} // closed by close
@@ -51,7 +52,7 @@ type routes struct {
 
 // route is the expert ids of a layer's tokens, on their way to the host.
 type route struct {
-	tag any // the sender's
+	tag any // of the sender
 
 	mu      sync.Mutex
 	routes  *routes
@@ -59,10 +60,10 @@ type route struct {
 	event   *cgotorch.Event
 	owners  atomic.Int32
 	arrived atomic.Bool
-	awaited atomic.Bool // by the Do that runs the layer
+	awaited atomic.Bool // a Do waits for the route and handles it itself
 
 	experts []int64 // one for each token, when the route has arrived
-	err     error   // in place of experts: the device is lost
+	err     error   // set in place of experts if the device is lost
 }
 
 func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (*routes, error) {
@@ -88,7 +89,7 @@ func newRoutes(device cgotorch.Device, o ExpertsOptions, deliver func(*route)) (
 	return q, nil
 }
 
-// allocate makes pieces of n numbers. q.mu is held, or nobody else has q.
+// allocate makes pieces of n ids each. q.mu is held, or no other goroutine has q.
 func (q *routes) allocate(n int) error {
 	const count = 32
 	slab, err := cgotorch.NewHostSlab(8 * n * count)
@@ -108,7 +109,7 @@ func (q *routes) allocate(n int) error {
 	return nil
 }
 
-// slabOf returns the slab that a piece is part of.
+// slabOf returns the slab in which a piece lies.
 func (q *routes) slabOf(piece []int64) *cgotorch.HostSlab {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -119,7 +120,7 @@ func (q *routes) slabOf(piece []int64) *cgotorch.HostSlab {
 	})]
 }
 
-// piece takes memory for n numbers.
+// piece takes a free piece for n ids. If none is free, it allocates more.
 func (q *routes) piece(n int) ([]int64, error) {
 	size := q.o.Tokens
 	for size < n {
@@ -136,14 +137,16 @@ func (q *routes) piece(n int) ([]int64, error) {
 	return p[:n], nil
 }
 
-// notYet is in the last number of a piece until the copy has been there.
+// notYet is the last number of a piece until the copy has written its ids.
 const notYet = math.MinInt64
 
-// send enqueues the copy of ids, Int64 with one for each token and contiguous, and returns at once.
-// The copy is enqueued on x's stream or, with aside, on the side stream. Then x's stream is to wait
-// for the copy (awaitCopy) before it writes ids again. A route that has not arrived takes memory,
-// of which more may have to be page-locked. It fails with [cgotorch.ErrInvalidArgument] for other
-// ids, with [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed].
+// send enqueues the copy of ids to the host, and returns at once. ids is Int64, contiguous, with
+// one id for each token. The copy is enqueued on x's stream. If aside is set, it is enqueued on
+// the side stream, and x's stream must wait for the copy (awaitCopy) before it writes ids again.
+// A route takes memory until it arrives. If no free memory is left, send page-locks more.
+//
+// send fails with [cgotorch.ErrInvalidArgument] for other ids. It fails with
+// [cgotorch.ErrNotCapturable] in a capture, and with [ErrClosed] after close.
 func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside bool, tag any) *route {
 	if x.Capturing() {
 		x.Fail(op, fmt.Errorf("weights: expert ids are sent inside a capture, and their way to the host is no part of the graph: send them behind the launch: %w", cgotorch.ErrNotCapturable))
@@ -163,7 +166,7 @@ func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside b
 	}
 	sent := false
 	defer func() {
-		if !sent { // unwinding
+		if !sent { // a failure unwinds
 			q.keep(memory)
 		}
 	}()
@@ -188,7 +191,7 @@ func (q *routes) send(x *cgotorch.Exec, op string, ids *cgotorch.Tensor, aside b
 	return r
 }
 
-// contiguous reports whether the elements lie row by row without gaps.
+// contiguous reports whether the elements of t lie row by row without gaps.
 func contiguous(t *cgotorch.Tensor) bool {
 	shape, strides, next := t.Shape(), t.Strides(), int64(1)
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -227,14 +230,16 @@ func (r *route) look() bool {
 	return true
 }
 
-// awaitCopy makes x's stream wait for the copy of the ids, which is over or about to be. The stream
-// may then write the ids again. It is called once for each route that was sent aside.
+// awaitCopy makes x's stream wait for the copy of the ids. The copy is done, or nearly done. The
+// stream may then write the ids again. awaitCopy is called once for each route that was sent
+// aside.
 func (r *route) awaitCopy(x *cgotorch.Exec) {
 	defer r.release()
 	x.Wait(r.event) //edge:experts-behind-route TestExperts_Route_SameMemory checked
 }
 
-// release gives up the event for one of its owners: look, and awaitCopy of a route sent aside.
+// release gives up the event for one of its owners. The owners are look and, for a route sent
+// aside, awaitCopy.
 func (r *route) release() {
 	if r.owners.Add(-1) == 0 {
 		r.event.Close()
@@ -247,32 +252,34 @@ func (q *routes) takeBack(piece []int64) {
 	q.keep(piece)
 }
 
-// keep is takeBack with q.mu held.
+// keep is a takeBack with q.mu held.
 func (q *routes) keep(piece []int64) {
 	piece = piece[:cap(piece)]
 	q.pieces[len(piece)] = append(q.pieces[len(piece)], piece)
 }
 
-// await waits until the route has arrived, in the Do that runs the layer.
+// await waits until the route has arrived. The Do that runs the layer calls it.
 func (r *route) await() {
-	r.routes.mapped.RLock() // before awaited: the goroutine then leaves the route, and may free its memory
+	// The lock comes before awaited. Once awaited is set, the goroutine of the routes leaves this
+	// route. It may then end, and free may free the memory.
+	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	r.awaited.Store(true)
 	r.watch(nil)
 }
 
-// wait is watch for a caller that does not hold mapped.
+// wait is a watch that holds mapped.
 func (r *route) wait(until *atomic.Bool) bool {
 	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	return r.watch(until)
 }
 
-// watch waits until the route has arrived, and reports whether it has. It first looks at the
-// memory, where the last id shows at once. It asks for the event when the id shows, and seldom
-// before, since questions hold up the goroutines that enqueue work. With until, the wait also ends
-// when until does, and other goroutines run between the looks. A Do passes nil: it is locked to its
-// thread, and to yield would cost it more than it waits.
+// watch waits until the route has arrived, and reports whether it has. It looks at the memory,
+// where the last id shows first. It queries the event when the id shows, and rarely before that,
+// because queries delay the goroutines that enqueue work. If until is not nil, the wait also ends
+// when until becomes true. Other goroutines then run between two looks. A Do passes nil, because
+// it is locked to its thread: to yield would cost more time than the wait.
 func (r *route) watch(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
 	if r.look() {
@@ -310,8 +317,8 @@ func (r *route) watch(until *atomic.Bool) bool {
 	return true
 }
 
-// run delivers the routes. After close it waits for those that are on their way, which write
-// memory.
+// run delivers the routes. After close it still waits for the routes that are on their way,
+// because their copies write memory.
 func (q *routes) run() {
 	defer close(q.ended)
 	for {
@@ -325,7 +332,7 @@ func (q *routes) run() {
 		q.mu.Unlock()
 		switch {
 		case r != nil:
-			// A Do that awaits the route handles it itself, on a thread that is awake.
+			// A Do that waits for the route handles it itself, on a thread that is awake.
 			if r.wait(&r.awaited) && !closed {
 				q.deliver(r)
 			}
@@ -340,8 +347,8 @@ func (q *routes) run() {
 	}
 }
 
-// close drops the routes that are not delivered, waits for their copies and frees the memory. The
-// side stream stays open while a Do uses it: closing again closes it.
+// close drops the routes that are not delivered. It waits for their copies and frees the memory.
+// The side stream stays open while a Do uses it. A second close then closes the side stream.
 func (q *routes) close() error {
 	q.mu.Lock()
 	closed := q.closed

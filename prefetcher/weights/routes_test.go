@@ -32,8 +32,8 @@ func TestRoutes(t *testing.T) {
 			for layer := range 20 {
 				ids = append(ids, x.Full(cgotorch.Int64, layer+100, int64(layer+1)))
 			}
-			for range 2 { // the first time memory is page-locked for the routes of more than 8 tokens
-				torchtest.Sleep(x, 20*time.Millisecond) // so that a look comes before the copy
+			for range 2 { // the first turn page-locks memory for the routes of more than 8 tokens
+				torchtest.Sleep(x, 20*time.Millisecond) // so that the host looks before the copy runs
 				for layer := range 20 {
 					send(x, layer, ids[layer])
 				}
@@ -47,7 +47,7 @@ func TestRoutes(t *testing.T) {
 			}
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { send(x, 0, x.Zeros(cgotorch.Int64, 1)) })
-		if err := errors.Join(q.close(), q.close()); err != nil { // with a route that nobody receives
+		if err := errors.Join(q.close(), q.close()); err != nil { // while a route is sent that no goroutine receives
 			t.Error(err)
 		}
 		select {

@@ -14,18 +14,18 @@ type slot[M any] struct {
 	memory  *cgotorch.Tensor // uint8
 	modules map[*layout]*slotModule[M]
 
-	holds  *unit[M] // whose copy was begun last, or nil
-	stays  bool     // its unit is never given up
+	holds  *unit[M] // the unit whose copy was begun last, or nil
+	stays  bool     // the slot keeps its unit for ever
 	wanted bool     // its unit was prefetched and has not been used since
 	fresh  bool     // its unit has not been used since the slot was filled
 
-	fill     *fill[M]                             // that is not known to be enqueued, or nil
-	ready    *sharedEvent                         // behind the copy
-	awaited  map[*cgotorch.Stream]bool            // streams that wait for ready
-	uses     int                                  // that are not released
-	users    map[*cgotorch.Stream]int             // of these, by the stream of their Do
-	changing bool                                 // the use changes the unit
-	released map[*cgotorch.Stream]*cgotorch.Event // behind the last use on each stream
+	fill     *fill[M]                             // the last copy, while it is perhaps not enqueued yet; else nil
+	ready    *sharedEvent                         // recorded after the copy
+	awaited  map[*cgotorch.Stream]bool            // streams that already wait for ready
+	uses     int                                  // number of uses that are not released
+	users    map[*cgotorch.Stream]int             // number of these uses by the stream of their Do
+	changing bool                                 // the only use is one that changes the unit
+	released map[*cgotorch.Stream]*cgotorch.Event // recorded after the last use on each stream
 }
 
 func newSlot[M any](index int) *slot[M] {
@@ -33,16 +33,17 @@ func newSlot[M any](index int) *slot[M] {
 		users: map[*cgotorch.Stream]int{}, released: map[*cgotorch.Stream]*cgotorch.Event{}}
 }
 
-const manyStreams = 64 // more than programs use at a time
+const manyStreams = 64 // above this number of streams, notes about old streams are dropped
 
 // forbidKeep makes Exec.Keep refuse tensors in the slot's memory, in x's Do.
 func (s *slot[M]) forbidKeep(x *cgotorch.Exec, unit string) {
 	lent := x.Lend(s.memory, unit)
-	lent.Close() // the Do remembers the memory; it needs no handle
+	lent.Close() // the Do remembers the memory and does not need the handle
 }
 
-// copyBack enqueues the copy of the slot's unit to the store, behind the event. It returns an event
-// behind the copy. The slot's next copy waits for that event too, and so does the next change.
+// copyBack enqueues the copy of the slot's unit to the store, after the event changed. It returns
+// an event that is recorded after the copy. The next copy into the slot waits for this copy, and
+// so does the next change of the unit.
 func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
 	if err := backs.Wait(changed); err != nil { //edge:unit-back-behind-change TestUse_ReleaseChanged checked
 		return nil, err
@@ -56,7 +57,7 @@ func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cg
 	return backs.Record()
 }
 
-// releasedOn notes that the slot is filled behind the work so far of a stream that no Exec names.
+// releasedOn notes that the slot may be filled only after the work that stream has so far.
 func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	e, err := stream.Record()
 	if err == nil {
@@ -65,13 +66,13 @@ func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	return err
 }
 
-// releasedBehind notes that the slot is filled behind the event, which takes the place of an
-// earlier event of the same stream.
+// releasedBehind notes that the slot may be filled only after the event e of the stream `on`. e
+// takes the place of an earlier event of the same stream.
 func (s *slot[M]) releasedBehind(on *cgotorch.Stream, e *cgotorch.Event) {
 	if before := s.released[on]; before != nil {
 		before.Close()
 	}
-	if len(s.released) >= manyStreams { // as in a slot that is not filled anew
+	if len(s.released) >= manyStreams { // as in a slot that is never filled again
 		for other, e := range s.released {
 			if done, err := e.Poll(); err != nil || done {
 				e.Close()
@@ -82,8 +83,8 @@ func (s *slot[M]) releasedBehind(on *cgotorch.Stream, e *cgotorch.Event) {
 	s.released[on] = e //edge:unit-release-of-each-stream TestSlot_Reuse_SeveralStreams checked
 }
 
-// takeUses returns the events behind every use of the slot's unit, and forgets them. The caller
-// closes them.
+// takeUses returns the events recorded after the uses of the slot's unit, and forgets them. The
+// caller closes the events.
 func (s *slot[M]) takeUses() []*cgotorch.Event {
 	events := slices.Collect(maps.Values(s.released))
 	clear(s.released)
@@ -98,7 +99,8 @@ func closeAll(events []*cgotorch.Event) {
 	}
 }
 
-// close frees the slot behind its uses, and waits for the copy into it.
+// close waits for the copy into the slot. It frees the slot's memory after the uses of the slot,
+// in the order of the copy stream.
 func (s *slot[M]) close(copies *cgotorch.Stream) error {
 	var errs []error
 	if s.ready != nil {
@@ -107,7 +109,7 @@ func (s *slot[M]) close(copies *cgotorch.Stream) error {
 	}
 	uses := s.takeUses()
 	for _, e := range uses {
-		_ = copies.Wait(e) // it fails on a lost device, whose memory is gone already
+		_ = copies.Wait(e) // Wait fails only on a lost device, whose memory is gone already
 	}
 	closeAll(uses)
 	for _, m := range s.modules {

@@ -10,8 +10,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// With work pending that reads a slot, the slot is filled anew behind it, and the host waits for
-// neither.
+// A slot is filled again only after the pending work that reads it. The host waits neither for
+// that work nor for the copy.
 func TestSlot_Reuse_InOrder(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -51,7 +51,7 @@ func TestSlot_Reuse_InOrder(t *testing.T) {
 	})
 }
 
-// Several streams read one slot; all of them are waited for.
+// If several streams read a slot, the next copy into the slot waits for all of them.
 func TestSlot_Reuse_SeveralStreams(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

@@ -8,28 +8,28 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// CacheStats counts since the [Cache] was made.
+// CacheStats holds counts since the [Cache] was made.
 type CacheStats struct {
-	Hits       int           // Uses that found the unit there from a Use before
-	Ahead      int           // Uses of a unit whose copy had been begun for them, early or late: see Stall
+	Hits       int           // Uses that found their unit in a slot since an earlier Use
+	Ahead      int           // first Uses after a copy that a Prefetch or a policy began; Stall counts their waits
 	Misses     int           // Uses that had to begin the copy
 	Prefetched int           // copies begun by Prefetch or a policy
-	Unused     int           // copies whose unit made room before it was used
-	Bytes      int64         // copied to the device
+	Unused     int           // copies whose unit gave up its slot before a Use
+	Bytes      int64         // bytes copied to the device
 	Written    int64         // bytes copied to the store
-	Copy       time.Duration // of the device's time, for copying Bytes
-	Stall      time.Duration // of streams' time, waiting for copies
-	HostWait   time.Duration // of goroutines' time, waiting in Prefetch and Use
+	Copy       time.Duration // time of the device for copying Bytes
+	Stall      time.Duration // time for which streams waited for copies
+	HostWait   time.Duration // time for which goroutines waited in Prefetch and Use
 }
 
-// Uses is the number of all Uses.
+// Uses returns the number of all Uses.
 func (s CacheStats) Uses() int { return s.Hits + s.Ahead + s.Misses }
 
-// HitRate is the share of Uses that needed no copy; 0 where there were none.
+// HitRate returns the share of Uses that needed no copy. It is 0 if there were no Uses.
 func (s CacheStats) HitRate() float64 { return share(float64(s.Hits), float64(s.Uses())) }
 
-// Hidden is the share of the copying, from 0 to 1, during which no stream waited for it; 0 where
-// there was no copying.
+// Hidden returns the share of the copying time, from 0 to 1, in which no stream waited for a
+// copy. It is 0 if nothing was copied.
 func (s CacheStats) Hidden() float64 {
 	if s.Copy <= 0 {
 		return 0
@@ -44,8 +44,8 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// Stats returns the counts. It waits for the enqueuer and never for the device. Copy and Stall
-// leave out the work that the device has not finished.
+// Stats returns the counts so far. It waits for the enqueuer and never for the device. Copy and
+// Stall do not yet count work that the device has not finished.
 func (c *Cache[M]) Stats() CacheStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,13 +61,13 @@ type sharedEvent struct {
 	more int // owners beside the first
 }
 
-// share returns the event for another owner, which must Close it too.
+// share returns the event for another owner. That owner must Close it too.
 func (e *sharedEvent) share() *sharedEvent {
 	e.more++
 	return e
 }
 
-// Close frees the event with its last owner.
+// Close frees the event when its last owner calls it.
 func (e *sharedEvent) Close() error {
 	if e == nil {
 		return nil
@@ -78,24 +78,24 @@ func (e *sharedEvent) Close() error {
 	return e.Event.Close()
 }
 
-// interval is a time on the device: of a copy, or of a stream's wait for one. A wait for a copy
-// that was done before has a length below 0.
+// interval is a time on the device, either of a copy or of a stream's wait for a copy. If the
+// copy was done before the wait began, the length is below 0.
 type interval struct {
 	from, to *sharedEvent
-	ahead    bool // of a copy by Prefetch or a policy
+	ahead    bool // the interval is of a copy by Prefetch or a policy
 }
 
 func (i interval) close() error { return errors.Join(i.from.Close(), i.to.Close()) }
 
-// stats are counts with the intervals that are not known to be over. Each list is in the order of
-// its events.
+// stats holds the counts, and the intervals that the device has perhaps not finished. Each list
+// is in the order of its events.
 type stats struct {
 	CacheStats
 	copies, stalls []interval
-	prefetching    int // of copies, those ahead
+	prefetching    int // number of the copies that Prefetch or a policy began
 }
 
-// harvest adds the intervals that are over. It does not wait.
+// harvest adds up the intervals that the device has finished. It does not wait.
 func (s *stats) harvest() {
 	over := ended(s.copies, &s.Copy)
 	for _, c := range s.copies[:over] {
@@ -107,16 +107,16 @@ func (s *stats) harvest() {
 	s.stalls = slices.Delete(s.stalls, 0, ended(s.stalls, &s.Stall))
 }
 
-// harvestMany is harvest where many intervals are kept. To ask for one takes microseconds, which a
-// Use is better without.
+// harvestMany is a harvest for Use. It does nothing while few intervals are kept, because each
+// query of an interval takes microseconds.
 func (s *stats) harvestMany() {
 	if len(s.copies)+len(s.stalls) > 64 {
 		s.harvest()
 	}
 }
 
-// nextAhead returns a channel that is closed when the first of the copies ahead is done; nil where
-// there is none.
+// nextAhead returns a channel that is closed when the first copy by Prefetch or a policy is done.
+// It returns nil if there is no such copy.
 func (s *stats) nextAhead() <-chan struct{} {
 	i := slices.IndexFunc(s.copies, func(c interval) bool { return c.ahead })
 	if i < 0 {
@@ -125,8 +125,8 @@ func (s *stats) nextAhead() <-chan struct{} {
 	return s.copies[i].to.Done()
 }
 
-// ended adds intervals to total, up to the first that is not over, frees them and returns their
-// number. The intervals of a lost device are over.
+// ended adds the lengths of intervals to total, up to the first interval that the device has not
+// finished. It frees these intervals and returns their number. On a lost device all are finished.
 func ended(intervals []interval, total *time.Duration) int {
 	for k, i := range intervals {
 		d, done := elapsed(i.from.Event, i.to.Event)
@@ -139,8 +139,8 @@ func ended(intervals []interval, total *time.Duration) int {
 	return len(intervals)
 }
 
-// elapsed is the time on the device from one timing event to another, and whether the second is
-// done. It does not wait. On a lost device it is done, after no time.
+// elapsed returns the time on the device between two timing events. done reports whether the
+// event `to` is done. elapsed does not wait. On a lost device it returns 0 and true.
 func elapsed(from, to *cgotorch.Event) (d time.Duration, done bool) {
 	done, err := to.Poll()
 	if err == nil && !done {

@@ -24,7 +24,8 @@ func TestCacheStats(t *testing.T) {
 	}
 }
 
-// A copy that a stream has to stand for is stall, and one that had time before is not.
+// A copy for which a stream has to wait counts as stall. A copy that was done before the Use does
+// not.
 func TestCacheStats_Stall(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		const side = 4096

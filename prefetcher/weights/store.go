@@ -13,14 +13,15 @@ import (
 
 // Note [Memory of a store]
 //
-// Units lie in slabs of the library's own, so that one copy takes a unit to a slot. 768 experts
-// of 18.9 MB take their own bytes. LibTorch's allocator, which rounds to powers of two, would
-// lock 1.78 times as many. A unit that was changed goes back to the store on a third stream.
-// Offload steps an optimizer so, part by part, with both directions of the bus at work.
+// Units lie in slabs that the library allocates itself, so that one copy takes a unit to a slot.
+// 768 experts of 18.9 MB then take no more memory than their own bytes. LibTorch's allocator
+// rounds to powers of two, so it would lock 1.78 times that memory. A changed unit goes back to
+// the store on a third stream. In this way Offload steps an optimizer unit by unit, while copies
+// run in both directions.
 
-// Store holds weights in host memory that can be page-locked, more of them than a device has room
-// for. The bytes of a unit lie together, each tensor at a multiple of 64 bytes, so that one copy
-// takes the unit to a device. A Store is safe for use by several goroutines.
+// Store holds weights in host memory that can be page-locked. The weights may be more than a
+// device has room for. The bytes of a unit lie together, so that one copy takes the unit to a
+// device. Each tensor begins at a multiple of 64 bytes. Several goroutines may use a Store.
 type Store struct {
 	slabs  []*cgotorch.HostSlab
 	units  map[string]*storeUnit
@@ -28,13 +29,13 @@ type Store struct {
 	mapped bool
 
 	mu     sync.Mutex
-	users  int // Caches
+	users  int // number of Caches that use the store
 	pinned bool
 	closed bool
 }
 
-// TensorSpec describes a tensor of a unit. Its name is that in the module's state, as in
-// [nn.State].
+// TensorSpec describes a tensor of a unit. Name is the tensor's name in the module's state, as
+// [nn.State] lists it.
 type TensorSpec struct {
 	Name  string
 	DType cgotorch.DType
@@ -47,24 +48,25 @@ type UnitSpec struct {
 	Tensors []TensorSpec
 }
 
-// StoreStats counts the bytes that a [Store] holds.
+// StoreStats describes the memory of a [Store].
 type StoreStats struct {
 	Units  int
-	Bytes  int64 // of the tensors
-	Memory int64 // of the host, for them
-	Pinned bool  // page-locked
-	Mapped bool  // Memory is that of the files, which the system reads and keeps
+	Bytes  int64 // bytes of the tensors
+	Memory int64 // bytes of host memory that the store uses
+	Pinned bool  // the memory is page-locked
+	Mapped bool  // the memory is pages of the files, which the system reads and keeps
 }
 
 // storeUnit is a unit in a Store.
 type storeUnit struct {
 	name   string
 	layout *layout
-	parts  [][]byte // of each tensor
-	whole  []byte   // all of them, as the layout has them; nil where they lie elsewhere
+	parts  [][]byte // the memory of each tensor
+	whole  []byte   // the memory of all tensors, as layout says; nil in a mapped store
 }
 
-// layout is where the tensors of a unit lie in its memory. Units with equal tensors share one.
+// layout says where the tensors of a unit lie in its memory. Units with equal tensors share a
+// layout.
 type layout struct {
 	tensors []TensorSpec
 	begin   []int64
@@ -72,8 +74,8 @@ type layout struct {
 	bytes   int64 // from the first tensor to the end of the last
 }
 
-// alignment of a tensor in its unit, in bytes. The widest load of LibTorch's kernels takes 16, a
-// line of a GPU's cache 128.
+// alignment of a tensor in its unit, in bytes. The widest load of LibTorch's kernels takes 16
+// bytes, and a cache line of a GPU has 128.
 const alignment = 64
 
 func aligned(bytes int64) int64 { return (bytes + alignment - 1) / alignment * alignment }
@@ -113,10 +115,10 @@ func (t TensorSpec) size() (int64, error) {
 	return size, nil
 }
 
-// text is the dtype and the shape.
+// text returns the dtype and the shape.
 func (t TensorSpec) text() string { return fmt.Sprintf("%v%v", t.DType, t.Shape) }
 
-// layoutKey is equal for units with equal tensors.
+// layoutKey returns a text that is equal for units with equal tensors.
 func layoutKey(tensors []TensorSpec) string {
 	var b strings.Builder
 	for _, t := range tensors {
@@ -125,11 +127,11 @@ func layoutKey(tensors []TensorSpec) string {
 	return b.String()
 }
 
-// NewStore allocates host memory for units, all zero. [Store.Bytes] says where the program puts
-// their tensors, before it uses them. [Store.Units] has the order of units. The caller must Close
-// the Store. NewStore fails with [ErrInvalidOptions] for units without elements or without names of
-// their own. It fails with [cgotorch.ErrOutOfMemory] and the numbers where the host has too little
-// memory.
+// NewStore allocates host memory for units, all zero. The program then writes the tensors into
+// the memory that [Store.Bytes] returns, before it uses the units. The order of units is kept,
+// see [Store.Units]. The caller closes the Store. NewStore fails with [ErrInvalidOptions] for a
+// unit without elements or without a name of its own. It fails with [cgotorch.ErrOutOfMemory],
+// and says how many bytes are left, if the host has too little memory.
 func NewStore(units []UnitSpec) (*Store, error) {
 	s := &Store{}
 	if err := s.lay(units); err != nil {
@@ -142,7 +144,7 @@ func NewStore(units []UnitSpec) (*Store, error) {
 	return s, nil
 }
 
-// lay finds out where everything goes.
+// lay decides the layout of each unit, and notes the units' order.
 func (s *Store) lay(units []UnitSpec) error {
 	layouts := map[string]*layout{}
 	s.units = make(map[string]*storeUnit, len(units))
@@ -168,10 +170,10 @@ func (s *Store) lay(units []UnitSpec) error {
 	return nil
 }
 
-// slabBytes is how much memory is asked of the system at once, unless one unit needs more.
+// slabBytes is the size of a slab, unless one unit needs more.
 const slabBytes = 1 << 30
 
-// allocate gives each unit memory, in slabs as large as their units.
+// allocate gives each unit memory. Each slab is as large as the units in it.
 func (s *Store) allocate() error {
 	total := int64(0)
 	for _, name := range s.names {
@@ -201,7 +203,7 @@ func (s *Store) allocate() error {
 		s.slabs = append(s.slabs, slab)
 		taken += size
 		memory := slab.Bytes()
-		takePages(memory) // so that the next slab is compared with the memory left
+		takePages(memory) // so that the check for the next slab sees how much memory is left
 		for at := int64(0); first < last; first++ {
 			unit := s.units[s.names[first]]
 			begin := aligned(at)
@@ -213,7 +215,7 @@ func (s *Store) allocate() error {
 	return nil
 }
 
-// cut divides the memory of a unit into that of its tensors.
+// cut divides the memory of a unit into the memory of its tensors.
 func (l *layout) cut(whole []byte) (parts [][]byte) {
 	for i, begin := range l.begin {
 		end := begin + l.size[i]
@@ -222,13 +224,14 @@ func (l *layout) cut(whole []byte) (parts [][]byte) {
 	return parts
 }
 
-// Units returns the names of the units, in the order that [NewStore] was given or that [OpenStore]
-// describes. The slice is the store's: do not change it.
+// Units returns the names of the units. They are in the order given to [NewStore], or in the
+// order that [OpenStore] describes. The slice belongs to the store: do not change it.
 func (s *Store) Units() []string { return s.names }
 
-// Bytes returns the memory of a tensor, row-major and in the machine's byte order, valid until
-// Close. The program may write it while no copy of the unit is under way, unless the store is
-// mapped. Copies that are on a device do not change. Bytes fails with [ErrUnknownUnit].
+// Bytes returns the memory of a tensor, row-major and in the machine's byte order. The memory is
+// valid until Close. The program may write it while no copy of the unit runs, unless the store is
+// mapped. Copies that are already on a device do not change. Bytes fails with [ErrUnknownUnit]
+// for an unknown unit or tensor, and with [ErrClosed] after Close.
 func (s *Store) Bytes(name, tensor string) ([]byte, error) {
 	unit, err := s.lookup(name)
 	if err != nil {
@@ -256,10 +259,10 @@ func (s *Store) lookup(name string) (*storeUnit, error) {
 	return nil, fmt.Errorf("weights: %w: the store has no unit %q; its %d units are named like %q", ErrUnknownUnit, name, len(s.names), s.names[0])
 }
 
-// Pin page-locks the memory, so that copies to CUDA devices do not wait. [NewCache] calls it for
-// these devices. On a pinned store it does nothing. It fails with [cgotorch.ErrNoDevice] without
-// CUDA, and with [cgotorch.ErrOutOfMemory] and the numbers where the system refuses to lock so
-// much.
+// Pin page-locks the memory, so that copies to CUDA devices do not wait. [NewCache] calls Pin for
+// a CUDA device. On a pinned store Pin does nothing. It fails with [cgotorch.ErrNoDevice] on a
+// machine without CUDA. It fails with [cgotorch.ErrOutOfMemory], and says how many bytes are
+// locked, if the system does not lock all of the memory.
 func (s *Store) Pin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,7 +294,7 @@ func (s *Store) pin() error {
 	return nil
 }
 
-// Stats returns the bytes that the store holds.
+// Stats returns the sizes of the store's memory, and how it is held.
 func (s *Store) Stats() StoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +310,7 @@ func (s *Store) Stats() StoreStats {
 	return st
 }
 
-// use counts a Cache that copies from the store.
+// use counts a Cache that copies from the store. If `pin` is set, use first page-locks the store.
 func (s *Store) use(pin bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,7 +326,7 @@ func (s *Store) use(pin bool) error {
 	return nil
 }
 
-// shared reports whether several Caches use the store.
+// shared reports whether more than one Cache uses the store.
 func (s *Store) shared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,7 +339,7 @@ func (s *Store) unuse() {
 	s.users--
 }
 
-// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. Closing twice
+// Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. A second Close
 // does nothing.
 func (s *Store) Close() error {
 	s.mu.Lock()

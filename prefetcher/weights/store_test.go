@@ -13,7 +13,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Sums of tensor sizes overflow.
+// A unit whose size overflows int64 gives an error and no panic.
 func TestNewStore_Overflow(t *testing.T) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -60,8 +60,8 @@ func TestNewStore(t *testing.T) {
 	}
 }
 
-// A store of large units takes the bytes of its tensors and a page for each slab; units do not lie
-// across slabs.
+// A store of large units takes the bytes of its tensors and at most a page for each slab. No unit
+// lies in two slabs.
 func TestNewStore_Accounting(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	if free, ok := availableMemory(); ok && free < 4<<30 {
@@ -109,8 +109,8 @@ func TestNewStore_Refused(t *testing.T) {
 	}
 }
 
-// Memory that CUDA will not lock is refused with the numbers. Here the pages are no longer
-// behind their mapping.
+// If CUDA does not lock the memory, Pin fails and says how many bytes are locked. Here the file
+// was cut after it was mapped, so the pages are gone.
 func TestStore_Pin_Refused(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		path := filepath.Join(t.TempDir(), "a.safetensors")

@@ -15,31 +15,34 @@ import (
 
 // StoreOptions are the options of [OpenStore].
 type StoreOptions struct {
-	// Units matches the beginning of a tensor's name up to the point behind the name of its unit. The
-	// rest is the tensor's name in the unit. Tensors that do not match are left out. For a Switch
-	// Transformer `^.*\.experts\.expert_\d+` makes a unit of each expert. There
-	// `^(encoder|decoder)\.block\.\d+` makes a unit of each block.
+	// Units matches the part of a tensor's name that is the name of its unit. The match must begin
+	// the tensor's name, and a point must follow. After the point comes the tensor's name in the
+	// unit. A tensor that does not match is left out. For a Switch Transformer
+	// `^.*\.experts\.expert_\d+` makes a unit of each expert, and `^(encoder|decoder)\.block\.\d+`
+	// makes a unit of each block.
 	Units *regexp.Regexp
 
-	// DType is the dtype of floating tensors after the conversion; 0 leaves each as it is.
+	// DType is the dtype to which floating-point tensors are converted. 0 leaves each in its own
+	// dtype.
 	DType cgotorch.DType
 
-	// Map has the store use the files' own pages, which the system keeps once for all processes, in
-	// place of memory of its own. A unit then takes one copy for each tensor. The files must not be
-	// changed or shortened while the store is open. Where the system cannot page-lock them,
-	// [Store.Pin] fails and says so.
+	// Map uses the pages of the files as the store's memory. The system keeps these pages once for
+	// all processes. A unit then takes one copy for each tensor. The files must not be changed or
+	// shortened while the store is open. If the system cannot page-lock the pages, [Store.Pin] fails
+	// and says so.
 	Map bool
 }
 
-// OpenStore reads units from safetensors files. A path is a file, the .index.json that lists
-// several shards, or a folder with model.safetensors or model.safetensors.index.json. Units are in
-// the order of their names, in which numbers count by value, and so are the tensors of a unit.
-// OpenStore waits until all is read, by as many threads as there are cores. The caller must Close
-// the Store.
+// OpenStore reads units from safetensors files. Each path is a file, or an .index.json that lists
+// several shards. A path may also be a folder with model.safetensors or
+// model.safetensors.index.json. Units are in the order of their names, and so are the tensors of
+// a unit. Numbers in names are compared by value. OpenStore waits until everything is read, by as
+// many threads as there are cores. The caller closes the Store.
 //
-// OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short, and with
-// [cgotorch.ErrOutOfMemory] and the numbers. It fails with [ErrInvalidOptions] where no tensor
-// matches, where a tensor is in two files, and for a mapped tensor that must be converted.
+// OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short. It fails
+// with [cgotorch.ErrOutOfMemory], and says how many bytes are left, if memory is short. It fails
+// with [ErrInvalidOptions] if no tensor matches or a tensor is in two files. It also fails with
+// [ErrInvalidOptions] for a mapped tensor that must be converted.
 func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	if o.Units == nil {
 		return nil, fmt.Errorf("weights: StoreOptions.Units is nil: say which tensors make a unit: %w", ErrInvalidOptions)
@@ -77,7 +80,7 @@ func OpenStore(paths []string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// shardsOf returns the files that paths stand for.
+// shardsOf returns the safetensors files to which paths refer.
 func shardsOf(paths []string) ([]string, error) {
 	var shards []string
 	for _, path := range paths {
@@ -149,7 +152,7 @@ func (r *storeReader) open(path string) error {
 	return nil
 }
 
-// split cuts a tensor's name behind its unit's.
+// split divides a tensor's name into the name of its unit and its name in the unit.
 func (r *storeReader) split(tensor string) (unit, name string, ok bool) {
 	at := r.o.Units.FindStringIndex(tensor)
 	if at == nil || at[0] != 0 || at[1] == 0 || !strings.HasPrefix(tensor[at[1]:], ".") || at[1]+1 == len(tensor) {
@@ -172,7 +175,8 @@ func (r *storeReader) specs() []UnitSpec {
 	return specs
 }
 
-// compareNames orders names in which numbers count by value: block.2 comes before block.10.
+// compareNames orders names. Numbers in names are compared by value: block.2 comes before
+// block.10.
 func compareNames(a, b string) int {
 	for a != "" && b != "" {
 		numberA, numberB := leadingNumber(a), leadingNumber(b)
@@ -197,7 +201,7 @@ func leadingNumber(s string) string {
 	return s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
 }
 
-// readInto fills the store's memory.
+// readInto reads all tensors into the store's memory.
 func (r *storeReader) readInto(s *Store) error {
 	return inParallel(len(s.names), 1, func(begin, end int) error {
 		converts, err := cgotorch.NewStream(cgotorch.CPU, cgotorch.StreamOptions{})
@@ -217,8 +221,8 @@ func (r *storeReader) readInto(s *Store) error {
 	})
 }
 
-// readInto reads the tensor. On the stream it converts a tensor that the store has in another
-// dtype.
+// readInto reads the tensor into memory. If the store has the tensor in another dtype, readInto
+// converts it on the stream `converts`.
 func (t *fileTensor) readInto(memory []byte, converts *cgotorch.Stream) error {
 	if t.dtype == t.spec.DType {
 		return t.file.ReadInto(t.info.Name, memory)
@@ -233,7 +237,7 @@ func (t *fileTensor) readInto(memory []byte, converts *cgotorch.Stream) error {
 	})
 }
 
-// mapInto makes the files the store's memory.
+// mapInto maps the files and makes their pages the store's memory.
 func (r *storeReader) mapInto(s *Store) error {
 	slabs := map[*safetensors.File]*cgotorch.HostSlab{}
 	used := map[*safetensors.File]bool{}

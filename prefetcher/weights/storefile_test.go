@@ -19,7 +19,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// compareNames is an order.
+// compareNames has no cycle, so it is an order.
 func TestCompareNames_Cycle(t *testing.T) {
 	a, b, c := "10", "1"+strings.Repeat("0", 21), "5"
 	if compareNames(a, b) < 0 && compareNames(b, c) < 0 && compareNames(c, a) < 0 {
@@ -40,7 +40,7 @@ func save(t *testing.T, name string, tensors ...safetensors.Tensor) string {
 	return path
 }
 
-// Map page-locks and keeps files of which no tensor is used.
+// With Map, a file without a tensor of a unit is neither mapped nor page-locked.
 func TestOpenStore_Map_UnusedShard(t *testing.T) {
 	w := func(n string, k int) safetensors.Tensor {
 		return safetensors.Tensor{Name: n, DType: "F32", Shape: []int64{int64(k)}, Data: make([]byte, 4*k)}
@@ -57,8 +57,8 @@ func TestOpenStore_Map_UnusedShard(t *testing.T) {
 	}
 }
 
-// writeUnits writes n linear layers, tensors of unit i scaled as in scalesStore, and a tensor of
-// none; edit may change it.
+// writeUnits writes a safetensors file with the linear layers from `from` to `to`-1. The layers
+// have the values of scalesStore. The file also has one tensor that belongs to no unit.
 func writeUnits(t testing.TB, path string, from, to int) {
 	t.Helper()
 	var tensors []safetensors.Tensor
@@ -132,7 +132,7 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// A folder, and floating tensors in another dtype.
+// OpenStore reads a folder, and converts floating-point tensors to DType.
 func TestOpenStore_DType(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	folder := t.TempDir()
@@ -195,7 +195,7 @@ func TestOpenStore_Refused(t *testing.T) {
 	}
 }
 
-// An expert that lacks a tensor is named; the others can be used.
+// A unit that lacks a tensor is refused by name. The other units can be used.
 func TestOpenStore_MissingTensor(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "a.safetensors")

@@ -10,36 +10,35 @@ import (
 
 // Use is a unit on the device, lent until [Use.Release] or the end of the Do.
 type Use[M any] struct {
-	Module M   // its tensors are the unit's
-	Slot   int // of [Cache.At], from 0
+	Module M   // its tensors lie in the slot and hold the unit's values
+	Slot   int // number of the slot for [Cache.At], from 0
 
 	name    string
 	cache   *Cache[M]
 	do      *cgotorch.Stream
 	changes bool
-	slot    *slot[M] // nil when it is released
+	slot    *slot[M] // nil after the release
 }
 
-// Use makes x's stream wait, on the device, for the unit's copy, and returns the unit's module.
-// It begins the copy if no Prefetch has. Where all slots are in use by other Dos the host waits
-// until a slot is released. For a copy that has just been begun the host waits until it is
-// enqueued. It waits for nothing else.
+// Use returns the module of a unit. It makes x's stream wait, on the device, for the unit's copy.
+// If no Prefetch has begun the copy, Use begins it. The host waits until that copy is enqueued.
+// If other Dos use all slots, the host waits until a slot is released. It waits for nothing else.
 //
 // The module's tensors may be read on x's stream until Release or the end of the Do. They must
-// not be written, and tensors that share their memory cannot be kept. They require no gradient.
+// not be written, and they require no gradient. x.Keep refuses tensors that share their memory.
 //
-// x's Do fails with [ErrNoSlot] where all slots are in use and none can become free. This Do
-// then has them all, or the other Dos wait too. It fails with the errors of [Cache.Prefetch],
-// and in a captured function with [cgotorch.ErrNotCapturable]: see [Cache.At]. Use cannot be
-// called in a function that is computed again.
+// x's Do fails with [ErrNoSlot] if all slots are in use and none can become free. Then this Do
+// uses all slots, or the other Dos that use them wait for a slot too. The Do also fails with the
+// errors of [Cache.Prefetch]. In a captured function it fails with [cgotorch.ErrNotCapturable]:
+// see [Cache.At]. Use cannot be called in a function given to [cgotorch.Exec.Recompute].
 func (c *Cache[M]) Use(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.Use", name, false)
 }
 
-// useToChange is Use of a unit whose tensors are to be written on x's stream. The stream waits for
-// the work that has read them so far. releaseChanged is to follow. It fails with [ErrBusy] while
-// another Use has the unit, or another Cache the store. It fails with
-// [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
+// useToChange is a Use whose tensors the caller writes on x's stream. The stream first waits for
+// all work so far that reads the tensors. The caller then calls releaseChanged. useToChange fails
+// with [ErrBusy] while another Use has the unit, or while another Cache uses the store. It fails
+// with [cgotorch.ErrInvalidArgument] for a mapped store, which cannot be written.
 func (c *Cache[M]) useToChange(x *cgotorch.Exec, name string) *Use[M] {
 	return c.use(x, "Cache.useToChange", name, true)
 }
@@ -52,7 +51,8 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 		x.Fail(op, fmt.Errorf("weights: unit %s comes to %v and is used on %v: %w: use it on a stream of its device", name, c.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
 	u := &Use[M]{name: name, cache: c, do: x.DoStream(), changes: changes}
-	x.AtEnd(func() { u.end(x) }) // first, since it unwinds where x cannot be used
+	// AtEnd comes first, because it unwinds if x cannot be used.
+	x.AtEnd(func() { u.end(x) })
 	c.mu.Lock()
 	defer c.mu.Unlock() // the calls below may unwind
 	if err := c.acquire(u); err != nil {
@@ -68,7 +68,7 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 	return u
 }
 
-// awaitCopy makes x's stream wait for the copy into the slot, unless it does already.
+// awaitCopy makes x's stream wait for the copy into slot, unless the stream already waits for it.
 func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
 	on := x.Stream()
 	if slot.awaited[on] { //edge:unit-each-stream-waits TestSlot_Reuse_SeveralStreams checked
@@ -79,13 +79,13 @@ func (c *Cache[M]) awaitCopy(x *cgotorch.Exec, slot *slot[M]) {
 	}
 	x.Wait(slot.ready.Event) //edge:unit-use-behind-copy TestPolicy checked
 	if len(slot.awaited) >= manyStreams {
-		clear(slot.awaited) // of streams that may be closed; to wait again does no harm
+		clear(slot.awaited) // some of these streams may be closed; a second wait does no harm
 	}
 	slot.awaited[on] = true
 }
 
-// acquire gives u the slot that holds its unit, and counts the use. c.mu is held, but while bringIn
-// waits for a slot.
+// acquire gives u the slot that holds its unit, and counts the use. c.mu is held, except while
+// bringIn waits for a slot.
 func (c *Cache[M]) acquire(u *Use[M]) error {
 	unit, err := c.lookup(u.name)
 	if err != nil {
@@ -124,12 +124,13 @@ func (c *Cache[M]) acquire(u *Use[M]) error {
 	return nil
 }
 
-// bringIn returns when a slot holds the unit and the copy into it is enqueued, and reports whether
-// it has begun that copy. While it waits for a slot, c.mu is not held and everything may change.
+// bringIn returns when a slot holds the unit and the copy into the slot is enqueued. filled
+// reports whether bringIn began that copy. While bringIn waits for a slot, c.mu is not held and
+// other goroutines may change everything.
 func (c *Cache[M]) bringIn(unit *unit[M], do *cgotorch.Stream) (filled bool, err error) {
 	for {
 		if unit.slot != nil {
-			_ = c.settle(unit.slot) // after a failure the unit has no slot, and is copied again
+			_ = c.settle(unit.slot) // if it fails, the unit has no slot and is copied again
 		}
 		if unit.slot != nil {
 			return false, nil
@@ -144,7 +145,7 @@ func (c *Cache[M]) bringIn(unit *unit[M], do *cgotorch.Stream) (filled bool, err
 	}
 }
 
-// canUse fails where another use of the unit, or of its store, excludes a new one.
+// canUse fails if another use of the unit, or of its store, excludes a new use.
 func (c *Cache[M]) canUse(unit *unit[M], changes bool) error {
 	switch {
 	case unit.slot.changing:
@@ -159,10 +160,10 @@ func (c *Cache[M]) canUse(unit *unit[M], changes bool) error {
 	return nil
 }
 
-// isNext reports whether no other Do is before this one in the line for a slot.
+// isNext reports whether no other Do stands before this Do in the line for a slot.
 func (c *Cache[M]) isNext(do *cgotorch.Stream) bool { return len(c.line) == 0 || c.line[0] == do }
 
-// leaveLine ends a Do's wait for a slot, and lets the next Do in the line look.
+// leaveLine ends a Do's wait for a slot, and wakes the next Do in the line.
 func (c *Cache[M]) leaveLine(do *cgotorch.Stream) {
 	if i := slices.Index(c.line, do); i >= 0 {
 		c.line = slices.Delete(c.line, i, i+1)
@@ -171,7 +172,7 @@ func (c *Cache[M]) leaveLine(do *cgotorch.Stream) {
 }
 
 // waitForSlot puts a Do into the line for a slot and waits until something has changed. It fails
-// where nothing can. c.mu is held, but while it waits.
+// if nothing can change. c.mu is held on entry and return, but not during the wait.
 func (c *Cache[M]) waitForSlot(do *cgotorch.Stream, wanted *unit[M]) error {
 	c.waiting[do] = wanted
 	defer delete(c.waiting, do)
@@ -193,7 +194,7 @@ func (c *Cache[M]) waitForSlot(do *cgotorch.Stream, wanted *unit[M]) error {
 	return nil
 }
 
-// stuck reports whether each slot is in use by a Do that waits for a slot itself.
+// stuck reports whether every slot is used by a Do that itself waits for a slot.
 func (c *Cache[M]) stuck() bool {
 	if c.victim(true) != nil {
 		return false
@@ -202,7 +203,7 @@ func (c *Cache[M]) stuck() bool {
 		held := false
 		for do := range slot.users {
 			wanted := c.waiting[do]
-			held = held || wanted != nil && wanted.slot == nil // a Do whose unit is there now goes on
+			held = held || wanted != nil && wanted.slot == nil // if the Do's unit is in a slot now, the Do goes on
 		}
 		if !held {
 			return false
@@ -211,9 +212,10 @@ func (c *Cache[M]) stuck() bool {
 	return true
 }
 
-// Release ends the use on x, an Exec of the Do that began it. The slot may be filled anew behind
-// the work enqueued on x's stream so far. Other streams that have read the unit must have been
-// joined with x's. Releasing twice does nothing. It fails with [cgotorch.ErrMisuse] in another Do.
+// Release ends the use. x is an Exec of the Do that called Use. The slot may be filled again
+// after the work enqueued on x's stream so far. If other streams have read the unit, x's stream
+// must wait for them before Release. A second Release does nothing. x's Do fails with
+// [cgotorch.ErrMisuse] if another Do called Use.
 func (u *Use[M]) Release(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()
@@ -230,10 +232,10 @@ func (u *Use[M]) sameDo(x *cgotorch.Exec, op string) {
 	}
 }
 
-// releaseChanged is Release after useToChange. The unit is copied to the store, on a stream of its
-// own, behind the work enqueued on x's stream so far. The unit's next uses and copies have the
-// changes, and the store's bytes have them after Flush. It fails with [cgotorch.ErrMisuse] after a
-// Release and after Use.
+// releaseChanged is the Release after useToChange. It copies the unit to the store, on a stream
+// of its own, after the work enqueued on x's stream so far. The unit's next uses and copies have
+// the changes. The store's bytes have the changes after Flush. releaseChanged fails with
+// [cgotorch.ErrMisuse] after a Release, and for a unit that Use gave.
 func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	const op = "Use.releaseChanged"
 	c := u.cache
@@ -264,8 +266,8 @@ func (u *Use[M]) releaseChanged(x *cgotorch.Exec) {
 	u.release(x.Stream(), e)
 }
 
-// end is Release at the end of the Do, also of a Do on a lost device, where nothing can be
-// recorded.
+// end is the Release at the end of the Do. On a lost device it releases the slot although Record
+// fails.
 func (u *Use[M]) end(x *cgotorch.Exec) {
 	u.cache.mu.Lock()
 	defer u.cache.mu.Unlock()
@@ -277,7 +279,7 @@ func (u *Use[M]) end(x *cgotorch.Exec) {
 	e = x.Record() //edge:unit-do-records-its-end TestUse_EndOfDoReleases checked
 }
 
-// release gives the slot back behind the event, if there is one. c.mu is held.
+// release gives the slot back. If e is not nil, the slot is filled only after e. c.mu is held.
 func (u *Use[M]) release(on *cgotorch.Stream, e *cgotorch.Event) {
 	c, slot := u.cache, u.slot
 	u.slot = nil

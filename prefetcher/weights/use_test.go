@@ -16,7 +16,8 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/nn"
 )
 
-// A unit that is released by the end of the Do alone; and one that is used twice at once.
+// The end of a Do releases a unit that the program has not released. A unit may be used twice at
+// once.
 func TestUse_EndOfDoReleases(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -42,8 +43,8 @@ func TestUse_EndOfDoReleases(t *testing.T) {
 	})
 }
 
-// Where all slots are in use, a Use of another Do waits for one; where none can become free it
-// fails.
+// If all slots are in use, a Use of another Do waits for a slot. If no slot can become free, the
+// Use fails.
 func TestUse_WaitsForSlot(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		c := newCache(t, scalesStore(t, 3), d, CacheOptions{Slots: 1})
@@ -76,7 +77,7 @@ func TestUse_WaitsForSlot(t *testing.T) {
 	})
 }
 
-// Two Dos that each have a slot and want the other's: one of them fails, and the other goes on.
+// Two Dos each use a slot and each need one more. One of them fails, and the other goes on.
 func TestUse_Deadlock(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	c := newCache(t, scalesStore(t, 4), cgotorch.CPU, CacheOptions{Slots: 2})
@@ -122,7 +123,7 @@ func TestUse_Refused(t *testing.T) {
 			t.Error(err)
 		}
 		if !d.IsCUDA() {
-			return // where a graph is a function that is called
+			return // on the CPU a graph is a function that is called
 		}
 		_, err := s.Capture(func(x *cgotorch.Exec) error { c.Use(x, unitName(1)); return nil }, cgotorch.CaptureOptions{})
 		if !errors.Is(err, cgotorch.ErrNotCapturable) {
@@ -131,7 +132,8 @@ func TestUse_Refused(t *testing.T) {
 	})
 }
 
-// Two Dos use one side stream: the second does not wait since the first is about to.
+// Two Dos use one side stream. Only if the first Do has made that stream wait for the copy may
+// the second Do leave the wait out.
 func TestUse_SharedSideStream(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
@@ -193,7 +195,8 @@ func TestUse_Failed_Counts(t *testing.T) {
 	}
 }
 
-// The write of a changed unit is not ordered with readers of other streams that have released it.
+// A change of a unit is ordered after the readers on other streams that have already released the
+// unit.
 func TestUse_ReleaseChanged_Readers(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
@@ -211,7 +214,7 @@ func TestUse_ReleaseChanged_Readers(t *testing.T) {
 	})
 }
 
-// Two Cache of one store.
+// A unit cannot be changed while two Caches use its store.
 func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
@@ -225,7 +228,8 @@ func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
 	}
 }
 
-// A Use that could go on, since its unit is there now, counts as stuck until its goroutine has run.
+// A Do that waits for a unit which is in a slot by now is not stuck, even if its goroutine has
+// not run yet.
 func TestUse_FalseDeadlock(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	m := newCache(t, scalesStore(t, 5), cgotorch.CPU, CacheOptions{Slots: 2})
@@ -242,7 +246,7 @@ func TestUse_FalseDeadlock(t *testing.T) {
 				m.Use(x, unitName(0))
 				close(has)
 				<-hasC
-				m.Use(x, unitName(3)) // waits, and can have it as soon as c has it
+				m.Use(x, unitName(3)) // waits, and can go on when Do c has brought unit 3
 				return nil
 			})
 		}()
@@ -258,8 +262,8 @@ func TestUse_FalseDeadlock(t *testing.T) {
 					m.mu.Unlock()
 				}
 				u.Release(x)
-				m.Use(x, unitName(3)) // the one that a waits for
-				m.Use(x, unitName(4)) // there is a slot when a has ended
+				m.Use(x, unitName(3)) // the unit that Do a waits for
+				m.Use(x, unitName(4)) // gets a slot when Do a has ended
 				return nil
 			})
 		}()
@@ -276,7 +280,7 @@ func TestUse_FalseDeadlock(t *testing.T) {
 	}
 }
 
-// A unit that was changed has its changes wherever it is read next, and others are not touched.
+// A changed unit has its changes wherever it is read next. Other units are unchanged.
 func TestUse_ReleaseChanged(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -291,9 +295,9 @@ func TestUse_ReleaseChanged(t *testing.T) {
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) {
 			double(x, 0)
-			double(x, 0) // in the slot
+			double(x, 0) // while the unit is still in the slot
 			double(x, 1)
-			double(x, 0) // from the store again
+			double(x, 0) // after the unit was copied from the store again
 		})
 		if err := c.Flush(context.Background()); err != nil {
 			t.Fatal(err)
@@ -325,7 +329,8 @@ func TestUse_ReleaseChanged(t *testing.T) {
 	})
 }
 
-// The slot that a unit comes to next is not the one from which its changes go to the store.
+// A changed unit comes to another slot while the copy of its changes to the store may still run.
+// The unit has its changes there too.
 func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -350,8 +355,9 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 	})
 }
 
-// In a warm-up run a stream of the graph's own stands in for the stream of x.On. A use there says
-// nothing of that stream: it waits for the copy itself, and its own use before is not forgotten.
+// In a warm-up run, x.On(other) gives a stream of the graph's own in place of other. A Use on
+// that stream makes that stream wait for the copy, and not other. It does not replace the event
+// of an earlier use on other.
 func TestUse_InWarmUp(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -388,7 +394,7 @@ func TestUse_InWarmUp(t *testing.T) {
 		}
 		prefetch(t, c, 0)
 		warmUp(0)
-		torchtest.DoOn(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // waits for the copy
+		torchtest.DoOn(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // other waits for the copy itself
 		torchtest.DoOn(t, other, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(1))
 			torchtest.Sleep(x, 10*time.Millisecond)
@@ -396,7 +402,7 @@ func TestUse_InWarmUp(t *testing.T) {
 			u.Release(x)
 		})
 		warmUp(1)
-		prefetch(t, c, 0) // behind the use on other
+		prefetch(t, c, 0) // copied after the use on other
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0) })
 	})
 }
