@@ -5,10 +5,10 @@ import (
 	"iter"
 )
 
-// inOrder calls f for 0 to n-1, several at a time, and yields the results in order, up to the first
-// error. admit, where it is not nil, is called before each f, in order, with a context that ends
-// with the loop. Leaving the loop waits for the calls under way. drop gets the results that are not
-// yielded.
+// inOrder calls f for 0 to n-1, up to atOnce calls at a time. It yields the results in order, up
+// to the first error. If admit is not nil, inOrder calls admit before each f, in order. The
+// context of admit ends with the loop. When the loop is left, inOrder waits for the calls of f
+// that still run. drop gets the results that are not yielded.
 func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Context, int) error, f func(int) (T, error), drop func(T)) iter.Seq2[T, error] {
 	type result struct {
 		value T

@@ -12,15 +12,16 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// archive is one shard, or several, one after the other. It is safe for concurrent use.
+// archive is one shard, or several shards that are read one after another. It is safe for
+// concurrent use.
 type archive struct {
-	path   string // as given by the caller
+	path   string // as the caller gave it
 	shards []*shard
-	small  bool // the part compressed with gzip fits into the shuffle buffer
+	small  bool // the .tgz shards together are no larger than the shuffle buffer
 }
 
-// openArchive opens a path: that of a file, of a directory, or a pattern of several. The archive
-// must be closed.
+// openArchive opens the archive at path: a file, a directory, or all files of a pattern. The
+// archive must be closed.
 func openArchive(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*archive, error) {
 	a := &archive{path: path}
 	paths, err := expand(from, path)
@@ -58,16 +59,17 @@ func (a *archive) Close() error {
 	return errors.Join(errs...)
 }
 
-// ofMembers says whether any shard is of a WebDataset.
+// ofMembers reports whether any shard is a shard of a WebDataset.
 func (a *archive) ofMembers() bool {
 	return slices.ContainsFunc(a.shards, func(s *shard) bool { return s.labels == LabelsFromMembers })
 }
 
 var braces = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)
 
-// expand returns the paths that match a pattern. {000..127} stands for each of these numbers, with
-// as many digits. *, ? and [...] are those of filepath.Glob, in the order of the names. A path that
-// exists stands for itself, whatever characters it has.
+// expand returns the paths that match a pattern. {000..127} stands for each of these numbers,
+// with at least as many digits as its first number. *, ? and [...] have the meaning of
+// filepath.Glob, and give paths in the order of the names. A path that exists stands for itself,
+// whatever characters it has.
 func expand(from files, path string) ([]string, error) {
 	if _, err := from.stat(path); err == nil {
 		return []string{path}, nil

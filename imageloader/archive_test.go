@@ -20,14 +20,14 @@ func TestOpen_BadArchive(t *testing.T) {
 	images := tarOf(numbered(10))
 	packed := gzipOf(images)
 	flipped := bytes.Clone(packed)
-	flipped[len(flipped)-6] ^= 1 // in the checksum
+	flipped[len(flipped)-6] ^= 1 // flips a bit of the checksum
 	headerless := bytes.Clone(images)
-	headerless[512+512+5] ^= 0x40 // in the second member's name
+	headerless[512+512+5] ^= 0x40 // flips a bit of the second member's name
 	for _, test := range []struct {
 		name, file string
 		data       []byte
 		kind       error
-		want       string // in the message, after the path
+		want       string // text of the message, after the path
 	}{
 		{"empty file", "a.tgz", nil, ErrArchive, "empty file (0 bytes)"},
 		{"text", "a.tgz", []byte(strings.Repeat("hello ", 200)), ErrArchive, `neither gzip nor tar (it begins with "hello he")`},
@@ -64,7 +64,8 @@ func TestOpen_BadArchive(t *testing.T) {
 	}
 }
 
-// wantError checks that err is of a kind, is one line, and contains the given parts.
+// wantError checks that err is an error of the given kind, has one line, and contains the given
+// parts.
 func wantError(t *testing.T, err error, kind error, parts ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -107,7 +108,8 @@ func TestOpen_EmptyDirectory(t *testing.T) {
 	wantError(t, err, ErrNoImages, path)
 }
 
-// Wherever a .tgz or .tar is cut off, it is an error and never an archive with fewer images.
+// A .tgz or .tar that is cut anywhere gives an error. It never gives an archive with fewer
+// images.
 func TestOpen_CutAnywhere(t *testing.T) {
 	checkLeaks(t)
 	images := tarOf(numbered(4))
@@ -128,8 +130,8 @@ func TestOpen_CutAnywhere(t *testing.T) {
 	}
 }
 
-// A flipped bit in a .tgz is an error, or it changes nothing. Some bits of the gzip header mean
-// nothing, and a run of zeros can be copied from several places.
+// A flipped bit in a .tgz gives an error or changes nothing. Some bits of the gzip header mean
+// nothing. A match that copies zeros may copy them from another place.
 func TestOpen_BitFlippedAnywhere(t *testing.T) {
 	checkLeaks(t)
 	images := tarOf(numbered(4))
@@ -162,7 +164,7 @@ func TestOpen_BitFlippedAnywhere(t *testing.T) {
 	}
 }
 
-// walk reads all of an archive.
+// walk reads all members of an archive.
 func walk(path string) error {
 	a, err := openShard(osFiles{}, path, Options{MaxMemberBytes: 1 << 20}, 2, nil, new(statistics))
 	if err != nil {
@@ -191,7 +193,7 @@ func walk(path string) error {
 	}
 }
 
-// The content decides, not the name.
+// The content of a file decides its format, not its name.
 func TestOpen_MisnamedArchive(t *testing.T) {
 	images := tarOf(numbered(6))
 	for name, data := range map[string][]byte{"a.tgz": images, "b.tar": gzipOf(images), "c": gzipOf(images)} {
@@ -202,7 +204,7 @@ func TestOpen_MisnamedArchive(t *testing.T) {
 	}
 }
 
-// Several gzip parts in one file, and zeros after them, are legal gzip.
+// Several gzip members in one file, and zeros after them, are legal gzip.
 func TestOpen_GzipInParts(t *testing.T) {
 	images := tarOf(numbered(6))
 	data := append(gzipOf(images[:1000]), gzipOf(images[1000:])...)
@@ -250,7 +252,8 @@ func FuzzArchive(f *testing.F) {
 	})
 }
 
-// Parts that tar itself would not show are not lost in silence.
+// Images after an end marker give an error, because tar itself would not show them. Zeros after
+// the end marker are legal.
 func TestOpen_JoinedArchives(t *testing.T) {
 	a, b := numbered(9)[:4], numbered(9)[4:]
 	for name, data := range map[string][]byte{

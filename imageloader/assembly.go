@@ -11,16 +11,17 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// part is items that are decoded into one buffer. Its first images may complete the part before it.
+// part is items that are decoded into one buffer. The first images of a part may move to the
+// previous part, to complete that part.
 type part struct {
 	buffer *buffer
 	items  []item // items whose images are not in a batch yet
 	done   chan struct{}
 
-	// Once done: the places of the images, in the order of the items, and the decoder's results.
-	images  int // usable ones
+	// The fields below are valid after done is closed. results and bad have the order of the items.
+	images  int // number of usable images
 	results []decode.Result
-	bad     []*Error // by item, nil for a usable image
+	bad     []*Error // the fault of each item, nil for a usable image
 	err     error    // an error that is not about an image
 }
 
@@ -55,7 +56,8 @@ func (e *epoch) assemble() error {
 	}
 }
 
-// left is the number of images that the epoch still needs. Without ranks it takes all there are.
+// left returns the number of images that the epoch still needs. Without ranks, the epoch takes
+// all images, and left returns the largest int.
 func (e *epoch) left() int {
 	if e.loader.options.Ranks == 1 {
 		return math.MaxInt
@@ -63,7 +65,7 @@ func (e *epoch) left() int {
 	return e.from.Samples - (e.place.Position - e.place.Skipped)
 }
 
-// planned is the number of images that the parts may give.
+// planned returns the number of images that the parts may give.
 func (e *epoch) planned() (images int) {
 	for _, p := range e.parts {
 		select {
@@ -76,7 +78,8 @@ func (e *epoch) planned() (images int) {
 	return images
 }
 
-// canCut says whether the pending items are a part: a whole part, or the last.
+// canCut reports whether the pending items are enough for a part. Only the last part may be
+// smaller than size, and not with DropLast.
 func (e *epoch) canCut(size int) bool {
 	if o := e.loader.options; o.DropLast {
 		return len(e.pending) >= o.BatchSize
@@ -84,13 +87,13 @@ func (e *epoch) canCut(size int) bool {
 	return len(e.pending) >= size || e.ended && e.readErr == nil && len(e.pending) > 0
 }
 
-// depth is the number of parts that are decoded at a time. It suffices for each thread to have an
-// image while the last images of a part are being decoded.
+// depth returns the number of parts that are decoded at a time. With these parts every thread has
+// an image while the last images of a part are being decoded.
 func (e *epoch) depth(size int) int {
 	return min(1+(2*e.loader.pool.Workers()+size-1)/size, e.loader.options.Buffers-1)
 }
 
-// cut begins the next parts, as far as there are items and a buffer for them.
+// cut begins the next parts, while there are enough items and a buffer.
 func (e *epoch) cut(size int) {
 	for e.spare != nil && (e.canCut(size) || e.early) {
 		e.early = false
@@ -105,8 +108,8 @@ func (e *epoch) cut(size int) {
 	}
 }
 
-// wait waits for any event that lets the assembler go on: items, a buffer, or the end of a part's
-// decoding.
+// wait waits for an event after which the assembler can go on. Such an event is new items, a free
+// buffer, or the end of a part's decoding.
 func (e *epoch) wait(size int, done <-chan struct{}) error {
 	l := e.loader
 	var items chan []item
@@ -156,8 +159,8 @@ func (e *epoch) wait(size int, done <-chan struct{}) error {
 	return nil
 }
 
-// decode decodes the items from number first on into the part's buffer, behind the images that are
-// there.
+// decode decodes the items from index first on into the part's buffer, after the images that are
+// already in the buffer. It does not wait.
 func (e *epoch) decode(p *part, first int) {
 	l := e.loader
 	p.done = make(chan struct{})
@@ -177,12 +180,13 @@ func (e *epoch) decode(p *part, first int) {
 	}()
 }
 
-// random returns an image's random number for one purpose in this epoch.
+// random returns an image's random number of this epoch for one purpose.
 func (e *epoch) random(p purpose, it item) uint64 {
 	return random(e.place.Seed, e.place.Epoch, p, uint64(it.number))
 }
 
-// accept closes the gaps of unusable images.
+// accept stores the results of the items from index first on. It moves the images together, so
+// that unusable images leave no gaps.
 func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	if p.err != nil {
 		p.err = fmt.Errorf("imageloader: %s: %w", e.loader.archive.path, p.err)
@@ -216,8 +220,8 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	e.loader.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
 }
 
-// complete makes a batch of the oldest part, which is decoded, if it has enough images or can get
-// no more.
+// complete makes a batch of p, the oldest part, if p has enough images or can get no more. p is
+// decoded.
 func (e *epoch) complete(p *part, size int) error {
 	if p.err != nil {
 		return p.err
@@ -240,7 +244,7 @@ func (e *epoch) complete(p *part, size int) error {
 		if e.ended && e.readErr != nil {
 			return e.readErr
 		}
-		if o := e.loader.options; e.ended && o.DropLast && len(p.items) < o.BatchSize { // begun early
+		if o := e.loader.options; e.ended && o.DropLast && len(p.items) < o.BatchSize { // the part was begun early and is too small
 			e.parts = e.parts[1:]
 			e.loader.ring.give(p.buffer)
 			return nil
@@ -255,7 +259,7 @@ func (e *epoch) complete(p *part, size int) error {
 	return e.send(p)
 }
 
-// borrow moves up to n images from the beginning of the part behind.
+// borrow moves up to n images from the beginning of the next part, `from`, to the part p.
 func (e *epoch) borrow(p, from *part, n int) error {
 	<-from.done //edge:decoded-before-borrowed TestEpoch_ManySkipped
 	if from.err != nil {
@@ -282,7 +286,7 @@ func (e *epoch) borrow(p, from *part, n int) error {
 	return nil
 }
 
-// send hands on the oldest part as a batch, and accounts for its unusable images.
+// send sends the oldest part as a batch and counts its unusable images.
 func (e *epoch) send(p *part) error {
 	batch := e.newBatch(p.buffer)
 	for i, it := range p.items {
@@ -310,11 +314,11 @@ func (e *epoch) send(p *part) error {
 	batch.State = e.place
 	batch.skipped, e.skips = e.skips, nil
 	batch.view(p.buffer)
-	e.full <- batch // has room for all: a batch is one of the ring's buffers
+	e.full <- batch // does not wait: full has room for all buffers of the ring
 	return nil
 }
 
-// abandon gives back the assembler's memory, at its end.
+// abandon gives back the memory of the assembler when the assembler ends.
 func (e *epoch) abandon() {
 	for _, p := range e.parts {
 		<-p.done //edge:abandon-waits-for-decoding TestEpoch_LeftEarly_WaitsForDecoding
@@ -328,20 +332,21 @@ func (e *epoch) abandon() {
 	e.parts, e.spare, e.pending = nil, nil, nil
 }
 
-// finish ends the epoch: with io.EOF, or because too many of its images were unusable.
+// finish returns the outcome of the epoch: io.EOF, the reader's error, or the error for too many
+// unusable images.
 func (e *epoch) finish() error {
 	l := e.loader
 	if e.ended && e.readErr != nil {
 		return e.readErr
 	}
-	samples := max(e.place.Position, e.from.Samples) // fewer were seen when the last images are dropped
+	samples := max(e.place.Position, e.from.Samples) // with DropLast, Position does not count the last images
 	if err := l.archive.tooMany(e.bad, e.unusable, samples, l.options.MaxSkipRate); err != nil {
 		return err
 	}
 	return io.EOF
 }
 
-// view gives the batch the part of the buffer that it fills.
+// view gives the batch the filled part of its buffer.
 func (b *HostBatch) view(memory *buffer) {
 	b.Images = memory.images[:b.N*b.Height*b.Width*b.Channels]
 	b.Labels = memory.labels[:b.N]

@@ -2,54 +2,56 @@ package imageloader
 
 import "sync/atomic"
 
-// HostBatch is a batch of images in the loader's memory. It is the consumer's until Release, from
-// whatever goroutine.
+// HostBatch is a batch of images in the loader's memory. The consumer owns the batch until
+// Release. It may use the batch on any goroutine.
 //
-// A program that makes batches itself, as a Source of package prefetcher, fills in the exported
-// fields. A nil Flip flips no image. Only from page-locked memory does a device copy while the host
-// goes on, see [Pinner]. Such a copy may read the memory until Release. OnRelease says when the
-// memory can be filled again.
+// A program may also make batches itself, as a Source of package prefetcher. It then fills in the
+// exported fields. A nil Flip flips no image. Only from page-locked memory can a device copy
+// while the host goes on, see [Pinner]. Such a copy may read the memory until Release. OnRelease
+// tells the program that it can fill the memory again.
 type HostBatch struct {
-	N                       int // images in this batch; the last of an epoch may have fewer
+	N                       int // number of images; the last batch of an epoch may have fewer
 	Height, Width, Channels int
 
 	// Images is uint8 [N, Height, Width, Channels], RGB or grey, not flipped. Labels are indices into
-	// Loader.Classes. Flip says which images are to be flipped left to right. All lie in page-locked
-	// memory after [Loader.Pin], and are nil after Release.
+	// Loader.Classes. Flip says which images the consumer should flip left to right. After
+	// [Loader.Pin] all three lie in page-locked memory. After Release they are nil.
 	Images []byte
 	Labels []int64
 	Flip   []bool
 
-	Names []string // of the members
+	Names []string // names of the members
 
-	// Keys are random numbers, one for each image, for random choices after decoding. They depend on
-	// the seed, the epoch and the image alone.
+	// Keys are random numbers, one for each image, for random choices after decoding. A key depends
+	// only on the seed, the epoch and the image.
 	Keys []uint64
 
-	Epoch, Index int // number of the epoch, and of the batch in it, from 0
+	Epoch, Index int // number of the epoch, and of the batch in its epoch, both from 0
 
-	// State is the place right after this batch: a loader restored to it continues with the following
-	// batch. After the last batch nothing of its epoch is left. A loader restored to that place has an
-	// epoch without batches first: its [State.NextEpoch] is the start of the next. A source of a
-	// program's own may leave State zero, or set the values that it needs to go on.
+	// State is the position right after this batch. A loader that is restored to State continues with
+	// the next batch. After the last batch, nothing of its epoch is left. A loader that is restored
+	// to the State of the last batch has an epoch without batches first. [State.NextEpoch] skips this
+	// empty epoch. A program that makes batches itself may leave State zero. It may also set the
+	// values that it needs to continue.
 	State State
 
-	// OnRelease, where it is not nil, is called once, by the first Release, after the batch has
-	// forgotten its memory. It runs on the goroutine that calls Release, and must not wait for the
-	// device or for another batch. The maker of the batch sets it, or a goroutine that hands the batch
-	// on, before any other goroutine has the batch. OnRelease of a loader's batch takes nothing from
-	// the loader.
+	// OnRelease, if not nil, is called once, by the first Release, after the batch has dropped its
+	// memory. It runs on the goroutine that calls Release. It must not wait for the device or for
+	// another batch. The maker of the batch sets OnRelease, before any other goroutine has the batch.
+	// A goroutine that passes the batch on may set it too, before the next goroutine has the batch. A
+	// loader's batch may have an OnRelease too, and the loader still gets its memory back.
 	OnRelease func()
 
 	ring     *ring
 	buffer   *buffer
-	skipped  []*Error // images left out before the last of this batch
+	skipped  []*Error // images that were skipped after the previous batch
 	released atomic.Bool
 }
 
 // Release gives the memory back to the loader, which fills it again. No reader may use the memory
-// any more, a device copy included. Release never waits. It may be called twice, and after the
-// loader's Close. For a batch that is not from a loader it forgets the memory and calls OnRelease.
+// afterwards. A device copy is a reader too. Release never waits. It may be called twice, and
+// after the loader's Close. If the batch is not from a loader, Release only drops the memory and
+// calls OnRelease.
 func (b *HostBatch) Release() {
 	if b.released.Swap(true) { //edge:release-once TestHostBatch_OnRelease
 		return

@@ -15,8 +15,8 @@ func TestHostBatch_Release_NoLoader(t *testing.T) {
 	}
 }
 
-// A source of a program's own learns once when its memory may be filled again, and gives its own
-// place.
+// Release calls the OnRelease of a program's own batch once, after the batch has dropped its
+// memory. The batch keeps the State that the program has set.
 func TestHostBatch_OnRelease(t *testing.T) {
 	memory := make([]byte, 12)
 	calls, seen := 0, []byte{1}
@@ -42,8 +42,8 @@ func TestHostBatch_OnRelease(t *testing.T) {
 	}
 }
 
-// A loader's batch can have an OnRelease too, and its memory still goes back: more batches are read
-// than there are buffers.
+// A loader's batch can have an OnRelease too. Its memory still goes back to the loader, so the
+// epoch has more batches than there are buffers.
 func TestHostBatch_OnRelease_OfLoader(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[1].path, options())
 	batches, calls := 0, 0

@@ -7,27 +7,27 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// block is a run of samples that are read at once. In a .tgz these are the samples that begin in
-// one segment of its index.
+// block is a run of samples that are read together. In a .tgz, these are the samples that begin
+// in one segment of its index.
 type block struct {
-	first, count int   // numbers of samples
-	from, to     int64 // of the shard's content, from the first sample's first byte to the last sample's last
+	first, count int   // number of the first sample, and number of samples
+	from, to     int64 // offsets in the shard's content: of the first sample, and of the end of the last sample
 }
 
 // bytes returns the memory that a block takes while it is in use.
 func (b block) bytes() int { return int(b.to - b.from) }
 
 const (
-	blockSamples = 16      // of a shard whose samples are read one by one
-	blockBytes   = 1 << 20 // about that many bytes of them
+	blockSamples = 16      // samples of a block, in a shard whose samples are read one by one
+	blockBytes   = 1 << 20 // bytes of such a block, approximately
 
-	// A segment may be longer than this, and than half the shuffle buffer. Blocks are cut there all the
-	// same: the memory of a block must not depend on a compressor, or on an attacker. Reading each
-	// block inflates the segment from its beginning.
+	// A segment may be longer than blockMost, and longer than half the shuffle buffer. It is then cut
+	// into several blocks. The memory of a block must not depend on a compressor or on an attacker.
+	// Reading each of these blocks inflates the segment from its beginning.
 	blockMost = 16 << 20
 )
 
-// blocks cuts the samples into blocks, those of a .tgz after so many bytes at the latest.
+// blocks cuts the samples into blocks. A block has at most `most` bytes, or one sample.
 func (a *archive) blocks(x *index, most int64) []block {
 	var blocks []block
 	last, segment := int32(-1), 0
@@ -61,7 +61,7 @@ func (a *archive) blocks(x *index, most int64) []block {
 	return blocks
 }
 
-// loadBlock reads samples of one block, given by their numbers.
+// loadBlock reads those samples of the block b that have the given numbers.
 func (s *sequence) loadBlock(b block, numbers []int32) ([]item, error) {
 	shard := s.archive.shards[s.index.samples[b.first].shard]
 	if content := shard.content.Load(); content != nil {
@@ -70,7 +70,8 @@ func (s *sequence) loadBlock(b block, numbers []int32) ([]item, error) {
 	return s.loadEach(numbers)
 }
 
-// inflateBlock inflates the bytes between the first and the last of some samples of a block.
+// inflateBlock reads those samples of the block b that have the given numbers. It inflates the
+// bytes from the first to the last of these samples at once.
 func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, numbers []int32) ([]item, error) {
 	x := s.index
 	from, to := b.to, b.from
@@ -108,7 +109,7 @@ func (s *sequence) inflateBlock(shard *shard, content *inflate.File, b block, nu
 	return items, nil
 }
 
-// loadEach reads samples one by one.
+// loadEach reads the samples with the given numbers, one by one.
 func (s *sequence) loadEach(numbers []int32) ([]item, error) {
 	items := make([]item, len(numbers))
 	for i, n := range numbers {
@@ -141,7 +142,7 @@ func (s *sequence) item(number int) item {
 	return item{number: number, shard: s.archive.shards[sample.shard], member: int(sample.member), name: sample.name, label: sample.label, bad: x.bad[number]}
 }
 
-// complete makes an error of a shard complete.
+// complete turns an error of a shard into an *Error that names the shard.
 func (s *sequence) complete(shard *shard, err error) error {
 	if full := (*Error)(nil); errors.As(err, &full) {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// heavy returns n images of so many bytes, most of them behind the image's end.
+// heavy returns n images of `size` bytes each. Most of the bytes come after the end of the image.
 func heavy(n, size int) []member {
 	body := append(photo(8, 8), make([]byte, size)...)[:size]
 	members := make([]member, n)
@@ -24,7 +24,7 @@ func heavy(n, size int) []member {
 	return members
 }
 
-// stored returns gzip that compresses nothing: its segments are 2 MiB.
+// stored returns a gzip file in which data is not compressed. Its segments are 2 MiB.
 func stored(data []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.NoCompression)
@@ -33,7 +33,7 @@ func stored(data []byte) []byte {
 	return out.Bytes()
 }
 
-// within fails the test when f takes longer, instead of hanging.
+// within fails the test when f takes longer than limit, so that the test does not hang.
 func within(t *testing.T, limit time.Duration, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -48,8 +48,8 @@ func within(t *testing.T, limit time.Duration, f func()) {
 	}
 }
 
-// A batch larger than the memory for its compressed images is decoded bit by bit, and is the same
-// batch.
+// A batch that is larger than the memory for its compressed images is decoded in parts. The
+// number of its images does not change.
 func TestEpoch_BatchAboveShuffleBuffer(t *testing.T) {
 	members := heavy(30, 1<<18)
 	members[11].body = []byte("no image")
@@ -89,7 +89,7 @@ func TestEpoch_BatchAboveShuffleBuffer(t *testing.T) {
 	}
 }
 
-// An error reaches the consumer although the reader waits for memory.
+// An error reaches the consumer while the reader waits for memory.
 func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 	path := write(t, "a.tgz", stored(tarOf(heavy(30, 1<<20))))
 	o := Options{BatchSize: 2, Transform: decode.Resize{Height: 2, Width: 2}, ShuffleBuffer: 4 << 20, NoIndexFile: true}
@@ -115,8 +115,8 @@ func TestEpoch_ErrorWhileMemoryIsShort(t *testing.T) {
 	})
 }
 
-// The compressed images under way take no more than the shuffle buffer and the read that is under
-// way.
+// The compressed images that are not decoded yet take no more memory than the shuffle buffer and
+// the current read.
 func TestEpoch_MemoryOfImagesOnTheirWay(t *testing.T) {
 	members := heavy(60, 4<<20)
 	packed := tarOf(members)

@@ -5,20 +5,21 @@ import (
 	"sync"
 )
 
-// budget is a limited number of bytes. One goroutine takes from it.
+// budget is a limited number of bytes. Only one goroutine takes bytes from it.
 type budget struct {
 	mu    sync.Mutex
 	limit int
 	taken int
 	freed chan struct{}
-	short chan<- struct{} // offered a value while the taker waits; may be nil
+	short chan<- struct{} // take offers a value here while it waits; may be nil
 }
 
 func newBudget(limit int, short chan<- struct{}) *budget {
 	return &budget{limit: limit, freed: make(chan struct{}, 1), short: short}
 }
 
-// try takes that many bytes if they are free, or if nothing is taken.
+// try takes `bytes` bytes if they are free, or if nothing is taken. It reports whether it took
+// them.
 func (b *budget) try(bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -29,7 +30,8 @@ func (b *budget) try(bytes int) bool {
 	return true
 }
 
-// take waits until that many bytes are free, or nothing is taken, or ctx ends.
+// take waits until `bytes` bytes are free or nothing is taken, and takes the bytes. It fails when
+// ctx ends.
 func (b *budget) take(ctx context.Context, bytes int) error {
 	for !b.try(bytes) {
 		select {
@@ -42,8 +44,8 @@ func (b *budget) take(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// settle replaces bytes that were taken for items by the items' own bytes. Their sizes may not have
-// been known before. Each item gives its own bytes back when it is decoded.
+// settle replaces the `bytes` bytes that were taken for items by the items' real sizes. The real
+// sizes may have been unknown. Each item gives its own bytes back when it is decoded.
 func (b *budget) settle(bytes int, items []item) {
 	for i := range items {
 		bytes -= b.charge(&items[i])
@@ -51,8 +53,8 @@ func (b *budget) settle(bytes int, items []item) {
 	b.give(bytes)
 }
 
-// settleBlock is settle for items that lie in one memory, which is given back with the last of
-// them.
+// settleBlock is settle for items that share one memory. That memory gives all the bytes back
+// when its last item is decoded.
 func (b *budget) settleBlock(bytes int, items []item) {
 	var shared *memory
 	for _, it := range items {
@@ -75,8 +77,8 @@ func (b *budget) settleBlock(bytes int, items []item) {
 	}
 }
 
-// charge makes an item, the only user of its memory, give back its bytes with it. It returns the
-// number of bytes.
+// charge makes an item's memory give its bytes back to the budget when the memory is freed. The
+// item must be the only user of its memory. charge returns the number of bytes.
 func (b *budget) charge(it *item) int {
 	m, bytes := it.memory, len(it.data)
 	if m == nil {
@@ -102,9 +104,11 @@ func (b *budget) give(bytes int) {
 
 // Note [Memory of compressed images]
 //
-// Bytes are bounded where they are read. Compressed images of 16 KiB or more, and what is
-// inflated ahead, lie in an arena outside Go's heap. Images of a .tgz that is kept whole are
-// excepted. Go's collector lets its heap grow to twice what lives. What one loader left then
-// came on top of the next one's: a training process grew from 2.3 to 3.0 GB over three loaders.
-// Every path gives back what it took, and the tests of each Loader check that nothing is out
-// when it is closed.
+// The loader limits the bytes of compressed images where it reads them. Compressed images of 16
+// KiB or more lie in an arena outside Go's heap. Content that is inflated ahead lies there too.
+// The images of a .tgz that is kept whole are an exception: they lie in Go's heap.
+//
+// Go's collector lets the heap grow to twice the live data. In Go's heap the garbage of one
+// loader would add to the memory of the next loader. A training process grew from 2.3 to 3.0 GB
+// over three loaders in this way. Every path gives back the bytes that it took. The tests of each
+// Loader check that all memory was given back when the loader is closed.

@@ -14,9 +14,10 @@ import (
 	kgzip "github.com/klauspost/compress/gzip"
 )
 
-// Damaged and hostile archives. Each is read by every kind of loader, see run in hostile_test.go.
+// This file has damaged and hostile archives. Each archive is read by every kind of loader, see
+// run in hostile_test.go.
 
-// rawHeader is a tar header with the fields as given, and a right checksum.
+// rawHeader returns a tar header with the given fields and a right checksum.
 func rawHeader(name string, kind byte, size []byte, link string) []byte {
 	h := make([]byte, 512)
 	copy(h, name)
@@ -39,15 +40,15 @@ func rawHeader(name string, kind byte, size []byte, link string) []byte {
 
 func octal(n int) []byte { return []byte(fmt.Sprintf("%011o\x00", n)) }
 
-// padded fills the last block of a member.
+// padded fills the last tar block of p with zeros.
 func padded(p []byte) []byte { return append(bytes.Clone(p), make([]byte, (512-len(p)%512)%512)...) }
 
-// raw is a whole member.
+// raw returns a whole member: a header and a padded body.
 func raw(name string, kind byte, body []byte, link string) []byte {
 	return append(rawHeader(name, kind, octal(len(body)), link), padded(body)...)
 }
 
-// pax is an extended header and the member that it is about.
+// pax returns an extended header for member, and then member.
 func pax(record string, member []byte) []byte {
 	n := len(record) + 3
 	for len(fmt.Sprint(n))+1+len(record)+1 != n {
@@ -56,10 +57,10 @@ func pax(record string, member []byte) []byte {
 	return append(raw("PaxHeader", 'x', []byte(fmt.Sprintf("%d %s\n", n, record)), ""), member...)
 }
 
-// unended is an archive without its end marker.
+// unended returns a .tar without its end marker.
 func unended(members []member) []byte { data := tarOf(members); return data[:len(data)-1024] }
 
-// among puts raw members between nine good images.
+// among returns a .tar of nine good images, with raw members between them.
 func among(parts ...[]byte) []byte {
 	out := unended(numbered(9)[:4])
 	for _, part := range parts {
@@ -68,7 +69,7 @@ func among(parts ...[]byte) []byte {
 	return append(out, tarOf(numbered(9)[4:])...)
 }
 
-// withImage puts an image among eight good ones. By its name it is of class a.
+// withImage returns a .tar of nine images. The third image is body, and its name says class a.
 func withImage(body []byte) []byte {
 	members := numbered(9)
 	members[2].body = body
@@ -81,8 +82,8 @@ func flipped(data []byte, bit int) []byte {
 	return out
 }
 
-// flushed is a gzip file with an empty block after each so many bytes, as pigz writes it. ends are
-// the ends of these blocks.
+// flushed returns a gzip file with an empty block after every `each` bytes, as pigz writes it.
+// ends has the offsets in the file at which these blocks end.
 func flushed(data []byte, each int) (out []byte, ends []int) {
 	var z bytes.Buffer
 	w := kgzip.NewWriter(&z)
@@ -107,14 +108,15 @@ func multiMember(data []byte, each int) (out []byte, ends []int) {
 	return out, ends
 }
 
-// withDeflate is a gzip file with other deflate data in front. No block of these is the last one.
+// withDeflate returns a gzip file of data, with the deflate data `before` at its beginning. No
+// block of `before` is marked as the last block.
 func withDeflate(before, data []byte) []byte {
 	packed := gzipOf(data)
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros is a gzip file of some bytes, and then of zeros. It is about 1000 times smaller than its
-// content.
+// zeros returns a gzip file of begin, count zeros, and end. The file is about 1000 times smaller
+// than its content.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -128,7 +130,7 @@ func zeros(begin []byte, count int64, end []byte) []byte {
 	return out.Bytes()
 }
 
-// repeated is a gzip file of the same bytes over and over.
+// repeated returns a gzip file of begin, count times `each`, and end.
 func repeated(begin, each []byte, count int, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -141,7 +143,7 @@ func repeated(begin, each []byte, count int, end []byte) []byte {
 	return out.Bytes()
 }
 
-// archives are the cases. A fault of a whole archive is an error whatever may be skipped.
+// archives returns the cases. A fault of a whole archive gives an error for every MaxSkipRate.
 func archives() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
@@ -153,7 +155,7 @@ func archives() []hostile {
 	size := func(name string, size string) []byte { return rawHeader(name, '0', []byte(size), "") }
 	png := solid(7, 5, 5)
 	return []hostile{
-		// Other files.
+		// These files are not archives of images.
 		{name: "empty file", data: nil, fails: "empty file"},
 		{name: "one byte", data: []byte{0x1f}, fails: "neither gzip nor tar"},
 		{name: "zip", data: []byte("PK\x03\x04" + strings.Repeat("x", 600)), fails: "a zip file"},
@@ -168,7 +170,7 @@ func archives() []hostile {
 		{name: "gzip of nothing", data: gzipOf(nil), fails: "no images"},
 		{name: "tar of nothing", data: tarOf(nil), fails: "no images"},
 
-		// WebDataset.
+		// These files are shards of a WebDataset.
 		{name: "one key for all", data: tarOf(manyOf("0.cls", 3000, []byte("1"), member{name: "0.png", body: png})), images: 1},
 		{name: "a label of 1 MiB", data: tarOf([]member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: png}, {name: "1.cls", body: bytes.Repeat([]byte("x"), 1<<20)}, {name: "1.png", body: png}}), images: 1, skips: 1},
 		{name: "deep JSON", data: tarOf([]member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: png}, {name: "1.json", body: bytes.Repeat([]byte("["), 1<<20)}, {name: "1.png", body: png}}), images: 1, skips: 1},
@@ -176,7 +178,7 @@ func archives() []hostile {
 		{name: "labels without images", data: tarOf(manyOf("0.cls", 50, []byte("1"))), fails: "no images"},
 		{name: "cut in a label", data: unended(manyOf("0.cls", 1, []byte("1"), member{name: "0.png", body: png}, member{name: "1.cls", body: bytes.Repeat([]byte("2"), 600)}))[:4*512+512+100], fails: "cut short"},
 
-		// Cut off.
+		// These archives are cut off.
 		{name: "tar cut in a header", data: whole[:512*3+100], fails: "cut short"},
 		{name: "tar cut in a content", data: whole[:512+30], fails: "cut short"},
 		{name: "tar cut in a padding", data: whole[:1024-3], fails: "cut short"},
@@ -190,7 +192,7 @@ func archives() []hostile {
 		{name: "cut in the second gzip member", data: multi[:ends[0]+15], fails: "cut short"},
 		{name: "tar cut, gzip whole", data: gzipOf(whole[:2000]), fails: "cut short"},
 
-		// Damaged.
+		// These archives are damaged.
 		{name: "header with a wrong checksum", data: header, fails: "neither gzip nor tar"},
 		{name: "second header with a wrong checksum", data: flipped(whole, (1024+20)*8), fails: "invalid tar header after member 1"},
 		{name: "gzip with a wrong checksum", data: flipped(packed, 8*(len(packed)-7)), fails: "does not match the gzip checksum"},
@@ -207,7 +209,7 @@ func archives() []hostile {
 		{name: "one block of zeros between members", data: among(make([]byte, 512)), fails: "invalid tar header"},
 		{name: "zeros behind gzip", data: append(bytes.Clone(packed), make([]byte, 300000)...), images: 9},
 
-		// Headers that lie.
+		// These archives have headers with false or invalid values.
 		{name: "size of 8 GiB", data: among(size("train/a/big.txt", "77777777777\x00")), fails: "cut short"},
 		{name: "size above the file", data: among(rawHeader("train/a/big.txt", '0', octal(1<<20), "")), fails: "cut short"},
 		{name: "size of 2^62", data: among(size("train/a/big.txt", "\x80\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x00")), fails: "again"},
@@ -228,7 +230,7 @@ func archives() []hostile {
 		{name: "PAX sparse map that lies", data: among(pax("GNU.sparse.size=9000000000000", pax("GNU.sparse.numblocks=900000000", raw("train/a/s.png", '0', png, "")))), skips: 1, images: 9, says: "sparse"},
 		{name: "PAX sparse map of version 1", data: among(pax("GNU.sparse.major=1", raw("train/a/s.png", '0', []byte("99999999999\n"), ""))), skips: 1, images: 9, says: "sparse"},
 
-		// Names and kinds.
+		// These archives have unusual names and kinds of members.
 		{name: "links to outside", data: among(raw("train/a/l.png", '2', nil, "/etc/passwd"), raw("train/a/h.png", '1', nil, "../../etc/passwd")), images: 9},
 		{name: "devices and pipes", data: among(raw("train/a/c.png", '3', nil, ""), raw("train/a/b.png", '4', nil, ""), raw("train/a/p.png", '6', nil, "")), images: 9},
 		{name: "a kind that nobody knows", data: among(raw("train/a/k.png", 'Q', png, "")), images: 9},
@@ -246,7 +248,7 @@ func archives() []hostile {
 		{name: "2000 global headers", data: among(bytes.Repeat(raw("g", 'g', []byte("12 comment=x\n"), ""), 1)), fails: "invalid tar header"},
 		{name: "2000 right global headers", data: among(bytes.Repeat(raw("g", 'g', []byte("13 comment=x\n"), ""), 2000)), images: 9},
 
-		// Odd gzip.
+		// These gzip files are unusual, but they are legal.
 		{name: "5000 empty gzip members", data: append(bytes.Repeat(gzipOf(nil), 5000), packed...), images: 9},
 		{name: "100 000 empty stored blocks", data: withDeflate(bytes.Repeat([]byte{0, 0, 0, 0xff, 0xff}, 100_000), whole), images: 9},
 		{name: "an empty fixed block for every ten bits", data: withDeflate(bytes.Repeat([]byte{0x02, 0x08, 0x20, 0x80, 0x00}, 100_000), whole), images: 9},
@@ -255,7 +257,7 @@ func archives() []hostile {
 	}
 }
 
-// bombs are small files that inflate to much.
+// bombs returns small files that inflate to very large contents.
 func bombs() []hostile {
 	images := numbered(9)
 	whole := tarOf(images)
@@ -278,8 +280,8 @@ func TestCorpus_Archives(t *testing.T) {
 	}
 }
 
-// Members are as large as is allowed, and small in the file. Memory holds one of them at most, or
-// the members of the shuffle buffer.
+// Twelve members inflate to 60 MiB each, and are small in the file. Memory holds at most one of
+// these members, or the members in the shuffle buffer.
 func TestCorpus_ImagesOfZeros(t *testing.T) {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -294,7 +296,7 @@ func TestCorpus_ImagesOfZeros(t *testing.T) {
 	hostile{data: out.Bytes(), skips: count, images: 9, says: "all 0", slow: true, memory: 600 << 20}.run(t)
 }
 
-// A folder with files that are no images, or are images no longer.
+// A directory has files that are no images, or that stop being images after Open.
 func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{
@@ -337,7 +339,7 @@ func TestCorpus_Directory(t *testing.T) {
 	}
 }
 
-// replace puts another file in the place of the third image.
+// replace removes the third image and calls `with` to put another file in its place.
 func replace(t *testing.T, root string, with func(path string) error) {
 	t.Helper()
 	path := filepath.Join(root, "train/a/002.png")
@@ -349,7 +351,8 @@ func replace(t *testing.T, root string, with func(path string) error) {
 	}
 }
 
-// Archives that change after Open. A loader that kept the images need not notice.
+// An archive that changes after Open gives an error. A loader that keeps the images in memory
+// need not notice the change.
 func TestCorpus_Changes(t *testing.T) {
 	whole := tarOf(numbered(9))
 	later := func(t *testing.T, path string) {
@@ -389,7 +392,7 @@ func sampleImage(t *testing.T, name string) []byte {
 	return data
 }
 
-// oddJPEGs returns JPEG files with another header, table, marker or scan.
+// oddJPEGs returns JPEG files with an unusual header, table, marker or scan.
 func oddJPEGs(t *testing.T) map[string][]byte {
 	jpg := sampleImage(t, "good/420.jpg")
 	progressive := sampleImage(t, "good/progressive.jpg")
@@ -454,7 +457,8 @@ func oddJPEGs(t *testing.T) map[string][]byte {
 	}
 }
 
-// Images that are damaged, odd or huge, each among eight good images, and images that must be read.
+// Each image lies among eight good images. Bad images are skipped, and good images are read. Odd
+// JPEG files give either result.
 func TestCorpus_Images(t *testing.T) {
 	count := 0
 	for folder, skips := range map[string]int{"bad": 1, "good": 0} {
@@ -479,7 +483,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// manyOf returns n members of one name and content, and others behind them.
+// manyOf returns n members with the same name and content, followed by other members.
 func manyOf(name string, n int, body []byte, behind ...member) (members []member) {
 	for range n {
 		members = append(members, member{name: name, body: body})

@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// directoryStream goes through a directory, in the order of its names. Symbolic links are not
-// followed.
+// directoryStream goes through a directory in the order of the names. It does not follow symbolic
+// links.
 type directoryStream struct {
 	shard   *shard
 	entries []entry
@@ -65,10 +65,11 @@ func (s *directoryStream) index() *inflate.Index { return nil }
 
 func (s *directoryStream) close() {}
 
-// readFile returns the content of a file below the directory. Its errors concern that file alone.
+// readFile returns the content of a file below the directory. An error of readFile concerns only
+// that file.
 func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	into := memory
-	if s.timeout > 0 { // a read may go on after its time is up
+	if s.timeout > 0 { // a late read may still write to its memory
 		into = nil
 	}
 	data, err := attempt(s.patience, func() ([]byte, error) { return s.readOnce(e, into) })
@@ -83,7 +84,7 @@ func (s *shard) readFile(e entry, memory *arena.Arena) ([]byte, error) {
 	return data, err
 }
 
-// readOnce reads a file. It returns an *Error for a failure that another try would not mend.
+// readOnce reads a file. It returns an *Error for a failure that another try cannot mend.
 func (s *shard) readOnce(e entry, memory *arena.Arena) ([]byte, error) {
 	f, err := s.root.open(e.name)
 	if err != nil {

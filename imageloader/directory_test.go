@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A change of a directory's file after Open concerns that file alone.
+// If one file of a directory changes after Open, only that file is unusable.
 func TestEpoch_FileChanges(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -42,7 +42,7 @@ func TestEpoch_FileChanges(t *testing.T) {
 	}
 }
 
-// A directory is listed by name, so that its order is the same everywhere.
+// The images of a directory are in the order of their names, so the order is the same everywhere.
 func TestOpen_DirectoryOrder(t *testing.T) {
 	directory := writeDirectory(t, []member{
 		{name: "b/2.png", body: solid(2, 3, 3)}, {name: "a/10.png", body: solid(0, 3, 3)}, {name: "a/9.png", body: solid(1, 3, 3)},

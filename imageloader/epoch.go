@@ -13,19 +13,19 @@ import (
 
 // Note [Pipeline]
 //
-//	reader goroutine      sequence.run: archive -> items, in the epoch's order. It has
-//	   |                  goroutines of its own that read ahead
+//	reader goroutine      sequence.run: archive -> items, in the epoch's order. Other
+//	   |                  goroutines read ahead for it
 //	   | items            a channel
-//	assembler goroutine   cuts them into parts of a batch's size, and completes each from the
-//	   |                  next where images are unusable
-//	   | parts            decoded in goroutines of their own, a few at a time, each into a free
-//	   |                  buffer
+//	assembler goroutine   cuts the items into parts of a batch's size. Where images of a part
+//	   |                  are unusable, images of the next part complete the part
+//	   | parts            decoded on goroutines of their own, a few parts at a time, each part
+//	   |                  into a free buffer
 //	   | full             a channel
-//	consumer              next, in the loop of Loader.Epoch. Release makes the buffer free again
+//	consumer              calls next, in the loop of Loader.Epoch. Release frees the buffer again
 //
-// The batches are the sequence without its unusable images, cut into pieces of BatchSize. A stage
-// that cannot go on waits on its channel and on the context, never on anything else. Ending the
-// context thus ends all stages. It waits for parts that are being decoded.
+// The batches are the sequence of the usable images, cut into pieces of BatchSize. A stage that
+// cannot go on waits on its channel and on the context, never on anything else. So the end of the
+// context ends all stages. Parts that are being decoded are decoded to their end.
 
 // epoch is the pipeline of one epoch.
 type epoch struct {
@@ -35,31 +35,33 @@ type epoch struct {
 	cancel context.CancelCauseFunc
 
 	items   chan []item
-	readErr error         // why items was closed early, read once it is closed
-	short   chan struct{} // offered a value while the reader waits for images to be decoded
-	missing chan int      // with ranks, the number of images to send again for unusable images
+	readErr error         // why items was closed early. Read only after items is closed
+	short   chan struct{} // the reader offers a value here while it waits for images to be decoded
+	missing chan int      // with ranks: number of images to send again in place of unusable images
 
 	full chan *HostBatch
-	err  error // why full was closed early, read once it is closed
+	err  error // why full was closed early. Read only after full is closed
 
 	running   sync.WaitGroup
 	assembled bool // all batches are made. Guarded by the loader's mutex
-	whole     bool // the consumer has had all of them
+	whole     bool // the consumer has had all batches
 
-	// The assembler's fields.
-	place    State    // after the batches so far
-	unusable int      // images of the epoch that were skipped, each once
-	bad      []*Error // the first few of them
-	skips    []*Error // behind the latest batch. The consumer's once full is closed
-	pending  []item   // not cut yet
+	// The assembler uses the fields below.
+	place    State    // the position after the batches so far
+	unusable int      // number of the epoch's images that were skipped, each counted once
+	bad      []*Error // the first few skipped images
+	skips    []*Error // images skipped after the latest batch. The consumer takes them after full is closed
+	pending  []item   // items that are not cut into parts yet
 	ended    bool     // no more items will come
-	parts    []*part  // being decoded, or waiting to be completed, in order
-	spare    *buffer  // for the next part
-	// The pending items are decoded although they are no whole part: the reader waits for their memory.
+	parts    []*part  // parts that are being decoded or wait to be completed, in order
+	spare    *buffer  // a buffer for the next part
+	// early says that the pending items are decoded although they are fewer than a part. The reader
+	// waits for their memory.
 	early bool
 }
 
-// start runs the pipeline from a state on, until stop. The caller holds the loader's mutex.
+// start starts the pipeline at a state. The pipeline runs until stop. The caller holds the
+// loader's mutex.
 func (l *Loader) start(from State) *epoch {
 	e := &epoch{
 		loader: l, from: from, place: from, items: make(chan []item, 2*max(l.ring.layout.batch/sendItems, 1)),
@@ -89,7 +91,7 @@ func (l *Loader) start(from State) *epoch {
 	return e
 }
 
-// read sends the items.
+// read sends the items of the epoch to the assembler.
 func (e *epoch) read() error {
 	l := e.loader
 	index := l.index.Load()
@@ -112,8 +114,8 @@ func (e *epoch) read() error {
 	return err
 }
 
-// stop ends the pipeline, waits for its goroutines, and frees the batches that nobody took. It may
-// be called several times, by several goroutines.
+// stop ends the pipeline, waits for its goroutines, and releases the batches that the consumer
+// did not take. Several goroutines may call stop, and more than once.
 func (e *epoch) stop(cause error) {
 	e.cancel(cause)
 	e.running.Wait()
@@ -125,7 +127,7 @@ func (e *epoch) stop(cause error) {
 	}
 }
 
-// next waits for a batch. After the last it returns io.EOF.
+// next waits for a batch. After the last batch it returns io.EOF.
 func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -161,8 +163,8 @@ func (e *epoch) next(ctx context.Context) (*HostBatch, error) {
 	return nil, io.EOF
 }
 
-// judge returns the fault of an image that the decoder refused. It fails when the fault is not the
-// image's, and so no reason to skip it.
+// judge returns the fault of an image that the decoder refused. It fails if the fault is not the
+// image's, because then the image must not be skipped.
 func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
 	if result.Err == nil {
 		return nil, nil
@@ -174,7 +176,8 @@ func (e *epoch) judge(it item, result *decode.Result) (*Error, error) {
 	return bad, nil
 }
 
-// skip counts an unusable image. It fails when there are too many.
+// skip counts an unusable image. It fails if more images are unusable than Options.MaxSkipRate
+// allows.
 func (e *epoch) skip(bad *Error) error {
 	l := e.loader
 	e.place.Skipped++
@@ -182,7 +185,7 @@ func (e *epoch) skip(bad *Error) error {
 		return fatal(bad)
 	}
 	if e.from.Samples > 0 && e.place.Position > e.from.Samples {
-		return nil // it was skipped before
+		return nil // a repeated image, which was skipped before
 	}
 	e.unusable++
 	e.skips = append(e.skips, bad)
@@ -190,13 +193,13 @@ func (e *epoch) skip(bad *Error) error {
 		e.bad = append(e.bad, bad)
 	}
 	if e.from.Samples == 0 {
-		return nil // finish will see the count
+		return nil // the number of images is not known, so finish checks the rate
 	}
 	return l.archive.tooMany(e.bad, e.unusable, e.from.Samples, l.options.MaxSkipRate)
 }
 
-// tooMany returns the error for more unusable images than the rate allows, or for no usable image.
-// Otherwise it returns nil.
+// tooMany returns the error for more unusable images than the rate allows, or for no usable
+// image. In all other cases it returns nil.
 func (a *archive) tooMany(bad []*Error, skipped, samples int, rate float64) error {
 	if skipped == 0 || skipped < samples && float64(skipped) <= rate*float64(samples) {
 		return nil

@@ -19,7 +19,7 @@ func TestEpoch_BatchSizes(t *testing.T) {
 	for _, test := range []struct {
 		images, batch int
 		dropLast      bool
-		want          string // images per batch
+		want          string // number of images in each batch
 	}{
 		{1, 1, false, "[1]"},
 		{1, 4, false, "[1]"},
@@ -97,7 +97,8 @@ func TestEpoch_FlipAndColour(t *testing.T) {
 	}
 }
 
-// Images that a decoder must survive, next to images that it must refuse.
+// A bad image gives an error with its reason. A good image is read even if its size or name is
+// unusual.
 func TestEpoch_BadImages(t *testing.T) {
 	whole := photo(64, 48)
 	for _, test := range []struct {
@@ -111,7 +112,7 @@ func TestEpoch_BadImages(t *testing.T) {
 		{"cut.png", solid(1, 50, 50)[:60], "truncated"},
 		{"huge.png", claimed(40000, 40000), "40000"},
 		{"one.png", solid(1, 1, 1), ""},
-		{"photo.png", whole, ""}, // the content decides
+		{"photo.png", whole, ""}, // the content decides the format, not the name
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := options()
@@ -163,7 +164,7 @@ func TestEpoch_Skip(t *testing.T) {
 				}
 			}
 
-			o.MaxSkipRate = 0.29 // 5 of 20, not 6
+			o.MaxSkipRate = 0.29 // allows 5 of 20 images, not 6
 			l = open(t, s.path, o)
 			_, err := tryRead(l)
 			wantError(t, err, ErrBadMember, "6 of 20 images are unusable, and Options.MaxSkipRate is 0.29: member 1 (train/a/000.png): ")
@@ -179,7 +180,7 @@ func TestEpoch_Skip(t *testing.T) {
 	}
 }
 
-// Names and sizes alone can make too many unusable. Open then says so.
+// If names and sizes alone make too many images unusable, Open fails.
 func TestOpen_TooManyUnusable(t *testing.T) {
 	checkLeaks(t)
 	members := numbered(10)
@@ -198,16 +199,16 @@ func TestOpen_TooManyUnusable(t *testing.T) {
 	}
 }
 
-// The epoch ends as soon as too many are certain, not at its end.
+// The epoch ends as soon as too many images are unusable, and not only after its last image.
 func TestEpoch_TooManyEarly(t *testing.T) {
 	members := damaged(numbered(40), 0, 1, 2, 3, 4, 5, 6, 7, 8)
-	for _, s := range sources(t, members)[:4] { // in the last source the length is not known
+	for _, s := range sources(t, members)[:4] { // leaves out the last two, whose number of images is not known
 		o := options()
 		o.MaxSkipRate = 0.2
 		s.change(&o)
 		lines, err := tryRead(open(t, s.path, o))
 		wantError(t, err, ErrBadMember, "9 of 40 images are unusable")
-		if len(lines) > 0 && s.name != "directory" { // which has another order
+		if len(lines) > 0 && s.name != "directory" { // a directory has another order
 			t.Errorf("%s: got %d batches before the error", s.name, len(lines))
 		}
 	}
@@ -224,7 +225,8 @@ func TestEpoch_AllUnusable(t *testing.T) {
 	}
 }
 
-// A damaged stretch that Open did not read is found by the epoch, after the batches before it.
+// Open does not read the part of the archive that is damaged. The epoch gives the batches before
+// this part, and then an error.
 func TestEpoch_ArchiveDamagedLater(t *testing.T) {
 	data := gzipOf(tarOf(numbered(40)))
 	o := options()
@@ -235,12 +237,13 @@ func TestEpoch_ArchiveDamagedLater(t *testing.T) {
 	if len(lines) == 0 {
 		t.Errorf("got no batches before the error")
 	}
-	if _, err := tryRead(l); !errors.Is(err, ErrArchive) { // and again by the next
+	if _, err := tryRead(l); !errors.Is(err, ErrArchive) { // the next epoch fails too
 		t.Errorf("next epoch: got error %v", err)
 	}
 }
 
-// BenchmarkEpoch reports images/s through a whole epoch, the consumer doing nothing.
+// BenchmarkEpoch reports the images/s of whole epochs. The consumer does nothing with the
+// batches.
 func BenchmarkEpoch(b *testing.B) {
 	cifar := Options{Train: true, Split: "train", Transform: decode.RandomCrop{Height: 32, Width: 32, Padding: 4}}
 	photos := make([]member, 128)
@@ -273,7 +276,8 @@ func BenchmarkEpoch(b *testing.B) {
 	}
 }
 
-// Most images are unusable: batches are completed over several parts, and every buffer comes back.
+// Most images are unusable. A batch is then completed from several parts, and every buffer comes
+// back.
 func TestEpoch_ManySkipped(t *testing.T) {
 	const n = 60
 	var most []int
@@ -288,7 +292,7 @@ func TestEpoch_ManySkipped(t *testing.T) {
 		want   string
 	}{
 		{n, most, "[9 19 29 39 49]"},
-		{6, []int{3, 4, 5}, "[0 1 2]"}, // of the last part nothing is left
+		{6, []int{3, 4, 5}, "[0 1 2]"}, // no image of the last part is usable
 	} {
 		for _, s := range sources(t, damaged(numbered(test.images), test.bad...)) {
 			o := options()
@@ -308,8 +312,8 @@ func TestEpoch_ManySkipped(t *testing.T) {
 	}
 }
 
-// The loop is left while images are being decoded. Their buffers are free when it has been left,
-// and nothing writes to them.
+// The loop is left while images are being decoded. Afterwards the buffers of these images are
+// free, and nothing writes to the buffers.
 func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 	members := numbered(12)
 	for i := range members {
@@ -339,7 +343,7 @@ func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 			clear(b.images)
 		}
 		l.pool.Decode(nil, nil, nil)
-		time.Sleep(30 * time.Millisecond) // a thread that is still decoding writes in the meantime
+		time.Sleep(30 * time.Millisecond) // a thread that still decodes would write now
 		for _, b := range others {
 			if i := bytes.IndexFunc(b.images, func(r rune) bool { return r != 0 }); i >= 0 {
 				t.Fatal("a free buffer was written to")
@@ -349,8 +353,8 @@ func TestEpoch_LeftEarly_WaitsForDecoding(t *testing.T) {
 	}
 }
 
-// A batch size above the number of images gives one batch, however large. With DropLast it is an
-// error and not an empty epoch.
+// A batch size above the number of images gives one batch of all images. With DropLast it is an
+// error, and not an empty epoch.
 func TestEpoch_BatchSizeAboveImages(t *testing.T) {
 	path := write(t, "a.tar", tarOf(numbered(20)))
 	o := options()

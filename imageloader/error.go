@@ -8,23 +8,24 @@ import (
 	"strings"
 )
 
-// The kinds of failure, for errors.Is. A cause from the operating system can be tested for as well:
-// errors.Is(err, fs.ErrNotExist).
+// The kinds of failure, for errors.Is. errors.Is also finds a cause from the operating system,
+// such as fs.ErrNotExist.
 var (
-	// ErrArchive says that the archive itself cannot be read: missing, damaged, cut short, or of an
-	// unknown format.
+	// ErrArchive says that the archive itself cannot be read. It is missing, damaged, cut short, or
+	// of an unknown format.
 	ErrArchive = errors.New("unreadable archive")
-	// ErrTruncated says of an ErrArchive that the file is cut short. Options.AllowTruncated reads its
-	// good part. It is io.ErrUnexpectedEOF too.
+	// ErrTruncated says that the file is cut short. The error is also an ErrArchive and an
+	// io.ErrUnexpectedEOF. Options.AllowTruncated reads the part before the cut.
 	ErrTruncated = fmt.Errorf("archive cut short: %w", io.ErrUnexpectedEOF)
-	// ErrNoImages says that the archive, or the split asked for, has no images.
+	// ErrNoImages says that the archive has no images, or that Options.Split has none.
 	ErrNoImages = errors.New("no images")
 	// ErrBadMember says that a member is not a usable image, or that more members are unusable than
 	// Options.MaxSkipRate allows.
 	ErrBadMember = errors.New("unusable image")
-	// ErrUnknownClass says that a member's class is not among the classes given.
+	// ErrUnknownClass says that a member's class is not among the given classes.
 	ErrUnknownClass = errors.New("unknown class")
-	// ErrInvalidOptions says that a value of Options, or in a file of Options, is out of its range.
+	// ErrInvalidOptions says that a value is out of its range. The value is in Options, or in a file
+	// that Options names.
 	ErrInvalidOptions = errors.New("invalid options")
 	// ErrInvalidState says that a State does not belong to this loader.
 	ErrInvalidState = errors.New("invalid state")
@@ -38,10 +39,10 @@ var (
 type Error struct {
 	Path   string // the archive, as given to Open or Scan
 	Member int    // number of the member in the archive's order, from 1. 0 when the error is about no member
-	Name   string // of the member
-	Reason string // the fault, and the remedy
-	Kind   error  // ErrArchive or another error of this package. errors.Is finds it
-	Cause  error  // the error of a lower layer, nil when there is nothing to add
+	Name   string // name of the member
+	Reason string // the fault, and what to do
+	Kind   error  // ErrArchive or another error of this package, for errors.Is
+	Cause  error  // the error of a lower layer, or nil when that error adds nothing
 }
 
 // Error returns one line: "imageloader: train.tgz: member 812 (cat/9.jpg): truncated JPEG".
@@ -60,15 +61,16 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Cause}
 }
 
-// fatal is the error for an unusable image where no image may be skipped.
+// fatal returns the error for an unusable image when no image may be skipped.
 func fatal(bad *Error) *Error {
 	with := *bad
 	with.Reason += "; remove it, or let some be skipped with Options.MaxSkipRate"
 	return &with
 }
 
-// printable returns a name from an archive. It is quoted if it could disturb a terminal or a
-// line-based log, and shortened if it is longer than any file system allows.
+// printable returns a name from an archive, in a form for messages. It quotes a name that could
+// disturb a terminal or a line-based log. It shortens a name that is longer than any file system
+// allows.
 func printable(name string) string {
 	const most = 4096
 	if len(name) > most {

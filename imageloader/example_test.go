@@ -15,7 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// A directory of two classes, read in batches of two.
+// This example reads a directory of two classes in batches of two.
 func Example() {
 	directory := paint(map[string]color.Color{
 		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 200, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},
@@ -43,8 +43,8 @@ func Example() {
 	// [red/1.png]: labels [1], first pixel [255 0 0]
 }
 
-// Another engine's program: its work with a batch of bytes is its own affair. This program counts
-// images, colours and time.
+// This example shows a program with another engine. The program may use the bytes of a batch as
+// it likes. Here it counts images, colours and time.
 func Example_otherEngine() {
 	directory := paint(map[string]color.Color{
 		"blue/1.png": color.RGBA{B: 255, A: 255}, "blue/2.png": color.RGBA{B: 255, A: 255}, "red/1.png": color.RGBA{R: 255, A: 255},
@@ -121,8 +121,8 @@ func ExampleLoader_Restore() {
 	// Output: true
 }
 
-// A program's own batches, as a source of package prefetcher yields them, in two pieces of memory.
-// Each piece is filled again when its former batch was released.
+// This example makes batches without a loader, as a source for package prefetcher does. It uses
+// two pieces of memory. A piece is filled again after its former batch was released.
 func ExampleHostBatch_ownSource() {
 	const images, bytes = 2, 2 * 2 * 2 * 3
 	free := make(chan []byte, 2)
@@ -152,7 +152,7 @@ func ExampleHostBatch_ownSource() {
 	// 3 4
 }
 
-// paint writes a directory of pictures of one colour each.
+// paint writes a directory of pictures and returns its path. Each picture has one colour.
 func paint(colours map[string]color.Color) string {
 	directory, err := os.MkdirTemp("", "example")
 	if err != nil {

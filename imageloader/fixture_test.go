@@ -28,11 +28,11 @@ import (
 type member struct {
 	name string
 	body []byte
-	kind byte // of tar. 0 is a file
+	kind byte // type in the tar header. 0 means a regular file
 	link string
 }
 
-// solid returns a PNG of one grey level. The level tells which image a batch holds.
+// solid returns a PNG of one grey level. The level shows which image a batch holds.
 func solid(level, width, height int) []byte {
 	img := image.NewGray(image.Rect(0, 0, width, height))
 	for i := range img.Pix {
@@ -45,7 +45,7 @@ func solid(level, width, height int) []byte {
 	return out.Bytes()
 }
 
-// photo returns a JPEG with some content.
+// photo returns a JPEG of many colours.
 func photo(width, height int) []byte {
 	img := image.NewRGBA(image.Rect(0, 0, width, height))
 	for y := range height {
@@ -69,8 +69,8 @@ func claimed(width, height uint32) []byte {
 	return data
 }
 
-// numbered returns n images whose grey level is their number, the first third in class a, then b,
-// then c. Their sizes differ.
+// numbered returns n images. The grey level of each image is its number. The first third of the
+// images is in class a, the next in class b, the last in class c. The sizes of the images differ.
 func numbered(n int) []member {
 	members := make([]member, n)
 	for i := range members {
@@ -79,7 +79,7 @@ func numbered(n int) []member {
 	return members
 }
 
-// label is the label of image i of numbered(n).
+// label returns the label of image i of numbered(n).
 func label(i, n int) int { return 3 * i / n }
 
 func tarOf(members []member) []byte {
@@ -136,11 +136,11 @@ func writeDirectory(t testing.TB, members []member) string {
 type source struct {
 	name   string
 	path   string
-	order  string // the kind of order that its epochs have
+	order  string // kind of order. Sources of one kind give images in the same order
 	change func(*Options)
 }
 
-// sources stores members, whose names must be in order, in every way that a loader reads.
+// sources stores members in every way that a loader reads. The names of members must be in order.
 func sources(t testing.TB, members []member) []source {
 	t.Helper()
 	keep := func(*Options) {}
@@ -163,12 +163,12 @@ func sources(t testing.TB, members []member) []source {
 	}
 }
 
-// options are those of most tests: 2 x 2 grey pixels.
+// options returns the options of most tests: images of 2 x 2 grey pixels.
 func options() Options {
 	return Options{BatchSize: 4, Transform: decode.Resize{Height: 2, Width: 2}, Channels: 1}
 }
 
-// open opens a loader that is closed, and checked for leaks, when the test ends.
+// open opens a loader. When the test ends, the loader is closed and checked for leaks.
 func open(t testing.TB, path string, o Options) *Loader {
 	t.Helper()
 	checkLeaks(t)
@@ -180,7 +180,8 @@ func open(t testing.TB, path string, o Options) *Loader {
 	return l
 }
 
-// closeWhole closes a loader, and fails the test if memory of compressed images was forgotten.
+// closeWhole closes a loader. It fails the test if memory of compressed images was not given
+// back.
 func closeWhole(t testing.TB, l *Loader) {
 	t.Helper()
 	if err := l.Close(); err != nil {
@@ -193,8 +194,8 @@ func closeWhole(t testing.TB, l *Loader) {
 
 // recorder is a Pinner that records its calls.
 type recorder struct {
-	pinned  map[*byte]int // bytes, by the first of them
-	most    int           // that can be pinned, 0 for all
+	pinned  map[*byte]int // number of bytes of each buffer, by the buffer's first byte
+	most    int           // number of buffers that can be pinned, 0 for all
 	written [][]byte
 }
 
@@ -214,7 +215,8 @@ func (r *recorder) Pin(memory []byte) error {
 func (r *recorder) Unpin(memory []byte)      { delete(r.pinned, &memory[0]) }
 func (r *recorder) HostWrites(memory []byte) { r.written = append(r.written, memory) }
 
-// checkLeaks fails the test if goroutines, memory of batches or open files are left when it ends.
+// checkLeaks fails the test if the test leaves goroutines, memory of batches or open files at its
+// end.
 func checkLeaks(t testing.TB) {
 	t.Helper()
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
@@ -228,7 +230,8 @@ func checkLeaks(t testing.TB) {
 	})
 }
 
-// eventually waits a moment for things that are ending.
+// eventually waits up to five seconds until count returns want or less. Otherwise it fails the
+// test.
 func eventually(t testing.TB, what string, want int, count func() int) {
 	t.Helper()
 	got := count()
@@ -249,7 +252,8 @@ func openFiles(t testing.TB) int {
 	return len(entries)
 }
 
-// read reads one epoch and returns a line per batch: everything that must be equal in a repetition.
+// read reads one epoch and returns a line for each batch. The line has everything that must be
+// equal when the batch is read again.
 func read(t testing.TB, l *Loader) []string {
 	t.Helper()
 	lines, err := tryRead(l)
@@ -280,8 +284,8 @@ func line(b *HostBatch) string {
 		strings.Join(short, " "), b.Labels, b.Flip, b.Images)
 }
 
-// levels reads one epoch and returns the first pixel of each image: its number, for the images of
-// numbered.
+// levels reads one epoch and returns the first pixel of each image. For images of numbered, this
+// pixel is the number of the image.
 func levels(t testing.TB, l *Loader) []int {
 	t.Helper()
 	var all []int
@@ -298,7 +302,7 @@ func levels(t testing.TB, l *Loader) []int {
 	return all
 }
 
-// wantLines fails the test at the first line that differs.
+// wantLines fails the test at the first line that is different in got and want.
 func wantLines(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	for i := range max(len(got), len(want)) {

@@ -9,16 +9,16 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// inflater reads a gzip file, of one part or several, to its last byte. It fails where gzip data
-// are followed by anything but more gzip data or zeros: a damaged or badly joined file looks so.
-// Its errors are complete.
+// inflater reads a gzip file of one or more members to its last byte. Only more gzip data or
+// zeros may follow gzip data. inflater fails on any other data, because a damaged or badly joined
+// file has such data. Its errors are *Error, io.EOF, or the cause of the context's end.
 type inflater struct {
 	shard  *shard
 	ctx    context.Context
 	reader *inflate.Reader
-	at     int64         // bytes read
-	busy   time.Duration // counted so far
-	err    error         // the first error, io.EOF included. Later reads return it again
+	at     int64         // bytes of the content read so far
+	busy   time.Duration // the time that count has counted so far
+	err    error         // the first error, io.EOF included. Later reads return the same error
 }
 
 func (s *shard) inflate(ctx context.Context) *inflater {
@@ -27,7 +27,7 @@ func (s *shard) inflate(ctx context.Context) *inflater {
 	}
 }
 
-// count adds the time that was spent since the last count.
+// count adds the inflating time since the last count to the statistics.
 func (z *inflater) count() {
 	busy := z.reader.Busy()
 	z.shard.stats.inflate.Add(int64(busy - z.busy))
@@ -50,7 +50,8 @@ func (z *inflater) Read(p []byte) (int, error) {
 	return 0, z.err
 }
 
-// explain turns an error of package inflate into a complete one. It passes io.EOF on.
+// explain turns an error of package inflate into an *Error. It returns io.EOF unchanged. When the
+// context has ended, it returns the context's cause.
 func (s *shard) explain(ctx context.Context, err error) error {
 	switch {
 	case err == io.EOF:
@@ -59,7 +60,7 @@ func (s *shard) explain(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, inflate.ErrIndex) && s.indexFile != "" && s.unchanged() == nil:
 		return s.unreadable(err, "its index file %s is damaged or of another archive; delete that file and open it again", s.indexFile)
-	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // First: an index that does not fit wraps other errors too.
+	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // Before the cases below: an index that does not fit wraps other errors.
 		return s.unreadable(err, "changed while it was being read; open it again")
 	case errors.Is(err, inflate.ErrTruncated):
 		return s.unreadable(ErrTruncated, "cut short: its gzip data end early; copy or download it again")

@@ -20,29 +20,29 @@ import (
 type hostile struct {
 	name      string
 	data      []byte
-	directory bool // nine images in a directory, and no data
+	directory bool // the archive is a directory of nine images, and data is not used
 
-	before, after func(t *testing.T, path string) // done to the archive before and after Open
+	before, after func(t *testing.T, path string) // called with the path of the archive before and after Open
 
-	// With any rate the error has this text in it. With "" and neither images nor skips, any outcome
-	// without harm is right.
+	// fails is a text of the error, for every MaxSkipRate. If fails is "" and images and skips are 0,
+	// any outcome without harm is right.
 	fails  string
-	images int    // usable images in an epoch. -1: either all of them or one less
-	skips  int    // unusable images: with a rate of 0 an error
-	says   string // text in that error
+	images int    // usable images in an epoch. -1 means nine, or eight with one skipped image
+	skips  int    // unusable images. With a MaxSkipRate of 0 they are an error
+	says   string // a text of that error
 
-	failures *int // counted, so that a case does not fill the screen
+	failures *int // number of failures. Only the first three are printed
 
-	changes bool // a loader that holds the images does not see it
-	loose   bool // an error is right too
-	few     bool // fewer ways to read it
+	changes bool // the archive changes, but a loader that holds the images does not see it
+	loose   bool // an error is a right outcome too
+	few     bool // the archive is read in fewer ways
 	slow    bool
-	memory  int // most bytes of heap. 0 means 100 MiB, or 300 where it is slow
+	memory  int // most bytes of heap. 0 means 100 MiB, or 300 MiB for a slow case
 }
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
 
-// advice is the remedies that an error names.
+// advice matches the remedies that errors name.
 var advice = regexp.MustCompile(`again|remove it|decompress it|unpack|names must|join them|git lfs pull|can be read|raise MaxPixels|Options\.|rename|delete that`)
 
 func (c hostile) fail(t *testing.T, format string, args ...any) {
@@ -54,7 +54,7 @@ func (c hostile) fail(t *testing.T, format string, args ...any) {
 
 func (c hostile) sub(t *testing.T, name string) { t.Run(name, c.run) }
 
-// run reads the archive in every way: two epochs of each.
+// run reads the archive in every way, two epochs each time.
 func (c hostile) run(t *testing.T) {
 	if c.slow && testing.Short() {
 		t.Skip("takes some seconds")
@@ -133,7 +133,7 @@ func (c hostile) read(t *testing.T, way string, o Options) {
 	}
 	defer closeWhole(t, l)
 	if c.after != nil {
-		if err := l.Restore(State{}); err != nil { // images read ahead before the change do not count
+		if err := l.Restore(State{}); err != nil { // drops images that were read before the change
 			t.Errorf("%s: Restore: %v", way, err)
 		}
 		c.after(t, path)
@@ -158,7 +158,7 @@ func (c hostile) read(t *testing.T, way string, o Options) {
 	}
 }
 
-// scan reads it for a report.
+// scan checks the report of Scan for the archive.
 func (c hostile) scan(t *testing.T) {
 	if c.directory || c.before != nil || c.after != nil {
 		return
@@ -175,7 +175,7 @@ func (c hostile) scan(t *testing.T) {
 	})
 }
 
-// judge checks that an error is right, and says enough.
+// judge checks that an error is right and that its text says enough.
 func (c hostile) judge(t *testing.T, way, path string, o Options, err error) {
 	text := err.Error()
 	full := (*Error)(nil)

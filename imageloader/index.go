@@ -11,8 +11,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// sample is an image of the split that the loader reads. Its number is its place among them, in the
-// archive's order.
+// sample is an image of the split that the loader reads. Its number is its index in the list of
+// these images, in the archive's order.
 type sample struct {
 	name   string
 	size   int64
@@ -26,20 +26,20 @@ func (s sample) entry() entry {
 	return entry{number: int(s.member), name: s.name, size: s.size, offset: s.offset}
 }
 
-// index is the result of one pass through an archive. It does not change afterwards.
+// index is the result of one pass through an archive. The index does not change afterwards.
 type index struct {
 	classes *vocabulary
-	length  int            // samples. 0 when the pass ended early
-	ignored map[string]int // members that are no images, by reason
+	length  int            // number of samples. 0 while no pass is complete
+	ignored map[string]int // number of members that are no images, by reason
 
-	// samples is nil when the pass ended early.
+	// samples is nil while no pass is complete.
 	samples []sample
-	bad     map[int]*Error // samples that are known to be unusable, by number
-	blocks  []block        // the samples of an archive that is inflated block by block, else nil
-	held    [][]byte       // contents, of a .tgz kept in memory
+	bad     map[int]*Error // the faults of samples that are known to be unusable, by number
+	blocks  []block        // blocks of the samples, if the archive is inflated block by block, or nil
+	held    [][]byte       // contents of the samples of a .tgz that is kept in memory
 }
 
-// isWhole says whether samples can be read in any order.
+// isWhole reports whether the index has all samples. The samples can then be read in any order.
 func (x *index) isWhole() bool { return x.samples != nil }
 
 // indexer builds an index.
@@ -48,10 +48,11 @@ type indexer struct {
 	options Options
 	index   *index
 
-	holding bool // contents are kept so far
+	holding bool // the contents are kept so far
 	bytes   int  // footprint of the kept contents
 
-	// The images by the directories above their class, and the images that have a class alone by that.
+	// splits counts images by the directories above their class. unsplit counts images that have only
+	// a class, by class.
 	splits, unsplit map[string]int
 }
 
@@ -62,9 +63,10 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 	}
 }
 
-// buildIndex finds the members of an archive in the index files, or by going through it. A .tgz
-// that fits into Options.ShuffleBuffer is kept. A larger .tgz without an index file, whose classes
-// are given, is left to the first epoch, unless now is set.
+// buildIndex finds the members of an archive in the index files, or by going through the archive.
+// It keeps a .tgz that fits into Options.ShuffleBuffer in memory. A .tgz may be larger, without
+// an index file, and with given classes. buildIndex leaves such a .tgz to the first epoch, unless
+// now is set.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
 	b := newIndexer(a, o, classes)
 	b.holding = a.small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
@@ -89,7 +91,8 @@ func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary,
 	return b.index, b.finish()
 }
 
-// shard adds a shard, from its table, or by going through it.
+// shard adds the members of a shard. The members are in the table t. If t is nil, a pass through
+// the shard finds them.
 func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statistics) error {
 	if t != nil {
 		if t.gzip != nil {
@@ -129,7 +132,7 @@ func (b *indexer) shard(ctx context.Context, s *shard, t *table, stats *statisti
 	}
 }
 
-// ended completes a pass that has come to its end.
+// ended completes a pass that has reached the end of its shard.
 func (b *indexer) ended(p *pass, stats *statistics) error {
 	if p.cut != nil {
 		b.drop(p.shard, p.good())
@@ -138,7 +141,8 @@ func (b *indexer) ended(p *pass, stats *statistics) error {
 	return p.keep(b.options, b.archive.small, stats)
 }
 
-// drop removes the latest shard's samples that do not lie in its first good bytes.
+// drop removes samples of the latest shard, s, that do not lie in the first `good` bytes of its
+// content.
 func (b *indexer) drop(s *shard, good int64) {
 	x := b.index
 	for x.length > 0 {
@@ -160,7 +164,7 @@ type pass struct {
 	stream
 	shard *shard
 	table table
-	cut   error // where the shard is cut short, if that is allowed
+	cut   error // the error of a shard that is cut short, if that is allowed
 }
 
 func (s *shard) pass(ctx context.Context, r reading) (*pass, error) {
@@ -184,7 +188,8 @@ func (p *pass) content() ([]byte, error) {
 	return data, p.forgive(err)
 }
 
-// forgive turns the error of a cut shard into io.EOF, where that is allowed.
+// forgive turns the error of a shard that is cut short into io.EOF, if Options.AllowTruncated is
+// set.
 func (p *pass) forgive(err error) error {
 	if p.shard.mayBeCut && errors.Is(err, ErrTruncated) {
 		p.cut = err
@@ -193,10 +198,10 @@ func (p *pass) forgive(err error) error {
 	return err
 }
 
-// keep makes the table known to the shard once all of it has been read. It stores the table unless
-// it is of a part, or quickly made again.
+// keep gives the shard its index when the whole shard has been read. It stores the table in an
+// index file, unless the shard is cut short or the table can be made again quickly.
 func (p *pass) keep(o Options, small bool, stats *statistics) error {
-	const many = 50_000 // members of a .tar, which take some 0.1 s to go through
+	const many = 50_000 // members of a .tar. A pass through 50,000 members takes some 0.1 s
 	s := p.shard
 	known := s.content.Load() != nil
 	if s.format == gzipTar && !known {
@@ -210,7 +215,7 @@ func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	path, err := s.storeTable(&p.table, o.IndexDir)
 	stats.update(func(s *Stats) {
 		if err != nil {
-			s.IndexError = err.Error() // the next Open does without
+			s.IndexError = err.Error() // the next Open works without the index file
 		} else {
 			s.IndexFiles = append(s.IndexFiles, path)
 		}
@@ -218,7 +223,7 @@ func (p *pass) keep(o Options, small bool, stats *statistics) error {
 	return nil
 }
 
-// add takes one member in.
+// add adds one member to the index.
 func (b *indexer) add(s *shard, e entry) (verdict, error) {
 	x := b.index
 	v, err := s.judge(e, b.options, x.classes)
@@ -250,7 +255,8 @@ func (b *indexer) add(s *shard, e entry) (verdict, error) {
 	return v, nil
 }
 
-// hold keeps the content of the latest sample, or gives up keeping any.
+// hold keeps the content of the latest sample. If the contents become too large, hold drops them
+// all, and no more contents are kept.
 func (b *indexer) hold(e entry, usable bool, s stream) error {
 	x := b.index
 	var data []byte
@@ -316,29 +322,30 @@ func (b *indexer) noImages() error {
 
 // verdict is a loader's judgement of a member.
 type verdict struct {
-	sample  bool   // it has a place in the sequence
-	label   int32  // of a sample; -1 when it is bad
+	sample  bool   // the member has a place in the sequence
+	label   int32  // label of a sample; -1 when its class is not known
 	bad     *Error // the fault of a sample that is not usable
 	ignored string // why the member is not an image
-	split   string // of an image, with the directories below it
-	unsplit string // The first directory of an image without a split, where the options ask for a split.
+	split   string // of an image: the directories above its class
+	unsplit string // of an image without a split, if the options ask for a split: its class
 }
 
-// judge returns the verdict on a member for a loader with these options. A vocabulary that is being
-// collected grows. It fails for a class that is not in a fixed vocabulary.
+// judge returns the verdict on a member for a loader with the options o. It adds new classes to a
+// vocabulary that is being collected. It fails for a sample whose class is not in a fixed
+// vocabulary.
 func (s *shard) judge(e entry, o Options, classes *vocabulary) (verdict, error) {
 	where, ignored, bad := s.admit(e)
 	switch {
 	case ignored != "":
 		return verdict{ignored: ignored}, nil
-	case bad != nil && where.class == "": // it could belong to any split
+	case bad != nil && where.class == "": // the image could belong to any split
 		return verdict{sample: true, label: -1, bad: bad}, nil
 	case where.class == "":
 		return verdict{}, nil
 	}
 	v := verdict{split: where.above, sample: o.Split == "" || strings.HasPrefix(where.above+"/", o.Split+"/"), bad: bad}
 	if o.Split != "" && where.split == "" {
-		return verdict{unsplit: where.class}, nil // CLASS/FILE, where the options ask for SPLIT/CLASS/FILE
+		return verdict{unsplit: where.class}, nil // CLASS/FILE, but the options ask for SPLIT/CLASS/FILE
 	}
 	if !classes.fixed {
 		v.label = classes.collect(where.class)
@@ -363,7 +370,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// counts returns "3 hidden file, 1 not an image".
+// counts returns the counts of m as a text, such as "3 hidden file, 1 not an image".
 func counts(m map[string]int) string {
 	var parts []string
 	for _, key := range sortedKeys(m) {
@@ -372,7 +379,7 @@ func counts(m map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// someCounts returns "cat (12), dog (10)", the first few by name.
+// someCounts returns the first few counts of m, by name, as a text, such as "cat (12), dog (10)".
 func someCounts(m map[string]int) string {
 	var parts []string
 	for _, key := range sortedKeys(m) {

@@ -8,17 +8,18 @@ import (
 
 // item is one place in an epoch's sequence of images.
 type item struct {
-	number int // of the sample, in the archive's order
+	number int // number of the sample, in the archive's order
 	shard  *shard
 	member int
 	name   string
 	label  int32
 	data   []byte  // the compressed image
-	memory *memory // memory of data, nil when data stays
-	bad    *Error  // why the image is not usable. data is then nil
+	memory *memory // gives data back to its source; nil when data is not given back
+	bad    *Error  // the fault, if the image is not usable. data is then nil
 }
 
-// memory is bytes of one or several items. It goes back to its source with the last of them.
+// memory is memory that one or more items use. It goes back to its source with the last of these
+// items.
 type memory struct {
 	items atomic.Int32
 	free  func()
@@ -30,13 +31,13 @@ func (m *memory) release() {
 	}
 }
 
-// hold makes the item the only user of data, which is from an arena.
+// hold makes the item the only user of data. data is from the arena `from`.
 func (it *item) hold(from *arena.Arena, data []byte) {
 	it.data, it.memory = data, &memory{free: func() { from.Give(data) }}
 	it.memory.items.Store(1)
 }
 
-// drop gives back the memory of items that no consumer will have.
+// drop gives back the memory of items that no consumer will get.
 func drop(items []item) {
 	for i := range items {
 		items[i].memory.release()

@@ -12,12 +12,12 @@ import (
 type vocabulary struct {
 	names  []string
 	labels map[string]int32
-	fixed  bool   // no other class is legal: given by the caller, or found by a whole pass
-	source string // source of the names, for messages: "Options.Classes", or the name of a file
+	fixed  bool   // no other class is legal: the caller gave the names, or a whole pass found them
+	source string // where the names are from, for messages: "Options.Classes", or the name of a file
 }
 
-// givenClasses returns the vocabulary of the options, or an empty vocabulary to collect the
-// archive's classes in.
+// givenClasses returns the vocabulary of the options. If the options give no classes, it returns
+// an empty vocabulary that collects the archive's classes.
 func givenClasses(o Options) (*vocabulary, error) {
 	v := &vocabulary{names: o.Classes, fixed: true, source: "Options.Classes"}
 	if o.ClassFile != "" {
@@ -45,8 +45,8 @@ func givenClasses(o Options) (*vocabulary, error) {
 	return v, nil
 }
 
-// classLines returns the lines of a class file, without an editor's additions: a byte-order mark,
-// carriage returns, empty lines at the end.
+// classLines returns the lines of a class file. It drops what editors add: a byte-order mark,
+// carriage returns, and empty lines at the end.
 func classLines(text string) []string {
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "\ufeff"), "\r\n", "\n")
 	text = strings.TrimRight(text, "\n")
@@ -56,7 +56,7 @@ func classLines(text string) []string {
 	return strings.Split(text, "\n")
 }
 
-// number gives each name its label. A name that is there twice gets its last place.
+// number gives each name its label. A name that occurs twice gets the label of its last place.
 func (v *vocabulary) number() {
 	v.labels = make(map[string]int32, len(v.names))
 	for i, name := range v.names {
@@ -64,12 +64,12 @@ func (v *vocabulary) number() {
 	}
 }
 
-// collect adds a class of the archive and returns a number for it, which sorted turns into its
-// label.
+// collect adds a class of the archive and returns a number for the class. Later, sorted turns
+// this number into the label.
 func (v *vocabulary) collect(class string) int32 {
 	n, ok := v.labels[class]
 	if !ok {
-		class = strings.Clone(class) // a part would keep the member's whole name alive
+		class = strings.Clone(class) // a substring would keep the member's whole name in memory
 		n = int32(len(v.names))
 		v.names = append(v.names, class)
 		v.labels[class] = n
@@ -77,8 +77,9 @@ func (v *vocabulary) collect(class string) int32 {
 	return n
 }
 
-// sorted fixes collected classes, ordered by name, and returns the label of each number of collect.
-// Labels that are numbers keep their value. It fails where only some are numbers.
+// sorted fixes the collected classes, in the order of their names. It returns the label for each
+// number that collect returned. With numbers, a class that is a number keeps this number as its
+// label. With numbers, sorted fails if only some classes are numbers.
 func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	collected := v.names
 	v.names = slices.Sorted(slices.Values(collected))
@@ -96,7 +97,7 @@ func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	return labels, nil
 }
 
-// enumerate extends names that are numbers to all numbers up to the largest.
+// enumerate replaces names that are numbers by all numbers from 0 to the largest of them.
 func (v *vocabulary) enumerate() error {
 	last, named := -1, ""
 	for _, name := range v.names {
@@ -119,7 +120,7 @@ func (v *vocabulary) enumerate() error {
 	return nil
 }
 
-// find returns the label of a class, which may be a number where numbers says so.
+// find returns the label of a class. With numbers, a class that is a number is its own label.
 func (v *vocabulary) find(class string, numbers bool) (label int32, known bool) {
 	if n, ok := isNumber(class); ok && numbers {
 		return int32(n), n < len(v.names)
@@ -128,7 +129,7 @@ func (v *vocabulary) find(class string, numbers bool) (label int32, known bool) 
 	return label, known
 }
 
-// unknown is the error for an image whose class is not in the vocabulary.
+// unknown returns the error for an image whose class is not in the vocabulary.
 func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
 	bad := s.badMember(e, nil, "class %q is not one of the %d in %s (%s); add it there, move the image, or give no classes to take the archive's",
 		class, len(v.names), v.source, some(v.names))
@@ -136,7 +137,7 @@ func (v *vocabulary) unknown(s *shard, e entry, class string) *Error {
 	return bad
 }
 
-// some returns the first few of names.
+// some returns the first few names as a text.
 func some(names []string) string {
 	const few = 5
 	if len(names) <= few {

@@ -7,14 +7,14 @@ import (
 )
 
 func TestLoader_Classes(t *testing.T) {
-	members := []member{ // out of order, and with a class that only one split has
+	members := []member{ // not in order, and with a class that only one split has
 		{name: "train/dog/0.png", body: solid(0, 3, 3)},
 		{name: "train/cat/1.png", body: solid(1, 3, 3)},
 		{name: "test/ant/2.png", body: solid(2, 3, 3)},
 		{name: "train/dog/3.png", body: solid(3, 3, 3)},
 		{name: "test/cat/4.png", body: solid(4, 3, 3)},
 	}
-	stray := member{name: "misc/5.png", body: solid(5, 3, 3)} // of no split
+	stray := member{name: "misc/5.png", body: solid(5, 3, 3)} // in no split
 	withStray := write(t, "stray.tar", tarOf(append([]member{stray}, members...)))
 	packed := tarOf(members)
 	paths := []string{write(t, "a.tar", packed), write(t, "a.tgz", gzipOf(packed))}
@@ -68,20 +68,20 @@ func TestLoader_Classes(t *testing.T) {
 func TestOpen_UnknownClass(t *testing.T) {
 	for _, s := range sources(t, numbered(30)) {
 		if s.order != "even" {
-			continue // with classes given Open does not read all: see the next test
+			continue // with given classes, Open does not read the whole archive: see the next test
 		}
 		t.Run(s.name, func(t *testing.T) {
 			checkLeaks(t)
 			o := options()
 			s.change(&o)
-			o.Classes, o.MaxSkipRate = []string{"a", "c"}, 1 // a missing class is no reason to skip
+			o.Classes, o.MaxSkipRate = []string{"a", "c"}, 1 // an unknown class is no reason to skip an image
 			_, err := Open(s.path, o)
 			wantError(t, err, ErrUnknownClass, s.path+": member ", "): class \"b\" is not one of the 2 in Options.Classes (a, c)")
 		})
 	}
 }
 
-// The epoch finds the unknown class of an image that Open does not read.
+// The epoch fails when it reads an image of an unknown class, if Open did not read the image.
 func TestEpoch_UnknownClass(t *testing.T) {
 	members := numbered(30)
 	members[25].name = "train/x/025.png"
@@ -99,7 +99,7 @@ func TestOpen_UnknownSplit(t *testing.T) {
 		s.change(&o)
 		o.Split = "val"
 		l, err := Open(s.path, o)
-		if s.order == "streamed first" && err == nil { // the first epoch finds it
+		if s.order == "streamed first" && err == nil { // the first epoch finds that the split is unknown
 			_, err = tryRead(l)
 			l.Close()
 		}
@@ -107,7 +107,8 @@ func TestOpen_UnknownSplit(t *testing.T) {
 	}
 }
 
-// Open of a split of an archive without splits names the directories that it has.
+// If the archive has no splits and a split is asked for, Open fails. The error names the
+// directories of the archive.
 func TestOpen_NoSplits(t *testing.T) {
 	checkLeaks(t)
 	var members []member

@@ -1,15 +1,16 @@
-// Package imageloader reads batches of labelled images from an archive: a .tgz, a .tar or a
-// directory, or several of them.
+// Package imageloader reads batches of labelled images from an archive. An archive is a .tgz, a
+// .tar or a directory, or several of these.
 //
-// The label of an image is the directory it lies in: names are CLASS/FILE or SPLIT/CLASS/FILE. In
-// the shards of a WebDataset the label is the .cls or .json of the same name (see [Labels]). A
-// [Loader] decodes each image and crops or resizes it to one size. It delivers batches of uint8
-// pixels in memory that a device can copy from. It knows no device itself: package prefetcher takes
-// the batches there.
+// The label of an image is the directory that the image lies in. Names are CLASS/FILE or
+// SPLIT/CLASS/FILE. In the shards of a WebDataset, the label is in the .cls or .json member of
+// the same name (see [Labels]). A [Loader] decodes each image and crops or resizes it to one
+// size. It delivers batches of uint8 pixels in memory that a device can copy from. The Loader
+// itself uses no device. Package prefetcher copies the batches to a device.
 //
-// It is also a loader for programs with another engine. Neither this package nor package decode
-// needs LibTorch: make loader builds both on a machine without it. A batch is bytes and numbers,
-// see [HostBatch]. An engine page-locks the memory of the batches through [Loader.Pin].
+// Programs with another engine can use this loader too. Neither this package nor package decode
+// needs LibTorch. `make loader` builds both packages on a machine without LibTorch. A batch is
+// bytes and numbers, see [HostBatch]. An engine page-locks the memory of the batches through
+// [Loader.Pin].
 //
 //	loader, err := imageloader.Open("train.tgz", imageloader.Options{BatchSize: 128, Train: true})
 //	...
@@ -23,23 +24,26 @@
 //
 // # What is read
 //
-// Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. Others
-// are passed over and counted. So are hidden files, the "._" files of macOS, and links, which are
-// never followed. An image that cannot be used (damaged, too large, or with an unsafe name) is an
-// error, or is skipped where Options.MaxSkipRate allows it. It is never replaced by a blank image,
-// and never given a label that is not its own. The EXIF orientation is applied. Torchvision's
-// default loader does not apply it.
+// Members named .jpg, .jpeg, .jpe, .jfif, .png, .gif, .bmp, .tif, .tiff or .webp are images. All
+// other members are passed over and counted. Hidden files, the "._" files of macOS, and links are
+// passed over too. Links are never followed.
 //
-// An archive that is damaged is an error. An archive that is cut short is an error too, unless
-// Options.AllowTruncated is set. Open does not read a .tgz larger than Options.ShuffleBuffer whose
-// classes are given. Its errors come when the first epoch reaches the place.
+// An image is unusable if it is damaged, too large, or has an unsafe name. An unusable image is
+// an error, or it is skipped if Options.MaxSkipRate allows that. It is never replaced by a blank
+// image. No image gets a label that is not its own. The EXIF orientation is applied.
+// torchvision's default loader ignores the orientation.
+//
+// A damaged archive is an error. An archive that is cut short is an error too, unless
+// Options.AllowTruncated is set. Open does not read a .tgz that is larger than
+// Options.ShuffleBuffer if its classes are given. Errors in such a .tgz come when the first epoch
+// reaches them.
 //
 // # Speed
 //
-// A .tgz is inflated on all cores, from its first reading on, which also makes an index of it (see
-// Options.IndexDir). With the index it is read from many places at once. Options.Workers threads
-// decode the images, and only the part that the crop needs. Batches are decoded one behind the
-// other without a pause between them. With Options.Train there is no pause between epochs either.
+// A .tgz is inflated on all cores. The first reading also makes an index of the .tgz (see
+// Options.IndexDir). With the index, the .tgz is read from many places at once. Options.Workers
+// threads decode the images, and only the part that the crop needs. Batches are decoded one after
+// another without a pause. With Options.Train there is no pause between epochs either.
 package imageloader
 
 import (
@@ -58,27 +62,26 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// Loader reads epochs of batches from an archive. Its methods are safe for concurrent use, but one
-// epoch is read at a time.
+// Loader reads epochs of batches from an archive. Its methods are safe for concurrent use. Only
+// one epoch can be read at a time.
 type Loader struct {
 	options Options
 	archive *archive
 	index   atomic.Pointer[index]
 	pool    *decode.Pool
 	ring    *ring
-	memory  *arena.Arena // of compressed images, and of inflating
+	memory  *arena.Arena // for compressed images, and for inflating
 	stats   statistics
-	length  atomic.Int64 // samples per epoch, 0 when not known yet
+	length  atomic.Int64 // number of samples per epoch, 0 when not known yet
 
-	// Epoch 0 is in the order in which an archive is read without an index, also where there is an
-	// index.
+	// Epoch 0 has the order in which an archive is read without an index, even if there is an index.
 	streamsFirst bool
 
 	mu      sync.Mutex
 	next    State           // the start of the next epoch
 	current *epoch          // the epoch being read
-	ahead   *epoch          // the next epoch, read ahead of its use, or nil
-	running map[*epoch]bool // all that have started and not stopped
+	ahead   *epoch          // the next epoch, which is read ahead of its use, or nil
+	running map[*epoch]bool // all epochs that were started and not stopped
 	closed  bool
 
 	closing  sync.Once
@@ -86,22 +89,25 @@ type Loader struct {
 }
 
 // Open reads the archive's table of members and allocates the memory of the batches. path is a
-// .tgz, .tar.gz, .tar or a directory. A pattern of several is read as one archive:
-// "train-{000..127}.tar", "train-*.tgz". The content decides, not the name. Open reads a .tgz that
-// fits into Options.ShuffleBuffer whole. It reads a larger .tgz through when it has to find the
-// names of the classes and no index file has them. That takes a second for 1 GB and a core. With
-// Options.Train the loader then begins to read the first epoch. The loader must be closed.
+// .tgz, .tar.gz or .tar file, or a directory. The content of a file decides its format, not its
+// name. A pattern stands for several files that are read as one archive: "train-{000..127}.tar",
+// "train-*.tgz".
+//
+// Open reads a .tgz completely if it fits into Options.ShuffleBuffer. For a larger .tgz, Open may
+// need the names of the classes. If no index file has these names, Open reads through the .tgz.
+// This takes about one second per GB on one core. With Options.Train the loader then begins to
+// read the first epoch. The loader must be closed.
 func Open(path string, options Options) (*Loader, error) { return openFrom(osFiles{}, path, options) }
 
-// OpenFS is [Open] of a path, or a pattern, in a file system: an object store, for example. Its
-// files must have ReadAt, be safe for concurrent use, and stay as they are. Their index lies in
-// Options.IndexDir or the user's cache folder.
+// OpenFS is [Open] of a path, or a pattern, in a file system such as an object store. The files
+// must have ReadAt, be safe for concurrent use, and not change. Their index files lie in
+// Options.IndexDir or in the user's cache folder.
 func OpenFS(fsys fs.FS, path string, options Options) (*Loader, error) {
 	return openFrom(fsFiles{fsys}, path, options)
 }
 
-// OpenReaderAt is [Open] of one .tgz or .tar of size bytes. name is for messages and for the index
-// file. r must be safe for concurrent use.
+// OpenReaderAt is [Open] of one .tgz or .tar, which r reads. The archive has `size` bytes. r must
+// be safe for concurrent use. Messages and the index file use name.
 func OpenReaderAt(r io.ReaderAt, size int64, name string, options Options) (*Loader, error) {
 	return openFrom(oneFile{r, size, name}, name, options)
 }
@@ -162,7 +168,7 @@ func (l *Loader) open(from files, path string, classes *vocabulary) error {
 	return err
 }
 
-// tooManyKnown fails when the names and sizes of the members alone make too many unusable.
+// tooManyKnown fails if too many images are unusable because of their names and sizes alone.
 func (l *Loader) tooManyKnown(x *index) error {
 	var bad []*Error
 	for i := 0; i < x.length && len(bad) < maxExamples; i++ {
@@ -173,20 +179,22 @@ func (l *Loader) tooManyKnown(x *index) error {
 	return l.archive.tooMany(bad, len(x.bad), x.length, l.options.MaxSkipRate)
 }
 
-// adopt makes an index the loader's, for the epochs that begin from now on.
+// adopt makes x the loader's index. Epochs that begin later use x.
 func (l *Loader) adopt(x *index) {
 	l.index.Store(x)
 	l.length.Store(int64(l.options.share(x.length)))
 	l.stats.update(func(s *Stats) { s.Ignored = x.ignored })
 }
 
-// Epoch returns the batches of one epoch. Each call is the next epoch: the first is 0, or the epoch
-// of Restore. While Options.Buffers batches are unreleased, the loop waits for a release, for ctx,
-// or for Close. The last user of a batch must release it. Leaving the loop early stops the reading,
-// and abandons the rest of the epoch unless Restore goes back to it. With Options.Train the loader
-// reads on into the next epoch after the last batch, as far as there are free buffers.
+// Epoch returns the batches of one epoch. Each call is the next epoch. The first epoch is 0, or
+// the epoch of Restore. While Options.Buffers batches are unreleased, the loop waits for a
+// release, for ctx, or for Close. The last user of a batch must release it.
 //
-// The sequence is used once and ends with its first error:
+// A loop that is left early stops the reading. The rest of its epoch is lost, unless Restore goes
+// back to it. With Options.Train, the loader reads the next epoch after the last batch, while
+// there are free buffers.
+//
+// The sequence can be used once. It ends with its first error:
 //   - the cause of ctx
 //   - ErrClosed after Close
 //   - ErrBusy while another epoch is being read
@@ -248,7 +256,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	return l.current, nil
 }
 
-// startOf completes the state at the start of an epoch.
+// startOf completes the state at the start of an epoch with the number of samples.
 func (l *Loader) startOf(from State) State {
 	if from.Samples == 0 {
 		from.Samples = l.Len()
@@ -256,8 +264,9 @@ func (l *Loader) startOf(from State) State {
 	return from
 }
 
-// readAhead starts the epoch after an assembled epoch. Its first batches are then ready in time.
-// Only with Train is the next epoch likely to be asked for.
+// readAhead starts the epoch after e, when all batches of e are assembled. The first batches of
+// the next epoch are then ready in time. readAhead does nothing without Train, because the
+// program may not ask for another epoch.
 func (l *Loader) readAhead(e *epoch) {
 	if !l.options.Train {
 		return
@@ -271,8 +280,8 @@ func (l *Loader) readAhead(e *epoch) {
 	l.ahead = l.start(l.startOf(l.next))
 }
 
-// end waits until the epoch's goroutines are gone. Where the epoch was left before its end, it
-// waits for those of the next epoch too.
+// end waits until the goroutines of e have ended. If e was left before its end, end also stops
+// the next epoch and waits for it.
 func (l *Loader) end(e *epoch) {
 	l.stop(e, context.Canceled) //edge:loop-ends-pipeline TestEpoch_LeftEarly
 	l.mu.Lock()
@@ -289,7 +298,8 @@ func (l *Loader) end(e *epoch) {
 	}
 }
 
-// stop ends an epoch and waits for it. Until then the loader is not closed.
+// stop ends an epoch and waits for it. Close waits for epochs that are in l.running, so the epoch
+// stays there until its end.
 func (l *Loader) stop(e *epoch, cause error) {
 	e.stop(cause)
 	l.mu.Lock()
@@ -297,8 +307,8 @@ func (l *Loader) stop(e *epoch, cause error) {
 	delete(l.running, e)
 }
 
-// Restore makes the next epoch start at a state, with the seed of that state. It does not touch an
-// epoch that is being read. It fails with ErrInvalidState for a state of an archive with another
+// Restore makes the next epoch start at the state s, with the seed of s. It does not change an
+// epoch that is being read. It fails with ErrInvalidState if s is from an archive with another
 // number of images.
 func (l *Loader) Restore(s State) error {
 	ahead, err := l.restore(s)
@@ -308,7 +318,8 @@ func (l *Loader) Restore(s State) error {
 	return err
 }
 
-// restore returns the epoch that was read ahead and is no longer the next.
+// restore returns the epoch that was read ahead, if this epoch is no longer the next epoch. The
+// caller stops it.
 func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,17 +336,17 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 	return ahead, nil
 }
 
-// Classes returns the names of the classes. Labels are indices into them. Give them to the loader
-// of the test images if that loader reads another archive.
+// Classes returns the names of the classes. Labels are indices into these names. A loader of test
+// images from another archive should get the names as its Options.Classes.
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
-// Len returns the number of images in an epoch of this rank, including images that turn out to be
-// unusable. It is 0 while the number is not known. That is before the end of the first epoch of a
-// .tgz larger than Options.ShuffleBuffer whose classes were given.
+// Len returns the number of images in an epoch of this rank. It counts images that turn out to be
+// unusable. Len returns 0 while the number is not known. This is so for a .tgz larger than
+// Options.ShuffleBuffer with given classes, before the end of its first epoch.
 func (l *Loader) Len() int { return int(l.length.Load()) }
 
-// Batches returns the number of batches in an epoch if all images are usable, 0 while the number is
-// not known.
+// Batches returns the number of batches in an epoch if all images are usable. It returns 0 while
+// the number is not known.
 func (l *Loader) Batches() int {
 	whole, rest := l.Len()/l.options.BatchSize, l.Len()%l.options.BatchSize
 	if rest > 0 && !l.options.DropLast {
@@ -350,11 +361,14 @@ func (l *Loader) Shape() (n, height, width, channels int) {
 	return l.ring.layout.batch, height, width, channels
 }
 
-// Pin makes p page-lock the memory of all batches, each buffer by itself. A device can then copy
-// from it while the host goes on. Package prefetcher calls Pin by itself. p has the memory until
-// the loader is closed and the last batch is released, or until another Pinner takes over. No batch
-// may be in use when Pin is called. Pin fails with ErrBusy while an epoch is being read, and with
-// ErrClosed after Close. It fails with p's error, and then no Pinner has the memory.
+// Pin makes p page-lock the memory of all batches, each buffer separately. A device can then copy
+// from the memory while the host goes on. Package prefetcher calls Pin by itself. No batch may be
+// in use when Pin is called.
+//
+// p keeps the memory until another Pinner takes over. Without another Pinner, p keeps the memory
+// until the loader is closed and the last batch is released. Pin fails with ErrBusy while an
+// epoch is being read, and with ErrClosed after Close. When p fails, Pin returns p's error, and
+// no Pinner has the memory.
 func (l *Loader) Pin(p Pinner) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -383,8 +397,8 @@ func (l *Loader) Stats() Stats {
 }
 
 // Close ends an epoch that is being read, waits for the decode threads and frees everything. The
-// epoch's loop gets ErrClosed. The memory of batches that are not released yet stays until the last
-// of them is. Close may be called at any time, from any goroutine, and twice.
+// epoch's loop gets ErrClosed. If some batches are not released yet, the memory of the batches is
+// freed with the last Release. Close may be called at any time, from any goroutine, and twice.
 func (l *Loader) Close() error {
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
@@ -400,7 +414,7 @@ func (l *Loader) close() error {
 	}
 	var errs []error
 	if l.pool != nil {
-		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // a closed pool forgets its time
+		l.stats.update(func(s *Stats) { s.Decode = l.pool.Busy() }) // a closed pool does not know its time
 		errs = append(errs, l.pool.Close())
 	}
 	if l.archive != nil {

@@ -47,8 +47,8 @@ func TestEpoch_TwoAtOnce(t *testing.T) {
 	}
 }
 
-// Leaving the loop at any batch, by break, panic or error, leaves nothing behind. The next epoch is
-// whole.
+// A loop may be left at any batch, by break or panic. Afterwards no goroutine of the epoch runs
+// and no buffer is taken. The next epoch is whole.
 func TestEpoch_LeftEarly(t *testing.T) {
 	for _, s := range sources(t, numbered(40)) {
 		t.Run(s.name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestEpoch_LeftEarly(t *testing.T) {
 			if got := len(read(t, l)); got != 14 {
 				t.Errorf("afterwards: got %d batches, want 14", got)
 			}
-			if err := l.Restore(State{}); err != nil { // which ends the reading ahead
+			if err := l.Restore(State{}); err != nil { // ends the reading of the next epoch
 				t.Error(err)
 			}
 			if got := l.ring.taken; got != 0 {
@@ -112,7 +112,7 @@ func TestEpoch_ContextEnds(t *testing.T) {
 					}
 					batch.Release()
 					if got++; got == n {
-						for len(l.current.full) == 0 { // a batch that is ready must not be delivered any more
+						for len(l.current.full) == 0 { // a batch that is ready now must not be delivered after the cancel
 							runtime.Gosched()
 						}
 						cancel(cause)
@@ -127,7 +127,7 @@ func TestEpoch_ContextEnds(t *testing.T) {
 	}
 }
 
-// With all buffers taken, the epoch waits for a release, the context or Close.
+// When all buffers are taken, the epoch waits for a release, the context or Close.
 func TestEpoch_AllBuffersTaken(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -153,7 +153,7 @@ func TestEpoch_AllBuffersTaken(t *testing.T) {
 				}
 				if held = append(held, batch); len(held) == 3 {
 					go func() {
-						time.Sleep(10 * time.Millisecond) // most likely the loop waits by then. The test is right either way
+						time.Sleep(10 * time.Millisecond) // by then the loop probably waits. The test is right in both cases
 						test.do(l, held[:3], cancel)
 					}()
 				}
@@ -178,7 +178,7 @@ func TestEpoch_AllBuffersTaken(t *testing.T) {
 	}
 }
 
-// A batch that is unreleased at Close keeps its memory until its Release.
+// If a batch is not released before Close, its memory stays until its Release.
 func TestLoader_Close_UnreleasedBatches(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[1].path, options())
 	before := arena.Pages()
@@ -226,7 +226,7 @@ func TestLoader_Close_ThenUse(t *testing.T) {
 	}
 }
 
-// Close from the loop's body and from other goroutines, at every batch of an epoch.
+// Close may be called in the loop's body and on other goroutines, at every batch of an epoch.
 func TestLoader_Close_Anywhere(t *testing.T) {
 	for _, s := range sources(t, numbered(24)) {
 		t.Run(s.name, func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestLoader_Close_Anywhere(t *testing.T) {
 	}
 }
 
-// Batches may be released by another goroutine than the loop's, in any order.
+// Another goroutine than that of the loop may release batches.
 func TestHostBatch_Release_Elsewhere(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[2].path, options())
 	taken := make(chan *HostBatch, 2)
@@ -363,7 +363,7 @@ func TestLoader_Flat(t *testing.T) {
 				}
 				for batch := range l.Epoch(context.Background()) {
 					batch.Release()
-					break // which ends the reading ahead
+					break // ends the reading of the next epoch
 				}
 				runtime.GC()
 				return runtime.NumGoroutine(), status(t, "Threads"), status(t, "VmRSS")
@@ -373,10 +373,10 @@ func TestLoader_Flat(t *testing.T) {
 			if goroutines2 > goroutines {
 				t.Errorf("goroutines: %d, then %d", goroutines, goroutines2)
 			}
-			if threads2 > threads+2 { // the Go scheduler may still have started one
+			if threads2 > threads+2 { // the Go scheduler may have started up to two more
 				t.Errorf("threads: %d, then %d", threads, threads2)
 			}
-			if kilobytes2 > kilobytes+8<<10 { // 1,600 batches: 5 kB each would show
+			if kilobytes2 > kilobytes+8<<10 { // a leak of 5 kB in each of 1,600 batches would show
 				t.Errorf("resident memory: %d kB, then %d", kilobytes, kilobytes2)
 			}
 		})

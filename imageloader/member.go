@@ -8,13 +8,13 @@ import (
 
 // entry is a member of an archive as it is stored.
 type entry struct {
-	number int    // from 1, in the archive's order
+	number int    // number of the member from 1, in the archive's order
 	name   string // as stored
-	size   int64  // bytes. -1 below a directory, where the size is known once the file is open
+	size   int64  // in bytes. -1 in a directory, where the size is known only when the file is open
 	offset int64  // of the content in the .tar, or in the inflated .tgz
 	kind   entryKind
 
-	label, fault string // of an image of a WebDataset: one of the two
+	label, fault string // of an image of a WebDataset: its label, or the fault of the label
 }
 
 type entryKind int
@@ -39,7 +39,8 @@ const (
 	ignoredFurtherImage = "further image of a sample"
 )
 
-// imageExtensions are the extensions of images. The decoder decides whether a member is an image.
+// imageExtensions are the extensions of images. Later the decoder decides whether a member is
+// really an image.
 var imageExtensions = map[string]bool{
 	".jpg": true, ".jpeg": true, ".jpe": true, ".jfif": true, ".png": true, ".gif": true, ".bmp": true, ".tif": true,
 	".tiff": true, ".webp": true,
@@ -52,12 +53,13 @@ type location struct {
 	class string // the last directory, or the label
 }
 
-// admit judges a member without reading it. For an image it returns its location. Otherwise it
-// returns the reason to ignore the member, or the fault of an image. All three are empty for a
-// directory.
+// admit judges a member without reading its content. For an image it returns the location, and
+// the fault if the image is unusable. For any other member it returns the reason to ignore the
+// member. All three results are empty for a directory, and for a label of a WebDataset.
 //
-// Links are never followed: no link leads outside the archive. Names with ".." or from the root are
-// refused although nothing is ever written under them: their class would be a guess.
+// Links are never followed, because a link could lead outside the archive. Names with ".." or
+// from the root are refused, because their class would be a guess. Nothing is ever written under
+// these names.
 func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 	switch e.kind {
 	case subdirectory:
@@ -78,7 +80,7 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 	if strings.HasPrefix(e.name, "/") {
 		return location{}, "", s.badMember(e, nil, "unsafe name: it begins at the root; pack the archive with relative names")
 	}
-	directories = strings.Split(path.Clean(e.name), "/") // "./train/cat/1.jpg" is usual
+	directories = strings.Split(path.Clean(e.name), "/") // many archives have names such as "./train/cat/1.jpg"
 	for _, f := range directories {
 		if strings.HasPrefix(f, "._") || f == "__MACOSX" {
 			return location{}, ignoredAppleDouble, nil
@@ -111,7 +113,8 @@ func (s *shard) admit(e entry) (where location, ignored string, bad *Error) {
 	return where, "", s.tooLarge(e)
 }
 
-// admitSample judges a member of a WebDataset, below some directories.
+// admitSample judges a member of a WebDataset. directories are the directories in the member's
+// name.
 func (s *shard) admitSample(e entry, directories []string) (where location, ignored string, bad *Error) {
 	switch _, what := keyOf(e.name); {
 	case what == "cls" || what == "json":
@@ -131,7 +134,7 @@ func (s *shard) admitSample(e entry, directories []string) (where location, igno
 	return where, "", s.tooLarge(e)
 }
 
-// tooLarge returns the fault of a member that is larger than allowed, else nil.
+// tooLarge returns the fault of a member that is larger than allowed, or nil.
 func (s *shard) tooLarge(e entry) *Error {
 	if e.size <= int64(s.maxMember) {
 		return nil

@@ -58,9 +58,10 @@ func TestArchive_Admit(t *testing.T) {
 	}
 }
 
-// Every kind of member that is no image, in one archive.
+// An archive has every kind of member that is no image. The loader counts these members by kind
+// and reads only the images.
 func TestOpen_OddMembers(t *testing.T) {
-	long := strings.Repeat("long/", 60) + "cat/2.png" // needs a PAX or GNU header
+	long := strings.Repeat("long/", 60) + "cat/2.png" // this name needs a PAX or GNU header
 	members := []member{
 		{name: "./", kind: tar.TypeDir},
 		{name: "cat/", kind: tar.TypeDir},
@@ -136,7 +137,8 @@ func TestOpen_SparseFile(t *testing.T) {
 	}
 }
 
-// A symbolic link in a directory is not followed, neither to a file nor to a directory.
+// Symbolic links in a directory are not followed, neither links to files nor links to
+// directories.
 func TestOpen_DirectoryWithLinks(t *testing.T) {
 	outside := writeDirectory(t, []member{{name: "secret/0.png", body: solid(200, 3, 3)}})
 	root := writeDirectory(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})
@@ -152,7 +154,7 @@ func TestOpen_DirectoryWithLinks(t *testing.T) {
 	if got := l.Stats().Ignored[ignoredSymbolicLink]; got != 3 {
 		t.Errorf("got %d symbolic links, want 3", got)
 	}
-	// A link to the root itself is the caller's own choice.
+	// A link to the root is followed, because the caller has chosen it.
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(root, link); err != nil {
 		t.Fatal(err)
@@ -162,7 +164,7 @@ func TestOpen_DirectoryWithLinks(t *testing.T) {
 	}
 }
 
-// A file that becomes a link after Open is not followed out of the directory either.
+// If a file becomes a link out of the directory after Open, the link is not followed.
 func TestEpoch_FileBecomesLink(t *testing.T) {
 	outside := writeDirectory(t, []member{{name: "0.png", body: solid(200, 3, 3)}})
 	root := writeDirectory(t, []member{{name: "cat/1.png", body: solid(1, 3, 3)}})

@@ -2,23 +2,24 @@ package imageloader
 
 import "github.com/streamtorch/streamtorch/internal/inflate"
 
-// Memory is the most bytes that a loader takes at a time, by purpose. The tables of the archive
-// come on top: some 200 bytes and the name for each member. So does the memory of every Go program.
+// Memory is the most bytes that a loader takes at a time, by purpose. It does not count the
+// tables of the archive, which take some 200 bytes and the name for each member. It does not
+// count the memory that every Go program takes.
 type Memory struct {
 	Batches int // the buffers of the batches, which Pin page-locks
-	// Compressed is for images that are read and not decoded yet. A directory does not tell sizes
-	// before: there 16 files a thread come on top.
+	// Compressed is for images that are read and not decoded yet. The sizes of a directory's files
+	// are not known before they are read. So for a directory, 16 files for each thread must be added.
 	Compressed int
-	Inflate    int // while a .tgz is inflated. For photographs it is about a quarter of that
-	Decode     int // see decode.Pool.MaxMemory. For photographs it is some 2 MiB a thread
+	Inflate    int // for inflating a .tgz. Photographs take about a quarter of it
+	Decode     int // see decode.Pool.MaxMemory. Photographs take some 2 MiB a thread
 }
 
-// Total returns the sum.
+// Total returns the sum of all four fields.
 func (m Memory) Total() int { return m.Batches + m.Compressed + m.Inflate + m.Decode }
 
-// Memory returns a bound of the loader's memory from now on. It falls after the first epoch of a
-// .tgz that Open did not read, and does not change otherwise. Open itself takes
-// inflate.ReaderMemory more while it reads a .tgz.
+// Memory returns an upper bound of the loader's memory from now on. The bound falls after the
+// first epoch of a .tgz that Open did not read. It does not change at any other time. While Open
+// reads a .tgz, Open takes inflate.ReaderMemory more.
 func (l *Loader) Memory() Memory {
 	m := Memory{Batches: l.options.Buffers * l.ring.layout.stride, Decode: l.pool.MaxMemory()}
 	x := l.index.Load()
@@ -32,7 +33,7 @@ func (l *Loader) Memory() Memory {
 	if !x.isWhole() || l.streamsFirst {
 		compressed += l.options.aside()
 	}
-	m.Compressed = compressed + compressed/8 // an arena may add so much
+	m.Compressed = compressed + compressed/8 // an arena may add an eighth
 	for _, s := range l.archive.shards {
 		if s.format == gzipTar {
 			m.Inflate = inflate.FileMemory(l.pool.Workers() + 1)
@@ -44,7 +45,7 @@ func (l *Loader) Memory() Memory {
 	return m
 }
 
-// largest returns the most bytes that are read at once, whatever the shuffle buffer is.
+// largest returns the most bytes that are read at once, whatever size the shuffle buffer has.
 func (x *index) largest(o Options) (most int) {
 	if !x.isWhole() {
 		return max(o.MaxMemberBytes, blockMost)

@@ -8,8 +8,9 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// The memory taken stays below the bound that Memory gives before the first batch, however the
-// archive is read. These images hardly need memory for decoding, which package decode measures.
+// The used memory stays below the bound that Memory gives before the first batch, for every way
+// to read the archive. The images need almost no memory for decoding. Package decode has a test
+// for that memory.
 func TestLoader_Memory(t *testing.T) {
 	members := heavy(60, 1<<20)
 	packed := tarOf(members)
@@ -46,7 +47,7 @@ func TestLoader_Memory(t *testing.T) {
 		}
 		l.Close()
 		t.Logf("%s: %d MiB, said %+v", test.name, most>>20, said)
-		const rest = 4 << 20 // of Go's heap
+		const rest = 4 << 20 // bytes of Go's heap for everything else
 		if bound := said.Compressed + said.Inflate + rest; most > bound {
 			t.Errorf("%s: %d MiB, and Memory said %d: %+v", test.name, most>>20, bound>>20, said)
 		}

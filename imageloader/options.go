@@ -12,98 +12,101 @@ import (
 // Options configures a [Loader]. The zero value reads every image of the archive in order, 224 x
 // 224, in batches of 128.
 type Options struct {
-	// Train shuffles, and makes random crops and flips. Without it the images come in the archive's
-	// order. Each is then the same every time, unless Transform or HorizontalFlip says otherwise.
+	// Train turns on shuffling, random crops and random flips. Without Train the images come in the
+	// archive's order. Each image is then the same every time, unless Transform or HorizontalFlip
+	// says otherwise.
 	Train bool
 
 	BatchSize int  // images per batch. 0 means 128. The last batch of an epoch may be smaller
-	DropLast  bool // leave out a last batch smaller than BatchSize. An error where no batch is left
+	DropLast  bool // leave out a last batch smaller than BatchSize. It is an error if no batch is left
 
-	// Split, when not empty, selects the images below that directory: "train" takes train/cat/1.jpg,
-	// and "photos/train" takes photos/train/cat/1.jpg.
+	// Split, when not empty, selects the images below the directory of this name. "train" takes
+	// train/cat/1.jpg, and "photos/train" takes photos/train/cat/1.jpg.
 	Split string
 
-	// Classes and ClassFile give the names of the classes. A label is an index into them. ClassFile is
-	// a text file of the operating system, also with OpenFS, with one class a line. With neither, the
-	// classes are those of the whole archive, every split included, sorted by name. An image of another
-	// class is an error.
+	// Classes or ClassFile gives the names of the classes. A label is an index into these names. An
+	// image of another class is an error. ClassFile is a text file with one class a line. It is a
+	// file of the operating system, also with OpenFS. Without Classes and ClassFile, the classes are
+	// those of the whole archive, with every split, sorted by name.
 	Classes   []string
 	ClassFile string
 
 	// Labels says where the label of an image is from. LabelField is the field of a .json member that
-	// has it. "" means "label". A label that is a number is the index of the class. Without Classes
-	// their names are then the numbers.
+	// has the label. "" means "label". A label that is a number is the index of the class. If Classes
+	// is not set, the names of such classes are the numbers.
 	Labels     Labels
 	LabelField string
 
-	// Transform makes each image one size. With Train nil means a random box of the image, resized to
-	// 224 x 224. Without Train nil means the middle 224 x 224 of the image resized to 256 at its
-	// shorter side.
+	// Transform makes all images one size. With Train, nil means a random box of the image, resized
+	// to 224 x 224. Without Train, nil means the middle 224 x 224 of the image, after a resize to 256
+	// at its shorter side.
 	Transform decode.Transform
 	Channels  int // 3: RGB, 1: grey. 0 means 3
 
-	// HorizontalFlip is the probability, 0 to 1, that an image is to be flipped left to right. 0 means
-	// 0.5 with Train, and never without it. NoFlip turns it off.
+	// HorizontalFlip is the probability, 0 to 1, that an image is to be flipped left to right. With
+	// Train, 0 means 0.5. Without Train, 0 means never. NoFlip turns flips off.
 	HorizontalFlip float64
 	NoFlip         bool
 
 	Seed      uint64 // equal seeds, archives and options give equal batches, whatever Workers is
-	NoShuffle bool   // keep the archive's order with Train
+	NoShuffle bool   // with Train: keep the archive's order
 
 	// ShuffleBuffer is the memory, in bytes, for the compressed images of a .tgz. 0 means 256 MiB.
 	//
-	// An archive whose images fit is kept whole: it is inflated once, and shuffled evenly. A larger
-	// archive is read in blocks of about half a MiB, in a random order. The images of as many blocks as
-	// fill half of the memory are mixed, while the other half is being filled. On its first reading,
-	// without an index, each image is drawn from the images held, in the archive's order. A .tar and a
-	// directory are always shuffled evenly, and nothing of them is kept.
+	// An archive whose images fit into ShuffleBuffer is kept in memory. It is inflated once, and
+	// shuffled evenly. A larger archive is read in blocks of about half a MiB, in a random order.
+	// Blocks that fill half of the memory are mixed, while the next blocks fill the other half. The
+	// first reading of a larger archive without an index is different. The images come in the
+	// archive's order. Each image is drawn at random from the images that are held. A .tar and a
+	// directory are always shuffled evenly, and none of their images are kept.
 	//
-	// No more than ShuffleBuffer bytes of images are read ahead of the decoder. Without an index the
-	// limit is a quarter of that, beside the images held. Where the limit is less than a batch, a batch
-	// is decoded in parts.
+	// The loader reads images ahead of the decoder, but no more than ShuffleBuffer bytes. Without an
+	// index this limit is a quarter of ShuffleBuffer, and the held images are not counted. When the
+	// limit is less than a batch, a batch is decoded in parts.
 	ShuffleBuffer int
 
-	// IndexDir is the folder for the index file of an archive that is too large to be kept. With the
-	// index the archive is read from many places at once the next time. "" means beside the archive or,
-	// where that cannot be written, in the user's cache folder. An index is used as long as the archive
-	// has the size, the time and the hash of its making. NoIndexFile turns reading and writing such
-	// files off.
+	// IndexDir is the folder for the index file of an archive that is too large to be kept in memory.
+	// With the index file, the next Open can read the archive from many places at once. "" means the
+	// archive's folder. If that folder cannot be written, the index file lies in the user's cache
+	// folder. An index file is used only while the archive has the same size, time and hash as when
+	// the index was made. NoIndexFile turns off reading and writing of index files.
 	IndexDir    string
 	NoIndexFile bool
 
-	// ReadRetries is how often a failed read is tried again, after a pause that grows from 20 ms to 1
-	// s. 0 means 3, below 0 never. ReadTimeout is how long a read may take. 0 means for ever. Data of a
-	// late read are dropped.
+	// ReadRetries is how often a failed read is tried again. The pause before each try grows from 20
+	// ms to 1 s. 0 means 3, and less than 0 means never. ReadTimeout is how long a read may take. 0
+	// means that there is no limit. The data of a read that takes longer are dropped.
 	ReadRetries int
 	ReadTimeout time.Duration
 
-	// Ranks divides each epoch among that many processes, of which this is number Rank, from 0. 0 means
-	// 1. All must have the same Seed and archive. Each gets a part of the epoch's order, and all get
-	// the same number of images. Where they do not divide evenly, the last rank gets some of the first
-	// rank's images too or, with DropRest, some are left out. A rank that leaves out unusable images
-	// repeats others of its part in their place.
+	// Ranks is the number of processes that divide each epoch. 0 means 1. Rank is the number of this
+	// process, from 0. All processes must have the same Seed and archive. Each process gets a part of
+	// the epoch's order, and all get the same number of images. If the images do not divide evenly,
+	// the last rank also gets some images of the first rank. With DropRest some images are left out
+	// instead. A rank with unusable images repeats other images of its part in their place.
 	Ranks, Rank int
 	DropRest    bool
 
 	Workers int // decode threads. 0 means one per core
-	Buffers int // batches that exist at a time, those of the consumer included. 0 means 4
+	Buffers int // batches that exist at a time, with those of the consumer. 0 means 4
 
-	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to that share
-	// they are left out, counted in Stats, and replaced by the images that follow. Above it the epoch
-	// ends with ErrBadMember. With 0 the first unusable image ends the epoch.
+	// MaxSkipRate is the share of an epoch's images, 0 to 1, that may be unusable. Up to this share,
+	// unusable images are left out and counted in Stats. The images that follow replace them. When
+	// the share is larger, the epoch ends with ErrBadMember. With 0 the first unusable image ends the
+	// epoch.
 	MaxSkipRate float64
 
-	// AllowTruncated reads the good part of an archive that is cut short, as by a download that broke
-	// off, instead of an error. Stats says which archives. The checksum of a .tgz does not cover its
-	// good part.
+	// AllowTruncated reads an archive that is cut short, as by a download that broke off. Without it
+	// such an archive is an error. The loader reads the part before the cut. Stats names the archives
+	// that are cut short. The checksum of a .tgz does not cover the part before a cut.
 	AllowTruncated bool
 
-	// NoShrink decodes a JPEG at full size, also where its box is far larger than the result, for
-	// exactly torchvision's pixels. See the Shrinking section of package decode.
+	// NoShrink decodes a JPEG at full size, even if its box is far larger than the result. The pixels
+	// are then exactly torchvision's. See the Shrinking section of package decode.
 	NoShrink bool
 
-	// DecodeMemory is the bytes that large images may take at a time while they are decoded, see
-	// decode.Options.Memory. 0 means 512 MiB.
+	// DecodeMemory is the number of bytes that large images may take at a time while they are
+	// decoded. See decode.Options.Memory. 0 means 512 MiB.
 	DecodeMemory   int
 	MaxPixels      int // width x height above which an image is unusable. 0 means 100 million
 	MaxMemberBytes int // compressed size above which an image is unusable. 0 means 256 MiB
@@ -116,7 +119,7 @@ const (
 	defaultMaxMemberBytes = 256 << 20
 )
 
-// complete checks the options and returns them with every zero replaced by its meaning.
+// complete checks the options and returns them with every zero replaced by its default.
 func (o Options) complete() (Options, error) {
 	refuse := func(format string, args ...any) (Options, error) {
 		return Options{}, fmt.Errorf("imageloader: Options."+format+": %w", append(args, ErrInvalidOptions)...)
@@ -192,7 +195,7 @@ func orDefault(value, zero int) int {
 	return value
 }
 
-// share returns this rank's number of images, out of the given number.
+// share returns this rank's number of images when all ranks together have `images` images.
 func (o Options) share(images int) int {
 	if o.DropRest {
 		return images / o.Ranks
@@ -200,8 +203,8 @@ func (o Options) share(images int) int {
 	return (images + o.Ranks - 1) / o.Ranks
 }
 
-// aside is the memory, in bytes, for images that have left the shuffle buffer and are not decoded
-// yet.
+// aside returns the memory, in bytes, for images that have left the shuffle buffer and are not
+// decoded yet.
 func (o Options) aside() int { return max(o.ShuffleBuffer/4, 1) }
 
 func (o Options) shuffled() bool { return o.Train && !o.NoShuffle }

@@ -45,7 +45,7 @@ func TestOpen_InvalidOptions(t *testing.T) {
 		{Options{BatchSize: math.MaxInt, Classes: []string{"a", "b", "c"}, ShuffleBuffer: 1}, "BatchSize"},
 	} {
 		file := path
-		if test.options.ShuffleBuffer == 1 { // the number of images of a stream is not known
+		if test.options.ShuffleBuffer == 1 { // this archive is streamed, so its number of images is not known
 			file = write(t, "a.tgz", gzipOf(tarOf(numbered(3))))
 		}
 		l, err := Open(file, test.options)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Later versions continue saved states: the numbers must not change.
+// The random numbers must not change, because later versions continue from saved states.
 func TestRandom_Fixed(t *testing.T) {
 	got := fmt.Sprintf("%x %x %x", random(0, 0, forOrder, 0), random(1, 2, forKeys, 3), random(1<<63, 1000, forOrder, 1<<40))
 	if want := "d9eef7f073d37c42 c05d562fb03cf199 f3a05616e242c953"; got != want {
@@ -97,7 +97,7 @@ func TestEpoch_Shuffle(t *testing.T) {
 	}
 }
 
-// The batches depend on the seed, whatever Workers is and however the images are stored.
+// The batches are equal for every number of workers, and for all sources of one kind of order.
 func TestEpoch_Deterministic(t *testing.T) {
 	want := map[string][]string{}
 	for _, s := range sources(t, numbered(40)) {

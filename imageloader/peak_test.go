@@ -10,15 +10,15 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// peak returns by how much the heap and the arenas grew together, at most, while f ran. Garbage is
-// collected soon.
+// peak returns the most bytes by which the heap and the arenas together grow while f runs.
+// Garbage is collected soon, so that it hardly counts.
 func peak(f func()) int { return peakFrom(arena.Total(), f) }
 
-// peakFrom is peak for arenas that had that many bytes at the beginning of the measurement.
+// peakFrom is peak for arenas that had `mapped` bytes at the beginning of the measurement.
 func peakFrom(mapped int, f func()) int {
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	runtime.GC()
-	runtime.GC() // pools give their memory back at the second collection
+	runtime.GC() // a sync.Pool drops its memory at the second collection
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	heap := func() int {
 		metrics.Read(sample)

@@ -12,11 +12,12 @@ import (
 
 // Note [Life of a buffer]
 //
-// A ring's buffers are parts of one piece of memory that is allocated once. A buffer is free, then
-// being filled by the epoch, then a batch's until its Release, then free again. An epoch that runs
-// ahead of its consumer waits for a free buffer. Closing the ring frees the memory, but never under
-// a batch. While batches are unreleased, a copy may still read them: the last Release then frees
-// the memory.
+// A ring's buffers are parts of one piece of memory, which is allocated once. A buffer is first
+// free. Then the epoch fills the buffer. Then a batch has the buffer until its Release. Then the
+// buffer is free again. An epoch that is faster than its consumer waits for a free buffer.
+//
+// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read a
+// batch that is not released. The last Release then frees the memory.
 
 // ring is the memory of a loader's batches.
 type ring struct {
@@ -29,34 +30,34 @@ type ring struct {
 	closed bool
 }
 
-// pages is the memory of all buffers. A ring's mu guards it.
+// pages is the memory of all buffers of a ring. The ring's mu guards it.
 type pages struct {
-	memory []byte // nil when it is freed
+	memory []byte // nil after it is freed
 	stride int    // bytes of a buffer
-	pinner Pinner // that has page-locked each buffer, or nil
+	pinner Pinner // the Pinner that has page-locked each buffer, or nil
 }
 
 // buffer is the memory of one batch.
 type buffer struct {
-	memory []byte // all of it
+	memory []byte // the whole buffer
 	images []byte
 	labels []int64
 	flips  []byte
 }
 
-// layout is the places of the parts of a buffer: images, labels, flips, each aligned.
+// layout says where the images, labels and flips of a buffer lie. All three are aligned.
 type layout struct {
 	batch  int // images per buffer
 	each   int // bytes per image
-	labels int // offset
-	flips  int // offset
+	labels int // offset of the labels
+	flips  int // offset of the flips
 	stride int // bytes per buffer
 }
 
 const (
 	pageBytes    = 4096
 	alignBytes   = 64                       // alignment of labels and flips
-	maxRingBytes = int64(math.MaxInt64 / 4) // far above any memory, below overflow
+	maxRingBytes = int64(math.MaxInt64 / 4) // more than any memory, and small enough not to overflow
 )
 
 func newLayout(batch, each int) layout {
@@ -69,7 +70,8 @@ func newLayout(batch, each int) layout {
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 
-// newRing allocates the buffers for batches of up to batch images of each bytes.
+// newRing allocates `buffers` buffers. Each buffer is for a batch of up to `batch` images of
+// `each` bytes.
 func newRing(buffers, batch, each int) (*ring, error) {
 	if float64(buffers)*float64(batch)*float64(each+16) > float64(maxRingBytes) {
 		return nil, fmt.Errorf("imageloader: %d buffers of %d images of %d bytes exceed any memory; lower Options.BatchSize: %w",
@@ -85,7 +87,7 @@ func newRing(buffers, batch, each int) (*ring, error) {
 	for buffer := range r.pages.buffers {
 		r.free <- l.buffer(buffer)
 	}
-	runtime.AddCleanup(r, func(p *pages) { _ = p.unmap() }, r.pages) // for a loader that nobody closed
+	runtime.AddCleanup(r, func(p *pages) { _ = p.unmap() }, r.pages) // for a loader that nobody closes
 	return r, nil
 }
 
@@ -95,7 +97,7 @@ func (p *pages) buffers(yield func(memory []byte) bool) {
 	}
 }
 
-// unpin takes the memory back from the Pinner, if there is a Pinner.
+// unpin takes the memory back from the Pinner, if the ring has one.
 func (p *pages) unpin() {
 	if p.pinner == nil {
 		return
@@ -117,8 +119,8 @@ func (p *pages) unmap() error {
 	return arena.UnmapPages(memory)
 }
 
-// pin hands each buffer to a Pinner, in place of the Pinner that has them. If it fails, no Pinner
-// has them.
+// pin gives each buffer to p, in place of an earlier Pinner. If pin fails, no Pinner has the
+// buffers.
 func (r *ring) pin(p Pinner) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +139,7 @@ func (r *ring) pin(p Pinner) error {
 	return nil
 }
 
-// buffer lays a buffer over memory, which is aligned to a page.
+// buffer returns a buffer that lies in memory. memory begins at a page.
 func (l layout) buffer(memory []byte) *buffer {
 	return &buffer{
 		memory: memory,
@@ -147,7 +149,8 @@ func (l layout) buffer(memory []byte) *buffer {
 	}
 }
 
-// taking counts a buffer that was received from free. The ring must not be closed between the two.
+// taking counts a buffer that was received from free. The ring must not be closed between the
+// receive and taking.
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +166,7 @@ func (r *ring) give(b *buffer) {
 	defer r.mu.Unlock()
 	r.taken-- //edge:buffer-given-counts TestRing_Buffers
 	//edge:buffer-is-free-again TestRing_Buffers
-	r.free <- b      // has room for all
+	r.free <- b      // does not wait: free has room for all buffers
 	if r.taken > 0 { //edge:slab-outlives-batches TestLoader_Close_UnreleasedBatches
 		return
 	}
@@ -173,7 +176,8 @@ func (r *ring) give(b *buffer) {
 	_ = r.pages.unmap() //edge:last-release-frees-slab TestLoader_Close_UnreleasedBatches
 }
 
-// close frees the memory now or, with buffers taken, when the last comes back.
+// close frees the memory. If some buffers are taken, give frees it when the last of them comes
+// back.
 func (r *ring) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

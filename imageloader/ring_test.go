@@ -33,7 +33,7 @@ func TestRing_Buffers(t *testing.T) {
 			}
 			taken = append(taken, b)
 		}
-		for i, b := range taken { // no two share memory
+		for i, b := range taken { // no two buffers share memory
 			if b.images[0] != byte(i+1) || b.images[len(b.images)-1] != byte(i+1) || b.labels[0] != int64(i) ||
 				b.labels[test.batch-1] != int64(i) || b.flips[0] != byte(i+1) || b.flips[test.batch-1] != byte(i+1) {
 				t.Errorf("%+v: buffer %d was overwritten", test, i)
@@ -59,8 +59,8 @@ func TestRing_Buffers(t *testing.T) {
 	}
 }
 
-// A Pinner hears of a buffer that is about to be filled, and of all its memory. A copy that still
-// reads any part of it is a mistake that the Pinner can find.
+// Before a buffer is filled, HostWrites of the Pinner gets all memory of the buffer. The Pinner
+// can then find a copy that still reads the memory.
 func TestRing_Take_TellsThePinner(t *testing.T) {
 	checkLeaks(t)
 	r, err := newRing(2, 2, 3)

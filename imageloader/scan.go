@@ -19,25 +19,26 @@ type Report struct {
 	Format  string `json:"format"`  // "tar", "gzip-compressed tar", "directory"
 	Members int    `json:"members"` // all members, directories included
 	Images  int    `json:"images"`  // usable images
-	Bytes   int64  `json:"bytes"`   // of the usable images, compressed
+	Bytes   int64  `json:"bytes"`   // compressed bytes of the usable images
 
-	// Classes are by name, or by number where the name is a number, with the number of usable images of
-	// each.
+	// Classes has the number of usable images of each class, by name. Classes that are numbers are in
+	// the order of the numbers.
 	Classes []Count `json:"classes"`
-	Splits  []Count `json:"splits"` // first directories of names SPLIT/CLASS/FILE, likewise
-	// Formats are "JPEG" and so on, likewise. A file may be of another format than its name says.
+	Splits  []Count `json:"splits"` // number of usable images by the first directory of SPLIT/CLASS/FILE
+	// Formats has the number of usable images of each format, such as "JPEG". A file may be of
+	// another format than its name says.
 	Formats []Count `json:"formats"`
 
-	Smallest Size  `json:"smallest"` // of the usable images by number of pixels, EXIF orientation applied
+	Smallest Size  `json:"smallest"` // size of the usable image with the fewest pixels, after its EXIF orientation is applied
 	Median   Size  `json:"median"`
 	Largest  Size  `json:"largest"`
 	FileSize Range `json:"file_size"` // compressed bytes of the usable images
 
-	Ignored []Count     `json:"ignored"` // members that are no images, by reason
+	Ignored []Count     `json:"ignored"` // number of members that are no images, by reason
 	Bad     []BadMember `json:"bad"`     // images that a loader could not use, in the archive's order
 }
 
-// Count is the number of things of one name.
+// Count is a name, and the number of things that have this name.
 type Count struct {
 	Name  string `json:"name"`
 	Count int    `json:"count"`
@@ -63,14 +64,14 @@ type BadMember struct {
 	Reason string `json:"reason"`
 }
 
-// Scan reads a whole archive and decodes every image in it, with all cores. Members that are
-// unusable are listed in the report and are no error. It fails with ErrArchive when the archive
-// itself cannot be read to its end, and then returns the report up to there. It fails with
-// ErrNoImages when no member is an image by its name, and with the cause of ctx.
+// Scan reads a whole archive and decodes every image in it, on all cores. Unusable images are no
+// error: the report lists them. Scan fails with ErrArchive when the archive cannot be read to its
+// end. It then also returns the report of the part before. It fails with ErrNoImages when no
+// member is an image by its name. It fails with the cause of ctx when ctx ends.
 func Scan(ctx context.Context, path string) (Report, error) { return scan(ctx, path, math.MaxInt) }
 
-// ScanFirst is [Scan] of the first images, up to that number. The kind of a large archive's images
-// is then known at once.
+// ScanFirst is [Scan] of the first `images` images only. It soon shows what kind of images a
+// large archive has.
 func ScanFirst(ctx context.Context, path string, images int) (Report, error) {
 	return scan(ctx, path, images)
 }
@@ -86,7 +87,7 @@ func scan(ctx context.Context, path string, images int) (Report, error) {
 	defer a.Close()
 	s.archive = a
 	s.report.Format = a.shards[0].format.String()
-	// Resizing reads all of an image. A crop does not.
+	// Resizing decodes the whole image, but a crop decodes only a part.
 	if s.pool, err = decode.NewPool(decode.Options{Transform: decode.Resize{Height: 1, Width: 1}}); err != nil {
 		return s.report, err
 	}
@@ -105,7 +106,7 @@ type scanner struct {
 	pool    *decode.Pool
 	memory  *arena.Arena
 	report  Report
-	left    int // images to be read
+	left    int // number of images that are still to be read
 
 	classes, splits, formats, ignored map[string]int
 
@@ -121,10 +122,10 @@ type scanned struct {
 
 const (
 	scanImages = 256      // images decoded at a time
-	scanBytes  = 32 << 20 // and their bytes
+	scanBytes  = 32 << 20 // bytes of images decoded at a time
 )
 
-// run reads and decodes at the same time.
+// run reads and decodes images at the same time.
 func (s *scanner) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	parts := make(chan []scanned, 1)
@@ -216,7 +217,7 @@ func (s *scanner) readShard(ctx context.Context, shard *shard, parts chan<- []sc
 	}
 }
 
-// decode adds a part to the report.
+// decode decodes a part and adds it to the report.
 func (s *scanner) decode(part []scanned) error {
 	var images []decode.Image
 	for _, it := range part {
@@ -266,11 +267,11 @@ func (s *scanner) add(it scanned, size Size) {
 	s.bytes = append(s.bytes, int64(len(it.data)))
 }
 
-// finish sums up.
+// finish completes the report.
 func (s *scanner) finish() {
 	r := &s.report
 	if r.Bad == nil {
-		r.Bad = []BadMember{} // in JSON a list too
+		r.Bad = []BadMember{} // in JSON an empty list, and not null
 	}
 	r.Classes, r.Splits, r.Formats, r.Ignored = sorted(s.classes), sorted(s.splits), sorted(s.formats), sorted(s.ignored)
 	if r.Images == 0 {
@@ -293,7 +294,7 @@ func sorted(m map[string]int) []Count {
 	for _, name := range sortedKeys(m) {
 		counts = append(counts, Count{name, m[name]})
 	}
-	slices.SortStableFunc(counts, func(a, b Count) int { // numbers first, in the order of numbers
+	slices.SortStableFunc(counts, func(a, b Count) int { // numbers come first, in their own order
 		x, xIs := isNumber(a.Name)
 		y, yIs := isNumber(b.Name)
 		switch {

@@ -68,9 +68,9 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// Scan judges as a loader: an image is usable if and only if a loader reads it.
+// Scan judges images as a loader does: an image is usable if and only if a loader reads it.
 func TestScan_AsLoader(t *testing.T) {
-	for _, s := range sources(t, damaged(numbered(600), 3, 299, 300, 599)) { // more than one part
+	for _, s := range sources(t, damaged(numbered(600), 3, 299, 300, 599)) { // the images are more than one part of a scan
 		checkLeaks(t)
 		r, err := Scan(context.Background(), s.path)
 		if err != nil {
@@ -88,7 +88,7 @@ func TestScan_AsLoader(t *testing.T) {
 	}
 }
 
-// The report of an archive that breaks off has the images up to there.
+// The report of an archive that is cut off has the images before the cut.
 func TestScan_DamagedArchive(t *testing.T) {
 	checkLeaks(t)
 	data := tarOf(numbered(40))

@@ -10,19 +10,20 @@ import (
 
 // Note [Orders]
 //
-// A .tar, a directory and a .tgz that fits into Options.ShuffleBuffer have a uniform
-// permutation. In a larger .tgz the blocks have a random permutation. As many blocks as fill
-// half of the buffer are a group, and the images of a group are permuted. The other half of the
-// buffer takes the next group meanwhile.
+// A .tar, a directory and a .tgz that fits into Options.ShuffleBuffer have a uniform permutation.
+// In a larger .tgz, the blocks have a random permutation. Blocks that fill half of the buffer are
+// a group. The images of a group are permuted. Meanwhile, the other half of the buffer takes the
+// next group.
 //
-// The first epoch of such an archive streams through a shuffle buffer where the classes are
-// given, since nothing has to be known beforehand. It does so also when an index is there. Else
-// the same options would give other batches the second time. TestEpoch_Blocks bounds how far
-// that is from uniform. bench/results/2026-11-21-h200.md has figures.
+// If the classes of a larger .tgz are given, its first epoch streams through a shuffle buffer.
+// Streaming needs no index. The first epoch streams even if there is an index. Otherwise the
+// second run with the same options would give other batches than the first run. TestEpoch_Blocks
+// bounds how far the order of blocks is from uniform. bench/results/2026-11-21-h200.md has
+// figures.
 //
-// With ranks each rank has a contiguous part of the order and reads its own blocks only. Each
-// delivers the same number of images. In place of unusable images a rank takes its own images
-// again, from the beginning of its part.
+// Each rank has a contiguous part of the order and reads only its own blocks. All ranks deliver
+// the same number of images. A rank replaces unusable images by other images of its part, from
+// the beginning of the part.
 
 // sequence reads the images of one epoch in their order. See Note [Order of an epoch].
 type sequence struct {
@@ -34,21 +35,21 @@ type sequence struct {
 	stats    *statistics
 	from     State
 	workers  int
-	streamed bool // in the archive's order, changed by the shuffle buffer alone
+	streamed bool // images come in the archive's order, which only the shuffle buffer changes
 	out      chan<- []item
-	// With ranks, once all of the rank's samples are sent: the number of images wanted in place of
-	// unusable images.
+	// missing is used with ranks, after all samples of the rank are sent. It receives the number of
+	// images that are wanted in place of unusable images.
 	missing <-chan int
-	// Offered a value while no more can be read until some of the sent items are decoded.
+	// The reader offers a value here while it cannot read on until some sent items are decoded.
 	short   chan<- struct{}
-	pending []item  // not sent yet
-	order   []int32 // of all samples, where they are read one by one
+	pending []item  // items that are not sent yet
+	order   []int32 // numbers of all samples in order, if they are read one by one
 }
 
-// sendItems is the number of items sent at a time.
+// sendItems is the number of items that are sent at a time.
 const sendItems = 16
 
-// emit sends an item, soon.
+// emit queues an item. Queued items are sent together, by emit or by flush.
 func (s *sequence) emit(it item) error {
 	s.pending = append(s.pending, it)
 	if len(s.pending) < sendItems {
@@ -70,8 +71,8 @@ func (s *sequence) flush() error {
 	}
 }
 
-// run sends the items from place from.Position on, until the epoch or the context ends. It returns
-// the index of the archive if it made an index on the way.
+// run sends the items from the position from.Position on, until the epoch or the context ends. It
+// returns the index of the archive if run made an index.
 func (s *sequence) run() (*index, error) {
 	made, err := s.runAny()
 	if err == nil {
@@ -122,8 +123,8 @@ func (s *sequence) runAny() (*index, error) {
 	}
 }
 
-// runSamples reads some places of the epoch's order, of an archive whose samples can be read one by
-// one.
+// runSamples reads the places `from` to `to` of the epoch's order. It is for an archive whose
+// samples can be read one by one.
 func (s *sequence) runSamples(from, to int) error {
 	if s.order == nil {
 		s.order = permutation(s.index.length, &draws{seed: s.from.Seed, epoch: s.from.Epoch}, s.options.shuffled())
@@ -148,14 +149,15 @@ func (s *sequence) runSamples(from, to int) error {
 				return err
 			}
 		}
-		if err := s.flush(); err != nil { // items that are not sent are not decoded, and keep their memory
+		if err := s.flush(); err != nil { // flush, because unsent items keep their memory
 			return err
 		}
 	}
 	return nil
 }
 
-// bytes returns the memory that reading some samples takes, as far as their size is known.
+// bytes returns the memory that reading the given samples takes. A sample of unknown size counts
+// as 0.
 func (x *index) bytes(numbers []int32) (bytes int) {
 	for _, n := range numbers {
 		if x.held == nil && x.bad[int(n)] == nil {
@@ -165,14 +167,14 @@ func (x *index) bytes(numbers []int32) (bytes int) {
 	return bytes
 }
 
-// group is blocks whose samples are mixed.
+// group is some blocks whose samples are mixed.
 type group struct {
-	place  int     // of its first sample in the epoch
-	count  int     // samples
-	blocks []int32 // numbers
+	place  int     // place of the group's first sample in the epoch
+	count  int     // number of samples
+	blocks []int32 // numbers of the blocks
 }
 
-// groups returns the groups of an epoch, in its order.
+// groups returns the groups of an epoch, in the epoch's order.
 func (s *sequence) groups() []group {
 	x := s.index
 	d := draws{seed: s.from.Seed, epoch: s.from.Epoch}
@@ -198,11 +200,12 @@ func (s *sequence) groups() []group {
 type loading struct {
 	group   int
 	block   block
-	at      int     // index of its first sample in the group
-	numbers []int32 // of the samples wanted
+	at      int     // index in the group of the block's first sample
+	numbers []int32 // numbers of the wanted samples
 }
 
-// runBlocks reads some places of the epoch's order, of an archive that is inflated block by block.
+// runBlocks reads the places `from` to `to` of the epoch's order. It is for an archive that is
+// inflated block by block.
 func (s *sequence) runBlocks(from, to int) error {
 	groups := s.groups()
 	first := sort.Search(len(groups), func(i int) bool { return groups[i].place+groups[i].count > from })
@@ -239,7 +242,7 @@ func (s *sequence) runBlocks(from, to int) error {
 		room.settleBlock(plan[i].block.bytes(), items)
 		return items, err
 	}
-	next := 0 // of plan
+	next := 0 // index in plan
 	var items []item
 	defer func() { drop(items) }()
 	for loaded, err := range inOrder(s.ctx, len(plan), s.workers, admit, load, drop) {
@@ -274,12 +277,13 @@ func (s *sequence) runBlocks(from, to int) error {
 	return nil
 }
 
-// runStreamed goes through an archive from its start. It reads the places before from.Position too,
-// but does not send them: a draw from the shuffle buffer depends on all items that went in.
+// runStreamed goes through an archive from its start. It also reads the images before
+// from.Position and does not send them. It needs them, because a draw from the shuffle buffer
+// depends on all items added before.
 func (s *sequence) runStreamed() (*index, error) {
 	b := newIndexer(s.archive, s.options, s.index.classes)
 	buffer := shuffleBuffer{limit: s.options.ShuffleBuffer, draws: draws{seed: s.from.Seed, epoch: s.from.Epoch}}
-	room := newBudget(s.options.aside(), s.short) // besides the items in the shuffle buffer
+	room := newBudget(s.options.aside(), s.short) // does not count the items in the shuffle buffer
 	place := 0
 	defer func() { drop(buffer.items) }()
 	emit := func(it item) error {
@@ -323,7 +327,7 @@ func (s *sequence) runStreamed() (*index, error) {
 	return b.index, b.finish()
 }
 
-// stream goes through one shard.
+// stream goes through one shard and calls `take` with each sample.
 func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error {
 	pass, err := shard.pass(s.ctx, reading{contents: true, memory: s.memory})
 	if err != nil {
@@ -344,7 +348,7 @@ func (s *sequence) stream(b *indexer, shard *shard, take func(item) error) error
 	}
 }
 
-// nextStreamed reads up to the next sample.
+// nextStreamed reads up to the next sample and returns it.
 func (s *sequence) nextStreamed(b *indexer, pass *pass) (item, error) {
 	for {
 		e, err := pass.next()

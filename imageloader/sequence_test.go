@@ -17,7 +17,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// noisy returns n PNGs of random pixels, 30 KB each, which no compressor makes smaller.
+// noisy returns n PNGs of random pixels. Each PNG has 30 KB, and no compressor makes it smaller.
 func noisy(n int) []member {
 	random := rand.New(rand.NewPCG(1, 2))
 	encoder := png.Encoder{CompressionLevel: png.NoCompression}
@@ -36,7 +36,8 @@ func noisy(n int) []member {
 	return members
 }
 
-// blockOptions read an archive of noisy in several groups of several blocks.
+// blockOptions returns options for an archive of noisy images. With these options, the archive is
+// read in several groups of several blocks.
 func blockOptions() Options {
 	return Options{
 		Train: true, BatchSize: 7, Channels: 1, Seed: 3, ShuffleBuffer: 5 << 20, NoIndexFile: true, NoFlip: true,
@@ -44,7 +45,7 @@ func blockOptions() Options {
 	}
 }
 
-// order returns the numbers of the images of an epoch.
+// order reads one epoch and returns the numbers of its images.
 func order(t *testing.T, l *Loader) (numbers []int) {
 	t.Helper()
 	for batch, err := range l.Epoch(context.Background()) {
@@ -99,7 +100,7 @@ func TestEpoch_Blocks(t *testing.T) {
 	}
 }
 
-// meanStep is the mean distance of images that follow one another.
+// meanStep returns the mean difference between two neighbouring numbers of order.
 func meanStep(order []int) float64 {
 	sum := 0
 	for i, n := range order[1:] {
@@ -108,8 +109,8 @@ func meanStep(order []int) float64 {
 	return float64(sum) / float64(len(order)-1)
 }
 
-// Batches are equal for any number of workers and after a resume at any place, whichever way the
-// archive is read.
+// Batches are equal for any number of workers, and after a resume at any batch. This holds for
+// every way to read the archive.
 func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 	const n = 250
 	members := damaged(noisy(n), 3, 20, 21, 22, 100, 249)
@@ -172,8 +173,8 @@ func TestEpoch_SameForWorkersAndResume(t *testing.T) {
 	}
 }
 
-// The index is stored beside the archive, used by the next loader, and made anew when the archive
-// is another.
+// The index is stored beside the archive, and the next loader uses it. If the archive is
+// replaced, the index is made again.
 func TestOpen_IndexFile(t *testing.T) {
 	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
 	o := blockOptions()
@@ -257,13 +258,14 @@ func TestOpen_Shards(t *testing.T) {
 	}
 }
 
-// The ranks together see every image, each has as many batches, and unusable images change neither.
+// The ranks together see every image. All ranks have the same number of batches, even if some
+// images are unusable.
 func TestEpoch_Ranks(t *testing.T) {
 	for _, test := range []struct {
 		images, ranks int
 		drop          bool
 		bad           []int
-		each, seen    int // images of each rank, and different images of all ranks
+		each, seen    int // each: images of each rank. seen: different images of all ranks
 	}{
 		{20, 4, false, nil, 5, 20},
 		{22, 4, false, nil, 6, 22},
@@ -308,7 +310,8 @@ func TestEpoch_Ranks(t *testing.T) {
 	wantError(t, err, ErrInvalidOptions, "Rank is 2")
 }
 
-// The ranks of an archive in blocks read their own part of it, and resume in it.
+// If an archive is read in blocks, each rank reads only its own part, and can resume in this
+// part.
 func TestEpoch_Ranks_Blocks(t *testing.T) {
 	path := write(t, "noisy.tgz", gzipOf(tarOf(noisy(250))))
 	seen := map[string]int{}
@@ -347,8 +350,9 @@ func TestEpoch_Ranks_Blocks(t *testing.T) {
 	}
 }
 
-// A rank whose images are largely unusable repeats its usable images until it has as many as the
-// others. Each unusable image counts once, and every batch's state can be restored.
+// If many images of a rank are unusable, the rank repeats its usable images. It then has as many
+// images as the other ranks. Each unusable image counts once, and the state of every batch can be
+// restored.
 func TestEpoch_Ranks_Repeat(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(20), 0, 1, 2, 4, 5, 6, 8)) {
 		o := options()
@@ -380,8 +384,8 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 	}
 }
 
-// A rank reads nothing beyond its part. An epoch that was delivered does not fail for an image that
-// no rank needed.
+// A rank reads nothing outside its part. An epoch whose batches are delivered does not fail
+// because of an image that no rank needs.
 func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
 	data := tarOf(numbered(400))
 	o := options()

@@ -14,7 +14,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// format is the kind of a shard, by its content.
+// format is the kind of a shard. The shard's content decides it.
 type format int
 
 const (
@@ -30,49 +30,49 @@ func (f format) String() string {
 // shard is one file of an archive, or a directory. It is safe for concurrent use.
 type shard struct {
 	path   string
-	number int32 // in its archive
+	number int32 // number of the shard in its archive
 	format format
-	file   file        // a .tar or .tgz
-	info   fs.FileInfo // of file, when it was opened
-	root   folder      // a directory
+	file   file        // a .tar or .tgz, else nil
+	info   fs.FileInfo // information about file when it was opened
+	root   folder      // a directory, else nil
 
 	patience
-	beside    bool // an index file can be written beside it
-	maxMember int  // bytes
-	workers   int  // that inflate a .tgz
+	beside    bool // an index file can be written beside the shard
+	maxMember int  // most bytes of a member
+	workers   int  // number of goroutines that inflate a .tgz
 	memory    *arena.Arena
 
-	labels     Labels // LabelsFromMembers, or any other for directories
+	labels     Labels // LabelsFromMembers. Any other value means directories
 	labelField string
-	mayBeCut   bool        // a file cut short gives its good part
-	cut        atomic.Bool // the file is cut short, and that has been reported
+	mayBeCut   bool        // a file that is cut short gives the part before the cut
+	cut        atomic.Bool // the file is cut short, and Stats says so
 
-	content   atomic.Pointer[inflate.File] // of a .tgz whose index is known
-	indexFile string                       // source of its table, "" when there was none
+	content   atomic.Pointer[inflate.File] // content of a .tgz whose index is known
+	indexFile string                       // the index file of the shard's table, "" without an index file
 }
 
-// stream goes once through a shard, in its order. Its errors are complete: *Error, or the cause of
+// stream goes once through a shard, in the shard's order. Its errors are *Error, or the cause of
 // the context's end.
 type stream interface {
-	// next goes to the next member. At the end of an archive that is whole it returns io.EOF.
+	// next goes to the next member. At the end of a whole archive it returns io.EOF.
 	next() (entry, error)
-	// content returns the content of the member that next returned, in memory of the stream's arena. It
-	// is called once for a member at most. An ErrBadMember concerns that member alone.
+	// content returns the content of the member that next returned, in memory of the stream's arena.
+	// It may be called at most once for a member. An ErrBadMember concerns only that member.
 	content() ([]byte, error)
-	// good returns the number of readable bytes of the .tar, once an error was returned.
+	// good returns the number of readable bytes of the .tar, after an error.
 	good() int64
-	// index returns the index of a .tgz whose end has been reached.
+	// index returns the index of a .tgz after its end was reached.
 	index() *inflate.Index
 	close()
 }
 
-// reading is the options of a stream.
+// reading has the options of a stream.
 type reading struct {
-	contents bool         // the contents of images will be asked for
-	memory   *arena.Arena // for the contents. nil: in Go's heap
+	contents bool         // the caller will ask for the contents of images
+	memory   *arena.Arena // for the contents. nil means Go's heap
 }
 
-// openShard finds out the kind of path and opens it. The shard must be closed.
+// openShard finds out what kind of file path is, and opens it. The shard must be closed.
 func openShard(from files, path string, o Options, workers int, memory *arena.Arena, stats *statistics) (*shard, error) {
 	s := &shard{path: path, maxMember: o.MaxMemberBytes, workers: workers, memory: memory, beside: from.beside(), labelField: o.LabelField, mayBeCut: o.AllowTruncated}
 	s.patience = patience{retries: max(o.ReadRetries, 0), timeout: o.ReadTimeout, stats: stats}
@@ -112,7 +112,7 @@ func (s *shard) Close() error {
 	return s.file.Close()
 }
 
-// open starts at the first member. A stream of a .tgz reads until ctx ends.
+// open starts a stream at the first member. A stream of a .tgz can read until ctx ends.
 func (s *shard) open(ctx context.Context, r reading) (stream, error) {
 	if s.format == directory {
 		return s.openDirectory(r)
@@ -127,7 +127,8 @@ func (s *shard) open(ctx context.Context, r reading) (stream, error) {
 	return members, nil
 }
 
-// read returns the content of a member of a .tar or a directory, in memory of an arena.
+// read returns the content of a member of a .tar or a directory. The content lies in memory of
+// the arena.
 func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	if s.format == directory {
 		return s.readFile(e, memory)
@@ -144,8 +145,8 @@ func (s *shard) read(e entry, memory *arena.Arena) ([]byte, error) {
 	return nil, s.unreadable(err, "%v", bare(err))
 }
 
-// unchanged fails when the file was written to since it was opened: member positions and sample
-// numbers would be wrong.
+// unchanged fails when the file was changed after it was opened. In a changed file the positions
+// of members and the numbers of samples would be wrong.
 func (s *shard) unchanged() error {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -157,7 +158,8 @@ func (s *shard) unchanged() error {
 	return nil
 }
 
-// sniff sets format from the first bytes of the file, or names the kind of another file.
+// sniff sets format from the first bytes of the file. It fails for a file of another kind, and
+// the error names the kind if it can.
 func (s *shard) sniff() error {
 	var err error
 	if s.info, err = s.file.Stat(); err != nil {
@@ -192,8 +194,8 @@ func (s *shard) sniff() error {
 	return nil
 }
 
-// isTarHeader says whether block is the first block of a tar archive: a header with a right
-// checksum, or an end marker.
+// isTarHeader reports whether block is the first block of a tar archive. Such a block is a header
+// with a right checksum, or an end marker.
 func isTarHeader(block []byte) bool {
 	if len(block) < 512 {
 		return false
@@ -224,7 +226,7 @@ func (s *shard) badMember(e entry, cause error, format string, args ...any) *Err
 	}
 }
 
-// bare returns the cause of a *fs.PathError, whose path the caller names itself.
+// bare returns the cause of a *fs.PathError. The caller names the path itself.
 func bare(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {

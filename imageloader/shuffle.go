@@ -1,6 +1,6 @@
 package imageloader
 
-// shuffleBuffer holds items, limited by their bytes, and draws from them.
+// shuffleBuffer holds items and draws from them at random. The bytes of the items are limited.
 type shuffleBuffer struct {
 	limit, bytes int
 	added        int
@@ -8,21 +8,21 @@ type shuffleBuffer struct {
 	draws        draws
 }
 
-// add takes an item in.
+// add adds an item.
 func (b *shuffleBuffer) add(it item) {
 	b.items = append(b.items, it)
 	b.bytes += footprint(len(it.data))
 	b.added++
 }
 
-// full says that an item must be drawn before the next is added. From a sixteenth of the limit on
-// that is so for every second item. An epoch thus begins soon, and its first images are drawn from
-// few.
+// full reports whether an item must be drawn before the next item is added. From a sixteenth of
+// the limit on, full returns true after every second item. So an epoch begins soon, and its first
+// images are drawn from few images.
 func (b *shuffleBuffer) full() bool {
 	return b.bytes > b.limit || b.bytes > b.limit/16 && b.added%2 == 0
 }
 
-// draw removes an item. The buffer must not be empty.
+// draw removes a random item and returns it. The buffer must not be empty.
 func (b *shuffleBuffer) draw() item {
 	i, last := b.draws.below(len(b.items)), len(b.items)-1
 	it := b.items[i]
@@ -32,5 +32,5 @@ func (b *shuffleBuffer) draw() item {
 	return it
 }
 
-// footprint is the memory that an image of that many bytes takes, its entry in an index included.
+// footprint returns the memory that an image of `bytes` bytes takes, with its entry in an index.
 func footprint(bytes int) int { return bytes + 128 }

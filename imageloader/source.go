@@ -28,7 +28,7 @@ type file interface {
 	Close() error
 }
 
-// folder is an open directory. No name, and no link, leads outside of it.
+// folder is an open directory. No name and no link leads outside the directory.
 type folder interface {
 	tree() fs.FS
 	open(name string) (fs.File, error)
@@ -51,7 +51,7 @@ type osFolder struct{ *os.Root }
 
 func (f osFolder) tree() fs.FS { return f.FS() }
 
-// A pipe that took a file's place must not block.
+// open does not block if a pipe has replaced the file.
 func (f osFolder) open(name string) (fs.File, error) {
 	return f.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
@@ -86,7 +86,7 @@ func (f fsFolder) tree() fs.FS                       { return f.FS }
 func (f fsFolder) open(name string) (fs.File, error) { return f.FS.Open(name) }
 func (fsFolder) Close() error                        { return nil }
 
-// oneFile is a single file, whatever the path.
+// oneFile is a single file. Every path gives this file.
 type oneFile struct {
 	io.ReaderAt
 	size int64
@@ -108,16 +108,16 @@ func (oneFile) ModTime() time.Time           { return time.Time{} }
 func (oneFile) IsDir() bool                  { return false }
 func (oneFile) Sys() any                     { return nil }
 
-// steadyFile is a file whose reads are timed, and tried again when they fail or take too long.
+// steadyFile is a file whose reads are timed. A read that fails or takes too long is tried again.
 type steadyFile struct {
 	file
 	patience
 }
 
-// patience is how often and for how long a read is tried.
+// patience says how often and for how long a read is tried.
 type patience struct {
 	retries int
-	timeout time.Duration // 0: none
+	timeout time.Duration // 0 means no limit
 	stats   *statistics
 }
 
@@ -127,17 +127,18 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 		return attempt(f.patience, func() (int, error) { return f.file.ReadAt(p, off) })
 	}
 	read, err := attempt(f.patience, func() ([]byte, error) {
-		q := make([]byte, len(p)) // of its own: the read may go on after the time is up
+		q := make([]byte, len(p)) // memory of its own, because a late read may still write to it
 		n, err := f.file.ReadAt(q, off)
 		return q[:n], err
 	})
 	return copy(p, read), err
 }
 
-const shortestPause, longestPause = 20 * time.Millisecond, time.Second // between two tries
+const shortestPause, longestPause = 20 * time.Millisecond, time.Second // pauses between two tries
 
-// attempt calls read until it succeeds, or has failed too often, with a longer pause each time. A
-// fault of a member, or of the caller's rights, is not tried again.
+// attempt calls read until it succeeds or has failed too often. The pause before each call is
+// longer than the last. Some errors are not tried again: io.EOF, a fault of a member, a closed or
+// missing file, or a missing permission.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()
@@ -161,7 +162,8 @@ func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	}
 }
 
-// inTime calls read, and leaves it behind when it takes too long.
+// inTime calls read. If read takes longer than timeout, inTime returns an error and does not wait
+// for read.
 func inTime[T any](timeout time.Duration, read func() (T, error)) (T, error) {
 	if timeout == 0 {
 		return read()

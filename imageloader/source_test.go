@@ -45,7 +45,7 @@ func TestOpenFS(t *testing.T) {
 	wantError(t, err, ErrArchive, "sets/a.tgz", "have no ReadAt")
 }
 
-// withoutReadAt gives files that can only be read from their start.
+// withoutReadAt is a file system whose files have no ReadAt.
 type withoutReadAt struct{ fs.FS }
 
 func (w withoutReadAt) Open(name string) (fs.File, error) {
@@ -53,7 +53,7 @@ func (w withoutReadAt) Open(name string) (fs.File, error) {
 	return struct{ fs.File }{f}, err
 }
 
-// moody is a reader that regularly fails, or takes its time.
+// moody is an io.ReaderAt. Some of its reads fail, and some wait until released is closed.
 type moody struct {
 	io.ReaderAt
 	reads    atomic.Int64
@@ -127,7 +127,7 @@ func TestOpenReaderAt_Moody(t *testing.T) {
 	}
 }
 
-// The index of an archive that is not a file of the system lies in the folder given.
+// If an archive is not a file of the operating system, its index lies in IndexDir.
 func TestOpenReaderAt_Index(t *testing.T) {
 	packed := gzipOf(tarOf(noisy(60)))
 	file, err := os.Open(write(t, "a.tgz", packed))
@@ -157,19 +157,19 @@ func TestOpenReaderAt_Index(t *testing.T) {
 	}
 }
 
-// readerFunc is an io.ReaderAt.
+// readerFunc is a function as an io.ReaderAt.
 type readerFunc func(p []byte, off int64) (int, error)
 
 func (f readerFunc) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
 
-// Close waits also for an epoch that another goroutine is just ending. When it returns nothing is
-// read any more.
+// Close also waits for an epoch that another goroutine is just leaving. After Close nothing reads
+// the archive any more.
 func TestLoader_Close_WhileLeaving(t *testing.T) {
 	checkLeaks(t)
 	data := tarOf(numbered(200))
 	var mu sync.Mutex
 	seen := map[int64]int{}
-	again := func(off int64) int { // of the second epoch
+	again := func(off int64) int { // counts the reads of the second epoch
 		mu.Lock()
 		defer mu.Unlock()
 		if seen[off]++; seen[off] == 2 && off >= 512 { // Open reads the first header twice
@@ -204,7 +204,7 @@ func TestLoader_Close_WhileLeaving(t *testing.T) {
 			for inside.Load() == 0 {
 				time.Sleep(time.Millisecond)
 			}
-			return // which waits for the reads of the next epoch
+			return // the end of the loop waits for the reads of the next epoch
 		}
 	}()
 	for leaving := false; !leaving; time.Sleep(time.Millisecond) {
@@ -227,7 +227,8 @@ func TestLoader_Close_WhileLeaving(t *testing.T) {
 	<-left
 }
 
-// A slow disk is named as such, also while the archive is read for the first time.
+// If the disk is slow, Bottleneck names reading, also while the archive is read for the first
+// time.
 func TestStats_Bottleneck_SlowReader(t *testing.T) {
 	packed := gzipOf(tarOf(noisy(250)))
 	o := blockOptions()

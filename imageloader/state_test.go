@@ -9,7 +9,7 @@ import (
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 )
 
-// trainOptions make every random choice.
+// trainOptions returns options with which a loader makes every random choice.
 func trainOptions() Options {
 	return Options{
 		Train: true, BatchSize: 3, Channels: 1, Seed: 5,
@@ -17,8 +17,8 @@ func trainOptions() Options {
 	}
 }
 
-// After every batch of three epochs, a new loader restored to the batch's state gives the same
-// rest.
+// A new loader is restored to the state of every batch of three epochs. It then gives the same
+// batches as the first loader gave after that batch.
 func TestLoader_Restore_EveryBatch(t *testing.T) {
 	for _, s := range sources(t, damaged(numbered(20), 4, 11, 12)) {
 		t.Run(s.name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestLoader_Restore_WrongState(t *testing.T) {
 	}
 }
 
-// damaged makes some of the images unreadable.
+// damaged makes the images with the given numbers unreadable.
 func damaged(members []member, which ...int) []member {
 	for _, i := range which {
 		members[i].body = []byte(fmt.Sprintf("not a picture %d", i))

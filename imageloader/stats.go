@@ -16,43 +16,44 @@ import (
 
 // Stats counts a loader's work since Open.
 type Stats struct {
-	Batches int   // delivered
-	Samples int   // images delivered
-	Bytes   int64 // compressed bytes of the images decoded
+	Batches int   // delivered batches
+	Samples int   // delivered images
+	Bytes   int64 // compressed bytes of the decoded images
 
-	Skipped  map[string]int // unusable images left out, by reason
-	Examples []string       // the first few of them: archive, member and fault
-	Ignored  map[string]int // members of the archive that are no images, by reason
+	Skipped  map[string]int // number of unusable images that were left out, by reason
+	Examples []string       // the first few unusable images: archive, member and fault
+	Ignored  map[string]int // number of the archive's members that are no images, by reason
 
-	Retries int // reads that failed or took too long, and were tried again
+	Retries int // reads that failed or took too long and were tried again
 
-	Truncated []string // with Options.AllowTruncated: the archives that are cut short, and where
+	Truncated []string // with Options.AllowTruncated: the archives that are cut short, and where they end
 
-	IndexFiles []string // index files read or written
-	// IndexError says why an index file could not be written. The next Open will then be slower.
+	IndexFiles []string // index files that were read or written
+	// IndexError says why an index file could not be written. In this case the next Open is slower.
 	IndexError string
 
-	// Elapsed is the time in the loops of Epoch. The other fields are the times that the stages worked
-	// meanwhile, at the same time and on several cores, all together. Read is for reading files,
-	// Inflate for inflating, Decode for decoding and resizing on Workers threads.
+	// Elapsed is the time in the loops of Epoch. Read, Inflate and Decode are the working times of
+	// stages. The stages work at the same time and on several cores, and their times are added up.
+	// Read is the time of reading files, and Inflate of inflating. Decode is the time of decoding and
+	// resizing on Workers threads.
 	Elapsed               time.Duration
 	Read, Inflate, Decode time.Duration
 	Workers               int
 
-	// The times that stages waited, one stage at a time. A loader that keeps up has ConsumerWait near
-	// 0. WaitForBuffer is then its spare time.
+	// These are the waiting times of single stages. In a loader that is fast enough, ConsumerWait is
+	// near 0, and WaitForBuffer is the loader's spare time.
 	WaitForSamples time.Duration // no image was read yet that could be decoded
 	WaitForBuffer  time.Duration // the consumer had not released a batch
 	ConsumerWait   time.Duration // the consumer waited for its next batch
 
-	// Ready is the number of batches that were ready when the consumer asked for a batch, summed over
-	// all batches. It counts at most Buffers a time.
+	// Ready is the number of batches that were ready when the consumer asked for a batch. It is the
+	// sum over all batches. Each batch adds at most Buffers.
 	Ready   int
 	Buffers int
 }
 
-// Since returns the counts since an earlier Stats of the same loader. The texts, and Ignored, are
-// those of s.
+// Since returns the counts since earlier, which is an earlier Stats of the same loader. The texts
+// and Ignored are unchanged from s.
 func (s Stats) Since(earlier Stats) Stats {
 	s.Batches -= earlier.Batches
 	s.Samples -= earlier.Samples
@@ -74,8 +75,8 @@ func (s Stats) Since(earlier Stats) Stats {
 }
 
 // Bottleneck names the stage that the batches waited for, and the number of cores that the loader
-// used: "decode, 3.1 of 4 cores". It is "consumer, 2.2 of 16 cores" where the batches did not wait
-// for the loader.
+// used. An example is "decode, 3.1 of 4 cores". If the batches did not wait for the loader, the
+// stage is the consumer, as in "consumer, 2.2 of 16 cores".
 func (s Stats) Bottleneck() string {
 	if s.Elapsed <= 0 {
 		return "nothing yet"
@@ -100,9 +101,9 @@ const maxExamples = 5
 type statistics struct {
 	mu      sync.Mutex
 	stats   Stats
-	began   time.Time    // of the running loop, zero without a loop
+	began   time.Time    // beginning of the running loop, zero without a loop
 	read    atomic.Int64 // nanoseconds in ReadAt and Read of files
-	inflate atomic.Int64 // and in inflating from the beginning
+	inflate atomic.Int64 // nanoseconds of inflating from the beginning
 }
 
 func (s *statistics) snapshot() Stats {
@@ -155,7 +156,7 @@ func (s *statistics) skip(bad []*Error) {
 	})
 }
 
-// truncated reports a shard that is cut short, once.
+// truncated adds a shard that is cut short to Stats, only once.
 func (s *statistics) truncated(shard *shard, where error) {
 	if !shard.cut.Swap(true) {
 		s.update(func(s *Stats) { s.Truncated = append(s.Truncated, where.Error()) })
@@ -166,8 +167,9 @@ var decodeKinds = []error{
 	decode.ErrNotAnImage, decode.ErrTruncated, decode.ErrCorrupt, decode.ErrTooLarge, decode.ErrTooSmall, decode.ErrUnsupported,
 }
 
-// reasonOf sorts the faults of images into few kinds. The kind is that of the decoder's error where
-// there is such an error. Else it is the part of the text that names no numbers.
+// reasonOf sorts the faults of images into a few kinds. If the decoder refused the image, the
+// kind is that of the decoder's error. For all other faults it is the text before the first
+// colon, which has no numbers.
 func reasonOf(bad *Error) string {
 	for _, kind := range decodeKinds {
 		if errors.Is(bad, kind) {

@@ -18,29 +18,30 @@ import (
 	"github.com/streamtorch/streamtorch/internal/inflate"
 )
 
-// table is the result of one pass through a shard: its members, and the places where a .tgz can be
-// inflated from. It is kept in an index file for the next time.
+// table is the result of one pass through a shard. It holds the shard's members, and the places
+// where a .tgz can be inflated from. An index file stores the table for the next Open.
 type table struct {
 	entries []entry
-	gzip    *inflate.Index // of a .tgz
+	gzip    *inflate.Index // only of a .tgz
 }
 
-// entryBytes is about the memory of a member in a table and an index, besides its name.
+// entryBytes is about the memory that a member takes in a table and an index, without its name.
 const entryBytes = 200
 
-// mostTable is the memory, in bytes, that the table of the shard may take. Archives that people
-// pack stay below a tenth of it: a member takes some 20 bytes of a .tgz at least. Without a limit a
-// small file of many equal headers, or names of a megabyte, could fill any memory.
+// mostTable returns the memory, in bytes, that the shard's table may take. Ordinary archives need
+// less than a tenth of this memory, because a member takes at least some 20 bytes of a .tgz.
+// Without a limit, a small file could fill any memory. Such a file could have many equal headers,
+// or names of a megabyte.
 func (s *shard) mostTable() int64 { return max(64<<20, 16*s.info.Size()) }
 
-// An index file is the magic, the identity of the shard, the length of the rest, the rest
-// compressed, and a CRC-32 of all.
+// An index file begins with the magic, the identity of the shard, and the length of the body. The
+// compressed body follows, and then a CRC-32 of everything before.
 const indexMagic = "streamtorch index 2\n"
 
 const indexExtension = ".index"
 
-// identity is the size, the time and a hash of a shard. It tells an index of another shard, or of
-// an earlier content.
+// identity returns the size, the time and a hash of a shard. Another shard, or earlier content of
+// this shard, has another identity.
 func (s *shard) identity() ([]byte, error) {
 	id := binary.LittleEndian.AppendUint64(nil, uint64(s.info.Size()))
 	id = binary.LittleEndian.AppendUint64(id, uint64(s.info.ModTime().UnixNano()))
@@ -55,15 +56,15 @@ func (s *shard) identity() ([]byte, error) {
 		}
 		hash.Write(buf[:n])
 	}
-	if s.labels == LabelsFromMembers { // the table depends on it
+	if s.labels == LabelsFromMembers { // the table depends on the label field
 		io.WriteString(hash, s.labelField)
 		hash.Write([]byte{0})
 	}
 	return hash.Sum(id), nil
 }
 
-// indexPaths returns the possible places of the shard's index: the folder given, or else beside the
-// shard and in the user's cache.
+// indexPaths returns the possible paths of the shard's index file. With a folder, the path is in
+// the folder. Otherwise the paths are beside the shard and in the user's cache.
 func (s *shard) indexPaths(folder string) []string {
 	if folder != "" {
 		return []string{filepath.Join(folder, s.indexName())}
@@ -78,7 +79,8 @@ func (s *shard) indexPaths(folder string) []string {
 	return paths
 }
 
-// indexName is different for files of one name in different folders.
+// indexName returns the name of the shard's index file in a folder of index files. Files of the
+// same name in different folders get different index names.
 func (s *shard) indexName() string {
 	path, err := filepath.Abs(s.path)
 	if err != nil {
@@ -88,8 +90,8 @@ func (s *shard) indexName() string {
 	return fmt.Sprintf("%s-%x%s", filepath.Base(path), sum[:6], indexExtension)
 }
 
-// loadTable returns the table in the shard's index file, and the file's path. The table is nil when
-// no file is right.
+// loadTable returns the table in the shard's index file, and the path of the file. If there is no
+// right index file, the table is nil.
 func (s *shard) loadTable(folder string) (*table, string) {
 	var id []byte
 	for _, path := range s.indexPaths(folder) {
@@ -109,7 +111,7 @@ func (s *shard) loadTable(folder string) (*table, string) {
 	return nil, ""
 }
 
-// readRegular reads a file of at most that many bytes. It does not wait for a pipe of that name.
+// readRegular reads a file of at most `most` bytes. It fails and does not wait if path is a pipe.
 func readRegular(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -126,7 +128,7 @@ func readRegular(path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// storeTable writes the index file, in the first place where that is possible, and returns its
+// storeTable writes the index file to the first path where that is possible. It returns this
 // path.
 func (s *shard) storeTable(t *table, folder string) (string, error) {
 	id, err := s.identity()
@@ -151,7 +153,7 @@ func (s *shard) storeTable(t *table, folder string) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// writeWhole writes a file that others see whole or not at all.
+// writeWhole writes a file so that other processes see the whole file or nothing.
 func writeWhole(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -219,8 +221,8 @@ func appendText(to []byte, text string) []byte {
 
 var errTable = errors.New("imageloader: not an index of this archive")
 
-// decodeTable reads an index file of a shard of that many bytes, into memory of at most most bytes.
-// It fails for any data that encode would not have written.
+// decodeTable reads an index file of a shard of `size` bytes. The table takes at most `most`
+// bytes of memory. decodeTable fails for any data that encode would not have written.
 func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 	head := len(indexMagic) + len(id) + 8
 	if len(data) < head+4 || string(data[:len(indexMagic)]) != indexMagic || !bytes.Equal(data[len(indexMagic):][:len(id)], id) {
@@ -275,7 +277,7 @@ type tableReader struct {
 	err error
 }
 
-// number reads a number that is at most that large.
+// number reads a number. A number larger than most is an error.
 func (r *tableReader) number(most uint64) uint64 {
 	n, err := binary.ReadUvarint(r)
 	if r.err == nil && err != nil {
@@ -290,7 +292,7 @@ func (r *tableReader) number(most uint64) uint64 {
 	return n
 }
 
-// text reads a short text out of few, each of which is kept once.
+// text reads a short text. Few different texts occur, and known keeps one copy of each.
 func (r *tableReader) text(known map[string]string) string {
 	text := string(r.bytes(r.number(1 << 10)))
 	if one, ok := known[text]; ok {

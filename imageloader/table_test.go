@@ -20,11 +20,11 @@ import (
 type indexed struct {
 	path, folder, file string
 	id                 []byte // the shard's identity
-	data               []byte // of the index
-	body               []byte // the index's body, not compressed
+	data               []byte // content of the index file
+	body               []byte // body of the index file, not compressed
 }
 
-// index stores the archive, and reads an epoch of it so that an index file is made.
+// indexArchive stores an archive and opens a loader, which makes an index file.
 func indexArchive(t testing.TB, data []byte) indexed {
 	t.Helper()
 	x := indexed{path: write(t, "a.tgz", data), folder: t.TempDir()}
@@ -65,7 +65,8 @@ func (x indexed) options() Options {
 	return o
 }
 
-// sealed makes an index file of a body: its length and checksum are right, whatever the body is.
+// sealed returns an index file with the given body. Its length and checksum are right, even if
+// the body is not.
 func (x indexed) sealed(body []byte) []byte {
 	out := append([]byte(indexMagic), x.id...)
 	out = binary.LittleEndian.AppendUint64(out, uint64(len(body)))
@@ -87,22 +88,23 @@ func joinParts(points, entries []byte) []byte {
 	return append(append(binary.AppendUvarint(nil, uint64(len(points))), points...), entries...)
 }
 
-// indexFile is an index file in place of the right file, and the loader's reaction.
+// indexFile is a file in place of the right index file, and what the loader must do with it.
 type indexFile struct {
 	name string
 	make func() []byte
-	want string // of an error. "" where the index is made again, or harmless
-	any  bool   // any outcome without harm
+	want string // text of an error. "" if the index is made again, or is harmless
+	any  bool   // any outcome without harm is right
 }
 
-// indexFiles returns index files for the archive of base. packed is its data, whole its content.
+// indexFiles returns index files for the archive of base. packed is the archive's data, and whole
+// is its content.
 func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	points, entries := base.parts()
 	other := indexArchive(t, gzipOf(tarOf(numbered(30))))
 	entry := func(kind byte, same, n uint64, name string, offset, size uint64) []byte {
 		out := binary.AppendUvarint([]byte{kind}, same)
 		out = append(binary.AppendUvarint(out, n), name...)
-		return append(binary.AppendUvarint(binary.AppendUvarint(out, offset), size), 0, 0) // neither label nor fault
+		return append(binary.AppendUvarint(binary.AppendUvarint(out, offset), size), 0, 0) // an empty label and an empty fault
 	}
 	list := func(count uint64, of ...[]byte) []byte {
 		return joinParts(points, append(binary.AppendUvarint(nil, count), bytes.Join(of, nil)...))
@@ -147,8 +149,8 @@ func indexFiles(t *testing.T, base indexed, packed, whole []byte) []indexFile {
 	}
 }
 
-// The loader makes a wrong index file again. Where only inflating can tell that it is wrong, the
-// error says so.
+// If an index file is wrong, the loader makes it again. If only inflating can show the fault, the
+// loader gives an error.
 func TestCorpus_Index(t *testing.T) {
 	members := numbered(9)
 	for i := range members {
@@ -175,7 +177,7 @@ func TestCorpus_Index(t *testing.T) {
 							err := readTwice(base.path, o)
 							switch {
 							case test.any && (err == nil || errors.As(err, new(*Error))):
-							case train && given && err == nil: // read without the index first
+							case train && given && err == nil: // the first epoch does not use the index
 							case (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want):
 								t.Errorf("train %v, classes %v: got %v, want %q", train, given, err, test.want)
 							}
@@ -190,7 +192,7 @@ func TestCorpus_Index(t *testing.T) {
 	}
 }
 
-// readTwice reads two epochs.
+// readTwice opens an archive and reads two epochs.
 func readTwice(path string, o Options) error {
 	l, err := Open(path, o)
 	if err != nil {
@@ -205,12 +207,14 @@ func readTwice(path string, o Options) error {
 	return nil
 }
 
-// Wrong points are told from an archive that changed, and the error names the file to delete.
+// Wrong points in an index give another error than a changed archive. The error names the index
+// file as the file to delete.
 func TestEpoch_IndexLies(t *testing.T) {
 	x := indexArchive(t, stored(tarOf(heavy(9, 1<<20))))
 	points, entries := x.parts()
 	p := bytes.Clone(points)
-	// Of the first point, a member's beginning at 0 with byte 0, the checksum.
+	// The bytes 1, 0 are the first point: a member that begins at bit 0 and offset 0. The checksum
+	// follows.
 	p[bytes.Index(p, []byte{1, 0})+2] ^= 1
 	must(t, os.WriteFile(x.file, x.sealed(joinParts(p, entries)), 0o644))
 	o := x.options()
@@ -225,7 +229,8 @@ func TestEpoch_IndexLies(t *testing.T) {
 	}
 }
 
-// Places where no index can be written, or where another file lies.
+// The index cannot be written, or another file has its name. The archive is still read without an
+// error.
 func TestCorpus_IndexFolder(t *testing.T) {
 	data := gzipOf(tarOf(numbered(30)))
 	base := indexArchive(t, data)
@@ -276,7 +281,7 @@ func TestCorpus_IndexFolder(t *testing.T) {
 	}
 }
 
-// Whatever a sealed index contains, an epoch ends: with images, or with an error of this package.
+// With any body in a sealed index file, an epoch ends with images or with an *Error.
 func FuzzIndex(f *testing.F) {
 	x := indexArchive(f, gzipOf(tarOf(numbered(30))))
 	f.Add(x.body, false)
@@ -307,8 +312,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// All shards together decide whether an archive is kept in memory, and whether the shards get index
-// files.
+// The size of all shards together decides whether an archive is kept in memory. It also decides
+// whether the shards get index files.
 func TestOpen_IndexOfSmallShards(t *testing.T) {
 	folder := t.TempDir()
 	all := noisy(120)

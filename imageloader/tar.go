@@ -14,10 +14,11 @@ import (
 
 // Note [Reading a .tar]
 //
-// A .tar is read with pread and not mapped into memory. A file that shrinks must be an error and
-// not a SIGBUS, and mapped pages would count as resident memory. With Options.AllowTruncated a
-// pass ends where the file does. What lies wholly before is an archive like any other, but its
-// index is kept in no file.
+// A .tar is read with pread and not mapped into memory. A mapped file that shrinks gives a
+// SIGBUS, but it must give an error. Mapped pages would also count as resident memory.
+//
+// With Options.AllowTruncated a pass ends where the file ends. The members that lie wholly before
+// the end are an archive like any other. The index of such an archive is not stored in a file.
 
 // tarStream goes through a .tar or .tgz.
 type tarStream struct {
@@ -25,7 +26,7 @@ type tarStream struct {
 	tar     *tar.Reader
 	number  int
 	current entry
-	bytes   int64 // of a table of the members
+	bytes   int64 // memory of a table of the members so far
 	memory  *arena.Arena
 
 	plain   *endWatch // a .tar
@@ -47,7 +48,7 @@ func (s *tarStream) next() (entry, error) {
 		if err == io.EOF {
 			return entry{}, s.finish()
 		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // shard.admit judges names
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // no error here, because shard.admit judges names
 			return entry{}, s.explain(err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
@@ -63,7 +64,7 @@ func (s *tarStream) next() (entry, error) {
 			s.current.offset, _ = s.plain.Seek(0, io.SeekCurrent)
 		} else {
 			s.inflate.count()
-			s.current.offset = s.inflate.at // a tar.Reader reads no further than it must
+			s.current.offset = s.inflate.at // the content begins here: a tar.Reader reads no further than the header
 		}
 		return s.current, nil
 	}
@@ -94,15 +95,15 @@ func (s *tarStream) close() {
 	}
 }
 
-// finish checks the data behind the last member. It returns io.EOF when the archive is whole.
+// finish checks the data after the last member. It returns io.EOF when the archive is whole.
 func (s *tarStream) finish() error {
 	if s.plain != nil && s.plain.ended {
 		return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 	}
 	var rest io.Reader = s.plain
 	if s.inflate != nil {
-		// The checksum of a single gzip member makes up for an end marker that was never written. Of
-		// several members, some may be missing.
+		// The checksum of a single gzip member can replace a missing end marker. Of several gzip members,
+		// some may be missing, so an end marker is needed.
 		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
 			return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 		}
@@ -116,7 +117,7 @@ func (s *tarStream) finish() error {
 	return io.EOF
 }
 
-// onlyZeros takes the padding behind an archive, and nothing else.
+// onlyZeros is a writer for the padding after an archive. It accepts only zeros.
 type onlyZeros struct{}
 
 var errNotZero = errors.New("not padding")
@@ -130,9 +131,9 @@ func (onlyZeros) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// explain turns an error of the tar reader into a complete error. In a .tgz the fault is looked for
-// in the gzip data first. A flipped bit shows up as an odd tar header long before the checksum
-// comes.
+// explain turns an error of the tar reader into a complete *Error. For a .tgz it looks for a
+// fault of the gzip data first. A flipped bit gives a wrong tar header long before the reader
+// reaches the checksum.
 func (s *tarStream) explain(err error) error {
 	if s.inflate != nil {
 		if _, below := io.Copy(io.Discard, s.inflate); below != nil {
@@ -153,7 +154,7 @@ func (s *tarStream) explain(err error) error {
 	return s.shard.unreadable(err, "damaged after member %d (%s): %v; copy or download it again", s.number, printable(s.current.name), err)
 }
 
-// kindOf returns the kind of a header.
+// kindOf returns the kind of the member with this header.
 func kindOf(h *tar.Header) entryKind {
 	for key := range h.PAXRecords {
 		if strings.HasPrefix(key, "GNU.sparse.") {
@@ -161,7 +162,7 @@ func kindOf(h *tar.Header) entryKind {
 		}
 	}
 	switch h.Typeflag {
-	case tar.TypeReg, '\x00', tar.TypeCont: // '\x00' and '7' are regular files to every reader
+	case tar.TypeReg, '\x00', tar.TypeCont: // every reader takes '\x00' and '7' for regular files
 		return regularFile
 	case tar.TypeDir:
 		return subdirectory
@@ -175,8 +176,8 @@ func kindOf(h *tar.Header) entryKind {
 	return specialFile
 }
 
-// endWatch notices when its reader meets the end of the file. The end marker of a whole tar archive
-// prevents that.
+// endWatch notices when its reader reaches the end of the file. In a whole tar archive, the
+// reader stops before that, at the end marker.
 type endWatch struct {
 	*io.SectionReader
 	ended bool

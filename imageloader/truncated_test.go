@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// whole returns how many of the images of numbered lie in the first bytes of their .tar.
+// whole returns the number of members that lie completely in packed. packed is the first part of
+// their .tar.
 func whole(packed []byte, members []member) (count int) {
 	at := 0
 	for _, m := range members {
@@ -22,8 +23,8 @@ func whole(packed []byte, members []member) (count int) {
 	return count
 }
 
-// An archive cut short anywhere is an error, or gives the images before the cut. They are the same
-// in each epoch and however the archive is read.
+// An archive that is cut anywhere gives an error. With AllowTruncated, it gives the images before
+// the cut. The images are the same in each epoch and for every way to read the archive.
 func TestOptions_AllowTruncated(t *testing.T) {
 	members := numbered(24)
 	packed := tarOf(members)
@@ -72,7 +73,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 					l.Close()
 				}
 				if err == nil {
-					continue // our inflater finds more in a .tgz than the standard library
+					continue // the library's inflater finds more in a .tgz than the standard library
 				}
 				continue
 			}
@@ -104,7 +105,7 @@ func TestOptions_AllowTruncated(t *testing.T) {
 	}
 }
 
-// A download that broke off in a sample of a WebDataset gives the samples before.
+// With AllowTruncated, a WebDataset that is cut anywhere gives the samples before the cut.
 func TestOptions_AllowTruncated_WebDataset(t *testing.T) {
 	packed := tarOf(samplesOf(10, "cls", func(l int) string { return fmt.Sprint(l) }))
 	for cut := 4 * 512; cut < len(packed); cut += 512 {

@@ -17,27 +17,30 @@ import (
 
 // Note [WebDataset]
 //
-// In a shard of a WebDataset a sample is several members that lie one behind the other: 000001.jpg,
-// 000001.cls, 000001.json. Their names are the same up to the first dot of their last part. That is
-// the key. The text behind the dot is the kind of the member. Of a sample the loader takes the
-// image, the first where there are several, and the label. The label is the text of .cls or, where
-// there is none, a field of .json. A text of digits is the label itself, any other the name of a
+// In a shard of a WebDataset, a sample is several members one after another: 000001.jpg,
+// 000001.cls, 000001.json. A member's name up to the first dot of its last part is the key. All
+// members of a sample have the same key. The text after this dot is the kind of the member.
+//
+// The loader takes one image and one label of a sample. If a sample has several images, the
+// loader takes the first. The label is the text of the .cls. If there is no .cls, the label is a
+// field of the .json. A text of digits is the label itself. Any other text is the name of a
 // class.
 //
-// The label may come before or behind the image. So a sample is read whole, and its members are
-// handed on when the next sample begins.
+// The label may come before or after the image. So the loader reads a sample completely, and
+// returns the members of the sample when the next sample begins.
 
 // Labels says where the label of an image is from.
 type Labels int
 
 const (
-	// LabelsFound takes the labels from members if the first image of the first shard has a .cls of its
-	// key, or a .json with Options.LabelField. Else it takes them from directories.
+	// LabelsFound looks at the first image of the first shard. If the image has a .cls of its key, or
+	// a .json of its key with Options.LabelField, labels are from members. Otherwise labels are from
+	// directories.
 	LabelsFound Labels = iota
-	// LabelsFromDirectories takes the directory that an image lies in.
+	// LabelsFromDirectories takes the name of the directory that an image lies in.
 	LabelsFromDirectories
-	// LabelsFromMembers takes the .cls or .json that belongs to an image, as in the shards of a
-	// WebDataset. A directory has none.
+	// LabelsFromMembers takes the label from the .cls or .json that belongs to an image, as in the
+	// shards of a WebDataset. The images of a directory always get their labels from directories.
 	LabelsFromMembers
 )
 
@@ -45,13 +48,13 @@ const (
 	defaultLabelField = "label"
 
 	maxLabel      = 256       // bytes of a label
-	maxLabelFile  = 4 << 10   // of a .cls
-	maxFieldsFile = 1 << 20   // of a .json
-	maxNumber     = 1_000_000 // classes, where labels are numbers
+	maxLabelFile  = 4 << 10   // bytes of a .cls
+	maxFieldsFile = 1 << 20   // bytes of a .json
+	maxNumber     = 1_000_000 // number of classes, if labels are numbers
 )
 
-// keyOf splits a name into the key of its sample and the kind of the member, in small letters. The
-// key is empty for a name without a key.
+// keyOf splits a name into the key of its sample and the kind of the member, in small letters.
+// Both results are empty for a name without a key.
 func keyOf(name string) (key, what string) {
 	base := path.Base(name)
 	dot := strings.IndexByte(base, '.')
@@ -63,33 +66,33 @@ func keyOf(name string) (key, what string) {
 
 func isImageOf(what string) bool { return imageExtensions["."+what] }
 
-// sampleStream goes through a shard of a WebDataset. Its entries are those of the shard, in its
-// order, the images with their labels.
+// sampleStream goes through a shard of a WebDataset. It returns the members of the shard in their
+// order, and gives each image its label.
 type sampleStream struct {
 	stream
 	reading
 	shard *shard
-	known map[string]string // each label once
+	known map[string]string // each label once, so that equal labels share memory
 
-	ready []entry // of a sample that is complete
-	image []byte  // the content of its image
-	first *entry  // of the next sample: its content has not been read
-	err   error   // behind these
+	ready []entry // members of a complete sample that are still to be returned
+	image []byte  // the content of the sample's image
+	first *entry  // first member of the next sample, with unread content
+	err   error   // the error after the members in ready
 }
 
-// sampleMembers is a sample being collected.
+// sampleMembers is a sample that is being collected.
 type sampleMembers struct {
 	key     string
 	entries []entry
-	image   int    // index of the image among them, -1 without an image
-	label   string // "" while there is none
+	image   int    // index of the image in entries, -1 without an image
+	label   string // "" while there is no label
 	exact   bool   // the label is from a .cls
 	fault   string // the fault of the label
 }
 
 func (s *sampleStream) next() (entry, error) {
 	for len(s.ready) == 0 {
-		s.memory.Give(s.image) // nobody asked for it
+		s.memory.Give(s.image) // nobody asked for the image
 		s.image = nil
 		if s.err != nil {
 			return entry{}, s.err
@@ -101,7 +104,8 @@ func (s *sampleStream) next() (entry, error) {
 	return e, nil
 }
 
-// content returns the content of a sample's image. Nothing asks for another content.
+// content returns the content of a sample's image. Nothing asks for the content of another
+// member.
 func (s *sampleStream) content() ([]byte, error) {
 	data := s.image
 	s.image = nil
@@ -114,7 +118,8 @@ func (s *sampleStream) close() {
 	s.stream.close()
 }
 
-// collect reads the next sample. Before an error it returns no sample, unless the sample is whole.
+// collect reads the next sample. An error may come in the middle of a sample. The sample is then
+// returned only if it has its image and label, or if the error is io.EOF.
 func (s *sampleStream) collect() []entry {
 	all := sampleMembers{image: -1}
 	for {
@@ -151,7 +156,8 @@ func (s *sampleStream) advance() (entry, error) {
 	return s.stream.next()
 }
 
-// take adds to a sample the content of the current member of the shard's stream.
+// take adds the content of e to a sample, if the sample needs it. e is the current member of the
+// shard's stream.
 func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	switch {
 	case isImageOf(what) && all.image < 0:
@@ -186,8 +192,8 @@ func (s *sampleStream) take(all *sampleMembers, e entry, what string) error {
 	return nil
 }
 
-// text returns the content of the current member of the shard's stream, "" for a content larger
-// than most.
+// text returns the content of e, the current member of the shard's stream. For a content larger
+// than `most` bytes it returns "".
 func (s *sampleStream) text(e entry, most int64) (string, error) {
 	if e.size > most {
 		return "", nil
@@ -198,7 +204,7 @@ func (s *sampleStream) text(e entry, most int64) (string, error) {
 	return text, err
 }
 
-// parse returns a label in the form of the vocabulary, or its fault.
+// parse returns a label in the form of the vocabulary, or the fault of the label.
 func (s *sampleStream) parse(text string) (label, fault string) {
 	switch n, err := strconv.ParseInt(text, 10, 64); {
 	case err == nil && n >= 0 && n < maxNumber:
@@ -220,7 +226,7 @@ func isFraction(text string) bool {
 	return err == nil && strings.ContainsAny(text[:1], "+-.0123456789")
 }
 
-// fieldOf returns a field of a JSON object, if the field is a number or a string.
+// fieldOf returns the value of a field of a JSON object, if this value is a number or a string.
 func fieldOf(text, name string) (value string, found bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &fields) != nil {
@@ -241,7 +247,7 @@ func fieldOf(text, name string) (value string, found bool) {
 	return "", false
 }
 
-// finish gives the image its label.
+// finish gives the image of the sample its label.
 func (all *sampleMembers) finish() []entry {
 	if all.image >= 0 {
 		e := &all.entries[all.image]
@@ -252,30 +258,31 @@ func (all *sampleMembers) finish() []entry {
 	return all.entries
 }
 
-// isNumber says whether a label is the number of a class, and returns the number.
+// isNumber reports whether a label is the number of a class, and returns the number.
 func isNumber(label string) (n int, ok bool) {
 	n, err := strconv.Atoi(label)
 	return n, err == nil && n >= 0 && n < maxNumber
 }
 
-// findLabels returns the source of an archive's labels, from the beginning of its first shard.
+// findLabels returns the source of an archive's labels. For LabelsFound it reads the beginning of
+// the first shard.
 func (a *archive) findLabels(o Options) Labels {
 	first := a.shards[0]
 	if o.Labels != LabelsFound || first.format == directory {
 		return max(o.Labels, LabelsFromDirectories)
 	}
-	const most = 64 // MiB of a .tgz up to the first image
+	const most = 64 // MiB of a .tgz in which the first image must lie
 	var content io.Reader = io.NewSectionReader(first.file, 0, first.info.Size())
 	if first.format == gzipTar {
 		z, err := gzip.NewReader(content)
 		if err != nil {
-			return LabelsFromDirectories // reading the directory will tell
+			return LabelsFromDirectories // the pass through the shard reports the error
 		}
 		content = io.LimitReader(z, most<<20)
 	}
 	members, key := tar.NewReader(content), ""
 	image, label := false, false
-	const many = 10_000 // members
+	const many = 10_000 // members in which the first image must lie
 	for range many {
 		h, err := members.Next()
 		if err != nil {

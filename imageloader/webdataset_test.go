@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// samplesOf gives each image of numbered its label as a member of its own: "cls" before it, "json"
-// behind it.
+// samplesOf gives each image of numbered its label in a member of its own. A "cls" member comes
+// before the image, and a "json" member after the image.
 func samplesOf(n int, what string, text func(label int) string) (members []member) {
 	for i, m := range numbered(n) {
 		key := fmt.Sprintf("%05d", i)
@@ -25,7 +25,8 @@ func samplesOf(n int, what string, text func(label int) string) (members []membe
 	return members
 }
 
-// labelsOf returns the level and the label of each image of an epoch, in order of the levels.
+// labelsOf reads one epoch and returns the level and the label of each image, in the order of the
+// levels.
 func labelsOf(t *testing.T, l *Loader) (pairs []string) {
 	t.Helper()
 	for batch, err := range l.Epoch(context.Background()) {
@@ -80,7 +81,7 @@ func TestWebDataset(t *testing.T) {
 			{"tgz", write(t, "a.tgz", gzipOf(packed)), 0},
 			{"tgz in blocks", write(t, "b.tgz", gzipOf(packed)), 500},
 		} {
-			for range 2 { // without an index file, and with it
+			for range 2 { // first without an index file, then with it
 				o := options()
 				o.ShuffleBuffer, o.Train, o.NoFlip = s.buffer, true, true
 				if test.change != nil {
@@ -101,7 +102,8 @@ func TestWebDataset(t *testing.T) {
 	}
 }
 
-// A directory's name is the label where samples have no labels, and where Options.Labels says so.
+// The directory's name is the label if samples have no labels, or if Options.Labels asks for
+// directories.
 func TestWebDataset_Found(t *testing.T) {
 	plain := numbered(6)
 	beside := samplesOf(6, "cls", func(int) string { return "9" })
@@ -109,7 +111,7 @@ func TestWebDataset_Found(t *testing.T) {
 		beside[i].name = "train/cat/" + beside[i].name
 	}
 	meta := slices.Clone(plain)
-	meta = append(meta, member{name: "train/a/000.json", body: []byte(`{"label": 7}`)}) // not behind its image
+	meta = append(meta, member{name: "train/a/000.json", body: []byte(`{"label": 7}`)}) // not next to its image
 	for _, test := range []struct {
 		name    string
 		members []member
@@ -137,7 +139,7 @@ func TestWebDataset_Found(t *testing.T) {
 	wantError(t, err, ErrBadMember, "member 1 (train/a/000.png): no label: its sample has no .cls, and no .json with the field")
 }
 
-// A wrong label makes its image unusable. The image never gets another's label.
+// An image with a wrong label is unusable. The image never gets the label of another image.
 func TestWebDataset_BadLabels(t *testing.T) {
 	image := numbered(3)[1].body
 	good := []member{{name: "0.cls", body: []byte("1")}, {name: "0.png", body: image}}
@@ -178,7 +180,8 @@ func TestWebDataset_BadLabels(t *testing.T) {
 	wantError(t, err, ErrUnknownClass, `class "1" is not one of the 1 in Options.Classes`)
 }
 
-// A report has the labels of a WebDataset for classes, numbers in their order.
+// Scan counts the images of a WebDataset by label. Labels that are numbers are in the order of
+// the numbers.
 func TestWebDataset_Scan(t *testing.T) {
 	var members []member
 	for i, m := range numbered(12) {
@@ -193,7 +196,7 @@ func TestWebDataset_Scan(t *testing.T) {
 	}
 }
 
-// Of a sample with several images the first is read, and the others are counted.
+// If a sample has several images, the first is read, and the others are counted.
 func TestWebDataset_SeveralImages(t *testing.T) {
 	all := numbered(4)
 	members := []member{

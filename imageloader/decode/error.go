@@ -12,7 +12,7 @@ import (
 var (
 	ErrInvalidArgument = errors.New("decode: invalid argument")
 	ErrOutOfMemory     = errors.New("decode: out of memory")
-	ErrNotAnImage      = errors.New("decode: not an image")           // zero bytes, or no known format
+	ErrNotAnImage      = errors.New("decode: not an image")           // the file has zero bytes, or no known format
 	ErrTruncated       = errors.New("decode: truncated image")        // the data end before the last pixel
 	ErrCorrupt         = errors.New("decode: corrupt image")          // the data contradict their format or checksum
 	ErrTooLarge        = errors.New("decode: image too large")        // more pixels or scans than allowed
@@ -22,11 +22,11 @@ var (
 	ErrClosed          = errors.New("decode: pool is closed")
 )
 
-// Error is the fault of one image. Its text is the bare reason, such as "truncated JPEG": the
-// caller puts the name of the file before it.
+// Error is the fault of one image. Its text is only the reason, such as "truncated JPEG". The
+// caller adds the name of the file.
 type Error struct {
 	Reason string
-	Kind   error // ErrTruncated or another error of this package. errors.Is finds it
+	Kind   error // ErrTruncated or another error of this package, for errors.Is
 }
 
 // Error returns the reason.
@@ -39,7 +39,7 @@ func refuse(kind error, format string, args ...any) *Error {
 	return &Error{Reason: fmt.Sprintf(format, args...), Kind: kind}
 }
 
-// take turns a status into an error and frees it. NULL is nil.
+// take turns a status into an error and frees the status. It returns nil for NULL.
 func take(status *C.ctd_status) error {
 	if status == nil {
 		return nil

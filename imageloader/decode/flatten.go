@@ -5,8 +5,8 @@ import (
 	"image/color"
 )
 
-// flatten copies an image to RGB, or to grey where the image is grey. Alpha is dropped, and 16 bits
-// become their upper 8.
+// flatten copies an image to RGB, or to grey if the image is grey. Alpha is dropped. Of 16 bits
+// the upper 8 are kept.
 func flatten(img image.Image) picture {
 	b := img.Bounds()
 	out := picture{width: b.Dx(), height: b.Dy(), channels: 3}
@@ -22,7 +22,7 @@ func flatten(img image.Image) picture {
 	return out
 }
 
-// rowsOf returns a function that writes row y, counted from 0, of an image.
+// rowsOf returns a function that writes row y of an image into `to`. Rows are counted from 0.
 func rowsOf(img image.Image) func(y int, to []byte) {
 	switch img := img.(type) {
 	case *image.Gray:
@@ -54,7 +54,7 @@ func rowsOf(img image.Image) func(y int, to []byte) {
 		}
 	}
 	min := img.Bounds().Min
-	return func(y int, to []byte) { // colours multiplied by alpha, mostly
+	return func(y int, to []byte) { // mostly for colours that are multiplied by alpha
 		for x := range len(to) / 3 {
 			c := color.NRGBAModel.Convert(img.At(min.X+x, min.Y+y)).(color.NRGBA)
 			to[3*x], to[3*x+1], to[3*x+2] = c.R, c.G, c.B
@@ -62,8 +62,8 @@ func rowsOf(img image.Image) func(y int, to []byte) {
 	}
 }
 
-// pick copies the first `channels` values of each pixel. A pixel has `pixel` bytes and a value
-// `value` of them, the upper byte first.
+// pick copies the first `channels` values of each pixel. A pixel has `pixel` bytes. A value has
+// `value` bytes, of which pick copies the first, the upper byte.
 func pick(to, from []byte, channels, pixel, value int) {
 	for len(to) > 0 {
 		for c := range channels {

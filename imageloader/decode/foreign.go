@@ -18,23 +18,25 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// longestSide is the limit of the C side.
+// longestSide is the limit of a side in pixels. The C library has the same limit.
 const longestSide = 1_000_000
 
-// picture is an image decoded by Go: RGB or grey pixels without gaps, or why there are none.
+// picture is an image that Go decoded: RGB or grey pixels without gaps. err is the error if there
+// are no pixels.
 type picture struct {
 	pix                     []byte
 	width, height, channels int
 	err                     error
 }
 
-// foreign reports whether Go decodes this format.
+// foreign reports whether Go decodes this format, and not the C library.
 func (f Format) foreign() bool { return f >= GIF }
 
-// bytesOfPixel returns the bytes of a pixel: as RGB, and in the format's decoder before. The
-// decoder has its image and, for GIF, a second image for interlaced rows. For WebP it has a second
-// image and the alpha channel. For TIFF it has a block of rows that may be all of them, in a slice
-// that grows. Files made for the purpose make the decoders of WebP and TIFF take more.
+// bytesOfPixel returns the bytes of a pixel as RGB, and the bytes of a pixel in the format's
+// decoder. A decoder holds its image and other data. For GIF these are a second image for
+// interlaced rows. For WebP they are a second image and the alpha channel. For TIFF they are a
+// block of rows in a slice that grows. The block may have all rows. Files made for the purpose
+// make the decoders of WebP and TIFF take more.
 func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	switch format {
 	case GIF:
@@ -50,12 +52,13 @@ func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	return 3, 10
 }
 
-// decodeForeign decodes the images from begin on that are Go's to decode, and returns them by their
-// index after begin. It also returns the index of the first image that must wait for the next
-// crossing, and the images' share of the memory. The caller gives the share back.
+// decodeForeign decodes the images from index begin on whose formats Go decodes. It stops at the
+// first image for which the memory has no room. It waits for memory, and for the decoding.
+// pictures has the results by index, counted from begin. end is the index of the image at which
+// it stopped. taken is the memory of the pictures, which the caller gives back.
 func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]picture, end, taken int) {
 	var mine []int
-	var pixels, decoding int // of all, and the most that an image takes in its decoder
+	var pixels, decoding int // pixels: of all pictures. decoding: the most that the decoder needs for one image
 	for end = begin; end < len(images); end++ {
 		data := images[end].Data
 		format := Sniff(data)
@@ -97,7 +100,7 @@ func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]pictur
 	return pictures, end, taken
 }
 
-// share calls f for 0 .. n-1 on up to workers goroutines and waits for all.
+// share calls f for 0 to n-1 on up to workers goroutines, and waits for all calls.
 func share(n, workers int, f func(int)) {
 	var group sync.WaitGroup
 	next := make(chan int)
@@ -144,8 +147,8 @@ func probeForeign(data []byte, format Format) (Info, error) {
 	return info, nil
 }
 
-// openForeign reads the header, and refuses an image that would take more memory than maxPixels
-// allows.
+// openForeign reads the header. It refuses an image with more than maxPixels pixels, or with a
+// side above longestSide.
 func openForeign(data []byte, format Format, maxPixels int) (config image.Config, err error) {
 	defer catch(format, &err)
 	in := &source{Reader: *bytes.NewReader(data)}
@@ -210,15 +213,15 @@ func decodeForeign(data []byte, format Format, maxPixels int) (out picture, err 
 	return flatten(img), nil
 }
 
-// catch turns a decoder's panic into an error: those decoders are not ours, and the file is the
-// user's.
+// catch turns a decoder's panic into an error. The decoders are of other authors and the files
+// are the user's, so a panic must not end the program.
 func catch(format Format, err *error) {
 	if r := recover(); r != nil {
 		*err = refuse(ErrCorrupt, "corrupt %v: its decoder panicked: %v", format, r)
 	}
 }
 
-// source remembers whether a decoder read past the end.
+// source remembers whether a decoder tried to read past the end.
 type source struct {
 	bytes.Reader
 	ended bool

@@ -2,7 +2,7 @@ package decode
 
 import "bytes"
 
-// Format is the kind of an image file, by its first bytes.
+// Format is the kind of an image file. The first bytes of the file decide it.
 type Format int
 
 // The formats that are decoded.
@@ -35,8 +35,8 @@ func (f Format) String() string {
 	return "unknown"
 }
 
-// Sniff returns the format that data begins with. It looks at no more than 18 bytes: a file cut off
-// or damaged after its signature still has its format.
+// Sniff returns the format that data begins with. It looks at no more than 18 bytes. So a file
+// that is cut off or damaged after its signature still has its format.
 func Sniff(data []byte) Format {
 	begins := func(prefix string) bool { return len(data) >= len(prefix) && string(data[:len(prefix)]) == prefix }
 	switch {
@@ -51,7 +51,7 @@ func Sniff(data []byte) Format {
 	case begins("RIFF") && len(data) >= 12 && bytes.Equal(data[8:12], []byte("WEBP")):
 		return WebP
 	case begins("BM") && len(data) >= 18 && data[15] == 0 && data[16] == 0 && data[17] == 0:
-		return BMP // "BM" alone begins words too: the header's length, bytes 14 to 17, is less than 256.
+		return BMP // Words begin with "BM" too. So the header's length, bytes 14 to 17, must be less than 256.
 	}
 	return Unknown
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// onScreen puts the first frame of a GIF in its place on the screen. The rest of the screen has the
-// colour of palette entry 0, or of the transparent entry.
+// onScreen copies the first frame of a GIF to its place on the screen. The rest of the screen
+// gets one colour: the transparent entry of the palette or, without such an entry, entry 0.
 func onScreen(frame *image.Paletted, screen image.Config) picture {
 	colours := slices.Clone(frame.Palette)
 	global, _ := screen.ColorModel.(color.Palette)
@@ -35,7 +35,7 @@ func onScreen(frame *image.Paletted, screen image.Config) picture {
 	return out
 }
 
-// triples returns 256 colours without their alpha. Colours that the palette lacks are black.
+// triples returns 256 colours without their alpha. A colour that the palette lacks is black.
 func triples(palette color.Palette) (out [256][3]byte) {
 	for i, c := range palette {
 		n := color.NRGBAModel.Convert(c).(color.NRGBA)

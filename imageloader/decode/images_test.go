@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The images and Pillow's pixels of them: testdata/make.py.
+// testdata/make.py made the images, and Pillow's pixels of these images.
 
 func read(t testing.TB, path ...string) []byte {
 	t.Helper()
@@ -35,7 +35,7 @@ func names(t testing.TB, folder string) []string {
 	return out
 }
 
-// pixelsOf returns a PNG's pixels as RGB or grey, decoded without this package.
+// pixelsOf returns the pixels of a PNG as RGB or grey. It decodes without this package.
 func pixelsOf(t testing.TB, data []byte, channels int) (pix []byte, height, width int) {
 	t.Helper()
 	img, err := png.Decode(bytes.NewReader(data))
@@ -78,7 +78,7 @@ func newPool(t testing.TB, options Options) *Pool {
 	return pool
 }
 
-// furthest returns the largest difference of two values.
+// furthest returns the largest difference between got and want at one index.
 func furthest(got, want []byte) int {
 	most := 0
 	for i := range want {
@@ -91,7 +91,7 @@ func TestPool_Decode_EveryKind(t *testing.T) {
 	for _, name := range names(t, "good") {
 		tolerance := 0
 		if strings.HasSuffix(name, ".jpg") {
-			tolerance = 1 // other versions of libjpeg may round otherwise
+			tolerance = 1 // other versions of libjpeg may round differently
 		}
 		data := read(t, "good", name)
 		want, height, width := pixelsOf(t, read(t, "want", name+".png"), 3)
@@ -186,7 +186,7 @@ func TestPool_Decode_BadImages(t *testing.T) {
 	}
 }
 
-// A bad image harms no other image, wherever it stands.
+// A bad image does not change any other image, at any place in the batch.
 func TestPool_Decode_BadAmongGood(t *testing.T) {
 	good := read(t, "good", "420.jpg")
 	want, _ := decodeOne(t, good, Options{Transform: Resize{Height: 9, Width: 9}})
@@ -247,7 +247,7 @@ func TestProbe(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %+v", test.name, got, err, test.want)
 		}
 	}
-	// The header of a huge image can be read.
+	// Probe reads the header of an image that is too large to decode.
 	for _, name := range []string{"40000x40000.jpg", "40000x40000.png", "40000x40000.gif", "40000x40000.bmp"} {
 		if got, err := Probe(read(t, "bad", name)); err != nil || got.Width != 40000 || got.Height != 40000 {
 			t.Errorf("%s: got %+v, %v", name, got, err)
@@ -283,7 +283,7 @@ func TestCheckSize(t *testing.T) {
 	}
 }
 
-// A decoder that panics is a corrupt file, not the end of the program.
+// A panic of a decoder gives ErrCorrupt and does not end the program.
 func TestCatch(t *testing.T) {
 	err := func() (err error) {
 		defer catch(TIFF, &err)

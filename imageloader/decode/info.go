@@ -8,13 +8,13 @@ import "unsafe"
 // Info is the content of an image's header.
 type Info struct {
 	Format        Format
-	Width, Height int        // as stored, before the orientation is applied
-	Channels      int        // as stored, alpha included; 1 for a palette
-	Bits          int        // per channel, or per palette index
+	Width, Height int        // as stored, without the EXIF orientation
+	Channels      int        // as stored, with alpha; 1 for a palette
+	Bits          int        // bits of a channel, or of a palette index
 	ColorSpace    ColorSpace // of the stored channels
-	Alpha         bool       // has an alpha channel or a transparent colour
-	Progressive   bool       // progressive JPEG, interlaced PNG
-	Orientation   int        // EXIF, 1 to 8; 1 where the file says nothing
+	Alpha         bool       // the image has an alpha channel or a transparent colour
+	Progressive   bool       // the image is a progressive JPEG or an interlaced PNG
+	Orientation   int        // EXIF orientation, 1 to 8; 1 where the file has none
 }
 
 // ColorSpace is the meaning of an image's stored channels.
@@ -39,8 +39,8 @@ func (s ColorSpace) String() string {
 	return names[s]
 }
 
-// Probe reads the header of an image of any [Format]. Its pixels are not decoded. It fails with an
-// *[Error].
+// Probe reads the header of an image of any [Format], without decoding the pixels. It fails with
+// an *[Error].
 func Probe(data []byte) (Info, error) {
 	if format := Sniff(data); format.foreign() {
 		return probeForeign(data, format)
@@ -56,9 +56,9 @@ func Probe(data []byte) (Info, error) {
 	}, nil
 }
 
-// Check decodes the whole image and drops its pixels: nil means that a [Pool] with the default
-// MaxPixels decodes it. It decodes on the calling goroutine and waits for that. It fails with the
-// *[Error] that the pool would give.
+// Check decodes the whole image and drops its pixels. nil means that a [Pool] with the default
+// MaxPixels decodes the image. Check decodes on the calling goroutine and returns when it is
+// done. It fails with the *[Error] that the pool would give.
 func Check(data []byte) error {
 	if format := Sniff(data); format.foreign() {
 		_, err := decodeForeign(data, format, defaultMaxPixels)

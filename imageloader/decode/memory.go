@@ -4,15 +4,15 @@ import "sync"
 
 const defaultMemory = 512 << 20
 
-// memory is a number of bytes that Decode calls share for the images that Go decodes.
-// csrc/decode/memory.h is its counterpart for the threads. It hands out no memory, only the right
-// to take it.
+// memory is a number of bytes that Decode calls share for the images that Go decodes. It does not
+// allocate: a caller only gets the right to take bytes. csrc/decode/memory.h does the same for
+// the threads of the pool.
 type memory struct {
 	limit         int
 	mu            sync.Mutex
 	change        sync.Cond
-	taken         int // above the limit only as one share
-	asked, served int // takes
+	taken         int // above limit only when one caller has all of it
+	asked, served int // calls of take so far, and how many of them were served
 }
 
 func newMemory(limit int) *memory {
@@ -21,9 +21,9 @@ func newMemory(limit int) *memory {
 	return m
 }
 
-// take waits until that many bytes are free, and until all earlier callers are served. More than
-// the limit is given when no other caller has a share. A caller that has a share must not ask for
-// more.
+// take waits until `bytes` bytes are free and all earlier callers are served. A caller gets more
+// than the limit when no other caller has a share. A caller that has a share must not call take
+// again.
 func (m *memory) take(bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

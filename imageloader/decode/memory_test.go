@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// progressive returns a progressive CMYK JPEG of one colour, of full size in all components. No
-// image of its size takes more memory. Its coefficients are 0, and those of a block are one bit of
-// 0, or less.
+// progressive returns a progressive CMYK JPEG of one colour, with all components at full size. No
+// other kind of image takes more memory for its size. All its coefficients are 0. A block takes
+// one bit of 0 in the file, or less.
 func progressive(width, height int) []byte {
 	var out bytes.Buffer
 	segment := func(marker byte, body ...byte) {
@@ -39,19 +39,19 @@ func progressive(width, height int) []byte {
 		frame, scan = append(frame, c, 0x11, 0), append(scan, c, 0)
 	}
 	segment(0xc2, frame...)
-	oneCode(0x00, 0)                        // a difference of 0
+	oneCode(0x00, 0)                        // the code for a difference of 0
 	segment(0xda, append(scan, 0, 0, 0)...) // the first coefficient of all components
 	zeros(components * blocks)
-	oneCode(0x10, 0xe0) // 2^14 blocks without any, and the number in the next 14 bits
+	oneCode(0x10, 0xe0) // the code for 2^14 blocks without coefficients, with their number in the next 14 bits
 	for c := range byte(components) {
-		segment(0xda, 1, c, 0, 1, 63, 0) // the others
+		segment(0xda, 1, c, 0, 1, 63, 0) // the other coefficients
 		zeros(15 * ((blocks + allBlocks - 1) / allBlocks))
 	}
 	out.Write([]byte{0xff, 0xd9})
 	return out.Bytes()
 }
 
-// peak decodes the images and returns the memory that became resident meanwhile.
+// peak decodes the images and returns the bytes that became resident during the decoding.
 func peak(t *testing.T, pool *Pool, images []Image) int {
 	t.Helper()
 	debug.FreeOSMemory()
@@ -69,7 +69,7 @@ func peak(t *testing.T, pool *Pool, images []Image) int {
 	return took
 }
 
-// status returns a number of bytes of /proc/self/status.
+// status returns a number of bytes from /proc/self/status.
 func status(t *testing.T, name string) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")
@@ -89,8 +89,9 @@ func status(t *testing.T, name string) int {
 	return 0
 }
 
-// Each image takes more than half of the bound of a pool with little memory. There they wait for
-// each other. Where there is memory for all of them, they do not wait.
+// Three images each take more than half of the bound of a pool with little memory. There they are
+// decoded one after another, within the bound. In a pool with memory for all three they are
+// decoded at the same time.
 func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	const width, height = 3600, 3600
 	data := progressive(width, height)
@@ -100,7 +101,7 @@ func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	options.Memory = 1 << 40
 	enough := newPool(t, options)
 	took, tookAll := peak(t, little, images), peak(t, enough, images)
-	for range 20 { // on a busy machine the three threads may have run one after another
+	for range 20 { // on a busy machine the three threads may run one after another
 		if tookAll >= little.MaxMemory() {
 			break
 		}
@@ -116,7 +117,7 @@ func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	}
 }
 
-// The bound holds after large images too: the threads give their memory back.
+// The bound holds after large images too, because the threads give their memory back.
 func TestPool_Decode_GivesLargeMemoryBack(t *testing.T) {
 	pool := newPool(t, Options{Workers: 4, Transform: Resize{Height: 8, Width: 8}, NoShrink: true})
 	debug.FreeOSMemory()
@@ -128,7 +129,7 @@ func TestPool_Decode_GivesLargeMemoryBack(t *testing.T) {
 	}
 }
 
-// Close waits for images that wait for memory. Refused images give theirs back.
+// Close waits for images that wait for memory. Images that are refused give their memory back.
 func TestPool_Close_WhileImagesWait(t *testing.T) {
 	before := threads(t)
 	pool, err := NewPool(Options{Workers: 3, Transform: Resize{Height: 4, Width: 4}, NoShrink: true, Memory: 1})
@@ -157,7 +158,7 @@ func TestPool_Close_WhileImagesWait(t *testing.T) {
 			}
 		}()
 	}
-	for pool.Busy() == 0 { // an image is done, and two threads wait or decode
+	for pool.Busy() == 0 { // until one image is done. The other two threads then wait or decode
 		time.Sleep(time.Millisecond)
 	}
 	if err := pool.Close(); err != nil {
@@ -167,7 +168,7 @@ func TestPool_Close_WhileImagesWait(t *testing.T) {
 	if done.Load() == 0 {
 		t.Error("no batch was being decoded")
 	}
-	for end := time.Now().Add(5 * time.Second); threads(t) != before; { // a thread that has ended is listed for a moment more
+	for end := time.Now().Add(5 * time.Second); threads(t) != before; { // a thread that has ended stays listed for a moment
 		if time.Now().After(end) {
 			t.Fatalf("%d threads are left", threads(t)-before)
 		}
@@ -180,7 +181,7 @@ func TestPool_MaxMemory(t *testing.T) {
 		return newPool(t, options).MaxMemory()
 	}
 	const worker = 18 << 20
-	large := of(Options{Workers: 1, Memory: 1}) - worker // of 100 million pixels
+	large := of(Options{Workers: 1, Memory: 1}) - worker // the need of an image of 100 million pixels
 	if large < 1_100_000_000 || large > 1_180_000_000 {
 		t.Errorf("the largest image takes %d", large)
 	}
@@ -224,9 +225,9 @@ func TestMemory(t *testing.T) {
 	}
 	m.take(60)
 	m.take(40)
-	ask(500) // alone, when its turn comes
+	ask(500) // more than the limit: it is given alone, in its turn
 	waiting(1)
-	ask(1) // not before it, though there will be room
+	ask(1) // waits for the take of 500, though 1 byte would be free
 	waiting(2)
 	m.give(60)
 	waiting(2)
@@ -241,7 +242,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Images that Go decodes wait for each other where each needs all the memory, and no call waits for
+// Images that Go decodes wait for each other when each needs all the memory. No call waits for
 // ever.
 func TestPool_Decode_ForeignWaits(t *testing.T) {
 	var images []Image

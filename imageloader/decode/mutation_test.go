@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// damaged changes a copy of data: bits, bytes, runs, its length.
+// damaged returns a copy of data with changed bits, bytes, runs of bytes or length.
 func damaged(random *rand.Rand, data []byte) []byte {
 	out := slices.Clone(data)
 	for range 1 + random.IntN(4) {
@@ -33,7 +33,8 @@ func damaged(random *rand.Rand, data []byte) []byte {
 	return out
 }
 
-// Damaged files are errors or pictures, never a crash, a hang or another kind of error.
+// A damaged file gives an image error or a picture. It never gives a crash, a hang or another
+// kind of error.
 func TestPool_Decode_Damaged(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pool := newPool(t, Options{Workers: 2, Transform: RandomResizedCrop{Height: 8, Width: 8}, MaxPixels: 1 << 20})
@@ -52,8 +53,8 @@ func TestPool_Decode_Damaged(t *testing.T) {
 	}
 }
 
-// Any bytes, any key and every transform give an error of the image or a picture, and no other kind
-// of error.
+// Any bytes with any key and any transform give a picture or an error of the image. They never
+// give another kind of error.
 func FuzzImage(f *testing.F) {
 	for _, folder := range []string{"good", "bad"} {
 		for i, name := range names(f, folder) {

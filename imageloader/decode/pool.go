@@ -18,52 +18,53 @@ type Options struct {
 	Workers        int       // threads. 0 means one per core that this process may use
 	Transform      Transform // the transform of each image, and the size of the results
 	Channels       int       // 3: RGB, 1: grey. 0 means 3
-	HorizontalFlip float64   // probability, 0 to 1, that a Result says Flip
-	MaxPixels      int       // width x height above which an image is refused. 0 means 100 million
-	// Memory is the bytes that large images may take at a time, all threads together. 0 means 512 MiB.
-	// See the Memory section of the package.
+	HorizontalFlip float64   // probability, 0 to 1, that Result.Flip is true
+	MaxPixels      int       // number of pixels above which an image is refused. 0 means 100 million
+	// Memory is the number of bytes that large images may take at a time, in all threads together. 0
+	// means 512 MiB. See the Memory section of the package.
 	Memory int
-	// NoShrink decodes a JPEG at full size, also where the box is far larger than the result. See the
+	// NoShrink decodes a JPEG at full size, even if the box is far larger than the result. See the
 	// Shrinking section of the package.
 	NoShrink bool
 }
 
 // Image is one encoded image of a batch.
 type Image struct {
-	Data []byte // the file's bytes. Only read, and only during the call
-	Key  uint64 // fixes all random choices: equal Key, equal crop and flip, whatever Workers is
+	Data []byte // the file's bytes. The pool only reads them, and only during the call
+	Key  uint64 // fixes all random choices: equal keys give equal crops and flips, whatever Workers is
 }
 
 // Result is the outcome for one image.
 type Result struct {
-	// Err is an *Error with the fault of the image, whose pixels are then 0. It is nil when the image
+	// Err is an *Error with the fault of the image. The pixels are then 0. Err is nil when the image
 	// was decoded.
 	Err error
 
-	Width, Height int // of the source, its orientation applied. 0 when unknown
+	Width, Height int // of the source image, after its orientation is applied. 0 when unknown
 
-	// The box that was cut out, in pixels of the source, its orientation applied. Top and Left are less
-	// than 0 where the box begins in the padding. For ResizeCenterCrop the box lies in the resized
-	// image.
+	// The box that was cut out, in pixels of the source image, after its orientation is applied. Top
+	// and Left are less than 0 where the box begins in the padding. For ResizeCenterCrop the box lies
+	// in the resized image.
 	Top, Left, CropHeight, CropWidth int
 
-	Flip bool // the caller flips the image left to right: the pixels are not flipped
+	Flip bool // the caller should flip the image left to right: the pixels are not flipped
 }
 
-// Pool is a number of threads that decode batches. It is safe for concurrent use. Batches decoded
-// at the same time share the threads.
+// Pool is a number of threads that decode batches. It is safe for concurrent use. Batches that
+// are decoded at the same time share the threads.
 type Pool struct {
-	mu                      sync.RWMutex // Decode holds it for reading. Close takes it to wait for them
+	mu                      sync.RWMutex // Decode holds mu for reading. Close locks it, and so waits for Decode
 	handle                  *C.ctd_pool
 	cleanup                 runtime.Cleanup
 	height, width, channels int
 	workers, maxPixels      int
 	maxMemory               int
-	memory                  *memory // for the images that Go decodes
+	memory                  *memory // limit for the images that Go decodes
 }
 
-// NewPool starts the threads. The pool must be closed. It fails with ErrInvalidArgument for a value
-// outside its range, and with ErrOutOfMemory when the system has no thread left.
+// NewPool starts the threads. The caller must close the pool. NewPool fails with
+// ErrInvalidArgument for a value outside its range. It fails with ErrOutOfMemory when the system
+// has no thread left.
 func NewPool(options Options) (*Pool, error) {
 	if options.Transform == nil {
 		return nil, fmt.Errorf("decode: Options.Transform is nil: %w", ErrInvalidArgument)
@@ -100,29 +101,34 @@ func NewPool(options Options) (*Pool, error) {
 	return p, nil
 }
 
-// Size returns the size of every result: uint8, height x width x channels.
+// Size returns the size of every result. A result is uint8, height x width x channels.
 func (p *Pool) Size() (height, width, channels int) { return p.height, p.width, p.channels }
 
 // Workers returns the number of threads.
 func (p *Pool) Workers() int { return p.workers }
 
-// MaxMemory returns an upper bound of the memory of all threads together, in bytes. It is 18 MiB
-// for each thread plus Options.Memory. Where the largest image that Options.MaxPixels allows needs
-// more than Options.Memory alone, its need counts instead. That need is up to 11.2 bytes a pixel,
-// and 60 MB for a result of at most a thousand pixels on a side. The bound is known before the
-// first image.
+// MaxMemory returns an upper bound of the memory of all threads together, in bytes. The bound is
+// 18 MiB for each thread plus Options.Memory. One image of Options.MaxPixels pixels may need more
+// than Options.Memory. Then the need of that image counts in place of Options.Memory. The need is
+// up to 11.2 bytes a pixel. For a result of at most a thousand pixels on a side, 60 MB are added.
+// The bound does not change after NewPool.
 //
-// The bound holds all memory of a thread: libjpeg's and libpng's, the data of a JPEG without its
-// markers, and the decoded pixels. Copies of these turned upright, grey or resized, memory kept for
-// the next image, stacks and tables are in it too. The images' bytes and dst, which are the
-// caller's, are not in it. Neither is Go's heap for GIF, BMP, TIFF and WebP: see the Memory section
-// of the package.
+// The bound includes all memory of a thread:
+//
+//   - the memory of libjpeg and libpng
+//   - the data of a JPEG without its markers
+//   - the decoded pixels, and copies of them turned upright, grey or resized
+//   - memory that is kept for the next image
+//   - stacks and tables
+//
+// The bound does not include the bytes of the images and dst, which are the caller's. It does not
+// include Go's heap for GIF, BMP, TIFF and WebP. See the Memory section of the package.
 func (p *Pool) MaxMemory() int { return p.maxMemory }
 
-// Busy returns the time that all threads together have spent in images since the pool was made, 0
-// once the pool is closed. An image counts when it is done, its wait for memory included. Images
-// that Go decodes do not count. Divided by the time that passed and by Workers, it is the used
-// share of the pool.
+// Busy returns the time that all threads together have spent on images since NewPool. It returns
+// 0 after Close. An image counts when it is done, with its wait for memory. Images that Go
+// decodes do not count. The used share of the pool is this time, divided by the time since
+// NewPool and by Workers.
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -130,12 +136,12 @@ func (p *Pool) Busy() time.Duration {
 }
 
 // Decode writes the transformed pixels of images[i] to the i-th part of dst, and its outcome to
-// results[i]. dst is uint8, len(images) x height x width x channels. Decode waits until the whole
-// batch is done. While a call waits for its last images, idle threads go on with the images of the
-// next call.
+// results[i]. dst is uint8, len(images) x height x width x channels, in Go or C memory. Decode
+// waits until the whole batch is done. While one call waits for its last images, idle threads
+// already decode the images of another call.
 //
-// dst may be Go or C memory. Decode fails, with nothing written, when the pool is closed or a
-// length does not fit. The fault of one image is in its Result alone.
+// Decode fails when the pool is closed or a length is wrong. It has then written nothing. The
+// fault of one image is in its Result alone.
 func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
 	each := p.height * p.width * p.channels
 	if len(results) != len(images) {
@@ -153,8 +159,8 @@ func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
 	return p.decode(images, dst, results)
 }
 
-// Close waits for the batches being decoded, ends the threads and frees the pool. Closing twice is
-// legal.
+// Close waits for the batches that are being decoded, ends the threads and frees the pool. Close
+// may be called twice.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,8 +173,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// decode runs the batch in as few crossings as the memory for pixels decoded by Go allows: usually
-// one.
+// decode runs the batch in as few calls of C as the memory for images decoded by Go allows.
+// Usually that is one call.
 func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	for begin := 0; begin < len(images); {
 		end, err := p.decodePart(images, begin, dst, results)
@@ -180,8 +186,8 @@ func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	return nil
 }
 
-// decodePart decodes the images from begin on, as far as there is memory at a time for pixels that
-// Go decodes. It returns the index of the first image that is left.
+// decodePart decodes images from index begin on, until the memory for images decoded by Go has no
+// room. It returns the index of the first image that is left.
 func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Result) (int, error) {
 	each := p.height * p.width * p.channels
 	foreign, end, taken := p.decodeForeign(images, begin)
@@ -191,8 +197,8 @@ func (p *Pool) decodePart(images []Image, begin int, dst []byte, results []Resul
 	return end, p.cross(images[begin:end], foreign, dst[begin*each:end*each], results[begin:end])
 }
 
-// cross hands one part of the batch to C. foreign has the pixels, or the errors, of the images that
-// Go decoded, by index.
+// cross gives one part of the batch to C. foreign has the pixels, or the errors, of the images
+// that Go decoded, by index in images.
 func (p *Pool) cross(images []Image, foreign map[int]picture, dst []byte, results []Result) error {
 	in := make([]C.ctd_image, len(images))
 	out := make([]C.ctd_result, len(images))

@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// samples are the good images, three times over, each with a key of its own.
+// samples returns the good images three times, each image with a key of its own.
 func samples(t testing.TB) []Image {
 	var images []Image
 	for range 3 {
@@ -34,8 +34,8 @@ func decodeAll(t testing.TB, pool *Pool, images []Image) ([]byte, []Result) {
 	return dst, results
 }
 
-// One key gives one crop and one flip. Neither the number of workers, the place in the batch nor
-// the other images change them.
+// One key gives one crop and one flip. The number of workers, the place in the batch and the
+// other images do not change the crop or the flip.
 func TestPool_Decode_DependsOnKeyAlone(t *testing.T) {
 	images := samples(t)
 	options := Options{Workers: 1, Transform: RandomResizedCrop{Height: 11, Width: 13}, HorizontalFlip: 0.5}
@@ -180,7 +180,7 @@ func TestPool_Busy(t *testing.T) {
 	}
 }
 
-// A pool that is dropped and not closed ends its threads all the same.
+// The threads of a pool end when the pool is dropped and not closed.
 func TestPool_Cleanup(t *testing.T) {
 	before := threads(t)
 	func() {
@@ -197,7 +197,7 @@ func TestPool_Cleanup(t *testing.T) {
 	t.Errorf("%d threads are left", threads(t)-before)
 }
 
-// threads counts this process's threads that decode.
+// threads counts the decode threads of this process.
 func threads(t testing.TB) int {
 	t.Helper()
 	tasks, err := os.ReadDir("/proc/self/task")
@@ -213,7 +213,8 @@ func threads(t testing.TB) int {
 	return n
 }
 
-// Resident memory and threads stay as they are over many batches, good and bad.
+// Resident memory and the number of threads stay the same over many batches of good and bad
+// images.
 func TestPool_Decode_MemoryIsFlat(t *testing.T) {
 	images := samples(t)
 	for _, name := range names(t, "bad") {
@@ -253,8 +254,8 @@ func resident(t testing.TB) int {
 	return pages * os.Getpagesize()
 }
 
-// More pixels than the budget for images that Go decodes: the batch crosses in parts, and is the
-// same.
+// When the images that Go decodes need more than their memory, the batch is decoded in parts. The
+// result does not change.
 func TestPool_Decode_ForeignInParts(t *testing.T) {
 	data := read(t, "good", "24.bmp")
 	images := make([]Image, 9)
@@ -264,7 +265,7 @@ func TestPool_Decode_ForeignInParts(t *testing.T) {
 	images[4].Data = read(t, "good", "rgb.png")
 	pool := newPool(t, Options{Transform: Resize{Height: 6, Width: 6}})
 	want, _ := decodeAll(t, pool, images)
-	pool.memory = newMemory(25 * 18 * (3*3 + 2*4)) // three images, of which two workers hold twice
+	pool.memory = newMemory(25 * 18 * (3*3 + 2*4)) // room for three images, two of which are being decoded
 	_, end, taken := pool.decodeForeign(images, 0)
 	if pool.memory.give(taken); end != 3 || taken != pool.memory.limit {
 		t.Errorf("the first part has %d images in %d bytes, want 3 in %d", end, taken, pool.memory.limit)
@@ -272,13 +273,13 @@ func TestPool_Decode_ForeignInParts(t *testing.T) {
 	if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
 		t.Error("the batch in parts differs")
 	}
-	pool.memory = newMemory(1) // less than one image: one at a time
+	pool.memory = newMemory(1) // less than one image, so one image at a time
 	if got, _ := decodeAll(t, pool, images); !bytes.Equal(got, want) {
 		t.Error("the batch one by one differs")
 	}
 }
 
-// Strips that inflate to more than the image are not inflated.
+// boundBlocks limits a strip that would inflate to more rows than the image has.
 func TestBoundBlocks_StripAboveImage(t *testing.T) {
 	data := read(t, "good", "all-rows-strip.tif")
 	config, err := openForeign(data, TIFF, defaultMaxPixels)
@@ -298,7 +299,8 @@ func TestBoundBlocks_StripAboveImage(t *testing.T) {
 	}
 }
 
-// A batch allocates a few slices on Go's heap, which may grow, and nothing for each image.
+// Decode allocates a few slices for a batch and nothing for each image. The slices grow with the
+// batch.
 func TestPool_Decode_Allocations(t *testing.T) {
 	data := read(t, "good", "420.jpg")
 	pool := newPool(t, Options{Workers: 2, Transform: RandomCrop{Height: 18, Width: 25, Padding: 4}})

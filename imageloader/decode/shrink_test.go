@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// waves is a smooth photograph.
+// waves returns a JPEG file of smooth colours, as in a photograph.
 func waves(t testing.TB, width, height int) []byte {
 	t.Helper()
 	img := image.NewRGBA(image.Rect(0, 0, width, height))

@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// boundBlocks returns the file with its strips no higher than the image. Go's decoder lets a
-// compressed block inflate to the size that these tags give, whatever the image's own size. It
-// refuses a file with tiles larger than maxPixels. It also refuses a file whose blocks are the same
-// bytes again and again: such a small file could keep the decoder busy for hours.
+// boundBlocks returns the file with strips no higher than the image. Without this, Go's decoder
+// lets a compressed block inflate to the size in the file's tags, even above the image's size.
+// boundBlocks refuses a file with tiles larger than maxPixels. It also refuses a file whose
+// blocks are the same bytes again and again. Such a small file could keep the decoder busy for
+// hours.
 func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error) {
 	const (
 		rowsPerStrip, stripBytes, tileWidth, tileHeight, tileBytes = 278, 279, 322, 323, 325
 		short, long                                                = 3, 4
 
-		spare = 4 // blocks may be shared, and tiles lie partly outside the image, but not for the most part
+		spare = 4 // limit: blocks may share bytes, and tiles may lie outside the image, up to this factor
 	)
 	var order binary.ByteOrder = binary.LittleEndian
 	if data[0] == 'M' {
@@ -44,7 +45,7 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 		}
 		if tag != rowsPerStrip {
 			tile[tag] = value
-		} else if int(value) > config.Height { // often 2^32-1 for "all rows"
+		} else if int(value) > config.Height { // often 2^32-1, which means all rows
 			out = slices.Clone(data)
 			order.PutUint16(out[at+2:], long)
 			order.PutUint32(out[at+8:], uint32(config.Height))
@@ -59,7 +60,8 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 
 func roundUp(n, unit int) int { return (n + max(unit, 1) - 1) / max(unit, 1) * max(unit, 1) }
 
-// sumOf adds up the numbers of the entry at an offset. Go's decoder has read the entry before.
+// sumOf adds up the numbers of the tag entry at the offset `at`. The entry is valid, because Go's
+// decoder has read it already.
 func sumOf(data []byte, at int, order binary.ByteOrder) (total int) {
 	const short = 3
 	size, count := 4, int(order.Uint32(data[at+4:]))

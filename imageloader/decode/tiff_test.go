@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// sharedBlocks returns a TIFF whose blocks are all the same bytes: strips of one row, or tiles.
+// sharedBlocks returns a TIFF file in which all blocks are the same bytes. The blocks are strips
+// of one row, or tiles when tileWidth is above 0.
 func sharedBlocks(width, height, tileWidth, tileHeight, compression int, block []byte) []byte {
 	const long = 4
 	blocks := height
@@ -57,7 +58,8 @@ func zlibOf(p []byte) []byte {
 	return out.Bytes()
 }
 
-// Blocks that share their bytes cost no more than those of an honest file.
+// A TIFF whose blocks share their bytes is refused when it would take more work than an honest
+// file.
 func TestPool_Decode_SharedBlocks(t *testing.T) {
 	const packBits, deflate = 32773, 8
 	for _, test := range []struct {

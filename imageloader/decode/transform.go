@@ -5,46 +5,47 @@ import "C"
 
 import "math"
 
-// Transform is the part of an image that becomes the result, and its size. It is one of
-// [RandomResizedCrop], [RandomCrop], [ResizeCenterCrop] and [Resize], after torchvision's
-// transforms of these names.
+// Transform says which part of an image becomes the result, and the result's size. A Transform is
+// a [RandomResizedCrop], a [RandomCrop], a [ResizeCenterCrop] or a [Resize]. They follow
+// torchvision's transforms of these names.
 type Transform interface {
 	set(*C.ctd_options)
 }
 
-// RandomResizedCrop cuts a box of random area and shape at a random place and resizes it to Height
-// x Width. When ten draws give no box that fits, it takes the largest box in the middle whose shape
-// is allowed.
+// RandomResizedCrop cuts a box of random area and shape at a random place, and resizes it to
+// Height x Width. Ten draws may give no box that fits into the image. It then takes the largest
+// box in the middle that has an allowed shape.
 type RandomResizedCrop struct {
 	Height, Width      int
-	MinScale, MaxScale float64 // share of the image's area, drawn evenly. 0 means 0.08 and 1
-	MinRatio, MaxRatio float64 // width / height, its logarithm drawn evenly. 0 means 3/4 and 4/3
+	MinScale, MaxScale float64 // share of the image's area, drawn uniformly. 0 means 0.08 and 1
+	MinRatio, MaxRatio float64 // width / height, drawn so that its logarithm is uniform. 0 means 3/4 and 4/3
 }
 
 // RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place.
-// Nothing is resized. An image that is smaller, its padding included, is refused with ErrTooSmall.
+// It does not resize. An image that is smaller than the crop, with its padding, is refused with
+// ErrTooSmall.
 type RandomCrop struct {
 	Height, Width int
 	Padding       int
 	PaddingMode   PaddingMode
 }
 
-// ResizeCenterCrop resizes the image so that its shorter side is Resize pixels, then cuts the
-// middle Height x Width. A resized image that is smaller than that is padded with 0 on both sides.
+// ResizeCenterCrop resizes the image so that its shorter side is Resize pixels. It then cuts the
+// middle Height x Width pixels. A resized image that is smaller is padded with 0 on both sides.
 type ResizeCenterCrop struct {
-	Resize        int // shorter side. 0 means the smaller of Height and Width
+	Resize        int // length of the shorter side. 0 means the smaller of Height and Width
 	Height, Width int
 }
 
-// Resize resizes the whole image to Height x Width, whatever its shape.
+// Resize resizes the whole image to Height x Width. It does not keep the image's shape.
 type Resize struct {
 	Height, Width int
 }
 
-// PaddingMode is the kind of the pixels outside the image.
+// PaddingMode says what pixels lie outside the image.
 type PaddingMode int
 
-// The padding modes, after torchvision's. A row a b c becomes:
+// The padding modes are those of torchvision. With a padding of 2, a row a b c becomes:
 //
 //   - constant: 0 0 a b c 0 0
 //   - edge: a a a b c c c
@@ -84,7 +85,8 @@ func (t Resize) set(o *C.ctd_options) {
 	o.height, o.width = narrow(t.Height), narrow(t.Width)
 }
 
-// narrow keeps a value that does not fit out of range: C then refuses it.
+// narrow turns a value that is too large or too small into a limit of int32. C refuses such a
+// limit, so the value stays out of range.
 func narrow(v int) C.int32_t {
 	return C.int32_t(max(math.MinInt32, min(v, math.MaxInt32)))
 }

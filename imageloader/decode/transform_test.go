@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// torchvision's results for the same images: tests/fixtures/transforms/make.py.
+// fixtures has torchvision's results for the same images. tests/fixtures/transforms/make.py makes
+// them.
 const fixtures = "../../tests/fixtures/transforms"
 
 func fixture(t testing.TB, name string) []byte {
@@ -69,8 +70,8 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 	}
 }
 
-// The crops are spread as torchvision's are: the share of draws up to each of torchvision's
-// quantiles, and the means.
+// The crops have the same distribution as torchvision's. The test compares the means, and the
+// share of the draws up to each of torchvision's quantiles.
 func TestRandomResizedCrop_Distribution(t *testing.T) {
 	const draws = 20_000
 	var crops []struct {
@@ -108,7 +109,7 @@ func TestRandomResizedCrop_Distribution(t *testing.T) {
 						upTo++
 					}
 				}
-				// If the two samples have one distribution, this holds with a certainty of 99.9 %.
+				// If both samples have the same distribution, this check passes with a probability of 99.9 %.
 				if got := float64(upTo) / draws; math.Abs(got-quantile[1]) > 1.95*math.Sqrt(1.0/draws+1.0/50_000) {
 					t.Errorf("%dx%d: share of %s up to %.4f: got %.4f, want %.4f", c.Height, c.Width, name, quantile[0], got, quantile[1])
 				}
@@ -145,8 +146,8 @@ func drawn(t testing.TB, n, height, width int, options Options) []Result {
 	return results
 }
 
-// pictures gives each of n images the same decoded pixels: a test of the random draws then decodes
-// nothing.
+// pictures gives each of n images the same decoded pixels, so that a test of the random draws
+// decodes nothing.
 func pictures(n, height, width int) map[int]picture {
 	one := picture{pix: make([]byte, height*width), height: height, width: width, channels: 1}
 	out := map[int]picture{}
@@ -242,7 +243,7 @@ func TestRandomCrop_ImageTooSmall(t *testing.T) {
 	}
 }
 
-// Resize sets the shorter side, and 0 fits the crop.
+// Resize is the length of the shorter side. 0 means the smaller of Height and Width.
 func TestResizeCenterCrop_ZeroResize(t *testing.T) {
 	data := read(t, "good", "rgb.png")
 	got, _ := decodeOne(t, data, Options{Transform: ResizeCenterCrop{Height: 12, Width: 10}})

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/image/webp"
 )
 
-// configOfWebP returns the size of the canvas. It refuses animations, and a frame of another size
-// than its canvas. Go's decoder would make an image of the frame's size, which DecodeConfig does
-// not give.
+// configOfWebP returns the size of the canvas. It refuses animations. It also refuses a frame
+// whose size is not the canvas's size. Go's decoder would make an image of the frame's size, and
+// DecodeConfig does not tell that size.
 func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	config, err := webp.DecodeConfig(in)
 	for at := 12; at+8 <= len(data); {
@@ -44,9 +44,9 @@ func configOfWebP(data []byte, in io.Reader) (image.Config, error) {
 	return config, err
 }
 
-// rowsOfVP8 returns a function that writes row y of a lossy WebP. Its colours are those of studio
-// video, luma 16 to 235, and not those of JPEG, as in image.YCbCr. Colour is interpolated between
-// the samples as in libwebp, whose pixels Pillow shows.
+// rowsOfVP8 returns a function that writes row y of a lossy WebP. The colours are those of studio
+// video, with luma from 16 to 235. image.YCbCr would give the colours of JPEG. Colour samples are
+// interpolated as in libwebp, because Pillow shows those pixels.
 func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	width, height := img.Rect.Dx(), img.Rect.Dy()
 	across, down := (width+1)/2, (height+1)/2
@@ -65,9 +65,9 @@ func rowsOfVP8(img *image.YCbCr) func(y int, to []byte) {
 	}
 }
 
-// between returns the colour sample at pixel x, from the row of samples that covers it and the next
-// nearest row. It is 9/16 of the nearest sample, 3/16 of its two neighbours and 1/16 of the sample
-// across, rounded twice.
+// between returns the colour sample at pixel x. near is the row of samples that covers the pixel,
+// and far is the next nearest row. The result is 9/16 of the nearest sample, 3/16 of each of its
+// two neighbours and 1/16 of the diagonal sample. It is rounded twice.
 func between(near, far []byte, x int) int {
 	i := x / 2
 	j := i - 1 + x%2*2
@@ -79,5 +79,5 @@ func between(near, far []byte, x int) int {
 	return ((a+3*b+3*c+d+8)>>3 + a) >> 1
 }
 
-// clip6 drops the 6 bits after the point.
+// clip6 drops the lowest 6 bits, which are a fraction, and limits the result to 0 to 255.
 func clip6(v int) byte { return byte(max(0, min(v>>6, 255))) }

@@ -1,6 +1,6 @@
-// Package arena has memory for large buffers outside Go's heap. Memory that is given back serves
-// the next buffer, or goes back to the system at once. It waits for no garbage collection, and does
-// not let the heap grow to twice its live data.
+// Package arena has memory for large buffers outside Go's heap. A buffer that is given back
+// serves the next caller, or its memory goes back to the system at once. So no memory waits for a
+// garbage collection, and the heap does not grow to twice its live data.
 package arena
 
 import (
@@ -11,33 +11,33 @@ import (
 	"unsafe"
 )
 
-// Arena gives out memory. It is safe for concurrent use, and must be closed. A nil Arena gives out
+// Arena gives out memory. It is safe for concurrent use. It must be closed. A nil Arena gives out
 // memory of Go's heap.
 type Arena struct {
-	small [classes]sync.Pool // pieces of Go's heap
-	out   atomic.Int64       // pieces given out
+	small [classes]sync.Pool // idle pieces of Go's heap
+	out   atomic.Int64       // number of pieces that are given out
 
 	mu     sync.Mutex
 	most   int
-	mapped int               // bytes from the system, given out and idle
-	sizes  map[*byte]int     // of the pieces of mapped
-	idle   [classes][][]byte // pieces to be given out again
+	mapped int               // bytes of all mapped pieces, given out or idle
+	sizes  map[*byte]int     // size of each mapped piece, by its first byte
+	idle   [classes][][]byte // mapped pieces that can be given out again
 	closed bool
 }
 
 const (
 	smallest = 1 << 10
-	mappable = 16 << 10 // Below it a piece is of Go's heap: a process has few mappings, 65,530 by default.
-	steps    = 8        // sizes between a power of two and the next
+	mappable = 16 << 10 // Smaller pieces are of Go's heap, because a process has only 65,530 mappings by default.
+	steps    = 8        // size classes from one power of two to the next
 	classes  = 64 * steps
 )
 
-// New returns an arena that keeps up to most bytes from the system for reuse. More than that can be
-// taken.
+// New returns an arena that keeps up to `most` bytes from the system for reuse. Callers can take
+// more than `most` bytes.
 func New(most int) *Arena { return &Arena{most: most, sizes: map[*byte]int{}} }
 
-// Take returns a piece of that many bytes, with any content. Its capacity is up to an eighth
-// larger, at least 1 KiB, and all of it may be used.
+// Take returns a piece of length `bytes`, with any content. Its capacity is at most an eighth
+// larger than `bytes`, or 1 KiB if that is more. The caller may use the whole capacity.
 func (a *Arena) Take(bytes int) []byte {
 	if a == nil {
 		return make([]byte, bytes)
@@ -79,7 +79,8 @@ func (a *Arena) reuse(class int) []byte {
 	return piece
 }
 
-// evict removes up to that many bytes of idle pieces and returns them for unmapping.
+// evict removes idle pieces of at least `bytes` bytes together, or all idle pieces. It returns
+// these pieces for unmapping.
 func (a *Arena) evict(bytes int) (evicted [][]byte) {
 	for class := classes - 1; class >= 0 && bytes > 0; class-- {
 		for bytes > 0 && len(a.idle[class]) > 0 {
@@ -91,7 +92,7 @@ func (a *Arena) evict(bytes int) (evicted [][]byte) {
 	return evicted
 }
 
-// grow returns a new piece, or nil where the system has no memory.
+// grow maps a new piece. It returns nil when the arena is closed or the system has no memory.
 func (a *Arena) grow(size int) []byte {
 	if a.closed {
 		return nil
@@ -106,8 +107,8 @@ func (a *Arena) grow(size int) []byte {
 	return piece
 }
 
-// forget removes a piece before its unmapping, and returns its size. It returns 0 for a piece of
-// Go's heap.
+// forget removes a piece from the arena's counts before the piece is unmapped. It returns the
+// size of the piece, or 0 for a piece of Go's heap.
 func (a *Arena) forget(piece []byte) int {
 	size := a.sizes[&piece[0]]
 	delete(a.sizes, &piece[0])
@@ -116,8 +117,8 @@ func (a *Arena) forget(piece []byte) int {
 	return size
 }
 
-// Give takes a piece back: the result of Take, or a part of it from its beginning. Nothing may use
-// it any more.
+// Give takes a piece back. The piece is a result of Take, or the first part of such a result.
+// Nothing may use the memory afterwards.
 func (a *Arena) Give(piece []byte) {
 	if a == nil || cap(piece) == 0 {
 		return
@@ -136,7 +137,7 @@ func (a *Arena) give(class int, piece []byte) (evicted [][]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.sizes[&piece[0]] == 0: // of Go's heap
+	case a.sizes[&piece[0]] == 0: // The piece is of Go's heap.
 	case a.mapped > a.most:
 		a.forget(piece)
 		evicted = append(evicted, piece)
@@ -149,7 +150,7 @@ func (a *Arena) give(class int, piece []byte) (evicted [][]byte) {
 // Out returns the number of pieces that were taken and not given back.
 func (a *Arena) Out() int { return int(a.out.Load()) }
 
-// Mapped returns the bytes that are from the system now.
+// Mapped returns the number of bytes that the arena has from the system now.
 func (a *Arena) Mapped() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,11 +159,11 @@ func (a *Arena) Mapped() int {
 
 var total atomic.Int64
 
-// Total returns the bytes that all arenas of the process have from the system now.
+// Total returns the number of bytes that all arenas of the process have from the system now.
 func Total() int { return int(total.Load()) }
 
-// Close gives all memory back to the system, also pieces that were not given back. Nothing may use
-// any of it. Take and Give may still be called. Closing twice is legal.
+// Close gives all memory back to the system, also pieces that were not given back. Nothing may
+// use a piece afterwards. Take and Give may still be called. Closing twice is legal.
 func (a *Arena) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,20 +176,22 @@ func (a *Arena) Close() {
 	clear(a.idle[:])
 }
 
-// sizeClass returns the number and the size of the smallest class that holds bytes.
+// sizeClass returns the number and the size of the smallest class that has room for `bytes`
+// bytes.
 func sizeClass(bytes int) (class, size int) {
 	n := uint(max(bytes, smallest) - 1)
-	shift := bits.Len(n) - bits.Len(uint(steps)) // n is 1xxx in units of 1 << shift
+	shift := bits.Len(n) - bits.Len(uint(steps)) // n>>shift has four bits, the first of which is 1
 	step := int(n>>shift) - steps + 1
 	return steps*shift + step - 1, (step + steps) << shift
 }
 
-// unmap gives pieces back to the system. To unmap a place inside a mapping makes one more mapping,
-// and a process has a limit of these. unmap then frees the memory alone.
+// unmap gives pieces back to the system. Unmapping the middle of a mapping makes one more
+// mapping, and the number of mappings is limited. Where unmapping fails, unmap frees the memory
+// and keeps the mapping.
 func unmap(pieces [][]byte) {
 	for _, piece := range pieces {
 		if syscall.Munmap(piece) != nil {
-			_ = syscall.Madvise(piece, syscall.MADV_DONTNEED) // fails only for memory that is no mapping
+			_ = syscall.Madvise(piece, syscall.MADV_DONTNEED) // fails only for memory that is not mapped
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestArena_Reuses(t *testing.T) {
 		a := New(1 << 20)
 		defer a.Close()
 		reused := false
-		for range 100 { // a sync.Pool may forget
+		for range 100 { // a sync.Pool may drop a piece, so one try is not enough
 			one := a.Take(size)
 			a.Give(one)
 			two := a.Take(size - 100)
@@ -51,7 +51,7 @@ func TestArena_Reuses(t *testing.T) {
 	}
 }
 
-// However the sizes change, the arena keeps no more than allowed.
+// The arena keeps no more than `most` bytes, whatever sizes are taken and given back.
 func TestArena_Bounded(t *testing.T) {
 	const most = 4 << 20
 	a := New(most)
@@ -63,7 +63,7 @@ func TestArena_Bounded(t *testing.T) {
 		for i := range piece {
 			piece[i] = 1
 		}
-		if pieces = append(pieces, piece); len(pieces) > 8 { // at most 8 x 450,000
+		if pieces = append(pieces, piece); len(pieces) > 8 { // at most 8 pieces of 450,000 bytes
 			i := random.IntN(len(pieces))
 			a.Give(pieces[i])
 			pieces[i] = pieces[len(pieces)-1]
@@ -107,7 +107,7 @@ func TestArena_Close(t *testing.T) {
 	if got := resident(); got > before-75<<20 {
 		t.Errorf("%d MiB resident before Close, %d after", before>>20, got>>20)
 	}
-	piece := a.Take(1 << 20) // of Go's heap
+	piece := a.Take(1 << 20) // of Go's heap, because the arena is closed
 	fill(piece, 1)
 	a.Give(piece)
 	if a.Mapped() != 0 || Total() != 0 {
@@ -115,7 +115,7 @@ func TestArena_Close(t *testing.T) {
 	}
 }
 
-// fill sets every byte.
+// fill sets every byte of a piece to value.
 func fill(piece []byte, value byte) {
 	for i := range piece {
 		piece[i] = value

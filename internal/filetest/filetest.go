@@ -1,5 +1,5 @@
-// Package filetest reads the files that tests compare with. It fails the test where a file is
-// missing or malformed.
+// Package filetest reads the files that tests compare their results with. Its functions fail the
+// test where a file is missing or malformed.
 package filetest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// JSON reads a file into the value behind out.
+// JSON reads the JSON file at path into the value that out points to.
 func JSON(t testing.TB, path string, out any) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -22,7 +22,7 @@ func JSON(t testing.TB, path string, out any) {
 	}
 }
 
-// PNG returns the picture in a file.
+// PNG returns the picture in the PNG file at path.
 func PNG(t testing.TB, path string) image.Image {
 	t.Helper()
 	f, err := os.Open(path)

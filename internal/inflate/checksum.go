@@ -2,7 +2,7 @@ package inflate
 
 import "hash/crc32"
 
-// checksum is the CRC-32 of a number of bytes, to be joined with that of the bytes that follow.
+// checksum is the CRC-32 of some bytes, and the number of these bytes.
 type checksum struct {
 	crc   uint32
 	bytes int64
@@ -10,16 +10,17 @@ type checksum struct {
 
 func checksumOf(p []byte) checksum { return checksum{crc32.ChecksumIEEE(p), int64(len(p))} }
 
-// then returns the checksum of the bytes of c followed by those of next: c's CRC, moved past next's
-// bytes.
+// then returns the checksum of the bytes of c followed by the bytes of next. For that it moves
+// the CRC of c past the bytes of next.
 func (c checksum) then(next checksum) checksum {
 	return checksum{multiply(power(next.bytes), c.crc) ^ next.crc, c.bytes + next.bytes}
 }
 
-// CRCs are polynomials over GF(2), their highest power in bit 0, modulo the CRC's own.
+// A CRC is a polynomial over GF(2), modulo the polynomial of CRC-32. Its highest power is in bit
+// 0. one is the polynomial 1, in bit 31.
 const one = uint32(1) << 31
 
-// multiply returns a * b.
+// multiply returns the product of the polynomials a and b.
 func multiply(a, b uint32) uint32 {
 	product := uint32(0)
 	for bit := one; ; bit >>= 1 {
@@ -40,7 +41,7 @@ func multiply(a, b uint32) uint32 {
 	}
 }
 
-// power returns x^(8 * bytes).
+// power returns the polynomial x^(8 * bytes).
 func power(bytes int64) uint32 {
 	result, square := one, one>>8 // x^0, x^8
 	for ; bytes > 0; bytes >>= 1 {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// The faults of a file, for errors.Is. An error of the reader below is passed on as it is.
+// The faults of a file, for errors.Is. An error of the file's own ReadAt is returned as it is.
 var (
 	ErrNotGzip   = errors.New("inflate: not a gzip file")
 	ErrTruncated = errors.New("inflate: the gzip data end early")
@@ -18,7 +18,7 @@ var (
 	ErrIndex     = errors.New("inflate: not an index, or not of this file")
 )
 
-// take turns a status into an error and frees it. NULL is nil.
+// take turns a status into an error and frees the status. It returns nil for NULL.
 func take(status *C.ctd_status) error {
 	if status == nil {
 		return nil

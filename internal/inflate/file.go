@@ -10,16 +10,17 @@ import (
 	"github.com/streamtorch/streamtorch/internal/arena"
 )
 
-// File is the content of a gzip file, to be read anywhere. It is safe for concurrent use.
+// File gives the content of a gzip file, from any offset. It is safe for concurrent use.
 type File struct {
 	file   io.ReaderAt
 	index  *Index
 	memory *arena.Arena
-	busy   atomic.Int64 // nanoseconds
+	busy   atomic.Int64 // nanoseconds of inflating
 }
 
-// NewFile returns the content of the gzip file that the index was made of. file must be safe for
-// concurrent use. Buffers for inflating are from memory, which may be nil for Go's heap.
+// NewFile returns a File for the gzip file that `file` reads. index must be an index of that gzip
+// file. file must be safe for concurrent use. Buffers for inflating come from memory. A nil
+// memory means Go's heap.
 func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
 	return &File{file: file, index: index, memory: memory}
 }
@@ -27,8 +28,8 @@ func NewFile(file io.ReaderAt, index *Index, memory *arena.Arena) *File {
 // Size returns the number of bytes of the content.
 func (f *File) Size() int64 { return f.index.size }
 
-// ReadAt implements io.ReaderAt. It inflates from the beginning of the segment that off lies in,
-// and keeps the wanted bytes.
+// ReadAt implements io.ReaderAt. It inflates from the beginning of the segment that holds off. It
+// copies only the wanted bytes to p.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errors.New("inflate: File.ReadAt: negative offset")
@@ -50,10 +51,11 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return copied, err
 }
 
-// Inflate returns the content from one offset up to another, which must not be behind the end. It
-// asks take once for memory of that many bytes and a few more. The result lies there. The bytes
-// before `from` in its segment are inflated too, and not kept. It fails with [ErrIndex] when the
-// file is not the file of the index, and with an error of the file's ReadAt.
+// Inflate returns the content from the offset `from` up to the offset `to`. It calls `take` once,
+// for memory of the result and about 33 KiB more. The result lies in that memory. Inflate also
+// inflates the bytes before `from` in its segment, and does not keep them. It fails when an
+// offset is outside the content. It fails with [ErrIndex] when the file is not the file of the
+// index. When the file's ReadAt fails, Inflate returns that error.
 func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, error) {
 	x := f.index
 	if from < 0 || from > to || to > x.size {
@@ -71,18 +73,18 @@ func (f *File) Inflate(from, to int64, take func(bytes int) []byte) ([]byte, err
 }
 
 const (
-	skipBytes  = 256 << 10 // inflated at a time where they are not wanted: a cache holds them
-	inputBytes = 4 << 20   // compressed, read at once
+	skipBytes  = 256 << 10 // bytes before the wanted bytes, inflated at a time. A CPU cache holds them
+	inputBytes = 4 << 20   // compressed bytes that are read at once
 )
 
-// FileMemory returns the most bytes that Inflate and ReadAt take, besides the result, for that many
-// goroutines at a time.
+// FileMemory returns the most bytes that Inflate and ReadAt take when `goroutines` goroutines
+// call them at a time. The memory of the results is not counted.
 func FileMemory(goroutines int) int {
 	each := inputBytes + more + window + skipBytes + 2*room
 	return goroutines * (each + each/8)
 }
 
-// segment adds the content of one segment, as far as it lies between `from` and `to`.
+// segment inflates segment i and adds the part of its content between `from` and `to` to o.
 func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	x, p := f.index, &f.index.points[i]
 	stale := func(err error) error {
@@ -95,7 +97,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	}
 	in := input{file: f.file, size: x.fileSize, begin: int64(p.bit / 8)}
 	n := min(end-in.begin, inputBytes)
-	in.bytes = f.memory.Take(int(n) + more)[:0] // room to grow once
+	in.bytes = f.memory.Take(int(n) + more)[:0] // with capacity for one more grow
 	buffer := in.bytes
 	defer func() { f.memory.Give(buffer) }()
 	if err := in.grow(n, in.begin); err != nil {
@@ -111,7 +113,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	run := func(part *output, wanted int) error {
 		for part.at < wanted {
 			why, err := s.run(part, stop, len(part.narrow))
-			if errors.Is(err, ErrTruncated) && part.at >= wanted { // as when the index was made
+			if errors.Is(err, ErrTruncated) && part.at >= wanted { // the file was cut already when the index was made
 				return nil
 			}
 			if err != nil && (errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) || errors.Is(err, ErrNotGzip) || errors.Is(err, ErrTrailing)) {
@@ -126,7 +128,7 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 		}
 		return nil
 	}
-	if first { // else the window is in the bytes inflated just now
+	if first { // for later segments, the window is the end of the segment before
 		fill(o.narrow[:window], p.runs)
 	}
 	at, sum := o.at, checksum{}
@@ -149,8 +151,8 @@ func (f *File) segment(i int, from, to int64, first bool, o *output) error {
 	return nil
 }
 
-// skip inflates that many bytes in little memory, and returns their checksum. It leaves the window
-// before the next byte in the output, and the inflated bytes behind it.
+// skip inflates `bytes` bytes in little memory and returns their checksum. Afterwards o begins
+// with the window before the next byte. Bytes that were inflated too far follow the window in o.
 func (f *File) skip(bytes int64, o *output, run func(*output, int) error) (sum checksum, err error) {
 	memory := f.memory.Take(window + skipBytes + 2*room)
 	defer f.memory.Give(memory)
@@ -171,8 +173,9 @@ func (f *File) skip(bytes int64, o *output, run func(*output, int) error) (sum c
 	}
 }
 
-// Busy returns the time that inflating has taken so far, of all goroutines together, without the
-// time in the file's ReadAt.
+// Busy returns the time that all goroutines together have spent on inflating so far. It does not
+// count the first read of each segment from the file. Few segments need a second read, which Busy
+// counts.
 func (f *File) Busy() time.Duration { return time.Duration(f.busy.Load()) }
 
 // Index returns the index of the file.

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// seeds are small gzip files of every kind.
+// seeds returns small gzip files of every kind.
 func seeds(t testing.TB) [][]byte {
 	p := text(20000, 1)
 	whole := zipped(t, p, 6)
@@ -24,12 +24,12 @@ func seeds(t testing.TB) [][]byte {
 	return all
 }
 
-// oneBlock returns a gzip file of one block with deflate's fixed codes: no place but its beginning
-// can be found in it.
+// oneBlock returns a gzip file of one block with deflate's fixed codes. The Reader can find no
+// block in such a file, except at the beginning.
 func oneBlock(p []byte) []byte {
 	out := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255}
 	bits, count := uint64(0), 0
-	put := func(code uint64, n int) { // the highest bit first
+	put := func(code uint64, n int) { // puts the highest bit first
 		for n--; n >= 0; n-- {
 			bits |= code >> n & 1 << count
 			if count++; count == 8 {
@@ -37,7 +37,7 @@ func oneBlock(p []byte) []byte {
 			}
 		}
 	}
-	put(0b110, 3) // the last block. The two bits of its kind are stored lowest first
+	put(0b110, 3) // the last block, with fixed codes. The two bits of its kind are stored lowest first
 	for i := 0; i < len(p); {
 		run := 0
 		for i > 0 && run < 258 && i+run < len(p) && p[i+run] == p[i-1] {
@@ -65,7 +65,7 @@ func oneBlock(p []byte) []byte {
 	return out
 }
 
-// reference returns compress/gzip's content of a file, up to some size.
+// reference returns the content that compress/gzip reads from `in`, at most `most` bytes.
 func reference(in []byte, most int64) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(in))
 	if err != nil {
@@ -74,17 +74,17 @@ func reference(in []byte, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, most))
 }
 
-// The result is the bytes of compress/gzip, and an error exactly where it has an error. Three
-// differences are wanted. Zeros behind the last member are padding here. A header's own checksum is
-// not looked at. Reserved flags in a header are an error, as RFC 1952 says. However small the
-// chunks are, the result is the same.
+// A Reader gives the bytes of compress/gzip, and an error exactly where compress/gzip gives one.
+// Small chunks do not change the result. Three differences are wanted. A Reader takes zeros after
+// the last member for padding. A Reader does not check a header's own checksum. A Reader refuses
+// reserved flags in a header, as RFC 1952 says.
 func FuzzInflate(f *testing.F) {
 	for i, seed := range seeds(f) {
 		f.Add(seed, uint16(i*37))
 	}
 	const most = 4 << 20
 	f.Fuzz(func(t *testing.T, in []byte, cut uint16) {
-		trimmed := bytes.TrimRight(in, "\x00") // where zeros are part of a trailer, gzip alone decides
+		trimmed := bytes.TrimRight(in, "\x00") // the zeros at the end may be padding or a part of the trailer
 		want, wantErr := reference(in, most)
 		if wantErr != nil && len(trimmed) < len(in) {
 			for n := len(trimmed); n < min(len(trimmed)+9, len(in)); n++ {
@@ -102,7 +102,7 @@ func FuzzInflate(f *testing.F) {
 			got, err := io.ReadAll(io.LimitReader(r, most+1))
 			x := r.Index()
 			r.Close()
-			if errors.Is(wantErr, gzip.ErrHeader) && err == nil { // the checksum of a header
+			if errors.Is(wantErr, gzip.ErrHeader) && err == nil { // the checksum of a header is wrong
 				return
 			}
 			if err != nil && strings.Contains(err.Error(), "reserved flags") {
@@ -121,7 +121,7 @@ func FuzzInflate(f *testing.F) {
 	})
 }
 
-// readBack reads parts of the content with the index.
+// readBack reads random parts of the content with the index and compares them.
 func readBack(t *testing.T, in, content []byte, x *Index, seed uint64) {
 	t.Helper()
 	file := NewFile(bytes.NewReader(in), x, nil)
@@ -136,8 +136,8 @@ func readBack(t *testing.T, in, content []byte, x *Index, seed uint64) {
 	}
 }
 
-// An index of any bytes, and any part of the content: the bytes, other bytes of that number, or
-// ErrIndex.
+// An index from any bytes gives ErrIndex, or it can be used. A part of the content that is read
+// with it has the right length, or gives an error.
 func FuzzIndex(f *testing.F) {
 	p := text(300000, 2)
 	z := flushed(f, p, 30000)
@@ -177,7 +177,7 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// A block of any length is skipped in little memory.
+// File.Inflate skips a block of 70 MiB in little memory.
 func TestFile_GiantBlock(t *testing.T) {
 	content := make([]byte, 80<<20)
 	copy(content[70<<20:], text(1<<20, 3))

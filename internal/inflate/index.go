@@ -6,20 +6,20 @@ import (
 	"sort"
 )
 
-// Index has the places in a gzip file where inflating can begin. It is made by reading the file
-// once, see [Reader.Index], and does not change afterwards.
+// Index holds the places in a gzip file where inflating can begin. A Reader that reads the file
+// once makes the index, see [Reader.Index]. An index does not change afterwards.
 type Index struct {
 	fileSize int64
 	size     int64
 	points   []point
 }
 
-// point is the beginning of a segment, see Note [Inflating in parallel].
+// point is the beginning of a segment. See Note [Inflating in parallel].
 type point struct {
 	place
-	offset int64    // of its first byte in the content
-	sum    checksum // of the content up to the next point
-	runs   []byte   // the needed bytes of the window before it
+	offset int64    // offset in the content of the segment's first byte
+	sum    checksum // checksum of the content up to the next point
+	runs   []byte   // bytes of the window before the point that inflating needs, see appendRuns
 }
 
 // Size returns the number of bytes of the inflated content.
@@ -28,17 +28,17 @@ func (x *Index) Size() int64 { return x.size }
 // FileSize returns the number of bytes of the gzip file itself.
 func (x *Index) FileSize() int64 { return x.fileSize }
 
-// Segments returns the number of parts that can be inflated by themselves, at least 1. A part is at
-// most a few MiB unless the compressor made it otherwise.
+// Segments returns the number of parts that can be inflated by themselves, at least 1. A part is
+// at most a few MiB, unless the compressor made a larger block.
 func (x *Index) Segments() int { return len(x.points) }
 
-// SegmentAt returns the segment that holds the byte at an offset. The last segment holds all
-// offsets from its beginning on.
+// SegmentAt returns the number of the segment that holds the byte at offset. For an offset after
+// the end it returns the last segment.
 func (x *Index) SegmentAt(offset int64) int {
 	return max(sort.Search(len(x.points), func(i int) bool { return x.points[i].offset > offset })-1, 0)
 }
 
-// end returns the offset in the content behind a segment.
+// end returns the offset in the content at which segment i ends.
 func (x *Index) end(i int) int64 {
 	if i+1 < len(x.points) {
 		return x.points[i+1].offset
@@ -46,8 +46,8 @@ func (x *Index) end(i int) int64 {
 	return x.size
 }
 
-// appendRuns appends the bytes of a window that are used, as runs: how many bytes to pass over, how
-// many follow, and these.
+// appendRuns appends the used bytes of a window, as runs. A run is the number of unused bytes
+// before it, the number of its bytes, and its bytes.
 func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
 	for at := 0; at < window; {
 		begin := at
@@ -69,7 +69,8 @@ func appendRuns(to []byte, known *[window]byte, used *[window]bool) []byte {
 	return to
 }
 
-// fill writes runs into a window. The rest becomes 0. It reports whether the runs are well formed.
+// fill writes runs into the window `to`. The other bytes of the window become 0. fill reports
+// whether the runs are well formed.
 func fill(to []byte, runs []byte) bool {
 	clear(to)
 	for at := uint64(0); len(runs) > 0; {
@@ -88,15 +89,16 @@ func fill(to []byte, runs []byte) bool {
 	return true
 }
 
-// The least bytes of a point, the bytes of a file for which there may be a point, and the number of
-// additional points. A reader makes fewer points. The limits keep a lying file from costing memory.
+// These limits keep a false index from taking much memory. An encoded point has at least
+// leastPoint bytes. An index has at most one point for each leastSegment bytes of the gzip file,
+// and leastSegments more. A Reader makes fewer points.
 const leastPoint, leastSegment, leastSegments = 7, 256, 64
 
-// expansion is more bytes than deflate can make of a byte.
+// expansion is a limit: deflate makes fewer bytes than this of one byte.
 const expansion = 1100
 
-// AppendBinary appends the index in a form for files: about a thousandth of the gzip file for
-// photographs, a hundredth for text.
+// AppendBinary appends the encoded index to `to` and returns the result. For photographs the
+// encoded index has about a thousandth of the gzip file's size, for text a hundredth.
 func (x *Index) AppendBinary(to []byte) ([]byte, error) {
 	to = binary.AppendUvarint(to, uint64(x.fileSize))
 	to = binary.AppendUvarint(to, uint64(x.size))
@@ -118,8 +120,8 @@ func (x *Index) AppendBinary(to []byte) ([]byte, error) {
 	return to, nil
 }
 
-// UnmarshalBinary reads the result of AppendBinary. It fails with [ErrIndex] for any other data.
-// Only inflating tells whether the index fits a file.
+// UnmarshalBinary reads the result of AppendBinary. It fails with [ErrIndex] for data of another
+// form. It cannot tell whether the index fits a file, because only inflating shows that.
 func (x *Index) UnmarshalBinary(from []byte) error {
 	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrIndex, what) }
 	short := false
@@ -190,8 +192,10 @@ func (x *Index) UnmarshalBinary(from []byte) error {
 
 // Note [Index]
 //
-// The index holds places where inflating can begin, about every half MiB. Each has only those
-// bytes of the window before it that are copied from, some 300 for photographs and not 32 KiB,
-// and a CRC-32. It is made while the archive is read for the first time. It depends on the
-// archive alone, not on chance or the number of cores. Package imageloader keeps it in a file,
-// which is used only while size, time and a hash of the archive are the same.
+// The index holds places where inflating can begin, about one for every half MiB. Inflating from
+// a place copies only some bytes of the 32 KiB window before the place. The index holds these
+// bytes alone, some 300 for photographs. For each place it also holds a CRC-32.
+//
+// The index is made while the archive is read for the first time. It depends on the archive
+// alone, not on chance or the number of cores. Package imageloader keeps the index in a file.
+// That file is used only while the size, the time and a hash of the archive are the same.

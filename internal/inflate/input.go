@@ -5,21 +5,22 @@ import (
 	"io"
 )
 
-// input is a part of a file in memory, which grows at its end as more is needed.
+// input is a part of a file in memory. It grows at its end when more bytes are needed.
 type input struct {
 	file  io.ReaderAt
-	size  int64 // of the file
-	begin int64 // offset of bytes[0]
+	size  int64 // bytes of the whole file
+	begin int64 // offset in the file of bytes[0]
 	bytes []byte
 }
 
-// last says that the part reaches the end of the file.
+// last reports whether the part reaches the end of the file.
 func (in *input) last() bool { return in.begin+int64(len(in.bytes)) >= in.size }
 
-// at returns the bytes from an offset on.
+// at returns the bytes of the part from an offset in the file on.
 func (in *input) at(offset int64) []byte { return in.bytes[offset-in.begin:] }
 
-// grow reads up to n more bytes. Bytes before `keep` are forgotten when they are many.
+// grow reads up to n more bytes. When more than 1 MiB lie before the offset `keep`, grow forgets
+// them.
 func (in *input) grow(n, keep int64) error {
 	if gone := keep - in.begin; gone > 1<<20 {
 		in.bytes = in.bytes[:copy(in.bytes, in.bytes[gone:])]
@@ -35,7 +36,7 @@ func (in *input) grow(n, keep int64) error {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF // shorter than its size
+		return io.ErrUnexpectedEOF // the file is shorter than its size
 	}
 	return err
 }

@@ -2,15 +2,15 @@ package inflate
 
 import "time"
 
-// joiner goes through the chunks in order and hands on their segments.
+// joiner goes through the chunks in order and gives their segments to Read.
 type joiner struct {
 	*Reader
 	place  place
-	window [window]byte // before place
-	ended  bool         // nothing is to follow
+	window [window]byte // the bytes before place
+	ended  bool         // no segment follows
 }
 
-// join is the goroutine between those of the chunks and Read.
+// join is a goroutine. It takes the chunks from their goroutines and gives segments to Read.
 func (r *Reader) join(chunks <-chan chan chunk) {
 	defer r.running.Done()
 	j := joiner{Reader: r, place: place{member: true}}
@@ -21,11 +21,12 @@ func (r *Reader) join(chunks <-chan chan chunk) {
 		begin += r.buffers.chunk
 	}
 	if r.ctx.Err() == nil && !j.ended {
-		j.serial(noStop) // the last chunk's blocks end before its trailer does
+		j.serial(noStop) // the blocks of the last chunk end before its trailer
 	}
 }
 
-// chunk hands on all segments that begin before stop.
+// chunk gives Read all segments that begin before the bit stop. Where the segments of c do not
+// begin at the joiner's place, chunk inflates the content again.
 func (j *joiner) chunk(c chunk, stop uint64) {
 	segments := c.segments
 	if len(segments) > 0 && !j.ended && j.place.bit < segments[0].begin.bit && !j.isAt(segments[0]) {
@@ -51,19 +52,20 @@ func (j *joiner) chunk(c chunk, stop uint64) {
 	j.serial(stop)
 }
 
-// isAt says whether a segment begins at the reader's place. The beginning of a stored block is
-// known only to some bits: there must be nothing but zeros between the place and the block's
-// length.
+// isAt reports whether s begins at the joiner's place. For a stored block, only a range of bits
+// is known in which the block begins. All bits between the place and the block's length must then
+// be 0.
 func (j *joiner) isAt(s *segment) bool {
 	if !s.stored {
 		return j.place == s.begin
 	}
-	// The bits before the length. The lead byte has the last eight.
+	// The number of bits from the place to the block's length. The lead byte has the last eight of
+	// them.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
 	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
 }
 
-// serial inflates here all segments that begin before stop.
+// serial inflates on this goroutine all segments that begin before the bit stop.
 func (j *joiner) serial(stop uint64) {
 	for !j.ended && j.place.bit < stop && j.ctx.Err() == nil {
 		began := time.Now()
@@ -75,13 +77,13 @@ func (j *joiner) serial(stop uint64) {
 		}
 		j.inflate(in, j.place, stop, func(s *segment) bool {
 			j.busy.Add(int64(time.Since(began)))
-			defer func() { began = time.Now() }() // hand waits
+			defer func() { began = time.Now() }() // the time in hand is not busy time
 			return j.hand(s)
 		})
 	}
 }
 
-// hand gives a segment to Read, with all parts of it that follow. It says whether more can follow.
+// hand gives Read a segment and all its later parts. It reports whether more segments can follow.
 func (j *joiner) hand(s *segment) bool {
 	for {
 		before := j.window
@@ -95,7 +97,7 @@ func (j *joiner) hand(s *segment) bool {
 			j.enough()
 		}
 		j.running.Add(1)
-		go func(s *segment) { // s will be the next part
+		go func(s *segment) { // a parameter, because s becomes the next part
 			defer j.running.Done()
 			began := time.Now()
 			s.settle(&before)

@@ -5,24 +5,26 @@ import (
 	"fmt"
 )
 
-// A gzip file is one member or several, each a header, deflate data and a trailer (RFC 1952).
+// A gzip file has one member or more. Each member is a header, deflate data and a trailer (RFC
+// 1952).
 
 const trailerBytes = 8
 
 // trailer is the end of a member.
 type trailer struct {
-	crc, size uint32 // of its content. The size is modulo 2^32
+	crc, size uint32 // of the member's content. The size is modulo 2^32
 }
 
 func readTrailer(p []byte) trailer {
 	return trailer{binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])}
 }
 
-// mostHeaderBytes is the limit of a header: names and comments have no length of their own.
+// mostHeaderBytes is the limit of a header. Without this limit a header could be of any length,
+// because names and comments have no length field.
 const mostHeaderBytes = 1 << 20
 
-// headerBytes returns the length of the member header that p begins with, 0 when more bytes are
-// needed to tell.
+// headerBytes returns the length of the member header at the beginning of p. It returns 0 when p
+// is too short to tell the length.
 func headerBytes(p []byte) (int, error) {
 	const fixed = 10
 	if len(p) >= 1 && p[0] != 0x1f || len(p) >= 2 && p[1] != 0x8b {

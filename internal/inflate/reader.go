@@ -14,13 +14,14 @@ import (
 
 // Options configures a [Reader].
 type Options struct {
-	Workers int // chunks that are inflated at a time. 0 means one per core. ReaderMemory returns their memory
+	Workers int // number of chunks that are inflated at a time. 0 means one per core. See ReaderMemory
 }
 
-// ReaderMemory returns the most bytes that a Reader takes outside Go's heap. For photographs, and
-// other data that deflate does not make smaller, it takes a quarter of that.
+// ReaderMemory returns the most bytes that a Reader with `workers` workers takes outside Go's
+// heap. For photographs, and other data that deflate does not make smaller, a Reader takes a
+// quarter of these bytes.
 func ReaderMemory(workers int) int {
-	// Bytes for an inflated byte, in a segment that is moved while it grows.
+	// The bytes of memory for each inflated byte, while a segment is copied because it grows.
 	const widest = 2 + 2 + 1 + 1
 	segment := widest * (window + usual.most + room)
 	chunk := int(usual.chunk) + 2*more + maxAhead + segment
@@ -28,37 +29,39 @@ func ReaderMemory(workers int) int {
 }
 
 // Reader inflates a gzip file from its beginning to its end, on several cores, and makes an index
-// of it. Its bytes are those of compress/gzip: members one after another, zeros behind the last. It
-// must be closed. Read and Close are for one goroutine.
+// of the file. It gives the same bytes as compress/gzip. The file may have several members one
+// after another, and zeros after the last member. A Reader must be closed. Only one goroutine may
+// call Read and Close.
 //
-// Read fails after the last byte that is right. It fails with ErrNotGzip, ErrTruncated, ErrCorrupt,
-// ErrChecksum or ErrTrailing, with the cause of the context's end, or with an error of the file's
-// ReadAt.
+// Read returns all bytes before a fault and then fails. A fault of the file is ErrNotGzip,
+// ErrTruncated, ErrCorrupt, ErrChecksum or ErrTrailing. When the context ends, Read fails with
+// the context's cause. When the file's ReadAt fails, Read fails with that error.
 type Reader struct {
 	file    io.ReaderAt
 	size    int64
 	workers int
 	buffers buffers
-	busy    atomic.Int64 // nanoseconds, reading included
+	busy    atomic.Int64 // nanoseconds of all goroutines, with their time in ReadAt
 	reading timedFile
 
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	looking context.Context // for the next chunks. Ends before ctx where nothing more is to be found
+	looking context.Context // for starting and inflating chunks. It ends before ctx when no more chunks are wanted
 	enough  context.CancelFunc
 	running sync.WaitGroup
 	out     chan *segment
 
-	// The fields of Read.
+	// The goroutine of Read uses the fields below.
 	current    *segment
-	head, rest []byte // of current, not read yet
+	head, rest []byte // the bytes of current that are not read yet
 	member     checksum
-	members    int // that have ended
+	members    int // number of members that have ended
 	index      Index
 	err        error
 }
 
-// NewReader starts inflating size bytes of file, which must be safe for concurrent use.
+// NewReader starts to inflate file, which has `size` bytes. It does not wait. file must be safe
+// for concurrent use.
 func NewReader(ctx context.Context, file io.ReaderAt, size int64, o Options) *Reader {
 	return newReader(ctx, file, size, o, usual)
 }
@@ -79,7 +82,8 @@ func newReader(ctx context.Context, file io.ReaderAt, size int64, o Options, l l
 	return r
 }
 
-// Close ends the reading, waits for its goroutines and frees the memory that was inflated ahead.
+// Close ends the reading and waits for the Reader's goroutines. It frees the inflated bytes that
+// were not read.
 func (r *Reader) Close() {
 	r.cancel(context.Canceled)
 	r.enough()
@@ -91,8 +95,8 @@ func (r *Reader) Close() {
 	r.buffers.memory.Close()
 }
 
-// Index returns the index of the file once Read has returned io.EOF. After ErrTruncated it returns
-// the index of the part before the cut. Before either it returns nil.
+// Index returns the index of the file after Read has returned io.EOF. After ErrTruncated it
+// returns the index of the part before the cut. In all other cases it returns nil.
 func (r *Reader) Index() *Index {
 	if r.err != io.EOF && !errors.Is(r.err, ErrTruncated) {
 		return nil
@@ -100,13 +104,13 @@ func (r *Reader) Index() *Index {
 	return &r.index
 }
 
-// Members returns the number of gzip members whose bytes have been read to their end.
+// Members returns the number of gzip members that have been read to their end.
 func (r *Reader) Members() int { return r.members }
 
-// Busy returns the time that inflating has taken so far, of all goroutines together, without the
-// time in the file's ReadAt.
+// Busy returns the time that all goroutines together have spent on inflating so far. The time in
+// the file's ReadAt is not counted.
 func (r *Reader) Busy() time.Duration {
-	reading := r.reading.took.Load() // first: it is a part of the other
+	reading := r.reading.took.Load() // loaded first, because r.busy includes this time
 	return time.Duration(max(r.busy.Load()-reading, 0))
 }
 
@@ -143,7 +147,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// advance goes to the next segment, after the end of the current segment.
+// advance checks and frees the current segment, and waits for the next segment.
 func (r *Reader) advance() error {
 	if s := r.current; s != nil {
 		r.current = nil
@@ -174,8 +178,8 @@ func (r *Reader) advance() error {
 	return nil
 }
 
-// finish checks the members that end in a segment whose bytes have been read. It returns the error
-// that comes behind the segment.
+// finish checks the members that end in s, after all bytes of s have been read. It returns the
+// error that follows s, or nil.
 func (r *Reader) finish(s *segment) error {
 	for i, part := range s.parts {
 		r.member = r.member.then(part)
@@ -197,15 +201,15 @@ func (r *Reader) finish(s *segment) error {
 	return nil
 }
 
-// chunk is the segments that were inflated from the first block that was found in a chunk of the
-// file. They reach up to the first block behind the chunk, or not as far. There are none when no
-// block was found.
+// chunk holds the segments of one chunk of the file. The segments begin at the first block that
+// was found in the chunk. They end at the first block after the chunk, or earlier. There are no
+// segments when no block was found.
 type chunk struct {
 	segments []*segment
 	release  func() // called when the segments have been read, or are not wanted
 }
 
-// dispatch starts the chunks in order, a limited number at a time.
+// dispatch starts one goroutine for each chunk, in order and a limited number at a time.
 func (r *Reader) dispatch(out chan<- chan chunk) {
 	defer r.running.Done()
 	defer close(out)
@@ -234,29 +238,30 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 }
 
 const (
-	usualMemory  = 8 << 20 // bytes for a chunk of photographs, in all
+	usualMemory  = 8 << 20 // bytes that a chunk of photographs takes in all
 	maxAttempts  = 32
-	maxWasted    = 8 << 20  // inflated bytes
-	maxAhead     = 16 << 20 // bytes of memory for a chunk, inflated. The rest is left to join
-	storedHeader = 3        // bits
+	maxWasted    = 8 << 20  // bytes that search may inflate for nothing
+	maxAhead     = 16 << 20 // bytes of memory for a chunk's segments. join inflates the rest
+	storedHeader = 3        // bits of a stored block's header
 )
 
-// search inflates from the first block that begins in a chunk.
+// search inflates from the first block that begins in the chunk at the offset begin. It returns
+// the segments, or nil when it finds no block.
 func (r *Reader) search(begin int64) (segments []*segment) {
 	stop := uint64(begin+r.buffers.chunk) * 8
-	lead := max(begin-1, 0) // a stored block's header may lie before its length
+	lead := max(begin-1, 0) // the header of a stored block may lie in the byte before
 	in := input{file: r.file, size: r.size, begin: lead, bytes: r.buffers.take(int(r.buffers.chunk) + 2*more)[:0]}
 	memory := in.bytes
 	defer func() {
 		free := func() { r.buffers.memory.Give(memory) }
 		if n := len(segments); n > 0 && segments[n-1].open != nil {
-			segments[n-1].open.closed = free // it will read on
+			segments[n-1].open.closed = free // the open stream still reads this memory
 		} else {
 			free()
 		}
 	}()
 	if in.grow(r.buffers.chunk+more, lead) != nil {
-		return nil // join will see the cause
+		return nil // join reads here again and gets the error
 	}
 	if begin == 0 {
 		return r.ahead(in, place{member: true}, stop)
@@ -288,9 +293,10 @@ func (r *Reader) search(begin int64) (segments []*segment) {
 	return nil
 }
 
-// ahead returns the segments from a place on.
+// ahead inflates from the place `from` and returns the segments. It ends at the bit stop, or when
+// the segments take maxAhead bytes.
 func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) {
-	in.bytes = in.bytes[:len(in.bytes):len(in.bytes)] // it grows in memory of its own
+	in.bytes = in.bytes[:len(in.bytes):len(in.bytes)] // in.grow then copies, and the caller's bytes stay unchanged
 	bytes := 0
 	r.inflate(in, from, stop, func(s *segment) bool {
 		segments = append(segments, s)
@@ -300,8 +306,9 @@ func (r *Reader) ahead(in input, from place, stop uint64) (segments []*segment) 
 	return segments
 }
 
-// inflate hands over the segments from a place to the first block at stop or behind it. It ends
-// early after a segment that has an error or is open, or when take says so.
+// inflate calls `take` with each segment from the place `from` up to the first block at or after
+// the bit stop. It ends early when `take` returns false, or after a segment that has an error or
+// is open.
 func (r *Reader) inflate(in input, from place, stop uint64, take func(*segment) bool) {
 	s, err := newStream(in, from)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/streamtorch/streamtorch/internal/leaktest"
 )
 
-// text returns bytes with both long matches and noise.
+// text returns `size` bytes, some of them long matches and some of them noise.
 func text(size int, seed uint64) []byte {
 	random := rand.New(rand.NewPCG(seed, 1))
 	p := make([]byte, 0, size+1000)
@@ -60,7 +60,7 @@ func zipped(t testing.TB, p []byte, level int) []byte {
 	return out.Bytes()
 }
 
-// members returns a gzip file of one member for every `each` bytes.
+// members returns a gzip file with one member for every `each` bytes of p.
 func members(t testing.TB, p []byte, each int) []byte {
 	t.Helper()
 	var out []byte
@@ -132,7 +132,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// testFile reads the content in random order.
+// testFile reads the whole content and random parts of it through a File.
 func testFile(t *testing.T, name string, f [2][]byte, x *Index) {
 	t.Helper()
 	encoded, err := x.AppendBinary(nil)
@@ -224,7 +224,7 @@ func TestReader_Refuses(t *testing.T) {
 		if (index != nil) != (test.want == ErrTruncated) {
 			t.Errorf("%s: index %v", test.name, index)
 		}
-		if index != nil { // of the part that exists
+		if index != nil { // the index is of the part before the cut
 			got, err := NewFile(bytes.NewReader(test.in), index, nil).Inflate(0, n, func(n int) []byte { return make([]byte, n) })
 			if err != nil || !bytes.Equal(got, content.Bytes()) {
 				t.Errorf("%s: with its index %d bytes of %d: %v", test.name, len(got), n, err)
@@ -234,7 +234,7 @@ func TestReader_Refuses(t *testing.T) {
 	}
 }
 
-// Any damage is an error, and the bytes before it are right.
+// A file with one damaged byte gives an error.
 func TestReader_Damaged(t *testing.T) {
 	content := text(6<<20, 10)
 	whole := zipped(t, content, 6)

@@ -12,24 +12,28 @@ import (
 
 // Note [Inflating in parallel]
 //
-// A gzip file is cut into chunks of equal compressed length. For each chunk, a goroutine looks for
-// the first block that begins in it. It inflates from there to the first block that begins in the
-// next chunk, with a window it does not know. A copy out of that window stays a place in it, in
-// 16-bit elements, until 32 KiB have been written without such a place.
+// A gzip file is cut into chunks of equal compressed length. For each chunk, a goroutine looks
+// for the first block that begins in the chunk. The goroutine inflates from that block to the
+// first block that begins in the next chunk. It does not know the window, the 32 KiB before its
+// first block. A match may copy bytes from the window. Then the output holds the place in the
+// window, and not the byte. The output therefore has 16-bit elements, until 32 KiB have been
+// written without such a place.
 //
-// The reader then goes through the chunks in order. It knows the window at the end of each chunk,
-// and so the bytes at the next chunk's places. It also knows where the next chunk's first block
-// really begins. That may be another block than the one found: its bytes looked like a block, or
-// the real block cannot be recognised. The chunk is then inflated again from the right place.
+// The joiner then goes through the chunks in order. It knows the window at the end of each chunk.
+// With that window it replaces the places in the next chunk by bytes. The joiner also knows where
+// the next chunk's first block really begins. The block that was found may be wrong: other bytes
+// looked like a block, or the real block cannot be recognised. The chunk is then inflated again
+// from the right place.
 //
-// The content between two restart points is a segment. All segments are inflated as if nothing were
-// known before them, also where the window is known. So it is known which bytes of the window each
-// segment needs, and no more than those are stored in the index.
+// A restart point is a place where inflating can begin. The content between two restart points is
+// a segment. Every segment is inflated as if the window before it were not known, even where the
+// window is known. This shows which bytes of the window a segment needs. The index stores these
+// bytes alone.
 
-// limits says how a file is cut. Tests make the limits so small that small files have many chunks
-// and segments.
+// limits says how a file is cut. Tests make the limits very small, so that small files have many
+// chunks and segments.
 type limits struct {
-	chunk   int64 // compressed bytes
+	chunk   int64 // compressed bytes of a chunk
 	spacing int   // inflated bytes after which the next block begins a new segment
 	most    int   // inflated bytes after which a segment ends without the end of a block
 }
@@ -41,41 +45,42 @@ const (
 	firstWide   = 96 << 10
 )
 
-// segment is the content between two restart points, or a part of it that is no more than
-// limits.most bytes.
+// segment is the content between two restart points, or a part of that content. It has at most
+// limits.most bytes and a few more.
 type segment struct {
 	begin  place
-	lead   byte // of a stored block: the byte in which its header lies
+	lead   byte // for a stored block: the byte before its length
 	stored bool // begin is the last bit where the header of a stored block can lie
-	whole  bool // it begins at a restart point
+	whole  bool // the segment begins at a restart point
 
-	wide   []uint16 // its first bytes
-	narrow []byte   // its other bytes
-	ends   []end    // of members
-	end    why      // atBoundary, atMember, atEnd. isFull: the segment goes on
-	open   *stream  // goes on with the segment then, to the first block at stop
+	wide   []uint16 // the first elements, some of them places in the window
+	narrow []byte   // the bytes after wide
+	ends   []end    // ends of members in the segment
+	end    why      // why the segment ends. isFull: its content goes on
+	open   *stream  // after isFull: the stream that goes on, to the first block at stop
 	stop   uint64
-	next   place  // behind it
-	err    error  // the error behind the segment
-	read   func() // called when its bytes have been read, or nil
+	next   place  // the place after the segment
+	err    error  // the error that follows the segment
+	read   func() // called when the segment's bytes have been read, or nil
 
 	buffers *buffers // the source of the memory
 	memory  output   // the memory of wide and narrow
 
-	// The results of settle.
-	head  []byte     // wide, resolved
-	parts []checksum // of the content up to each of ends, and behind the last
-	sum   checksum   // of all
-	runs  []byte     // the window's bytes that the segment needs, see appendRuns
+	// settle sets the fields below.
+	head  []byte     // the bytes of wide
+	parts []checksum // checksums of the content up to each of ends, and after the last of ends
+	sum   checksum   // checksum of the whole segment
+	runs  []byte     // the bytes of the window that the segment needs, see appendRuns
 	done  chan struct{}
 }
 
 func (s *segment) bytes() int { return len(s.wide) + len(s.narrow) }
 
-// footprint is the memory of the segment, in bytes.
+// footprint returns the bytes of memory that the segment takes.
 func (s *segment) footprint() int { return 2*len(s.memory.wide) + len(s.memory.narrow) }
 
-// free gives the segment's memory back, and ends a stream that would have gone on with it.
+// free gives the segment's memory back. It also closes a stream that would have gone on with the
+// segment.
 func (s *segment) free() {
 	s.buffers.giveWide(s.memory.wide)
 	s.buffers.memory.Give(s.head)
@@ -93,13 +98,13 @@ type buffers struct {
 	memory *arena.Arena
 }
 
-// take returns n bytes or somewhat more.
+// take returns n bytes or a few more.
 func (b *buffers) take(n int) []byte {
 	piece := b.memory.Take(n)
 	return piece[:cap(piece)]
 }
 
-// takeWide returns n elements or somewhat more.
+// takeWide returns n elements or a few more.
 func (b *buffers) takeWide(n int) []uint16 {
 	piece := b.take(2 * n)
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(piece))), len(piece)/2)
@@ -110,7 +115,7 @@ func (b *buffers) giveWide(wide []uint16) {
 	b.memory.Give(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(wide))), 2*cap(wide)))
 }
 
-// grown returns a full output with more room.
+// grown moves a full output to larger memory.
 func (b *buffers) grown(o output) output {
 	most := window + b.most + room
 	if o.wide != nil {
@@ -127,8 +132,8 @@ func (b *buffers) grown(o output) output {
 	return o
 }
 
-// segment inflates from the stream's place to the next restart point at stopBit or behind it, or
-// b.spacing bytes away.
+// segment inflates from the stream's place to the next restart point that is far enough. A
+// restart point is far enough at stopBit or later, or after b.spacing bytes.
 func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	seg := &segment{begin: begin, whole: true, buffers: b}
 	wide := output{wide: b.takeWide(window + firstWide + room), at: window, unknown: window}
@@ -156,7 +161,8 @@ func (s *stream) segment(b *buffers, begin place, stopBit uint64) *segment {
 	return seg
 }
 
-// narrow inflates the rest of a segment whose last 32 KiB are known.
+// narrow inflates the rest of seg as bytes. The last 32 KiB of wide are known, so no unknown byte
+// follows.
 func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64) (err error) {
 	o := output{narrow: b.take(window + firstNarrow + room), at: window}
 	for i, element := range wide[len(wide)-window:] {
@@ -175,15 +181,16 @@ func (s *stream) narrow(b *buffers, seg *segment, wide []uint16, stopBit uint64)
 	return err
 }
 
-// addEnds adds the ends of members in an output that follows that many bytes.
+// addEnds adds the ends of members in an output. The output follows the first `before` bytes of
+// the segment.
 func (seg *segment) addEnds(ends []end, before int) {
 	for _, e := range ends {
 		seg.ends = append(seg.ends, end{before + e.at - window, e.trailer})
 	}
 }
 
-// continued inflates the part of a segment that follows another part, of which the last bytes are
-// given.
+// continued inflates the part of a segment that follows another part. before holds the last bytes
+// of the earlier part.
 func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *segment {
 	seg := &segment{begin: place{bit: s.bit}, buffers: b}
 	o := output{narrow: b.take(window + b.spacing + room), at: window}
@@ -197,7 +204,7 @@ func (s *stream) continued(b *buffers, before *[window]byte, stopBit uint64) *se
 	return seg
 }
 
-// settle completes a segment, now that the window before it is known.
+// settle completes a segment when the window before it is known.
 func (s *segment) settle(before *[window]byte) {
 	defer close(s.done)
 	s.head = s.buffers.take(len(s.wide))[:len(s.wide)]
@@ -216,19 +223,20 @@ func (s *segment) settle(before *[window]byte) {
 	}
 }
 
-// checksum returns the checksum of a part of a settled segment.
+// checksum returns the checksum of the bytes `from` to `to` of a settled segment.
 func (s *segment) checksum(from, to int) checksum {
 	head := len(s.head)
 	a := checksumOf(s.head[min(from, head):min(to, head)])
 	return a.then(checksumOf(s.narrow[max(from-head, 0):max(to-head, 0)]))
 }
 
-// needs returns the bytes of the window that the segment needs. A segment shorter than a window
-// does not tell the needs of the bytes behind it: all of the window is kept then.
+// needs returns the bytes of the window that the segment needs, as runs. A segment shorter than a
+// window does not show what the content after it needs. For such a segment, needs returns the
+// whole window.
 func (s *segment) needs(before *[window]byte) []byte {
 	var used [window]bool
 	if s.begin.member {
-		return nil // nothing reaches behind the beginning of a member
+		return nil // no match reaches back before the beginning of a member
 	}
 	if s.bytes() < window {
 		for i := range used {
@@ -244,7 +252,8 @@ func (s *segment) needs(before *[window]byte) []byte {
 	return appendRuns(nil, before, &used)
 }
 
-// tail moves the window behind the segment. The wide elements need not be resolved yet.
+// tail changes *before from the window before the segment to the window after the segment. The
+// wide elements need not be resolved yet.
 func (s *segment) tail(before *[window]byte) {
 	n := s.bytes()
 	if len(s.narrow) >= window {

@@ -13,15 +13,15 @@ import (
 const (
 	window = int(C.CTD_INFLATE_WINDOW)
 	room   = int(C.CTD_INFLATE_ROOM)
-	more   = 128 << 10 // bytes to read when there are not enough
+	more   = 128 << 10 // bytes that are read when the input has too few
 )
 
-// stream inflates a file from one place on, through the ends of its members. It must be closed.
+// stream inflates a file from one place on, also past the ends of members. It must be closed.
 type stream struct {
 	in      input
 	handle  *C.ctd_inflater
-	bit     uint64 // place of the next bit in the file
-	member  uint64 // beginning of the header of the latest member
+	bit     uint64 // position in the file of the next bit
+	member  uint64 // bit at which the header of the latest member begins
 	history int    // bytes that a match may reach back
 	closed  func() // called by close, or nil
 	io      C.ctd_inflate
@@ -30,10 +30,10 @@ type stream struct {
 // place is the beginning of a block or a member.
 type place struct {
 	bit    uint64
-	member bool // the header of a member, else a block
+	member bool // the place is the header of a member. Otherwise it is a block
 }
 
-// newStream starts at a place.
+// newStream returns a stream that begins at the place p.
 func newStream(in input, p place) (*stream, error) {
 	s := &stream{in: in, bit: p.bit, member: p.bit, history: window}
 	if err := take(C.ctd_inflater_new(&s.handle)); err != nil {
@@ -50,7 +50,7 @@ func newStream(in input, p place) (*stream, error) {
 	return s, nil
 }
 
-// place returns the place of the stream after a run that stopped for some reason.
+// place returns the place of the stream after a run that returned `stopped`.
 func (s *stream) place(stopped why) place {
 	if stopped == atMember {
 		return place{s.member, true}
@@ -71,23 +71,23 @@ func (s *stream) close() {
 type why int
 
 const (
-	atBoundary why = iota + 1 // a block has ended at the wanted place
-	atMember                  // a member has ended there
-	atEnd                     // nothing follows in the file
-	isFull                    // no room is left
-	isKnown                   // wide elements are no longer needed
+	atBoundary why = iota + 1 // a block has ended far enough, see stream.run
+	atMember                  // a member has ended far enough
+	atEnd                     // the last member has ended
+	isFull                    // the output has no room left
+	isKnown                   // the last 32 KiB of a wide output are known, so narrow elements can follow
 )
 
-// output is the memory that a run writes. Its elements begin behind a window.
+// output is the memory that a run writes. The elements follow a window at its beginning.
 type output struct {
-	wide    []uint16 // one of the two
+	wide    []uint16 // either wide or narrow is nil
 	narrow  []byte
 	at      int
 	unknown int
-	ends    []end // of members
+	ends    []end // ends of members
 }
 
-// end is the end of a member among the elements.
+// end is the end of a member: the index of the element after its content, and its trailer.
 type end struct {
 	at int
 	trailer
@@ -95,8 +95,9 @@ type end struct {
 
 func (o *output) room() int { return max(len(o.wide), len(o.narrow)) - o.at - room }
 
-// run inflates up to the first end of a block at stopBit or behind it, or with stopAt elements or
-// more. It goes on through the end of a member.
+// run inflates up to the first end of a block that is far enough. An end is far enough at stopBit
+// or later, or at the element stopAt or later. run does not stop at the end of a member that is
+// not far enough.
 func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 	for {
 		stopped, err := s.step(o, stopBit, stopAt)
@@ -129,7 +130,7 @@ func (s *stream) run(o *output, stopBit uint64, stopAt int) (why, error) {
 	}
 }
 
-// step is one call into C.
+// step makes one call into C.
 func (s *stream) step(o *output, stopBit uint64, stopAt int) (C.int32_t, error) {
 	base := uint64(s.in.begin) * 8
 	s.io = C.ctd_inflate{
@@ -174,7 +175,8 @@ func (s *stream) endMember(o *output) (ended bool, err error) {
 	return false, err
 }
 
-// header goes past the header of a member.
+// header reads the member header at the offset `at`, and moves the stream to the first block
+// after it.
 func (s *stream) header(at int64) error {
 	for {
 		n, err := headerBytes(s.in.at(at))
@@ -194,8 +196,8 @@ func (s *stream) header(at int64) error {
 	}
 }
 
-// onlyZeros says whether nothing but zeros follow, which is padding. Any other data but a gzip
-// header are an error.
+// onlyZeros reports whether only zeros follow, up to the end of the file. Such zeros are padding.
+// A gzip header at the offset `at` gives false. Any other data give an error.
 func (s *stream) onlyZeros(at int64) (bool, error) {
 	for {
 		for i, b := range s.in.at(at) {
@@ -220,7 +222,7 @@ func (s *stream) onlyZeros(at int64) (bool, error) {
 	}
 }
 
-// need makes sure that n bytes from an offset on are there.
+// need reads until the n bytes from the offset `at` on are in memory.
 func (s *stream) need(at, n int64) error {
 	for s.in.begin+int64(len(s.in.bytes)) < at+n {
 		if s.in.last() {
@@ -233,7 +235,7 @@ func (s *stream) need(at, n int64) error {
 	return nil
 }
 
-// unknownWindow fills the part of a wide output before its elements.
+// unknownWindow fills the window of a wide output with unknown bytes.
 func unknownWindow(wide []uint16) {
 	for i := range window {
 		wide[i] = uint16(int(C.CTD_INFLATE_UNKNOWN) + i)
@@ -246,8 +248,8 @@ func resolve(wide []uint16, known *[window]byte, to []byte) {
 	}
 }
 
-// find returns a place in the file where a block or a member may begin, at bit `from` or behind it
-// and before `to`.
+// find returns a place in the file where a block or a member may begin. The place is at the bit
+// `from` or later, and before the bit `to`.
 func (in *input) find(from, to uint64) (p place, stored, ok bool) {
 	base := uint64(in.begin) * 8
 	var bit C.uint64_t

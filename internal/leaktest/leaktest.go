@@ -1,5 +1,5 @@
-// Package leaktest fails tests that leave handles, files or goroutines behind. It needs no
-// LibTorch.
+// Package leaktest fails a test that ends with open handles, open files or running goroutines. It
+// needs no LibTorch.
 package leaktest
 
 import (
@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// Check fails the test if it ends with other counts than live has now, or with more goroutines.
-// live counts things by kind, such as handles. nil counts none. closed is called before either
-// count, to close things that may stay open for longer than a test.
+// Check counts handles and goroutines now and again when the test ends. It fails the test if the
+// counts of handles differ, or if there are more goroutines. live returns the number of handles
+// of each kind, or of other things such as files. A nil live counts goroutines alone. Check calls
+// the functions of closed before each count. They close things that may stay open after a test.
 //
-// Check waits up to five seconds for a goroutine to end and for its things to be freed. It leaves
-// nothing to the collector.
+// At the end Check waits up to five seconds for goroutines to end and handles to be freed. The
+// garbage collector does not run during that time.
 func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 	t.Helper()
 	if live == nil {
@@ -29,7 +30,7 @@ func Check(t testing.TB, live func() map[string]int, closed ...func()) {
 	}
 	things, goroutines := count()
 	t.Cleanup(func() {
-		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the runtime's cleanups would free forgotten handles
+		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a garbage collection would free forgotten handles
 		gotThings, gotGoroutines := count()
 		left := func() bool { return !maps.Equal(gotThings, things) || gotGoroutines > goroutines }
 		for deadline := time.Now().Add(5 * time.Second); left() && time.Now().Before(deadline); {

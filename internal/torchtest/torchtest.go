@@ -1,4 +1,5 @@
-// Package torchtest is the rig of tests that call LibTorch: devices, streams, leaks and errors.
+// Package torchtest has what tests of LibTorch share: devices, streams, and checks of leaks and
+// errors.
 package torchtest
 
 import (
@@ -15,8 +16,8 @@ import (
 )
 
 // Main runs the tests of a package with one thread of LibTorch. Packages are tested in parallel,
-// and more threads than cores would mostly wait for each other. The order of sums is then fixed
-// too.
+// so more threads than cores would mostly wait for each other. One thread also fixes the order of
+// the terms in sums.
 func Main(m *testing.M) {
 	if err := cgotorch.SetThreads(1); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,7 +44,7 @@ func CUDA(t testing.TB) cgotorch.Device {
 }
 
 // OnEachDevice runs test as a subtest on the CPU and on the first CUDA device, each with
-// [CheckLeaks]. The second subtest is skipped on a machine without a GPU.
+// [CheckLeaks]. The CUDA subtest is skipped on a machine without a GPU.
 func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	t.Helper()
 	for _, d := range []cgotorch.Device{cgotorch.CPU, cgotorch.CUDA(0)} {
@@ -57,8 +58,8 @@ func OnEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	}
 }
 
-// CheckLeaks fails the test if handles or goroutines that it made are left when it ends. It closes
-// default streams before it counts.
+// CheckLeaks fails the test if the test leaves handles or goroutines at its end. CheckLeaks
+// closes the default streams before it counts.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
 	leaktest.Check(t, cgotorch.LiveHandles, func() {
@@ -70,8 +71,9 @@ func CheckLeaks(t testing.TB) {
 	})
 }
 
-// CheckStreams fails the test for each race that the stream checker finds until the test ends. The
-// test calls it before it makes anything that it closes at its end.
+// CheckStreams fails the test for each race that the stream checker finds until the test ends. A
+// test calls CheckStreams first. The checker then stops only after the other cleanups of the
+// test.
 func CheckStreams(t testing.TB) {
 	t.Helper()
 	stop, err := cgotorch.CheckStreams(func(r *cgotorch.StreamRace) { t.Error(r) })
@@ -81,18 +83,19 @@ func CheckStreams(t testing.TB) {
 	t.Cleanup(stop)
 }
 
-// Deterministic makes LibTorch choose deterministic operators until the test ends. It is
+// Deterministic makes LibTorch choose deterministic operators until the test ends. The setting is
 // process-wide.
 func Deterministic(t testing.TB) {
 	t.Helper()
-	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // LibTorch refuses cuBLAS without it
+	t.Setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8") // LibTorch refuses deterministic cuBLAS without this variable
 	if err := cgotorch.SetDeterministic(true); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cgotorch.SetDeterministic(false) })
 }
 
-// NoTF32 makes CUDA compute in float32 as the CPU does until the test ends. It is process-wide.
+// NoTF32 makes CUDA compute in full float32, as the CPU does, until the test ends. The setting is
+// process-wide.
 func NoTF32(t testing.TB) {
 	t.Helper()
 	before := cgotorch.TF32()
@@ -102,7 +105,7 @@ func NoTF32(t testing.TB) {
 	t.Cleanup(func() { cgotorch.SetTF32(before) })
 }
 
-// NewStream returns a stream that the end of the test closes.
+// NewStream returns a new stream. A cleanup closes the stream at the end of the test.
 func NewStream(t testing.TB, d cgotorch.Device) *cgotorch.Stream {
 	t.Helper()
 	s, err := cgotorch.NewStream(d, cgotorch.StreamOptions{})
@@ -123,8 +126,8 @@ type Body interface {
 }
 
 // Do runs body in a Do of a new stream, with [CheckLeaks]. It waits for the work and closes the
-// stream. A failure ends the test. Tensors that were kept before Do stay open for the whole test:
-// a test that closes such tensors itself calls [DoOn].
+// stream. A failure ends the test. Tensors that were kept before Do must stay open until the test
+// ends, because CheckLeaks counts them. A test that closes such tensors itself calls [DoOn].
 func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	t.Helper()
 	if err := TryDo(t, d, body); err != nil {
@@ -132,7 +135,7 @@ func Do[B Body](t testing.TB, d cgotorch.Device, body B) {
 	}
 }
 
-// TryDo is [Do] for a body that may fail. It returns the failure.
+// TryDo is [Do] for a body that may fail. It returns the failure and does not end the test.
 func TryDo[B Body](t testing.TB, d cgotorch.Device, body B) error {
 	t.Helper()
 	CheckLeaks(t)
@@ -162,7 +165,8 @@ func tryOn[B Body](s *cgotorch.Stream, body B) error {
 	panic("torchtest: no body")
 }
 
-// WantError fails the test unless err is this sentinel and holds all the texts.
+// WantError fails the test unless err is the error sentinel, by errors.Is. The text of err must
+// also contain each of texts.
 func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	t.Helper()
 	if !errors.Is(err, sentinel) {
@@ -176,8 +180,8 @@ func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	}
 }
 
-// Equal fails the test unless a tensor has this shape and these elements. No shape means one
-// dimension.
+// Equal fails the test unless got has the given shape and the elements of want. Without a shape
+// argument, got must have one dimension or none.
 func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Tensor, want []T, shape ...int64) {
 	t.Helper()
 	if len(shape) == 0 && got.Dim() > 0 {
@@ -191,8 +195,8 @@ func Equal[T cgotorch.Element](t testing.TB, x *cgotorch.Exec, got *cgotorch.Ten
 	}
 }
 
-// Sleep enqueues work that takes d and does nothing else. The host does not wait, except on the
-// CPU, where work runs at once.
+// Sleep enqueues work that takes the time d and does nothing else. On CUDA the host does not
+// wait. On the CPU the work runs at once, so the call takes d.
 func Sleep(x *cgotorch.Exec, d time.Duration) {
 	x.Call("streamtorch::sleep", d.Nanoseconds(), x.Device())
 }
