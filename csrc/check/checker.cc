@@ -1,4 +1,4 @@
-// The stream checker, and the sources that tell it of the program's work. They are LibTorch's
+// The stream checker learns of the program's work from three sources. The sources are LibTorch's
 // operator hook, LibTorch's trace of CUDA calls, and the core's own calls.
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -25,25 +25,27 @@
 // Note [Where the checker learns]
 //
 // Accesses come from LibTorch's operator hook, at::addGlobalCallback with inputs. The hook also
-// sees autograd's threads and composite operators. The core's own copies tell of themselves. The
-// schema says what an operator reads and writes, apart from a short table in schema.cc.
+// sees autograd's threads and composite operators. The core's own copies report themselves. What
+// an operator reads and writes is in its schema, apart from a short table in schema.cc.
 //
-// The stream of an access is, on CUDA, the stream that is current in LibTorch at that moment,
-// whatever this library believes. On the CPU it is the Exec's. In backward it is that of the
-// forward operator, which the sequence number tells.
+// Each access has a stream. On CUDA it is the stream that is current in LibTorch at that moment,
+// whatever this library believes. On the CPU it is the Exec's stream. In backward on the CPU it
+// is the stream of the forward operator, which the checker finds by LibTorch's sequence number.
 //
-// LibTorch's own events, waits, allocations and frees on CUDA come from the trace that it keeps
-// for Python's sanitizer, c10::impl::GPUTrace. On the CPU allocations come from a wrapper that
-// c10::SetCPUAllocator sets.
+// On CUDA LibTorch's own events, waits, allocations and frees come from c10::impl::GPUTrace. That
+// is a trace which LibTorch keeps for Python's sanitizer. On the CPU allocations come from a
+// wrapper that c10::SetCPUAllocator sets.
 //
-// An allocation is a write by its stream. A free needs every use to be ordered before the stream
-// that gets the memory back, or to be recorded with the allocator. State belongs to a block of
-// memory from birth to death. Regions are compared as bounds first. Where bounds meet and
-// nothing orders the accesses, they are compared byte for byte (region.cc).
+// An allocation is a write by its stream. A free is right if every use is ordered before the
+// stream that gets the memory back, or is recorded with the allocator.
 //
-// HostSlab's HostReads and HostWrites tell what the host does to slabs, and Await that copies
-// are over. The loader tells its imageloader.Pinner, and the prefetcher's Pinner tells the
-// checker.
+// What the checker knows of a block of memory lasts from the block's birth to its death. Two
+// regions are first compared by their bounds. If their bounds overlap and nothing orders the
+// accesses, the regions are compared byte for byte (region.cc).
+//
+// For slabs, HostSlab.HostReads and HostSlab.HostWrites report what the host does. HostSlab.Await
+// reports that copies are over. The loader reports to its imageloader.Pinner, and the
+// prefetcher's Pinner reports to the checker.
 
 namespace ct::checker {
 namespace {
@@ -55,22 +57,22 @@ using Actor = Checker::Actor;
 
 // A node of autograd that is running.
 struct Node {
-  Queue queue = Checker::kNone;  // on the CPU, of the forward operator
+  Queue queue = Checker::kNone;  // on the CPU: the queue of the forward operator
   uint64_t site = 0;
-  size_t ops = 0;  // how many operators were under way when the node began
+  size_t ops = 0;  // how many operators were running when the node began
 };
 
 struct Thread {
-  const ct_stream* stream = nullptr;  // of the call under way, NULL on autograd's threads
+  const ct_stream* stream = nullptr;  // the stream of the running call, NULL on autograd's threads
   uint64_t site = 0;
-  bool backward = false;         // the call under way is a backward
-  std::vector<std::string> ops;  // under way, innermost last
-  std::vector<Node> nodes;       // under way, innermost last
+  bool backward = false;         // the running call is a backward
+  std::vector<std::string> ops;  // the running operators, innermost last
+  std::vector<Node> nodes;       // the running nodes, innermost last
 };
 thread_local Thread thread;
 
-// Where a node's forward operator ran. The key is the thread and the sequence number that LibTorch
-// gives to both.
+// Says where the forward operator of a node ran. The key is the thread and the sequence number,
+// which LibTorch gives to the operator and to the node.
 class Forwards {
  public:
   void set(uint64_t of, int64_t number, Node node) {
@@ -92,7 +94,7 @@ class Forwards {
   }
 
  private:
-  static constexpr size_t kKept = 1 << 14;  // more operators than an autograd graph has
+  static constexpr size_t kKept = 1 << 14;  // more than the operators of an autograd graph
   std::mutex mutex_;
   std::unordered_map<uint64_t, std::map<int64_t, Node>> threads_;
 };
@@ -107,9 +109,9 @@ const c10::impl::VirtualGuardImpl& cuda_guard() {
   return guard;
 }
 
-// The queue of the work on the device that the thread enqueues now.
+// Returns the queue of the work that the calling thread enqueues on the device now.
 Queue current_queue(c10::Device device) {
-  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // the stream that LibTorch gives to CUDA
+  if (device.is_cuda()) return Checker::instance().queue_of(cuda_guard().getStream(device));  // LibTorch gives this stream to CUDA
   if (thread.stream == nullptr) return Checker::kNone;
   if (thread.stream->device.is_cuda()) return Checker::kHost;
   if (!thread.nodes.empty() && thread.nodes.back().queue != Checker::kNone) return thread.nodes.back().queue;
@@ -119,7 +121,8 @@ Queue current_queue(c10::Device device) {
 Actor actor(Queue queue, const char* op = nullptr) {
   Actor by;
   by.queue = queue;
-  // The operator that the program called, or autograd did. The operators below are its parts.
+  // The report names the operator that the program or autograd called. The operators that this one
+  // calls are its parts.
   const size_t outermost = thread.nodes.empty() ? 0 : thread.nodes.back().ops;
   if (op != nullptr) by.op = op;
   else if (outermost < thread.ops.size()) by.op = thread.ops[outermost];
@@ -140,7 +143,7 @@ struct Noted {
   Actor by;
 };
 
-// The captures under way, at most one a device.
+// The captures that are running, at most one for each device.
 struct Captures {
   std::atomic<int> count{0};
   std::mutex mutex;
@@ -168,23 +171,24 @@ void access(const at::Tensor& tensor, bool write, const Actor& by) {
   if (captures().count.load(std::memory_order_relaxed) > 0) note(tensor, write, by);
 }
 
-// An operator reads or writes a tensor on the queue. Where the tensor lies in host memory and the
-// queue is a device's, the host does so.
+// Reports that an operator reads or writes a tensor on the device. If the tensor lies in host
+// memory and the work is a device's, the host makes the access.
 void touch(const at::Tensor& tensor, bool write, c10::Device device) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.layout() != at::kStrided) return;
   Checker& checker = Checker::instance();
   const bool on_host = tensor.is_cpu() && (device.is_cuda() || (thread.stream != nullptr && thread.stream->device.is_cuda()));
-  // The host itself does this, behind all work of CPU streams, which is done at once.
+  // The host itself makes the access. The access comes after all work of CPU streams, because that
+  // work is done at once.
   if (on_host) checker.host_waits_for(c10::Device(c10::kCPU));
   const Queue queue = on_host ? Checker::kHost : current_queue(tensor.device());
   if (queue == Checker::kNone) return;
-  // Autograd tells LibTorch's allocator of its uses itself.
+  // In backward, autograd itself tells LibTorch's allocator of the use.
   if (thread.backward || thread.stream == nullptr) checker.used(tensor, queue, true);
   access(tensor, write, actor(queue));
 }
 
-// A copy between the host and a device. The device's stream does both halves where the host may run
-// ahead and the host's side is page-locked.
+// Reports a copy between the host and a device. If the host may run ahead and its memory is
+// page-locked, the device's stream makes both accesses.
 void touch_copy(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const at::Tensor& host = to.is_cpu() ? to : from;
   const at::Tensor& other = to.is_cpu() ? from : to;
@@ -208,8 +212,8 @@ struct EffectsByName {
   std::unordered_map<std::string, std::unique_ptr<const Effects>> effects;
 };
 
-// Whether the operator is written in terms of others alone. Those say more exactly which memory
-// they touch.
+// Returns whether the operator only calls other operators. The operators that it calls say more
+// exactly which memory they touch.
 bool is_composite(const c10::OperatorName& name) {
   const auto op = c10::Dispatcher::singleton().findSchema(name);
   return op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
@@ -232,7 +236,7 @@ const Effects* effects_of(const at::RecordFunction& fn, const c10::OperatorName&
   return effects.get();
 }
 
-// The first CUDA device among those of the arguments, or the CPU.
+// Returns the first CUDA device among the devices of the arguments, or the CPU.
 c10::Device device_of(c10::ArrayRef<const c10::IValue> inputs) {
   for (const c10::IValue& in : inputs) {
     if (in.isTensor() && in.toTensor().defined() && in.toTensor().is_cuda()) return in.toTensor().device();
@@ -259,7 +263,7 @@ void touch(const c10::IValue& in, bool write, c10::Device device) {
 void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) {
   const size_t count = effects.arguments.size();
   if (inputs.size() < count) return;
-  inputs = inputs.slice(inputs.size() - count);  // a stack may hold more below
+  inputs = inputs.slice(inputs.size() - count);  // the stack may hold other values below the arguments
   if (effects.copies && crosses(inputs[0].toTensor(), inputs[1].toTensor())) {
     touch_copy(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toBool());
     return;
@@ -276,14 +280,14 @@ void touch_all(const Effects& effects, c10::ArrayRef<const c10::IValue> inputs) 
   }
 }
 
-// Whether an operator is under way that waits for itself in its CPU kernel, and not on CUDA.
+// Returns whether the thread runs an operator that waits in its CPU kernel and not on CUDA.
 bool waits_on_cpu_alone() {
   return std::any_of(thread.ops.begin(), thread.ops.end(), [](const std::string& op) { return waits_on_cpu_alone_in(op); });
 }
 
 struct Entered final : at::ObserverContext {
   bool op = false, node = false;
-  Queue waits_for = Checker::kNone;  // of an operator that gives the host a value
+  Queue waits_for = Checker::kNone;  // set for an operator that gives the host a value
 };
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
@@ -292,8 +296,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
   if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     Node node = forwards().get(fn.forwardThreadId(), fn.seqNr());
     if (thread.stream != nullptr && !thread.stream->device.is_cuda()) {
-      // As on a device: the node runs on its forward's stream, behind the node before. LibTorch orders no
-      // more than it must. On the CPU it runs one node after the other.
+      // On the CPU LibTorch runs one node after the other. The checker treats the nodes as if they ran
+      // on a device. A node runs on the stream of its forward operator, after the node before it.
       const Queue before = current_queue(thread.stream->device);
       if (node.queue == Checker::kNone) node.queue = before;
       Checker::instance().join(node.queue, before);
@@ -318,8 +322,8 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& fn) {
     touch_all(effects, fn.inputs());
     if (effects.waits && !waits_on_cpu_alone()) entered->waits_for = current_queue(device_of(fn.inputs()));
   } catch (...) {
-    // There is no memory, or the shape is unknown. This operator goes unchecked, and leaves all the
-    // same.
+    // There is no memory, or the shape is unknown. The accesses of this operator are not checked, but
+    // leave() still runs for it.
   }
   return entered;
 }
@@ -332,14 +336,16 @@ void leave(const at::RecordFunction&, at::ObserverContext* context) {
   if (!entered->node || thread.nodes.empty()) return;
   const Node node = thread.nodes.back();
   thread.nodes.pop_back();
-  // The next node, or the work behind the whole backward, follows this node.
+  // What comes next is ordered after this node: the next node, or the work after the whole
+  // backward.
   if (node.queue != Checker::kNone && thread.stream != nullptr) Checker::instance().join(current_queue(thread.stream->device), node.queue);
 }
 
 // ---- LibTorch's own streams and events on CUDA
 
-// LibTorch tells its Python interpreter of every CUDA event, allocation and wait. There is no
-// Python here: this class takes its place. Only the trace is ever asked of it.
+// LibTorch reports every CUDA event, allocation and wait to its Python interpreter. This process
+// has no Python, so this class stands in for the interpreter. LibTorch calls only its trace
+// functions.
 class CudaTrace final : public c10::impl::PyInterpreterVTable {
  public:
   std::string name() const override { return "streamtorch"; }
@@ -379,7 +385,7 @@ class CudaTrace final : public c10::impl::PyInterpreterVTable {
     if (const auto known = clock_of(event)) Checker::instance().host_waits(*known);
   }
 
-  // For tensors that Python made. There are none.
+  // These functions are for tensors that Python made. There are no such tensors.
   void incref(PyObject*) const override { none(); }
   void decref(PyObject*) const override { none(); }
   bool try_incref(const c10::impl::PyObjectSlot&) const override { none(); }
@@ -463,8 +469,8 @@ void turn(bool on_now) {
 
 // ---- The core's own calls
 
-// For functions that must not throw. Without memory the notes of f are lost, and the work goes
-// unchecked.
+// Runs f in a function that must not throw. If there is no memory, what f reports is lost and
+// that work is not checked.
 template <typename F>
 void quietly(F&& f) noexcept {
   try {
@@ -572,7 +578,7 @@ void reads(const char* op, const at::Tensor& tensor) {
 
 void reads_elsewhere(const char* op, const at::Tensor& tensor) {
   if (!is_on() || thread.stream == nullptr) return;
-  // The host reads the memory, behind the work of CPU streams.
+  // The host reads the memory. The read comes after all work of CPU streams.
   const bool staged = tensor.is_cpu() && thread.stream->device.is_cuda();
   if (staged) Checker::instance().host_waits_for(c10::Device(c10::kCPU));
   Checker::instance().access(tensor, false, actor(staged ? Checker::kHost : current_queue(thread.stream->device), op));

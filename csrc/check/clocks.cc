@@ -10,8 +10,8 @@
 namespace ct {
 namespace {
 
-constexpr size_t kMaxPending = 256;      // reports that have not been taken
-constexpr size_t kMaxAccesses = 8192;    // of one block: the oldest are forgotten
+constexpr size_t kMaxPending = 256;      // reports that were not yet taken
+constexpr size_t kMaxAccesses = 8192;    // accesses of one block; the oldest one is forgotten when there are more
 constexpr int64_t kAllBytes = std::numeric_limits<int64_t>::max() / 2;
 
 void copy_text(char* to, size_t room, const std::string& text) {
@@ -183,8 +183,8 @@ void Checker::born(const void* data, int64_t bytes, const Actor& by) {
   if (by.queue == kNone) return;
   block.device = streams_[by.queue].device;
   enqueue(by.queue);
-  // The memory's former user may still be using it. That use is ordered before the stream's next
-  // work.
+  // An earlier user of the memory may still use the memory. Such a use is no race if it is ordered
+  // before the stream's next work.
   streams_[by.queue].last = time(by.queue, by.queue);
   if (auto freed = std::exchange(streams_[by.queue].freed, nullptr); freed && !knows(by.queue, freed->second.by.queue, freed->second.time)) {
     report(freed->first, freed->second, {by, 0, 0, Region::bytes(0, kAllBytes), true, "allocated"}, CT_RACE_FREE);
@@ -201,8 +201,8 @@ void Checker::dies(const void* data, const Actor& by) {
   blocks_.erase(at);
   const Queue home = block.maker.queue;
   if (home == kNone || home == kHost) return;
-  // The memory goes to the home stream's next work, which is ordered behind all work that the host
-  // knows.
+  // LibTorch hands the memory out again to the next work of the home stream. That work is ordered
+  // after all work that the host knows.
   enqueue(home);
   Access death{by, 0, 0, Region::bytes(0, kAllBytes), true, "freed"};
   death.by.queue = home;
@@ -220,7 +220,7 @@ void Checker::branches(Queue side, Queue parent) {
   streams_[side].parent = parent;
 }
 
-// Forgets memory whose death is not reported.
+// Forgets freed memory for which LibTorch reports no free.
 void Checker::sweep() {
   std::erase_if(blocks_, [](const auto& entry) { return entry.second.maker.queue == kNone && (!entry.second.storage || entry.second.storage->expired()); });
   sweep_at_ = std::max<size_t>(4096, 2 * blocks_.size());
@@ -307,19 +307,19 @@ void Checker::access_slab(const void* data, int64_t bytes, bool write, const Act
   access(slab->second, {by, 0, 0, Region::bytes(begin, begin + bytes), write, write ? "written" : "read"});
 }
 
-// Keeps only some of a block's accesses: those that could still be the earlier half of a race that
-// no later access shows.
+// Adds an access to a block and checks it against the earlier accesses. Then forgets the earlier
+// accesses that are not needed any more, because the new access would show the same races.
 void Checker::access(Block& block, Access later) {
   const Queue queue = later.by.queue;
   enqueue(queue);
   later.serial = ++serial_;
   if (queue == kHost) {
-    later.time = ++time(kHost, kHost);  // streams that know of the host's time before do not know of this access
+    later.time = ++time(kHost, kHost);  // a stream that knows the host's time before this access does not know of this access
     ++host_changes_;
   } else {
     later.time = streams_[queue].last = time(queue, queue);
   }
-  // The last access first: it tells most.
+  // The last access is checked first, because a race with it tells most.
   for (auto earlier = block.accesses.rbegin(); earlier != block.accesses.rend(); ++earlier) {
     if (earlier->by.queue != queue && (earlier->write || later.write)) check(block, *earlier, later);
   }
@@ -338,7 +338,8 @@ void Checker::check(Block& block, const Access& earlier, const Access& later) {
   const Queue queue = later.by.queue;
   if (knows(queue, earlier.by.queue, earlier.time)) return;
   if (!overlap(earlier.region, later.region)) return;
-  // Between these two queues, all other accesses to this memory so far are the same mistake.
+  // All earlier races between these two queues on this memory are the same mistake, and are not
+  // reported again.
   uint64_t& told = block.told[{earlier.by.queue, queue}];
   if (earlier.serial <= told) return;
   told = serial_;
@@ -370,7 +371,7 @@ void Checker::report(const Block& block, const Access& earlier, const Access& la
   race.slab = block.slab;
   race.made_at = block.maker.site;
   copy_text(race.made_by, sizeof(race.made_by), block.maker.op);
-  // The same two lines of the program are reported once.
+  // A race between the same two lines of the program is reported once.
   const auto text = [](const ct_access& a) { return std::string(a.op) + a.what + std::to_string(a.site) + "/" + std::to_string(a.forward) + "/"; };
   const std::string key = text(race.earlier) + text(race.later) + std::to_string(kind);
   if (found_.size() >= kMaxPending || !reported_.insert(key).second) return;

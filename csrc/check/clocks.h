@@ -1,14 +1,19 @@
-// The knowledge of the stream checker: clocks, memory and the streams that touched it.
+// What the stream checker knows: clocks, memory, and the streams that touched the memory.
 //
-// Note [Vector clocks]: every stream, and the host, counts its own time. For each other stream it
-// knows a time: all work up to that time is ordered before its next work. A record takes a copy of
-// its stream's knowledge. A wait adds that copy to the knowledge of the waiting stream. A host wait
-// adds it to the host's knowledge, and enqueued work knows all that the host knows. Two accesses
-// are ordered when the later access's stream knows of the time of the earlier access. All
-// goroutines are one host: their order among themselves is the business of Go's race detector.
+// Note [Vector clocks]
 //
-// On the CPU streams run their work at once, but are treated like those of a device. A missing wait
-// is thus found without a device.
+// Every stream counts its own time, and so does the host. A stream also knows one time of each
+// other stream. The other stream's work up to that time is ordered before the next work of the
+// stream itself. A record copies what its stream knows. A wait adds that copy to what the waiting
+// stream knows. When the host waits, the copy is added to what the host knows. Work that is
+// enqueued knows all that the host knows.
+//
+// Two accesses are ordered if the stream of the later access knows the time of the earlier
+// access. All goroutines together are one host. The race detector of Go finds missing order
+// between goroutines.
+//
+// CPU streams run their work at once, but the checker treats them like streams of a device. So it
+// finds a missing wait without a device.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -34,16 +39,16 @@ namespace ct {
 
 class Checker {
  public:
-  using Clock = std::vector<uint64_t>;  // by queue; a missing entry is 0
+  using Clock = std::vector<uint64_t>;  // the times of all queues, by queue; a missing entry is 0
   using Queue = uint32_t;               // a stream, or the host
   static constexpr Queue kHost = 0, kNone = ~Queue{0};
 
-  // The author of an access, and its place in the program.
+  // The stream or host that makes an access, and the line of the program.
   struct Actor {
     Queue queue = kNone;
     std::string op;
-    uint64_t site = 0;     // of its call
-    uint64_t forward = 0;  // in backward: of the call whose derivative this is
+    uint64_t site = 0;     // the site of the call
+    uint64_t forward = 0;  // in backward: the site of the forward call that is differentiated
     bool backward = false;
   };
 
@@ -51,44 +56,47 @@ class Checker {
 
   Queue queue_of(const ct_stream& stream);
   Queue queue_of(c10::Stream stream);                                // a CUDA stream
-  // A CPU stream has ended. A new stream takes its place once the host knows that all its work is
-  // done. Clocks then do not grow with every stream that there ever was.
+  // Says that a CPU stream has ended. A new stream takes over its queue once the host knows that
+  // all its work is done. Clocks then do not grow with every stream that a program makes.
   void ended(uint64_t cpu_stream);
   Queue queue_of_native(c10::DeviceIndex device, uintptr_t stream);  // a cudaStream_t
 
   // Order.
   std::shared_ptr<const Clock> record(Queue queue);
   void wait(Queue queue, const Clock& event);
-  void join(Queue queue, Queue other);  // as if queue now waited for a new record of other
-  // Memory of side that its parent uses may be freed without a report, if that use is ordered before
-  // side's next allocation.
+  void join(Queue queue, Queue other);  // as if other recorded an event now and queue waited for the event
+  // Says that side is a side stream of parent. Memory of side may be freed while parent uses the
+  // memory. Such a use is no race if it is ordered before side's next allocation.
   void branches(Queue side, Queue parent);
   void host_waits(const Clock& event);
   void host_waits(Queue queue);
   void host_waits_for(c10::Device device);
 
-  // Memory. A block is known by its first byte, from birth to death. A block whose birth was not seen
-  // is known by its storage.
+  // Memory. From birth to death, a block is identified by the address of its first byte. A block
+  // whose birth was not seen is identified by its storage.
   void born(const void* data, int64_t bytes, const Actor& by);
   void dies(const void* data, const Actor& by);
   void access(const at::Tensor& tensor, bool write, const Actor& by);
-  // The allocator knows of this queue's use, and does not hand the memory out again before the use is
-  // done. Autograd tells the allocator only of tensors that were made in backward.
+  // Says that the allocator knows of this queue's use. The allocator does not hand the memory out
+  // again before the use is done. Autograd tells the allocator only of tensors that were made in
+  // backward.
   void used(const at::Tensor& tensor, Queue queue, bool by_autograd);
 
-  // Host memory of our own, the source or target of copies.
-  // False, with nothing changed, where the memory reaches into another slab.
+  // Slabs: host memory that is the source or target of copies. slab_born returns false, and changes
+  // nothing, if the memory reaches into another slab.
   bool slab_born(const void* data, int64_t bytes);
   void slab_dies(const void* data);
   bool in_slab(const void* data);
-  // Accesses to this memory that stand before the event are over. Nothing is said of other memory.
+  // Says that accesses to this memory that come before the event are over. It says nothing about
+  // other memory.
   void slab_over(const void* data, int64_t bytes, const Clock& event);
-  void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // does nothing for memory of no slab
+  void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // does nothing if the memory is no slab's
 
-  // The races found since the last call, as the C ABI gives them.
+  // Writes a race that was found and not yet taken, in the form of the C ABI. Returns false if
+  // there is none.
   bool take(ct_race* out);
-  void report_anew();  // also races that were reported before
-  void forget();       // all memory and all races found, but not the streams, which may go on
+  void report_anew();  // from now on reports races again that were reported before
+  void forget();       // forgets all memory and all races, but not the streams, which may go on
 
  private:
   struct Access {
@@ -103,22 +111,24 @@ class Checker {
     bool slab = false;
     c10::Device device{c10::kCPU};
     int64_t bytes = 0;
-    Actor maker;                  // of queue kNone where the birth was not seen
+    Actor maker;                  // its queue is kNone if the birth was not seen
     std::vector<Access> accesses;
     std::set<Queue> recorded;
-    // The serial number up to which races between two queues were reported.
+    // For a pair of queues: a serial number. The races of accesses up to that number are reported
+    // already.
     std::map<std::pair<Queue, Queue>, uint64_t> told;
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // of a block whose birth was not seen
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;  // set for a block whose birth was not seen
   };
   struct Stream {
     bool host = false, is_default = false;
     c10::Device device{c10::kCPU};
     uint64_t id = 0;
     Clock clock;
-    uint64_t host_seen = 0;  // host_changes_ at the last enqueue
-    uint64_t last = 0;       // its time at the last access
-    Queue parent = kNone;    // of a side stream
-    std::shared_ptr<const std::pair<Block, Access>> freed;  // of the side stream's memory, with the parent's last use
+    uint64_t host_seen = 0;  // the value of host_changes_ at the last enqueue
+    uint64_t last = 0;       // the stream's time at its last access
+    Queue parent = kNone;    // set for a side stream
+    // For a side stream: memory of it that was freed, with the last use by the parent.
+    std::shared_ptr<const std::pair<Block, Access>> freed;
   };
 
   Checker();
@@ -136,7 +146,7 @@ class Checker {
 
   std::mutex mutex_;
   std::vector<Stream> streams_;
-  std::map<std::pair<int, uint64_t>, Queue> by_id_, by_native_;  // device (-1 for the CPU)
+  std::map<std::pair<int, uint64_t>, Queue> by_id_, by_native_;  // the first half of a key is the device, -1 for the CPU
   std::vector<Queue> ended_;
   uint64_t host_changes_ = 1;
   uint64_t serial_ = 0;  // counts accesses

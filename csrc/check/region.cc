@@ -8,7 +8,7 @@
 namespace ct {
 namespace {
 
-// Calls f(first byte) for each element of a.
+// Calls f with the first byte of each run of a.
 template <typename F>
 void each(const Region& a, size_t dim, int64_t at, F&& f) {
   if (dim == a.sizes.size()) {
@@ -36,7 +36,7 @@ Region Region::of(const at::Tensor& tensor) {
   r.end += r.element;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     const int64_t size = tensor.size(i), step = tensor.stride(i) * r.element;
-    if (size == 1 || step == 0) continue;  // an expanded dimension is the same bytes again
+    if (size == 1 || step == 0) continue;  // an expanded dimension adds no bytes
     r.sizes.push_back(size);
     r.steps.push_back(step);
     r.end += (size - 1) * step;
@@ -44,7 +44,7 @@ Region Region::of(const at::Tensor& tensor) {
   std::vector<size_t> order(r.sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t i, size_t j) { return r.steps[i] < r.steps[j]; });
-  // Dimensions that lie without a gap in one another form one run of bytes.
+  // Dimensions without a gap between their elements form one run of bytes.
   const auto sizes = std::exchange(r.sizes, {}), steps = std::exchange(r.steps, {});
   for (size_t i : order) {
     if (r.sizes.empty() && steps[i] == r.element) {
@@ -70,7 +70,8 @@ bool overlap(const Region& a, const Region& b) {
   const int64_t begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
   if (begin >= end) return false;
   if (a.dense && b.dense) return true;
-  // Both repeat at multiples of one distance, side by side: columns of a matrix.
+  // The steps of both regions are multiples of one distance, the pitch. Within the pitch the two
+  // regions lie side by side. Two columns of a matrix are such regions.
   int64_t pitch = 0;
   for (int64_t step : a.steps) pitch = std::gcd(pitch, step);
   for (int64_t step : b.steps) pitch = std::gcd(pitch, step);
@@ -84,7 +85,7 @@ bool overlap(const Region& a, const Region& b) {
     });
     return found;
   }
-  // One mark for each unit, where both regions consist of whole units.
+  // Both regions consist of whole units of `unit` bytes. There is one mark for each unit.
   int64_t unit = std::gcd(std::gcd(a.element, b.element), b.begin - a.begin);
   for (int64_t step : a.steps) unit = std::gcd(unit, step);
   for (int64_t step : b.steps) unit = std::gcd(unit, step);

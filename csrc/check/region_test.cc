@@ -10,7 +10,7 @@ namespace {
 
 using ct::Region;
 
-// The bytes that a tensor reaches, one by one.
+// Returns the bytes that a tensor reaches, one by one.
 std::set<int64_t> bytes_of(const at::Tensor& t) {
   std::set<int64_t> bytes{};
   const auto element = static_cast<int64_t>(t.element_size());
@@ -35,8 +35,8 @@ bool meet(const std::set<int64_t>& a, const std::set<int64_t>& b) {
   return false;
 }
 
-// Takes views of one storage, of all kinds. overlap agrees with the bytes, both ways round, and a
-// dense region has no hole.
+// For pairs of random views of one storage, overlap must agree with a comparison of the bytes, in
+// both directions. A region is dense if and only if it has no hole.
 TEST(Region, OverlapIsExact) {
   std::mt19937 random(1);
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random); };

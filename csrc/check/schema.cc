@@ -10,8 +10,8 @@ namespace {
 
 using Names = std::unordered_set<std::string_view>;
 
-// These operators are marked as writing, or not marked at all, and touch no element. They change or
-// read the data about a tensor.
+// The schema marks these operators as writing, or marks nothing, but they touch no element. They
+// change or read only the metadata of a tensor.
 const Names& metadata_only() {
   static const Names names{
       "aten::record_stream", "aten::requires_grad_", "aten::retain_grad", "aten::detach_", "aten::set_", "aten::set_data",
@@ -30,7 +30,7 @@ const Names& metadata_only() {
   return names;
 }
 
-// Whether the operator reads only the shape of the argument.
+// Returns whether the operator reads only the shape of the argument.
 bool shape_only(std::string_view op, const std::string& argument) {
   return argument == "other" && (op == "aten::view_as" || op == "aten::expand_as" || op == "aten::reshape_as" || op == "aten::type_as");
 }
@@ -67,14 +67,15 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     const c10::AliasInfo* const alias = argument.alias_info();
     auto effect = Effects::none;
     if (!metadata && holds_tensors(argument.type()) && !shape_only(op, argument.name())) {
-      // An argument that is marked as an alias and not as written is the base of a view. Where such an
-      // operator must copy, it calls an operator that says so.
+      // An argument that is marked as an alias and not as written is the base of a view. If such an
+      // operator must copy, it calls another operator, and the checker sees that call.
       effect = alias == nullptr ? Effects::read : alias->isWrite() ? Effects::write : Effects::none;
     }
     effects.arguments.push_back(effect);
     const std::string& name = argument.name();
-    // Batch norm's running statistics are written in training, though most of its operators do not mark
-    // them. Fused optimizers mark gradients as written, and write them only to take a scale off.
+    // Batch norm writes its running statistics in training, but most of its operators do not mark
+    // them. Fused optimizers mark gradients as written. They write the gradients only to remove a
+    // scale.
     if (effect == Effects::read && (name == "running_mean" || name == "running_var")) effects.conditional.push_back(i);
     if (effect == Effects::write && name == "grads" && op.starts_with("aten::_fused_")) {
       effects.arguments.back() = Effects::read;
@@ -84,7 +85,7 @@ Effects effects_of(const c10::FunctionSchema& schema) {
     if ((boolean && (name == "training" || name == "train")) || name == "grad_scale") effects.condition = static_cast<int>(i);
   }
   if (op == "aten::batch_norm_update_stats" || op.starts_with("aten::batch_norm_gather_stats")) {
-    for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // their only purpose
+    for (size_t i : effects.conditional) effects.arguments[i] = Effects::write;  // to write them is the operators' only purpose
   }
   return effects;
 }

@@ -1,5 +1,5 @@
-// The effects of an operator on the memory of its arguments: by its schema, and by a short table of
-// corrections to schemas.
+// What an operator does to the memory of its arguments. The source is the operator's schema,
+// which a short table may correct.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -12,19 +12,19 @@ namespace ct {
 struct Effects {
   enum Effect : uint8_t { none, read, write };
   std::vector<Effect> arguments;
-  // The argument that decides whether those of conditional are written, by being true or present. Or
-  // -1.
+  // The index of an argument, or -1. If that argument is true or present, the arguments of
+  // `conditional` are written.
   int condition = -1;
   std::vector<size_t> conditional;
-  // Argument 0 is written from argument 1, maybe across devices. Argument 2 says whether the host may
-  // run ahead.
+  // The operator copies argument 1 to argument 0, which may be on another device. Argument 2 says
+  // whether the host may run ahead.
   bool copies = false;
-  bool waits = false;   // for its stream, to give the host a value
+  bool waits = false;   // the host waits for the stream, because the operator gives the host a value
 };
 
 Effects effects_of(const c10::FunctionSchema& schema);
 
-// The operators in the table.
+// Returns the names of the operators in the table.
 std::vector<std::string> corrected_operators();
 
 }  // namespace ct

@@ -41,7 +41,8 @@ TEST(CheckerSchema, CorrectsTheMarks) {
   EXPECT_TRUE(effects_of("aten::_local_scalar_dense").waits);
 }
 
-// A name that LibTorch does not have would correct nothing.
+// Each name in the table of corrections must be an operator of LibTorch. A wrong name would
+// correct nothing.
 TEST(CheckerSchema, KnowsOnlyOperatorsThatExist) {
   for (const std::string& name : ct::corrected_operators()) {
     bool found = false;

@@ -80,8 +80,8 @@ void ct_tensor_grad(const ct_tensor* tensor, ct_tensor** out) noexcept {
   const at::Tensor none;
   const at::Tensor& grad = tensor == nullptr ? none : tensor->tensor.grad();
   if (*out != nullptr && grad.defined() && (*out)->tensor.is_same(grad)) return;
-  ct_tensor* before = *out;  // freed last: a new handle at its address would look like the old handle
-  // Backward made the gradient, on the stream of a forward operator that is not known here.
+  ct_tensor* before = *out;  // freed last, because a new handle at the same address would look like the old one
+  // Backward made the gradient on the stream of a forward operator. That stream is not known here.
   //edge:gradient-is-foreign TestStream_FreedGradientOutlivesItsUse gpu
   *out = grad.defined() ? new ct_tensor(grad, CT_STREAM_UNKNOWN) : nullptr;
   delete before;

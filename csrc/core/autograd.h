@@ -1,4 +1,4 @@
-// The steps that every backward makes with its arguments.
+// Functions that every call of backward uses for its arguments.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
@@ -11,18 +11,18 @@ namespace ct::autograd {
 
 using torch::autograd::variable_list;
 
-// The gradients of the roots in LibTorch's form: all of them, or none. Records their use on the
-// stream.
+// Returns the gradients of the roots in LibTorch's form. The list is empty if grads is NULL.
+// Records that the stream uses them.
 variable_list gradients(ct_tensor* const* grads, int32_t count, const ct_stream& stream);
 
-// The tensors of handles. The error for a NULL handle has its name. Records their use on the
-// stream.
+// Returns the tensors of the handles. If a handle is NULL, throws an error that contains `name`.
+// Records that the stream uses the tensors.
 variable_list tensors(ct_tensor* const* handles, int32_t count, const char* name, const ct_stream& stream);
 
-// The exec without autocast: backward runs in the dtypes that forward recorded.
+// Returns the exec without autocast, because backward runs in the dtypes that forward recorded.
 ct_exec without_autocast(ct_exec x);
 
-// LibTorch's backward, observed by the stream checker.
+// Runs LibTorch's backward and tells the stream checker of it.
 void backward(const variable_list& roots, const variable_list& grads, int32_t retain_graph);
 
 }  // namespace ct::autograd

@@ -98,7 +98,8 @@ TEST_F(AutogradTest, Backward_SeesAWriteSinceForward) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "modified by an inplace operation", backward(x, loss));
 }
 
-// Without grad mode nothing is recorded, but writes are counted and views marked.
+// Without grad mode no operator is recorded for backward. Writes are still counted, and views are
+// still marked.
 TEST_F(AutogradTest, NoGrad) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);
@@ -109,7 +110,7 @@ TEST_F(AutogradTest, NoGrad) {
     EXPECT_EQ(describe(sum(plain, a)).requires_grad, 0);
 
     const Tensor root = sum(x, product(x, a, b));
-    run1(plain, "aten::add_.Tensor", Args().t(a).t(b).rest());  // a leaf: legal only without grad mode
+    run1(plain, "aten::add_.Tensor", Args().t(a).t(b).rest());  // to write a leaf is legal only without grad mode
     EXPECT_EQ(values<float>(plain, a), (Floats{4, 6}));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "modified by an inplace operation", backward(x, root));
 
@@ -118,7 +119,8 @@ TEST_F(AutogradTest, NoGrad) {
   }
 }
 
-// The autograd graph of a gradient is asked for by its own argument, whatever the exec's mode.
+// create_graph alone decides whether a gradient gets an autograd graph of its own. The exec's
+// grad mode does not matter.
 TEST_F(AutogradTest, NoGrad_GradientsOfGradients) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);
@@ -141,7 +143,8 @@ TEST_F(AutogradTest, Backward_RunsWithoutAutocast) {
   ct_exec x = ct_test::with_grad(exec(s));
   const Tensor w = floats(x, {1, 2, 3, 4}, {2, 2});
   EXPECT_OK(ct_tensor_set_requires_grad(w.get(), 1));
-  // Without autocast in forward all of backward is float32: 1 + 2^-12 would not survive bfloat16.
+  // Forward without autocast gives a backward in float32, whatever the exec of backward says. The
+  // test value 1 + 2^-12 would be rounded to 1 in bfloat16.
   const float fine = 1 + 1.0F / 4096;
   const Tensor one = floats(x, {fine, 0, 0, fine}, {2, 2});
   const Tensor loss = sum(x, run1(x, "aten::mm", Args().t(one).t(w)));

@@ -19,7 +19,7 @@ constexpr int kMaxDevices = 64;
 struct Cuda {
   CudaBackend* backend = nullptr;
   int count = 0;
-  std::string absence;  // why backend is null or count is 0
+  std::string absence;  // the reason, where backend is null or count is 0
 };
 
 std::string dl_error() {
@@ -27,7 +27,7 @@ std::string dl_error() {
   return text == nullptr ? "unknown error" : text;
 }
 
-// The folder this library lies in, with a slash at the end.
+// The folder in which this library lies, with a slash at the end.
 std::string own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&ct_cuda_count), &info) == 0 || info.dli_fname == nullptr) return "";
@@ -47,8 +47,8 @@ Cuda open_cuda() {
     result.absence = "no NVIDIA driver on this machine (" + dl_error() + ")";
     return result;
   }
-  // Global, because its static initialisers register the CUDA kernels and our second library resolves
-  // against it.
+  // RTLD_GLOBAL has two reasons. The static initialisers of libtorch_cuda.so register the CUDA
+  // kernels. libcgotorch_cuda.so resolves its symbols against libtorch_cuda.so.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     result.absence = "there is a driver, but LibTorch's CUDA libraries cannot be opened; run `make setup` on this machine (" +
                      dl_error() + ")";

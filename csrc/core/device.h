@@ -1,4 +1,4 @@
-// Devices: whether CUDA is there, and whether a device has been lost.
+// Devices. This file tells whether CUDA is there, and whether a device has been lost.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,24 +11,27 @@
 
 namespace ct {
 
-// The device of the C ABI as LibTorch's. An unknown type is an error.
+// Converts a device of the C ABI to LibTorch's. Throws for an unknown type.
 c10::Device to_device(ct_device device);
 ct_device from_device(c10::Device device);
 
-// Opens LibTorch's CUDA half once, if a driver is there. Called before any code that makes LibTorch
-// look for CUDA, since LibTorch remembers the result.
+// Opens LibTorch's CUDA libraries if a driver is there. Only the first call does so. LibTorch
+// remembers whether it found CUDA, so this is called before any code that makes LibTorch look for
+// CUDA.
 void load_cuda();
-// Calls fn when CUDA is opened, before anything runs there. To be called while the library is
-// loaded.
+// Registers fn, which is called when CUDA has been opened and before any work runs there. Only
+// static initialisers call it, while the library is being loaded.
 void when_cuda_is_open(void (*fn)());
 
-// Throws CT_NO_DEVICE, with the reason, unless CUDA was loaded.
+// Returns the CUDA half of the core. Throws CT_NO_DEVICE, with the reason, if CUDA was not
+// opened.
 CudaBackend& cuda();
 
-// Throws CT_NO_DEVICE or CT_DEVICE_LOST.
+// Throws CT_NO_DEVICE if the device is not there, and CT_DEVICE_LOST if it is lost.
 void require(c10::Device device);
 
-// Runs f(device), once the device is known to be there.
+// Checks that the device is there, and then runs f(device). Returns NULL or the status of a
+// failure.
 template <typename F>
 ct_status* on_device(ct_device device, F&& f) noexcept {
   c10::Device where(c10::kCPU);
@@ -36,11 +39,12 @@ ct_status* on_device(ct_device device, F&& f) noexcept {
   return guarded(where, [&] { std::forward<F>(f)(where); });
 }
 
-// Whether the loss of the device has been seen. Costs nothing while no device is lost.
+// Returns whether detect_loss has found that the device is lost. The call costs next to nothing
+// while no device is lost.
 bool is_lost(c10::Device device) noexcept;
 
-// Returns "" while the device lives. Otherwise it returns the text of CT_DEVICE_LOST, and from then
-// on require() throws.
+// Asks CUDA whether the device is lost. Returns "" if it is not. Otherwise it returns the message
+// of CT_DEVICE_LOST, and require() throws from then on.
 std::string detect_loss(c10::Device device);
 
 }  // namespace ct

@@ -16,11 +16,14 @@ int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Note [Events are never destroyed]: CUDA allocates events in lots, and may wait for the device to
-// do so. An event that nobody asks about any more waits here for its next recording. Waits for its
-// last recording that are enqueued already stay as they are.
+// Note [Events are never destroyed]
+//
+// CUDA allocates events in lots, and may wait for the device while it does so. An event without a
+// handle or a waiter therefore waits in this list for its next recording. Streams may already
+// have been told to wait for its last recording: a new recording does not change that.
 auto& free_events() {
-  static auto* const list = new ct::FreeList<std::pair<c10::DeviceIndex, bool>, void*>;  // by device and timing
+  // The key is the device, and whether the event is for timing.
+  static auto* const list = new ct::FreeList<std::pair<c10::DeviceIndex, bool>, void*>;
   return *list;
 }
 
@@ -81,7 +84,7 @@ void wait(const ct_stream& stream, const ct_event& event) {
   } else {
     require(event.device);
     //edge:cpu-waits-for-device TestStream_Wait_CPUForCUDA gpu
-    // A CPU stream runs its work at once: to wait for its work is to wait here.
+    // A CPU stream runs its work at once, so the host waits here in place of the stream.
     cuda().synchronize_event(event.native);
     checker::host_waited_for(event.known);
   }

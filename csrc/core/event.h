@@ -1,4 +1,4 @@
-// Events. On the CPU an event is done when it is recorded.
+// Events. On the CPU all work is done when an event is recorded, so the event is done too.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,19 +12,21 @@
 
 namespace ct {
 
-// One recording on a CUDA stream. A waiter shares it: the handle can then be freed meanwhile.
+// One recording of an event on a CUDA stream. A waiter shares the recording, so the event's
+// handle can be freed before the recording is done.
 struct Recording {
   Recording(const ct_stream& stream, bool timing);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
-  // True on a lost device, where nothing more will happen.
+  // Returns true if all work before the recording is done. Also returns true on a lost device,
+  // because no more work will run there.
   bool done() const noexcept;
 
   const c10::Device device;
   const uint64_t stream;  // the id of the stream
   const bool timing;
-  uint64_t number = 0;    // counts recordings: of two on one stream the lower is done first
+  uint64_t number = 0;    // the number of this recording; of two on one stream, that with the lower number is done first
   void* const native;     // a cudaEvent_t
 };
 
@@ -35,9 +37,9 @@ struct ct_event {
   ~ct_event();
   const c10::Device device;
   const std::shared_ptr<const ct::Recording> recording;  // NULL on the CPU
-  void* const native;                                    // the recording's
+  void* const native;                                    // the cudaEvent_t of the recording, NULL on the CPU
   const bool timing;
-  const int64_t nanoseconds;  // on the CPU, the monotonic time of the record
+  const int64_t nanoseconds;  // on the CPU: the monotonic time at which the event was recorded
   const ct::checker::Known known;
 };
 

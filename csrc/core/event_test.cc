@@ -63,12 +63,12 @@ TEST_F(EventTest, Elapsed_Refused) {
   EXPECT_EQ(ms, 77);
 }
 
-// Records any number of events behind work that is not done.
+// 400 events that are recorded after work that is not done must not make the host wait.
 TEST_F(EventTest, Record_DoesNotWait) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(kCuda);
   std::vector<Event> events;
-  for (int round = 0; round < 2; ++round) {  // in the second round the events exist already
+  for (int round = 0; round < 2; ++round) {  // in the second round the events are reused and not made
     ASSERT_OK(ct_test::sleep(ct_test::exec(s), 200'000'000));
     for (int i = 0; i < 400; ++i) events.push_back(ct_test::record(s, i % 2 == 0));
     int32_t done = 1;
@@ -81,7 +81,8 @@ TEST_F(EventTest, Record_DoesNotWait) {
   }
 }
 
-// Note [Events are never destroyed].
+// A new event reuses a freed event that has the same kind of timing. See Note [Events are never
+// destroyed].
 TEST_F(EventTest, Record_TakesAFreedOne) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(kCuda);

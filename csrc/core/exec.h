@@ -1,5 +1,5 @@
-// The execution context of one call: LibTorch's thread-local state set on entry and restored on
-// return.
+// The execution context of one call. It sets LibTorch's thread-local state when the call begins,
+// and restores that state before the call returns.
 #pragma once
 
 #include <c10/core/AutogradState.h>
@@ -16,17 +16,17 @@
 
 // Note [The state of a call]
 //
-// The guard sets all of LibTorch's thread-local state at each call and restores it before the
-// call returns. It trusts nothing about the thread, not even that the thread is a stream's
-// worker.
+// The guard sets all of LibTorch's thread-local state that a call depends on, and restores it
+// before the call returns. It does so at each call. It assumes nothing about the thread, not even
+// that the thread is a stream's worker.
 //
-// LibTorch's cache of weights that autocast has cast is shared by all threads and knows no
-// stream. The guard therefore always turns it off.
+// Autocast has a cache of weights that it has cast. All threads share this cache, and it does not
+// know on which stream a weight was cast. The guard therefore always turns the cache off.
 
 namespace ct {
 
-// Makes a stream of the thread's device current, while it lives. c10::StreamGuard, which sets the
-// device too, takes 0.15 us more.
+// Makes a stream current while the object lives. The stream is one of the thread's current
+// device. c10::StreamGuard also sets the device, and takes 0.15 us more.
 class CurrentStream {
  public:
   explicit CurrentStream(c10::Stream stream);
@@ -38,9 +38,9 @@ class CurrentStream {
   const c10::Stream before_;
 };
 
-// Sets the exec's stream, device, grad mode and autocast, whatever they are on this thread. Puts
-// the call under the exec's watch, if it has one. Throws for an exec without a stream, on a thread
-// other than its own, or on a lost device.
+// Sets the stream, device, grad mode and autocast of the exec, whatever they were on this thread.
+// If the exec has a watch, the watch observes the call. Throws if the exec has no stream, if it
+// belongs to another thread, or if its device is lost.
 class ExecGuard {
  public:
   explicit ExecGuard(const ct_exec& x);
@@ -56,19 +56,22 @@ class ExecGuard {
   };
   void set_autocast(c10::DeviceType device, int32_t dtype);
 
-  c10::AutogradState& state_ = c10::AutogradState::get_tls_state();  // the thread's; to fetch it at each use cost 30 ns a call
+  // The thread's state. It is kept here because to fetch it at each use cost 30 ns a call.
+  c10::AutogradState& state_ = c10::AutogradState::get_tls_state();
   const bool grad_before_ = state_.get_grad_mode();
-  std::optional<c10::StreamGuard> device_;  // and stream, where the thread's device is another
+  std::optional<c10::StreamGuard> device_;  // sets device and stream, if the thread's device is another one
   std::optional<CurrentStream> stream_;
-  std::optional<checker::Scope> checked_;  // while the stream checker is on
+  std::optional<checker::Scope> checked_;  // set while the stream checker is on
   std::unique_ptr<Watching> watching_;
-  std::optional<Autocast> before_;  // the thread's own, where it had to be changed
+  std::optional<Autocast> before_;  // autocast of the thread before the call, if the guard changed it
 };
 
-// The exec's device, or the CPU where the exec has no stream. ExecGuard then reports the lack.
+// Returns the exec's device, or the CPU if the exec has no stream. ExecGuard then throws for the
+// missing stream.
 inline c10::Device device_of(const ct_exec& x) { return x.stream == nullptr ? c10::Device(c10::kCPU) : x.stream->device; }
 
-// Runs f under the exec.
+// Runs f with the state of the exec set. Returns NULL, or the status of the exception that f
+// throws.
 template <typename F>
 ct_status* executed(const ct_exec& x, F&& f) noexcept {
   return guarded(device_of(x), [&] {

@@ -19,7 +19,7 @@ using ct_test::Stream;
 using ct_test::Tensor;
 using ExecTest = ct_test::HandlesTest;
 
-// The state that LibTorch keeps for each thread and an exec may change.
+// The state that LibTorch keeps for each thread and that an exec may change.
 struct ThreadState {
   bool grad = at::GradMode::is_enabled();
   bool autocast_cpu = at::autocast::is_autocast_enabled(at::kCPU);

@@ -1,4 +1,4 @@
-// Objects that are given back and not destroyed, and wait for their next owner.
+// A list of objects that are not destroyed after use, but kept for their next owner.
 #pragma once
 
 #include <map>
@@ -8,11 +8,11 @@
 
 namespace ct {
 
-// Key: the properties that make two objects serve the same purpose.
+// Objects with equal keys can stand in for each other.
 template <typename Key, typename T>
 class FreeList {
  public:
-  // The object that was given back last, or none.
+  // Takes the object with this key that was given back last. Returns nullopt if there is none.
   std::optional<T> take(const Key& key) {
     const std::lock_guard lock(mutex_);
     auto& free = free_[key];

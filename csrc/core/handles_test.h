@@ -1,5 +1,5 @@
-// The base of the tests of the C ABI: owners of its handles, and operators called in one line. A
-// fixture fails a test which leaves a handle behind.
+// The base of the tests of the C ABI. It has owners of handles, and functions that call an
+// operator in one line. Its fixture HandlesTest fails a test that does not free all its handles.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,14 +41,14 @@ using Graph = std::unique_ptr<ct_graph, Free>;
 using GraphPool = std::unique_ptr<ct_graph_pool, Free>;
 using Text = std::unique_ptr<char, Free>;
 
-// Whether a call succeeded, or the message of its failure.
+// Succeeds if the status is NULL. Otherwise it fails with the message of the status.
 inline ::testing::AssertionResult succeeded(ct_status* status) {
   const Status owned(status);
   if (status == nullptr) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "code " << ct_status_code(status) << ": " << ct_status_message(status);
 }
 
-// Whether a call failed with this code and a message that contains text.
+// Succeeds if the call failed with this code and with a message that contains the text.
 inline ::testing::AssertionResult failed(ct_status* status, int32_t code, const std::string& text) {
   const Status owned(status);
   if (status == nullptr) return ::testing::AssertionFailure() << "succeeded, want code " << code << " and \"" << text << "\"";
@@ -67,7 +67,7 @@ constexpr ct_device kCuda{CT_CUDA, 0};
 
 inline bool has_cuda() { return ct_cuda_count(nullptr) > 0; }
 
-// The devices that each test of operators runs on.
+// The devices on which the tests of operators run.
 inline std::vector<ct_device> devices() {
   if (has_cuda()) return {kCpu, kCuda};
   return {kCpu};
@@ -81,7 +81,7 @@ inline std::vector<ct_device> devices() {
     if (count == 0) GTEST_SKIP() << (why == nullptr ? "no CUDA" : why); \
   } while (false)
 
-// Dtypes, numbered as c10::ScalarType.
+// The numbers of dtypes are those of c10::ScalarType.
 enum DType : int32_t {
   kUint8 = 0, kInt8 = 1, kInt16 = 2, kInt32 = 3, kInt64 = 4, kHalf = 5, kFloat = 6, kDouble = 7, kComplexFloat = 9,
   kComplexDouble = 10, kBool = 11, kBFloat16 = 15, kUint16 = 27, kUint32 = 28, kUint64 = 29
@@ -105,7 +105,7 @@ inline Event record(const Stream& stream, bool timing = false) {
   return Event(event);
 }
 
-// An exec of the calling thread, without grad mode and autocast.
+// Returns an exec for the calling thread, without grad mode and autocast.
 inline ct_exec exec(const Stream& stream) { return ct_exec{stream.get(), ct_thread_id(), 0, -1, 0, nullptr}; }
 inline ct_exec with_grad(ct_exec x) {
   x.grad = 1;
@@ -214,7 +214,8 @@ struct Results {
   bool overflowed = false;
 };
 
-// "aten::add.Tensor" as a handle. Where there is none the result is NULL and the test fails.
+// Returns the handle of an operator, such as "aten::add.Tensor". If there is no such operator,
+// returns NULL and fails the test.
 inline const ct_op* find(const std::string& name) {
   const size_t dot = name.find('.');
   const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
@@ -223,7 +224,8 @@ inline const ct_op* find(const std::string& name) {
   return op;
 }
 
-// Calls an operator with room for this many results.
+// Calls an operator. Its results may take word_room words and tensor_room tensors before they
+// overflow.
 inline ct_status* call(const ct_exec& x, const std::string& name, const Args& args, Results* out, int32_t word_room = 32,
                        int32_t tensor_room = 8) {
   std::vector<uint64_t> words(static_cast<size_t>(word_room));
@@ -257,19 +259,20 @@ inline Tensor run1(const ct_exec& x, const std::string& name, const Args& args) 
   return out.tensors.empty() ? nullptr : std::move(out.tensors[0]);
 }
 
-// Calls an operator that must fail, and returns its status.
+// Calls an operator that must fail. Returns its status.
 inline ct_status* fails(const ct_exec& x, const std::string& name, const Args& args) {
   Results out;
   return call(x, name, args, &out);
 }
 
-// Enqueues work that lasts that long and does nothing else. On the CPU the call waits that long.
+// Enqueues work that does nothing for the given nanoseconds. On the CPU the call itself waits for
+// that time.
 inline ct_status* sleep(const ct_exec& x, int64_t nanoseconds) {
   Results none;
   return call(x, "streamtorch::sleep", Args().i(nanoseconds).device(), &none);
 }
 
-// Checks that a test leaves no handle behind.
+// Checks that a test frees all its handles.
 class HandlesTest : public ::testing::Test {
  protected:
   void SetUp() override { ct_live_handles(&before_); }

@@ -1,4 +1,4 @@
-// Counts of the memory that LibTorch allocates.
+// Counts the memory that LibTorch allocates.
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -23,8 +23,8 @@ void count(int64_t bytes) {
   }
 }
 
-// Wraps LibTorch's CPU allocator. The C library knows the size of each block: nothing is stored
-// beside it.
+// Wraps LibTorch's CPU allocator and counts its blocks. The C library knows the size of each
+// block, so the wrapper stores no size.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator* base) : base_(base) { base_delete = base->raw_deleter(); }
@@ -57,7 +57,7 @@ class CountingAllocator final : public c10::Allocator {
 };
 
 c10::DeviceAllocator& allocator(c10::Device device) {
-  at::globalContext().lazyInitDevice(device.type());  // LibTorch's allocator refuses questions before
+  at::globalContext().lazyInitDevice(device.type());  // without this LibTorch's allocator throws
   return *c10::getDeviceAllocator(device.type());
 }
 

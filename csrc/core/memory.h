@@ -1,4 +1,5 @@
-// LibTorch's allocators: the CPU's, wrapped, and their counts.
+// Counts of the memory that LibTorch allocates. On the CPU they come from a wrapper around
+// LibTorch's allocator.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,11 +8,11 @@
 
 namespace ct {
 
-// Counts LibTorch's allocations on the CPU from now on, and tells the stream checker of them while
-// it is on.
+// From now on, counts LibTorch's allocations on the CPU. While the stream checker is on, also
+// tells the checker of them.
 void count_cpu_allocations();
 
-// The bytes that LibTorch has allocated of a CUDA device's memory.
+// Returns the bytes that LibTorch has allocated on a CUDA device.
 int64_t allocated_bytes(c10::Device device);
 
 }  // namespace ct

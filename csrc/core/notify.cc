@@ -1,4 +1,4 @@
-// Tells when events are done, to waiters that hold no thread.
+// Notices for waiters that hold no thread: ct_notified says which events are done.
 
 #include <sys/prctl.h>
 
@@ -17,10 +17,14 @@
 namespace ct {
 namespace {
 
-// The waiting thread asks the device itself, every kPause, and only about the oldest recording of
-// each stream. The others cannot be done before it. A second thread that asks would have to wake
-// the waiting thread, which takes as long again. CUDA could call back instead (cudaLaunchHostFunc),
-// but holds the stream up until the callback has returned.
+// Keeps the events that ct_event_notify was given, until ct_notified has returned their tokens.
+//
+// The thread in ct_notified asks the device itself, once every kPause. It asks only about the
+// oldest recording of each stream, because a later one cannot be done before it.
+//
+// Two other designs are slower. A second thread that asks the device would have to wake the
+// waiting thread, which takes as long again. CUDA could call back instead (cudaLaunchHostFunc),
+// but the stream stands still until the callback has returned.
 class Notifier {
  public:
   void ask(const ct_event& event, uint64_t token, bool known) {
@@ -58,7 +62,8 @@ class Notifier {
   };
   static constexpr std::chrono::microseconds kPause{20};
 
-  // Without it a sleep of 20 us lasts 70 us.
+  // Makes short sleeps exact on this thread, while the object lives. Without it a sleep of 20 us
+  // lasts 70 us.
   class PromptSleep {
    public:
     PromptSleep() { prctl(PR_SET_TIMERSLACK, 1UL); }
@@ -74,7 +79,7 @@ class Notifier {
       while (!waits.empty()) {
         if (!waits.begin()->second.recording->done()) break;  //edge:told-behind-work TestEvent_Done gpu
         //edge:told-is-known TestCheckStreams_HostWaits gpu
-        checker::host_waited_for(waits.begin()->second.known);  // the receiver of the notice may rely on it
+        checker::host_waited_for(waits.begin()->second.known);  // whoever gets the notice may rely on the work being done
         done_.push_back(waits.begin()->second.token);
         waits.erase(waits.begin());
       }
@@ -83,9 +88,11 @@ class Notifier {
   }
 
   std::mutex mutex_;
-  // By stream, then by the recording's number. No inner map is empty.
+  // The recordings to ask about: by stream, and within a stream by the number of the recording. No
+  // inner map is empty.
   std::unordered_map<uint64_t, std::multimap<uint64_t, Wait>> streams_;
-  std::vector<uint64_t> done_;                                           // not taken yet
+  // The tokens of events that are done and that ct_notified has not returned yet.
+  std::vector<uint64_t> done_;
 };
 
 Notifier& notifier() {

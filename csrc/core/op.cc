@@ -93,7 +93,7 @@ Argument describe(const c10::Argument& schema) {
   return argument;
 }
 
-// Reads the words of one call against the operator's schema.
+// Reads the words of one call, as the operator's schema demands.
 class Reader {
  public:
   Reader(const ct_exec& x, const ct_op& op, const uint64_t* words, int32_t word_count, ct_tensor* const* tensors,
@@ -129,7 +129,7 @@ class Reader {
   }
   int64_t next_int() { return static_cast<int64_t>(next()); }
   double next_float() { return std::bit_cast<double>(next()); }
-  // The number of elements that follow, limited by the words or tensors that there are.
+  // Reads the number of elements that follow. Throws if there are too few words for them.
   size_t next_count(size_t bytes_each = sizeof(uint64_t)) {
     const uint64_t count = next();
     if (count > static_cast<uint64_t>(words_end_ - word_) * (sizeof(uint64_t) / bytes_each)) {
@@ -149,7 +149,7 @@ class Reader {
   c10::IValue default_value() {
     const c10::Argument& schema = op_.handle.schema().arguments()[index_];
     if (!schema.default_value()) throw Failure(CT_INVALID_ARGUMENT, "argument " + place() + " is missing and has no default");
-    // A factory operator makes its result on the exec's device.
+    // An operator without tensor arguments, such as ones, makes its result on the exec's device.
     if (argument().kind == Kind::device && schema.default_value()->isNone() && !has_tensors_) return x_.stream->device;
     return *schema.default_value();
   }
@@ -318,7 +318,8 @@ class Reader {
     return text;
   }
 
-  // A result on another CUDA device would be made on that device's current stream.
+  // Throws for a CUDA device other than the exec's, because the result would be made on that
+  // device's current stream.
   c10::Device device(const std::string& text) const {
     const c10::Device named(text);
     if (named.is_cuda() && named != x_.stream->device) {
@@ -343,8 +344,8 @@ void check(const at::Tensor& result) {
   }
 }
 
-// Writes the results of one call into the caller's arrays, or into an overflow where they do not
-// fit.
+// Writes the results of one call into the caller's arrays. If they do not fit, writes them into
+// an overflow.
 class Writer {
  public:
   Writer(const ct_exec& x, ct_tensor* const* inputs, int32_t input_count) : x_(x), inputs_(inputs), input_count_(input_count) {}
@@ -369,8 +370,8 @@ class Writer {
   }
 
  private:
-  // Adds the room that a result needs. Fails for a result that cannot be returned, before anything is
-  // written.
+  // Adds the room that a result needs. Throws for a result that cannot be returned. At this time
+  // nothing has been written yet.
   static void count(const c10::IValue& v, size_t* words, size_t* tensors) {
     if (v.isTensor()) {
       ++*words;
@@ -438,8 +439,9 @@ class Writer {
   ct_tensor** tensor_ = nullptr;
 };
 
-// The stack that an operator takes its arguments from and leaves its results on. Its memory is the
-// thread's, and kept. A new allocation took 3 % of a small operator's time.
+// The stack from which an operator takes its arguments and on which it leaves its results. Each
+// thread keeps the memory of its stack, because a new allocation took 3 % of a small operator's
+// time.
 struct Arguments {
   Arguments() { stack.clear(); }
   ~Arguments() { stack.clear(); }
@@ -513,8 +515,9 @@ ct_status* ct_call(ct_exec x, const ct_op* op, const uint64_t* words, int32_t wo
     const ct_op& operation = ct::deref(op, "op");
     std::optional<ct::RandomUse> drawing;
     if (operation.draws) drawing.emplace(*x.stream);
-    // Without grad mode autograd's kernels would only pass the call on, for a tenth of a small
-    // operator's time. The kernels that count writes and mark views come behind them and stay.
+    // Without grad mode autograd's kernels would only pass the call on, which takes a tenth of a
+    // small operator's time. The kernels that count writes and mark views run after them and are not
+    // skipped.
     std::optional<c10::impl::ExcludeDispatchKeyGuard> past_autograd;
     if (x.grad == 0) past_autograd.emplace(c10::autograd_dispatch_keyset);
     if (operation.unboxed != nullptr && results->word_capacity >= 1 && results->tensor_capacity >= 1) {

@@ -74,7 +74,7 @@ TEST_F(OpTest, Schemas) {
   }
 }
 
-// Each kind of argument has an operator that takes it and a result that shows it.
+// For each kind of argument, calls an operator whose result shows the value of the argument.
 TEST_F(OpTest, Call_WithEachKindOfArgument) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);
@@ -147,7 +147,7 @@ TEST_F(OpTest, Call_OneNumberForAListOfTwo) {
   const Tensor by_list = run1(x, "aten::conv2d", Args().t(image).t(weight).none().is({2, 2}).is({1, 1}).is({1, 1}).i(1));
   EXPECT_EQ(shape_of(by_number), (std::vector<int64_t>{1, 1, 3, 3}));
   EXPECT_EQ(values<float>(x, by_number), values<float>(x, by_list));
-  // A list without a size takes one number as one element.
+  // For a list without a fixed size, one number is a list of one element.
   EXPECT_EQ(shape_of(run1(x, "aten::ones", Args().i(3).rest())), (std::vector<int64_t>{3}));
 }
 
@@ -219,7 +219,8 @@ TEST_F(OpTest, Call_RefusesWhatTheSchemaDoes) {
       {"aten::permute", Args().t(t).fs({1, 0}), "argument 2 (int[] dims) cannot be a list of floats"},
       {"aten::div.Tensor_mode", Args().t(t).t(t).i(1), "argument 3 (str? rounding_mode) cannot be an integer"},
       {"aten::_foreach_add.ScalarList", Args().ts({t}).bs({true}), "cannot be a list of bools"},
-      // Counts that no call can mean end at the last word, before anything of that size is allocated.
+      // Counts that are too large end at the last word. The call must fail before it allocates memory
+      // of that size.
       {"aten::permute", Args().t(t).word(CT_ARG_INTS).word(many), "the words end inside argument 2 (int[] dims)"},
       {"aten::permute", Args().t(t).word(CT_ARG_INTS).word(more), "the words end inside argument 2 (int[] dims)"},
       {"aten::permute", Args().t(t).word(CT_ARG_INTS).word(~uint64_t{0}), "the words end inside argument 2 (int[] dims)"},
@@ -299,7 +300,7 @@ TEST_F(OpTest, Results_OfEachKind) {
   EXPECT_EQ(run(x, "aten::result_type.Tensor", Args().t(a).t(a)).words, (std::vector<uint64_t>{CT_ARG_INT, ct_test::kFloat}));
 }
 
-// Operators of our own, for kinds of results that no operator of aten has.
+// Operators of the test, for kinds of results that no operator of aten has.
 TORCH_LIBRARY(cgotorch_test, library) {
   library.def("lists(Tensor t) -> (Tensor, int[], float[], int?)", [](const at::Tensor& t) {
     return std::make_tuple(t.neg(), std::vector<int64_t>{-1, 2}, std::vector<double>{0.5}, std::optional<int64_t>());

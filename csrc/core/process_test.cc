@@ -77,7 +77,7 @@ TEST_F(ProcessTest, Deterministic_ReachesOperators) {
   const Stream s = ct_test::new_stream();
   const ct_exec x = exec(s);
   EXPECT_OK(ct_switch_set(CT_SWITCH_DETERMINISTIC, 1));
-  // Deterministic mode fills fresh memory, with NaN for floats.
+  // In deterministic mode LibTorch fills new memory: with NaN if the dtype is a float.
   const float fresh = ct_test::values<float>(x, ct_test::run1(x, "aten::empty.memory_format", Args().is({1}).rest()))[0];
   EXPECT_NE(fresh, fresh);
   EXPECT_OK(ct_switch_set(CT_SWITCH_DETERMINISTIC, 0));

@@ -1,4 +1,5 @@
-// Recomputing: a node of the autograd graph that keeps its input and computes the rest again.
+// Recomputing. A node of the autograd graph keeps only its input, and computes everything else
+// again in backward.
 #include <ATen/ops/detach.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/engine.h>
@@ -16,19 +17,23 @@
 
 // Note [Computing again]
 //
-// The node keeps only the input. In backward it calls Go, on whatever thread runs the node. Go
-// runs the function again, in a scope of its own over the same stream. The gradients of what
-// that records go into the leaves.
+// The node keeps only the input of a Go function. In backward it calls Go, on the thread that
+// runs the node. Go runs the function again on the same stream, in a scope of its own. Backward
+// through the operators that this run records gives the gradients, and the gradients of leaves
+// are accumulated.
 //
-// Operators would find LibTorch's default generator in another state than the first time. Its
-// state is therefore kept where the first run changed it, put back for the second run and
-// compared afterwards. Streams that run at the same time share the generator. A mask that cannot
-// be told is an error.
+// The second run must draw the same random numbers, but LibTorch's default generator has moved
+// on. If the first run changed the generator's state, the state from before that run is kept. The
+// second run begins with it, and the states after both runs are compared. Other streams draw from
+// the same generator at the same time. If the two runs may have drawn different numbers, the
+// backward fails.
 //
-// The node is in the graph whether or not the input requires a gradient. No panic and no Goexit
-// may pass through C++. They end in a coroutine on the same thread, travel as the cause of the
-// status and are raised again in the caller of Backward. When the graph dies, on whatever
-// thread, Go's function is released. The live handles count it.
+// The node is in the graph whether or not the input requires a gradient.
+//
+// No panic and no Goexit of Go may pass through C++. Each of them ends in a coroutine on the same
+// thread. It travels as the cause of the status, and is raised again in the caller of Backward.
+// When the graph is freed, on any thread, Go's function is released. ct_live_handles counts the
+// functions.
 
 namespace {
 
@@ -39,7 +44,7 @@ class Function {
  public:
   Function(ct::Token token, const ct_function& f) : token_(std::move(token)), run_(f.run), release_(f.release) {}
 
-  // stream: that of the memory of in.
+  // Runs the function. stream: the stream of in's memory.
   at::Tensor operator()(const at::Tensor& in, uint64_t stream) const {
     const ct::checker::Apart apart;
     ct_tensor* out = nullptr;
@@ -57,14 +62,14 @@ class Function {
   void (*const release_)(uint64_t);
 };
 
-// d(result)/d(in), by running the function again. Several threads may run it, one after the other,
-// as they do LibTorch's own nodes.
+// The node of the autograd graph. It computes d(result)/d(in) by running the function again.
+// Several threads may run it one after the other, as they may run LibTorch's own nodes.
 class Recompute final : public torch::autograd::Node {
  public:
   Recompute(std::shared_ptr<const Function> function, const ct_tensor& in)
       : function_(std::move(function)), in_(in.tensor, /*is_output=*/false), stream_(in.stream) {
-    // Without an edge the engine takes the node for a leaf, and orders the end of the backward behind
-    // it.
+    // If `in` requires no gradient, the node has no edge. The engine then takes the node for a leaf,
+    // and lets the end of the backward wait for it.
     if (in.tensor.requires_grad()) set_next_edges(torch::autograd::collect_next_edges(in.tensor));
   }
 
@@ -78,7 +83,8 @@ class Recompute final : public torch::autograd::Node {
 
  private:
   variable_list apply(variable_list&& grads) override {
-    // With named inputs, the leaves that the function reads would get gradients all the same.
+    // A backward with named inputs must give gradients to those inputs only. The leaves that the
+    // function reads would get gradients too.
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw ct::Failure(CT_UNSUPPORTED,
                         "gradients of named inputs cannot be found through what is computed again; accumulate them with backward");
@@ -112,7 +118,7 @@ class Recompute final : public torch::autograd::Node {
 
   std::shared_ptr<const Function> function_;
   torch::autograd::SavedVariable in_;
-  const uint64_t stream_;  // that of in
+  const uint64_t stream_;  // the stream of in's memory
 };
 
 }  // namespace
@@ -125,8 +131,9 @@ ct_status* ct_recompute(ct_exec x, ct_function f, const ct_tensor* in, const ct_
     const ct_tensor& from = ct::deref(in, "in");
     const ct_tensor& to = ct::deref(result, "result");
     ct::use(from, *x.stream);
-    // A tensor of its own, even where result is in itself, a view of it, or a leaf. This operator is
-    // the last before the node. The stream checker takes it for the node's forward operator.
+    // detach makes a new tensor, which is needed if result is in itself, a view of in, or a leaf.
+    // detach is also the last operator before the node is made, so the stream checker takes it for
+    // the node's forward operator.
     at::Tensor recorded = to.tensor.detach();
     if (x.grad != 0 && torch::autograd::isDifferentiableType(recorded.scalar_type())) {
       auto function = std::make_shared<const Function>(std::move(token), f);

@@ -15,11 +15,12 @@ using ct_test::Tensor;
 using ct_test::values;
 using Floats = std::vector<float>;
 
-// A function of the tests, by its token.
+// A function of the tests, which computes the square of its input. Its token is the address of
+// the Square.
 struct Square {
   ct_exec x{};
-  uint64_t failure = 0;  // the result of run, if not 0
-  bool none = false;     // gives no tensor
+  uint64_t failure = 0;  // what run returns as its failure, or 0
+  bool none = false;     // run succeeds but gives no tensor
   std::atomic<int> runs{0}, released{0}, failures_released{0};
 };
 
@@ -35,7 +36,8 @@ uint64_t run(uint64_t token, ct_tensor* in, ct_tensor** out) {
   return 0;
 }
 
-// A failure's number is the odd address of a Square.
+// An even number is the token of a Square. The number of a failure is the address of its Square
+// plus 1, and so odd.
 void release(uint64_t number) {
   if (number % 2 == 0) {
     ++reinterpret_cast<Square*>(number)->released;
@@ -48,7 +50,7 @@ ct_function function(Square& square) { return {reinterpret_cast<uint64_t>(&squar
 
 class RecomputeTest : public ct_test::HandlesTest {
  protected:
-  // in^2, which backward computes again.
+  // Returns in^2 as a tensor whose backward computes it again.
   Tensor recompute(Square& square, const Tensor& in) {
     const Tensor result = run1(exec_of(square), "aten::mul.Tensor", Args().t(in).t(in));
     ct_tensor* out = nullptr;
@@ -127,7 +129,8 @@ TEST_F(RecomputeTest, Function_IsReleasedWhereNothingIsRecorded) {
   EXPECT_FALSE(info.requires_grad);
 }
 
-// The number that the function returned belongs to the status until the status is freed.
+// A function that fails returns a number. That number is released when the status is freed, and
+// not before.
 TEST_F(RecomputeTest, Backward_FailsWithTheFunction) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

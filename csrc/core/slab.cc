@@ -27,7 +27,7 @@ std::string lock_limit() {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur) + " bytes";
 }
 
-// Maps pages of a file, or fresh pages where file is below 0.
+// Maps the first pages of a file. If `file` is negative, maps new pages that are 0.
 void* map(int file, int64_t bytes) {
   if (bytes <= 0) throw ct::Failure(CT_INVALID_ARGUMENT, "a slab of " + std::to_string(bytes) + " bytes: it must have 1 or more");
   void* data = file < 0 ? mmap(nullptr, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -73,7 +73,8 @@ ct_slab::~ct_slab() {
   const size_t size = rounded(bytes);
   if (pinned) ct::live().pinned_bytes -= bytes;
   if (!owned) {
-    // At once, under captures too: the memory's owner may unmap it now.
+    // The pages are unlocked at once, also while a capture runs, because the owner of the memory may
+    // unmap it now.
     if (pinned) ct::cuda().unlock_pages(data);  //edge:foreign-slab-unlocked TestHostSlabOver gpu
   } else if (pinned) {
     ct::after_captures([data = data, size] {

@@ -1,5 +1,6 @@
-// Page-aligned host memory, our own or the caller's. LibTorch's host allocator rounds to powers of
-// two and does not protect memory that it did not allocate.
+// Slabs: page-aligned host memory, which the library or the caller allocates. LibTorch's host
+// allocator does not serve here. It rounds sizes up to powers of two, and it does not protect
+// memory that it did not allocate.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,9 @@
 
 struct ct_slab {
   explicit ct_slab(int64_t bytes);
-  // The first bytes of a file, to be read.
+  // Maps the first `bytes` bytes of a file, only for reading.
   ct_slab(int file, int64_t bytes);
-  // Memory of the caller's, which the slab neither zeroes nor frees.
+  // Takes memory of the caller's. The slab neither zeroes nor frees it.
   ct_slab(void* data, int64_t bytes);
   ~ct_slab();
   const int64_t bytes;

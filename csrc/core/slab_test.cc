@@ -63,7 +63,7 @@ TEST_F(SlabTest, Over_LeavesTheMemoryToItsOwner) {
   const Foreign memory;
   ct_live before, during;
   ct_live_handles(&before);
-  for (int i = 0; i < 2; ++i) {  // the memory may be a slab again
+  for (int i = 0; i < 2; ++i) {  // the same memory may be a slab again after the first slab is freed
     ct_slab* over = nullptr;
     ASSERT_OK(ct_slab_over(memory.data(), Foreign::bytes(), &over));
     const Slab slab(over);
@@ -90,7 +90,7 @@ TEST_F(SlabTest, Over_Refused) {
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "another slab's", ct_slab_over(memory.data() + page, 1, &second));
     EXPECT_FAILS(CT_INVALID_ARGUMENT, "another slab's", ct_slab_over(memory.data(), page + 1, &second));
     EXPECT_EQ(second, nullptr);
-    EXPECT_OK(ct_slab_over(memory.data(), page, &second));  // side by side
+    EXPECT_OK(ct_slab_over(memory.data(), page, &second));  // two slabs that do not overlap are allowed
     const Slab beside(second);
   }
 }
@@ -98,7 +98,7 @@ TEST_F(SlabTest, Over_Refused) {
 TEST_F(SlabTest, Over_PinnedIsUnlocked) {
   SKIP_WITHOUT_CUDA();
   const Foreign memory;
-  for (int i = 0; i < 2; ++i) {  // locked memory cannot be locked again
+  for (int i = 0; i < 2; ++i) {  // the second lock fails unless the first slab unlocked the memory
     ct_slab* over = nullptr;
     ASSERT_OK(ct_slab_over(memory.data(), Foreign::bytes(), &over));
     const Slab slab(over);
@@ -140,7 +140,7 @@ TEST_F(SlabTest, Pinned_CopiesAndReadsBeforeReturnWhereThatIsPromised) {
   EXPECT_OK(ct_slab_pin(slab.get()));
   auto* data = static_cast<uint8_t*>(ct_slab_data(slab.get()));
   std::memset(data, 1, n);
-  // ct_tensor_from_host reads before it returns, from pinned memory too.
+  // ct_tensor_from_host has read the memory when it returns, also if the memory is pinned.
   ct_tensor* out = nullptr;
   const int64_t shape[] = {n};
   ASSERT_OK(ct_tensor_from_host(x, data, n, ct_test::kUint8, shape, 1, &out));

@@ -18,12 +18,13 @@ ct_status::~ct_status() { --ct::live().statuses; }
 namespace ct {
 namespace {
 
-// The status for a lack of memory for a status. Never freed, never counted as freed.
+// The status that is returned when there is no memory for a new status. It is never freed, and
+// ct_live_handles does not count it.
 ct_status* out_of_host_memory() noexcept {
   static ct_status* const status = new ct_status(CT_OUT_OF_MEMORY, "out of host memory", nullptr);
   return status;
 }
-// Made at load time, when there is memory.
+// The status is made when the library is loaded, because there is memory then.
 [[maybe_unused]] const ct_status* const made_early = (out_of_host_memory(), --live().statuses, nullptr);
 
 ct_status* make(int32_t code, const std::string& message, const std::shared_ptr<const Token>& cause = nullptr) noexcept {
@@ -44,12 +45,12 @@ ct_status* classify() noexcept {
   } catch (const c10::NotImplementedError& e) {
     return make(CT_UNSUPPORTED, e.what_without_backtrace());
   } catch (const c10::AcceleratorError& e) {
-    // cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread
+    // The codes from cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread.
     const bool capture = e.get_error_code() >= 900 && e.get_error_code() <= 908;
     return make(capture ? CT_NOT_CAPTURABLE : CT_INTERNAL, e.what_without_backtrace());
   } catch (const c10::Error& e) {
     const std::string text = e.what_without_backtrace();
-    // LibTorch's CPU allocator reports exhaustion as a plain Error.
+    // If memory is exhausted, LibTorch's CPU allocator throws a plain Error.
     const bool memory = text.find("DefaultCPUAllocator") != std::string::npos && text.find("memory") != std::string::npos;
     return make(memory ? CT_OUT_OF_MEMORY : CT_INVALID_ARGUMENT, text);
   } catch (const std::bad_alloc&) {

@@ -1,4 +1,4 @@
-// A status: the only form in which a call of the C ABI fails.
+// A ct_status is the only form in which a call of the C ABI fails.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -22,8 +22,8 @@ struct ct_status {
 
 namespace ct {
 
-// Thrown inside the core where LibTorch has no exception for the case. guarded() turns it into a
-// status.
+// An exception of the core's own, for cases in which LibTorch has no exception. guarded() turns
+// it into a status.
 class Failure : public std::exception {
  public:
   Failure(int32_t code, std::string message, std::shared_ptr<const Token> cause = nullptr)
@@ -31,14 +31,16 @@ class Failure : public std::exception {
   const char* what() const noexcept override { return message.c_str(); }
   const int32_t code;
   const std::string message;
-  const std::shared_ptr<const Token> cause;  // the caller's own error, or NULL
+  const std::shared_ptr<const Token> cause;  // the number of the caller's own error, or NULL
 };
 
-// The exception in flight as a status, most derived class first. A failure on a CUDA device is
-// checked for the loss of that device. Only to be called inside a catch clause.
+// Returns the status of the exception that is being handled. The most derived class of the
+// exception decides its code. If `device` is a CUDA device, also checks whether that device is
+// lost. Only to be called inside a catch clause.
 ct_status* status_of_exception(c10::Device device) noexcept;
 
-// Runs f and returns NULL, or the status of its exception. device: where f's work runs.
+// Runs f. Returns NULL if f succeeds, or the status of the exception that f throws. device: where
+// f's work runs.
 template <typename F>
 ct_status* guarded(c10::Device device, F&& f) noexcept {
   try {
@@ -54,14 +56,14 @@ ct_status* guarded(F&& f) noexcept {
   return guarded(c10::Device(c10::kCPU), std::forward<F>(f));
 }
 
-// The object behind a handle. A NULL handle is an error that names the parameter.
+// Returns the object of a handle. Throws a Failure that names `parameter` if the handle is NULL.
 template <typename T>
 T& deref(T* handle, const char* parameter) {
   if (handle == nullptr) throw Failure(CT_INVALID_ARGUMENT, std::string(parameter) + " is NULL");
   return *handle;
 }
 
-// A copy of text, which the caller frees with ct_text_free.
+// Returns a copy of the text. The caller frees it with ct_text_free.
 char* new_text(const std::string& text);
 
 }  // namespace ct

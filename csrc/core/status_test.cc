@@ -99,14 +99,15 @@ TEST_F(StatusTest, Free_OfNull) {
 
 TEST_F(StatusTest, AbiVersion_IsTheHeaders) { EXPECT_EQ(ct_abi_version(), CT_ABI_VERSION); }
 
-// A value that no call writes.
+// Returns a pointer that no call writes to an out-parameter. If the out-parameter still has it,
+// the call wrote nothing.
 template <typename T>
 T* untouched() {
   return reinterpret_cast<T*>(uintptr_t{0xabcde0});
 }
 
-// A NULL handle makes each function fail that can. The function must name the parameter and write
-// nothing.
+// Each function that can fail gets a NULL handle. It must fail with the name of the parameter,
+// and write nothing.
 TEST_F(StatusTest, NullHandle_NamesTheParameterAndWritesNothing) {
   const auto stream = ct_test::default_stream();
   const ct_exec x = ct_test::exec(stream);
@@ -225,7 +226,7 @@ TEST_F(StatusTest, Failure_WritesNoOutParameter) {
   EXPECT_FAILS(CT_INVALID_ARGUMENT, "bytes", ct_tensor_from_host(x, &one, 4, ct_test::kFloat, shape, 1, &tensor));
   EXPECT_EQ(tensor, untouched<ct_tensor>());
 
-  // LibTorch itself refuses this operator.
+  // LibTorch itself refuses these shapes. The call must write nothing then, too.
   const auto a = ct_test::floats(x, {1, 2});
   const auto b = ct_test::floats(x, {1, 2, 3});
   const auto args = ct_test::Args().t(a).t(b).rest();

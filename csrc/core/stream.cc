@@ -13,23 +13,28 @@
 
 // Note [Streams of the library's own]
 //
-// LibTorch's pool hands out 32 streams in turn and then repeats them. A prefetcher and a
-// captured function need streams that nobody else has, so the core makes streams itself,
-// non-blocking ones. A prefetcher keeps one copy stream for its life. A fresh stream for each
-// epoch would strand the memory of the last one.
+// LibTorch's pool has 32 streams and hands them out in turn, so two users can get the same
+// stream. A prefetcher and a captured function need streams that nobody else uses. The core
+// therefore makes streams itself. They are non-blocking: they do not wait for the default stream.
 //
-// Stream 0 is a real stream. A handle has its own validity, and 0 does not mean that there is
-// none.
+// A prefetcher keeps one copy stream for its whole life. With a new stream for each epoch, the
+// memory of the last epoch's stream could not be used again.
+//
+// Stream 0, the default stream, is a real stream. So 0 does not mean that no stream is set: a
+// missing stream is a NULL handle.
 
 namespace {
 
-// The number of the next CPU stream. A CUDA stream's number is made of its device and LibTorch's
-// own number for it.
+// The number of the next CPU stream. The number of a CUDA stream combines its device with
+// LibTorch's number for the stream.
 std::atomic<uint64_t> cpu_streams{1};
 constexpr uint64_t kCudaBit = uint64_t{1} << 63;
 
-// Note [Streams are never destroyed]: LibTorch's allocator keys its blocks by stream, and cuBLAS
-// its workspaces. A closed stream waits here for its next owner. Otherwise both would be stranded.
+// Note [Streams are never destroyed]
+//
+// LibTorch's allocator keeps its blocks by stream, and cuBLAS its workspaces. Nothing could use
+// them again if their stream were destroyed. A closed stream therefore waits in this list for its
+// next owner.
 auto& free_streams() {
   static auto* const list = new ct::FreeList<ct_stream_kind, c10::Stream>;
   return *list;
@@ -68,7 +73,8 @@ ct_stream::ct_stream(c10::Device device, c10::Stream stream, uint64_t id, bool o
 ct_stream::~ct_stream() {
   --ct::live().streams;
   if (own) ct::checker::ended(*this);
-  // A stream that was made elsewhere may be destroyed there from now on. The default stream never is.
+  // The owner of an external stream may destroy the stream from now on. The default stream is never
+  // destroyed.
   if (!own && device.is_cuda() && ct_stream_native(this) != nullptr) ct::trace_forgets(*this);
   //edge:streams-are-kept TestStream_CloseGivesItToTheNext gpu
   if (own && device.is_cuda()) free_streams().give(kind, stream);

@@ -1,4 +1,4 @@
-// Streams. On the CPU a stream runs its work at once: it is only a name.
+// Streams. On the CPU work runs at once, so a stream is only a name.
 #pragma once
 
 #include <c10/core/Storage.h>
@@ -14,16 +14,17 @@
 
 namespace ct {
 
-// Memory of other streams that the branch on a stream uses, kept alive. See Note [Memory of
-// branches].
+// The memory of other streams that a branch uses. It is kept alive here while the branch runs.
+// See Note [Memory of branches].
 struct Borrowed {
-  std::unordered_set<uint64_t> family;  // the owners: the parent, and those the parent may borrow from
+  // The streams that own the memory: the parent, and the streams from which the parent may borrow.
+  std::unordered_set<uint64_t> family;
   std::unordered_map<const c10::StorageImpl*, c10::Storage> storages;
 };
 
 }  // namespace ct
 
-// The properties that make two streams serve the same purpose.
+// A closed stream may be reused for a new stream with the same values of these fields.
 struct ct_stream_kind {
   c10::DeviceIndex device = 0;
   int32_t priority = 0;
@@ -36,14 +37,14 @@ struct ct_stream {
   const c10::Device device;
   const c10::Stream stream;
   const uint64_t id;
-  const bool own;  // goes back to the free list
+  const bool own;  // the core made the stream, and keeps it for reuse when the handle is freed
   const ct_stream_kind kind;
-  mutable std::shared_ptr<ct::Borrowed> borrowed;  // while a branch runs on it
+  mutable std::shared_ptr<ct::Borrowed> borrowed;  // set while a branch runs on this stream
 };
 
 namespace ct {
 
-// ct_stream_id of a CUDA stream.
+// Returns the ct_stream_id of a CUDA stream.
 uint64_t cuda_stream_id(c10::Stream stream);
 
 }  // namespace ct

@@ -20,8 +20,8 @@ ct_tensor::ct_tensor(at::Tensor tensor, uint64_t stream) : tensor(std::move(tens
 
 ct_tensor::~ct_tensor() {
   --ct::live().tensors;
-  // On a lost device LibTorch's allocator may throw out of a destructor, which would end the process.
-  // The memory is gone anyway.
+  // On a lost device LibTorch's allocator may throw when the tensor is freed. An exception out of a
+  // destructor would end the process. So the tensor is leaked: its memory is gone in any case.
   if (tensor.defined() && tensor.is_cuda() && ct::is_lost(tensor.device())) (void)tensor.unsafeReleaseTensorImpl();
 }
 
@@ -39,7 +39,7 @@ at::ScalarType to_dtype(int32_t dtype) {
   return static_cast<at::ScalarType>(dtype);
 }
 
-// Host memory must hold exactly the elements of such a tensor.
+// Throws unless the host memory has exactly the bytes of a tensor of this shape and dtype.
 void check_host(at::IntArrayRef shape, at::ScalarType dtype, const void* data, int64_t bytes) {
   auto want = static_cast<int64_t>(c10::elementSize(dtype));
   bool overflow = false;
@@ -63,20 +63,23 @@ void check_host(const at::Tensor& tensor, const void* data, int64_t bytes) {
   check_host(tensor.sizes(), tensor.scalar_type(), data, bytes);
 }
 
-// Whether a copy between the tensor and the host memory waits until it is done.
+// Returns whether a copy between the tensor and the host memory makes the host wait until the
+// copy is done.
 bool waits_for(const at::Tensor& tensor, const void* data) {
   return tensor.is_cuda() ? !cuda().page_locked(data) : !checker::in_slab(data);
 }
 
-// Copies host memory to a tensor on a CUDA device and returns when the memory has been read. CUDA
-// returns when it has read pageable memory.
+// Copies host memory to a tensor on a CUDA device, and returns when the memory has been read. For
+// pageable memory CUDA's copy call itself returns only then. For page-locked memory this function
+// waits for the stream.
 void copy_staged(const at::Tensor& to, const void* data, c10::Stream stream) {
   cuda().copy_to_device(to.mutable_data_ptr(), data, to.nbytes(), stream);
   //edge:from-host-reads-first TestHostSlab_FromSliceReadsBeforeReturn gpu
   if (cuda().page_locked(data)) stream.synchronize();
 }
 
-// The bytes of a lazy conjugate or negative are not its elements.
+// Throws for a conjugate or a negative that LibTorch has not computed yet, because the bytes of
+// its memory are not its elements.
 void check_bytes(const at::Tensor& tensor) {
   TORCH_CHECK(!tensor.is_conj() && !tensor.is_neg(),
               "the tensor is a conjugate or negative that has not been computed: aten::resolve_conj or aten::resolve_neg does that");
@@ -293,8 +296,8 @@ ct_status* ct_tensor_read(ct_exec x, const ct_tensor* tensor, ct_tensor** out) n
     TORCH_CHECK(from.tensor.layout() == at::kStrided, "a tensor of layout ", from.tensor.layout(), " is not dense");
     ct::use(from, *x.stream);  //edge:read-tells-use TestCheckStreams_FreedWhileAnotherStreamUsesIt checked
     const c10::AutoGradMode no_grad(false);
-    // LibTorch's page-locked memory is kept for the next read, and not handed out before this copy is
-    // done.
+    // LibTorch keeps its page-locked memory for later reads. It does not hand this memory out again
+    // before the copy is done.
     const auto options = at::TensorOptions().dtype(from.tensor.dtype()).pinned_memory(from.tensor.is_cuda());
     at::Tensor to = at::empty(from.tensor.sizes(), options);
     to.copy_(from.tensor, /*non_blocking=*/true);

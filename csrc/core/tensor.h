@@ -1,4 +1,4 @@
-// Tensor handles.
+// Handles of tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,51 +13,55 @@
 
 // Note [Memory used on several streams]
 //
-// A handle knows the stream of its storage. LibTorch's allocator hands freed memory out again in
-// the order of that stream. Where a call uses the memory on another stream, the core records the
-// use with the allocator, once per storage and stream.
+// A handle knows the stream of its storage. When the memory is freed, LibTorch's allocator hands
+// it out again in the order of that stream. If a call uses the memory on another stream, the core
+// tells the allocator of that use. It does so once per storage and stream.
 //
-// A lent tensor is an exception. Its owner orders the end of every use, by events, so the
-// allocator is not told. Memory of branches is another one: see Note [Memory of branches].
+// There are two exceptions. The first is a lent tensor. Its owner makes sure, by events, that
+// every use has ended before the memory is used for something else. So the allocator is not told.
+// The second is the memory of branches: see Note [Memory of branches].
 //
-// To wait before a use is the caller's business. The stream checker finds a wait that was
-// forgotten.
+// The core adds no waits: before a use on another stream, the caller makes that stream wait. The
+// stream checker finds a wait that was forgotten.
 
 struct ct_tensor {
   ct_tensor(at::Tensor tensor, uint64_t stream);
   ~ct_tensor();
   at::Tensor tensor;
-  // The id of the stream on which the storage was made. LibTorch's allocator hands the memory out
-  // again in that stream's order.
+  // The id of the stream on which the storage was made. When the memory is freed, LibTorch's
+  // allocator hands it out again in that stream's order.
   const uint64_t stream;
-  // The id of the last foreign stream whose use of the storage was recorded. 0, the CPU's default
-  // stream, stands for none.
+  // The id of the last other stream whose use of the storage was recorded with the allocator. 0,
+  // the id of the CPU's default stream, means that there is none.
   mutable std::atomic<uint64_t> recorded{0};
 };
 
 namespace ct {
 
-// The stream of a lent tensor: to it no stream is foreign.
+// The stream of a lent tensor. No use of a lent tensor is recorded, on whatever stream.
 constexpr uint64_t kAnyStream = ~uint64_t{0};
 
-// Prepares the use of a tensor: called for each tensor that a call reads or writes. It refuses a
-// tensor on another CUDA device than the exec's. LibTorch would run the work there, on that
-// device's current stream. Where the exec's stream is not the storage's, it tells LibTorch's
-// allocator. The memory is then not handed out again before this use is done. On the CPU, where
-// that cannot happen, it tells the stream checker alone.
+// Prepares the use of a tensor. Each call does this for each tensor that it reads or writes.
+//
+// Refuses a tensor on a CUDA device other than the exec's, because LibTorch would run the work on
+// that device's current stream. If the stream is not that of the storage, tells LibTorch's
+// allocator of the use. The memory is then not handed out again before the use is done. On the
+// CPU the allocator does not know streams, so only the stream checker is told.
 void use_checked(const ct_tensor& tensor, const ct_stream& stream);
 inline void use(const ct_tensor& tensor, const ct_stream& stream) {
   if (tensor.tensor.is_cuda() || checker::is_on()) use_checked(tensor, stream);
 }
 
-// As use_checked, for several tensors. Each must lie on the stream's device, also where that is the
-// CPU. NULL stands for none.
+// Does what use_checked does, for several tensors. Throws unless each tensor lies on the stream's
+// device, also if that device is the CPU. NULL entries are skipped.
 void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& stream);
 
-// As use_checked, for a stream that may be of another device, by a call that says where it runs.
+// Does what use_checked does, but allows a tensor on another device than the stream's. To be used
+// by calls that choose themselves on which device they run.
 void use_elsewhere(const ct_tensor& tensor, const ct_stream& stream);
 
-// A handle of a result. A result that shares the memory of an input has that input's stream.
+// Makes a handle of a result. If the result shares its memory with an input, the handle gets the
+// stream of that input.
 ct_tensor* new_result(at::Tensor result, const ct_stream& stream, ct_tensor* const* inputs, int32_t input_count);
 
 }  // namespace ct

@@ -26,7 +26,7 @@ constexpr DTypeSize kDTypes[] = {
     {ct_test::kUint16, 2},        {ct_test::kUint32, 4},         {ct_test::kUint64, 8},
 };
 
-// Bytes that are a legal element of every dtype.
+// Returns bytes that are valid elements in every dtype.
 std::vector<uint8_t> pattern(size_t bytes) {
   std::vector<uint8_t> out(bytes);
   for (size_t i = 0; i < bytes; ++i) out[i] = i % 3 == 0;
@@ -87,7 +87,7 @@ TEST_F(TensorTest, FromHost_RefusesABadShape) {
       {{2, 2}, 2, 16, ct_test::kDouble, "has 32 bytes; the host memory has 16"},
       {{2, 2}, 2, -16, ct_test::kFloat, "has 16 bytes; the host memory has -16"},
       {{}, 0, 16, ct_test::kFloat, "has 4 bytes; the host memory has 16"},
-      // The call is refused before anything of that size is allocated.
+      // The call must fail before it allocates memory of that size.
       {{int64_t{1} << 44}, 1, 16, ct_test::kFloat, "the host memory has 16"},
       {{int64_t{1} << 40, int64_t{1} << 40}, 2, 16, ct_test::kFloat, "more than 2^63 bytes"},
       {{int64_t{1} << 62, 0}, 2, 16, ct_test::kDouble, "has 0 bytes; the host memory has 16"},
@@ -246,7 +246,7 @@ TEST_F(TensorTest, Describe_OfNullIsAllZero) {
   EXPECT_EQ(info.storage, 0U);
 }
 
-// Layouts that have no strides, or no shape, must not bring the process down.
+// A tensor whose layout has no strides or no shape must not end the process.
 TEST_F(TensorTest, Describe_OfOtherLayouts) {
   const Stream s = ct_test::new_stream();
   const ct_exec x = exec(s);
@@ -320,7 +320,7 @@ TEST_F(TensorTest, Grad_HandleStaysWhileTheTensorDoes) {
       grad = ct_tensor_alias(owned.get());
     }
     EXPECT_OK(ct_tensor_set_grad(t.get(), nullptr));
-    ct_tensor_grad(t.get(), &grad);  // frees the handle
+    ct_tensor_grad(t.get(), &grad);  // this call must free the handle
     EXPECT_EQ(grad, nullptr);
     grad = ct_tensor_alias(one.get());
     ct_tensor_grad(nullptr, &grad);
@@ -353,8 +353,10 @@ TEST_F(TensorTest, Free_OfMany) {
   ct_tensors_free(many.data(), static_cast<int64_t>(many.size()));
 }
 
-// Note [Whose stream]: a handle's stream decides whether a use must be recorded with the allocator.
-// It must therefore never be taken for another handle's stream.
+// Note [Whose stream]
+//
+// The stream of a handle decides whether a use of its memory is recorded with the allocator. So a
+// handle must never get the stream of another handle's memory.
 TEST_F(TensorTest, Stream_OfResultsViewsAndGradients) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

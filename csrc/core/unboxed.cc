@@ -51,7 +51,7 @@ std::unique_ptr<const Unboxed> of_signature(const c10::OperatorHandle& op, int t
   }
 }
 
-// Whether the operator writes none of its arguments and returns one tensor.
+// Returns whether the operator writes none of its arguments and returns one tensor.
 bool is_plain(const c10::FunctionSchema& schema) {
   if (schema.is_mutable() || schema.returns().size() != 1) return false;
   return schema.returns()[0].type()->kind() == c10::TypeKind::TensorType;
@@ -76,7 +76,7 @@ std::unique_ptr<const Unboxed> Unboxed::find(const c10::OperatorHandle& op) {
   try {
     return of_signature(op, tensors, scalars);
   } catch (const c10::Error&) {
-    return nullptr;  // registered with another C++ signature, such as at::Tensor by value
+    return nullptr;  // the operator was registered with another C++ signature, such as at::Tensor by value
   }
 }
 

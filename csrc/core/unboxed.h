@@ -1,7 +1,7 @@
-// Calls of operators on one to three tensors and up to two numbers without boxing: add, mul, relu
-// and their like. The dispatcher's boxing takes 10 % of a small operator's time. Such operators are
-// found by signature and not by name. All others, and all other arguments, go the general way
-// (op.cc).
+// Calls without boxing, for operators on one to three tensors and up to two numbers, such as add,
+// mul and relu. The dispatcher's boxing takes 10 % of a small operator's time. Such operators are
+// found by signature and not by name. All other operators, and calls with other arguments, are
+// boxed (op.cc).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +16,12 @@ namespace ct {
 
 class Unboxed {
  public:
-  // Finds the way for an operator. NULL for an operator of another signature.
+  // Returns the unboxed form of an operator, or NULL if the operator has another signature.
   static std::unique_ptr<const Unboxed> find(const c10::OperatorHandle& op);
   virtual ~Unboxed() = default;
 
-  // Runs the operator and returns true. Does nothing and returns false unless the words are one
-  // tensor, number or default for each argument.
+  // Runs the operator and returns true. Returns false and does nothing if an argument is neither a
+  // tensor, a number nor a default.
   bool call(const ct_stream& stream, const uint64_t* words, int32_t word_count, ct_tensor* const* tensors,
             int32_t tensor_count, at::Tensor* result) const;
 

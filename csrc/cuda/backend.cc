@@ -21,8 +21,9 @@ namespace {
 cudaStream_t native(c10::Stream stream) { return c10::cuda::CUDAStream(stream).stream(); }
 
 // Allows some calls while another thread captures a graph in CUDA's global mode. CUDA calls them
-// unsafe there, a query of an event among them. They would end that capture with an error, unless
-// the calling thread says that they have nothing to do with it.
+// unsafe then. A query of an event is one of these calls. An unsafe call ends that capture with
+// an error. The calling thread prevents this by saying that its calls have nothing to do with the
+// capture.
 class BesideCaptures {
  public:
   BesideCaptures() noexcept { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -66,8 +67,8 @@ class Backend final : public CudaBackend {
     const BesideCaptures beside;
     const c10::cuda::CUDAGuard guard(device);
     cudaEvent_t event = nullptr;
-    // Not cudaEventBlockingSync: CUDA takes some 56 such recordings behind work that is not done. For
-    // the next recording the host waits.
+    // cudaEventBlockingSync is not set, because CUDA allows only about 56 such recordings after work
+    // that is not done. At the next recording the host would wait.
     C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming));
     return event;
   }
@@ -127,7 +128,7 @@ class Backend final : public CudaBackend {
 
   void copy_between(void* destination, c10::DeviceIndex to, const void* source, c10::DeviceIndex from, size_t bytes,
                     c10::Stream stream) override {
-    if (to != from) (void)at::cuda::get_p2p_access(to, from);  // without it the copy goes through the host
+    if (to != from) (void)at::cuda::get_p2p_access(to, from);  // without peer access the copy goes through the host
     C10_CUDA_CHECK(cudaMemcpyPeerAsync(destination, to, source, from, bytes, native(stream)));
   }
 
@@ -150,7 +151,8 @@ class Backend final : public CudaBackend {
 
   bool is_capturing(c10::Stream stream) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    // The legacy default stream cannot capture, and may not be asked while another stream does.
+    // The legacy default stream cannot be captured. To ask CUDA about it is an error while another
+    // stream is captured.
     if (native(stream) == nullptr) return false;
     C10_CUDA_CHECK(cudaStreamIsCapturing(native(stream), &status));
     return status != cudaStreamCaptureStatusNone;
@@ -168,7 +170,7 @@ class Backend final : public CudaBackend {
   void stop_trace(ct_trace& out) override { ct::stop_trace(out); }
   uint32_t trace_number(c10::Stream stream) override {
     const c10::cuda::CUDAGuard guard(stream.device_index());
-    // The guard leaves a thread alone that has no context yet.
+    // The guard does nothing on a thread that has no context yet.
     C10_CUDA_CHECK(cudaSetDevice(stream.device_index()));
     return ct::trace_number(native(stream));
   }
@@ -177,13 +179,14 @@ class Backend final : public CudaBackend {
 
   std::string context_error(c10::DeviceIndex device) noexcept override {
     const BesideCaptures beside;
-    // Back only to a device that has a context: to set another device would make a context there.
+    // The thread goes back only to a device that has a context, because to set another device would
+    // make a context there.
     c10::DeviceIndex before = device;
     (void)c10::cuda::GetDevice(&before);
     if (before != device) (void)cudaSetDevice(device);
     (void)cudaGetLastError();
-    // A destroyed context answers every call with the error that destroyed it. A query neither waits
-    // nor enqueues.
+    // A destroyed context answers every call with the error that destroyed it. cudaStreamQuery serves
+    // for the question because it neither waits nor enqueues.
     const cudaError_t code = cudaStreamQuery(nullptr);
     (void)cudaGetLastError();
     if (before != device) (void)c10::cuda::MaybeSetDevice(before);

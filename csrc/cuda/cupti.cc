@@ -61,7 +61,7 @@ void Cupti::check(CUptiResult result, const char* what) const {
 }
 
 const Cupti& cupti() {
-  static const Cupti all = open_cupti();  // tried again where it failed
+  static const Cupti all = open_cupti();  // if open_cupti throws, the next call tries again
   return all;
 }
 

@@ -1,4 +1,5 @@
-// CUPTI, the driver's own account of its work. Opened when a trace or a watch first needs it.
+// CUPTI, which gives the driver's own records of its work. It is opened when a trace or a watch
+// first needs it.
 #pragma once
 
 #include <cupti.h>
@@ -9,7 +10,8 @@
 
 namespace ct {
 
-// The functions of CUPTI in use. They are not linked: a LibTorch without CUPTI must still run.
+// The functions of CUPTI that are used. They are not linked, because the library must also run
+// where CUPTI is missing.
 struct Cupti {
   decltype(&cuptiActivityDisable) activity_disable;
   decltype(&cuptiActivityEnable) activity_enable;
@@ -23,21 +25,21 @@ struct Cupti {
   decltype(&cuptiSetThreadIdType) set_thread_id_type;
   decltype(&cuptiSubscribe_v2) subscribe;
   decltype(&cuptiUnsubscribe) unsubscribe;
-  decltype(&cuCtxGetCurrent) current_context;  // the driver's
+  decltype(&cuCtxGetCurrent) current_context;  // a function of the driver
 
-  // Throws CT_INTERNAL with CUPTI's words, unless the call succeeded.
+  // Throws CT_INTERNAL with CUPTI's message if the call failed.
   void check(CUptiResult result, const char* what) const;
 };
 
-// The functions. Throws CT_UNSUPPORTED where there is no CUPTI.
+// Returns the functions of CUPTI. Throws CT_UNSUPPORTED if there is no CUPTI.
 const Cupti& cupti();
 
-// Subscribes to CUPTI, which has one subscriber in a process. Traces and watches share the
-// subscription, which ends with the last of them. Throws CT_UNSUPPORTED when another tool is the
-// subscriber.
+// Subscribes to CUPTI, which allows one subscriber in a process. All traces and watches share one
+// subscription. The subscription ends when the last of them calls unsubscribe. Throws
+// CT_UNSUPPORTED if another tool is the subscriber.
 CUpti_SubscriberHandle subscribe();
 void unsubscribe() noexcept;
-// The subscription, between the two calls.
+// Returns the subscription. To be called between subscribe and unsubscribe.
 CUpti_SubscriberHandle subscribed() noexcept;
 
 }  // namespace ct

@@ -21,15 +21,18 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 
 cudaStream_t current() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-// Note [A graph's random numbers]: LibTorch has one generator for each device. A captured kernel
-// reads seed and offset from the memory of the generator's state at its capture. Launches of
-// several graphs must not write into the same memory. So the device's generator has a copy of its
-// state while a graph is captured, and the graph keeps that copy. At a launch the copy gets seed
-// and offset of the device's generator. The device's generator then goes on behind the numbers that
-// the launch takes.
+// Note [A graph's random numbers]
+//
+// LibTorch has one generator for each device. A captured kernel reads seed and offset from memory
+// that belongs to the generator's state at the capture. Launches of several graphs must not write
+// into the same memory. So while a graph is captured, the device's generator works on a copy of
+// its state, and the graph keeps that copy.
+//
+// At a launch, seed and offset of the device's generator are written to the copy. The device's
+// generator then continues after the numbers that the launch draws.
 class GeneratorState {
  public:
-  // The device's generator draws from a copy of its state until give_back.
+  // From this call to give_back, the device's generator draws from a copy of its state.
   void stand_in(c10::DeviceIndex device) {
     at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
     const std::lock_guard lock(of_device.mutex());
@@ -51,7 +54,7 @@ class GeneratorState {
   void launch(c10::DeviceIndex device, F&& replay) {
     at::Generator of_device = at::cuda::detail::getDefaultCUDAGenerator(device);
     const std::lock_guard lock(of_device.mutex());
-    const at::Generator& real = real_of(device);  // where another graph is being captured
+    const at::Generator& real = real_of(device);  // defined while another graph is being captured
     auto* from = (real.defined() ? real : of_device).get<at::CUDAGeneratorImpl>();
     auto* own = own_.get<at::CUDAGeneratorImpl>();
     own->set_current_seed(from->current_seed());
@@ -61,8 +64,8 @@ class GeneratorState {
   }
 
  private:
-  // The state that another state stands in for, if any. Guarded by the mutex of the device's
-  // generator.
+  // The generator's real state, while a copy stands in for it. Undefined at other times. The mutex
+  // of the device's generator guards it.
   static at::Generator& real_of(c10::DeviceIndex device) {
     static auto* const all = new at::Generator[256];
     return all[static_cast<uint8_t>(device)];
@@ -103,7 +106,8 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     replace_fills(graph_, device_);
     const bool updated = older != nullptr && take(static_cast<Graph&>(*older));
     if (!updated) instantiate();
-    if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();  // else the first launch does it
+    // If the upload fails, the first launch makes it.
+    if (cudaGraphUpload(graph_exec_, current()) != cudaSuccess) (void)cudaGetLastError();
     return updated;
   }
 
@@ -139,8 +143,8 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
 
 
  private:
-  // Takes over the older graph's memory on the device, if that graph can do this work with other
-  // parameters.
+  // Takes over the older graph's memory on the device, if CUDA can change its parameters into those
+  // of this graph. Returns whether it did.
   bool take(Graph& older) {
     if (!older.has_graph_exec_) return false;
     cudaGraphExecUpdateResultInfo info{};
@@ -153,12 +157,12 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
     return true;
   }
 
-  // Ends a capture that has failed, or was begun and is not wanted. LibTorch's own end would leave
-  // the pools open.
+  // Ends a capture that has failed, or that was begun and is not wanted. LibTorch's own function
+  // for the end would leave the pools open.
   void abandon() noexcept {
     if (!std::exchange(begun_, false)) return;
     cudaGraph_t rest = nullptr;
-    (void)cudaStreamEndCapture(on_, &rest);  // it may have ended, or never begun
+    (void)cudaStreamEndCapture(on_, &rest);  // the capture may have ended already, or may never have begun
     if (rest != nullptr) (void)cudaGraphDestroy(rest);
     (void)cudaGetLastError();
     const auto succeeds = [](auto&& f) {
@@ -194,8 +198,9 @@ std::unique_ptr<CudaGraph> new_graph(c10::DeviceIndex device) { return std::make
 c10::MempoolId_t new_graph_pool(c10::DeviceIndex device) {
   const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
   allocator::get()->createOrIncrefPool(device, pool);
-  // A capture also opens a pool of page-locked memory by that number. LibTorch refuses to open a pool
-  // again that is closed for good.
+  // A capture also opens a pool of page-locked memory with the same number. LibTorch refuses to
+  // open such a pool again after its last user has closed it. So it is opened here for the life of
+  // the graph pool.
   at::HostAllocator* host = at::getHostAllocator(at::kCUDA);
   host->begin_allocate_to_pool(pool, [](c10::Stream) { return false; });
   host->end_allocate_to_pool(pool);
@@ -206,7 +211,7 @@ void free_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   try {
     allocator::releasePool(device, pool);
     at::getHostAllocator(at::kCUDA)->release_pool(pool);
-  } catch (...) {  // on a lost device
+  } catch (...) {  // the device is lost
   }
 }
 
@@ -218,7 +223,7 @@ void leave_graph_pool(c10::DeviceIndex device, c10::MempoolId_t pool) noexcept {
   try {
     allocator::endAllocateToPool(device, pool);
     allocator::releasePool(device, pool);
-  } catch (...) {  // on a lost device
+  } catch (...) {  // the device is lost
   }
 }
 

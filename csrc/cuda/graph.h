@@ -1,4 +1,5 @@
-// CUDA graphs, and the memory that they share. cuda/backend.h says how they behave.
+// CUDA graphs, and the memory that they share. The comments of cuda/backend.h describe these
+// functions.
 #pragma once
 
 #include "cuda/backend.h"

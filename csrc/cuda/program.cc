@@ -18,8 +18,8 @@
 namespace ct {
 namespace {
 
-// libnvrtc, which LibTorch requires as well. Its header is not among those that the library is
-// built with.
+// The functions of libnvrtc, which LibTorch requires too. They are declared here because the
+// build does not have the header of libnvrtc.
 struct Nvrtc {
   using Program = void*;
   int (*create)(Program*, const char* source, const char* name, int headers, const char* const*, const char* const*);
@@ -69,7 +69,7 @@ std::string compile(const CudaProgram& program, const std::string& architecture)
   const std::string source = std::string("#define CT_FUNCTION __device__ __forceinline__\n") + kFloats + program.shared + program.source;
   check(nvrtc.create(&handle, source.c_str(), program.name, 0, nullptr, nullptr));
   const std::string option = "--gpu-architecture=" + architecture;
-  // A float operation rounds as written in the source, as on the CPU.
+  // Without fused multiply-add, each float operation rounds by itself, as on the CPU.
   const char* const options[] = {option.c_str(), "--std=c++17", "--fmad=false"};
   check(nvrtc.compile(handle, 3, options));
   size_t bytes = 0;
@@ -86,7 +86,7 @@ int attribute(cudaDeviceAttr which, c10::DeviceIndex device) {
   return value;
 }
 
-// Loads the program. A library of the CUDA runtime serves every device of its architecture.
+// Loads the program. A cudaLibrary_t serves every device of its architecture.
 cudaLibrary_t load(const CudaProgram& program, int architecture) {
   static auto* const loaded = new std::map<std::pair<const char*, int>, cudaLibrary_t>;
   const auto [entry, missing] = loaded->try_emplace({program.source, architecture});

@@ -17,29 +17,30 @@
 
 // Note [The witness]
 //
-// CUPTI's records say on which stream each kernel, copy and fill ran and which thread enqueued
-// it. They rest on nothing that this library believes. The core knows CUPTI's number of each of
-// its streams. Beside the work only the calls that launch are recorded. A record that was lost
-// for want of room is an error.
+// CUPTI's records say on which stream each kernel, copy and fill ran, and which thread enqueued
+// it. They do not depend on anything that this library believes. For each of its streams the core
+// knows CUPTI's number. Apart from the work itself, only the calls that launch it are recorded.
+// If a record is lost because there is no room, that is an error.
 //
-// CUPTI has one user in a process. A trace under Nsight or torch.profiler is an error that says
-// so. Without CUDA a trace holds marks alone.
+// CUPTI has one user in a process. A trace under Nsight or torch.profiler therefore fails with an
+// error that says so. Without CUDA a trace has only marks.
 
 namespace ct {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;  // each thread that calls CUDA fills a buffer of its own
-constexpr size_t kMostBuffers = 1024;             // under way at one time: CUPTI counts the records that find no room
-constexpr size_t kMostFree = 64;                  // kept for later use
-constexpr size_t kMoreLaunches = 4096;            // more than twice the records: some launch nothing
+constexpr size_t kBufferBytes = size_t{1} << 20;  // each thread that calls CUDA fills its own buffer
+constexpr size_t kMostBuffers = 1024;             // in use at the same time; CUPTI counts the records that find no room
+constexpr size_t kMostFree = 64;                  // buffers that are kept for later use
+constexpr size_t kMoreLaunches = 4096;            // added to twice the number of records, because some calls launch nothing
 constexpr size_t kAlignment = 8;                  // ACTIVITY_RECORD_ALIGNMENT
 
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMCPY2,           CUPTI_ACTIVITY_KIND_MEMSET,
                                          CUPTI_ACTIVITY_KIND_RUNTIME,           CUPTI_ACTIVITY_KIND_DRIVER};
 
-// The calls that launch, for their times and threads. CUPTI records all calls or, on an H200 with
-// CUDA 13.0, none: the calls that cuptiActivityEnableRuntimeApi asks for did not come. Kernels
+// The calls that launch work. Their records give the time and the thread of a launch. CUPTI is
+// asked to record all calls. It can be asked for these calls alone, by
+// cuptiActivityEnableRuntimeApi, but on an H200 with CUDA 13.0 it then recorded none. Kernels
 // compiled by nvcc 13 are launched by __cudaLaunchKernel. cuDNN and cuBLASLt launch through the
 // driver.
 constexpr CUpti_CallbackId kRuntimeLaunches[] = {
@@ -70,10 +71,10 @@ struct Launch {
 
 struct Recorded {
   ct_trace_record record;
-  uint32_t correlation;  // the launch's
+  uint32_t correlation;  // the correlation number of its launch
 };
 
-// The trace that is running. CUPTI hands buffers over on a thread of its own.
+// The trace that is running. CUPTI hands filled buffers over on its own thread.
 struct Recorder {
   std::mutex mutex;
   bool running = false;
@@ -82,10 +83,10 @@ struct Recorder {
   std::vector<Recorded> records;
   std::vector<Launch> launches;
   std::vector<std::string> names;
-  std::unordered_map<std::string, uint32_t> numbers;  // of the names
+  std::unordered_map<std::string, uint32_t> numbers;  // the index in names of each name
 
-  std::mutex buffers_mutex;  // threads that call CUDA take it: not held for long
-  std::vector<uint8_t*> buffers;  // free ones
+  std::mutex buffers_mutex;  // threads that call CUDA take this mutex, so nobody holds it for long
+  std::vector<uint8_t*> buffers;  // the buffers that are free
   size_t lent = 0;
 };
 
@@ -102,14 +103,14 @@ uint32_t name_number(Recorder& r, const char* name) {
 }
 
 void add(Recorder& r, const ct_trace_record& record, uint32_t correlation) {
-  if (record.end == 0 || record.start == 0 || r.records.size() >= r.limit) {  // Without an end CUPTI could not follow the record.
+  if (record.end == 0 || record.start == 0 || r.records.size() >= r.limit) {  // Without an end, CUPTI has lost track of the work.
     ++r.lost;
     return;
   }
   r.records.push_back({record, correlation});
 }
 
-// The common part of kernels, copies and fills.
+// Returns the part of a record that is the same for kernels, copies and fills.
 template <typename Activity>
 ct_trace_record common(const Activity& activity, uint8_t kind) {
   ct_trace_record record{};
@@ -210,7 +211,7 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t b
       CUpti_Activity* activity = nullptr;
       while (r.running && bytes > 0 && cupti().activity_next(buffer, bytes, &activity) == CUPTI_SUCCESS) add(r, *activity);
     } catch (...) {
-      // There is no memory. The rest of the buffer is lost, and counts as one record.
+      // There is no memory. The rest of the buffer is lost, and counts as one lost record.
       ++r.lost;
     }
   }
@@ -226,12 +227,13 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t b
   std::free(buffer);
 }
 
-// Ends the steps of start_trace that were made.
+// Undoes the steps of start_trace that were made.
 void disable() noexcept {
   for (const CUpti_ActivityKind kind : kKinds) (void)cupti().activity_disable(kind);
 }
 
-// Not through LibTorch: its sync-debug mode is for waits of operators.
+// Waits for all devices. The wait does not go through LibTorch, because LibTorch's sync-debug
+// mode would report it as a wait of an operator.
 void wait_for_devices() {
   for (c10::DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
     if (!c10::cuda::hasPrimaryContext(device)) continue;
@@ -257,7 +259,7 @@ void join_launches(Recorder& r) {
 
 void start_trace(size_t limit) {
   const Cupti& c = cupti();
-  // Nothing is listened to: CUPTI tells in this way whether another tool has it.
+  // The trace needs no callbacks. The subscription only shows whether another tool uses CUPTI.
   (void)subscribe();
   Recorder& r = recorder();
   {
@@ -275,7 +277,7 @@ void start_trace(size_t limit) {
     c.check(c.activity_register(lend_buffer, take_buffer), "cuptiActivityRegisterCallbacks");
     for (const CUpti_ActivityKind kind : kKinds) c.check(c.activity_enable(kind), "cuptiActivityEnable");
     size_t before = 0;
-    (void)c.activity_dropped(nullptr, 0, &before);  // the count begins anew
+    (void)c.activity_dropped(nullptr, 0, &before);  // this call sets the count to 0
   } catch (...) {
     disable();
     unsubscribe();
@@ -315,7 +317,7 @@ void stop_trace(ct_trace& out) {
 }
 
 uint32_t trace_number(cudaStream_t stream) {
-  // Without the context CUPTI knows no default stream.
+  // CUPTI finds the default stream only with the context.
   CUcontext context = nullptr;
   if (cupti().current_context(&context) != CUDA_SUCCESS) throw Failure(CT_INTERNAL, "cuCtxGetCurrent failed");
   uint32_t number = 0;

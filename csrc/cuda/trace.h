@@ -1,4 +1,4 @@
-// The work of devices, as CUPTI records it.
+// Traces: the work of devices, as CUPTI records it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@ namespace ct {
 
 void start_trace(size_t limit);
 void stop_trace(ct_trace& out);
-// CUPTI's number of a stream of the current device.
+// Returns CUPTI's number of a stream of the current device.
 uint32_t trace_number(cudaStream_t stream);
 
 }  // namespace ct

@@ -6,17 +6,19 @@
 
 // Note [Calls that wait]
 //
-// CUPTI tells of the calls of CUDA that wait for the device, which one table below lists.
-// Whether an asynchronous copy was of pageable memory is asked after the call, since CUPTI's
-// callbacks lie inside CUDA's calls. On the CPU, operators that would wait are known by name.
-// LibTorch's sync-debug mode, which is of the whole process, agrees in a test of one stream.
-// Note [Whose call it is] says how a call finds its Exec.
+// CUPTI reports the calls to CUDA that wait for the device. A table below lists these calls. An
+// asynchronous copy waits if its memory is pageable. The memory is looked up after the call,
+// because CUPTI's callback runs inside a call to CUDA.
+//
+// On the CPU the library has a list of the operators that would wait. LibTorch's sync-debug mode,
+// which is process-wide, gives the same answers in a test with one stream. Note [Whose call it
+// is] says how a call finds its Exec.
 
 namespace ct {
 namespace {
 
-// The host's side of a copy, from its arguments: host, and other where either may be the host's.
-// Both NULL: neither is.
+// The host memory of a copy, from the arguments of the call. host: the host memory, or NULL if
+// there is none. other: memory that may be host memory too, or NULL.
 struct Ends {
   const void* host = nullptr;
   const void* other = nullptr;
@@ -42,8 +44,8 @@ Ends to_host(const void* params) { return {static_cast<const cuMemcpyDtoHAsync_v
 
 enum class Waits {
   always,
-  with_the_host,  // a copy, unless from device to device
-  with_pageable   // an asynchronous copy, to or from memory that is not page-locked
+  with_the_host,  // a copy waits, except one from device to device
+  with_pageable   // an asynchronous copy waits if its host memory is not page-locked
 };
 
 struct Call {
@@ -57,10 +59,11 @@ struct Call {
 #define RUNTIME(name, version) CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_##name##_##version, #name
 #define DRIVER(name, version) CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_##name##version, #name
 
-// The calls that wait, by "API synchronization behavior" in CUDA's reference. Not here: queries,
-// the destruction of streams and events, cudaMemset (which returns at once for device memory),
-// cudaMallocAsync and cudaFreeAsync. The variants for a default stream per thread are left out:
-// LibTorch and the libraries under it are not built for that.
+// The calls that wait, from "API synchronization behavior" in CUDA's reference. Some calls are
+// left out because they do not wait: queries, the destruction of streams and events,
+// cudaMallocAsync and cudaFreeAsync. cudaMemset is left out because it returns at once for device
+// memory. The variants for one default stream per thread are left out, because LibTorch and its
+// libraries do not use them.
 constexpr Call kCalls[] = {
     {RUNTIME(cudaDeviceSynchronize, v3020)},
     {RUNTIME(cudaStreamSynchronize, v3020)},
@@ -149,7 +152,7 @@ void start_watching(CudaCalls* calls) {
   try {
     for (const Call& call : kCalls) {
       const CUptiResult result = cupti().enable_callback(1, handle, call.domain, call.id);
-      // A number that this CUPTI does not know belongs to a call which its CUDA does not have.
+      // If this CUPTI does not know the number of a call, its CUDA does not have the call.
       if (result != CUPTI_ERROR_INVALID_PARAMETER) cupti().check(result, call.name);
     }
   } catch (...) {

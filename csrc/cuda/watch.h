@@ -1,4 +1,5 @@
-// The calls of CUDA's that wait for the device. CUPTI tells of each as it is made.
+// Watches: the calls to CUDA that wait for the device. CUPTI reports each of them when it is
+// made.
 #pragma once
 
 #include <cupti.h>
@@ -10,7 +11,7 @@ namespace ct {
 void start_watching(CudaCalls* calls);
 void stop_watching() noexcept;
 
-// The function that CUPTI calls, on the thread that calls CUDA.
+// CUPTI calls this function on the thread that calls CUDA.
 void CUPTIAPI on_call(void* user, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* data);
 
 }  // namespace ct

@@ -11,8 +11,8 @@
 namespace decode {
 namespace {
 
-// The numbers of the random draws of one image. They never change: a saved run must resume with the
-// same crops.
+// The numbers of an image's random draws. They must never change, because a saved run must resume
+// with the same crops.
 enum Choice : uint32_t { kFlip = 0, kCropPlace = 1, kBoxShape = 16, kBoxPlace = 32 };
 
 constexpr int kTries = 10;
@@ -40,13 +40,13 @@ void interval(const char* name, double& least, double& most, double default_leas
   }
 }
 
-// Python's round() of v / 2: halves go to the even neighbour.
+// Computes Python's round(v / 2): a half goes to the even neighbour.
 int half_to_even(int v) {
   const int down = v / 2;
   return v % 2 != 0 && down % 2 != 0 ? down + 1 : down;
 }
 
-// Python's int(round(v)).
+// Computes Python's int(round(v)).
 int rounded(double v) { return static_cast<int>(std::nearbyint(v)); }
 
 Plan resize(const ctd_options& o, int height, int width) {
@@ -54,7 +54,8 @@ Plan resize(const ctd_options& o, int height, int width) {
   return {all, o.height, o.width, 0, 0, all, false};
 }
 
-// The place of a centred window of `want` pixels in `have`. Less than 0 where the window is larger.
+// Returns where a centred window of `want` pixels begins in `have` pixels. The result is negative
+// if the window is larger.
 int centred(int have, int want) { return want > have ? -((want - have) / 2) : half_to_even(have - want); }
 
 Plan resize_center_crop(const ctd_options& o, int height, int width) {
@@ -93,7 +94,7 @@ Plan random_crop(const ctd_options& o, int height, int width, uint64_t key) {
   return p;
 }
 
-// The largest box in the middle whose shape is allowed.
+// Returns the largest box in the middle of the image whose ratio of width to height is allowed.
 Box middle(const ctd_options& o, int height, int width) {
   const double ratio = static_cast<double>(width) / height;
   Box box{0, 0, height, width};

@@ -1,4 +1,5 @@
-// The part of an image that becomes the result: torchvision's geometry, without the pixels.
+// Computes the part of an image that becomes the result. The geometry is that of torchvision. No
+// pixels are touched.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +9,23 @@
 
 namespace decode {
 
-// Plan says: read `box` of the source and resize it to resized_height x resized_width. Then take
-// the window at (top, left) of the result's size. Where the window leaves the resized box, it shows
-// padding.
+// Plan says what to do: read `box` of the source and resize it to resized_height x resized_width.
+// Then take a window of the result's size at (top, left). Outside the resized box, the window
+// shows padding.
 struct Plan {
   Box box;
   int resized_height = 0, resized_width = 0;
   int top = 0, left = 0;
-  Box cropped;  // in the form of the result
+  Box cropped;  // the cropped box, as ctd_result reports it
   bool flip = false;
 };
 
-// checked returns the options with 0 replaced by the defaults. It throws for a value outside its
-// range.
+// checked returns the options, in which each 0 that means a default is replaced by the default.
+// It throws for a value outside its range.
 ctd_options checked(const ctd_options& options);
 
-// plan needs checked options and the source's size, its orientation applied. It throws when the
-// image is too small for the crop.
+// plan makes the plan for one image. `options` must come from checked. height and width are those
+// of the upright source. It throws if the image is too small for the crop.
 Plan plan(const ctd_options& options, int height, int width, uint64_t key);
 
 }  // namespace decode

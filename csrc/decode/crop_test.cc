@@ -24,19 +24,19 @@ ctd_options resize_center_crop(int resize, int height, int width) {
   return o;
 }
 
-// The results of torchvision's Resize(int) and CenterCrop.
+// The plan must equal the results of torchvision's Resize(int) and CenterCrop.
 TEST(Plan, ResizeCenterCrop) {
   const struct {
     int height, width, resize, crop_height, crop_width;
     int resized_height, resized_width, top, left;
   } tests[] = {
-      {375, 500, 256, 224, 224, 256, 341, 16, 58},  // (341 - 224) / 2 is 58.5, and goes to the even 58
+      {375, 500, 256, 224, 224, 256, 341, 16, 58},  // (341 - 224) / 2 is 58.5, which rounds to the even 58
       {500, 333, 256, 224, 224, 384, 256, 80, 16},
-      {100, 100, 50, 49, 47, 50, 50, 0, 2},      // 0.5 goes to 0, 1.5 to 2
-      {100, 100, 50, 45, 43, 50, 50, 2, 4},      // 2.5 goes to 2, 3.5 to 4
-      {10, 20, 10, 13, 14, 10, 20, -1, 3},       // smaller than the crop: 3 rows short, 1 of them above
-      {1, 1000000, 65535, 1, 1, 0, 0, 0, 0},     // too long
-      {7, 3, 5, 5, 5, 11, 5, 3, 0},              // 5 * 7 / 3 is 11.67
+      {100, 100, 50, 49, 47, 50, 50, 0, 2},      // 0.5 rounds to 0, and 1.5 to 2
+      {100, 100, 50, 45, 43, 50, 50, 2, 4},      // 2.5 rounds to 2, and 3.5 to 4
+      {10, 20, 10, 13, 14, 10, 20, -1, 3},       // 3 rows fewer than the crop, of which 1 is missing above
+      {1, 1000000, 65535, 1, 1, 0, 0, 0, 0},     // too long after the resize
+      {7, 3, 5, 5, 5, 11, 5, 3, 0},              // 5 * 7 / 3 is 11.67, which is cut to 11
   };
   for (const auto& t : tests) {
     const ctd_options o = resize_center_crop(t.resize, t.crop_height, t.crop_width);
@@ -87,7 +87,8 @@ TEST(Plan, RandomResizedCropStaysInside) {
   }
 }
 
-// Where no draw fits, the box is the middle, with the allowed shape closest to the image's.
+// If no random box fits, the box is in the middle of the image. Its ratio is the allowed ratio
+// that is closest to the image's.
 TEST(Plan, RandomResizedCropFallsBackToTheMiddle) {
   ctd_options o = options(CTD_RANDOM_RESIZED_CROP, 8, 8);
   o.min_scale = 1;

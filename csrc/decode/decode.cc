@@ -1,5 +1,5 @@
-// The C header's calls: they check arguments and turn exceptions into statuses. Other files do the
-// work.
+// Implements the calls of the C header. They check arguments and turn exceptions into statuses.
+// Other files do the work.
 #include <memory>
 #include <string>
 

@@ -1,4 +1,4 @@
-// The C header's calls, one by one.
+// Tests each call of the C header.
 #include "include/cgotorch_decode.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@
 namespace decode {
 namespace {
 
-// text_of consumes a status and returns its message, "" for success.
+// text_of consumes a status and returns its message, or "" for success. The status must have the
+// code `code`.
 std::string text_of(ctd_status* status, int32_t code = 0) {
   EXPECT_EQ(ctd_status_code(status), code) << ctd_status_message(status);
   const std::string text = ctd_status_message(status);
@@ -37,7 +38,8 @@ ctd_options resize(int workers) {
 
 constexpr size_t kEach = 6 * 7 * 3;
 
-// threads counts the threads of pools. The kernel lists a thread for a moment after it was joined.
+// threads counts the threads of pools. A thread that has been joined may still be listed by the
+// kernel for a moment.
 int threads() {
   int n = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -48,7 +50,7 @@ int threads() {
   return n;
 }
 
-// status_of returns the kernel's entry of a thread under one name.
+// status_of returns the value of the entry `name` in the kernel's status file of a thread.
 std::string status_of(const std::filesystem::path& task, const std::string& name) {
   std::ifstream status(task / "status");
   for (std::string line; std::getline(status, line);) {
@@ -57,7 +59,7 @@ std::string status_of(const std::filesystem::path& task, const std::string& name
   return "?";
 }
 
-// soon reports whether a condition comes true within ten seconds.
+// soon reports whether the condition becomes true within ten seconds.
 bool soon(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!condition()) {
@@ -152,7 +154,7 @@ TEST(Pool, ThreadsAreNamedMaskedAndJoined) {
     std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
     if (!name.starts_with("decode-")) continue;
-    // Until it first waits for work, pthread_create may still hold its signals back.
+    // Until a thread first waits for work, pthread_create may not have set its signal mask yet.
     ASSERT_TRUE(soon([&] { return status_of(task.path(), "State")[0] == 'S'; })) << name;
     const uint64_t blocked = std::stoull(status_of(task.path(), "SigBlk"), nullptr, 16);
     for (const int signal : {SIGPROF, SIGURG, SIGINT, SIGTERM}) EXPECT_TRUE(blocked >> (signal - 1) & 1) << signal;
@@ -205,8 +207,9 @@ TEST(Pool, BatchesAtTheSameTime) {
   ctd_pool_free(pool);
 }
 
-// Images above the threads' own memory, whole and damaged, with memory for one of them: they come
-// one after another, and all come.
+// Large images, whole and damaged, need more than a thread's own memory. There is memory for one
+// of them at a time. The images must be decoded one after another, and every image must get its
+// result.
 TEST(Pool, LargeImagesWait) {
   ctd_options o = resize(4);
   o.no_shrink = 1;
@@ -233,8 +236,9 @@ TEST(Pool, LargeImagesWait) {
   EXPECT_GT(most[1] - 4 * each, 1300 * 1300 * 11);
 }
 
-// While one thread is in the last image of a batch, the other thread takes the next batch and
-// finishes it. The last image is 40 Mpx of noise, a thousand times the work of the second batch.
+// While one thread works on the last image of a batch, the other thread takes the next batch and
+// finishes it. That last image has 40 Mpx of noise, a thousand times the work of the second
+// batch.
 TEST(Pool, ThreadsGoOnWithTheNextBatch) {
   const ctd_options o = resize(2);
   ctd_pool* pool = nullptr;
@@ -256,7 +260,7 @@ TEST(Pool, ThreadsGoOnWithTheNextBatch) {
     decode(first);
     first_is_done = true;
   });
-  while (ctd_pool_busy(pool) == 0) std::this_thread::yield();  // its short image is done
+  while (ctd_pool_busy(pool) == 0) std::this_thread::yield();  // the short image of the first batch is done
   decode(second);
   EXPECT_FALSE(first_is_done) << "the second batch waited for the first";
   caller.join();
@@ -282,7 +286,7 @@ TEST(Pool, WritesEveryResult) {
   ctd_pool_free(pool);
 }
 
-// Many damaged files: an error or a picture, and under a sanitizer nothing else.
+// Each of many damaged files must give a picture or an error. A sanitizer must find nothing.
 TEST(Pool, DamagedFiles) {
   const ctd_options o = resize(2);
   ctd_pool* pool = nullptr;

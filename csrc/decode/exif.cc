@@ -24,7 +24,8 @@ uint32_t little(Bytes data, size_t at, int bytes) {
   return v;
 }
 
-// Some writers keep the six bytes that begin JPEG's block in the blocks of other formats too.
+// In a JPEG the EXIF block begins with six more bytes. Some writers put these bytes also into the
+// blocks of other formats.
 int orientation_of_block(Bytes block) {
   return orientation_of_tiff(begins(block, std::string_view("Exif\0\0", 6)) ? block.subspan(6) : block);
 }
@@ -60,7 +61,7 @@ int orientation_of_jpeg(Bytes file) {
   while (at + 4 <= file.size()) {
     if (file[at] != 0xFF) return kUpright;
     const uint8_t marker = file[at + 1];
-    if (marker == 0xFF) {  // fill
+    if (marker == 0xFF) {  // a fill byte
       ++at;
       continue;
     }

@@ -1,4 +1,4 @@
-// The orientation that EXIF data give.
+// Reads the orientation in EXIF data.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@ namespace decode {
 
 using Bytes = std::span<const uint8_t>;
 
-// The EXIF orientation, 1 to 8, of a file of each kind. 1 where the file has none or is damaged.
+// Each function returns the EXIF orientation, 1 to 8, of a file of one format. It returns 1 if
+// the file has no orientation or is damaged.
 int orientation_of_jpeg(Bytes file);
 int orientation_of_png(Bytes file);
-int orientation_of_tiff(Bytes file);  // also of an EXIF block, which has the form of a TIFF file
+int orientation_of_tiff(Bytes file);  // also for an EXIF block, which has the form of a TIFF file
 int orientation_of_webp(Bytes file);
 
-// orientation_of looks at the file's signature first.
+// orientation_of finds the format by the file's signature.
 int orientation_of(Bytes file);
 
 }  // namespace decode

@@ -9,7 +9,7 @@
 namespace decode {
 namespace {
 
-// An EXIF block with an entry before the orientation.
+// Returns an EXIF block that has one entry before the orientation.
 std::string block(bool little, int orientation) {
   const auto number = [&](uint32_t v, int bytes) {
     std::string out;
@@ -50,7 +50,8 @@ TEST(Orientation, DamagedIsUpright) {
   EXPECT_EQ(orientation_of(file("\xff\xd8" + app1(std::string("Exif\0\0", 6) + block(true, 9)))), 1);
   EXPECT_EQ(orientation_of(file("\xff\xd8" + app1(std::string("Exif\0\0", 6) + block(true, 0)))), 1);
   EXPECT_EQ(orientation_of({}), 1);
-  for (const bool little : {true, false}) {  // Every byte, wrong in every bit: no error causes a read outside.
+  // With any one bit wrong, the result must be 1 to 8, and nothing outside the block may be read.
+  for (const bool little : {true, false}) {
     const std::string b = block(little, 6);
     for (size_t i = 0; i < b.size() * 8; ++i) {
       std::string damaged = b;

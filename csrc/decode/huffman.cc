@@ -7,19 +7,22 @@
 #define INLINE __attribute__((always_inline))
 
 // Note [Reading bits]
-// Decoding is one chain of dependent steps: the place of the next bits is known only when the last
-// code is. So the chain must be short. The 0 after each 0xFF of the file, and the markers, are gone
-// before it begins. Eight bytes are read at once, without a check of how many are left. A lookup
-// yields up to two coefficients with their values. A read beyond the end of the data is noticed
-// after each MCU: until then it gives zeros, or the next interval.
+// Decoding is one chain of steps that depend on each other: the place of the next code is known
+// only when the last code is. So each step must be short.
+//
+// The 0 after each 0xFF of the file, and the markers, are removed before the chain begins. Eight
+// bytes are read at once, without a check how many are left. One lookup gives up to two
+// coefficients with their values. A read after the end of the data is noticed only after each
+// MCU. Until then it gives zeros, or the data of the next interval.
 
 namespace decode {
 namespace {
 
-constexpr int kMostBits = 31;  // of a symbol: 16 of its code and 15 of its value
-constexpr size_t kSlack = D_MAX_BLOCKS_IN_MCU * DCTSIZE2 * 4 + 2 * sizeof(uint64_t);  // zeros after the data
+constexpr int kMostBits = 31;  // the bits of a symbol: 16 of its code and 15 of its value
+constexpr size_t kSlack = D_MAX_BLOCKS_IN_MCU * DCTSIZE2 * 4 + 2 * sizeof(uint64_t);  // the number of zeros after the data
 
-// From the order in the file to the order in a block. Places beyond a block go to its last place.
+// Maps the order of coefficients in the file to their order in a block. A place after the end of
+// a block is mapped to the block's last place.
 struct Order {
   static constexpr int kSize = DCTSIZE2 + HuffmanTable::kEndOfBlock + 1;
   uint8_t place[kSize];
@@ -43,8 +46,9 @@ INLINE inline uint64_t big_endian(const uint8_t* p) {
   return std::endian::native == std::endian::little ? __builtin_bswap64(v) : v;
 }
 
-// The most intervals between restart markers, of two bytes each. That is one more than the image
-// has: a marker may follow the last interval.
+// Returns the most intervals between restart markers. The image allows one more than it has,
+// because a marker may follow the last interval. A marker has two bytes, so the size of the data
+// is a bound too.
 size_t intervals_of(size_t data, size_t mcus, unsigned every) {
   return every != 0 ? std::min((mcus + every - 1) / every + 1, data / 2 + 1) : 1;
 }
@@ -54,9 +58,9 @@ size_t intervals_of(size_t data, size_t mcus, unsigned every) {
 Huffman::Huffman(bool portable)
     : decode_(!portable && __builtin_cpu_supports("bmi2") ? &Huffman::decode_bmi2 : &Huffman::decode_portable) {}
 
-// No encoder writes a scan that is longer than its coefficients, 2 bytes each. Such a scan is left
-// to libjpeg, which copies nothing. The memory taken then follows from the size of the image and
-// not from that of the file.
+// No encoder writes a scan that is longer than its coefficients, which take 2 bytes each. Such a
+// scan is left to libjpeg, which copies nothing. So the memory taken depends on the size of the
+// image and not on that of the file.
 Need Huffman::need(size_t data, size_t coefficients, size_t mcus, unsigned every) {
   Need need;
   need.scan = std::min(data, coefficients) + kSlack;
@@ -113,7 +117,7 @@ Huffman::Result Huffman::unstuff(Bytes data, size_t most, size_t intervals) {
     const int code = mark[1];
     if (code == 0) {
       *to++ = 0xFF;
-    } else if (code == 0xFF) {  // a fill byte: the next byte may begin a marker
+    } else if (code == 0xFF) {  // a fill byte; the byte after it may begin a marker
       --from;
     } else if (code == JPEG_EOI) {
       ends_.push_back(to - begin);
@@ -127,7 +131,7 @@ Huffman::Result Huffman::unstuff(Bytes data, size_t most, size_t intervals) {
   }
 }
 
-// restart goes to the next interval.
+// restart begins the next interval.
 Huffman::Result Huffman::restart() {
   if (interval_ == ends_.size()) return Result::kShort;
   const uint8_t* const begin = buffer_.bytes(0);
@@ -145,7 +149,7 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   uint64_t bits = bits_;
   const uint8_t* next = next_;
   int left = left_;
-  const auto fill = [&]() INLINE {  // to 56 bits and more
+  const auto fill = [&]() INLINE {  // after the call, `bits` has 56 bits or more
     bits |= big_endian(next) >> left;
     next += (63 - left) >> 3;
     left |= 56;
@@ -158,7 +162,8 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   fill();
   const HuffmanTable::Symbol s = dc.symbol(bits);
   if (s.length == 0) [[unlikely]] return Result::kBadCode;
-  // Damage can add up to more than an int holds: the sum is one of unsigned numbers.
+  // Damaged data can add up to more than an int holds, so the sum is computed with unsigned
+  // numbers.
   predicted = static_cast<int>(static_cast<unsigned>(predicted) + static_cast<unsigned>(value_of(bits << s.length, s.size)));
   if (kKeep) out[0] = static_cast<JCOEF>(predicted);
   drop(s.total);
@@ -166,8 +171,8 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
   int k = 1;  // the next coefficient
   const auto step = [&]() INLINE {
     const HuffmanTable::Pair& p = ac.pair(bits);
-    // The symbol after the last coefficient belongs to the next block, and is no second symbol of this
-    // block.
+    // If the first symbol has the last coefficient, the symbol after it belongs to the next block. It
+    // must not be taken as the second symbol of a pair.
     if (p.total != 0 && k + p.first < DCTSIZE2 - 1) [[likely]] {
       if (kKeep) {
         out[kOrder.place[k + p.first]] = p.value;
@@ -185,7 +190,7 @@ INLINE inline Huffman::Result Huffman::block(const HuffmanTable& dc, const Huffm
     drop(s.total);
     return s.length != 0;
   };
-  // Three steps for a fill: two pairs leave more bits than one lookup needs.
+  // There is one fill for three steps, because two pairs leave more bits than one lookup needs.
   for (;;) {
     fill();
     if (!step()) [[unlikely]] return Result::kBadCode;

@@ -1,4 +1,4 @@
-// The entropy-coded data of a sequential JPEG with one scan.
+// Decodes the entropy-coded data of a sequential JPEG with one scan.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-// jpeglib.h needs size_t and FILE before it.
+// jpeglib.h uses size_t and FILE, so the headers with these types come first.
 #include <jpeglib.h>
 
 #include "decode/exif.h"
@@ -17,33 +17,37 @@
 
 namespace decode {
 
-// Huffman decodes one scan after another, MCU by MCU, and keeps its memory and its tables between
-// them. It gives the coefficients that libjpeg's decoder gives, in half its time. It takes damage
-// for an error where libjpeg would guess.
+// Huffman decodes one scan after another, MCU by MCU. It keeps its memory and its tables from one
+// scan to the next. It gives the same coefficients as libjpeg's decoder, in half the time. It
+// reports an error where libjpeg guesses at damaged data.
 class Huffman {
  public:
   enum class Result {
     kOk,
-    // Not a sequential Huffman scan of 8 bits, or with markers that such a file has not, or very long.
+    // The scan is not a sequential Huffman scan of 8 bits, or has markers that do not belong there.
+    // Or its data are longer than its coefficients.
     kUnsuited,
-    kTruncated,  // the data end before the marker that ends the image
-    kBadCode,    // bits that are no code
-    kOverfull,   // more coefficients than a block has, which libjpeg overlooks
-    kShort       // a marker stands before the last MCU
+    kTruncated,  // the data end before the marker of the image's end
+    kBadCode,    // some bits are no code
+    kOverfull,   // a block has too many coefficients, which libjpeg overlooks
+    kShort       // there is a marker before the last MCU
   };
 
   explicit Huffman(bool portable = false);  // portable: without BMI2, with the same result
 
-  // begin needs the header of a scan, jpeg_start_decompress called, and the bytes that follow it. It
-  // finds the end of the image in them: kOk means that the file is not cut off. The bytes are copied.
+  // begin starts a scan. `header` is the header of the scan, after jpeg_start_decompress. `data`
+  // are the bytes that follow the header. begin looks for the end of the image in these bytes: kOk
+  // means that the file is not cut off. begin copies the bytes.
   Result begin(const jpeg_decompress_struct& header, Bytes data);
 
-  // decode fills in the blocks of the next MCU, which must be 0. With NULL it drops them. After any
-  // result but kOk it must not be called again.
+  // decode fills in the blocks of the next MCU, which must be 0 before the call. If `blocks` is
+  // NULL, the coefficients are dropped. After any result other than kOk, decode must not be called
+  // again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
-  // need returns the most memory that begin takes. data and coefficients are in bytes. every is the
-  // number of MCUs between restart markers, 0 without any.
+  // need returns the most memory that begin takes. data: the size of the bytes. coefficients: the
+  // size of the coefficients in bytes. every: the number of MCUs between restart markers, or 0 if
+  // there are none.
   static Need need(size_t data, size_t coefficients, size_t mcus, unsigned every);
   Need held() const;
   void free() {
@@ -63,22 +67,23 @@ class Huffman {
   Result (Huffman::*decode_)(JBLOCKROW*);
   HuffmanTable dc_[NUM_HUFF_TBLS], ac_[NUM_HUFF_TBLS];
 
-  // The tables and the component of each block of an MCU.
+  // The component and the numbers of the tables, for each block of an MCU.
   struct Place {
     int component, dc, ac;
   } places_[D_MAX_BLOCKS_IN_MCU] = {};
   int blocks_ = 0;
-  unsigned every_ = 0;  // MCUs between restart markers, 0 without any
+  unsigned every_ = 0;  // MCUs between restart markers, or 0 if there are none
 
-  Buffer buffer_;                            // the scan without stuffing and markers
-  std::vector<size_t, Pages<size_t>> ends_;  // of the intervals between restart markers, in the buffer
+  Buffer buffer_;                            // the data of the scan, without stuffed bytes and markers
+  // For each interval between restart markers: its end in the buffer.
+  std::vector<size_t, Pages<size_t>> ends_;
   size_t interval_ = 0;                      // the number of the next interval
-  unsigned togo_ = 0;                        // MCUs left of this interval
+  unsigned togo_ = 0;                        // MCUs that are left in this interval
 
   const uint8_t* next_ = nullptr;
-  const uint8_t* end_ = nullptr;  // of the interval
-  uint64_t bits_ = 0;             // the bits before next_ that are not used yet, the first on top
-  int left_ = 0;                  // their number
+  const uint8_t* end_ = nullptr;  // the end of this interval
+  uint64_t bits_ = 0;             // the bits before next_ that are not used yet; the first is the highest
+  int left_ = 0;                  // how many bits of bits_ are not used yet
   int predicted_[MAX_COMPS_IN_SCAN] = {};
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 using Block = std::array<JCOEF, DCTSIZE2>;
 
-// Header is a file that libjpeg has opened, up to the first byte of its scan. libjpeg ends the
-// process where it finds damage.
+// Header is a file that libjpeg has opened and read up to the first byte of its scan. If libjpeg
+// finds damage here, it ends the process.
 class Header {
  public:
   explicit Header(const File& file) {
@@ -36,7 +36,7 @@ class Header {
   jpeg_error_mgr errors_{};
 };
 
-// libjpeg's coefficients, in the order of the file.
+// libjpegs returns the coefficients that libjpeg decodes, in the order of the file.
 std::vector<Block> libjpegs(const File& file) {
   Header header(file);
   jvirt_barray_ptr* const arrays = jpeg_read_coefficients(&header.info);
@@ -61,7 +61,7 @@ std::vector<Block> libjpegs(const File& file) {
   return out;
 }
 
-// ours returns Huffman's coefficients. `result` receives the last result.
+// ours returns the coefficients that Huffman decodes. `result` gets the last result.
 std::vector<Block> ours(const File& file, Huffman& huffman, Huffman::Result& result, bool keep = true) {
   Header header(file);
   const Bytes data = header.rest();
@@ -104,8 +104,8 @@ TEST(Huffman, CoefficientsAreLibjpegs) {
   }
 }
 
-// One instance reads files of all kinds, one after another. The tables of the last file must not be
-// left.
+// One Huffman reads files with different tables, one after another. It must use the tables of
+// each file, and none of the file before.
 TEST(Huffman, TablesOfEachFile) {
   Huffman huffman;
   for (int i = 0; i < 6; ++i) {
@@ -155,7 +155,7 @@ TEST(Huffman, DataThatEndEarly) {
   }
 }
 
-// libjpeg decides where there are markers that such files do not have.
+// Files with markers that do not belong into a scan are left to libjpeg: the result is kUnsuited.
 TEST(Huffman, OtherMarkers) {
   const File plain = jpeg_of(scene(64, 64, 3), {1, 1});
   for (const uint8_t marker : {0xD0, 0xD7, 0xC4, 0xDA, 0xDC, 0xFE, 0x01}) {
@@ -168,8 +168,8 @@ TEST(Huffman, OtherMarkers) {
   }
 }
 
-// The memory taken follows from the size of the image. A longer scan, and restart markers that no
-// MCU follows, are left to libjpeg.
+// The memory taken is bounded by the size of the image. A scan that is too long for the image is
+// left to libjpeg. So are restart markers that no MCU follows.
 TEST(Huffman, MoreThanTheImageHas) {
   constexpr size_t kMcus = 72, kBlocks = 3 * kMcus;
   const JpegKind kind{1, 1, false, 4};
@@ -195,7 +195,7 @@ TEST(Huffman, MoreThanTheImageHas) {
   EXPECT_EQ(begin(file), Huffman::Result::kUnsuited);
 }
 
-// Random data: an error or coefficients, and under a sanitizer nothing else.
+// Random data must give coefficients or an error. A sanitizer must find nothing.
 TEST(Huffman, AnyBits) {
   const File file = jpeg_of(scene(64, 64, 3));
   Header header(file);

@@ -7,54 +7,59 @@
 #include <string>
 #include <utility>
 
-// jpeglib.h needs size_t and FILE before it.
+// jpeglib.h uses size_t and FILE, so the headers with these types come first.
 #include <jpeglib.h>
-// jerror.h needs jpeglib.h's types before it.
+// jerror.h uses types of jpeglib.h, so jpeglib.h comes first.
 #include <jerror.h>
 
 #include "decode/huffman.h"
 #include "decode/status.h"
 
-// Note [Taking libjpeg's place]
-// Two thirds of the time of a photograph go into its entropy-coded data. decode::Huffman takes half
-// the time of libjpeg's decoder for them. It is put in through the table of functions that
-// libjpeg's own decoders fill in, which jpeglib.h declares and does not define. The two functions
-// that it begins with are the same in every libjpeg-turbo from 1.0 to 3.1, and no other libjpeg has
-// jpeg_crop_scanline. A test compares the pixels with those of libjpeg's own decoder.
+// Note [Taking libjpeg's place] Two thirds of the time of a photograph are spent on its
+// entropy-coded data. decode::Huffman decodes these data in half the time of libjpeg's decoder.
+//
+// libjpeg calls its decoders through a table of functions, and decode::Huffman is put into that
+// table. jpeglib.h declares the table but does not define it, so it is defined here. The table's
+// first two functions are the same in every libjpeg-turbo from 1.0 to 3.1. No other libjpeg has
+// jpeg_crop_scanline, so no other libjpeg can be linked. A test compares the pixels with those of
+// libjpeg's own decoder.
 struct jpeg_entropy_decoder {
   void (*start_pass)(j_decompress_ptr);
-  // The blocks are 0 before. NULL: they are not wanted.
+  // The blocks must be 0 before the call. NULL means that the blocks are not wanted.
   boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
 };
 
 // Note [libjpeg's memory]
-// The memory that grows with the image, its coefficients and its rows, is cut from one block whose
-// size the header tells. So it can be counted before it is taken, and it is gone when it is freed
-// (Note [Pages]). libjpeg asks for both through a table of functions that jpeglib.h declares. Only
-// the functions that make an array of coefficients and look into it know its form: here it is the
-// addresses of its rows. Tables and other small memory are malloc's. Rows that do not fit are
-// malloc's too. A later libjpeg-turbo may want more rows than those of 2.1. They are not counted,
-// and are no reason to refuse the image.
+// Two parts of libjpeg's memory grow with the image: its coefficients and its rows. Both are cut
+// from one block, whose size follows from the header. So this memory is counted before it is
+// taken, and it goes back to the system when it is freed (Note [Pages]).
+//
+// libjpeg asks for both parts through a table of functions that jpeglib.h declares. Only the
+// functions that make and access an array of coefficients know its form. Here the array is a list
+// of the addresses of its rows.
+//
+// Tables and other small memory come from malloc. Rows that do not fit into the block come from
+// malloc too. A later libjpeg-turbo may want more rows than version 2.1. These rows are not
+// counted, and the image is not refused.
 struct jvirt_barray_control {
   JBLOCKARRAY rows;
 };
 
 namespace decode {
 
-// Note [Leaving libjpeg]
-// libjpeg wants its error handler not to return. Its frames are C, so the handler leaves with
-// longjmp, to the setjmp in attempt(). Everything between the two must be free of destructors. The
-// steps given to attempt() therefore hold plain values only, and owners of memory live in the
-// caller.
+// Note [Leaving libjpeg] libjpeg's error handler must not return. The frames between it and our
+// code are C, so the handler leaves by longjmp to the setjmp in attempt(). No frame between the
+// two may have a destructor to run. A step that is given to attempt() therefore has plain values
+// only. Objects that own memory live in the caller of attempt().
 struct Jpeg::Codec {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   jpeg_source_mgr source{};
   jpeg_progress_mgr progress{};
-  Huffman* huffman = nullptr;  // in libjpeg's place
-  uint8_t* next = nullptr;     // the rest of the block for libjpeg
+  Huffman* huffman = nullptr;  // decodes in place of libjpeg's decoder, or NULL
+  uint8_t* next = nullptr;     // the part of the block for libjpeg that is still free, up to end
   uint8_t* end = nullptr;
-  decltype(jpeg_memory_mgr::alloc_sarray) rows = nullptr;  // libjpeg's own
+  decltype(jpeg_memory_mgr::alloc_sarray) rows = nullptr;  // libjpeg's own function
   std::jmp_buf escape;
   int32_t code = 0;
   char reason[JMSG_LENGTH_MAX] = "";
@@ -62,11 +67,11 @@ struct Jpeg::Codec {
 
 namespace {
 
-// Each scan costs a pass over the whole image: a small file with many scans could stop a loader.
-// Encoders write about ten.
+// For each scan libjpeg goes over the whole image. A small file with many scans could therefore
+// stop a loader. Encoders write about ten scans.
 constexpr int kMostScans = 100;
 
-constexpr int kComponents = 4;  // the most, of CMYK
+constexpr int kComponents = 4;  // the largest number of components, that of CMYK
 
 using Codec = Jpeg::Codec;
 
@@ -94,10 +99,10 @@ void on_error(j_common_ptr info) {
   switch (info->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
       leave(codec_of(info), CTD_OUT_OF_MEMORY, "out of host memory");
-    case JERR_IMAGE_TOO_BIG:  // libjpeg's own limit, 65500 pixels
+    case JERR_IMAGE_TOO_BIG:  // the limit of libjpeg itself is 65500 pixels
       info->err->format_message(info, text);
       leave(codec_of(info), CTD_TOO_LARGE, text);
-#if JPEG_LIB_VERSION < 70 // Ubuntu's libjpeg-turbo has version 8's interface, without this code
+#if JPEG_LIB_VERSION < 70 // Ubuntu's libjpeg-turbo has the interface of version 8, without this code
     case JERR_ARITH_NOTIMPL:
 #endif
     case JERR_BAD_PRECISION:
@@ -114,9 +119,9 @@ void on_error(j_common_ptr info) {
   }
 }
 
-// Where libjpeg only warns, it goes on with grey or repeated blocks. Those warnings are errors
-// here. The other warnings are about odd files with right pixels, such as bytes after the last
-// pixel.
+// libjpeg gives warnings and goes on with grey or repeated blocks. Such warnings are errors here.
+// Other warnings are about unusual files whose pixels are right, such as a file with bytes after
+// its last pixel.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -153,7 +158,8 @@ void on_skip(j_decompress_ptr info, long count) {
   info->src->bytes_in_buffer -= count;
 }
 
-// The number of scans, for a message. It is only as good as the markers.
+// Counts the scans in the file, for a message. The count may be wrong, because it only looks for
+// the bytes of a marker.
 int scans_of(Bytes file) {
   int scans = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) scans += file[i] == 0xFF && file[i + 1] == 0xDA;
@@ -171,7 +177,7 @@ void on_progress(j_common_ptr common) {
   leave(codec_of(common), CTD_TOO_LARGE, reason);
 }
 
-// attempt runs one step in libjpeg. See Note [Leaving libjpeg].
+// attempt runs one step in libjpeg. It throws Error if libjpeg fails. See Note [Leaving libjpeg].
 template <class Step>
 void attempt(Codec& codec, Step step) {
   if (setjmp(codec.escape) == 0) {
@@ -181,11 +187,11 @@ void attempt(Codec& codec, Step step) {
   throw Error(codec.code, codec.reason);
 }
 
-constexpr size_t kAligned = 64;  // twice the alignment of libjpeg's vector code, as in its own arrays
+constexpr size_t kAligned = 64;  // twice the alignment that libjpeg's vector code needs; libjpeg's own arrays have the same
 
 size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
 
-// cut returns the next bytes of the block, or null where it has no more.
+// cut returns the next `size` bytes of the block, or NULL if there are not enough left.
 uint8_t* cut(Codec& codec, size_t size) {
   size = up(size, kAligned);
   if (size > static_cast<size_t>(codec.end - codec.next)) return nullptr;
@@ -213,7 +219,7 @@ jvirt_barray_ptr on_coefficients(j_common_ptr info, int pool, boolean, JDIMENSIO
 
 JBLOCKARRAY on_look(j_common_ptr, jvirt_barray_ptr array, JDIMENSION first, JDIMENSION, boolean) { return array->rows + first; }
 
-// The bytes of the coefficients, which are whole MCUs.
+// Returns the bytes of all coefficients. Each component has whole MCUs.
 size_t coefficients_of(const jpeg_decompress_struct& info) {
   size_t blocks = 0;
   for (int i = 0; i < info.num_components; ++i) {
@@ -223,14 +229,15 @@ size_t coefficients_of(const jpeg_decompress_struct& info) {
   return blocks * sizeof(JBLOCK);
 }
 
-// The most memory that libjpeg has for the rows of a component. It holds up to 16 rows of blocks,
-// where the component is shrunk less than others are. Or it holds three MCUs for upsampling, which
-// looks at the rows above and below. In addition it holds as many rows as it upsamples at a time.
+// Returns the most memory that libjpeg takes for the rows of a component. For a component that is
+// shrunk less than others, libjpeg holds up to 16 rows of blocks. Otherwise it holds three MCUs
+// for upsampling, which looks at the rows above and below. In addition it holds the rows that it
+// upsamples at a time.
 size_t rows_of(size_t width, size_t blocks, int v_samp_factor, int max_v_samp_factor) {
   return (blocks * DCTSIZE + kAligned) * 2 * DCTSIZE * v_samp_factor + (width + MAX_SAMP_FACTOR + kAligned) * max_v_samp_factor;
 }
 
-// The size of the block that libjpeg's memory is cut from.
+// Returns the size of the block from which libjpeg's memory is cut.
 size_t block_of(Codec& codec) {
   jpeg_decompress_struct& info = codec.info;
   size_t size = kAligned + (jpeg_has_multiple_scans(&info) ? coefficients_of(info) : 0);
@@ -253,8 +260,8 @@ int32_t color_space_of(const jpeg_decompress_struct& info) {
   }
 }
 
-// Files hold the inks inverted, with or without Adobe's marker. Rounding is as in Pillow's
-// conversion.
+// JPEG files hold the inks inverted, with or without Adobe's marker. Products are rounded as
+// Pillow rounds them.
 void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
   for (; width-- > 0; in += 4, out += 3) {
     for (int c = 0; c < 3; ++c) {
@@ -264,11 +271,11 @@ void rgb_from_inverted_cmyk(const uint8_t* in, uint8_t* out, int width) {
   }
 }
 
-// The columns that libjpeg is asked for. Its upsampling looks at neighbours, and takes the edge of
-// the part for the edge of the image. One more MCU on each side keeps every pixel of the box equal
-// to that in the whole image.
+// The columns that libjpeg is asked for. Its upsampling looks at the neighbours of a pixel, and
+// treats the edge of the part as the edge of the image. So one more MCU is read on each side.
+// Every pixel of the box then equals that pixel in the whole image.
 struct Part {
-  JDIMENSION left, width;  // libjpeg moves left to a multiple of the MCU
+  JDIMENSION left, width;  // libjpeg moves `left` to a multiple of the MCU
 };
 
 Part part_of(const jpeg_decompress_struct& info, const Box& box, int shrink) {
@@ -317,7 +324,7 @@ Jpeg::Jpeg(Bytes file) : codec_(std::make_unique<Codec>()) {
 
 Jpeg::~Jpeg() { jpeg_destroy_decompress(&codec_->info); }
 
-// take_over says whether huffman decodes the file's scan. See Note [Taking libjpeg's place].
+// take_over reports whether `huffman` decodes the file's scan. See Note [Taking libjpeg's place].
 bool Jpeg::take_over(Huffman& huffman) {
   Codec& codec = *codec_;
   if (jpeg_has_multiple_scans(&codec.info)) return false;
@@ -336,7 +343,8 @@ bool Jpeg::take_over(Huffman& huffman) {
 Need Jpeg::need(const Box& whole, int shrink) const {
   jpeg_decompress_struct& info = codec_->info;
   const Box box = shrunk(whole, shrink);
-  // See part_of: two MCUs, and the distance that libjpeg moves left.
+  // The margins are two MCUs (see part_of), and the distance by which libjpeg moves the part to the
+  // left.
   const int margins = 3 * info.max_h_samp_factor * DCTSIZE / shrink;
   const size_t width = std::min((info_.width + shrink - 1) / shrink, box.width + margins);
   Need need;
@@ -356,11 +364,11 @@ Need Jpeg::most(int64_t pixels) {
   static_assert(kLongestJpegSide >= JPEG_MAX_DIMENSION);
   const int64_t area = std::min(pixels, kLongestJpegSide * kLongestJpegSide);
   const int64_t width = std::min(area, kLongestJpegSide), sides = std::min(area + 1, 2 * kLongestJpegSide);
-  const size_t padded = area + kMcu * sides + kMcu * kMcu;  // to whole MCUs
+  const size_t padded = area + kMcu * sides + kMcu * kMcu;  // the area, if both sides grow to whole MCUs
   Need need = Huffman::need(SIZE_MAX, kComponents * padded * sizeof(JCOEF), padded / DCTSIZE2, 1);
   need.pixels = 3 * area + kComponents * width;
-  // With several scans libjpeg has the coefficients. They take as much as the data that Huffman takes
-  // with one scan.
+  // For a file with several scans, libjpeg holds the coefficients. They take as much memory as the
+  // data that Huffman holds for one scan.
   need.codec = kComponents * rows_of(width, (width + kMcu) / DCTSIZE, MAX_SAMP_FACTOR, MAX_SAMP_FACTOR) + kAligned;
   return need;
 }
@@ -385,12 +393,13 @@ View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
     part = part_of(*info, box, shrink);
     if (part.width < info->output_width) jpeg_crop_scanline(info, &part.left, &part.width);
   });
-  // With several scans libjpeg has read the file to its end by now.
+  // If the file has several scans, libjpeg has read it to its end by now.
   const bool seen = take_over(scratch.huffman) || jpeg_has_multiple_scans(&codec.info);
   const int channels = info_.color_space == CTD_GREY ? 1 : 3;
   const size_t stride = static_cast<size_t>(part.width) * channels;
   const size_t line = static_cast<size_t>(part.width) * codec.info.output_components;
-  uint8_t* const spare = scratch.pixels.bytes(stride * box.height + line);  // a row that is not wanted, or not RGB yet
+  // A row that is not wanted, or whose pixels are not RGB yet.
+  uint8_t* const spare = scratch.pixels.bytes(stride * box.height + line);
   uint8_t* const pixels = spare + line;
   attempt(codec, [&](j_decompress_ptr info) {
     const auto top = static_cast<JDIMENSION>(box.top), bottom = static_cast<JDIMENSION>(box.top + box.height);
@@ -402,7 +411,8 @@ View Jpeg::read(const Box& whole, int shrink, Scratch& scratch) {
       if (ink) rgb_from_inverted_cmyk(spare, to, static_cast<int>(part.width));
     }
     if (seen) return;
-    // The rest is read for its errors only. Skipping up to the last row would not look at it at all.
+    // The rest of the file is read only to find errors. If the last row were skipped too, libjpeg
+    // would not look at the data. So the last row is read.
     if (info->output_scanline + 1 < info->output_height) {
       jpeg_skip_scanlines(info, info->output_height - 1 - info->output_scanline);
     }

@@ -1,4 +1,4 @@
-// JPEG files, by libjpeg-turbo.
+// Reads JPEG files, with libjpeg-turbo.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace decode {
 
-constexpr int64_t kLongestJpegSide = 65500;  // libjpeg's own limit
+constexpr int64_t kLongestJpegSide = 65500;  // the longest side that libjpeg allows
 
 class Jpeg : public Reader {
  public:
@@ -18,7 +18,7 @@ class Jpeg : public Reader {
   Need need(const Box& box, int shrink) const override;
   bool shrinks() const override { return true; }
 
-  // most returns a bound of the need of any image of up to so many pixels.
+  // most returns an upper bound of the need of any image of at most `pixels` pixels.
   static Need most(int64_t pixels);
 
   struct Codec;

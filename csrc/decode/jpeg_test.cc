@@ -19,8 +19,8 @@ void read_all(const File& file) {
   jpeg.read(all(jpeg), 1, scratch);
 }
 
-// A box of the image equals the same place in the whole image, at every shrink: no edge of the box
-// may show.
+// A box that is read alone must equal the same part of the whole image, at every shrink. The
+// edges of the box must not show.
 TEST(Jpeg, BoxEqualsPartOfWhole) {
   int number = 0;
   for (const int channels : {1, 3, 4}) {
@@ -52,7 +52,7 @@ TEST(Jpeg, BoxEqualsPartOfWhole) {
   }
 }
 
-// A cut file is an error, however short it is, also where the box lies before the end.
+// A file that is cut anywhere gives CTD_TRUNCATED, also if the box lies before the cut.
 TEST(Jpeg, CutAnywhere) {
   for (const bool progressive : {false, true}) {
     const File file = jpeg_of(scene(20, 30, 3), {2, 2, progressive});
@@ -68,8 +68,9 @@ TEST(Jpeg, CutAnywhere) {
   }
 }
 
-// Rows below the box are not decoded: damage there is not seen. Damage above and in the box is. A
-// file of another kind is read to its end.
+// In a sequential JPEG, damage in the box or above it is an error. Damage below the box is not
+// seen, because those rows are not decoded. A progressive JPEG is read to its end, so all damage
+// is an error.
 TEST(Jpeg, DamageOutsideTheBox) {
   for (const bool progressive : {false, true}) {
     File file = jpeg_of(scene(200, 200, 3), {2, 2, progressive});
@@ -89,7 +90,8 @@ TEST(Jpeg, DamageOutsideTheBox) {
   }
 }
 
-// Where decode::Huffman stands in for libjpeg's decoder, the pixels equal those of libjpeg alone.
+// When decode::Huffman takes the place of libjpeg's decoder, the pixels must equal those of
+// libjpeg alone.
 TEST(Jpeg, PixelsAreLibjpegs) {
   for (const int channels : {1, 3}) {
     for (const auto& kind : {JpegKind{1, 1}, JpegKind{2, 1}, JpegKind{2, 2}, JpegKind{1, 2}, JpegKind{4, 1}, JpegKind{2, 2, false, 3}}) {
@@ -128,16 +130,18 @@ TEST(Jpeg, MissingRestartMarker) {
   EXPECT_EQ(code_of([&] { read_all(file); }), CTD_CORRUPT);
 }
 
-// A scan costs the time of the image, whatever its length in the file.
+// A file with too many scans is refused. Each scan takes time for the whole image, however few
+// bytes it has.
 TEST(Jpeg, ManyScans) {
   const File file = jpeg_of(scene(64, 64, 1), {1, 1, true});
-  // The places where the tables before each scan begin. No other marker looks like theirs.
+  // The places where the tables before each scan begin. The file has no other bytes that look like
+  // this marker.
   std::vector<size_t> tables;
   for (size_t i = 0; i + 1 < file.size(); ++i) {
     if (file[i] == 0xFF && file[i + 1] == 0xC4) tables.push_back(i);
   }
   ASSERT_GE(tables.size(), 3u);
-  const auto with = [&](int scans) {  // the second scan, so often: the later scans refine it
+  const auto with = [&](int scans) {  // repeats the second scan `scans` times; the later scans refine it
     File out(file.begin(), file.begin() + static_cast<ptrdiff_t>(tables[1]));
     for (int i = 0; i < scans; ++i) {
       out.insert(out.end(), file.begin() + static_cast<ptrdiff_t>(tables[1]), file.begin() + static_cast<ptrdiff_t>(tables[2]));

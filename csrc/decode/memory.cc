@@ -13,7 +13,7 @@ Memory::Share Memory::take(size_t bytes) {
   ++served_;
   taken_ += bytes;
   peak_ = std::max(peak_, taken_);
-  change_.notify_all();  // there may be room for the next waiter too
+  change_.notify_all();  // there may be enough left for the next waiter too
   return Share(this, bytes);
 }
 

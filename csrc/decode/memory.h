@@ -1,4 +1,4 @@
-// The memory that the threads of a pool may take for large images.
+// Counts the memory that the threads of a pool take for large images.
 #pragma once
 
 #include <condition_variable>
@@ -9,15 +9,15 @@
 
 namespace decode {
 
-// Memory is a number of bytes that threads share. It hands out no memory, only the right to take
-// it.
+// Memory is a number of bytes that threads share. It does not allocate memory: it gives only the
+// right to do so.
 class Memory {
  public:
   explicit Memory(size_t limit) : limit_(limit) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Share gives its bytes back when it ends.
+  // Share gives its bytes back when it is destroyed.
   class Share {
    public:
     Share() = default;
@@ -40,13 +40,14 @@ class Memory {
     size_t bytes_ = 0;
   };
 
-  // take waits until that many bytes are free, and until all earlier callers are served. A large
-  // share thus comes to its turn, however many small ones there are. More than the limit is given
-  // when no other share exists. A thread that has a share must not ask for another.
+  // take waits until `bytes` bytes are free and all earlier callers have got their shares. So a
+  // caller that wants a large share gets it in its turn, even if many others want small ones. A
+  // share above the limit is given when no other share exists. A thread that has a share must not
+  // ask for another one.
   Share take(size_t bytes);
 
-  int waiting() const;  // threads in take
-  size_t peak() const;  // the most that was taken at a time
+  int waiting() const;  // the number of threads that wait in take
+  size_t peak() const;  // the most bytes that were taken at the same time
 
  private:
   void give(size_t bytes) noexcept;
@@ -54,8 +55,8 @@ class Memory {
   const size_t limit_;
   mutable std::mutex mutex_;
   std::condition_variable change_;
-  size_t taken_ = 0, peak_ = 0;      // above the limit only as one share
-  uint64_t asked_ = 0, served_ = 0;  // takes
+  size_t taken_ = 0, peak_ = 0;      // above the limit only if one share is above the limit
+  uint64_t asked_ = 0, served_ = 0;  // how many calls of take have begun, and how many have got their share
 };
 
 }  // namespace decode

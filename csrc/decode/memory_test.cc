@@ -13,7 +13,8 @@
 namespace decode {
 namespace {
 
-// until_waiting returns when so many threads wait. It fails where they never do.
+// until_waiting returns when `count` threads wait. It fails the test if that takes more than ten
+// seconds.
 void until_waiting(const Memory& memory, int count) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (memory.waiting() != count && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -29,7 +30,7 @@ TEST(Memory, WaitsForRoom) {
     taken = true;
   });
   until_waiting(memory, 1);
-  second = Memory::Share();  // 40 are free, and 41 are not
+  second = Memory::Share();  // 40 bytes are free, and the waiter wants 41
   EXPECT_EQ(memory.waiting(), 1);
   EXPECT_FALSE(taken);
   first = Memory::Share();
@@ -58,8 +59,8 @@ TEST(Memory, MoreThanAllIsTakenAlone) {
   next.join();
 }
 
-// Shares are given in the order of requests, however little the others want. Otherwise a large
-// image would wait as long as there are small ones.
+// Shares are given in the order of the requests, also if a later request is small. Otherwise a
+// large image would wait as long as small images come.
 TEST(Memory, LargeIsNotPassed) {
   Memory memory(100);
   Memory::Share held = memory.take(50);
@@ -70,7 +71,7 @@ TEST(Memory, LargeIsNotPassed) {
   });
   until_waiting(memory, 1);
   std::thread small([&] {
-    const Memory::Share share = memory.take(1);  // there is room
+    const Memory::Share share = memory.take(1);  // there is enough memory for this share, but the large request is earlier
     small_at = ++order;
   });
   until_waiting(memory, 2);
@@ -98,8 +99,8 @@ TEST(Memory, ShareIsGivenBackOnce) {
   EXPECT_EQ(memory.peak(), 100u);
 }
 
-// More threads than cores ask for shares of every size, some above the limit. All come to their
-// turn.
+// 32 threads ask for shares of different sizes. Some shares are above the limit. Every thread
+// must get its shares.
 TEST(Memory, ManyThreads) {
   constexpr size_t kLimit = 1000;
   Memory memory(kLimit);

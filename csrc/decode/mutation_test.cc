@@ -1,5 +1,6 @@
-// Damaged images and deflate data, for a sanitizer to watch: an error or a picture, and no read or
-// write beside the data. MUTATION_SECONDS says for how long. Without it the test runs for a moment.
+// Decodes damaged images and inflates damaged deflate data. Each gives a picture or an error. A
+// sanitizer must find no read or write outside the data. MUTATION_SECONDS says how long the tests
+// run. Without it they run only for a moment.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -35,8 +36,8 @@ using Random = std::mt19937_64;
 
 size_t below(Random& random, size_t n) { return n ? random() % n : 0; }
 
-// damage changes a few bytes, mostly in the first third, where headers are. Or it moves, repeats or
-// cuts some.
+// damage changes a few bytes of the file, or moves, repeats or cuts some. Most changes are in the
+// first third, where the headers are.
 void damage(Random& random, File& file) {
   for (size_t changes = 1 + below(random, 5); changes > 0 && !file.empty(); --changes) {
     const size_t at = below(random, random() % 2 ? file.size() : file.size() / 3 + 1);
@@ -112,7 +113,8 @@ TEST(Mutation, Images) {
   size_t runs = 0, pictures = 0;
   for (const Until until; !until.over();) {
     constexpr size_t kCount = 16;
-    // Blocks of exactly their size: a vector has room behind its end.
+    // Each file gets a block of exactly its size, because a vector may have unused room after its
+    // end.
     std::vector<std::unique_ptr<uint8_t[]>> owners;
     std::vector<ctd_image> images;
     for (size_t i = 0; i < kCount; ++i) {
@@ -173,7 +175,7 @@ TEST(Mutation, Deflate) {
     io.stop_at = UINT64_MAX;
     io.wide = random() % 2;
     io.history = io.wide ? inflater::kWindow : 0;
-    // Gives a growing part of the input, as a file is read.
+    // The decoder gets a growing part of the input, as if a file were being read.
     for (size_t size = 0, steps = 0; steps < 50; ++steps) {
       size = std::min(file.size(), size + 1 + below(random, file.size()));
       io.last = size == file.size();

@@ -1,4 +1,4 @@
-// The memory that an image takes.
+// Counts the memory that an image takes.
 #pragma once
 
 #include <algorithm>
@@ -6,24 +6,25 @@
 
 namespace decode {
 
-// Need is a number of bytes for each buffer that grows with the image.
+// Need has, for each buffer that grows with the image, a number of bytes.
 struct Need {
-  size_t pixels = 0;                         // as they were decoded
-  // The memory of libjpeg and libpng and a JPEG's data, until the pixels are there.
+  size_t pixels = 0;                         // the decoded pixels
+  // codec: the memory of libjpeg or libpng. scan: the data of a JPEG. Both are in use until the
+  // pixels are decoded.
   size_t codec = 0, scan = 0;
-  // Copies of the pixels. between: of the two passes of the resize.
+  // turned, grey: copies of the pixels. between: the pixels between the two passes of the resize.
   size_t turned = 0, grey = 0, between = 0;
-  size_t result = 0;                         // of the result, where it is grey at first
-  size_t vectors = 0;                        // small beside all these
+  size_t result = 0;                         // the result, if it is grey before it becomes RGB
+  size_t vectors = 0;                        // small arrays
 
   size_t sum() const { return pixels + codec + scan + turned + grey + between + result + vectors; }
 
-  // at_a_time returns the most of it at any time, when codec and scan are freed as soon as they may
-  // be.
+  // at_a_time returns the most memory at any one time. codec and scan are freed as soon as the
+  // pixels are decoded.
   size_t at_a_time() const { return pixels + std::max(codec + scan, turned + grey + between + result) + vectors; }
 
-  // with returns the most that is held when the buffers of this need serve an image of another need.
-  // Each buffer grows where it must.
+  // with returns the memory that is held if the buffers of this need are also used for an image of
+  // need `other`. Each buffer grows if it must.
   Need with(const Need& other) const {
     return {std::max(pixels, other.pixels), std::max(codec, other.codec),     std::max(scan, other.scan),
             std::max(turned, other.turned), std::max(grey, other.grey),       std::max(between, other.between),

@@ -1,4 +1,4 @@
-// The memory that is counted beforehand, and the memory that is resident then.
+// Compares the memory that is counted in advance with the memory that is resident afterwards.
 #include "decode/need.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,9 @@
 namespace decode {
 namespace {
 
-constexpr size_t kLittle = 4 << 20;  // of a thread's own, for images that are counted and quickly made
+// The own memory of a thread in these tests. It is small, so that small images, which are made
+// quickly, are counted.
+constexpr size_t kLittle = 4 << 20;
 
 ctd_options options_of(int transform, int height, int width) {
   ctd_options o{};
@@ -33,7 +35,7 @@ ctd_options options_of(int transform, int height, int width) {
 
 constexpr uint8_t kStartOfFrame = 0xC0;
 
-// resized writes another size into a header. The file then has too few pixels.
+// resized returns the file with another size in its header. The file then has too few pixels.
 File resized(File file, int height, int width) {
   const auto put = [&](size_t at, uint32_t v, int bytes) {
     for (int i = 0; i < bytes; ++i) file[at + i] = static_cast<uint8_t>(v >> 8 * (bytes - 1 - i));
@@ -68,8 +70,7 @@ std::vector<File> every_kind(const std::vector<Pixels>& images) {
   return files;
 }
 
-// The need of any image, of every size, kind and transform, is no more than the bound that is known
-// before there is an image.
+// No image, of any size, kind and transform, needs more than the bound that is known in advance.
 TEST(Need, OfNoImageIsAboveTheMost) {
   const std::vector<File> files = every_kind({scene(8, 9, 1), scene(8, 9, 2), scene(8, 9, 3), scene(8, 9, 4)});
   std::mt19937 random(1);
@@ -83,7 +84,8 @@ TEST(Need, OfNoImageIsAboveTheMost) {
     const bool png = file[0] == 0x89;
     const int most = png ? 1'000'000 : 65500, width = up_to(most), height = up_to(std::min(most, 200'000'000 / width));
     ctd_options o = options_of(CTD_RESIZE + random() % 4, up_to(65535), up_to(65535));
-    if (static_cast<int64_t>(o.height) * o.width > 10'000'000) continue;  // the result is the caller's, and is written here
+    // The test allocates and writes the result, so very large results are skipped.
+    if (static_cast<int64_t>(o.height) * o.width > 10'000'000) continue;
     o.channels = random() % 2 ? 3 : 1;
     o.no_shrink = random() % 2;
     o.padding = o.transform == CTD_RANDOM_CROP ? 65535 : 0;
@@ -115,7 +117,7 @@ size_t status_of(const std::string& name) {
   return 0;
 }
 
-// Resident is the memory that became resident since its creation.
+// Resident measures the memory that has become resident since the Resident was made.
 class Resident {
  public:
   Resident() {
@@ -130,8 +132,7 @@ class Resident {
   size_t before_;
 };
 
-// Decodes images, and compares the memory that became resident meanwhile with the memory that was
-// counted for them.
+// While an image is decoded, no more memory may become resident than was counted for the image.
 TEST(Need, NoImageTakesMore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is resident too";
@@ -180,8 +181,8 @@ TEST(Need, NoImageTakesMore) {
   }
 }
 
-// Takes images that need different memory. The memory kept for an image is freed where the next
-// image needs too much beside it.
+// Three images that need different memory are decoded in turn. Memory that was kept for one image
+// is freed if the next image would need too much in addition.
 TEST(Need, WhatIsKeptCounts) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is resident too";

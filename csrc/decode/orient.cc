@@ -5,9 +5,10 @@
 namespace decode {
 namespace {
 
-// An orientation is an exchange of the axes, then a mirroring, given for the upright image's axes.
+// An orientation is an exchange of the two axes, followed by mirroring. The mirroring is given
+// for the axes of the upright image.
 struct Turn {
-  // mirror_rows: the upright top is at the far end of its stored axis.
+  // mirror_rows: the top of the upright image is at the end of its stored axis.
   bool swap, mirror_rows, mirror_columns;
 };
 

@@ -1,24 +1,24 @@
-// Turning stored pixels upright.
+// Turns stored pixels upright, as the EXIF orientation says.
 #pragma once
 
 #include "decode/raster.h"
 
 namespace decode {
 
-// swaps_sides reports whether an image of this EXIF orientation, 1 to 8, is stored with width and
-// height exchanged.
+// swaps_sides reports whether an image of this EXIF orientation, 1 to 8, is stored with its width
+// and height exchanged.
 inline bool swaps_sides(int orientation) { return orientation >= 5; }
 
-// stored returns the place of a box of the upright image, which is height x width, in the stored
-// pixels.
+// stored returns where a box of the upright image lies in the stored pixels. The upright image
+// has the size height x width.
 Box stored(const Box& upright, int orientation, int height, int width);
 
-// shown is the way back: it returns the place of a box of the stored pixels, height x width, in the
-// upright image.
+// shown is the inverse of stored. It returns where a box of the stored pixels lies in the upright
+// image. The stored pixels have the size height x width.
 Box shown(const Box& stored, int orientation, int height, int width);
 
-// upright copies stored pixels to `to` (as many bytes, without gaps) and returns a view of them
-// turned upright.
+// upright copies the pixels of `stored` to `to` and turns them upright. `to` has the same number
+// of bytes, without gaps. The result is a view of `to`.
 View upright(const View& stored, int orientation, uint8_t* to);
 
 }  // namespace decode

@@ -10,8 +10,8 @@
 namespace decode {
 namespace {
 
-// The image  a b c  as each orientation stores it, by the table of the EXIF standard.
-//            d e f
+// The image "abc" above "def" is stored in each orientation, by the table of the EXIF standard. It
+// must be turned upright.
 TEST(Upright, EveryOrientation) {
   const struct {
     const char* stored;

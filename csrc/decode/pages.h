@@ -1,4 +1,4 @@
-// Memory of an image's size, which goes back to the system when it is freed.
+// Large memory, such as that of an image. It goes back to the system when it is freed.
 #pragma once
 
 #include <cstddef>
@@ -6,17 +6,21 @@
 namespace decode {
 
 // Note [Pages]
-// Freed memory must be gone, or no sum of the memory taken says how much is resident. glibc keeps
-// freed memory for the thread that had it, up to 64 MiB each once larger blocks have come and gone.
-// After one large image in each of 16 threads that is a gigabyte. So large memory is mapped by
-// itself. Small memory comes from new, where a sanitizer watches its bounds.
+// The memory limits of a pool count what threads have taken. They hold only if freed memory
+// really goes back to the system. glibc keeps freed memory for the thread that had it. After
+// larger blocks have come and gone, it keeps up to 64 MiB for each thread. With one large image
+// in each of 16 threads that is a gigabyte.
+//
+// So each large block is mapped by itself. Small blocks come from new, so that a sanitizer can
+// watch their bounds.
 constexpr size_t kLarge = 256 << 10;
 
-// map returns size bytes, which are 0 where size is no less than kLarge. It throws std::bad_alloc.
+// map returns `size` bytes. The bytes are 0 if `size` is at least kLarge. map throws
+// std::bad_alloc if there is no memory.
 void* map(size_t size);
 void unmap(void* memory, size_t size) noexcept;
 
-// Pages is map and unmap for containers.
+// Pages is an allocator for containers. It uses map and unmap.
 template <class T>
 struct Pages {
   using value_type = T;

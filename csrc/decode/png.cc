@@ -15,12 +15,12 @@
 
 namespace decode {
 
-// libpng leaves by longjmp: Note [Leaving libjpeg] holds here too.
+// libpng leaves its error handler by longjmp, so Note [Leaving libjpeg] holds here too.
 struct Png::Codec {
   png_structp png = nullptr;
   png_infop info = nullptr;
-  Bytes rest;               // not read yet
-  uint8_t* rows = nullptr;  // a block for libpng's rows, and its free part
+  Bytes rest;               // the part of the file that is not read yet
+  uint8_t* rows = nullptr;  // a block for libpng's rows; its free part is from next to end
   uint8_t* next = nullptr;
   uint8_t* end = nullptr;
   std::jmp_buf escape;
@@ -32,8 +32,8 @@ namespace {
 
 using Codec = Png::Codec;
 
-constexpr size_t kSignature = 8, kFrame = 12;  // a chunk's length, name and checksum
-constexpr int64_t kMostPixel = 8;              // bytes, of 16-bit RGBA
+constexpr size_t kSignature = 8, kFrame = 12;  // kFrame: the bytes of a chunk's length, name and checksum
+constexpr int64_t kMostPixel = 8;              // the bytes of a pixel of 16-bit RGBA
 
 [[noreturn]] void leave(Codec& codec, int32_t code, const char* reason) {
   codec.code = code;
@@ -56,7 +56,8 @@ void on_read(png_structp png, png_bytep to, size_t size) {
   codec.rest = codec.rest.subspan(size);
 }
 
-// libpng has two rows, and they are counted before they are taken: see Note [libjpeg's memory].
+// libpng allocates two rows. The rows are counted before they are allocated: see Note [libjpeg's
+// memory].
 png_voidp on_allocate(png_structp png, png_alloc_size_t size) {
   Codec& codec = *static_cast<Codec*>(png_get_mem_ptr(png));
   if (size < kLarge || size > static_cast<size_t>(codec.end - codec.next)) return std::malloc(size);
@@ -69,7 +70,7 @@ void on_free(png_structp png, png_voidp memory) {
   if (at < codec.rows || at >= codec.end) std::free(memory);
 }
 
-// The bytes of a row with its filter, as libpng pads it.
+// Returns the bytes of a row with its filter byte and with libpng's padding.
 size_t row_of(int64_t width, int64_t pixel) { return (width + 8) * pixel + 128; }
 
 template <class Step>
@@ -83,13 +84,13 @@ void attempt(Codec& codec, Step step) {
 
 uint32_t big32(const uint8_t* p) { return uint32_t{p[0]} << 24 | p[1] << 16 | p[2] << 8 | p[3]; }
 
-// libpng would look at a checksum only when it needs the chunk after it, and inflate all data after
-// the last pixel to get there. So the checksums of the critical chunks (names with a capital) are
-// checked here, and libpng need not check them.
+// libpng looks at a checksum only when it needs the next chunk. To reach the chunk after the last
+// pixel, it would inflate all remaining data. So check_sums checks the critical chunks, whose
+// names begin with a capital letter. libpng then need not check them.
 void check_sums(Bytes file) {
   for (size_t at = kSignature; at + kFrame <= file.size();) {
     const size_t length = big32(&file[at]);
-    if (length > file.size() - at - kFrame) return;  // cut off: libpng says whether pixels are missing
+    if (length > file.size() - at - kFrame) return;  // the file is cut off; libpng finds out whether pixels are missing
     const uint8_t* name = &file[at + 4];
     const bool critical = (name[0] & 0x20) == 0;
     if (critical && crc32(0, name, static_cast<uInt>(length + 4)) != big32(name + 4 + length)) {
@@ -100,8 +101,8 @@ void check_sums(Bytes file) {
   }
 }
 
-// Text, colour profiles and the like are skipped: they change no pixel here, and may inflate to any
-// size.
+// Chunks such as text and colour profiles are skipped. They change no pixel here, and may inflate
+// to any size.
 void skip_metadata(png_structp png) {
   constexpr png_byte kNames[] =
       "bKGD\0cHRM\0eXIf\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
@@ -154,7 +155,7 @@ Png::~Png() { png_destroy_read_struct(&codec_->png, &codec_->info, nullptr); }
 Need Png::need(const Box& /*box*/, int /*shrink*/) const {
   Need need;
   need.pixels = static_cast<size_t>(info_.width) * info_.height * (info_.color_space == CTD_GREY ? 1 : 3);
-  // A palette or a transparent colour becomes four channels of 8 bits on the way.
+  // While libpng works, a palette or a transparent colour becomes four channels of 8 bits.
   need.codec = 2 * row_of(info_.width, std::max(info_.channels * info_.bits / 8, 4));
   return need;
 }

@@ -1,4 +1,4 @@
-// PNG files, by libpng.
+// Reads PNG files, with libpng.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class Png : public Reader {
   View read(const Box& box, int shrink, Scratch& scratch) override;
   Need need(const Box& box, int shrink) const override;
 
-  // most returns a bound of the need of any image of up to so many pixels.
+  // most returns an upper bound of the need of any image of at most `pixels` pixels.
   static Need most(int64_t pixels);
 
   struct Codec;

@@ -35,7 +35,8 @@ TEST(Png, EqualsWhatWasWritten) {
 
 TEST(Png, CutAnywhere) {
   const File file = png_of(scene(20, 30, 3));
-  const size_t pixels_end = file.size() - 12 - 4 - 4;  // IEND, the checksum of IDAT, that of the deflate stream
+  // The pixels end before the checksum of the deflate stream, the checksum of IDAT, and IEND.
+  const size_t pixels_end = file.size() - 12 - 4 - 4;
   for (size_t size = 4; size < file.size(); ++size) {
     const int32_t code = code_of([&] {
       Png png(Bytes(file).first(size));
@@ -50,7 +51,7 @@ TEST(Png, CutAnywhere) {
   }
 }
 
-// Every flipped bit in a critical chunk is found, or changes nothing.
+// A flipped bit in a critical chunk is an error or changes no pixel.
 TEST(Png, FlippedBits) {
   const Pixels image = scene(8, 9, 3);
   const File file = png_of(image);
@@ -78,8 +79,9 @@ void chunk(File& file, const std::string& name, const std::string& body) {
   number(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(both.data()), static_cast<uInt>(both.size()))));
 }
 
-// Text, a profile and a last row that inflate to far more than the image. They are not inflated,
-// which only the time would show, and no test asserts times. This test shows that they do no harm.
+// A text, a colour profile and a last row would inflate to far more than the image. They must not
+// be inflated. Only the time would show that, and no test checks times. This test shows that the
+// image is still right.
 TEST(Png, Bombs) {
   std::string zeros(64 << 20, '\0'), packed(1 << 20, '\0');
   uLongf size = packed.size();

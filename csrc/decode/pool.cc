@@ -16,8 +16,8 @@
 namespace decode {
 namespace {
 
-// The memory of a thread beside the counted memory: its stack, tables, and libjpeg's or libpng's
-// small blocks, each with malloc's room around it.
+// The memory of a thread that is not counted: its stack, its tables, and the small blocks of
+// libjpeg and libpng. The room that malloc adds to each block is part of it.
 constexpr size_t kUncounted = 2 << 20;
 
 int cores() {
@@ -26,8 +26,9 @@ int cores() {
   return std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
 }
 
-// Go handles signals on its own threads: a signal delivered to a thread of ours would find no
-// goroutine there. A thread inherits the mask of the thread that starts it.
+// Blocks all signals, while the object lives. A thread inherits the signal mask of the thread
+// that starts it. Go handles signals on its own threads. If a signal came to a thread of the
+// pool, Go would find no goroutine there.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -43,8 +44,8 @@ class SignalsBlocked {
 
 }  // namespace
 
-// Batch lives on the stack of the thread that waits for it. It is done when no image is left to
-// take and no worker holds it any more.
+// Batch lives on the stack of the thread that waits for it. It is done when all its images are
+// taken and no worker works on it any more.
 struct Pool::Batch {
   const ctd_image* images;
   size_t count;
@@ -91,8 +92,8 @@ size_t Pool::bytes_per_image() const {
   return static_cast<size_t>(options_.height) * options_.width * options_.channels;
 }
 
-// Two images never have more than the limit together: more than the limit is the memory of one
-// image alone.
+// Large images share `limit` bytes. Together they take more than `limit` only if there is just
+// one image, which alone needs more.
 size_t Pool::max_memory() const {
   const size_t image = Transform::most(options_), threads = threads_.size();
   const size_t limit = options_.memory;

@@ -1,4 +1,4 @@
-// The threads that decode.
+// A pool of threads that decode.
 #pragma once
 
 #include <atomic>
@@ -22,11 +22,11 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // decode returns when every image of the batch is done. Each image gets its result. A bad image
-  // does not throw.
+  // decode decodes a batch, and returns when all its images are done. Each image gets its own
+  // result, so a bad image does not throw.
   void decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results);
 
-  // busy returns the nanoseconds that all threads together have spent in images that are done.
+  // busy returns the nanoseconds that all threads together have spent on images that are done.
   int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
   int workers() const { return static_cast<int>(threads_.size()); }
   size_t bytes_per_image() const;
@@ -44,7 +44,7 @@ class Pool {
   Memory memory_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Batch*> queue_;  // batches with images that nobody has taken
+  std::deque<Batch*> queue_;  // batches that have images which no thread has taken
   bool closing_ = false;
   std::atomic<int64_t> busy_{0};
   std::vector<std::thread> threads_;

@@ -9,7 +9,7 @@ namespace {
 
 using Four = std::array<uint32_t, 4>;
 
-// The known answers that come with Random123.
+// Philox must give the known answers that come with the Random123 library.
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Four{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   constexpr uint32_t ones = 0xffffffff;

@@ -1,4 +1,4 @@
-// Pixels: their owners, and views of them.
+// Owners of pixels, and views of pixels.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,15 @@ struct Box {
   int top = 0, left = 0, height = 0, width = 0;
 };
 
-// shrunk returns the pixels that hold any of box when the image has 1/by of its size.
+// shrunk returns the box that holds every part of `box` after the image has been shrunk to 1/by
+// of its size.
 inline Box shrunk(const Box& box, int by) {
   const int top = box.top / by, left = box.left / by;
   return {top, left, (box.top + box.height + by - 1) / by - top, (box.left + box.width + by - 1) / by - left};
 }
 
-// View looks at uint8 pixels of another owner: rows of width x channels bytes, stride bytes apart.
+// View is a view of uint8 pixels that something else owns. Each row has width x channels bytes.
+// Rows begin `stride` bytes apart.
 struct View {
   const uint8_t* data = nullptr;
   int height = 0, width = 0, channels = 0;
@@ -32,7 +34,7 @@ struct View {
   }
 };
 
-// Buffer owns bytes and is used again for the next image. Growing it loses its content.
+// Buffer owns bytes, which are used again for the next image. When it grows, its content is lost.
 class Buffer {
  public:
   Buffer() = default;

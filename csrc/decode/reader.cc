@@ -12,7 +12,8 @@
 namespace decode {
 namespace {
 
-// The first bytes of a file that is no image. A reader of the message recognises its kind.
+// Returns the first bytes of a file that is no image, as text for a message. The user may
+// recognise the kind of the file by them.
 std::string beginning(Bytes file) {
   constexpr size_t kMost = 16;
   std::string out;

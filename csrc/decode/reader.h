@@ -1,4 +1,4 @@
-// An encoded image, opened: its header read, its pixels not yet.
+// An encoded image that is open. Its header has been read, but not its pixels.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace decode {
 
-// Scratch is the memory that a thread keeps from image to image.
+// Scratch is memory that a thread keeps from one image to the next.
 struct Scratch {
   Buffer pixels;
   Buffer codec;  // memory of libjpeg or libpng, used as long as the reader lives
@@ -33,7 +33,7 @@ struct Scratch {
   }
 };
 
-// Reader reads one file, which must outlive it. It throws Error.
+// Reader reads one file. The file's bytes must outlive the Reader. It throws Error.
 class Reader {
  public:
   virtual ~Reader() = default;
@@ -42,19 +42,24 @@ class Reader {
 
   const ctd_info& info() const { return info_; }
 
-  // read returns the pixels of box, which lies in the stored image: 1 channel of grey, or 3 of RGB, 8
-  // bits, without alpha. With shrink above 1 they are pixels of the image at 1/2, 1/4 or 1/8. They
-  // reach from the pixel that holds the box's first row and column to the pixel that holds its last.
-  // The view is good until the scratch is used again. May be called once.
+  // read returns the pixels of `box`, which is a part of the image as stored. The pixels have 8
+  // bits, no alpha, and 1 channel of grey or 3 of RGB.
   //
-  // A file that ends too early is an error, wherever the box is, and so is damage. In a sequential
-  // JPEG with one scan the rows below the box are not decoded, and damage there is not seen.
+  // With shrink 2, 4 or 8, the pixels are those of the image at 1/2, 1/4 or 1/8 of its size. They
+  // begin with the pixel that holds the first row and column of the box. They end with the pixel
+  // that holds the last row and column of the box.
+  //
+  // The view is valid until the scratch is used again. read may be called once.
+  //
+  // A file that ends too early is an error, wherever the box is. Damage is an error too, with one
+  // exception. In a sequential JPEG with one scan, the rows below the box are not decoded, and
+  // damage there is not seen.
   virtual View read(const Box& box, int shrink, Scratch& scratch) = 0;
 
-  // need tells from the header the most memory that read takes.
+  // need returns the most memory that read takes. It looks only at the header.
   virtual Need need(const Box& box, int shrink) const = 0;
 
-  // shrinks says whether read takes a shrink above 1.
+  // shrinks reports whether read accepts a shrink above 1.
   virtual bool shrinks() const { return false; }
 
  protected:
@@ -62,12 +67,12 @@ class Reader {
   ctd_info info_{};
 };
 
-constexpr int64_t kLongestImageSide = 1'000'000;  // of an image
+constexpr int64_t kLongestImageSide = 1'000'000;  // the longest side of an image in pixels
 
 // open reads the header of a JPEG or PNG. It throws for any other file.
 std::unique_ptr<Reader> open(Bytes file);
 
-// check_size throws when an image has more pixels than allowed, or sides that are too long to
+// check_size throws if an image has more pixels than `max_pixels`, or a side that is too long to
 // resize.
 void check_size(int64_t width, int64_t height, int64_t max_pixels);
 

@@ -13,12 +13,14 @@ uint8_t clipped(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kWe
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 constexpr int32_t kLow = (1 << kLowBits) - 1;
 
-// A smaller result averages more source pixels. A larger result still averages two.
+// For a smaller result, each pixel averages more source pixels. For a larger result, each pixel
+// still averages two.
 double spread_of(double scale) { return std::max(scale, 1.0); }
 int taps_of(double scale) { return (static_cast<int>(std::ceil(spread_of(scale))) * 2 + 5) / 4 * 4; }
 
-// Pillow rounds to 8 bits between the passes, so their order shows. It begins with the vertical
-// pass where that leaves much less to do. Older versions never did.
+// Returns whether the vertical pass is first. Pillow rounds to 8 bits between the passes, so the
+// order of the passes changes the result. It begins with the vertical pass if the second pass
+// then has much less to do. Older versions of Pillow never did.
 bool down_first(const View& from, int height, int width) {
   return from.height > height && from.height - height > 2 * (from.width - width);
 }
@@ -44,7 +46,7 @@ void Axis::set(int in, Span part, int out, int from, int many) {
   source = in;
   taps = taps_of(scale);
   most = 0;
-  // All by assign, which grows to no more than it must.
+  // assign is used because it grows a vector to no more than the size it needs.
   first.assign(many, 0);
   count.assign(many, 0);
   weights.assign(static_cast<size_t>(many) * taps, 0);
@@ -79,7 +81,7 @@ void Axis::set(int in, Span part, int out, int from, int many) {
 
 namespace {
 
-// across writes `rows` rows of x.first.size() pixels.
+// across is the horizontal pass. It writes `rows` rows of x.first.size() pixels.
 template <int C>
 void across(const Pass& pass, const Axis& x, size_t rows) {
   for (size_t y = 0; y < rows; ++y) {
@@ -98,7 +100,7 @@ void across(const Pass& pass, const Axis& x, size_t rows) {
   }
 }
 
-// down writes y.first.size() rows of `row` bytes.
+// down is the vertical pass. It writes y.first.size() rows of `row` bytes.
 void down(const Pass& pass, const Axis& y, size_t row) {
   const int32_t* w = y.weights.data();
   for (size_t i = 0; i < y.first.size(); ++i, w += y.taps) {
@@ -144,7 +146,8 @@ void Resizer::resize(const View& from, const Region& region, int height, int wid
 
 Need Resizer::need(const View& from, const Region& region, int height, int width, const Box& window) {
   const double scale = region.rows.length / height;
-  const double rows = std::min<double>(window.height * scale + 2 * spread_of(scale) + 1, from.height);  // that are read
+  // The number of source rows that are read.
+  const double rows = std::min<double>(window.height * scale + 2 * spread_of(scale) + 1, from.height);
   Need need;
   need.between = down_first(from, height, width) ? static_cast<size_t>(from.width) * window.height
                                                  : static_cast<size_t>(rows) * window.width;
@@ -153,9 +156,10 @@ Need Resizer::need(const View& from, const Region& region, int height, int width
   return need;
 }
 
-// The first pass makes no more pixels than it reads, unless it widens. Then the second pass
-// lengthens, and the window needs no more rows than its own number, and three. Taps are twice the
-// source pixels, and up to nine for each result pixel.
+// The first pass makes no more pixels than it reads, unless the image becomes wider. If it does
+// become wider in the first pass, it becomes higher in the second. The window then needs at most
+// three source rows more than its own number of rows. The number of taps is at most twice the
+// source pixels, plus nine for each result pixel.
 Need Resizer::most(int64_t pixels, int64_t sides, int channels, int height, int width) {
   const int64_t window = int64_t{height} + width, taps = 2 * sides + 9 * window;
   Need need;

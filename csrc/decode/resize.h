@@ -1,4 +1,5 @@
-// Antialiased bilinear resize of uint8 pixels: Pillow's algorithm, bit for bit.
+// Resizes uint8 pixels: antialiased and bilinear, with Pillow's algorithm. The results are equal
+// to Pillow's bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,12 @@
 
 namespace decode {
 
-// Weights are fixed-point: of 32 bits, 8 are the pixel's and 2 are for sums that leave 0 to 255.
+// Weights are fixed-point numbers of 22 fractional bits. Of the 32 bits of a product, 8 are for
+// the pixel, and 2 are for sums that leave the range 0 to 255.
 constexpr int kWeightBits = 32 - 8 - 2;
-constexpr int kLowBits = 15;  // of them, the low half of a weight. See Note [Weights in halves]
+constexpr int kLowBits = 15;  // the bits of the low half of a weight; see Note [Weights in halves]
 
-// Span is a part of an axis, in pixels. It may begin and end within a pixel.
+// Span is a part of an axis, in pixels. It may begin and end inside a pixel.
 struct Span {
   double begin, length;
 };
@@ -26,22 +28,24 @@ struct Region {
   static Region all(const View& of) { return {{0, static_cast<double>(of.height)}, {0, static_cast<double>(of.width)}}; }
 };
 
-// Axis holds, for each result pixel along one axis, the source pixels it averages and their
+// Axis holds what one axis needs: for each result pixel, the source pixels to average and their
 // weights.
 struct Axis {
-  int source = 0;                // source pixels
-  // Weights stored for each result pixel, a multiple of 4. Those after `count` are 0.
+  int source = 0;                // the number of source pixels of the axis
+  // How many weights are stored for each result pixel. A multiple of 4. The weights after `count`
+  // are 0.
   int taps = 0;
   int most = 0;                  // the largest count
-  std::vector<int, Pages<int>> first;            // first source pixel
-  std::vector<int, Pages<int>> count;            // number of source pixels
-  std::vector<int32_t, Pages<int32_t>> weights;  // taps each, in units of 2^-22
+  std::vector<int, Pages<int>> first;            // for each result pixel: its first source pixel
+  std::vector<int, Pages<int>> count;            // for each result pixel: how many source pixels it averages
+  std::vector<int32_t, Pages<int32_t>> weights;  // `taps` for each result pixel, in units of 2^-22
 
-  // The same weights in halves. For taps 2i and 2i + 1 there is first a word with both low halves,
-  // then a word with both high halves.
+  // The same weights, cut into halves. Two words hold the taps 2i and 2i + 1. The first word has
+  // the low halves of both, and the second word has the high halves.
   std::vector<int32_t, Pages<int32_t>> halves;
 
-  // set resizes the part of `in` pixels to `out` and keeps `many` of those, from `from` on.
+  // set prepares the axis to resize `part` of an axis of `in` pixels to `out` pixels. Of these
+  // result pixels it keeps `many`, beginning with number `from`.
   void set(int in, Span part, int out, int from, int many);
 
   // need returns the bytes that set takes.
@@ -49,14 +53,14 @@ struct Axis {
   size_t size() const;
   void free();
 
-  int begin() const { return first.front(); }  // of all source pixels that are read
+  int begin() const { return first.front(); }  // the first source pixel that any result pixel reads
   int end() const { return first.back() + count.back(); }
 
  private:
   std::vector<double, Pages<double>> exact_;
 };
 
-// Pass is the source and the target of one pass. Strides are in bytes.
+// Pass has the source and the target of one pass. Strides are in bytes.
 struct Pass {
   const uint8_t* in;
   size_t in_stride;
@@ -64,20 +68,20 @@ struct Pass {
   size_t out_stride;
 };
 
-// Resizer resizes one image after another and keeps its memory between them.
+// Resizer resizes images one after another. It keeps its memory from one image to the next.
 class Resizer {
  public:
   explicit Resizer(bool portable = false);  // portable: without AVX2, with the same result
 
-  // resize writes the window of `to` (top, left, height, width) of a region of `from` resized to
-  // height x width. It reads nothing outside of the pixels that hold the region. The result's rows
-  // are `stride` bytes apart and have from.channels channels, 1 or 3.
+  // resize resizes a region of `from` to height x width, and writes the part `window` of the result
+  // to `to`. It reads no pixel outside the region, except those that the region's edges cut. The
+  // result's rows are `stride` bytes apart and have from.channels channels, 1 or 3.
   void resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to, size_t stride);
 
-  // need returns the most memory that resize takes for a `from` of that shape.
+  // need returns the most memory that resize takes for a view of the shape of `from`.
   static Need need(const View& from, const Region& region, int height, int width, const Box& window);
-  // most returns a bound of the need of any image of up to so many pixels, for windows of up to
-  // height x width. The image's two sides are together no more than `sides`.
+  // most returns an upper bound of the need of any image of at most `pixels` pixels, for windows of
+  // at most height x width. The two sides of the image, added, are at most `sides`.
   static Need most(int64_t pixels, int64_t sides, int channels, int height, int width);
   Need held() const;
   void free();
@@ -87,7 +91,7 @@ class Resizer {
   void (*across_rgb_)(const Pass&, const Axis&, size_t rows);
   void (*down_)(const Pass&, const Axis&, size_t row);
   Axis x_, y_;
-  Buffer between_;  // after the first pass
+  Buffer between_;  // the pixels after the first pass
 };
 
 }  // namespace decode

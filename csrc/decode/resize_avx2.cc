@@ -8,19 +8,19 @@
 #define AVX2 __attribute__((target("avx2")))
 
 // Note [Weights in halves]
-// AVX2's fast multiplication takes signed words of 16 bits, sixteen at a time, and adds the
-// products in twos. A weight has 23 bits. So it is cut into its low 15 and its high 8, and each
-// half is summed for itself. The sum is low + (high << 15). It has the same bits as a product of
-// whole weights.
+// AVX2 has a fast multiplication of signed 16-bit words. It multiplies sixteen pairs and adds the
+// products two by two. A weight has 23 bits, which do not fit. So a weight is cut into its low 15
+// bits and its high 8 bits, and the products of each half are summed separately. The result is
+// low + (high << 15). It is equal, bit for bit, to a sum with whole weights.
 
 namespace decode {
 namespace {
 
 constexpr int kRgb = 3;
-constexpr int kBlock = 4;      // taps that are multiplied together
-constexpr size_t kLoad = 16;   // bytes that are read for them
+constexpr int kBlock = 4;      // how many taps are multiplied together
+constexpr size_t kLoad = 16;   // how many bytes are read for a block of taps
 
-// Sum is the result of two multiplications, before its halves are put together.
+// Sum has the sums of the low and of the high halves, before they are added.
 struct Sum {
   __m256i low, high;
 };
@@ -34,13 +34,14 @@ AVX2 inline __m256i whole(const Sum& sum) {
   return _mm256_srai_epi32(_mm256_add_epi32(sum.low, _mm256_slli_epi32(sum.high, kLowBits)), kWeightBits);
 }
 
-// 16 bytes of each of two rows.
+// Returns 16 bytes of each of two rows.
 AVX2 inline __m256i two_rows(const uint8_t* a, const uint8_t* b) {
   const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a));
   return _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
 }
 
-// The fourth byte belongs to the next pixel, which is written next.
+// Stores a pixel. A pixel has 3 bytes, but 4 bytes are stored, except for the last pixel of a
+// row. The fourth byte belongs to the next pixel, which is written afterwards.
 AVX2 inline void store(uint8_t* to, int pixel, bool last) {
   if (last) {
     std::memcpy(to, &pixel, kRgb);
@@ -49,16 +50,16 @@ AVX2 inline void store(uint8_t* to, int pixel, bool last) {
   }
 }
 
-// Columns is the place where four rows are read and written. A missing row is the last row once
-// more.
+// Columns has four rows to read and four to write. If there are fewer than four rows, the last
+// row is repeated.
 struct Columns {
   const uint8_t* in[4];
   uint8_t* out[4];
 };
 
-// pixel writes the pixel at `to` in four rows, from the blocks of taps that begin at `from`. A
-// block reads 16 bytes, four more than it needs. kLast: those would lie beyond the `width` bytes of
-// the row. The block then reads the row's last 16 bytes instead.
+// pixel writes the pixel at byte `to` of four rows. Its blocks of taps begin at byte `from`. A
+// block reads 16 bytes, four more than it needs. kLast: a block may reach beyond the `width`
+// bytes of the row. Such a block reads the row's last 16 bytes instead.
 template <bool kLast>
 AVX2 inline void pixel(const Columns& c, size_t from, size_t width, const int32_t* halves, int blocks, size_t to,
                        bool last) {
@@ -73,9 +74,10 @@ AVX2 inline void pixel(const Columns& c, size_t from, size_t width, const int32_
     size_t at = from;
     __m256i early = first, late = second;
     if (kLast && from + kLoad > width) {
-      if (from >= width) break;  // all its weights are 0
+      if (from >= width) break;  // all weights of this block are 0
       at = width - kLoad;
-      // Past the row's end the index leaves the 16 bytes and meets any of them, with a weight of 0.
+      // For taps beyond the row's end, the index leaves the 16 bytes and selects some other byte. Its
+      // weight is 0.
       const __m256i shift = _mm256_set1_epi8(static_cast<char>(from - at));
       early = _mm256_add_epi8(first, shift);
       late = _mm256_add_epi8(second, shift);
@@ -104,7 +106,7 @@ AVX2 void across_rgb_avx2(const Pass& pass, const Axis& x, size_t rows) {
   const int blocks = (x.most + kBlock - 1) / kBlock;
   const size_t width = static_cast<size_t>(x.source) * kRgb;
   const size_t reach = static_cast<size_t>(blocks - 1) * kBlock * kRgb + kLoad;
-  size_t inside = many;  // result pixels that read nothing beyond the row
+  size_t inside = many;  // the number of result pixels that read nothing beyond the row
   while (inside > 0 && x.first[inside - 1] * kRgb + reach > width) --inside;
   for (size_t y = 0; y < rows; y += 4) {
     Columns c;
@@ -141,7 +143,8 @@ AVX2 void down_avx2(const Pass& pass, const Axis& y, size_t row) {
       for (int j = 0; j < y.count[i]; j += 2, p += 2 * pass.in_stride) {
         const __m256i low = _mm256_set1_epi32(halves[j]), high = _mm256_set1_epi32(halves[j + 1]);
         const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-        // After an odd number of rows the last row's partner has a weight of 0, and may not be there.
+        // If the number of rows is odd, the last row has no partner. The row is then loaded twice,
+        // because its partner's weight is 0 and the partner may not exist.
         const uint8_t* const next = j + 1 < y.count[i] ? p + pass.in_stride : p;
         const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));
         const __m256i left = _mm256_unpacklo_epi8(even, odd), right = _mm256_unpackhi_epi8(even, odd);

@@ -1,4 +1,4 @@
-// The two passes of the resize, eight sums at a time.
+// The two passes of the resize, with AVX2: eight sums at a time.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace decode {
 
-// Both write the pixels of the portable passes in decode/resize.cc. They need a processor with
-// AVX2.
-constexpr int kLeastWidthAvx2 = 6;  // of the rows that across_rgb_avx2 reads
+// Both functions write the same pixels as the portable passes in decode/resize.cc. They need a
+// processor with AVX2.
+constexpr int kLeastWidthAvx2 = 6;  // the least width of the rows that across_rgb_avx2 reads
 
 void across_rgb_avx2(const Pass& pass, const Axis& x, size_t rows);
 void down_avx2(const Pass& pass, const Axis& y, size_t row);

@@ -37,7 +37,8 @@ TEST(Resizer, Avx2EqualsPortable) {
   }
 }
 
-// Rows end in every way: the last blocks of taps reach beyond the end, by little or by much.
+// AVX2 and the portable code give equal results for rows of all lengths. The last blocks of taps
+// then reach beyond the row's end by different distances.
 TEST(Resizer, Avx2EqualsPortable_RandomSizes) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
   Resizer fast, portable(true);
@@ -80,7 +81,7 @@ TEST(Resizer, OneColourStaysOneColour) {
   }
 }
 
-// A view of a part must not let its surroundings in.
+// A resized part of an image must not depend on the pixels around the part.
 TEST(Resizer, PartOfALargerImage) {
   Resizer resizer;
   const Pixels whole = scene(60, 80, 3);

@@ -1,4 +1,4 @@
-// Images for the tests, encoded here with libjpeg and libpng.
+// Makes images for the tests, encoded with libjpeg and libpng.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Pixels {
   View view() const { return {bytes.data(), height, width, channels, static_cast<size_t>(width) * channels}; }
 };
 
-// scene is smooth, with some noise: no two places of it are alike.
+// scene returns a smooth picture with some noise, in which no two places are alike.
 inline Pixels scene(int height, int width, int channels) {
   Pixels out{height, width, channels, {}};
   uint32_t noise = 1;
@@ -41,11 +41,11 @@ inline Pixels scene(int height, int width, int channels) {
 }
 
 struct JpegKind {
-  int across = 2, down = 2;  // colour samples: 2, 2 is 4:2:0
+  int across = 2, down = 2;  // sampling factors of the first component; 2 and 2 give 4:2:0
   bool progressive = false;
   int restart = 0;  // MCUs between restart markers
   int quality = 90;
-  bool optimize = false;  // Huffman tables of its own
+  bool optimize = false;  // the file gets Huffman tables made for its own data
 };
 
 inline File jpeg_of(const Pixels& pixels, const JpegKind& kind = {}) {
@@ -79,7 +79,7 @@ inline File jpeg_of(const Pixels& pixels, const JpegKind& kind = {}) {
   return out;
 }
 
-// oriented returns the JPEG with an EXIF orientation.
+// oriented returns the JPEG with an EXIF orientation added.
 inline File oriented(File jpeg, int orientation) {
   const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0,
                           1,    0,    0x12, 1, 3, 0, 1, 0, 0, 0, static_cast<uint8_t>(orientation), 0, 0, 0, 0, 0, 0, 0};
@@ -109,7 +109,7 @@ inline File png_of(const Pixels& pixels, bool interlaced = false) {
   return out;
 }
 
-// same compares a view with the part of another image at (top, left).
+// same reports whether a view equals the part of `whole` that begins at (top, left).
 inline bool same(const View& got, const View& whole, int top = 0, int left = 0) {
   for (int y = 0; y < got.height; ++y) {
     for (int i = 0; i < got.width * got.channels; ++i) {
@@ -119,7 +119,7 @@ inline bool same(const View& got, const View& whole, int top = 0, int left = 0) 
   return true;
 }
 
-// code_of runs f and returns the code of the Error it throws, 0 for none.
+// code_of runs f. It returns the code of the Error that f throws, or 0 if f throws none.
 template <class F>
 int32_t code_of(F&& f) {
   try {

@@ -3,7 +3,7 @@
 namespace decode {
 namespace {
 
-// The status for a lack of memory for a status. Never freed.
+// The status that is returned if there is no memory for a new status. It is never freed.
 ctd_status* no_memory() {
   static ctd_status one{CTD_OUT_OF_MEMORY, "out of memory"};
   return &one;

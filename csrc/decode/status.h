@@ -1,4 +1,4 @@
-// Failures on their way out of C++: an exception inside, a ctd_status in the C header.
+// Failures. Inside the library a failure is an exception. In the C header it is a ctd_status.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,11 @@ class Error : public std::exception {
   std::string message_;
 };
 
-// status returns a new status, or the status that stands for "no memory even for a status".
+// status returns a new status. If there is no memory for it, status returns one that always
+// exists.
 ctd_status* status(int32_t code, const char* message) noexcept;
 
-// guarded runs f and turns its exception into a status.
+// guarded runs f. It returns NULL, or a status of the exception that f throws.
 template <class F>
 ctd_status* guarded(F&& f) noexcept {
   try {

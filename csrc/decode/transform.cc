@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kOutside = -1;
 
-// The pixel of 0 .. n-1 that shows at position i of a padded row. kOutside where the padding is the
-// constant.
+// Returns which of the pixels 0 to n-1 shows at position i of a padded row. Returns kOutside
+// where the padding is constant.
 int padded(int i, int n, int mode) {
   if (i >= 0 && i < n) return i;
   switch (mode) {
@@ -40,11 +40,13 @@ void rgb_from_grey(const uint8_t* in, uint8_t* out, size_t pixels) {
 }
 
 // Note [Shrinking]
-// A JPEG's blocks can be transformed to 4x4, 2x2 or 1x1 pixels in place of 8x8. That saves work
-// where the box is far larger than the result. The shrunk pixels are resized as always, from a
-// region whose edges may lie within pixels. The shrunk box must still be kStillLarger times the
-// result's size. With 2, photographs differ from those decoded whole by 0.5 (1/2) to 0.8 (1/8) of
-// 255 on average. With 1, they differ by 0.9 to 2.0.
+// The 8x8 coefficients of a JPEG block can be transformed to 4x4, 2x2 or 1x1 pixels. That saves
+// work where the box is much larger than the result. The shrunk pixels are then resized as
+// always. The region to resize may begin and end inside a pixel.
+//
+// The shrunk box must still be kStillLarger times the size of the result. Measured on
+// photographs, the mean difference to an image that is decoded whole is then 0.5 (at 1/2) to 0.8
+// (at 1/8) of 255. If kStillLarger were 1, the difference would be 0.9 to 2.0.
 constexpr int kStillLarger = 2;
 
 int shrink_of(const Plan& p) {
@@ -55,8 +57,8 @@ int shrink_of(const Plan& p) {
   return 1;
 }
 
-// The region of an upright image of height x width. It shows shrunk(box, shrink) of the stored
-// image, that is the box.
+// Returns the region of an upright image of height x width that shows `box`. The image is the
+// upright form of shrunk(box, shrink) of the stored pixels.
 Region region_of(const Box& box, int shrink, int orientation, int height, int width) {
   if (shrink == 1) return {{0, static_cast<double>(height)}, {0, static_cast<double>(width)}};
   const Box grid = shrunk(box, shrink);
@@ -68,7 +70,7 @@ Region region_of(const Box& box, int shrink, int orientation, int height, int wi
 
 bool resizes(const Plan& p) { return p.resized_height != p.box.height || p.resized_width != p.box.width; }
 
-// The part of the plan's window in which the resized image has pixels.
+// Returns the part of the plan's window where the resized image has pixels.
 Box window_of(const Plan& p, const ctd_options& o) {
   Box window;
   window.top = std::max(p.top, 0);
@@ -80,7 +82,7 @@ Box window_of(const Plan& p, const ctd_options& o) {
 
 }  // namespace
 
-// Grey as Pillow computes it: ITU-R 601 luma with 16-bit weights.
+// grey computes grey as Pillow does: ITU-R 601 luma with 16-bit weights.
 View Transform::grey(const View& rgb) {
   const size_t width = rgb.width;
   uint8_t* out = grey_.bytes(width * rgb.height);
@@ -116,7 +118,8 @@ void Transform::free() {
   resizer_.free();
 }
 
-// Trim frees the memory that the thread must not keep, when an image is done or refused.
+// Trim frees the memory that the thread must not keep. It does so when an image is done or
+// refused.
 struct Transform::Trim {
   Transform& of;
 
@@ -150,7 +153,7 @@ Memory::Share Transform::share_for(const Need& need) {
 size_t Transform::most(const ctd_options& o) {
   const auto most = [&](const Need& reading, int64_t side) {
     const int64_t area = std::min(o.max_pixels, side * side), sides = std::min(area + 1, 2 * side);
-    // For three channels: grey and its copies are less.
+    // The bound is for three channels. Grey and its copies take less.
     Need need = reading.with(Resizer::most(area, sides, 3, o.height, o.width));
     need.turned = 3 * area;
     need.result = static_cast<size_t>(o.height) * o.width;
@@ -160,8 +163,9 @@ size_t Transform::most(const ctd_options& o) {
 }
 
 void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
-  // In this order: a reader's part of the scratch is free before the scratch is, and all is before
-  // its share is given back.
+  // The order of these three matters, because they are destroyed in reverse. A reader frees its
+  // part of the scratch before the scratch is freed. All memory is freed before the share is given
+  // back.
   Memory::Share share;
   const Trim trim{*this};
   std::unique_ptr<Reader> reader;
@@ -207,8 +211,8 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   result.flip = p.flip ? 1 : 0;
 }
 
-// place writes the plan's window. Grey becomes RGB last: three equal channels would be resized
-// three times.
+// place writes the plan's window. Grey becomes RGB last, because three equal channels would
+// otherwise be resized three times.
 void Transform::place(const View& from, const Region& region, const Plan& plan, uint8_t* to) {
   const size_t pixels = static_cast<size_t>(options_.height) * options_.width;
   uint8_t* out = from.channels == options_.channels ? to : result_.bytes(pixels * from.channels);
@@ -223,7 +227,7 @@ void Transform::place(const View& from, const Region& region, const Plan& plan, 
 void Transform::copy(const View& from, const Plan& plan, uint8_t* to) {
   const size_t channels = from.channels;
   const int mode = options_.padding_mode;
-  // The columns from begin to end are the image's, and lie side by side.
+  // The columns from `begin` to before `end` show pixels of the image, which lie side by side.
   const int begin = std::clamp(-plan.left, 0, options_.width);
   const int end = std::clamp(from.width - plan.left, begin, options_.width);
   for (int y = 0; y < options_.height; ++y, to += options_.width * channels) {

@@ -1,4 +1,4 @@
-// One image from its bytes to its place in the batch.
+// Takes one image from the bytes of its file to its place in the batch.
 #pragma once
 
 #include "decode/crop.h"
@@ -11,33 +11,36 @@
 namespace decode {
 
 // Note [What decoding takes]
-// The most memory that an image takes follows from its header. Up to kOwn a thread takes without
-// asking, and keeps for the next image. Where an image needs more, all of it is a share of Memory,
-// for which the thread waits. When the thread gives the share back it has kOwn again at most. So
-// the threads together never have more than kOwn each and what Memory allows.
+// The header of an image tells the most memory that decoding takes. A thread takes up to kOwn
+// bytes without asking, and keeps them for the next image. If an image needs more than kOwn, the
+// thread waits for a share of Memory. The share covers the whole need, not only what is above
+// kOwn.
+//
+// Before the thread gives the share back, it frees its memory down to kOwn or less. So all
+// threads together never have more than kOwn each, plus what Memory allows.
 constexpr size_t kOwn = 16 << 20;
 
-// Transform decodes and transforms one image after another, on one thread, and keeps its memory
-// between them.
+// Transform decodes and transforms images one after another, on one thread. It keeps its memory
+// from one image to the next.
 class Transform {
  public:
   Transform(const ctd_options& checked, Memory& memory, size_t own = kOwn) : options_(checked), memory_(memory), own_(own) {}
 
-  // run writes height x width x channels bytes to `to` and fills in result, all but its error. It
-  // waits for memory where the image needs more than kOwn. It throws Error: the bytes written by then
-  // are of no use.
+  // run writes the height x width x channels bytes of the result to `to`. It sets all fields of
+  // `result` except error. It waits for memory if the image needs more than kOwn. If it throws
+  // Error, the bytes in `to` mean nothing.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
-  // most returns a bound of the bytes of any image that the options allow.
+  // most returns an upper bound of the bytes that any image takes which the options allow.
   static size_t most(const ctd_options& checked);
 
   Need held() const;
 
  private:
-  // The work on one image, derived from its header.
+  // What is to be done for one image. It follows from the header.
   struct Work {
     Plan plan;
-    Box box;  // the plan's, in the stored image
+    Box box;  // the box of the plan, in the pixels as stored
     int orientation = 1, shrink = 1, channels = 3;
   };
   struct Trim;

@@ -26,7 +26,7 @@ ctd_options random_crop(int height, int width, int padding, int mode) {
   return o;
 }
 
-// The row "abc" with padding. The crop is the whole padded row.
+// The row "abc" is padded in each mode. The crop is the whole padded row.
 TEST(Transform, PaddingModes) {
   const struct {
     int mode, padding;
@@ -93,7 +93,7 @@ TEST(Transform, RefusesPixelsWithoutAShape) {
   }
 }
 
-// The box of an image that is stored sideways: that box is decoded, and turned.
+// For an image that is stored sideways, the box of the upright image is decoded and turned.
 TEST(Transform, CropOfATurnedImage) {
   const Pixels image = scene(40, 60, 3);
   const File plain = jpeg_of(image);
@@ -104,7 +104,8 @@ TEST(Transform, CropOfATurnedImage) {
   o.width = 10;
   o.no_shrink = 1;
   o = checked(o);
-  // The expected result: the whole image, turned by hand, cropped and resized as pixels.
+  // The result must equal this: the whole image is decoded, turned here, and then cropped and
+  // resized as pixels.
   ctd_options full{};
   full.transform = CTD_RESIZE;
   full.height = 40;
@@ -130,8 +131,8 @@ TEST(Transform, CropOfATurnedImage) {
   }
 }
 
-// A smooth picture: shrinking and resizing differ little in it. A box that is off by half a pixel
-// of the source shows.
+// Returns a smooth picture, for which shrinking and resizing give almost the same pixels. A box
+// that is wrong by half a pixel of the source still makes a difference.
 Pixels waves(int height, int width) {
   Pixels out{height, width, 3, {}};
   for (int y = 0; y < height; ++y) {

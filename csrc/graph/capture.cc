@@ -16,10 +16,10 @@ struct Turns {
   std::mutex mutex;
   std::condition_variable changed;
   struct {
-    uint64_t capturer = 0;  // ct_thread_id, or 0
-    int waiting = 0;        // threads that wait to be the capturer
-    int drawing = 0;        // operators
-    int held = 0;           // by backwards
+    uint64_t capturer = 0;  // ct_thread_id of the thread that captures, or 0
+    int waiting = 0;        // threads that wait for their turn to capture
+    int drawing = 0;        // operators that draw now
+    int held = 0;           // backwards that hold off captures
   } devices[256];  // by c10::DeviceIndex
   int captures = 0;
   std::vector<std::function<void()>> put_aside;

@@ -1,5 +1,5 @@
-// The turns of captures: the thread that captures, the work that waits meanwhile, and the calls
-// that are put off.
+// The turns of captures. They say which thread captures on a device, which work waits for the
+// capture, and which calls are delayed until its end.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,17 +10,23 @@
 
 namespace ct {
 
-// Note [Captures take turns]: LibTorch's generator of a device knows one capture at a time. It
-// refuses to draw for any other work while it is captured. So one thread captures on a device at a
-// time, and meanwhile no operator of other streams draws random numbers there. A backward run that
-// may call functions again (csrc/core/recompute.cc) does not run meanwhile either. Its functions
-// would draw on LibTorch's one thread for backwards of the device, which the capture's own backward
-// needs. New draws wait for a capture that waits for its turn. A draw inside a backward under way
-// does not wait.
+// Note [Captures take turns]
+//
+// LibTorch has one generator for each device, and it can serve one capture at a time. During a
+// capture it refuses to draw for any other work. So one thread at a time captures on a device.
+// Meanwhile operators of other streams that draw random numbers there must wait.
+//
+// A backward that may call functions again (csrc/core/recompute.cc) must not run during a capture
+// either. Its functions would draw on the one thread that LibTorch has for backwards of the
+// device. The capture's own backward needs that thread.
+//
+// A draw that begins waits while a thread waits to capture, so that captures get their turn. A
+// draw inside a backward that has begun does not wait for such a thread.
 
-// The calling thread captures on the device, while the object lives. Waits for its turn, and for
-// draws under way. Without wait it does not wait, and may not get its turn. Throws
-// CT_NOT_CAPTURABLE where the thread captures there already.
+// Makes the calling thread the one that captures on the device, while the object lives. The
+// constructor waits for its turn, and until draws and backwards that have begun are over. If
+// `wait` is false, it does not wait, and may not get its turn: see held. Throws CT_NOT_CAPTURABLE
+// if the thread captures on the device already.
 class CaptureTurn {
  public:
   explicit CaptureTurn(c10::Device device, bool wait = true);
@@ -35,13 +41,13 @@ class CaptureTurn {
   bool held_ = false;
 };
 
-// The calling thread draws random numbers of the device, while the object lives. Waits for a
-// capture that the stream is no part of. Throws CT_NOT_CAPTURABLE where the calling thread makes
-// that capture.
+// Says that the calling thread draws random numbers of the device, while the object lives. The
+// constructor waits for a capture unless the stream is a part of it. Throws CT_NOT_CAPTURABLE if
+// the calling thread makes that capture.
 class RandomUse {
  public:
   explicit RandomUse(const ct_stream& stream);
-  explicit RandomUse(c10::Device device);  // for the host, which reads or sets the generator
+  explicit RandomUse(c10::Device device);  // for the host, when it reads or sets the generator
   ~RandomUse();
   RandomUse(const RandomUse&) = delete;
   RandomUse& operator=(const RandomUse&) = delete;
@@ -52,16 +58,19 @@ class RandomUse {
   bool counted_ = false;
 };
 
-// As RandomUse, for a backward as a whole.
+// Between the two calls no capture begins on the device. The two calls do for a whole backward
+// what RandomUse does for an operator.
 void hold_captures(c10::Device device);
 void release_captures(c10::Device device) noexcept;
 
-// Whether the stream's work becomes part of a graph now.
+// Returns whether the stream's work becomes part of a graph now.
 bool in_capture(const ct_stream& stream);
-// Throws CT_NOT_CAPTURABLE inside a capture. instead: the call that the program can make.
+// Throws CT_NOT_CAPTURABLE inside a capture. instead: what the program can do instead, for the
+// message.
 void refuse_in_capture(const ct_stream& stream, const char* instead);
 
-// Runs f, at once or when no device is captured: for calls to CUDA that would end a capture.
+// Runs f at once, or after the last running capture if there is one. To be used for calls to CUDA
+// that would break a capture.
 void after_captures(std::function<void()> f);
 
 }  // namespace ct

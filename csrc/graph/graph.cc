@@ -6,29 +6,32 @@
 
 // Note [How work is captured]
 //
-// A function is captured by running it once on a stream of its pool, on the Do's thread, in a
-// scope of its own inside the Do. A failure so ends the capture and not the Do. LibTorch's
-// CUDAGraph then holds the graph. CUDA's thread-local mode leaves other threads alone,
-// autograd's too.
+// A function is captured by running it once on a stream of its pool. It runs on the Do's thread,
+// in a scope of its own inside the Do. A failure therefore ends the capture and not the Do.
+// LibTorch's CUDAGraph then holds the graph. CUDA's thread-local capture mode does not restrict
+// other threads, such as autograd's.
 //
-// The pool's streams belong to it alone. One of them stands in for each stream to which the
-// function forks. cuBLAS keys its workspaces by stream. Graphs that ran side by side would
-// otherwise share workspaces with each other and with eager work.
+// Nothing outside the pool uses the pool's streams. For each stream to which the function forks,
+// one of these streams takes its place. cuBLAS keeps its workspaces by stream. So graphs that run
+// at the same time share no workspace with each other, and none with eager work.
 //
-// Outside events are refused inside, and inside events outside. Work on a stream that has not
-// joined is refused too: it would run at once and would not be captured. Capturing runs nothing.
-// A launch goes to any stream.
+// Inside a capture the function must not wait for an event from outside. Outside, nothing may
+// wait for an event from inside. Work on a stream that does not wait for the capture is refused
+// too: it would run at once and would not be captured. A capture runs nothing on the device. A
+// graph can be launched on any stream.
 //
 // Note [Order of launches]
 //
-// Graphs of one pool use the same memory, and a graph has one set of inputs and of random state.
-// Each launch therefore waits for the pool's last one where that was on another stream. The
-// pool's streams follow each launch. In the capture LibTorch's allocator, and the stream
-// checker, were told that these streams use what the function reads and writes. So they are
-// right about launches too. The events and waits for this take no time that could be measured.
+// Graphs of one pool use the same memory. A graph also has only one set of inputs and of random
+// state. Each launch therefore waits for the pool's last launch, if that was on another stream.
 //
-// The checker keeps what a capture touched of memory that outlives it. It reports each launch as
-// if those streams did the work.
+// After each launch, the pool's streams wait for the launch. During the capture, LibTorch's
+// allocator and the stream checker were told that these streams use what the function reads and
+// writes. So what they know holds for launches too. The time of these events and waits is too
+// small to be measured.
+//
+// The checker keeps the accesses of a capture to memory that outlives the capture. The checker
+// treats each launch as if the pool's streams made these accesses again.
 
 ct_graph_pool::ct_graph_pool(c10::Device device) : device(device), id(ct::cuda().new_graph_pool(device.index())) {
   ++ct::live().graphs;
@@ -67,7 +70,7 @@ ct_graph_pool::Outside::~Outside() {
   if (!was_inside_) return;
   try {
     pool_.enter();
-  } catch (...) {  // There is no memory. Later allocations come from LibTorch's own pool.
+  } catch (...) {  // There is no memory. Later allocations then come from LibTorch's own pool.
   }
 }
 

@@ -20,11 +20,11 @@ struct ct_graph_pool {
   const c10::MempoolId_t id;
   void add(void* stream);             // a cudaStream_t
   bool has(void* stream) const;
-  // From here to leave, memory for the pool's streams comes from the pool.
+  // Between enter and leave, memory for the pool's streams comes from the pool.
   void enter();
   void leave() noexcept;
 
-  // Leaves the pool, if it had been entered, while the object lives.
+  // Leaves the pool while the object lives, if the pool has been entered.
   class Outside {
    public:
     explicit Outside(ct_graph_pool& pool);
@@ -48,7 +48,7 @@ struct ct_graph {
   ~ct_graph();
   const c10::Device device;
   std::unique_ptr<ct::CudaGraph> graph;
-  std::optional<ct::CaptureTurn> turn;  // during the capture
+  std::optional<ct::CaptureTurn> turn;  // set during the capture
   std::shared_ptr<const ct::checker::Accesses> accesses;
-  bool ready = false;                   // for launches
+  bool ready = false;                   // the graph can be launched
 };

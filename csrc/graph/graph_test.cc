@@ -77,7 +77,7 @@ TEST_F(GraphTest, CaptureAndLaunch) {
   ASSERT_OK(ct_graph_launch(x, g.get()));
   ASSERT_OK(ct_graph_launch(x, g.get()));
   EXPECT_EQ(ct_test::values<float>(x, t), (std::vector<float>{3, 4}));
-  // Another function with the same kernels takes over the executable form.
+  // A second graph with the same kernels takes over the executable form of the first graph.
   Graph second = begin(x, memory);
   ct_test::run(x, "aten::add_.Scalar", Args().t(t).i(10).rest());
   ASSERT_OK(ct_graph_end(x, second.get(), g.get(), &updated));
@@ -87,7 +87,8 @@ TEST_F(GraphTest, CaptureAndLaunch) {
   EXPECT_EQ(ct_test::values<float>(x, t), (std::vector<float>{13, 14}));
 }
 
-// Fills of one, two and four bytes are captured as kernels that write the same.
+// Fills with values of one, two and four bytes are captured as kernels. The kernels must write
+// the same bytes.
 TEST_F(GraphTest, Fills) {
   SKIP_WITHOUT_CUDA();
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -152,8 +153,9 @@ TEST_F(GraphTest, Abandoned) {
   EXPECT_EQ(ct_test::values<float>(x, t), (std::vector<float>{2}));
 }
 
-// The generator goes on behind the numbers of a launch. A capture takes no numbers, and draws the
-// same ones again where it is set back.
+// After a launch, the generator of the device continues after the numbers that the launch has
+// drawn. A capture does not advance that generator. A capture that is set back draws the same
+// numbers again.
 TEST_F(GraphTest, RandomNumbers) {
   SKIP_WITHOUT_CUDA();
   const Stream s = ct_test::new_stream(kCuda);

@@ -1,10 +1,10 @@
-# Finds LibTorch. Sourced by setup.sh.
+# Finds LibTorch. setup.sh sources this file.
 #
 # find_libtorch sets
-#   torch_dir     the folder that holds lib/ and include/
-#   runtime_dir   nvidia/cu13 of the runtime wheels, or of the whole set: CUDA headers,
-#                 libcudart and libcupti
-#   origin        where it came from, in words
+#   torch_dir     the folder that holds lib/ and include/ of LibTorch
+#   runtime_dir   the folder nvidia/cu13 of the wheels, with CUDA headers, libcudart and libcupti;
+#                 empty if these wheels are not used
+#   origin        where LibTorch comes from, for a message
 find_libtorch() {
   if [ -n "${LIBTORCH-}" ]; then
     from_environment
@@ -13,7 +13,7 @@ find_libtorch() {
   fi
 }
 
-# from_environment: $LIBTORCH must be right. Nothing else is tried.
+# from_environment uses $LIBTORCH. If that is wrong, setup.sh fails and tries nothing else.
 from_environment() {
   local dir wrong
   case $LIBTORCH in /*) ;; *) fail "LIBTORCH=$LIBTORCH is not an absolute path; write it from /" ;; esac
@@ -25,8 +25,8 @@ from_environment() {
   use_libtorch "$dir" "\$LIBTORCH"
 }
 
-# from_python: a torch of this version in the user's Python. It is found without importing it, which
-# takes seconds.
+# from_python uses a torch of this version in the user's Python. It does not import torch,
+# because an import takes seconds.
 from_python() {
   local python=${PYTHON:-python3} dir wrong
   command -v "$python" >/dev/null || return 1
@@ -46,7 +46,7 @@ if spec and spec.origin: print(os.path.dirname(os.path.abspath(spec.origin)))' 2
   use_libtorch "$dir" "$("$python" -c 'import sys; print(sys.executable)')"
 }
 
-# from_wheels: the pinned wheels, out of the cache or from the network.
+# from_wheels uses the pinned wheels, from the cache or from the network.
 from_wheels() {
   if [ "$driver" = 1 ]; then
     wheel_tree libtorch-$version-cuda "runtime torch cuda"
@@ -58,15 +58,16 @@ from_wheels() {
   origin="the pinned wheels"
 }
 
-# use_libtorch folder source: a LibTorch that was not unpacked here. Its CUDA headers come from the
-# runtime wheels. So do libcudart and libcupti where it does not find them by itself.
+# use_libtorch folder source: uses a LibTorch that was not unpacked by setup.sh. Its CUDA
+# headers come from the runtime wheels. libcudart and libcupti come from there too, if that
+# LibTorch does not find them itself.
 use_libtorch() {
   torch_dir=$1
   origin=$2
   runtime_dir=""
   [ -n "$(built_for_cuda "$torch_dir")" ] || return 0
-  # Without a GPU, a LibTorch that has all its libraries can do without the CUDA headers: this machine
-  # may be offline.
+  # Without a GPU, a LibTorch that finds all its libraries does not need the CUDA headers.
+  # This machine may be offline, so a failed download is no error.
   if [ "$driver" = 0 ] && ! unresolved "$torch_dir/lib/libtorch_cpu.so" >/dev/null && ! (wheel_tree cuda-$cuda_version runtime); then
     say "going on without the CUDA headers: libcgotorch_cuda.so is not built, and needs a GPU to be of use"
     return 0
@@ -78,7 +79,7 @@ use_libtorch() {
   fi
 }
 
-# wrong_libtorch folder: prints the fault of the folder, or nothing.
+# wrong_libtorch folder: prints what is wrong with the folder, or nothing.
 wrong_libtorch() {
   local dir=$1 header have file
   header=$dir/include/torch/headeronly/version.h
@@ -108,8 +109,9 @@ wrong_libtorch() {
   fi
 }
 
-# built_for_cuda folder: prints 13.0 or another version, or nothing. libcudart's soname tells 13
-# from 12. Only Python's version.py tells 13.0 from 13.1.
+# built_for_cuda folder: prints the version of CUDA, such as 13.0, or nothing without CUDA. The
+# soname of libcudart has only the major version, such as 13. The minor version is only in
+# version.py of torch.
 built_for_cuda() {
   local have=""
   [ -f "$1/lib/libtorch_cuda.so" ] || return 0
@@ -123,18 +125,20 @@ built_for_cuda() {
   echo "$have"
 }
 
-# unresolved library: prints the libraries it needs and does not find. Fails if there are none.
+# unresolved library: prints the libraries that the library needs and does not find. Fails if it
+# finds them all.
 unresolved() {
   env -u LD_LIBRARY_PATH ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | grep .
 }
 
-# write_libtorch: writes build/libtorch.cmake and build/libtorch.env. It leaves them alone where
-# nothing changed: then nothing is built again.
+# write_libtorch writes build/libtorch.cmake and build/libtorch.env. It does not touch a file
+# whose content stays the same, so that nothing is built again.
 write_libtorch() {
   local extra="" cuda_include="" cuda_lib="" missing
   if [ -n "$runtime_dir" ]; then
     cuda_include=$runtime_dir/include
-    # A LibTorch that does not find these finds them as libcgotorch.so's.
+    # libcgotorch.so is linked to the libraries that LibTorch does not find, so LibTorch
+    # finds them there.
     for missing in $(unresolved "$torch_dir/lib/libtorch_cpu.so"); do
       [ -e "$runtime_dir/lib/$missing" ] || fail "$torch_dir/lib/libtorch_cpu.so needs $missing, which is not on this machine; unset LIBTORCH to have all of it downloaded"
       extra="$extra;$runtime_dir/lib/$missing"
@@ -162,7 +166,7 @@ CUDA_LIB="$cuda_lib"
 END
 }
 
-# replace file: its new text comes from standard input.
+# replace file: replaces the text of the file by standard input, if the text differs.
 replace() {
   cat >"$1.new" || fail "$1.new cannot be written; is the disk full?"
   if cmp -s "$1.new" "$1"; then rm "$1.new"; else mv "$1.new" "$1"; fi

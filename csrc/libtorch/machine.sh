@@ -1,13 +1,15 @@
-# The requirements of the machine. Sourced by setup.sh.
+# Checks what the machine must have. setup.sh sources this file.
 
-# need_platform: LibTorch's wheels are for one platform.
+# need_platform fails on another platform than Linux x86-64, for which LibTorch's wheels are
+# built.
 need_platform() {
   local have="$(uname -s) $(uname -m)"
   [ "$have" = "Linux x86_64" ] || fail "this is $have, and only Linux x86-64 is supported"
   case $root in *[[:space:]]*) fail "$root: cgo cannot build in a folder with a space in its name; move the clone" ;; esac
 }
 
-# need_tools: compilers and Go. It names the command that installs them, and never runs it unasked.
+# need_tools fails if compilers, build tools or Go are missing. The message has the command that
+# installs them. need_tools never runs that command.
 need_tools() {
   local cxx=${CXX:-g++} cc=${CC:-gcc} missing="" version
   command -v "${cxx%% *}" >/dev/null || missing="g++"
@@ -18,7 +20,7 @@ need_tools() {
   missing=${missing# }
   [ -z "$missing" ] || fail "missing: $missing; run: $(install_command $missing)"
 
-  # clang sets __GNUC__ too, to 4.
+  # clang is asked for by its name, because it sets __GNUC__ to 4.
   version=$("$cxx" -dumpversion) || fail "$cxx does not run; run: $(install_command g++)"
   if "$cxx" --version | grep -qi clang; then
     [ "${version%%.*}" -ge 15 ] || fail "$cxx is clang $version, and LibTorch's headers need 15 or newer; install one and set CXX"
@@ -35,9 +37,9 @@ need_tools() {
   esac
 }
 
-# need_python sets python to the interpreter itself. PYTHON may be a script that starts an
-# interpreter (pyenv's): killing the script would leave the interpreter behind. Python is asked for
-# only when something has to be downloaded.
+# need_python sets `python` to the path of the interpreter itself. PYTHON may be a script that
+# starts an interpreter, as with pyenv. To kill such a script would leave the interpreter
+# running. Python is needed only if something must be downloaded.
 need_python() {
   local named=${PYTHON:-python3}
   command -v "$named" >/dev/null || fail "missing: python3; run: $(install_command python3 python3-pip)"
@@ -45,20 +47,21 @@ need_python() {
     fail "$named has no pip; run: $(install_command python3-pip)"
 }
 
-# install_command packages...: the command that this machine's user types.
+# install_command packages...: prints the command by which the user of this machine installs
+# them.
 install_command() {
   local sudo=""
   [ "$(id -u)" = 0 ] || sudo="sudo "
   echo "${sudo}apt-get update && ${sudo}apt-get install $*"
 }
 
-# has_header header: the C++ compiler finds it.
+# has_header header: succeeds if the C++ compiler finds the header.
 has_header() {
   printf '#include <cstddef>\n#include <cstdio>\n#include <%s>\n' "$1" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1
 }
 
-# need_packages PURPOSE: development files, installed with apt-get by root or password-free sudo,
-# else named.
+# need_packages PURPOSE: installs the missing development packages with apt-get. That needs
+# root, or sudo without a password. Otherwise it fails, and the message names the packages.
 need_packages() {
   local packages
   packages=$(missing_packages "$1")
@@ -85,7 +88,7 @@ need_packages() {
   [ -z "$packages" ] || fail "$packages installed, and still not found by ${CXX:-g++}; set CPATH and LIBRARY_PATH to where they are"
 }
 
-# missing_packages PURPOSE: Debian's and Ubuntu's names of the missing packages.
+# missing_packages PURPOSE: prints the names of the missing packages on Debian and Ubuntu.
 missing_packages() {
   local packages=""
   has_header jpeglib.h || packages="$packages libjpeg-dev"
@@ -96,7 +99,8 @@ missing_packages() {
   echo "${packages# }"
 }
 
-# has_driver: an NVIDIA driver is installed. STREAMTORCH_CUDA=0 or 1 overrules the check.
+# has_driver succeeds if an NVIDIA driver is installed. STREAMTORCH_CUDA=0 or 1 decides instead,
+# if it is set.
 has_driver() {
   case ${STREAMTORCH_CUDA-} in
     0) return 1 ;;

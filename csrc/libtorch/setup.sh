@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # setup.sh [build|test|loader|test-loader]: makes the machine ready to build, or to build and test.
-# On a ready machine it does nothing, quickly. For the loader, which needs no LibTorch, it sees to
-# compilers and system packages alone.
+# On a machine that is ready it does nothing and ends at once. The loader needs no LibTorch, so for
+# the loader the script handles only compilers and system packages.
 #
-# LibTorch comes from $LIBTORCH, else from an installed Python torch of the same version, else from
-# the wheels of wheels.lock, kept unpacked in a cache outside the clone. Its place is written to
-# build/libtorch.cmake, for csrc/CMakeLists.txt, and to build/libtorch.env, for the shell.
+# LibTorch comes from the first of these that is there: $LIBTORCH, an installed Python torch of the
+# same version, or the wheels of wheels.lock. The wheels are kept unpacked in a cache outside the
+# clone. The folder of LibTorch is written to build/libtorch.cmake, for csrc/CMakeLists.txt, and to
+# build/libtorch.env, for the shell.
 #
 # Environment:
 #   LIBTORCH           folder that holds lib/ and include/ of LibTorch 2.11.0, or the folder above it
 #   PYTHON             the Python that is asked for an installed torch and for pip. Default: python3
 #   STREAMTORCH_CACHE  folder for downloads. Default: ${XDG_CACHE_HOME:-~/.cache}/streamtorch
-#   STREAMTORCH_CUDA   1: get the CUDA libraries though no driver is seen. 0: do not, though a
-#                      driver is seen
+#   STREAMTORCH_CUDA   1: get the CUDA libraries even if no driver is found. 0: do not get them
+#                      even if a driver is found. Unset: get them if a driver is found
 set -uo pipefail
 
 version=2.11.0
@@ -47,7 +48,7 @@ driver=0
 if has_driver; then driver=1; fi
 key="libtorch=${LIBTORCH-} cache=$(cache_folder) cuda=$driver cxx=${CXX-}"
 
-# is_done: no input of this set-up has changed.
+# is_done succeeds if nothing on which this set-up depends has changed since it last ran.
 is_done() {
   [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && [ -f "$root/build/libtorch.cmake" ] && [ -f "$root/build/libtorch.env" ] || return 1
   local LIBTORCH_LIB file

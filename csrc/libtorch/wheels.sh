@@ -1,22 +1,24 @@
-# The pinned wheels: downloaded, checked against wheels.lock and kept unpacked. Sourced by setup.sh.
+# Downloads the pinned wheels, checks them against wheels.lock, and keeps them unpacked in a cache.
+# setup.sh sources this file.
 #
 #   CACHE/wheels/NAME-VERSION-HASH   one wheel, unpacked
-#   CACHE/libtorch-2.11.0-cpu-HASH   a tree of several, laid out as by pip, in hard links:
-#                                     LibTorch looks for its libraries in folders relative to
-#                                     its own
-#   CACHE/tmp                        unfinished downloads. A name outside it is always whole
+#   CACHE/libtorch-2.11.0-cpu-HASH   a tree of several wheels, made of hard links. Its folders are
+#                                    those that pip makes, because LibTorch finds its libraries
+#                                    by paths relative to its own folder
+#   CACHE/tmp                        unfinished downloads. What lies outside of tmp is complete
 
-# cache_folder prints CACHE.
+# cache_folder prints the path of CACHE.
 cache_folder() {
   echo "${STREAMTORCH_CACHE:-${XDG_CACHE_HOME:-${HOME-}/.cache}/streamtorch}"
 }
 
-# wheels_of sets: the lines of wheels.lock for these sets.
+# wheels_of sets: prints the lines of wheels.lock for these sets.
 wheels_of() {
   awk -v sets=" $1 " '!/^#/ && NF == 7 && index(sets, " " $1 " ")' "$here/wheels.lock"
 }
 
-# wheel_tree name sets: sets tree to the folder in which the wheels of these sets lie unpacked.
+# wheel_tree name sets: sets `tree` to a folder in which the wheels of these sets are unpacked.
+# Downloads the wheels that are missing.
 wheel_tree() {
   local cache lines
   cache=$(cache_folder)
@@ -50,14 +52,14 @@ wheel_tree() {
   exec 9>&-
 }
 
-# is_whole tree sets: a tree is renamed into place when whole. Only files that a user deleted can be
-# missing.
+# is_whole tree sets: succeeds if the tree is complete. A tree gets its name only when it is
+# complete, so a file is missing only if a user has deleted it.
 is_whole() {
   [ -d "$1/nvidia/cu13/include" ] || return 1
   case " $2 " in *" torch "*) [ -s "$1/torch/lib/libtorch_cpu.so" ] ;; esac
 }
 
-# stop_download leaves nothing running and nothing half done.
+# stop_download stops pip and removes unfinished files.
 stop_download() {
   if [ -n "$pip_pid" ]; then
     kill "$pip_pid" 2>/dev/null
@@ -68,16 +70,17 @@ stop_download() {
 
 remove() { rm -rf -- "$@"; }
 
-# unpacked_wheel cache name version sha256: prints the folder of that wheel.
+# unpacked_wheel cache name version sha256: prints the folder for that wheel, unpacked.
 unpacked_wheel() { echo "$1/wheels/$2-$3-${4:0:12}"; }
 
-# fetch_wheels cache lines: fetches the wheels that are not there yet.
+# fetch_wheels cache lines: downloads and unpacks the wheels of these lines that are not in the
+# cache yet.
 fetch_wheels() {
   local cache=$1 missing="" total=0 disk=0 peak=0 free set name ver platform bytes unpacked sha
   while read -r set name ver platform bytes unpacked sha; do
     [ ! -d "$(unpacked_wheel "$cache" "$name" "$ver" "$sha")" ] || continue
     missing="$missing$set $name $ver $platform $bytes $unpacked $sha"$'\n'
-    # pip holds a wheel twice while it copies it out of its temporary folder.
+    # While pip copies a wheel out of its temporary folder, the disk holds the wheel twice.
     local while_here=$((unpacked > bytes ? bytes + unpacked : 2 * bytes))
     [ $((disk + while_here)) -le $peak ] || peak=$((disk + while_here))
     disk=$((disk + unpacked))
@@ -98,7 +101,7 @@ fetch_wheels() {
 
 megabytes() { echo $((($1 + 999999) / 1000000)); }
 
-# fetch_wheel cache name version platform bytes sha256
+# fetch_wheel cache name version platform bytes sha256: downloads and unpacks one wheel.
 fetch_wheel() {
   local cache=$1 name=$2 ver=$3 platform=$4 bytes=$5 sha=$6 try wheel
   echo "$name==$ver --hash=sha256:$sha" >"$work/requirements.txt"
@@ -114,12 +117,12 @@ fetch_wheel() {
   mkdir "$work/unpacked"
   unpack_wheel "$wheel" "$work/unpacked" "$name $ver" "$cache"
   remove "$work/wheel"
-  sync -f "$work/unpacked" 2>/dev/null # a power cut must not leave a whole name on empty files
+  sync -f "$work/unpacked" 2>/dev/null # after a power cut, a final name must not have empty files
   mv "$work/unpacked" "$(unpacked_wheel "$cache" "$name" "$ver" "$sha")" || fail "$cache cannot be written; is the disk full?"
 }
 
-# run_pip title platform bytes: downloads the wheels of requirements.txt and shows its progress.
-# Index, proxy and certificates are those of the user's own configuration of pip.
+# run_pip title platform bytes: downloads the wheels of requirements.txt and shows the progress.
+# Index, proxy and certificates come from the user's own configuration of pip.
 run_pip() {
   local title=$1 platform=$2 bytes=$3 have ticks=0 code
   remove "$work/wheel" "$work/tmp"
@@ -147,12 +150,13 @@ run_pip() {
   return $code
 }
 
-# show_progress text: in place on a terminal, a line elsewhere.
+# show_progress text: on a terminal, writes the text over the last one. Otherwise writes a new
+# line.
 show_progress() {
   if [ -t 1 ]; then printf '\r  %s\033[K' "$1"; else echo "  $1"; fi
 }
 
-# pip_failure log cache: prints the fault and the remedy, in a few words.
+# pip_failure log cache: prints why pip failed, and what the user can do.
 pip_failure() {
   if grep -qiE 'No space left on device' "$1"; then
     echo "the disk of $2 is full; free some, or set STREAMTORCH_CACHE to a folder on another disk"
@@ -167,8 +171,8 @@ pip_failure() {
   fi
 }
 
-# unpack_wheel wheel folder title cache: libraries, headers and licences. Python's own part is left
-# out.
+# unpack_wheel wheel folder title cache: unpacks the libraries, headers and licences of a wheel.
+# Its Python files are left out.
 unpack_wheel() {
   local said
   said=$("$python" - "$1" "$2" 2>&1 <<'END'
@@ -187,7 +191,7 @@ END
   esac
 }
 
-# link_tree cache tree lines
+# link_tree cache tree lines: makes a tree of hard links to the unpacked wheels of these lines.
 link_tree() {
   local cache=$1 tree=$2 set name ver platform bytes unpacked sha from
   mkdir "$work/tree"
