@@ -125,7 +125,7 @@ func (p *Overlap) Stats() OverlapStats {
 	var c ct.OverlapCounts
 	_ = check("Overlap.Stats", ct.OverlapCount(p.h, &c))
 	runtime.KeepAlive(p)
-	return OverlapStats{Layers: int(c.Layers), Parallel: int(c.Beside), Late: int(c.Late), Saved: time.Duration(float64(c.SavedUS) * 1e3),
+	return OverlapStats{Layers: int(c.Layers), Parallel: int(c.Parallel), Late: int(c.Late), Saved: time.Duration(float64(c.SavedUS) * 1e3),
 		Kept: c.KeptBytes, Serial: int(c.Serial), ShortOfMemory: int(c.ShortOfMemory)}
 }
 

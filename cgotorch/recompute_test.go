@@ -415,8 +415,9 @@ func TestRecompute_Failures(t *testing.T) {
 						t.Error("Backward returned")
 					})
 					wantError(t, err, c.want, "cgotorch: Exec.Backward", "recompute_test.go", c.text)
-					if got := LiveHandles()["function"]; got != before {
-						t.Errorf("%d functions behind the failure, %d before", got, before)
+					// On CUDA a thread of LibTorch's may free the function a moment later.
+					if !eventually(func() bool { return LiveHandles()["function"] == before }) {
+						t.Errorf("%d functions after the failure, %d before", LiveHandles()["function"], before)
 					}
 					// The thread can still be used as before.
 					do(t, d, func(x *Exec) {

@@ -84,6 +84,7 @@ func (c hostile) run(t *testing.T) {
 			}
 		}
 	})
+	c.scan(t)
 	took := time.Since(began)
 	most := cmp.Or(c.memory, 100<<20)
 	if c.slow {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/prefetcher/internal/timing"
 )
 
 // stall measures how long the consumer's stream waits for data. Each wait is a gap between two
@@ -58,7 +59,7 @@ func (s *stall) harvest() {
 	defer s.mu.Unlock()
 	for len(s.pending) > 0 {
 		g := s.pending[0]
-		d, done := elapsed(g.from, g.to)
+		d, done := timing.Between(g.from, g.to)
 		if !done {
 			return
 		}

@@ -594,8 +594,8 @@ typedef struct ct_overlap ct_overlap;
 
 typedef struct ct_overlap_counts {
   int64_t layers;          /* the number of different layers that ran on two streams */
-  int64_t beside, serial;  /* calls on two streams, and on one */
-  int64_t late;            /* those calls in beside for which nothing waits before the backward has ended */
+  int64_t parallel, serial;  /* calls on two streams, and on one */
+  int64_t late;            /* those parallel calls for which nothing waits before the backward has ended */
   double saved_us;         /* the time that calls on two streams saved, as measured for the choice */
   int64_t kept_bytes;      /* the largest number of bytes that a backward kept alive for late gradients */
   int64_t short_of_memory; /* layers that went back to one stream because memory was short */

@@ -47,7 +47,7 @@ void join(const Overlapping& o, const ct_stream& side) {
 // Otherwise the caller keeps the inputs alive until the main stream waits. The gradients of
 // weights and bias are memory of the side stream. That memory is given out again only after a
 // fork: Note [Memory of branches].
-Gradients beside(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
+Gradients in_parallel(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(side, *fork);  //edge:overlap-fork TestOverlap_Serial checked
   checker::branches(side, o.main);
@@ -110,7 +110,7 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
       graphs[way]->begin(o.pool->id);
       for (int i = 0; i < kRepeats; ++i) {
         if (way == 0) (void)layer.run(layer.wanted);
-        else (void)beside(o, layer, side, /*joined=*/!late);
+        else (void)in_parallel(o, layer, side, /*joined=*/!late);
       }
       if (way == 1 && late) join(o, side);
       graphs[way]->end(nullptr);
@@ -198,7 +198,7 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   const auto counted = [&](Gradients found, int64_t& calls) {
     const std::lock_guard lock(overlap.mutex);
     if (&calls != &overlap.calls_serial) {
-      overlap.beside.insert(key);
+      overlap.parallel_layers.insert(key);
       overlap.saved += choice.gain(key, o.pool != nullptr);
     }
     ++calls;
@@ -219,13 +219,13 @@ Gradients overlapped(Overlapping& o, const LayerBackward& layer) {
   if (trial.second && !is_short) {
     try {
       if (late && !trial.measured) {  // a measured trial must end on the main stream
-        Gradients found = beside(o, layer, side, /*joined=*/false);
+        Gradients found = in_parallel(o, layer, side, /*joined=*/false);
         o.late.keep(layer.grad, layer.input, side);
         return counted(std::move(found), overlap.calls_late);
       }
-      Gradients found = beside(o, layer, side, /*joined=*/true);
+      Gradients found = in_parallel(o, layer, side, /*joined=*/true);
       if (trial.measured) choice.end(trial, o.main);
-      return counted(std::move(found), overlap.calls_beside);
+      return counted(std::move(found), overlap.calls_parallel);
     } catch (const c10::OutOfMemoryError&) {
       trial.measured = false;  // the plain way runs next, and its time does not belong to this trial
       o.late.release();
@@ -290,8 +290,8 @@ ct_status* ct_overlap_count(ct_overlap* overlap, ct_overlap_counts* out) noexcep
   return ct::guarded([&] {
     ct_overlap& o = ct::deref(overlap, "overlap");
     const std::lock_guard lock(o.mutex);
-    out->layers = static_cast<int64_t>(o.beside.size());
-    out->beside = o.calls_beside + o.calls_late;
+    out->layers = static_cast<int64_t>(o.parallel_layers.size());
+    out->parallel = o.calls_parallel + o.calls_late;
     out->late = o.calls_late;
     out->saved_us = o.saved;
     out->kept_bytes = o.kept;
@@ -304,10 +304,10 @@ ct_status* ct_backward_overlapping(ct_exec x, ct_tensor* const* roots, ct_tensor
                                    ct_overlap* overlap, const ct_stream* const* sides, int32_t side_count, ct_graph_pool* pool) noexcept {
   return ct::executed(ct::autograd::without_autocast(x), [&] {
     if (side_count < 1) throw ct::Failure(CT_INVALID_ARGUMENT, "a backward on several streams without a side stream");
-    std::vector<const ct_stream*> beside;
-    for (int32_t i = 0; i < side_count; ++i) beside.push_back(&ct::deref(sides[i], "side"));
+    std::vector<const ct_stream*> side_streams;
+    for (int32_t i = 0; i < side_count; ++i) side_streams.push_back(&ct::deref(sides[i], "side"));
     const auto from = ct::autograd::tensors(roots, count, "root", *x.stream);
-    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, beside, pool, from);
+    const ct::OverlapScope scope(ct::deref(overlap, "overlap"), *x.stream, side_streams, pool, from);
     ct::autograd::backward(from, ct::autograd::gradients(grads, count, *x.stream), retain_graph);
   });
 }

@@ -115,9 +115,9 @@ struct ct_overlap {
   ct_choice choice{ct::Choice::kTrials, ct::Choice::kGain};
   std::mutex mutex;
   std::set<std::string> seen;    // with always: layers that have run once, so that libraries have chosen their kernels
-  std::set<std::string> beside;  // layers that have run on two streams
+  std::set<std::string> parallel_layers;  // layers that have run on two streams
   std::set<std::string> short_of_memory;
-  int64_t calls_beside = 0, calls_late = 0, calls_serial = 0;
+  int64_t calls_parallel = 0, calls_late = 0, calls_serial = 0;
   int64_t kept = 0;  // the most bytes that any backward kept alive for late gradients
   double saved = 0;  // microseconds, by the times that were measured for the choice
 };

@@ -52,7 +52,7 @@ TEST_F(OverlapTest, OutOfMemory_FallsBack) {
   const ct_overlap_counts counts = counts_of(overlap);
   EXPECT_EQ(counts.short_of_memory, 1);
   EXPECT_EQ(counts.layers, 1);
-  EXPECT_EQ(counts.beside, 3);
+  EXPECT_EQ(counts.parallel, 3);
   EXPECT_EQ(counts.serial, 1 + 4);
 }
 
@@ -95,7 +95,7 @@ TEST_F(OverlapTest, OtherFailure_IsTheBackwards) {
   EXPECT_THROW((void)run(true), c10::Error);
   EXPECT_EQ(counts_of(overlap).short_of_memory, 0);
   (void)run(false);
-  EXPECT_EQ(counts_of(overlap).beside, 1);
+  EXPECT_EQ(counts_of(overlap).parallel, 1);
 }
 
 }  // namespace

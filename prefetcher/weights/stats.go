@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/prefetcher/internal/timing"
 )
 
 // CacheStats holds counts since the [Cache] was made.
@@ -129,7 +130,7 @@ func (s *stats) nextAhead() <-chan struct{} {
 // finished. It frees these intervals and returns their number. On a lost device all are finished.
 func ended(intervals []interval, total *time.Duration) int {
 	for k, i := range intervals {
-		d, done := elapsed(i.from.Event, i.to.Event)
+		d, done := timing.Between(i.from.Event, i.to.Event)
 		if !done {
 			return k
 		}
@@ -137,20 +138,6 @@ func ended(intervals []interval, total *time.Duration) int {
 		i.close()
 	}
 	return len(intervals)
-}
-
-// elapsed returns the time on the device between two timing events. done reports whether the
-// event `to` is done. elapsed does not wait. On a lost device it returns 0 and true.
-func elapsed(from, to *cgotorch.Event) (d time.Duration, done bool) {
-	done, err := to.Poll()
-	if err == nil && !done {
-		return 0, false
-	}
-	ms, err := to.Elapsed(from)
-	if err != nil {
-		return 0, true
-	}
-	return time.Duration(max(0, ms) * float64(time.Millisecond)), true
 }
 
 func (s *stats) close() {

@@ -700,7 +700,7 @@ type Overlap = C.ct_overlap
 
 type OverlapCounts struct {
 	Layers        int64
-	Beside        int64
+	Parallel      int64
 	Serial        int64
 	Late          int64
 	SavedUS       float64
@@ -712,7 +712,7 @@ type OverlapCounts struct {
 var (
 	_ [unsafe.Sizeof(OverlapCounts{})]byte                 = [unsafe.Sizeof(C.ct_overlap_counts{})]byte{}
 	_ [unsafe.Offsetof(OverlapCounts{}.Layers)]byte        = [unsafe.Offsetof(C.ct_overlap_counts{}.layers)]byte{}
-	_ [unsafe.Offsetof(OverlapCounts{}.Beside)]byte        = [unsafe.Offsetof(C.ct_overlap_counts{}.beside)]byte{}
+	_ [unsafe.Offsetof(OverlapCounts{}.Parallel)]byte      = [unsafe.Offsetof(C.ct_overlap_counts{}.parallel)]byte{}
 	_ [unsafe.Offsetof(OverlapCounts{}.Serial)]byte        = [unsafe.Offsetof(C.ct_overlap_counts{}.serial)]byte{}
 	_ [unsafe.Offsetof(OverlapCounts{}.Late)]byte          = [unsafe.Offsetof(C.ct_overlap_counts{}.late)]byte{}
 	_ [unsafe.Offsetof(OverlapCounts{}.SavedUS)]byte       = [unsafe.Offsetof(C.ct_overlap_counts{}.saved_us)]byte{}
