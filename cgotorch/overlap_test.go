@@ -309,6 +309,23 @@ func TestOverlap_Captured(t *testing.T) {
 	})
 }
 
+// checkSecondDerivative differentiates a linear layer twice, the second time with the Overlap.
+func checkSecondDerivative(t *testing.T, s *Stream, overlap *Overlap) {
+	if err := s.Do(func(x *Exec) error {
+		in, w := leaf(t, x, 3), leaf(t, x, 2)
+		in2, w2 := x.Reshape(in, 1, 1), x.Reshape(w, 1, 1)
+		y := x.Linear(in2, w2, nil)
+		g := x.Gradients([]*Tensor{x.Sum(x.Mul(y, y))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0] // g is 2 * in * w^2
+		x.BackwardWith(BackwardOptions{Overlap: overlap}, x.Sum(g))
+		if got := ToSlice[float32](x, w.Grad()); got[0] != 4*3*2 {
+			t.Errorf("the second derivative is %v, want 24", got)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The gradients of a linear layer have the same bits on two streams, on one stream, and with
 // LibTorch's own products. This also holds under autocast.
 func TestOverlap_Linear(t *testing.T) {
@@ -375,20 +392,7 @@ func TestOverlap_Linear(t *testing.T) {
 			if stats := overlap.Stats(); stats.Parallel < layers {
 				t.Errorf("%v of %d layers", stats, layers)
 			}
-			// A second derivative through the layer is right too.
-			if err := s.Do(func(x *Exec) error {
-				in, w := leaf(t, x, 3), leaf(t, x, 2)
-				in2, w2 := x.Reshape(in, 1, 1), x.Reshape(w, 1, 1)
-				y := x.Linear(in2, w2, nil)
-				g := x.Gradients([]*Tensor{x.Sum(x.Mul(y, y))}, []*Tensor{in}, GradientOptions{CreateGraph: true})[0] // g is 2 * in * w^2
-				x.BackwardWith(BackwardOptions{Overlap: overlap}, x.Sum(g))
-				if got := ToSlice[float32](x, w.Grad()); got[0] != 4*3*2 {
-					t.Errorf("the second derivative is %v, want 24", got)
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+			t.Run("second derivative", func(t *testing.T) { checkSecondDerivative(t, s, overlap) })
 		})
 	})
 }
@@ -464,6 +468,48 @@ func TestOverlap_Late(t *testing.T) {
 	})
 }
 
+// conv3x3 is a convolution with a window of 3 by 3 that keeps height and width.
+func conv3x3(x *Exec, h, w *Tensor) *Tensor {
+	return x.Conv2d(h, w, nil, Conv2dOptions{Padding: []int64{1, 1}})
+}
+
+// kernelsByStream runs two backwards through forward, the first one with the options warmUp. It
+// returns the number of kernels that the second one ran, by stream.
+func kernelsByStream(t *testing.T, s *Stream, forward func(x *Exec, in *Tensor) *Tensor, o, warmUp BackwardOptions) map[string]int {
+	t.Helper()
+	found := map[string]int{}
+	if err := s.Do(func(x *Exec) error {
+		in := x.Randn(Float32, 8, 64, 20, 20)
+		if err := in.SetRequiresGrad(true); err != nil {
+			t.Fatal(err)
+		}
+		loss := x.Sum(forward(x, in))
+		warmUp.RetainGraph = true
+		x.BackwardWith(warmUp, loss)
+		if err := s.Device().Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		running, err := trace.Start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.BackwardWith(o, loss)
+		r, err := running.Stop()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range r.Work {
+			if w.Kind == trace.Kernel {
+				found[r.StreamName(w.Stream)]++
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
 // Late gradients use as many streams as OverlapOptions.Streams says. If the graph is kept, its
 // next backward without the Overlap uses only the stream of its forward. Layers in side branches
 // run serially, on streams without late gradients.
@@ -477,53 +523,21 @@ func TestOverlap_Late_Streams(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conv := func(x *Exec, h, w *Tensor) *Tensor { return x.Conv2d(h, w, nil, Conv2dOptions{Padding: []int64{1, 1}}) }
-	// streams returns, by stream, the number of kernels that the backward ran.
-	streams := func(forward func(x *Exec, in *Tensor) *Tensor, o BackwardOptions, before BackwardOptions) map[string]int {
-		found := map[string]int{}
-		if err := s.Do(func(x *Exec) error {
-			in := x.Randn(Float32, 8, 64, 20, 20)
-			if err := in.SetRequiresGrad(true); err != nil {
-				t.Fatal(err)
-			}
-			loss := x.Sum(forward(x, in))
-			before.RetainGraph = true
-			x.BackwardWith(before, loss)
-			if err := d.Synchronize(); err != nil {
-				t.Fatal(err)
-			}
-			running, err := trace.Start()
-			if err != nil {
-				t.Fatal(err)
-			}
-			x.BackwardWith(o, loss)
-			r, err := running.Stop()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, w := range r.Work {
-				if w.Kind == trace.Kernel {
-					found[r.StreamName(w.Stream)]++
-				}
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return found
+	streams := func(forward func(x *Exec, in *Tensor) *Tensor, o, warmUp BackwardOptions) map[string]int {
+		return kernelsByStream(t, s, forward, o, warmUp)
 	}
 	chain := func(x *Exec, in *Tensor) *Tensor {
 		for _, w := range weights {
-			in = conv(x, in, w)
+			in = conv3x3(x, in, w)
 		}
 		return in
 	}
 	branches := func(x *Exec, in *Tensor) *Tensor {
-		in = conv(x, conv(x, in, weights[0]), weights[1])
+		in = conv3x3(x, conv3x3(x, in, weights[0]), weights[1])
 		out := x.Parallel(
-			func(x *Exec) *Tensor { return conv(x, in, weights[2]) },
-			func(x *Exec) *Tensor { return conv(x, in, weights[3]) },
-			func(x *Exec) *Tensor { return conv(x, conv(x, in, weights[4]), weights[5]) })
+			func(x *Exec) *Tensor { return conv3x3(x, in, weights[2]) },
+			func(x *Exec) *Tensor { return conv3x3(x, in, weights[3]) },
+			func(x *Exec) *Tensor { return conv3x3(x, conv3x3(x, in, weights[4]), weights[5]) })
 		return x.Add(x.Add(out[0], out[1]), out[2])
 	}
 	for _, n := range []int{2, 3} {
@@ -547,7 +561,7 @@ func TestOverlap_Late_Streams(t *testing.T) {
 	// The first branch runs on the Do's stream, and so do the two layers before the branches. So
 	// there are as many late gradients as with a chain of three layers on the Do's stream.
 	want := streams(func(x *Exec, in *Tensor) *Tensor {
-		return conv(x, conv(x, conv(x, in, weights[0]), weights[1]), weights[2])
+		return conv3x3(x, conv3x3(x, conv3x3(x, in, weights[0]), weights[1]), weights[2])
 	}, overlap, overlap)
 	got := streams(branches, overlap, overlap)
 	if len(got) != 4 || late(got) == 0 || late(got) != late(want) { // the Do's stream, two streams of side branches, and one of late gradients

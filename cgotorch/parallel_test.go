@@ -40,122 +40,147 @@ func withoutRaces(t *testing.T, fn func()) {
 	}
 }
 
+// branchNet is a net of three branches. One of its branches has branches too.
+type branchNet struct {
+	s  *Stream
+	ws [3]*Tensor
+	in *Tensor
+}
+
+// runBranches runs branches and returns their results, as [Exec.Parallel] does.
+type runBranches func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor
+
+func serialBranches(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) {
+	for _, b := range branches {
+		out = append(out, b(x))
+	}
+	return out
+}
+
+// newBranchNet returns a net on a stream of its own. The end of the test closes its tensors.
+func newBranchNet(t *testing.T, d Device) *branchNet {
+	t.Helper()
+	n := &branchNet{s: newStream(t, d)}
+	if err := n.s.Do(func(x *Exec) error {
+		seed(t)
+		for i := range n.ws {
+			n.ws[i] = x.Keep(x.Randn(Float32, 16, 16))
+			if err := n.ws[i].SetRequiresGrad(true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.in = x.Keep(x.Randn(Float32, 8, 16))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(append(n.ws[:], n.in)) })
+	return n
+}
+
+func (n *branchNet) forward(x *Exec, parallel runBranches) *Tensor {
+	h := x.Tanh(n.in)
+	out := parallel(x,
+		func(x *Exec) *Tensor { return x.Tanh(x.MM(h, n.ws[0])) },
+		func(x *Exec) *Tensor {
+			inner := x.MM(h, n.ws[1])
+			both := parallel(x,
+				func(x *Exec) *Tensor { return x.Sigmoid(inner) },
+				func(x *Exec) *Tensor { return x.Mul(inner, h) })
+			return x.Add(both[0], both[1])
+		},
+		func(x *Exec) *Tensor { return x.Dropout(x.MM(h, n.ws[2]), 0.5, true) },
+	)
+	h.Close()
+	return x.Sum(x.Cat(out, 1))
+}
+
+// step runs forward and backward and returns the loss.
+func (n *branchNet) step(t *testing.T, x *Exec, parallel runBranches) (loss *Tensor) {
+	for _, w := range n.ws {
+		if err := w.SetGrad(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loss = n.forward(x, parallel)
+	x.Backward(loss)
+	return x.Detach(loss)
+}
+
+// read returns the loss and the gradients.
+func (n *branchNet) read(x *Exec, loss *Tensor) (all [][]float32) {
+	all = append(all, ToSlice[float32](x, loss))
+	for _, w := range n.ws {
+		all = append(all, ToSlice[float32](x, w.Grad()))
+	}
+	return all
+}
+
+// run returns the loss and the gradients of a step from the test's seed.
+func (n *branchNet) run(t *testing.T, parallel runBranches) (all [][]float32) {
+	t.Helper()
+	seed(t)
+	if err := n.s.Do(func(x *Exec) error {
+		all = n.read(x, n.step(t, x, parallel))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // Parallel branches, serial branches, nested branches and branches in a graph give the same bits,
 // in forward and in backward. None of them causes a race.
 func TestExec_Parallel(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
 		withoutRaces(t, func() {
-			s := newStream(t, d)
-			var ws [3]*Tensor
-			var in *Tensor
-			if err := s.Do(func(x *Exec) error {
-				seed(t)
-				for i := range ws {
-					ws[i] = x.Keep(x.Randn(Float32, 16, 16))
-					if err := ws[i].SetRequiresGrad(true); err != nil {
-						t.Fatal(err)
+			n := newBranchNet(t, d)
+			want := n.run(t, serialBranches)
+			t.Run("eager", func(t *testing.T) {
+				for i := range 3 {
+					if got := n.run(t, (*Exec).Parallel); fmt.Sprint(got) != fmt.Sprint(want) {
+						t.Errorf("run %d in parallel differs from serial branches", i)
 					}
 				}
-				in = x.Keep(x.Randn(Float32, 8, 16))
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			defer in.Close()
-			// net returns a sum of three branches. One of these branches has branches too.
-			net := func(x *Exec, in *Tensor, parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) *Tensor {
-				h := x.Tanh(in)
-				out := parallel(x,
-					func(x *Exec) *Tensor { return x.Tanh(x.MM(h, ws[0])) },
-					func(x *Exec) *Tensor {
-						inner := x.MM(h, ws[1])
-						both := parallel(x,
-							func(x *Exec) *Tensor { return x.Sigmoid(inner) },
-							func(x *Exec) *Tensor { return x.Mul(inner, h) })
-						return x.Add(both[0], both[1])
-					},
-					func(x *Exec) *Tensor { return x.Dropout(x.MM(h, ws[2]), 0.5, true) },
-				)
-				h.Close()
-				return x.Sum(x.Cat(out, 1))
-			}
-			serial := func(x *Exec, branches ...func(x *Exec) *Tensor) (out []*Tensor) {
-				for _, b := range branches {
-					out = append(out, b(x))
-				}
-				return out
-			}
-			step := func(x *Exec, parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) (loss *Tensor) {
-				for _, w := range ws {
-					if err := w.SetGrad(nil); err != nil {
-						t.Fatal(err)
-					}
-				}
-				loss = net(x, in, parallel)
-				x.Backward(loss)
-				return x.Detach(loss)
-			}
-			read := func(x *Exec, loss *Tensor) (all [][]float32) {
-				all = append(all, ToSlice[float32](x, loss))
-				for _, w := range ws {
-					all = append(all, ToSlice[float32](x, w.Grad()))
-				}
-				return all
-			}
-			run := func(parallel func(x *Exec, branches ...func(x *Exec) *Tensor) []*Tensor) (all [][]float32) {
-				seed(t)
-				if err := s.Do(func(x *Exec) error {
-					all = read(x, step(x, parallel))
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
-				return all
-			}
-			want := run(serial)
-			for i := range 3 {
-				if got := run((*Exec).Parallel); fmt.Sprint(got) != fmt.Sprint(want) {
-					t.Errorf("run %d in parallel differs from serial branches", i)
-				}
-			}
-			var without float32
-			if err := s.Do(func(x *Exec) error {
-				seed(t)
-				without = float32(x.Item(net(x.NoGrad(), in, (*Exec).Parallel)))
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if without != want[0][0] {
-				t.Errorf("without gradients %v, with them %v", without, want[0][0])
-			}
-			seed(t)
-			captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
-				return []*Tensor{step(x, (*Exec).Parallel)}
-			}, CapturedOptions{WarmUp: 1})
-			defer captured.Close()
-			for i := range 3 {
-				seed(t)
-				if err := s.Do(func(x *Exec) error {
-					if got := read(x, captured.Run(x, in)[0]); fmt.Sprint(got) != fmt.Sprint(want) {
-						t.Errorf("captured run %d differs", i)
+			})
+			t.Run("no gradients", func(t *testing.T) {
+				if err := n.s.Do(func(x *Exec) error {
+					seed(t)
+					if loss := float32(x.Item(n.forward(x.NoGrad(), (*Exec).Parallel))); loss != want[0][0] {
+						t.Errorf("without gradients %v, with them %v", loss, want[0][0])
 					}
 					return nil
 				}); err != nil {
 					t.Fatal(err)
 				}
-			}
-			if d.IsCUDA() {
-				if stats := captured.Stats(); stats.Launches != 2 {
-					t.Errorf("not captured: %+v", stats)
-				}
-			}
-			for _, w := range ws {
-				w.Close()
-			}
+			})
+			t.Run("captured", func(t *testing.T) { n.runCaptured(t, want) })
 		})
 	})
+}
+
+// runCaptured compares three runs of the captured step with the loss and gradients in want.
+func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
+	seed(t)
+	captured := NewCaptured(func(x *Exec, in ...*Tensor) []*Tensor {
+		return []*Tensor{n.step(t, x, (*Exec).Parallel)}
+	}, CapturedOptions{WarmUp: 1})
+	defer captured.Close()
+	for i := range 3 {
+		seed(t)
+		if err := n.s.Do(func(x *Exec) error {
+			if got := n.read(x, captured.Run(x, n.in)[0]); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("captured run %d differs", i)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if stats := captured.Stats(); n.s.Device().IsCUDA() && stats.Launches != 2 {
+		t.Errorf("not captured: %+v", stats)
+	}
 }
 
 // A branch may free a tensor that another branch's work still has to read. The memory of a branch
@@ -552,6 +577,40 @@ func TestExec_Parallel_AtEnd(t *testing.T) {
 	})
 }
 
+// checkBackwardIsParallel traces a launch of the step and fails unless its backward runs on several
+// streams at once.
+func checkBackwardIsParallel(t *testing.T, s *Stream, run func(x *Exec) *Tensor) {
+	t.Helper()
+	running, err := trace.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Do(func(x *Exec) error { x.Item(run(x)); return nil }); err != nil {
+		t.Error(err)
+	}
+	r, err := running.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := map[uint64]bool{}
+	var from, to time.Duration
+	for _, w := range r.Work {
+		if strings.Contains(w.Name, "tanh_backward") {
+			if len(streams) == 0 || w.Start < from {
+				from = w.Start
+			}
+			to = max(to, w.End)
+			streams[w.Stream] = true
+		}
+	}
+	r.Work = slices.DeleteFunc(r.Work, func(w trace.Record) bool { return w.Start < from || w.End > to })
+	if share, together, busy := r.Parallel(); len(streams) < 2 || share < 0.3 {
+		t.Errorf("backward ran on %d streams, %v of %v on several at once", len(streams), together, busy)
+	} else {
+		t.Logf("backward on %d streams: %v of %v on several at once", len(streams), together, busy)
+	}
+}
+
 // A captured training step with two parallel branches gives the losses of an eager step with
 // serial branches, at each launch. Its backward runs on two streams at once.
 func TestExec_Parallel_TrainingStep(t *testing.T) {
@@ -614,36 +673,8 @@ func TestExec_Parallel_TrainingStep(t *testing.T) {
 			t.Errorf("the loss went from %v to %v", want[0], want[steps-1])
 		}
 		got := train(ParallelOptions{}, true, func(run func(x *Exec) *Tensor) {
-			if !d.IsCUDA() {
-				return
-			}
-			running, err := trace.Start()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Do(func(x *Exec) error { x.Item(run(x)); return nil }); err != nil {
-				t.Error(err)
-			}
-			r, err := running.Stop()
-			if err != nil {
-				t.Fatal(err)
-			}
-			streams := map[uint64]bool{}
-			var from, to time.Duration
-			for _, w := range r.Work {
-				if strings.Contains(w.Name, "tanh_backward") {
-					if len(streams) == 0 || w.Start < from {
-						from = w.Start
-					}
-					to = max(to, w.End)
-					streams[w.Stream] = true
-				}
-			}
-			r.Work = slices.DeleteFunc(r.Work, func(w trace.Record) bool { return w.Start < from || w.End > to })
-			if share, together, busy := r.Parallel(); len(streams) < 2 || share < 0.3 {
-				t.Errorf("backward ran on %d streams, %v of %v on several at once", len(streams), together, busy)
-			} else {
-				t.Logf("backward on %d streams: %v of %v on several at once", len(streams), together, busy)
+			if d.IsCUDA() {
+				checkBackwardIsParallel(t, s, run)
 			}
 		})
 		if !slices.Equal(got, want) {

@@ -15,6 +15,40 @@ import (
 	"testing"
 )
 
+// startServe starts examples/serve on a free port and waits until it listens. post sends one body
+// and returns the answer and its status. The end of the test kills the server.
+func startServe(t *testing.T, checkpoint string) (cmd *exec.Cmd, post func(body []byte) (answer string, status int)) {
+	t.Helper()
+	cmd = exec.Command(filepath.Join(bin, "serve"), "-checkpoint", checkpoint, "-device", "cpu", "-listen", "localhost:0", "-streams", "2")
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	line, err := bufio.NewReader(pipe).ReadString('\n')
+	address, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if err != nil || !found {
+		t.Fatalf("serve printed %q, %v", line, err)
+	}
+	return cmd, func(body []byte) (answer string, status int) {
+		response, err := http.Post(address, "application/octet-stream", bytes.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return "", 0
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text), response.StatusCode
+	}
+}
+
 // Each of many requests at the same time gets the answer that a request alone gets. This answer
 // is also that of examples/predict. A body that is no picture gives an error of the client. An
 // interrupted server ends without an error.
@@ -28,35 +62,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	cmd := exec.Command(filepath.Join(bin, "serve"), "-checkpoint", checkpoint, "-device", "cpu", "-listen", "localhost:0", "-streams", "2")
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Process.Kill()
-	line, err := bufio.NewReader(pipe).ReadString('\n')
-	address, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !found {
-		t.Fatalf("serve printed %q, %v", line, err)
-	}
-	post := func(body []byte) (string, int) {
-		response, err := http.Post(address, "application/octet-stream", bytes.NewReader(body))
-		if err != nil {
-			t.Error(err)
-			return "", 0
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		return string(text), response.StatusCode
-	}
-
+	cmd, post := startServe(t, checkpoint)
 	first, status := post(picture)
 	var answers []struct {
 		Class       string
