@@ -1,13 +1,11 @@
 // Package cgotorch gives Go programs LibTorch, with the CUDA stream as an argument of every call.
 //
-// Work is enqueued only by a call that names its stream. A call names its stream in one of three
-// ways: it takes an [Exec], it is a method of [Stream], or it is a method of an object with
-// streams of its own. These calls return at once. The few calls that wait for the device say so
-// in their doc comments.
+// Work is enqueued only by a call that names its stream. Such a call takes an [Exec], is a method
+// of [Stream], or is a method of an object that was given its stream when it was made. These
+// calls return at once. The few calls that wait for the device say so in their doc comments.
 //
-// The objects with streams of their own are an [Inference], a Prefetcher of package prefetcher,
-// and a Cache of package prefetcher/weights. Objects that are made from a Cache use the stream of
-// the Cache.
+// Objects with streams of their own are an [Inference], a Prefetcher of package prefetcher, and a
+// Cache of package prefetcher/weights. Objects that are made from a Cache use the Cache's stream.
 //
 //	stream := cgotorch.DefaultStream(cgotorch.CPU)
 //	err := stream.Do(func(x *cgotorch.Exec) error {
