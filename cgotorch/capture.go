@@ -6,39 +6,45 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// CaptureOptions are the options of [Stream.Capture]. The zero value is a graph with memory of
-// its own and no warm-up.
+// CaptureOptions are the options of [Stream.Capture]. The zero value makes a graph that shares no
+// memory with other graphs, and does no warm-up run.
 type CaptureOptions struct {
-	// pool is memory shared with other graphs. Their launches then run one after another on the
-	// device. nil gives the graph a pool of its own.
+	// pool is memory that the graph shares with other graphs. The device runs graphs that share a
+	// pool one after another. nil gives the graph a pool of its own.
 	pool *graphPool
-	// WarmUp is the number of runs of the function before its capture. Their effects stay. The
-	// first use of cuDNN or cuBLAS on a thread cannot be captured, so fn needs a warm-up run for
-	// it. With at least one, more follow while a Choice in fn is undecided. With none, every Choice
-	// in fn is serial.
+	// WarmUp is the number of times that Capture runs the function before the capture. The effects of
+	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
+	// function that uses cuDNN or cuBLAS therefore needs a warm-up run.
+	//
+	// If WarmUp is above 0, Capture does more warm-up runs while a Choice in the function is
+	// undecided. If WarmUp is 0, each undecided Choice in the function runs serially.
 	WarmUp int
 }
 
-// Capture runs fn and turns the work that fn enqueues into a graph. The work runs at
-// [Graph.Launch] and not before. Capture waits for captures of other goroutines on the device.
-// It waits for the device only where a warm-up run does. The caller must Close the graph.
+// Capture runs fn and records the work that fn enqueues as a graph. The work does not run during
+// Capture. It runs at each [Graph.Launch]. Capture waits for captures of other goroutines on the
+// same device. Capture waits for the device only before the first warm-up run, and where a
+// warm-up run itself waits. The caller must Close the graph.
 //
-// The work is captured on a stream of the library's own, on one thread. It may fork to other
-// streams and must be joined again: [Exec.On], [Exec.Record], [Exec.Wait]. The host's own work
-// in fn happens once. Work of the host for each launch goes into [Exec.EachLaunch].
+// The work is captured on one thread, on a stream of the library's own. fn may enqueue work on a
+// side stream by [Exec.On]. The side stream must first wait for an event that fn has recorded.
+// Before fn returns, the stream of fn's Exec must wait for the side stream: see [Exec.Record] and
+// [Exec.Wait]. Work that fn does on the host happens once, in the capture. Host work for each
+// launch belongs in [Exec.EachLaunch].
 //
-// Tensors made in fn are memory of the graph: those that fn keeps hold the result of the last
-// launch. Random numbers can be drawn. Those of a launch follow the device's generator, as if
-// the work ran at the launch. Operators on other streams that draw random numbers wait until
-// the capture has ended.
+// Tensors that fn makes lie in memory of the graph. A tensor that fn keeps holds the result of
+// the last launch. fn can draw random numbers. The random numbers of a launch come from the
+// device's generator, as if the work ran eagerly at the time of the launch. During the capture,
+// operators on other streams that draw random numbers wait until the capture has ended.
 //
-// Capture fails with [ErrNotCapturable], naming the operator and its line, for work that waits
-// for the device or needs a value on the host. Events from outside fail in the same way, and a
-// capture in a capture.
+// Capture fails with [ErrNotCapturable] if fn waits for the device or needs a value on the host.
+// The error names the operator and the line of the program. Capture also fails with
+// ErrNotCapturable if fn waits for an event that was recorded outside the capture, or if fn
+// begins another capture.
 //
-// On the CPU nothing is captured, and each launch runs fn (see [Graph.Eager]). Tensors that fn
-// keeps are then new at each launch. A function for both devices writes its results into
-// tensors made before.
+// On the CPU nothing is captured, and each launch runs fn: see [Graph.Eager]. A tensor that fn
+// keeps is then a new tensor at each launch. So a function for the CPU and CUDA must write its
+// results into tensors that were made before the capture.
 func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error) {
 	var g *Graph
 	err := s.Do(func(x *Exec) error {
@@ -49,7 +55,8 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 	return g, located(err)
 }
 
-// located fills in the caller of an error whose failed call the library made for the program.
+// located fills in the Caller of err if it is missing. It is for errors of calls that the library
+// made on behalf of the program.
 func located(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Caller == "" {
@@ -73,7 +80,7 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	}
 	var g *Graph
 	defer func() {
-		if g == nil && o.pool == nil { // also when fn panics
+		if g == nil && o.pool == nil { // g is also nil if fn panics
 			pool.Close()
 		}
 	}()
@@ -85,7 +92,7 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	return g, nil
 }
 
-// beginsCapture fails where x's work cannot be captured at all.
+// beginsCapture returns an error if no capture can begin with x.
 func (x *Exec) beginsCapture(op string, fn func(x *Exec) error) error {
 	x.checkThread(op)
 	switch {
@@ -116,7 +123,8 @@ func (x *Exec) captureInto(pool *graphPool, fn func(x *Exec) error, o CaptureOpt
 	return pool.capture(x, fn, nil, false)
 }
 
-// Capturing reports whether x's work becomes part of a graph and is not run.
+// Capturing reports whether x's work becomes part of a graph. This work does not run until the
+// graph is launched.
 func (x *Exec) Capturing() bool { return x.capture() != nil }
 
 // capture returns the capture that x's work is part of, or nil.
@@ -127,13 +135,13 @@ func (x *Exec) capture() *graphWork {
 	return nil
 }
 
-// Uncaptured returns an Exec over the same scope whose work runs at once and is no part of the
-// graph. In a captured function its stream is the stream that the capture was asked for on.
-// Outside a capture it returns x.
+// Uncaptured returns an Exec over the same scope whose work does not become part of the graph. In
+// a captured function this work is enqueued at once, on the stream for which Capture or
+// [Captured.Run] was called. Outside a capture Uncaptured returns x.
 //
-// It is for memory that [Exec.EachLaunch] writes before launches. Such memory must not be the
-// graph's, because other work of the graph would write there too. It cannot draw random
-// numbers.
+// Use Uncaptured to make memory that [Exec.EachLaunch] writes before launches. This memory must
+// not be memory of the graph, because other work of the graph would write to the same addresses.
+// In a capture the returned Exec cannot draw random numbers.
 func (x *Exec) Uncaptured() *Exec {
 	x.checkThread("Exec.Uncaptured")
 	g := x.capture()
@@ -145,13 +153,15 @@ func (x *Exec) Uncaptured() *Exec {
 	return &y
 }
 
-// EachLaunch calls fn before each launch of the graph, with an Exec of the stream of the
-// launch. Where x's work is not captured, EachLaunch calls fn at once, with x.
+// EachLaunch calls fn before each launch of the graph. The Exec of fn enqueues on the stream of
+// the launch. If x's work is not captured, EachLaunch calls fn at once, with x.
 //
-// It is for work of the host at each step, such as a count of steps. Another example is a new
-// learning rate, which fn writes into a tensor that the graph reads. Such a tensor must be made
-// with [Exec.Uncaptured]. fn's Exec has the modes of the Launch, and cannot capture or launch
-// graphs. The effects of fn stay where the launch fails afterwards.
+// EachLaunch is for work of the host that each step repeats. An example is a count of steps.
+// Another example is a learning rate that fn writes into a tensor, which the graph then reads.
+// Make this tensor with [Exec.Uncaptured].
+//
+// fn's Exec has the modes of the Exec that launches. fn's Exec cannot capture or launch graphs.
+// If the launch fails after fn has returned, the effects of fn stay.
 func (x *Exec) EachLaunch(fn func(x *Exec)) {
 	x.checkThread("Exec.EachLaunch")
 	if g := x.capture(); g != nil {
@@ -161,10 +171,10 @@ func (x *Exec) EachLaunch(fn func(x *Exec)) {
 	fn(x)
 }
 
-// DependsOn names a value of the host that a captured function has used. changed is called
-// before each launch. It returns "", or a text for the value that has changed, as in "the
-// momentum has changed". The graph can then not be launched any more. Outside a capture
-// DependsOn does nothing.
+// DependsOn tells a graph that the captured function has used a value of the host. changed is
+// called before each launch. If the value is the same as in the capture, changed must return "".
+// Otherwise changed must return a text, such as "the momentum has changed". The launch then fails
+// with [ErrStale]. Outside a capture DependsOn does nothing.
 func (x *Exec) DependsOn(changed func() string) {
 	x.checkThread("Exec.DependsOn")
 	if g := x.capture(); g != nil {
@@ -172,7 +182,8 @@ func (x *Exec) DependsOn(changed func() string) {
 	}
 }
 
-// poolHandle returns the pool that the work's memory comes from; NULL for none.
+// poolHandle returns the pool that the work's memory comes from. If g is nil, poolHandle returns
+// nil, and the core then uses no pool.
 func (g *graphWork) poolHandle() *ct.GraphPool {
 	if g == nil {
 		return nil
@@ -180,20 +191,20 @@ func (g *graphWork) poolHandle() *ct.GraphPool {
 	return g.pool.h
 }
 
-// graphWork marks a scope's work as captured, as a warm-up run of a capture, or as a launch of
-// an eager graph.
+// graphWork describes work of one of three kinds: work under capture, a warm-up run of a capture,
+// or a launch of an eager graph. [Exec] points to the graphWork that its work belongs to.
 type graphWork struct {
 	pool      *graphPool
-	eager     bool // on the CPU
-	capturing bool
-	alone     bool // the pool has no other graph
-	undecided bool // a Choice is undecided
-	parallel  bool // a Choice was parallel
-	serial    bool // every Choice is serial, without being asked
-	ended     bool
-	h         *ct.Graph           // under capture; nil before and after
-	outside   *ct.Stream          // of the Exec that asked for the capture
-	forked    map[*ct.Stream]bool // streams with work of the graph
+	eager     bool                // launch of an eager graph, or a warm-up run on the CPU
+	capturing bool                // work under capture
+	alone     bool                // the pool has no other graph
+	undecided bool                // a Choice in the work is undecided
+	parallel  bool                // a Choice ran work in parallel
+	serial    bool                // every Choice runs its work serially, whatever the Choice has decided
+	ended     bool                // the capture or warm-up run has ended
+	h         *ct.Graph           // graph under capture; nil before and after the capture
+	outside   *ct.Stream          // stream of the Exec that asked for the capture
+	forked    map[*ct.Stream]bool // streams that belong to the capture
 	hooks     []func(x *Exec)
 	depends   []func() string
 }

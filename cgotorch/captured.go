@@ -9,9 +9,10 @@ import (
 	"sync/atomic"
 )
 
-// Captured is a function of tensors that is run eagerly at first and then captured as a [Graph]
-// for each shape of its inputs. Later calls launch the graph, so a training step costs the host
-// one launch. Use it inside a Do, in place of the function:
+// Captured is a function of tensors that captures itself. The first Runs of each shape of inputs
+// call the function eagerly. Then the function is captured as a [Graph] for this shape. Later
+// Runs launch the graph, so a training step costs the host one launch. Use a Captured inside a
+// Do, in place of the function:
 //
 //	step := cgotorch.NewCaptured(func(x *cgotorch.Exec, in ...*cgotorch.Tensor) []*cgotorch.Tensor {
 //		opt.ZeroGrad()
@@ -21,23 +22,25 @@ import (
 //		return []*cgotorch.Tensor{loss}
 //	}, cgotorch.CapturedOptions{})
 //
-// Each Run has the effect of a call of the function, random numbers and the optimizer's
-// schedule included. The function is called no more once it is captured. Values of the host
-// then stay as they were at the capture, except through [Exec.EachLaunch] and [Exec.DependsOn].
-// The optimizers of cgotorch/optim and the modules of cgotorch/nn use both.
+// Each Run has the same effect as a call of the function. This includes random numbers and the
+// optimizer's schedule. After the capture the function is not called any more. A value of the
+// host that the function reads then stays as it was in the capture. For a value that changes use
+// [Exec.EachLaunch] or [Exec.DependsOn]. The optimizers of cgotorch/optim and the modules of
+// cgotorch/nn use EachLaunch and DependsOn.
 //
-// Parameters that the function reads must live until Close. A function that cannot be captured
-// goes on eagerly, and Stats says why. On the CPU every Run is eager.
+// Parameters that the function reads must live until Close. If the function cannot be captured,
+// its Runs stay eager, and [Captured.Stats] says why. On the CPU all Runs are eager.
 //
-// A Captured may be used from any goroutine, with InPlace from one goroutine at a time. Runs
-// exclude each other, on the host and on the device. The first Run decides the device of the
-// Captured. A shape is captured on a thread that has done its warm-up runs: use few streams.
+// A Captured may be used from any goroutine. With InPlace only one goroutine at a time may use
+// the Captured. Runs exclude each other, on the host and on the device. The first Run on a CUDA
+// device decides the CUDA device of the Captured. A shape is captured only on a thread that has
+// done a warm-up run of this shape. Each stream has its own thread, so use few streams.
 type Captured struct {
 	fn func(x *Exec, in ...*Tensor) []*Tensor
 	o  CapturedOptions
 
 	mu     sync.Mutex
-	runner atomic.Uint64 // the thread of the Run that holds it, or 0
+	runner atomic.Uint64 // thread of the Run that holds mu; 0 means none
 	pool   *graphPool
 	shapes map[string]*capturedShape
 	closed bool
@@ -46,66 +49,73 @@ type Captured struct {
 	stats    CapturedStats
 }
 
-// CapturedOptions are the options of [NewCaptured]. The zero value is for a training step over
-// a prefetcher.
+// CapturedOptions are the options of [NewCaptured]. The zero value is good for a training step
+// whose inputs come from a prefetcher.
 type CapturedOptions struct {
-	// WarmUp is the number of eager Runs of each shape before its capture; 0 means 3. They are Runs
-	// like the others. More follow while a Choice in the function is undecided.
+	// WarmUp is the number of eager Runs of each shape before the capture of this shape. 0 means 3.
+	// These Runs have results and effects like all other Runs. More eager Runs follow while a Choice
+	// in the function is undecided.
 	WarmUp    int
-	MaxGraphs int // shapes that are captured; others run eagerly; 0 means 8
-	// InPlace makes graphs read the inputs where they lie: one graph for each set of addresses.
-	// Results are then not copied. false copies inputs and results, on the device.
+	MaxGraphs int // largest number of captured shapes; further shapes run eagerly; 0 means 8
+	// InPlace makes graphs read the inputs at their own addresses. There is then one graph for each
+	// set of addresses, and results are not copied. Without InPlace each Run copies the inputs and
+	// the results, on the device.
 	InPlace bool
 	Eager   bool // never capture
 
-	// BatchSizes are the sizes that graphs are made for, such as 1, 8 and 32. The function must
-	// treat each entry along the first dimension of its inputs by itself, as models do in
-	// evaluation. Its results must have the same first dimension. Fewer entries are padded to the
-	// next size, and the results cut. More entries run eagerly. Empty means a graph for each size.
-	// InPlace knows no padding.
+	// BatchSizes are the batch sizes that graphs are made for, such as 1, 8 and 32. The batch size is
+	// the size of the first dimension. All inputs and results must have the same batch size. The
+	// function must treat each entry of a batch independently, as models do in evaluation.
+	//
+	// A smaller batch is padded to the next size of BatchSizes, and its results are cut. A batch that
+	// is larger than all BatchSizes runs eagerly. If BatchSizes is empty, each batch size gets a
+	// graph of its own. With BatchSizes and InPlace together all Runs are eager.
 	BatchSizes []int
 
-	// Log is called with a text for each capture, and for each function that cannot be captured and
-	// why. nil calls nothing. Log must not use the Captured, except for Stats.
+	// Log is called with a text for each capture. It is also called if a function cannot be captured,
+	// with the reason. Log may be nil. Log must not use the Captured, except for Stats.
 	Log func(text string)
 
-	lend bool // results are not copied: the Captured's Do is alone with it
+	lend bool // results are not copied, because only one Do at a time uses the Captured
 }
 
 func (o CapturedOptions) lends() bool { return o.InPlace || o.lend }
 
-// CapturedStats counts since the Captured was made.
+// CapturedStats are counts since the Captured was made.
 type CapturedStats struct {
-	Graphs   int // graphs that exist now
-	Captures int // captures, repeated captures of one shape among them
-	Updates  int // captures for which CUDA updated the existing graph
+	Graphs   int // shapes that have a graph now
+	Captures int // captures, including repeated captures of one shape
+	Updates  int // captures for which CUDA updated the shape's old graph
 	Launches int // Runs that launched a graph
 	Eager    int // Runs that called the function
-	// Why is the reason of the last Run that was eager after its warm-up; "" for none.
+	// Why is the reason of the last Run that was eager for another reason than warm-up. "" means that
+	// there was no such Run.
 	Why string
 }
 
-// capturedShape is what a Captured knows of inputs of one shape.
+// capturedShape is the state of a Captured for inputs of one shape.
 type capturedShape struct {
-	// The size along the first dimension to which inputs are padded; 0 for no padding.
+	// batch is the batch size to which inputs are padded. 0 means no padding.
 	batch int64
-	runs  int  // eager Runs
-	open  bool // a Choice needs more of them
-	// The threads of these Runs. cuDNN and cuBLAS get ready for each thread.
+	runs  int  // number of eager Runs
+	open  bool // a Choice needs more eager Runs
+	// threads are the threads of the eager Runs. cuDNN and cuBLAS must be initialized on a thread
+	// before a capture on this thread.
 	threads map[uint64]bool
 	graph   *Graph
-	// The same work with nothing parallel, while the faster graph is unknown; or nil.
+	// serial is a second graph of the same work, in which nothing runs in parallel. It exists while
+	// it is unknown which of the two graphs is faster. Otherwise serial is nil.
 	serial   *serialGraph
 	in       []*Tensor // the graph's inputs; nil with InPlace
 	out      []*Tensor
-	launches int    // of the graph
-	again    int    // captures in a row with at most one launch between them
+	launches int    // launches since the last capture
+	again    int    // stale graphs in a row that were launched at most once
 	failures int    // captures that failed in a row
-	eager    string // why the shape is not captured; "" while it can be
+	eager    string // why the shape cannot be captured; "" means that it can
 }
 
-// NewCaptured makes a Captured of fn. fn is called with the inputs of a Run and returns its
-// results. The caller must Close the Captured.
+// NewCaptured returns a Captured of fn. fn is called with the inputs of a Run and returns the
+// results of the Run. The caller must Close the Captured.
 func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *Captured {
 	if o.WarmUp <= 0 {
 		o.WarmUp = 3
@@ -117,24 +127,28 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 	return &Captured{fn: fn, o: o, shapes: map[string]*capturedShape{}}
 }
 
-// comparedLaunches is the number of launches in which a graph and its serial form alternate.
+// comparedLaunches is the number of launches for which a graph and its serial form alternate.
+// Afterwards the faster form is kept.
 const comparedLaunches = 42
 
 const whoseResults = "a captured function with Options.InPlace, whose next Run writes there"
 
-// Run has the effect on x's stream of a call of the function with in, and returns the
-// function's results. It waits for captures of other goroutines. It waits for the device before
-// the first warm-up run and where memory is short in a capture. It also waits at the end of
-// measurements of Choices and Overlaps in warm-up runs.
+// Run has the same effect on x's stream as a call of the function with `in`, and returns the
+// function's results. Run waits for captures of other goroutines. Run waits for the device before
+// the first warm-up run, and in a capture if memory is short. A warm-up run that ends the
+// measurement of a Choice or an Overlap waits for the device too.
 //
-// The results belong to the Do and require no gradient. With InPlace they belong to the graph,
-// cannot be kept, and hold until the next Run. Gradients that the function leaves behind are
-// undefined after the next Run of another shape. They are undefined too in the first 42
-// launches where work in the function runs in parallel. These launches alternate between a
-// parallel and a serial graph, and the faster graph stays.
+// The Do owns the results. The results require no gradient. With InPlace the graph owns the
+// results: they cannot be kept, and they are valid until the next Run.
 //
-// Run fails like the function, and with [ErrClosed]. Inside a captured function, Run calls the
-// function. In the second call of a function given to [Exec.Recompute] it does so too.
+// Gradients that the function leaves at parameters are undefined after a later Run of another
+// shape. If the function runs work in parallel, these gradients are also undefined in the first
+// 42 launches. These launches alternate between a parallel and a serial graph, and the faster
+// graph is kept.
+//
+// Run fails if the function fails. It fails with [ErrClosed] if the Captured is closed. Inside a
+// captured function Run only calls the function. Run also only calls the function in the second
+// call of a function given to [Exec.Recompute].
 func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	const op = "Captured.Run"
 	x.checkThread(op)
@@ -144,10 +158,10 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	if x.hook {
 		x.Fail(op, refuse(op, ErrNotCapturable, "called inside a function given to EachLaunch"))
 	}
-	if x.work != nil || x.from != nil { // in the latter a backward is under way, and a capture would wait for it
+	if x.work != nil || x.from != nil { // if x.from is set, a backward is under way, and a capture would wait for this backward
 		return c.fn(x, in...)
 	}
-	if c.runner.Load() == x.s.thread { // only the CPU gets here: elsewhere x's work is for the pool
+	if c.runner.Load() == x.s.thread { // an eager function has called Run of its own Captured
 		return c.fn(x, in...)
 	}
 	c.mu.Lock()
@@ -174,7 +188,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	return c.run(x, in)
 }
 
-// runEagerly calls the function in x's own scope.
+// runEagerly calls the function with x, so that x's Do owns the function's tensors.
 func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	why := "the CPU has no graphs"
 	if c.o.Eager {
@@ -197,8 +211,9 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// settled reports whether Runs of inputs like in need no more trials: they launch a graph, or
-// the reason against a graph is known.
+// settled reports whether Runs of inputs like `in` need no more trials. This is so if these Runs
+// launch a graph that is compared with no other graph. It is also so if the reason is known why
+// these Runs cannot launch a graph.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
@@ -232,7 +247,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		}
 	}
 	c.pool.used(x)
-	if c.o.lends() { // once more behind the Do's reads
+	if c.o.lends() { // the Do may read the lent results until its end, so the pool's use ends there
 		x.AtEnd(func() {
 			c.pool.mu.Lock()
 			defer c.pool.mu.Unlock()
@@ -244,7 +259,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 	return out
 }
 
-// launch launches the shape's graph and returns its results.
+// launch launches the shape's graph, or its serial form, and returns the results of that graph.
 func (c *Captured) launch(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.launches++
 	c.count(func(s *CapturedStats) { s.Launches++ })
@@ -274,7 +289,8 @@ func firstOf(in []*Tensor) *Tensor {
 	return in[0]
 }
 
-// cut returns the first entries of t, as many as in has. t has the shape's batch.
+// cut returns the first entries of t, one for each entry of `in`. The batch size of t is s.batch.
+// Without padding cut returns t.
 func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	if s.batch == 0 {
 		return t
@@ -285,7 +301,7 @@ func (s *capturedShape) cut(x *Exec, t, in *Tensor) *Tensor {
 	return t
 }
 
-// warmUp calls the function on the pool's stream.
+// warmUp does an eager Run on the pool's stream.
 func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	s.runs++
 	s.threads[x.s.thread] = true
@@ -307,7 +323,8 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// keeping returns the function for inputs in. It keeps its results and adds them to out.
+// keeping returns a function that calls the captured function with `in`. It keeps the results and
+// appends them to out.
 func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	return func(x *Exec) error {
 		for _, t := range c.fn(x, in...) {
@@ -321,7 +338,9 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	}
 }
 
-// captureAgain captures the function in place of an outdated graph, but not at each Run.
+// captureAgain captures the function again after a value has changed. `what` is the text for this
+// value. If each of several Runs would need a new capture, captureAgain drops the graph, and
+// later Runs are eager.
 func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what string) {
 	const often = 4
 	if s.launches <= 1 {
@@ -339,7 +358,7 @@ func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what st
 	c.capture(x, s, in)
 }
 
-// capture captures the function for inputs like in, or notes why it cannot.
+// capture captures the function for inputs like `in`. If it fails, the Run goes on eagerly.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if s.eager = c.refusal(x, s, in); s.eager != "" {
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
@@ -353,7 +372,7 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 		from = s.in
 	}
 	graph, out, err := c.tryCapture(x, s, from, false)
-	if errors.Is(err, ErrOutOfMemory) { // LibTorch's allocator keeps its cache while it captures
+	if errors.Is(err, ErrOutOfMemory) { // in a capture LibTorch's allocator cannot free its cached memory
 		if x.Device().ReleaseCachedMemory() == nil {
 			graph, out, err = c.tryCapture(x, s, from, false)
 		}
@@ -379,31 +398,32 @@ func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	}
 }
 
-// serialGraph is a graph for which every Choice was serial.
+// serialGraph is a graph in which every Choice runs its work serially.
 type serialGraph struct {
 	graph  *Graph
 	out    []*Tensor
-	choice *Choice // between this graph and the shape's
+	choice *Choice // between this graph and the shape's parallel graph
 }
 
-// captureSerial captures the function once more, with nothing parallel. Choices measure work
-// that is enqueued piece by piece. The device waits longer between such pieces than inside a
-// graph. So the next Runs alternate between both graphs and measure the whole function.
+// captureSerial captures the function a second time, with nothing in parallel. A Choice measures
+// work that is enqueued kernel by kernel. Between such kernels the device waits longer than
+// inside a graph, so the decision of the Choice may be wrong for a graph. The next Runs therefore
+// alternate between the two graphs, and measure the whole function.
 func (c *Captured) captureSerial(x *Exec, s *capturedShape, from []*Tensor) {
 	serial, out, err := func() (*Graph, []*Tensor, error) {
 		graph := s.graph
-		s.graph = nil // keeps CUDA from updating it
+		s.graph = nil // otherwise CUDA would update the parallel graph to the serial one
 		defer func() { s.graph = graph }()
 		return c.tryCapture(x, s, from, true)
 	}()
-	if err != nil { // for want of memory, say
+	if err != nil { // for example because memory is short
 		c.log("parallel work is not compared with serial work: %v", err)
 		return
 	}
 	s.serial = &serialGraph{graph: serial, out: out, choice: newChoice(ChoiceOptions{}, comparedLaunches, 0.003)}
 }
 
-// keepFaster ends the comparison of the shape's two graphs.
+// keepFaster ends the comparison of the shape's two graphs and closes the slower graph.
 func (s *capturedShape) keepFaster(c *Captured, in []*Tensor, parallel bool) {
 	for _, d := range s.serial.choice.Decisions() {
 		c.log("%s: %v a launch with parallel work, %v without", describeInputs(in), d.ParallelTime, d.SerialTime)
@@ -436,8 +456,9 @@ func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial 
 	return graph, out, nil
 }
 
-// failed notes a failed capture. A function that cannot be captured is not tried again. Another
-// failure may be the function's own, and pass: the next Run then meets it.
+// failed notes a failed capture. If the function cannot be captured, or if memory is short, later
+// Runs do not try again. Any other failure may come from the function itself and may pass. Later
+// Runs try again after such a failure, until three captures in a row have failed.
 func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	closeAll(s.in)
 	s.in = nil
@@ -451,7 +472,8 @@ func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	c.log("%s runs eagerly: %v", describeInputs(in), err)
 }
 
-// refusal says why inputs like in are not even tried to be captured; "" for no reason.
+// refusal returns the reason why no capture is tried for inputs like `in`. "" means that a
+// capture can be tried.
 func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	graphs := c.Stats().Graphs
 	switch {
@@ -473,7 +495,7 @@ func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	return ""
 }
 
-// drop frees the shape's graphs.
+// drop closes the shape's graphs and their results.
 func (s *capturedShape) drop(c *Captured) {
 	if s.graph == nil {
 		return
@@ -488,12 +510,12 @@ func (s *capturedShape) drop(c *Captured) {
 	c.count(func(s *CapturedStats) { s.Graphs-- })
 }
 
-// shape returns the shape of inputs like in.
+// shape returns the state for inputs like `in`. It makes a new state for a new shape.
 func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	key := c.key(x, in)
 	s := c.shapes[key]
 	if s == nil {
-		if len(c.shapes) >= 64*c.o.MaxGraphs { // of ever new shapes none comes often enough
+		if len(c.shapes) >= 64*c.o.MaxGraphs { // if new shapes keep coming, forget the shapes without a graph
 			maps.DeleteFunc(c.shapes, func(_ string, s *capturedShape) bool { return s.graph == nil })
 		}
 		s = &capturedShape{batch: c.batch(in), threads: map[uint64]bool{}}
@@ -502,7 +524,7 @@ func (c *Captured) shape(x *Exec, in []*Tensor) *capturedShape {
 	return s
 }
 
-// batch returns the size to which inputs like in are padded, or 0.
+// batch returns the batch size to which inputs like `in` are padded, or 0.
 func (c *Captured) batch(in []*Tensor) int64 {
 	if len(c.o.BatchSizes) == 0 || len(in) == 0 || c.o.InPlace {
 		return 0
@@ -521,7 +543,7 @@ func (c *Captured) batch(in []*Tensor) int64 {
 	return 0
 }
 
-// input makes memory for an input like t.
+// input makes memory for the graph's copy of an input like t.
 func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 	shape, strides := t.geometry()
 	if s.batch == 0 || s.batch == shape[0] {
@@ -532,14 +554,14 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 		rest *= n
 	}
 	shape[0] = s.batch
-	if len(strides) > 0 && strides[0] == rest { // entries lie one behind another, each in any order
+	if len(strides) > 0 && strides[0] == rest { // the entries lie one after another in memory, so the strides of t fit more entries too
 		padded := x.Call("aten::empty_strided", shape, strides, t.DType(), nil, x.Device())[0].(*Tensor)
 		return x.ZeroInPlace(padded)
 	}
 	return x.Zeros(t.DType(), shape...)
 }
 
-// check fails unless results can be cut.
+// check returns an error if results cannot be cut to the batch size of the inputs.
 func (s *capturedShape) check(out []*Tensor) error {
 	for i, t := range out {
 		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
@@ -555,7 +577,8 @@ func closeAll(ts []*Tensor) {
 	}
 }
 
-// lend returns the results of Run for results that belong to x's Do.
+// lend returns the tensors that Run returns for the results ts. x's Do owns ts. With InPlace, and
+// in an Inference, the returned tensors are lent handles of ts.
 func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	if !c.o.lends() {
 		return ts
@@ -567,7 +590,7 @@ func (c *Captured) lend(x *Exec, ts []*Tensor) []*Tensor {
 	return out
 }
 
-// key returns a text that is equal for inputs and Execs that can share a graph.
+// key returns the key of x and `in` in c.shapes. Runs with equal keys can share a graph.
 func (c *Captured) key(x *Exec, in []*Tensor) string {
 	var key []byte
 	key = fmt.Append(key, x.c.Grad, x.c.Autocast)
@@ -609,14 +632,15 @@ func (c *Captured) count(add func(s *CapturedStats)) {
 	add(&c.stats)
 }
 
-// Stats returns the counts so far. It does not wait for a Run.
+// Stats returns the counts so far. It does not wait for a Run that is under way.
 func (c *Captured) Stats() CapturedStats {
 	c.counting.Lock()
 	defer c.counting.Unlock()
 	return c.stats
 }
 
-// Memory returns the bytes of the device that the graphs hold. It waits for a Run.
+// Memory returns the number of bytes on the device that the graphs hold. It waits for a Run that
+// is under way.
 func (c *Captured) Memory() (int64, error) {
 	if runsOn(c.runner.Load()) {
 		return 0, insideError("Captured.Memory")
@@ -629,8 +653,8 @@ func (c *Captured) Memory() (int64, error) {
 	return c.pool.Memory()
 }
 
-// Close frees the graphs and their memory. It waits for a Run; launches under way go on.
-// Closing twice does nothing.
+// Close frees the graphs and their memory. It waits for a Run that is under way. Launches that
+// are already enqueued still run. A second Close does nothing.
 func (c *Captured) Close() error {
 	if c == nil {
 		return nil
@@ -659,17 +683,20 @@ func (c *Captured) Close() error {
 
 // Note [Eager, plain or side by side]
 //
-// A Captured runs the function eagerly at first, on the pool's stream. Gradient accumulators
-// then belong to that stream, and cuDNN has chosen on the thread that captures. Afterwards it
-// has one graph for each shape, dtype and mode of the inputs.
+// A Captured first runs the function eagerly, on the pool's stream. Gradient accumulators then
+// belong to this stream. cuDNN has then chosen its kernels on the thread that captures.
+// Afterwards the Captured has one graph for each shape, dtype and mode of the inputs.
 //
-// A rehearsal times both ways of a Choice behind a kernel that sleeps. That flatters side by
-// side: between kernels that are enqueued one by one the device waits about a microsecond longer
-// than in a graph. For chains of small kernels this is a tenth of the time or more. So a
-// Captured whose Choices are for side by side captures the plain form too, launches the two
-// graphs in turn and keeps the faster one.
+// A warm-up run measures the two ways of a Choice after a kernel that sleeps, so that the host's
+// time to enqueue does not count. This measurement favours the parallel way. Between kernels that
+// are enqueued one by one, the device waits about a microsecond longer than in a graph. For
+// chains of small kernels this wait is a tenth of the time or more.
 //
-// Inputs are copied into memory of the graph, and results out of it. With InPlace neither is
-// copied, and there is a graph for each set of addresses. Over a prefetcher's slots that gave
-// 99.85 % of the resident rate and the copy 99.75 %, for three graphs in place of one. Copying
-// is therefore the default.
+// So if a Choice has decided for the parallel way, the Captured also captures a serial graph. It
+// launches the two graphs in turn and keeps the faster one.
+//
+// Inputs are copied into memory of the graph, and results are copied out of it. With InPlace
+// nothing is copied, and there is a graph for each set of addresses. In one measurement a
+// training read its batches from a prefetcher's slots. Its rate was compared with the rate of a
+// training whose batch stays on the device. InPlace reached 99.85 % of this rate, with three
+// graphs. Copies reached 99.75 %, with one graph. Copying is therefore the default.

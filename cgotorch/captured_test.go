@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// newCaptured makes a Captured that is closed when the test ends, and logs in the test's log.
+// newCaptured returns a Captured that writes to the test's log. It is closed when the test ends.
 func newCaptured(t testing.TB, o CapturedOptions, fn func(x *Exec, in ...*Tensor) []*Tensor) *Captured {
 	t.Helper()
 	o.Log = func(text string) { t.Log(text) }
@@ -18,7 +18,7 @@ func newCaptured(t testing.TB, o CapturedOptions, fn func(x *Exec, in ...*Tensor
 	return c
 }
 
-// wantStats fails unless the counts are these. On the CPU every Run is eager.
+// wantStats fails the test unless c's stats are want. On the CPU it wants every Run to be eager.
 func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 	t.Helper()
 	got := c.Stats()
@@ -36,7 +36,7 @@ func wantStats(t *testing.T, d Device, c *Captured, want CapturedStats) {
 	}
 }
 
-// Each Run has the effect of a call, for inputs of every shape.
+// Each Run has the same effect as a call of the function, for inputs of several shapes.
 func TestCaptured_Run(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -94,8 +94,8 @@ func equalAll(t *testing.T, x *Exec, of *Tensor, want float32) {
 	}
 }
 
-// Results are the Do's. With InPlace they are the graph's and cannot be kept. They can be read
-// asynchronously.
+// The Do owns the results of a Run. With InPlace the graph owns the results, and Keep fails.
+// ReadAsync can read the results with InPlace.
 func TestCaptured_Results(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -107,7 +107,7 @@ func TestCaptured_Results(t *testing.T) {
 				x.Keep(lends.Run(x, x.Lend(in, "batch 1"))[0]).Close()
 				return nil
 			})
-			if s := lends.Stats(); s.Launches == 0 { // the batch itself, and no copy of it
+			if s := lends.Stats(); s.Launches == 0 { // Run has returned the lent input itself, not a copy
 				wantError(t, err, ErrInvalidArgument, "Exec.Keep", "batch 1")
 			} else if err != nil {
 				t.Error(err)
@@ -142,7 +142,7 @@ func TestCaptured_Results(t *testing.T) {
 	})
 }
 
-// A function without inputs, whose results are kept over later Runs.
+// A function without inputs can be captured. Later Runs do not change copies of earlier results.
 func TestCaptured_NoInputs(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -167,7 +167,7 @@ func TestCaptured_NoInputs(t *testing.T) {
 	})
 }
 
-// Gradients are accumulated over parts of a batch in one graph.
+// A captured function can accumulate gradients over several parts of a batch.
 func TestCaptured_Accumulates(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -210,7 +210,8 @@ func TestCaptured_Accumulates(t *testing.T) {
 	})
 }
 
-// A function that cannot be captured runs eagerly and says why. Its errors are the function's.
+// A function that cannot be captured runs eagerly, and Stats says why. If the function fails, Run
+// fails with the function's error.
 func TestCaptured_FallsBack(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -278,7 +279,7 @@ func TestCaptured_FallsBack(t *testing.T) {
 	})
 }
 
-// A value that a graph depends on changes: the graph is captured again, once.
+// If a value named by DependsOn changes, the graph is captured once more.
 func TestCaptured_CapturesAgain(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -313,9 +314,8 @@ func TestCaptured_CapturesAgain(t *testing.T) {
 	})
 }
 
-// A step of gradient descent with dropout gives the same numbers captured and eager, on several
-// streams one after another. It does so too where activations, and their random numbers, are
-// computed again.
+// Training with dropout gives the same losses captured and eager, on several streams in turn.
+// This is also so if Recompute computes activations and their random numbers again.
 func TestCaptured_Training(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -372,8 +372,8 @@ func TestCaptured_Training(t *testing.T) {
 	})
 }
 
-// Captured functions of several goroutines, each with dropout, on streams of their own. Several
-// goroutines also Run the same function.
+// Several goroutines run captured functions with dropout, each goroutine on its own stream. Each
+// goroutine gets right results from its own Captured and from a Captured that all goroutines use.
 func TestCaptured_Goroutines(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -383,7 +383,7 @@ func TestCaptured_Goroutines(t *testing.T) {
 		}
 		double := func(x *Exec, in ...*Tensor) []*Tensor {
 			r := x.Dropout(in[0], 0.5, true)
-			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // 2 in, for every r
+			return []*Tensor{x.Mean(x.Add(r, x.Sub(x.MulScalar(in[0], 2), r)))} // twice the input, for every r
 		}
 		shared := newCaptured(t, CapturedOptions{}, double)
 		onStreams(t, d, 4, func(i int, s *Stream) error {
@@ -426,7 +426,7 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 	synchronize(t, s)
 	var busy *Event
 	if err := s.Do(func(x *Exec) error {
-		y := x.NoWaits() // opens CUPTI, which takes a while
+		y := x.NoWaits() // called before sleep, because it opens CUPTI, which takes a while
 		sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
@@ -443,7 +443,7 @@ func TestCaptured_Run_DoesNotWait(t *testing.T) {
 	synchronize(t, s)
 }
 
-// Memory is short in the capture: it runs eagerly, and goes on.
+// If memory is short in the capture, the function runs eagerly and gives right results.
 func TestCaptured_OutOfMemory(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -468,7 +468,7 @@ func TestCaptured_OutOfMemory(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 3, Why: "out of memory"})
 }
 
-// Stats may be called where the function or Log runs. A call that would wait for the Run fails.
+// The function and Log may call Stats. In the function, a call that would wait for the Run fails.
 func TestCaptured_Inside(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -493,8 +493,8 @@ func TestCaptured_Inside(t *testing.T) {
 	})
 }
 
-// A captured function is called inside a function that a backward calls again, and captured
-// outside.
+// In the second call of a function given to Recompute, Run calls the captured function, and
+// Capture fails. In the first call the Captured captures as usual.
 func TestCaptured_InRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -524,8 +524,8 @@ func TestCaptured_InRecompute(t *testing.T) {
 	})
 }
 
-// A captured function that depends on a new value each time is captured a few times and then no
-// more. A function whose capture fails for its own reason is tried again.
+// If a value named by DependsOn changes at each Run, a few captures are tried and then no more.
+// If a capture fails because of an error of the function, a later Run captures again.
 func TestCaptured_TriesAgain(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -567,7 +567,7 @@ func TestCaptured_TriesAgain(t *testing.T) {
 	}
 }
 
-// A tensor of another device than the graph's is no input of a graph.
+// If an input lies on another device than the graph would, the function runs eagerly.
 func TestCaptured_InputOnTheCPU(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -586,8 +586,8 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 4, Why: "input 1 lies on cpu"})
 }
 
-// While captures come and go, backwards that call functions again, with dropout, neither wait
-// for ever nor draw other numbers.
+// Some goroutines capture while others run backwards that call functions with dropout again. No
+// goroutine deadlocks. A backward may fail only because another stream has drawn random numbers.
 func TestCaptured_BesideRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -599,8 +599,8 @@ func TestCaptured_BesideRecompute(t *testing.T) {
 	})
 }
 
-// backwards differentiates through a recomputation, or captures work with a backward, so many
-// times.
+// backwards runs a step with a backward as many times as rounds says. If capture is set, each
+// step is captured and launched. Otherwise the step contains a Recompute and runs eagerly.
 func backwards(s *Stream, rounds int, capture bool) error {
 	var w *Tensor
 	if err := s.Do(func(x *Exec) error { w = x.Keep(x.Ones(Float32, 64, 64)); return w.SetRequiresGrad(true) }); err != nil {

@@ -7,21 +7,23 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Exec is an execution context: it says on which stream work runs, in which modes, and which Do
-// owns the results. The modes are the grad mode and autocast. Every call that enqueues work
-// takes an Exec first.
+// Exec is an execution context. It says on which stream work runs, in which modes work runs, and
+// which Do owns the results. The modes are the gradient mode and autocast. Every call that
+// enqueues work takes an Exec as its first argument.
 //
-// An Exec lives only inside the [Stream.Do] that made it, on the goroutine of that Do. It
-// panics with an [*Error] when it is used elsewhere.
+// An Exec may be used only inside the [Stream.Do] that made it, and only on the goroutine of that
+// Do. Any other use panics with an [*Error].
 type Exec struct {
 	s      *scope
-	stream *Stream // the program's; inside a graph another stream stands in for it, see Stream
-	parent *Exec   // of a side branch's Exec
-	// The graph that x's work becomes part of, or is a warm-up run of; nil for neither.
+	stream *Stream // stream of the program; a captured function uses another stream instead: see Exec.Stream
+	parent *Exec   // for a side branch: the Exec that called Parallel
+	// work is the graphWork that x's work belongs to: a capture, a warm-up run or a launch of an
+	// eager graph. Otherwise work is nil.
 	work  *graphWork
-	hook  bool // x was given to a function of EachLaunch
+	hook  bool // x is the Exec of a function given to EachLaunch
 	trial bool // a Choice measures x's work
-	// The calls that led to the Recompute whose second call x is for; nil for any other x.
+	// from is set in the second call of a function given to Recompute. It has the calls that led to
+	// that Recompute. Otherwise from is nil.
 	from []uintptr
 	c    ct.Exec
 }
@@ -32,8 +34,9 @@ func newExec(s *scope, of *Stream, stream *ct.Stream) *Exec {
 
 const otherGoroutine = "an Exec was used on another goroutine than its Do's"
 
-// check panics when the Do has returned or another goroutine uses x. It unwinds after a
-// failure.
+// check panics if the Do has returned, or if a scope inside x's scope runs. If an operator of the
+// Do has failed, check unwinds to the Do. In a capture every call except Wait fails if x's stream
+// is not part of the capture yet. check does not compare threads.
 func (x *Exec) check(op string) {
 	if theChecker.on.Load() {
 		x.c.Site = uint64(callSite(x.from...))
@@ -50,8 +53,8 @@ func (x *Exec) check(op string) {
 	}
 }
 
-// checkThread is check for calls without a later call into the core, which would compare the
-// thread.
+// checkThread does what check does, and panics on another goroutine. It is for calls that do not
+// call the core afterwards. The core would compare the threads.
 func (x *Exec) checkThread(op string) {
 	x.check(op)
 	if ct.ThreadID() != x.s.thread {
@@ -59,7 +62,8 @@ func (x *Exec) checkThread(op string) {
 	}
 }
 
-// report ends a call that failed. Misuse panics at the call, any other failure unwinds to Do.
+// report ends a call that failed. An error of kind ErrMisuse panics at the call. Any other error
+// unwinds to the Do.
 func (x *Exec) report(e *Error) {
 	if e.Kind == ErrMisuse {
 		panic(e)
@@ -67,7 +71,8 @@ func (x *Exec) report(e *Error) {
 	x.s.fail(e)
 }
 
-// must ends a call on ts that failed.
+// must ends a call of the core. If status is an error, must reports this error with the shapes of
+// ts. Otherwise must checks whether the call has waited for the device, if x is under NoWaits.
 func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	if status == nil {
 		if x.c.Watch != nil {
@@ -80,8 +85,8 @@ func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 	x.report(e)
 }
 
-// Fail makes the Do return err. It does not return. An err that is no [*Error] is wrapped in an
-// Error without a kind. Fail fills in the Caller where it is missing.
+// Fail makes the Do return err. Fail itself does not return. If err is not an [*Error], Fail
+// wraps it in an Error without a kind. If the Error has no Caller, Fail fills in the Caller.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
@@ -94,8 +99,8 @@ func (x *Exec) Fail(op string, err error) {
 	x.s.fail(e)
 }
 
-// Stream returns the stream that x enqueues on. In a captured function and its warm-up runs it
-// is a stream of the graph's own, in place of the program's.
+// Stream returns the stream that x enqueues on. In a captured function and in its warm-up runs
+// this is a stream of the graph's own, which stands in for the program's stream.
 func (x *Exec) Stream() *Stream {
 	if g := x.work; g != nil && !g.eager && x.c.Stream != g.outside {
 		if stand := g.pool.stands[x.stream]; stand != nil {
@@ -105,8 +110,8 @@ func (x *Exec) Stream() *Stream {
 	return x.stream
 }
 
-// DoStream returns the stream whose Do x lives in. Stream returns another stream where x comes
-// from [Exec.On] or belongs to a branch.
+// DoStream returns the stream whose Do x belongs to. [Exec.Stream] returns another stream if x
+// comes from [Exec.On] or belongs to a branch.
 func (x *Exec) DoStream() *Stream { return x.s.stream }
 
 // Device returns the device that x's work runs on.
@@ -129,9 +134,10 @@ func (x *Exec) WithGrad() *Exec {
 	return &y
 }
 
-// Autocast returns an Exec over the same scope that runs operators in dtype where LibTorch's
-// autocast rules call this safe, and in float32 elsewhere. Backward and optimizer steps run
-// without autocast. It fails with [ErrInvalidArgument] unless dtype is [BFloat16] or [Float16].
+// Autocast returns an Exec over the same scope that runs operators with autocast to dtype. These
+// operators run in dtype if LibTorch's autocast rules call this safe, and otherwise in float32.
+// Backward and optimizer steps run without autocast. Autocast fails with [ErrInvalidArgument]
+// unless dtype is [BFloat16] or [Float16].
 func (x *Exec) Autocast(dtype DType) *Exec {
 	if dtype != BFloat16 && dtype != Float16 {
 		x.Fail("Exec.Autocast", refuse("Exec.Autocast", ErrInvalidArgument,
@@ -149,13 +155,13 @@ func (x *Exec) NoAutocast() *Exec {
 	return &y
 }
 
-// AutocastDType returns the dtype of [Exec.Autocast]; 0 means none.
+// AutocastDType returns the dtype of [Exec.Autocast]. 0 means no autocast.
 func (x *Exec) AutocastDType() DType { return DType(max(x.c.Autocast, 0)) }
 
-// On returns an Exec over the same scope that enqueues on another stream. It does not wait for
-// a Do of that stream. The stream stays open until x's Do has ended. Nothing orders the two
-// streams: join them with [Exec.Record] and [Exec.Wait]. In a captured function a stream of the
-// graph's own stands in for s. On fails with [ErrClosed] for a closed stream.
+// On returns an Exec over the same scope that enqueues on s. On does not wait for a Do of s. s
+// stays open until x's Do has ended. Work on s and work on x's stream have no order. Give them an
+// order with [Exec.Record] and [Exec.Wait]. In a captured function a stream of the graph's own
+// stands in for s. On fails with [ErrClosed] if s is closed.
 func (x *Exec) On(s *Stream) *Exec {
 	x.checkThread("Exec.On")
 	y := *x
@@ -177,7 +183,8 @@ func (x *Exec) On(s *Stream) *Exec {
 	return &y
 }
 
-// Record returns an event behind all work enqueued on x's stream so far. The caller closes it.
+// Record returns an event that marks the end of all work enqueued so far on x's stream. It does
+// not wait. The caller must close the event.
 func (x *Exec) Record() *Event { return x.record("Exec.Record", 0) }
 
 // RecordTiming is [Exec.Record] for an event whose time [Event.Elapsed] can read.
@@ -193,7 +200,8 @@ func (x *Exec) record(op string, timing int32) *Event {
 	return e
 }
 
-// Wait makes later work of x's stream run after the event. The host does not wait.
+// Wait makes later work of x's stream run after the event. On a CUDA stream Wait does not wait on
+// the host. On a CPU stream, like [Stream.Wait], it waits on the host until a CUDA event is done.
 func (x *Exec) Wait(e *Event) {
 	x.checkThread("Exec.Wait")
 	//edge:exec-wait TestEpoch_HasNoRace checked
@@ -205,20 +213,20 @@ func (x *Exec) Wait(e *Event) {
 	}
 }
 
-// AtEnd runs fn when the Do's function has ended, before the Do's tensors are freed. A failure
-// or a panic ends the function too. All functions run, in the order in which they were given.
-// They can use x and every Exec derived from it.
+// AtEnd runs fn after the Do's function has ended, and before the Do's tensors are freed. fn also
+// runs if the Do's function has failed or panicked. The Do runs all functions given to AtEnd, in
+// the order of the calls of AtEnd. fn can use x and every Exec derived from x.
 //
-// A failed operator in fn is passed over. A panic in fn is raised in the caller of Do, unless
-// the Do itself failed. AtEnd fails with [ErrUnsupported] in the second call of a function
-// given to [Exec.Recompute].
+// If an operator fails in fn, the failure is ignored, except [ErrWaited]. A panic in fn is raised
+// in the caller of Do, unless the Do itself failed. AtEnd fails with [ErrUnsupported] in the
+// second call of a function given to [Exec.Recompute].
 func (x *Exec) AtEnd(fn func()) {
 	x.checkThread("Exec.AtEnd")
 	if x.from != nil {
 		x.Fail("Exec.AtEnd", refuse("Exec.AtEnd", ErrUnsupported,
 			"in a function that is computed again, whose tensors backward still reads when it has ended"))
 	}
-	if p := x.parent; p != nil { // the branch is joined by then, and p goes on
+	if p := x.parent; p != nil { // at the end p has later work that the branch does not wait for
 		branch := fn
 		p.AtEnd(func() {
 			x.follow(p)
@@ -230,18 +238,18 @@ func (x *Exec) AtEnd(fn func()) {
 	x.s.atEnd = append(x.s.atEnd, fn)
 }
 
-// follow makes x's stream wait for y's work so far.
+// follow makes x's later work run after y's work so far.
 func (x *Exec) follow(y *Exec) {
 	e := y.Record()
 	defer e.Close()
 	x.Wait(e)
 }
 
-// Keep hands the tensor out of the Do. It lives until the caller closes it.
+// Keep takes t out of the Do and returns t. Then t lives until the caller closes it.
 //
 // Keep fails with [ErrInvalidArgument] for a tensor that shares the memory of a lent tensor:
-// Clone it first. Keep fails with [ErrNotCapturable] for a tensor made in a capture into memory
-// that other graphs write.
+// Clone it first. Keep fails with [ErrNotCapturable] for a tensor that was made in a capture, in
+// memory that other graphs write.
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	x.checkThread("Exec.Keep")
 	x.open("Exec.Keep", t)
@@ -258,7 +266,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return x.keep(t)
 }
 
-// keep is Keep for memory that others may write.
+// keep does what Keep does, without the checks for memory that others write.
 func (x *Exec) keep(t *Tensor) *Tensor {
 	if t.owner != nil {
 		if t.owner != x.s {
@@ -270,19 +278,19 @@ func (x *Exec) keep(t *Tensor) *Tensor {
 	return t
 }
 
-// adopt gives x's Do a tensor that was kept.
+// adopt makes x's Do the owner of a tensor that was kept.
 func (x *Exec) adopt(t *Tensor) {
 	if t.owner != nil {
-		return // x's Do has it already
+		return // x's Do owns t already
 	}
 	t.cleanup.Stop()
 	t.owner = x.s
 	x.s.tensors = append(x.s.tensors, t)
 }
 
-// Lend returns a second handle of t that is freed when the Do returns. Keep refuses this
-// handle, and every tensor that shares its memory. The error names the owner as whose does, as
-// in "batch 12 of epoch 3".
+// Lend returns a second handle of t. The Do frees this handle at its end. Keep refuses the handle
+// and every tensor that shares its memory. `whose` names the owner of the memory in Keep's error,
+// as in "batch 12 of epoch 3".
 func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	x.checkThread("Exec.Lend")
 	x.open("Exec.Lend", t)
@@ -301,7 +309,7 @@ func (x *Exec) Lend(t *Tensor, whose string) *Tensor {
 	return y
 }
 
-// Alias returns a second handle of t. The Do owns it.
+// Alias returns a second handle of t. The Do owns the second handle.
 func (x *Exec) Alias(t *Tensor) *Tensor {
 	x.checkThread("Exec.Alias")
 	x.open("Exec.Alias", t)
@@ -309,8 +317,8 @@ func (x *Exec) Alias(t *Tensor) *Tensor {
 	return x.s.own(ct.TensorAlias(t.h))
 }
 
-// Tidy runs fn and returns its result, which may be nil. It frees all other tensors that fn
-// made, at once, except those that fn kept.
+// Tidy runs fn and returns fn's result, which may be nil. When fn returns, Tidy frees all other
+// tensors that fn made, except tensors that fn kept.
 func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	x.checkThread("Exec.Tidy")
 	var t *Tensor
@@ -321,13 +329,13 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 	return t
 }
 
-// tidy is Tidy of several results.
+// tidy is Tidy for a function with several results.
 func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	before := x.s.tensors
-	x.s.tensors = before[len(before):] // fn's tensors go behind, into the same memory while it has room
+	x.s.tensors = before[len(before):] // an empty list that uses the free end of before's array
 	defer func() {
-		if inner := cap(x.s.tensors); inner > cap(before)-len(before) { // fn's tensors have outgrown the list
-			before = slices.Grow(before, inner) // the next Tidy finds room
+		if inner := cap(x.s.tensors); inner > cap(before)-len(before) { // fn made more tensors than the array has room for
+			before = slices.Grow(before, inner) // so that the next Tidy finds room
 		}
 		x.s.tensors = append(before, x.s.tensors...)
 	}()
@@ -336,7 +344,7 @@ func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	return ts
 }
 
-// open fails unless t can be used.
+// open fails if t is nil or closed.
 func (x *Exec) open(op string, t *Tensor) {
 	switch {
 	case t == nil:

@@ -6,10 +6,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// Graph is work that was captured once and is launched as a whole, for the cost of one kernel's
-// launch: a CUDA graph. It reads and writes the memory that the captured function did. Memory
-// from before the capture must live as long as the Graph. A Graph may be used from any
-// goroutine.
+// Graph is a CUDA graph: work that was captured once and is launched as a whole. A launch costs
+// the host about as much as the launch of one kernel. The graph reads and writes the same memory
+// as the captured function. Memory that existed before the capture must live as long as the
+// Graph. A Graph may be used from any goroutine.
 type Graph struct {
 	pool    *graphPool
 	ownPool bool
@@ -18,26 +18,27 @@ type Graph struct {
 	depends []func() string
 
 	h        *ct.Graph // guarded by pool.mu
-	parallel bool      // a Choice was parallel
-	updated  bool      // it has taken over the executable graph of an older capture
+	parallel bool      // a Choice in the graph runs work in parallel
+	updated  bool      // CUDA has updated the executable graph of an older capture to this graph
 	closed   bool      // guarded by pool.mu
 	cleanup  runtime.Cleanup
 
-	fn             func(x *Exec) error // of an eager graph; guarded by pool.mu
-	grad, autocast int32               // the modes of its capture
+	fn             func(x *Exec) error // function of an eager graph; guarded by pool.mu
+	grad, autocast int32               // modes in which an eager graph runs fn
 }
 
-// Eager reports whether each launch runs the function anew, as on the CPU, where nothing can be
-// captured.
+// Eager reports whether each launch runs the function again. This is so on the CPU, because
+// nothing can be captured there.
 func (g *Graph) Eager() bool { return g.eager }
 
-// Launch enqueues the graph's work on s, which is any stream of the graph's device. It does not
-// wait for the device; it waits for a capture into the graph's pool. The work comes behind
-// earlier work of s and before later work. Launches of graphs of one pool run one after
-// another.
+// Launch enqueues the graph's work on s. s may be any stream of the graph's device. The work runs
+// after earlier work of s and before later work of s. Launches of graphs that share memory run
+// one after another on the device, even on different streams. Launch does not wait for the
+// device. It waits for a Do of s, and for a capture that uses the graph's memory.
 //
-// Launch fails with [ErrClosed], with [ErrInvalidArgument] on another device, and with
-// [ErrStale] when something that was captured has changed since.
+// Launch fails with [ErrClosed] if the graph is closed, and with [ErrInvalidArgument] if s is on
+// another device. Launch fails with [ErrStale] if a value has changed since the capture: see
+// [Exec.DependsOn].
 func (g *Graph) Launch(s *Stream) error {
 	return located(s.Do(func(x *Exec) error {
 		x.Launch(g)
@@ -80,8 +81,8 @@ func (x *Exec) Launch(g *Graph) {
 	g.pool.used(x)
 }
 
-// launch enqueues the work of a graph that can be launched. The pool is locked and awaited; its
-// used is to follow.
+// launch enqueues the work of an open graph that is not stale. The caller has locked the pool and
+// called await. After launch the caller calls used.
 func (g *Graph) launch(x *Exec) {
 	before := *x
 	before.hook = true
@@ -92,7 +93,8 @@ func (g *Graph) launch(x *Exec) {
 	runtime.KeepAlive(g)
 }
 
-// stale returns a text for a value that has changed since the capture, or "".
+// stale returns a text for a value that has changed since the capture. If no value has changed,
+// stale returns "".
 func (g *Graph) stale() string {
 	for _, changed := range g.depends {
 		if what := changed(); what != "" {
@@ -102,14 +104,15 @@ func (g *Graph) stale() string {
 	return ""
 }
 
-// GraphSize counts the parts of a graph.
+// GraphSize has the number of nodes of a graph, in total and by kind.
 type GraphSize struct {
-	// Fills are captured as kernels, except those of several rows.
+	// Fills counts only fills of several rows. Other fills are captured as kernels, so Kernels counts
+	// them.
 	Nodes, Kernels, Copies, Fills int
 	Random                        bool // the graph draws random numbers
 }
 
-// Size counts the graph's nodes. An eager graph's size is zero. It does not wait for the
+// Size counts the graph's nodes. For an eager graph all counts are 0. Size does not wait for the
 // device.
 func (g *Graph) Size() (GraphSize, error) {
 	var size GraphSize
@@ -127,11 +130,12 @@ func (g *Graph) size() (GraphSize, error) {
 	return GraphSize{Nodes: int(size.Nodes), Kernels: int(size.Kernels), Copies: int(size.Copies), Fills: int(size.Fills), Random: size.Random != 0}, err
 }
 
-// Memory returns the bytes of the device that the graph's pool holds; 0 on the CPU. It may take
-// a millisecond.
+// Memory returns the number of bytes on the device that the graph's memory pool holds. On the CPU
+// it returns 0. The call may take a millisecond.
 func (g *Graph) Memory() (int64, error) { return g.pool.Memory() }
 
-// ask calls question while the graph is open.
+// ask locks the pool and calls question. If the graph is closed, ask fails instead. If the graph
+// is eager, ask does nothing.
 func (g *Graph) ask(op string, question func() error) error {
 	if err := g.pool.enter(op); err != nil {
 		return err
@@ -147,8 +151,8 @@ func (g *Graph) ask(op string, question func() error) error {
 	return question()
 }
 
-// Close frees the graph. Launches under way go on. Tensors that its function kept stay until
-// they are closed. Closing twice does nothing.
+// Close frees the graph. Launches that are already enqueued still run. Tensors that the captured
+// function kept stay valid until they are closed. A second Close does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.pool == nil {
 		return nil
@@ -166,7 +170,7 @@ func (g *Graph) Close() error {
 	return nil
 }
 
-// end closes the graph with the pool locked.
+// end closes the graph. The caller has locked the pool.
 func (g *Graph) end() {
 	g.closed = true
 	g.free()
@@ -175,7 +179,7 @@ func (g *Graph) end() {
 	}
 }
 
-// guard frees the graph in case the program forgets to.
+// guard lets the garbage collector free the graph if the program forgets to close it.
 func (g *Graph) guard() { g.cleanup = runtime.AddCleanup(g, freeGraph, g.h) }
 
 func freeGraph(h *ct.Graph) { ct.GraphFree(h) }

@@ -7,10 +7,10 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// A step of gradient descent that is one launch on a GPU. On the CPU, as here, it is called
-// each time.
+// On a GPU a step of gradient descent becomes one launch. On the CPU, as in this example, each
+// Run calls the function.
 func ExampleCaptured() {
-	device, err := cgotorch.ParseDevice("cpu") // "auto" for a GPU
+	device, err := cgotorch.ParseDevice("cpu") // "auto" chooses a GPU if there is one
 	if err != nil {
 		panic(err)
 	}
@@ -76,7 +76,8 @@ func ExampleInference() {
 	// Output: [2 4 6]
 }
 
-// The gradients of a layer's weights run in parallel with those of its input, on a GPU.
+// On a GPU the gradients of a layer's weights are computed in parallel with the gradients of the
+// layer's input.
 func ExampleNewOverlap() {
 	overlap, err := cgotorch.NewOverlap(cgotorch.OverlapOptions{})
 	if err != nil {
@@ -100,7 +101,8 @@ func ExampleNewOverlap() {
 	// Output: [4 4 4 4]
 }
 
-// Work is captured once and launched on any stream. Its memory is made before.
+// Work is captured once and can be launched on any stream. The tensor that the work writes is
+// made before the capture.
 func ExampleStream_Capture() {
 	stream := cgotorch.DefaultStream(cgotorch.CPU)
 	defer stream.Close()

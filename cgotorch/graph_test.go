@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// captured is a graph that is closed when the test ends.
+// captured returns a graph of fn. The graph is closed when the test ends.
 func captured(t testing.TB, s *Stream, o CaptureOptions, fn func(x *Exec)) *Graph {
 	t.Helper()
 	g, err := s.Capture(func(x *Exec) error { fn(x); return nil }, o)
@@ -26,7 +26,7 @@ func launch(t testing.TB, g *Graph, s *Stream) {
 	}
 }
 
-// kept are tensors made outside of captures, closed when the test ends.
+// kept returns n tensors that fn makes outside captures. They are closed when the test ends.
 func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	t.Helper()
 	var ts []*Tensor
@@ -43,7 +43,8 @@ func kept(t testing.TB, s *Stream, n int, fn func(x *Exec) *Tensor) []*Tensor {
 	return ts
 }
 
-// trainable are copies that require gradients, closed when the test ends.
+// trainable returns copies of the tensors `of`. The copies require gradients. They are closed
+// when the test ends.
 func trainable(t testing.TB, s *Stream, of []*Tensor) []*Tensor {
 	t.Helper()
 	next := 0
@@ -69,7 +70,8 @@ func itemOf(t testing.TB, s *Stream, of *Tensor) (v float64) {
 	return v
 }
 
-// A launch has the effect of the function, on any stream. On the CPU it calls the function.
+// A launch has the same effect as a call of the function, on any stream. On the CPU a launch
+// calls the function.
 func TestGraph_Launch(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -119,8 +121,8 @@ func TestGraph_WarmUp(t *testing.T) {
 	})
 }
 
-// Graphs of one pool use the same memory and still have right results, launched on two streams
-// without waits of the program's.
+// Two graphs of one pool use the same memory. They still give right results if the program
+// launches them on two streams without waits.
 func TestGraph_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -175,7 +177,8 @@ func synchronize(t testing.TB, s *Stream) {
 	}
 }
 
-// A captured function forks to another stream and joins it again.
+// A captured function can use a second stream. The second stream waits for the first stream, and
+// at the end the first stream waits for the second stream.
 func TestGraph_ForkAndJoin(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -194,7 +197,7 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 			x.Wait(joined)
 			x.AddOut(b, c, out)
 		})
-		// The stream that was forked to is free for other work, which the graph does not touch.
+		// Other work can run on the second stream. The graph does not use that stream.
 		if err := side.Do(func(x *Exec) error { sleep(x, time.Millisecond); return nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -210,8 +213,8 @@ func TestGraph_ForkAndJoin(t *testing.T) {
 	})
 }
 
-// Random numbers of launches are those of the same calls without a graph, also with eager draws
-// and launches of other graphs between.
+// A launch draws the same random numbers as a call of the function. This is also so if eager work
+// and another graph draw random numbers between the launches.
 func TestGraph_Random(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -257,7 +260,8 @@ func TestGraph_Random(t *testing.T) {
 	})
 }
 
-// The host's work at each launch, and the changes that make a graph stale.
+// Each launch calls the function given to EachLaunch. A launch fails if a value named by
+// DependsOn has changed.
 func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -291,7 +295,7 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 		momentum = 1
 		err := g.Launch(s)
 		if !d.IsCUDA() {
-			if err != nil { // the function is called, with the present values
+			if err != nil { // the launch calls the function, which reads the new value
 				t.Error(err)
 			}
 			return
@@ -300,7 +304,8 @@ func TestGraph_EachLaunch_DependsOn(t *testing.T) {
 	})
 }
 
-// An operator that cannot be captured is named, and the stream goes on.
+// A capture of work that cannot be captured fails with an error that names the operator. The
+// stream can still be used.
 func TestGraph_NotCapturable(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -335,7 +340,7 @@ func TestGraph_NotCapturable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.Capture(func(x *Exec) error { test.fn(x); return nil }, CaptureOptions{})
 			wantError(t, err, test.want, append(test.texts, "graph_test.go")...)
-			// The stream, and the graph that is there, go on.
+			// The stream and the existing graph still work.
 			launch(t, g, s)
 			if err := s.Do(func(x *Exec) error { x.Item(x.Sum(x.Dropout(ts[0], 0.5, true))); return nil }); err != nil {
 				t.Error(err)
@@ -400,8 +405,8 @@ func TestGraph_Close(t *testing.T) {
 	})
 }
 
-// Fills of every size and alignment are captured as kernels, and write no more than their
-// memory.
+// Fills of every size and alignment are captured as kernels. These kernels write no memory
+// outside the fill.
 func TestGraph_Fills(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -431,7 +436,7 @@ func TestGraph_Fills(t *testing.T) {
 	})
 }
 
-// A tensor that the function keeps has the result of the last launch.
+// A tensor that the captured function keeps has the result of the last launch.
 func TestGraph_Keep(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -462,7 +467,7 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	synchronize(t, s)
 	var busy *Event
 	err := s.Do(func(x *Exec) error {
-		y := x.NoWaits() // opens CUPTI, which takes a while
+		y := x.NoWaits() // called before sleep, because it opens CUPTI, which takes a while
 		sleep(x, 500*time.Millisecond)
 		busy = x.Record()
 		for range 10 {
@@ -480,7 +485,8 @@ func TestGraph_Launch_DoesNotWait(t *testing.T) {
 	synchronize(t, s)
 }
 
-// Captures and launches in many goroutines, with random numbers drawn everywhere meanwhile.
+// Captures and launches in several goroutines give right results while all goroutines draw random
+// numbers.
 func TestGraph_Goroutines(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -499,8 +505,9 @@ func TestGraph_Goroutines(t *testing.T) {
 	})
 }
 
-// captureOnce adds 1 and random numbers whose sum is 0 or 1 in a graph, launched five times, or
-// does so without a graph.
+// captureOnce runs a step five times and checks that n is 10 afterwards. A step adds 2 to n, by
+// means of random numbers that cancel. If inGraph is set, one run is a warm-up run and four runs
+// are launches of a graph.
 func captureOnce(s *Stream, inGraph bool) error {
 	var n *Tensor
 	if err := s.Do(func(x *Exec) error { n = x.Keep(x.Zeros(Float32)); return nil }); err != nil {
@@ -508,7 +515,7 @@ func captureOnce(s *Stream, inGraph bool) error {
 	}
 	defer n.Close()
 	step := func(x *Exec) error {
-		random := x.Dropout(x.Ones(Float32, 64), 0.5, true) // each 0 or 2
+		random := x.Dropout(x.Ones(Float32, 64), 0.5, true) // each element is 0 or 2
 		x.AddInPlace(n, x.Mean(x.Add(random, x.AddScalar(x.Neg(random), 2))))
 		slab, err := NewHostSlab(4096)
 		if err != nil {
@@ -547,8 +554,8 @@ func captureOnce(s *Stream, inGraph bool) error {
 	})
 }
 
-// A call that would wait for the call around it is an error, also in a function for launches.
-// Modes and lent tensors pass into the captured function.
+// A call that would wait for the call around it fails, in the captured function and in a function
+// given to EachLaunch. A captured function has the modes and lent tensors of the Exec around it.
 func TestGraph_Inside(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -602,7 +609,8 @@ func TestGraph_Inside(t *testing.T) {
 	})
 }
 
-// A second graph of a pool keeps nothing, but one that comes after the first is closed does.
+// Keep fails in a capture if the pool has another graph. After that graph is closed, Keep
+// succeeds.
 func TestGraph_Keep_SharedPool(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)

@@ -8,31 +8,32 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// capturesNow holds the capture under way on each device. There is at most one.
+// capturesNow maps a device to the capture under way on that device. A device has at most one
+// capture at a time.
 var capturesNow sync.Map // Device -> *graphWork
 
-// graphPool is memory of a device, and the streams for captures, that graphs share. It needs as
-// much memory as the largest graph. Graphs with memory of their own would need the sum. The
-// device runs one graph of a pool at a time.
+// graphPool is device memory that several graphs share, together with the streams that capture
+// them. The pool needs as much memory as its largest graph. Without a shared pool the graphs
+// would need the sum of their memory. The device runs the graphs of a pool one at a time.
 type graphPool struct {
 	device Device
 
-	mu      sync.Mutex    // held by a capture, a warm-up run or a launch
-	runner  atomic.Uint64 // the thread that holds mu for one of these, or 0
+	mu      sync.Mutex    // held during a capture, a warm-up run or a launch
+	runner  atomic.Uint64 // thread of that capture, warm-up run or launch; 0 means none
 	h       *ct.GraphPool
-	streams []*Stream // the first captures, the others stand in for streams that it forks to
-	stands  map[*Stream]*Stream
-	graphs  int    // open
-	filled  bool   // graphs use its memory, so nothing else may
-	warmed  bool   // it has had a warm-up run
-	last    *Event // behind the last launch, warm-up run or capture
-	lastOn  uint64 // the number of the stream of last
-	closed  bool   // by the program
-	ended   bool   // closed, with no graph left
+	streams []*Stream           // streams[0] is where captures begin; the others stand in for side streams
+	stands  map[*Stream]*Stream // from a stream of the program to the stream that stands in for it
+	graphs  int                 // number of open graphs
+	filled  bool                // open graphs use the pool's memory, so nothing else may lie there
+	warmed  bool                // a warm-up run has used the pool's memory
+	last    *Event              // recorded after the last launch, warm-up run or capture; nil before the first one
+	lastOn  uint64              // number of the stream on which last was recorded
+	closed  bool                // the pool is to be freed when its last graph is closed
+	ended   bool                // the pool is freed
 }
 
-// newGraphPool returns an empty pool. The caller must Close it. It fails with [ErrNoDevice] or
-// [ErrDeviceLost].
+// newGraphPool returns an empty pool. The caller must Close the pool. newGraphPool fails with
+// [ErrNoDevice] or [ErrDeviceLost].
 func newGraphPool(d Device) (*graphPool, error) {
 	p := &graphPool{device: d}
 	if !d.IsCUDA() {
@@ -51,8 +52,8 @@ func newGraphPool(d Device) (*graphPool, error) {
 	return p, nil
 }
 
-// lock takes the pool for a capture, a warm-up run or a launch by x, and unlock gives it back.
-// Inside of one of these lock fails.
+// lock locks the pool for a capture, a warm-up run or a launch by x. unlock unlocks the pool.
+// lock fails if x's thread already holds the pool.
 func (p *graphPool) lock(op string, x *Exec) {
 	if p.runner.Load() == x.s.thread {
 		x.Fail(op, insideError(op))
@@ -66,8 +67,9 @@ func (p *graphPool) unlock() {
 	p.mu.Unlock()
 }
 
-// enter takes the pool for another call, and fails inside of a function that holds the pool. On
-// success the caller unlocks p.mu.
+// enter locks p.mu for any call other than a capture, a warm-up run or a launch. If enter
+// succeeds, the caller unlocks p.mu. enter fails if the calling goroutine runs inside a function
+// for which lock holds the pool.
 func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
@@ -76,7 +78,7 @@ func (p *graphPool) enter(op string) error {
 	return nil
 }
 
-// runsOn reports whether the calling goroutine is the worker of this thread.
+// runsOn reports whether the calling goroutine runs a Do on the given thread.
 func runsOn(thread uint64) bool {
 	if thread == 0 {
 		return false
@@ -103,8 +105,8 @@ func (p *graphPool) newStream() (*Stream, error) {
 	return s, nil
 }
 
-// Memory returns the bytes of the device that the pool holds; 0 on the CPU. It may take a
-// millisecond.
+// Memory returns the number of bytes on the device that the pool holds. On the CPU it returns 0.
+// The call may take a millisecond.
 func (p *graphPool) Memory() (int64, error) {
 	if err := p.enter("GraphPool.Memory"); err != nil {
 		return 0, err
@@ -118,7 +120,7 @@ func (p *graphPool) Memory() (int64, error) {
 	return bytes, err
 }
 
-// Close lets the memory go back when the last graph of the pool has been closed. Closing twice
+// Close gives the pool's memory back when the last graph of the pool is closed. A second Close
 // does nothing.
 func (p *graphPool) Close() error {
 	if p == nil {
@@ -133,7 +135,7 @@ func (p *graphPool) Close() error {
 	return nil
 }
 
-// endIfUnused frees a closed pool whose last graph is gone. p.mu is held.
+// endIfUnused frees the pool if the pool is closed and has no open graph. The caller holds p.mu.
 func (p *graphPool) endIfUnused() {
 	if !p.closed || p.ended || p.graphs > 0 {
 		return
@@ -147,7 +149,7 @@ func (p *graphPool) endIfUnused() {
 	p.h = nil
 }
 
-// usable fails unless the pool is open and of x's device.
+// usable returns an error if the pool is freed or belongs to another device than x.
 func (p *graphPool) usable(op string, x *Exec) error {
 	switch {
 	case p.ended:
@@ -158,7 +160,7 @@ func (p *graphPool) usable(op string, x *Exec) error {
 	return nil
 }
 
-// standIn returns the stream of the pool that stands in for s in captures.
+// standIn returns the stream of the pool that stands in for s in captures and warm-up runs.
 func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream("Exec.On")
@@ -185,16 +187,17 @@ func (p *graphPool) standIn(s *Stream) (*ct.Stream, error) {
 	return stand.h, nil
 }
 
-// await makes x's stream wait, on the device, for the last use of the pool's memory.
+// await makes x's stream wait for the last use of the pool's memory. The host does not wait.
 func (p *graphPool) await(x *Exec) {
 	if p.last != nil && p.lastOn != ct.StreamID(x.c.Stream) {
 		x.Wait(p.last)
 	}
 }
 
-// used marks the end of a use on x's stream. The pool's streams follow it. LibTorch's allocator
-// learned in the capture that they use the function's memory. It does not hand such memory out
-// again before they are done.
+// used marks the end of a use of the pool's memory on x's stream. The pool's streams then wait
+// for this end on the device. In the capture LibTorch's allocator has learned that the pool's
+// streams use the function's memory. So the allocator gives this memory to no other work
+// until the pool's streams are done.
 func (p *graphPool) used(x *Exec) {
 	last := x.Record()
 	for _, s := range p.streams {
@@ -207,10 +210,13 @@ func (p *graphPool) used(x *Exec) {
 	p.last, p.lastOn = last, ct.StreamID(x.c.Stream)
 }
 
-// warmUp runs fn on the pool's streams as one piece of x's work. With warm it uses the pool's
-// memory, as a warm-up for a capture. It does not where the pool has a graph: memory that
-// outlives the run, such as an optimizer's state, would lie where the graph writes. undecided
-// means that a Choice in fn needs more runs.
+// warmUp runs fn on the pool's streams, in order with x's other work. undecided is true if a
+// Choice in fn needs more runs.
+//
+// If warm is set and the pool has no graph, fn takes its memory from the pool, as a capture does.
+// Otherwise fn takes its memory from elsewhere. Memory that outlives the run, such as an
+// optimizer's state, must not lie in the pool if the pool has a graph. The graph would write to
+// this memory.
 func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecided bool, err error) {
 	if !p.device.IsCUDA() {
 		return false, x.inside(x.c.Stream, &graphWork{pool: p, eager: true}, fn)
@@ -218,7 +224,7 @@ func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecide
 	work := &graphWork{pool: p}
 	defer func() { work.ended = true }()
 	if warm && !p.filled {
-		if !p.warmed { // LibTorch's allocator keeps its cache while a pool is entered
+		if !p.warmed { // while a pool is entered, LibTorch's allocator cannot free its cached memory
 			if err := p.device.ReleaseCachedMemory(); err != nil {
 				return false, err
 			}
@@ -233,8 +239,8 @@ func (p *graphPool) warmUp(x *Exec, fn func(x *Exec) error, warm bool) (undecide
 	return work.undecided, err
 }
 
-// joined calls fn with the first stream of the pool. The stream's work for fn comes behind x's
-// work so far and before x's later work.
+// joined calls fn with `on`, the first stream of the pool. Work that fn enqueues on this stream
+// runs after x's work so far. x's later work runs after fn's work.
 func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	const op = "Graph"
 	on := p.streams[0].h
@@ -245,16 +251,17 @@ func (p *graphPool) joined(x *Exec, fn func(on *ct.Stream) error) error {
 	if err := begin.awaitedBy(op, on, nil); err != nil {
 		return err
 	}
-	defer func() { // also when fn panics: x's stream must not run ahead of fn's work
-		if awaitStream(op, x.c.Stream, on) == nil { // fails on a lost device
+	defer func() { // also if fn panics, because x's later work must run after fn's work
+		if awaitStream(op, x.c.Stream, on) == nil { // awaitStream fails if the device is lost
 			p.used(x)
 		}
 	}()
 	return fn(on)
 }
 
-// capture captures fn. The new graph takes the place of older, which may be nil. With serial
-// every Choice in fn is serial.
+// capture captures fn and returns the graph. older is the graph that the new graph replaces, or
+// nil. CUDA may reuse older's executable graph, and older can then only be closed. If serial is
+// set, every Choice in fn is serial.
 func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, serial bool) (g *Graph, err error) {
 	const op = "Exec.Capture"
 	g = &Graph{pool: p}
@@ -291,7 +298,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 			before = older.h
 		}
 		var updated int32
-		capturesNow.Delete(p.device) // waiters for the end of the capture look there
+		capturesNow.Delete(p.device) // GraphEnd wakes backwards that wait for this capture, and they read capturesNow
 		if err := check(op, ct.GraphEnd(y, h, before, &updated)); err != nil {
 			return err
 		}
@@ -311,8 +318,11 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 
 // Note [Memory written before launches]
 //
-// Memory that EachLaunch writes must be made with Uncaptured. Memory of the graph may have
-// served an earlier operator of the same graph, which then writes there at each launch. For the
-// same reason nothing can be kept in a pool that has graphs already. A rehearsal uses the pool's
-// memory only before its first graph: what outlives it, such as momentum, would lie where the
-// graph writes.
+// Functions given to EachLaunch write memory before each launch of a graph. Make this memory with
+// Uncaptured. Memory of the graph is not safe, because an earlier operator of the graph may have
+// used the same addresses. At each launch this operator would overwrite what the functions have
+// written.
+//
+// For the same reason a function cannot keep a tensor that is made in a pool with other graphs. A
+// warm-up run uses the pool's memory only if the pool has no graph yet. In a pool with a graph,
+// memory that outlives the run, such as momentum, would lie where the graph writes.

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Inference serves a function of tensors, such as a model's Forward, to many goroutines. It has
-// a few streams, each with graphs of its own ([Captured]), so that calls run in parallel on the
-// device.
+// Inference serves a function of tensors, such as a model's Forward, to many goroutines. It has a
+// few streams, so calls on different streams run in parallel on the device. Each stream has its
+// own graphs: see [Captured].
 //
 //	options := cgotorch.InferenceOptions{BatchSizes: []int{1, 8, 32}}
 //	infer, err := cgotorch.NewInference(device, model.Forward, options)
@@ -20,42 +20,43 @@ import (
 //		return nil
 //	})
 //
-// The function must not change memory that it reads, because calls overlap. The model must be
-// in evaluation mode.
+// The function must not change memory that it reads, because other calls read the same memory at
+// the same time. The model must be in evaluation mode.
 type Inference struct {
 	lanes []*lane
-	free  chan *lane // has room for all
+	free  chan *lane // lanes that no Do uses; the channel has room for all lanes
 
-	preparing sync.Mutex // held by Prepare, which takes every lane
+	preparing sync.Mutex // held by Prepare, because two Prepares that each hold some lanes would deadlock
 
 	mu     sync.Mutex
 	closed bool
 }
 
-// A lane is a stream and the graphs captured for it.
+// A lane is a stream and a Captured that only this stream uses.
 type lane struct {
 	stream   *Stream
 	captured *Captured
 }
 
-// InferenceOptions are the options of [NewInference]. The zero value has four streams, and a
+// InferenceOptions are the options of [NewInference]. The zero value means four streams, and a
 // graph for each batch size that arrives.
 type InferenceOptions struct {
-	Streams    int               // calls that run at a time; 0 means 4
-	BatchSizes []int             // as in [CapturedOptions]; empty means a graph for each size that arrives
-	MaxGraphs  int               // on each stream, as in [CapturedOptions]
+	Streams    int               // number of streams, and of Dos that run at the same time; 0 means 4
+	BatchSizes []int             // as in [CapturedOptions]; if empty, each batch size gets its own graph
+	MaxGraphs  int               // as in [CapturedOptions], for each stream
 	WarmUp     int               // as in [CapturedOptions]; 0 means 1
 	InPlace    bool              // as in [CapturedOptions]
 	Autocast   DType             // as in [Exec.Autocast]; 0 means none
 	Log        func(text string) // as in [CapturedOptions]; may be called from several goroutines
 }
 
-// NewInference makes the streams. It waits for the device, so that the weights are there.
-// Graphs are captured when inputs of their shapes arrive, or by [Inference.Prepare]. A later
-// change of the weights needs a [Device.Synchronize] too. The caller must Close the Inference.
+// NewInference returns an Inference of fn on the device d. It waits for the device, so that all
+// work that writes the weights is done. Graphs are captured when inputs of their shapes arrive,
+// or by [Inference.Prepare]. If the weights change later, call [Device.Synchronize] before the
+// next Do. The caller must Close the Inference.
 //
-// It fails with [ErrNoDevice] and [ErrDeviceLost]. It fails with [ErrInvalidArgument] for batch
-// sizes below 1, and for batch sizes together with InPlace.
+// NewInference fails with [ErrNoDevice] or [ErrDeviceLost]. It fails with [ErrInvalidArgument] if
+// a batch size is below 1, or if BatchSizes and InPlace are both set.
 func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOptions) (*Inference, error) {
 	if o.Streams <= 0 {
 		o.Streams = 4
@@ -92,11 +93,12 @@ func NewInference(d Device, fn func(x *Exec, in *Tensor) *Tensor, o InferenceOpt
 	return f, nil
 }
 
-// Do waits for a free stream and calls fn in a [Stream.Do] of it. fn calls forward with inputs
-// on the device, any number of times. Do does not wait for the device. The result of forward
-// belongs to the Do, and holds until the next call of forward.
+// Do waits for a free stream and calls fn in a [Stream.Do] of this stream. fn may call forward
+// any number of times, with inputs on the device. Do does not wait for the device. The result of
+// forward belongs to the Do. It is valid until the next call of forward.
 //
-// Do fails like [Stream.Do], with the cause of ctx's end, and with [ErrClosed].
+// Do fails like [Stream.Do]. It fails with the cause of ctx's end if ctx ends before a stream is
+// free, and with [ErrClosed] after Close.
 func (f *Inference) Do(ctx context.Context, fn func(x *Exec, forward func(in *Tensor) *Tensor) error) error {
 	l, err := f.take(ctx)
 	if err != nil {
@@ -133,12 +135,13 @@ func (f *Inference) give(l *lane) {
 	f.free <- l
 }
 
-// Prepare calls the function on every stream with the result of input until it is captured, and
-// waits for the device. The first calls of users then take no longer than later calls. Prepare
-// takes the streams one by one from running Dos.
+// Prepare calls the function on every stream, with the result of input, until the function is
+// captured there. Then it waits for the device. After Prepare, the first Dos with inputs of this
+// shape take no longer than later Dos. For each stream, Prepare waits until no Do uses the
+// stream. It then keeps the stream until Prepare returns.
 //
-// It fails with the cause of ctx's end and with [ErrClosed]. On a GPU it fails with
-// [ErrNotCapturable] and the reason where the function is not captured.
+// Prepare fails with the cause of ctx's end, and with [ErrClosed] after Close. On a GPU it fails
+// with [ErrNotCapturable] and the reason if the function is not captured.
 func (f *Inference) Prepare(ctx context.Context, input func(x *Exec) *Tensor) error {
 	f.preparing.Lock()
 	defer f.preparing.Unlock()
@@ -183,7 +186,8 @@ func (l *lane) prepare(input func(x *Exec) *Tensor) error {
 	return err
 }
 
-// Memory returns the bytes of the device that the graphs hold. It waits for running Dos.
+// Memory returns the number of bytes on the device that the graphs hold. It waits for calls of
+// forward that are under way.
 func (f *Inference) Memory() (int64, error) {
 	var sum int64
 	for _, l := range f.lanes {
@@ -196,7 +200,7 @@ func (f *Inference) Memory() (int64, error) {
 	return sum, nil
 }
 
-// Stats returns the counts of all streams together.
+// Stats returns the sums of the counts of all streams.
 func (f *Inference) Stats() CapturedStats {
 	var sum CapturedStats
 	for _, l := range f.lanes {
@@ -213,8 +217,8 @@ func (f *Inference) Stats() CapturedStats {
 	return sum
 }
 
-// Close closes each stream when its running Do has ended, and does not wait for it. Closing
-// twice does nothing.
+// Close closes all streams that no Do uses. Each other stream is closed when its Do ends. Close
+// does not wait for these Dos. A second Close does nothing.
 func (f *Inference) Close() error {
 	if f == nil {
 		return nil

@@ -18,8 +18,8 @@ func newInference(t testing.TB, d Device, o InferenceOptions, fn func(x *Exec, i
 	return f
 }
 
-// Many goroutines with batches of many sizes have right answers, padded to few sizes or not,
-// and larger batches too.
+// Many goroutines call Do with batches of several sizes and get right results. BatchSizes may be
+// empty or set, and a batch may be larger than all BatchSizes.
 func TestInference_Do(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -151,7 +151,7 @@ func TestInference_Refused(t *testing.T) {
 	})
 }
 
-// Prepare goes on until the Choices in the function are decided.
+// Prepare calls the function until the Choices in the function are decided.
 func TestInference_Prepare_Choice(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -7,30 +7,31 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// A scope owns the tensors, events and streams in use of one Do. It is used on the Do's thread
-// alone.
+// A scope is the state of one Do. It owns the Do's tensors and keeps open the streams that the Do
+// uses. Only the Do's thread uses the scope.
 type scope struct {
 	stream *Stream
 	thread uint64
-	used   []*Stream // other streams, by Exec.On
-	// Tensors made here, or inside a Tidy in it. Those no longer owned (kept or closed) are passed
-	// over.
+	used   []*Stream // streams given to Exec.On, except the Do's own stream
+	// tensors are the tensors made in this scope. Inside a Tidy they are the tensors made in the
+	// Tidy. The list may also have tensors that were kept or closed. The scope does not own these,
+	// and free skips them.
 	tensors []*Tensor
-	unused  []Tensor        // own hands these out next
-	lent    map[uint64]loan // storages that must not outlive the Do
+	unused  []Tensor        // own returns these next
+	lent    map[uint64]loan // by number of storage; Keep refuses tensors on these storages
 	atEnd   []func()
-	watches []*ct.Watch // of NoWaits
+	watches []*ct.Watch // watches that NoWaits has begun
 	err     *Error      // the first failure
-	// The reason why operators cannot be called: the Do has returned, or a scope inside this one
-	// runs. "" if they can.
+	// barred is the reason why operators cannot be called. Either the Do has returned, or a scope
+	// inside this scope runs. "" means that operators can be called.
 	barred string
 }
 
-// A loan is the Do's record of lent memory.
+// A loan is the scope's record of lent memory.
 type loan struct {
 	whose string
-	// While name is held, no other memory gets the storage's number. nil where another scope holds
-	// it.
+	// name keeps the number of the storage in use: no other storage gets this number while name is
+	// held. name is nil if another scope holds the name.
 	name *ct.Storage
 }
 
@@ -51,8 +52,8 @@ func (s *scope) own(h *ct.Tensor) *Tensor {
 	return t
 }
 
-// makeRoom forgets tensors that are no longer owned, so that a long Do remembers no more than
-// it holds.
+// makeRoom removes tensors that the scope no longer owns from the list. Otherwise the list of a
+// long Do would grow with every tensor that the Do makes.
 func (s *scope) makeRoom() {
 	owned := s.tensors[:0]
 	for _, t := range s.tensors {
@@ -67,11 +68,11 @@ func (s *scope) makeRoom() {
 	}
 }
 
-// Error returns the failure's text, for a program that recovers the panic and prints it.
+// Error returns the text of the failure. It is for a program that recovers and prints the panic.
 func (u unwind) Error() string { return u.scope.err.Error() }
 
-// fail records the first failure and unwinds to Do. On another goroutine than Do's it panics
-// with the failure.
+// fail records the first failure of the Do and unwinds to the Do. On a goroutine other than the
+// Do's, it panics with an *Error that wraps e.
 func (s *scope) fail(e *Error) {
 	if ct.ThreadID() != s.thread {
 		panic(&Error{Op: e.Op, Kind: ErrMisuse, Caller: e.Caller, Message: otherGoroutine, Err: e})
@@ -82,14 +83,14 @@ func (s *scope) fail(e *Error) {
 	panic(unwind{s})
 }
 
-// run calls fn, ends the scope, and returns in out how fn ended: by return, by an operator's
-// failure, by a panic of the user's, or by Goexit. During Goexit deferred functions run but
-// recover returns nil.
+// run calls fn and ends the scope. It stores in out how fn ended. fn can end by return, by a
+// failed operator, by a panic of the program, or by Goexit. During Goexit deferred functions run,
+// and recover returns nil.
 func (s *scope) run(out *outcome, fn func() error) {
 	*out = outcome{exited: true}
 	defer func() {
 		of := *out
-		*out = outcome{exited: true} // should a function given to AtEnd call Goexit
+		*out = outcome{exited: true} // in case a function given to AtEnd calls Goexit
 		if p := s.end(); p != nil && of.err == nil && of.panicked == nil && !of.exited {
 			of = outcome{panicked: p}
 		}
@@ -106,7 +107,7 @@ func (s *scope) run(out *outcome, fn func() error) {
 			if r.scope != s {
 				*out = outcome{panicked: &Panic{Value: r.scope.err, Stack: debug.Stack()}}
 			}
-		case *Panic: // raised again by a backward, or a scope inside this one
+		case *Panic: // a backward, or a scope inside this scope, has raised the panic again
 			*out = outcome{panicked: r}
 		default:
 			*out = outcome{panicked: &Panic{Value: r, Stack: debug.Stack()}}
@@ -114,17 +115,17 @@ func (s *scope) run(out *outcome, fn func() error) {
 	}()
 	err := fn()
 	if s.err != nil {
-		err = s.err // the function has recovered it, but the failed work is missing
+		err = s.err // fn has recovered from the failure, but the failed work is missing
 	}
 	*out = outcome{err: err}
 }
 
 func (s *scope) uses(stream *Stream) bool { return slices.Contains(s.used, stream) }
 
-// inside runs fn in a scope of its own on x's thread, with an Exec on the stream that does
-// work. It returns fn's failure, which is not x's. Tensors of that scope are freed when fn has
-// returned. x cannot be used meanwhile. The stream checker and NoWaits see both scopes as one
-// Do.
+// inside runs fn in a new scope on x's thread. fn gets an Exec that enqueues on stream and has
+// work as its field work. When fn returns, the tensors of the new scope are freed. While fn runs,
+// x cannot be used. The stream checker and NoWaits see the two scopes as one Do. inside returns
+// fn's failure, and x's Do does not fail.
 func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error) error {
 	s := &scope{stream: x.s.stream, thread: x.s.thread, lent: map[uint64]loan{}}
 	for storage, l := range x.s.lent {
@@ -142,11 +143,11 @@ func (x *Exec) inside(stream *ct.Stream, work *graphWork, fn func(x *Exec) error
 	return out.err
 }
 
-// end runs the functions given to AtEnd and closes the scope, however they end. It returns the
-// first panic in one of them.
+// end runs the functions given to AtEnd. Then it closes the scope, however these functions have
+// ended. It returns the first panic of these functions.
 func (s *scope) end() (first *Panic) {
 	failure := s.err
-	var waited *Error // NoWaits holds until here
+	var waited *Error // NoWaits also holds in functions given to AtEnd
 	defer func() {
 		if s.err = failure; failure == nil {
 			s.err = waited
@@ -165,8 +166,8 @@ func (s *scope) end() (first *Panic) {
 	return first
 }
 
-// runAtEnd runs the functions given to AtEnd. It notes the first panic in one of them, and the
-// first wait under NoWaits.
+// runAtEnd runs the functions given to AtEnd. It stores the first panic of these functions in
+// first. It stores the first wait under NoWaits in waited.
 func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	for len(s.atEnd) > 0 {
 		fn := s.atEnd[0]
@@ -182,7 +183,7 @@ func (s *scope) runAtEnd(first **Panic, waited **Error) {
 				if s.err != nil && s.err.Kind == ErrWaited && *waited == nil {
 					*waited = s.err
 				}
-				if r == nil && !returned { // Goexit: the others still run
+				if r == nil && !returned { // fn has called Goexit, and the functions after fn must still run
 					s.runAtEnd(first, waited)
 				}
 			}()
@@ -192,7 +193,7 @@ func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	}
 }
 
-// free frees all tensors except keep, in one C call.
+// free frees all tensors of the scope except keep, in one call of the core.
 func (s *scope) free(keep ...*Tensor) {
 	var handles []*ct.Tensor
 	kept := s.tensors[:0]
