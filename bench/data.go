@@ -11,7 +11,7 @@ import (
 func (c *config) find(name string) (string, error) {
 	folders := c.data
 	if folders == "" {
-		folders = "examples/train/data:../shared/data:data"
+		folders = "examples/train/data:data"
 		if own, err := os.Executable(); err == nil { // so gpu-bundle/bin/bench finds gpu-bundle/data
 			folders += ":" + filepath.Join(filepath.Dir(own), "..", "data") + ":" + filepath.Join(filepath.Dir(own), "data")
 		}

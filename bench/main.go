@@ -80,7 +80,7 @@ func main() {
 	run := flag.String("run", "", "regular expression of the benchmarks to run; without it those that take minutes at most")
 	list := flag.Bool("list", false, "print the benchmarks' names and leave")
 	flag.IntVar(&c.threads, "threads", runtime.NumCPU(), "threads that one operator may use on the CPU, on both sides")
-	flag.StringVar(&c.data, "data", "", "folders with the archives, separated by colons; examples/train/data and ../shared/data if empty")
+	flag.StringVar(&c.data, "data", "", "folders with the archives, separated by colons; if empty, examples/train/data, data, and the folders data beside the program and above it")
 	flag.StringVar(&c.python, "python", os.Getenv("PEER_PYTHON"), "the Python that has PyTorch; $PEER_PYTHON, else python3")
 	flag.IntVar(&c.rounds, "rounds", 0, "rounds of each comparison; 0 means each benchmark's own number")
 	serving := flag.Bool("serve", false, "answer requests on standard input: how loader/ runs our side in a process of its own")

@@ -6,12 +6,9 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// CaptureOptions are the options of [Stream.Capture]. The zero value makes a graph that shares no
-// memory with other graphs, and does no warm-up run.
+// CaptureOptions are the options of [Stream.Capture]. The zero value does no warm-up
+// run.
 type CaptureOptions struct {
-	// pool is memory that the graph shares with other graphs. The device runs graphs that share a
-	// pool one after another. nil gives the graph a pool of its own.
-	pool *graphPool
 	// WarmUp is the number of times that Capture runs the function before the capture. The effects of
 	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
 	// function that uses cuDNN or cuBLAS therefore needs a warm-up run.
@@ -71,24 +68,20 @@ func (x *Exec) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, error)
 	if err := x.beginsCapture(op, fn); err != nil {
 		return nil, err
 	}
-	pool := o.pool
-	if pool == nil {
-		var err error
-		if pool, err = newGraphPool(x.Device()); err != nil {
-			return nil, err
-		}
-	}
-	var g *Graph
-	defer func() {
-		if g == nil && o.pool == nil { // g is also nil if fn panics
-			pool.Close()
-		}
-	}()
-	g, err := x.captureInto(pool, fn, o)
+	pool, err := newGraphPool(x.Device())
 	if err != nil {
 		return nil, err
 	}
-	g.ownPool = o.pool == nil
+	var g *Graph
+	defer func() {
+		if g == nil { // g is also nil if fn panics
+			pool.Close(op)
+		}
+	}()
+	if g, err = x.captureInto(pool, fn, o); err != nil {
+		return nil, err
+	}
+	g.ownPool = true
 	return g, nil
 }
 

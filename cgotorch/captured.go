@@ -131,7 +131,7 @@ func NewCaptured(fn func(x *Exec, in ...*Tensor) []*Tensor, o CapturedOptions) *
 // Afterwards the faster form is kept.
 const comparedLaunches = 42
 
-const whoseResults = "a captured function with Options.InPlace, whose next Run writes there"
+const whoseResults = "a captured function with CapturedOptions.InPlace, whose next Run writes there"
 
 // Run has the same effect on x's stream as a call of the function with `in`, and returns the
 // function's results. Run waits for captures of other goroutines. Run waits for the device before
@@ -192,7 +192,7 @@ func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	why := "the CPU has no graphs"
 	if c.o.Eager {
-		why = "Options.Eager asks for it"
+		why = "CapturedOptions.Eager asks for it"
 	}
 	first := false
 	c.count(func(s *CapturedStats) {
@@ -478,11 +478,11 @@ func (c *Captured) refusal(x *Exec, s *capturedShape, in []*Tensor) string {
 	graphs := c.Stats().Graphs
 	switch {
 	case len(c.o.BatchSizes) > 0 && c.o.InPlace:
-		return "Options.BatchSizes pads, which Options.InPlace cannot"
+		return "CapturedOptions.BatchSizes pads, which InPlace cannot"
 	case len(c.o.BatchSizes) > 0 && s.batch == 0:
-		return fmt.Sprintf("no size in Options.BatchSizes, which are %v, serves the inputs", c.o.BatchSizes)
+		return fmt.Sprintf("no size in CapturedOptions.BatchSizes, which are %v, serves the inputs", c.o.BatchSizes)
 	case s.graph == nil && graphs >= c.o.MaxGraphs:
-		return fmt.Sprintf("%d shapes are captured already, which is all that Options.MaxGraphs allows", graphs)
+		return fmt.Sprintf("%d shapes are captured already, which is all that CapturedOptions.MaxGraphs allows", graphs)
 	}
 	for i, t := range in {
 		switch {
@@ -565,7 +565,7 @@ func (s *capturedShape) input(x *Exec, t *Tensor) *Tensor {
 func (s *capturedShape) check(out []*Tensor) error {
 	for i, t := range out {
 		if s.batch != 0 && (t.Dim() == 0 || t.Shape()[0] != s.batch) {
-			return fmt.Errorf("result %d is %v: Options.BatchSizes wants results with an entry for each of the inputs'", i, t)
+			return fmt.Errorf("result %d is %v: CapturedOptions.BatchSizes wants results with an entry for each of the inputs'", i, t)
 		}
 	}
 	return nil
@@ -650,7 +650,7 @@ func (c *Captured) Memory() (int64, error) {
 	if c.pool == nil || c.closed {
 		return 0, nil
 	}
-	return c.pool.Memory()
+	return c.pool.Memory("Captured.Memory")
 }
 
 // Close frees the graphs and their memory. It waits for a Run that is under way. Launches that
@@ -678,7 +678,7 @@ func (c *Captured) Close() error {
 	}
 	c.pool.mu.Unlock()
 	c.shapes = nil
-	return c.pool.Close()
+	return c.pool.Close("Captured.Close")
 }
 
 // Note [Eager, plain or side by side]

@@ -21,19 +21,19 @@ func FromSlice[T Element](x *Exec, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
 	}
-	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
+	return fromHost(x, "FromSlice", unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))), DTypeOf[T](), shape)
 }
 
 // FromBytes is [FromSlice] for elements that are given as raw bytes, in the machine's byte order.
 // An empty shape makes a scalar.
 func FromBytes(x *Exec, data []byte, dtype DType, shape []int64) *Tensor {
-	return fromHost(x, unsafe.Pointer(unsafe.SliceData(data)), len(data), dtype, shape)
+	return fromHost(x, "FromBytes", unsafe.Pointer(unsafe.SliceData(data)), len(data), dtype, shape)
 }
 
-func fromHost(x *Exec, data unsafe.Pointer, bytes int, dtype DType, shape []int64) *Tensor {
-	x.check("FromSlice")
+func fromHost(x *Exec, op string, data unsafe.Pointer, bytes int, dtype DType, shape []int64) *Tensor {
+	x.check(op)
 	var h *ct.Tensor
-	x.must("FromSlice", ct.TensorFromHost(x.c, data, int64(bytes), int32(dtype), shape, &h))
+	x.must(op, ct.TensorFromHost(x.c, data, int64(bytes), int32(dtype), shape, &h))
 	return x.s.own(h)
 }
 
@@ -47,7 +47,7 @@ func ToSlice[T Element](x *Exec, t *Tensor) []T {
 			Message: fmt.Sprintf("the elements are %v, asked for as %v: convert with x.To", got, want)})
 	}
 	data := make([]T, t.Numel())
-	toHost(x, t, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))))
+	toHost(x, "ToSlice", t, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(*new(T))))
 	return data
 }
 
@@ -57,12 +57,12 @@ func ToBytes(x *Exec, t *Tensor) []byte {
 	x.check("ToBytes")
 	x.open("ToBytes", t)
 	data := make([]byte, t.Numel()*int64(t.DType().Size()))
-	toHost(x, t, unsafe.Pointer(unsafe.SliceData(data)), len(data))
+	toHost(x, "ToBytes", t, unsafe.Pointer(unsafe.SliceData(data)), len(data))
 	return data
 }
 
-func toHost(x *Exec, t *Tensor, data unsafe.Pointer, bytes int) {
-	x.must("ToSlice", ct.TensorToHost(x.c, t.h, data, int64(bytes)), t)
+func toHost(x *Exec, op string, t *Tensor, data unsafe.Pointer, bytes int) {
+	x.must(op, ct.TensorToHost(x.c, t.h, data, int64(bytes)), t)
 	runtime.KeepAlive(t)
 }
 

@@ -85,6 +85,23 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
+// kindOf returns the kind that err wraps, or nil.
+func kindOf(err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.Kind != nil {
+		return e.Kind
+	}
+	for _, kind := range []error{
+		ErrInvalidArgument, ErrUnsupported, ErrOutOfMemory, ErrDeviceLost, ErrNoDevice, ErrNotFound,
+		ErrMisuse, ErrNotCapturable, ErrClosed, ErrStreamRace, ErrWaited, ErrStale,
+	} {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return nil
+}
+
 // refuse returns the error of a call that this library refuses without a call of LibTorch. Caller
 // in the error is the line of the program, even if refuse is called deep in the library.
 func refuse(op string, kind error, format string, args ...any) *Error {

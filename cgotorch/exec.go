@@ -86,12 +86,13 @@ func (x *Exec) must(op string, status *ct.Status, ts ...*Tensor) {
 }
 
 // Fail makes the Do return err. Fail itself does not return. If err is not an [*Error], Fail
-// wraps it in an Error without a kind. If the Error has no Caller, Fail fills in the Caller.
+// wraps it in an Error. The kind of that Error is the Err… value of this package that err wraps,
+// or nil. If the Error has no Caller, Fail fills in the Caller.
 func (x *Exec) Fail(op string, err error) {
 	x.checkThread(op)
 	e, ok := err.(*Error)
 	if !ok || e == nil {
-		e = &Error{Op: op, Err: err}
+		e = &Error{Op: op, Kind: kindOf(err), Err: err}
 	}
 	if e.Caller == "" {
 		e.Caller = caller()

@@ -13,8 +13,18 @@ var (
 	ReadWithin = (*HostRead).read
 )
 
-// InPool returns the options of a capture into a pool.
-func InPool(p *graphPool) CaptureOptions { return CaptureOptions{pool: p} }
+// CaptureInto captures fn on s into a pool, without a warm-up run.
+func CaptureInto(p *graphPool, s *Stream, fn func(x *Exec) error) (*Graph, error) {
+	var g *Graph
+	err := s.Do(func(x *Exec) error {
+		err := x.beginsCapture("Exec.Capture", fn)
+		if err == nil {
+			g, err = x.captureInto(p, fn, CaptureOptions{})
+		}
+		return err
+	})
+	return g, err
+}
 
 // Thread returns the number of the thread of x's Do.
 func Thread(x *Exec) uint64 { return x.s.thread }

@@ -132,7 +132,7 @@ func (g *Graph) size() (GraphSize, error) {
 
 // Memory returns the number of bytes on the device that the graph's memory pool holds. On the CPU
 // it returns 0. The call may take a millisecond.
-func (g *Graph) Memory() (int64, error) { return g.pool.Memory() }
+func (g *Graph) Memory() (int64, error) { return g.pool.Memory("Graph.Memory") }
 
 // ask locks the pool and calls question. If the graph is closed, ask fails instead. If the graph
 // is eager, ask does nothing.

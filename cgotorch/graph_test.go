@@ -130,7 +130,7 @@ func TestGraph_SharedPool(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer pool.Close()
+		defer pool.Close("test")
 		streams := []*Stream{newStream(t, d), newStream(t, d)}
 		sums := kept(t, streams[0], 2, scalar)
 		synchronize(t, streams[0])
@@ -138,7 +138,7 @@ func TestGraph_SharedPool(t *testing.T) {
 		var graphs []*Graph
 		var memory []int64
 		for i, sum := range sums {
-			graphs = append(graphs, captured(t, streams[0], InPool(pool), func(x *Exec) {
+			g, err := CaptureInto(pool, streams[0], func(x *Exec) error {
 				x.Tidy(func() *Tensor {
 					ones := x.Full(Float32, float64(i+1), n)
 					for range 10 {
@@ -147,8 +147,14 @@ func TestGraph_SharedPool(t *testing.T) {
 					x.AddInPlace(sum, x.Mean(ones))
 					return nil
 				})
-			}))
-			bytes, err := pool.Memory()
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			graphs = append(graphs, g)
+			bytes, err := pool.Memory("test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -398,8 +404,8 @@ func TestGraph_Close(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool.Close()
-		_, err = s.Capture(func(x *Exec) error { return nil }, InPool(pool))
+		pool.Close("test")
+		_, err = CaptureInto(pool, s, func(x *Exec) error { return nil })
 		wantError(t, err, ErrClosed, "the pool of graphs is closed")
 		wantError(t, (&Graph{}).Launch(s), ErrInvalidArgument, "not made by Capture")
 	})
@@ -619,18 +625,18 @@ func TestGraph_Keep_SharedPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
+	defer pool.Close("test")
 	var keeps []*Tensor
 	keep := func(x *Exec) error { keeps = append(keeps, x.Keep(x.Ones(Float32, 8))); return nil }
 	defer func() { closeAll(keeps) }()
-	g, err := s.Capture(keep, InPool(pool))
+	g, err := CaptureInto(pool, s, keep)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Capture(keep, InPool(pool))
+	_, err = CaptureInto(pool, s, keep)
 	wantError(t, err, ErrNotCapturable, "Exec.Keep", "other graphs of the pool")
 	g.Close()
-	again, err := s.Capture(keep, InPool(pool))
+	again, err := CaptureInto(pool, s, keep)
 	if err != nil {
 		t.Fatal(err)
 	}

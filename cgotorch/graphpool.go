@@ -107,8 +107,8 @@ func (p *graphPool) newStream() (*Stream, error) {
 
 // Memory returns the number of bytes on the device that the pool holds. On the CPU it returns 0.
 // The call may take a millisecond.
-func (p *graphPool) Memory() (int64, error) {
-	if err := p.enter("GraphPool.Memory"); err != nil {
+func (p *graphPool) Memory(op string) (int64, error) {
+	if err := p.enter(op); err != nil {
 		return 0, err
 	}
 	defer p.mu.Unlock()
@@ -116,17 +116,17 @@ func (p *graphPool) Memory() (int64, error) {
 		return 0, nil
 	}
 	var bytes int64
-	err := check("GraphPool.Memory", ct.GraphPoolBytes(p.h, &bytes))
+	err := check(op, ct.GraphPoolBytes(p.h, &bytes))
 	return bytes, err
 }
 
 // Close gives the pool's memory back when the last graph of the pool is closed. A second Close
 // does nothing.
-func (p *graphPool) Close() error {
+func (p *graphPool) Close(op string) error {
 	if p == nil {
 		return nil
 	}
-	if err := p.enter("GraphPool.Close"); err != nil {
+	if err := p.enter(op); err != nil {
 		return err
 	}
 	defer p.mu.Unlock()

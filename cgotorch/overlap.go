@@ -100,7 +100,7 @@ func NewOverlap(o OverlapOptions) (*Overlap, error) {
 	}
 	if o.Streams < 2 || o.Streams > maxOverlapStreams {
 		return nil, refuse(op, ErrInvalidArgument,
-			"Options.Streams is %d, want 2 to %d, or 0 for 2", o.Streams, maxOverlapStreams)
+			"OverlapOptions.Streams is %d, want 2 to %d, or 0 for 2", o.Streams, maxOverlapStreams)
 	}
 	p := &Overlap{always: o.Always, sides: o.Streams - 1}
 	if err := check(op, ct.OverlapNew(cbool(o.Always), &p.h)); err != nil {

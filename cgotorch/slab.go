@@ -167,6 +167,9 @@ func (s *HostSlab) Await(e *Event) error {
 // and stays with its owner. Copies from and to the slab must be done before Close. A second Close
 // does nothing.
 func (s *HostSlab) Close() error {
+	if s == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.h != nil {

@@ -400,6 +400,9 @@ func (l *Loader) Stats() Stats {
 // epoch's loop gets ErrClosed. If some batches are not released yet, the memory of the batches is
 // freed with the last Release. Close may be called at any time, from any goroutine, and twice.
 func (l *Loader) Close() error {
+	if l == nil {
+		return nil
+	}
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
+	"github.com/streamtorch/streamtorch/cgotorch/images"
 )
 
 // Options are the options of [New]. The zero value gives float32 images, channels last,
@@ -46,14 +47,9 @@ type Options struct {
 // Errors to test for with [errors.Is].
 var (
 	ErrInvalidOptions = errors.New("invalid options")
-	ErrClosed         = errors.New("closed")
+	ErrClosed         = cgotorch.ErrClosed
 	ErrBusy           = errors.New("in use")
 	ErrBatchOver      = errors.New("the batch was used after its loop body")
-)
-
-var (
-	imageNetMean = []float64{0.485, 0.456, 0.406}
-	imageNetStd  = []float64{0.229, 0.224, 0.225}
 )
 
 func (o Options) complete(channels int) (Options, error) {
@@ -76,7 +72,7 @@ func (o Options) complete(channels int) (Options, error) {
 		return refuse("DType is %v; it must be a floating-point dtype", o.DType)
 	}
 	if o.Mean == nil && o.Std == nil && channels == 3 {
-		o.Mean, o.Std = imageNetMean, imageNetStd
+		o.Mean, o.Std = images.ImageNetMean[:], images.ImageNetStd[:]
 	}
 	var err error
 	if o.Mean, err = perChannel("Mean", o.Mean, 0, channels); err != nil {

@@ -213,6 +213,9 @@ func (p *Prefetcher) Stats() Stats {
 // such Dos have ended, the slots and the stream are freed. Close may be called from any
 // goroutine, and twice.
 func (p *Prefetcher) Close() error {
+	if p == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
 	"github.com/streamtorch/streamtorch/imageloader"
+	"github.com/streamtorch/streamtorch/prefetcher/internal/timing"
 )
 
 // run is one epoch. One goroutine copies the batches, and one gives the host buffers back. Two
@@ -152,8 +152,8 @@ func (r *run) release() {
 			}
 			r.p.recipe.takeBack(c.drawn) //edge:drawn-goes-back TestAugmentations_MemoryComesBack
 		}
-		if ms, err := c.copied.Elapsed(c.began); err == nil {
-			r.p.count(func(s *Stats) { s.Copy += time.Duration(ms * float64(time.Millisecond)) })
+		if took, done := timing.Between(c.began, c.copied); done {
+			r.p.count(func(s *Stats) { s.Copy += took })
 		}
 		c.close()
 		c.host.Release() //edge:buffer-goes-back TestEpoch_ReleasesEachBatch

@@ -9,6 +9,13 @@ import (
 // pixelValues is the number of possible values of a uint8 pixel.
 const pixelValues = 256
 
+// ImageNetMean and ImageNetStd are the mean and the standard deviation of ImageNet's channels.
+// The channels are red, green and blue, with 1 for full intensity.
+var (
+	ImageNetMean = [3]float64{0.485, 0.456, 0.406}
+	ImageNetStd  = [3]float64{0.229, 0.224, 0.225}
+)
+
 // NormalizationTable returns (p/255 - mean)/std for each pixel value p, in the form that
 // [Normalize] reads. The result is [C, 256] of dtype on x's device. C is the number of means and
 // of standard deviations. On a CUDA device NormalizationTable waits until the table is staged.

@@ -191,6 +191,9 @@ func (e *EMA) Restore(x *cgotorch.Exec, averages []*cgotorch.Tensor) error {
 // Close frees the averages. The parameters keep their present values. After an odd number of
 // Swaps these values are the averages. A second Close does nothing.
 func (e *EMA) Close() error {
+	if e == nil {
+		return nil
+	}
 	e.closed = true
 	var errs []error
 	for _, t := range slices.Concat(e.averages, e.aside) {

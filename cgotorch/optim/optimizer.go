@@ -220,6 +220,9 @@ func (o *Optimizer) ZeroGrad() {
 // Close frees the tensors that the optimizer remembers. It leaves the parameters and their
 // gradients open. A second Close does nothing.
 func (o *Optimizer) Close() error {
+	if o == nil {
+		return nil
+	}
 	o.closed = true
 	var errs []error
 	for _, s := range o.parameters {

@@ -225,6 +225,9 @@ func (s *Scaler) Restore(x *cgotorch.Exec, state ScalerState) error {
 // Close frees the scaler's tensors. It does not close the optimizers. A second Close does
 // nothing.
 func (s *Scaler) Close() error {
+	if s == nil {
+		return nil
+	}
 	s.closed = true
 	errs := []error{s.scale.Close(), s.growth.Close(), s.one.Close(), s.skipped.Close()}
 	for _, of := range s.optimizers {

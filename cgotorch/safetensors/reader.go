@@ -158,6 +158,9 @@ func (f *File) Offset(t Info) int64 { return f.base + t.begin }
 
 // Close closes the file.
 func (f *File) Close() error {
+	if f == nil {
+		return nil
+	}
 	if err := f.close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("safetensors: %w", err)
 	}

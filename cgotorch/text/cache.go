@@ -100,6 +100,9 @@ func (m *Switch) NewCache(x *cgotorch.Exec, o CacheOptions) *Cache {
 
 // Close frees the cache. A second Close does nothing.
 func (c *Cache) Close() error {
+	if c == nil {
+		return nil
+	}
 	var errs []error
 	for _, t := range c.tensors() {
 		errs = append(errs, t.Close())

@@ -270,6 +270,9 @@ func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 
 // Close frees the graphs and the results of the pieces. A second Close does nothing.
 func (p *Pieces) Close() error {
+	if p == nil {
+		return nil
+	}
 	var errs []error
 	for _, g := range append(p.graphs, p.first) {
 		if g != nil {

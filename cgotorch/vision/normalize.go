@@ -12,8 +12,8 @@ import (
 // The channels are red, green and blue, with 1 for full intensity. torchvision's models expect
 // images that are normalised with these numbers.
 var (
-	ImageNetMean = [3]float64{0.485, 0.456, 0.406}
-	ImageNetStd  = [3]float64{0.229, 0.224, 0.225}
+	ImageNetMean = images.ImageNetMean
+	ImageNetStd  = images.ImageNetStd
 )
 
 // Normalize returns (pixels/255 - mean)/std. pixels is uint8 [N, H, W, 3], RGB. The result is

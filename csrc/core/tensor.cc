@@ -126,14 +126,6 @@ void use_checked(const ct_tensor& handle, const ct_stream& stream) {
   use_elsewhere(handle, stream);
 }
 
-void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& stream) {
-  for (const ct_tensor* handle : tensors) {
-    if (handle == nullptr) continue;
-    TORCH_CHECK(handle->tensor.device() == stream.device, "a tensor lies on ", handle->tensor.device(), ", the exec on ", stream.device);
-    use(*handle, stream);
-  }
-}
-
 void use_elsewhere(const ct_tensor& handle, const ct_stream& stream) {
   const at::Tensor& tensor = handle.tensor;
   if (handle.stream == kAnyStream) return;  //edge:lent-skip TestCheckStreams_FindsMistakes checked

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <initializer_list>
 
 #include "cgotorch.h"
 #include "check/checker.h"
@@ -51,10 +50,6 @@ void use_checked(const ct_tensor& tensor, const ct_stream& stream);
 inline void use(const ct_tensor& tensor, const ct_stream& stream) {
   if (tensor.tensor.is_cuda() || checker::is_on()) use_checked(tensor, stream);
 }
-
-// Does what use_checked does, for several tensors. Throws unless each tensor lies on the stream's
-// device, also if that device is the CPU. NULL entries are skipped.
-void use_here(std::initializer_list<const ct_tensor*> tensors, const ct_stream& stream);
 
 // Does what use_checked does, but allows a tensor on another device than the stream's. To be used
 // by calls that choose themselves on which device they run.

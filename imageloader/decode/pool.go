@@ -162,6 +162,9 @@ func (p *Pool) Decode(images []Image, dst []byte, results []Result) error {
 // Close waits for the batches that are being decoded, ends the threads and frees the pool. Close
 // may be called twice.
 func (p *Pool) Close() error {
+	if p == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.handle == nil {

@@ -93,8 +93,6 @@ type end struct {
 	trailer
 }
 
-func (o *output) room() int { return max(len(o.wide), len(o.narrow)) - o.at - room }
-
 // run inflates up to the first end of a block that is far enough. An end is far enough at stopBit
 // or later, or at the element stopAt or later. run does not stop at the end of a member that is
 // not far enough.

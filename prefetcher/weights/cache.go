@@ -320,6 +320,9 @@ func (c *Cache[M]) At(slot int, name string) (module M, err error) {
 // Close after that release waits until everything is freed. A Prefetch or a Use that waits fails
 // with [ErrClosed].
 func (c *Cache[M]) Close() error {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed && (c.freed || c.inUse()) {

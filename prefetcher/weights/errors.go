@@ -1,6 +1,10 @@
 package weights
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/streamtorch/streamtorch/cgotorch"
+)
 
 // Errors to test for with [errors.Is].
 var (
@@ -8,5 +12,5 @@ var (
 	ErrUnknownUnit    = errors.New("unknown unit")
 	ErrNoSlot         = errors.New("no slot")
 	ErrBusy           = errors.New("in use")
-	ErrClosed         = errors.New("closed")
+	ErrClosed         = cgotorch.ErrClosed
 )

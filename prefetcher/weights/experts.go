@@ -351,4 +351,9 @@ func (e *Experts[M]) Stats() ExpertsStats {
 
 // Close waits for the routes that are on their way, and frees their memory. A later Run still
 // finds the routes that have arrived. The cache stays open. A second Close does nothing.
-func (e *Experts[M]) Close() error { return e.routes.close() }
+func (e *Experts[M]) Close() error {
+	if e == nil {
+		return nil
+	}
+	return e.routes.close()
+}

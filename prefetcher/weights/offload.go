@@ -154,6 +154,9 @@ func (f *Offload) Stats() CacheStats { return f.cache.Stats() }
 // Close waits for the copies that still run. It then frees the host memory, and the state with
 // it. The optimizer stays the caller's. A second Close does nothing.
 func (f *Offload) Close() error {
+	if f == nil {
+		return nil
+	}
 	var errs []error
 	if f.cache != nil {
 		errs = append(errs, f.cache.Close())

@@ -342,6 +342,9 @@ func (s *Store) unuse() {
 // Close frees the memory. It fails with [ErrBusy] while a [Cache] uses the store. A second Close
 // does nothing.
 func (s *Store) Close() error {
+	if s == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users > 0 {

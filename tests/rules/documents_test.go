@@ -38,8 +38,8 @@ func TestDocuments_Limits(t *testing.T) {
 
 // The package comment of cgotorch and the guide give the one rule in the same words.
 func TestDocuments_OneRule(t *testing.T) {
-	const rule = "Work is enqueued only by a call that names its stream. Such a call takes an Exec, is a method of Stream, " +
-		"or is a method of an object that was given its stream when it was made."
+	const rule = "Work is enqueued only by a call that names its stream. Such a call takes an Exec or a Stream, " +
+		"is a method of Stream, or is a method of an object that was given its stream when it was made."
 	for _, path := range []string{"docs/guide.md", "cgotorch/doc.go"} {
 		text := strings.NewReplacer("//", "", "[", "", "]", "").Replace(document(t, path))
 		if !strings.Contains(strings.Join(strings.Fields(text), " "), rule) {
