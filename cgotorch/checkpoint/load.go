@@ -15,8 +15,9 @@ import (
 
 // Load makes a run continue from a checkpoint. It loads the model, LibTorch's default generators,
 // and the optimizer unless opt is nil. Dtypes are converted. The CUDA generator is restored only
-// if x's device is CUDA and was CUDA when the run was saved. Load waits for the device. The
-// caller restores a scaler and its own state from the Info, and averages by [LoadEMA].
+// if x's device is CUDA and was CUDA when the run was saved. Load waits for the device. From the
+// Info that Load returns, the caller restores a scaler and the state of the program. [LoadEMA]
+// restores averages.
 //
 // Load fails with [ErrDamaged] for a damaged file. It fails with a [*nn.LoadError] if model does
 // not fit the checkpoint. It also fails if opt does not fit. In these three cases nothing has

@@ -178,9 +178,10 @@ func bytesEntry(name string, data []byte) safetensors.Tensor {
 	return safetensors.Tensor{Name: name, DType: "U8", Shape: []int64{int64(len(data))}, Data: data}
 }
 
-// withChecksums appends a tensor with the checksums of the other tensors. This tensor must be
-// written last. That is so because Write orders tensors by the width of their elements, widest
-// first. Elements of one byte come last, and this tensor is the last of these.
+// withChecksums appends a tensor with the checksums of the other tensors. The file must end with
+// this tensor, because the checksums are computed while the other tensors are written. Write puts
+// tensors with wider elements first. This tensor has elements of one byte, and it is the last of
+// the tensors with such elements.
 func withChecksums(tensors []safetensors.Tensor, metadata []byte) []safetensors.Tensor {
 	sums := checksums{metadataKey: checksum(metadata)}
 	for i := range tensors {

@@ -6,8 +6,9 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 const MaxSteps = 8
 
 // Steps returns steps in the form that [Augment] reads: float32 [len(steps), S, 8]. S is the
-// length of the longest list. On a CUDA device Steps waits until the steps are staged. A loop
-// that must not wait copies the same elements from page-locked memory. The Do owns the result.
+// length of the longest list. On a CUDA device Steps waits, as [cgotorch.FromSlice] does. A loop
+// that must not wait can copy the same elements from page-locked memory, with
+// [cgotorch.CopyFrom]. The Do owns the result.
 func Steps(x *cgotorch.Exec, steps ...[]Step) *cgotorch.Tensor {
 	most := 0
 	for _, s := range steps {

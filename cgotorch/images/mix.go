@@ -29,17 +29,18 @@ const (
 	CutMix                // the image with a box from the image before
 )
 
-// Mix is [Normalize], and applies o to its result in the same pass. The result equals that of
-// torchvision.transforms.v2 to the bit: erase, MixUp or CutMix on the normalised images, with the
-// same boxes and share. This holds for out of Float32, Float64, Float16 and BFloat16.
+// Mix does what [Normalize] does, and applies o to the normalised images in the same pass. The
+// result equals that of torchvision.transforms.v2 to the bit: erase, MixUp or CutMix on the
+// normalised images, with the same boxes and share. This holds if the dtype of `out` is Float32,
+// Float64, Float16 or BFloat16.
 func Mix(x *cgotorch.Exec, pixels, flips, table, out *cgotorch.Tensor, o MixOptions) {
 	x.Call("streamtorch::mix_images", pixels, flips, table, o.Erased, o.Fill, int(o.Kind), o.Share, []int{o.Top, o.Left, o.Bottom, o.Right}, out)
 }
 
 // MixLabels enqueues the labels of mixed images into out, contiguous float32 [N, classes]. labels
 // is int64 [N]. The class of an image gets share. The class of the image before it gets 1-share.
-// The first image is mixed with the last. For CutMix share is the part of the image that is its
-// own.
+// The first image is mixed with the last. For CutMix, share is the fraction of the image's pixels
+// that do not come from the image before.
 //
 // A label below 0, or not below classes, adds nothing. [cgotorch.Exec.CrossEntropy] takes the
 // result as its target. The arithmetic is that of MixUp in torchvision.transforms.v2.

@@ -17,9 +17,9 @@ var (
 )
 
 // NormalizationTable returns (p/255 - mean)/std for each pixel value p, in the form that
-// [Normalize] reads. The result is [C, 256] of dtype on x's device. C is the number of means and
-// of standard deviations. On a CUDA device NormalizationTable waits until the table is staged.
-// The Do owns the result.
+// [Normalize] reads. The result is [C, 256] of the given dtype on x's device. C is the number of
+// means and of standard deviations. On a CUDA device NormalizationTable waits, as
+// [cgotorch.FromSlice] does. The Do owns the result.
 //
 // NormalizationTable computes in float32, or in float64 if dtype is Float64. It divides,
 // subtracts and divides, as torchvision's ToTensor and Normalize do. Normalised images therefore

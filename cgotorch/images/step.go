@@ -70,7 +70,8 @@ func Sharpness(factor float64) Step { return blend(stepSharpness, factor) }
 // Shear takes the nearest pixel, and gives 0 outside the image. It must be the first step of its
 // image.
 func Shear(x, y float64, height, width int) Step {
-	// The angle goes through degrees, as in torchvision's TrivialAugmentWide, to get the same bits.
+	// The angle is converted to degrees and back, as in torchvision's TrivialAugmentWide, because the
+	// result must have the same bits.
 	radians := func(tangent float64) float64 { return math.Atan(tangent) * (180 / math.Pi) * (math.Pi / 180) }
 	return affine(0, 0, 0, radians(x), radians(y), -0.5*float64(width), -0.5*float64(height))
 }

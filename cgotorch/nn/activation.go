@@ -50,7 +50,8 @@ type Tanh struct{}
 // Forward returns a tensor of the shape of `in`.
 func (*Tanh) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor { return x.Tanh(in) }
 
-// GELU multiplies each value by the normal distribution function of that value.
+// GELU multiplies each value by the probability that a standard normal number is below that
+// value.
 type GELU struct {
 	Tanh bool // use the approximation with tanh
 }

@@ -63,8 +63,9 @@ func (c *checker) lose(name string, v reflect.Value, what, todo string) {
 		c.module, name, what, v.Type(), todo, cgotorch.ErrInvalidArgument))
 }
 
-// check looks at a value that State walks. It looks into a struct of another package than within
-// only if the struct is a module.
+// check looks at a value that State walks. `name` is the name of v. `within` is the path of the
+// package that declares the struct around v. check looks into a struct of another package only if
+// that struct is a module.
 func (c *checker) check(name string, v reflect.Value, within string) {
 	v = c.follow(v)
 	switch v.Kind() {
@@ -125,7 +126,8 @@ func (c *checker) follow(v reflect.Value) reflect.Value {
 	return v
 }
 
-// first adds a pointer to seen, and reports whether the pointer is new there.
+// The function `first` adds the pointer v to `seen`, and reports whether the pointer is new
+// there.
 func first(seen map[place]bool, v reflect.Value) bool {
 	p := placeOf(v)
 	known := seen[p]
@@ -133,8 +135,8 @@ func first(seen map[place]bool, v reflect.Value) bool {
 	return !known
 }
 
-// holds reports whether v holds a tensor, or a module with a mode, that State does not find in
-// another field.
+// holds reports whether State misses something in v: a tensor, or a module with a field Eval.
+// What State finds in another field does not count.
 func (c *checker) holds(v reflect.Value, within string) bool {
 	return search{c.known, map[place]bool{}}.holds(v, within)
 }
@@ -199,7 +201,7 @@ func ownStruct(t reflect.Type, within string) bool {
 }
 
 // packageOf returns the path of the package that declares t or the elements of t. If no package
-// declares them, it returns within.
+// declares t and its elements, packageOf returns `within`.
 func packageOf(t reflect.Type, within string) string {
 	for t.PkgPath() == "" {
 		switch t.Kind() {

@@ -120,7 +120,7 @@ func TestCheck_Accepts(t *testing.T) {
 			&struct{ A, B *leaf }{l, l},
 			&struct {
 				A   *leaf
-				all []nn.Module // for a loop in Forward; State finds its modules in A
+				all []nn.Module // for a loop in Forward; State finds the same leaf in A
 			}{l, []nn.Module{l}},
 			&struct {
 				Drop *nn.Dropout

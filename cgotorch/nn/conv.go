@@ -24,7 +24,7 @@ type Conv2d struct {
 }
 
 // NewConv2d makes a convolution from `in` to `out` channels, in float32 on x's device. It draws
-// the weights as torch.nn.Conv2d does.
+// random weights as torch.nn.Conv2d does.
 func NewConv2d(x *cgotorch.Exec, in, out int, kernel Size, o Conv2dOptions) *Conv2d {
 	const where = "nn.NewConv2d"
 	o.check(x, where, in, out, kernel)
@@ -66,8 +66,8 @@ func (m *Conv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor
 	return out
 }
 
-// pad adds the border if PaddingMode is not zeros. It returns the padded input, and the size of
-// the border of zeros that the operator has to add.
+// pad adds the border to `in` if PaddingMode is not "". It returns the padded input, and the size
+// of the border of zeros that the operator has to add.
 func (m *Conv2d) pad(x *cgotorch.Exec, in *cgotorch.Tensor) (padded *cgotorch.Tensor, zeros Size) {
 	if m.PaddingMode == "" || m.Padding == (Size{}) {
 		return in, m.Padding

@@ -6,7 +6,7 @@ import "github.com/streamtorch/streamtorch/cgotorch"
 type ConvTranspose2dOptions struct {
 	Stride  Size // distance between neighbouring windows in the result; 0x0 means 1x1
 	Padding Size // rows and columns removed from each side of the result
-	// OutputPadding adds rows and columns at the bottom and right of the result. Their number is
+	// OutputPadding adds rows and columns at the bottom and right of the result. Their number must be
 	// below Stride or below Dilation.
 	OutputPadding Size
 	Dilation      Size // distance between the points of the kernel; 0x0 means 1x1
@@ -14,8 +14,8 @@ type ConvTranspose2dOptions struct {
 	NoBias        bool
 }
 
-// ConvTranspose2d enlarges images by a transposed convolution. It computes what the backward of a
-// convolution computes as the gradient of its input.
+// ConvTranspose2d enlarges images by a transposed convolution. The backward of a convolution does
+// the same computation: it turns the gradient of the result into the gradient of the input.
 type ConvTranspose2d struct {
 	Weight *cgotorch.Tensor // [in, out/Groups, height, width]
 	Bias   *cgotorch.Tensor // [out], or nil
@@ -23,7 +23,7 @@ type ConvTranspose2d struct {
 }
 
 // NewConvTranspose2d makes a layer from `in` to `out` channels, in float32 on x's device. It
-// draws the weights as torch.nn.ConvTranspose2d does.
+// draws random weights as torch.nn.ConvTranspose2d does.
 func NewConvTranspose2d(x *cgotorch.Exec, in, out int, kernel Size, o ConvTranspose2dOptions) *ConvTranspose2d {
 	const where = "nn.NewConvTranspose2d"
 	Conv2dOptions{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups}.check(x, where, in, out, kernel)

@@ -6,14 +6,16 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch"
 )
 
-// Dispatch runs tokens [tokens, d_model] through experts that the host calls. ids holds the
-// expert of each token, in host memory. order holds the positions of the tokens sorted by expert,
-// on the device. [ExpertOrder] returns it. order may be nil if all tokens have the same expert.
+// Dispatch runs tokens [tokens, d_model] through experts. The host calls fn for each expert. ids
+// holds the expert of each token, in host memory. `order` is the result of [ExpertOrder], on the
+// device: the positions of the tokens, sorted by expert. It may be nil if all tokens have the
+// same expert.
 //
-// Dispatch calls fn once for each expert that has tokens, in ascending order of experts. rows are
-// the tokens of that expert, as [n, d_model], in the order of tokens. fn returns a tensor of the
-// same shape. Dispatch returns all results in the order of tokens. It waits for the device only
-// if fn waits. It fails with [cgotorch.ErrInvalidArgument] if a shape does not fit.
+// Dispatch calls fn once for each expert that has tokens, and begins with the lowest expert. rows
+// are the tokens of that expert, as [n, d_model], in the same order as in tokens. fn returns a
+// tensor of the same shape. Row i of Dispatch's result is the result for row i of tokens.
+// Dispatch waits for the device only if fn waits. It fails with [cgotorch.ErrInvalidArgument] if
+// a shape does not fit.
 func Dispatch(x *cgotorch.Exec, tokens *cgotorch.Tensor, ids []int64, order *cgotorch.Tensor, fn func(expert int64, rows *cgotorch.Tensor) *cgotorch.Tensor) *cgotorch.Tensor {
 	const where = "nn.Dispatch"
 	shape := tokens.Shape()

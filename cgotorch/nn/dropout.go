@@ -9,8 +9,8 @@ type Dropout struct {
 	Eval bool
 }
 
-// Forward returns a tensor of the shape of `in`. In training it draws numbers from LibTorch's
-// generator.
+// Forward returns a tensor of the shape of `in`. In training it draws random numbers from
+// LibTorch's generator.
 func (m *Dropout) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.Tensor {
 	dependsOnMode(x, "nn.Dropout", &m.Eval)
 	return x.Dropout(in, m.P, !m.Eval)

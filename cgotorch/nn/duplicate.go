@@ -7,8 +7,8 @@ import (
 )
 
 // duplicate copies m. The copy has new tensors, and new modules wherever a module holds tensors
-// or has a mode. The copy shares everything else with m. If m holds no tensors and has no mode,
-// duplicate returns m itself.
+// or has a field Eval. The copy shares everything else with m. If m holds no tensors and has no
+// field Eval, duplicate returns m itself.
 func (f *Fusion) duplicate(x *cgotorch.Exec, m Module) Module {
 	d := duplication{x: x, f: f, of: m, made: map[place]reflect.Value{}}
 	return d.value(reflect.ValueOf(m)).Interface().(Module)

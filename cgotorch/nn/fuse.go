@@ -15,16 +15,17 @@ import (
 //
 // Everything that Fuse makes belongs to the Do until the model is complete. Then Fuse keeps the
 // tensors that State sees in the model, so a failure leaves no tensor open. Fuse fails if the
-// model holds a tensor of the original. Merged 1x1 convolutions run before the branches fork. A
-// branch reads a range of the channels of their result. If a convolution follows, it copies the
-// range once.
+// model holds a tensor of the original. Merged 1x1 convolutions run before the branches fork.
+// Each of these branches reads a range of channels from the merged result. If the branch goes on
+// with a convolution, that convolution copies the range once.
 
 // FuseOptions choose what [Fuse] merges, and where Fuse reports.
 type FuseOptions struct {
-	// Merge makes one convolution of the 1x1 convolutions with which branches of a [Parallel] begin.
-	// The merged convolution reads the input once. Each branch that continues with a convolution
-	// needs a copy, because its channels of the merged result are strided. On an H200, Merge made
-	// GoogLeNet and Inception-v3 slower, at batch 1 and 8, with branches serial and parallel.
+	// If several branches of a [Parallel] begin with 1x1 convolutions, Merge makes one convolution of
+	// these. The merged convolution reads the input once. Each branch that continues with a
+	// convolution needs a copy, because its channels of the merged result are strided. On an H200,
+	// Merge made GoogLeNet and Inception-v3 slower, at batch 1 and 8, with branches serial and
+	// parallel.
 	Merge bool
 	Log   func(text string) // is called for modules that Fuse does not look into; nil means no calls
 }
@@ -39,14 +40,14 @@ type FuseOptions struct {
 // Fuse looks into Sequential, Parallel, Residual and every [Fusible]. All models of package
 // vision are Fusible. Fuse copies other modules unchanged, and tells Log of those from other
 // packages. It also copies batch norms that follow no convolution or have no running statistics.
-// It shares modules without tensors and modes, such as a [Func].
+// A module without tensors and without a field Eval, such as a [Func], is not copied but shared.
 //
 // The result owns its tensors. [Close] frees them. Their names in [State] differ from those of m.
 // m is not changed, and may be closed or trained. Forward of the result runs without recording,
 // as with [cgotorch.Exec.NoGrad]. The result has no training mode.
 //
-// Fuse fails with [cgotorch.ErrInvalidArgument] if a module is in training mode, or if an
-// unexported field keeps a module from being copied. It fails with the error of [Check] for m and
+// Fuse fails with [cgotorch.ErrInvalidArgument] if a module is in training mode, or if a module
+// cannot be copied because of an unexported field. It fails with the error of [Check] for m and
 // for the result.
 func Fuse(x *cgotorch.Exec, m Module, o FuseOptions) Module {
 	const where = "nn.Fuse"
@@ -107,8 +108,8 @@ type Fusible interface {
 	Module
 
 	// Fuse returns a module with the results of this module in evaluation mode. It changes nothing.
-	// The returned module holds no tensor of this module. A module without tensors and modes may
-	// return itself.
+	// The returned module holds no tensor of this module. A module without tensors and without a
+	// field Eval may return itself.
 	//
 	// Fuse is not called on a type that embeds a Fusible. The type might have the method only from
 	// the embedded field, which does not know the outer Forward. Give that field a name.
@@ -219,7 +220,7 @@ func activationOf(m Module) activation {
 	return noActivation
 }
 
-// with returns a convolution with activation a and the tensors of m.
+// The method `with` returns a convolution that has the tensors of m and the activation a.
 func (m *fusedConv2d) with(x *cgotorch.Exec, a activation) *fusedConv2d {
 	c := &fusedConv2d{Conv2d: m.Conv2d, Activation: a}
 	if a == activateReLU && c.Bias == nil { // without a bias, the operator would make one in each call
@@ -338,8 +339,8 @@ func absent(m Module) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// modeOf reports whether a module's struct has fields Eval. The result eval is true if all of
-// them are true.
+// modeOf reports whether a struct, or a struct that it embeds, has a bool field Eval. The result
+// eval is true if all such fields are true.
 func modeOf(v reflect.Value) (eval, ok bool) {
 	if v.Kind() != reflect.Struct {
 		return false, false

@@ -211,8 +211,8 @@ func TestFuse_Residual(t *testing.T) {
 	})
 }
 
-// branches returns a Parallel with many kinds of branches. Those whose names begin with "one"
-// begin with a 1x1 convolution that can be merged.
+// branches returns a Parallel with many kinds of branches. If the name of a branch begins with
+// "one", its first module is a 1x1 convolution that can be merged.
 func branches(l *layers) *nn.Parallel {
 	conv := func(in, out, kernel int, o nn.Conv2dOptions) nn.Module {
 		o.NoBias = true

@@ -34,8 +34,8 @@ func (m *fusedConv2d) Forward(x *cgotorch.Exec, in *cgotorch.Tensor) *cgotorch.T
 	return m.forward(x.NoGrad(), in, nil)
 }
 
-// ForwardAdd is Forward that adds z to the convolution's result before the activation. It does
-// not change z, and records nothing for backward.
+// ForwardAdd does what Forward does, and adds z to the convolution's result before the
+// activation. It does not change z, and records nothing for backward.
 func (m *fusedConv2d) ForwardAdd(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return m.forward(x.NoGrad(), in, z)
 }
@@ -70,9 +70,10 @@ func addTo(x *cgotorch.Exec, t, z *cgotorch.Tensor) *cgotorch.Tensor {
 	return x.Add(t, z)
 }
 
-// atOnce computes forward with one operator of cuDNN. It returns nil if no operator fits. That
-// operator ignores autocast and does not broadcast z. LibTorch splits other convolutions of more
-// than 2^31-1 elements into parts, but not this operator. So atOnce returns nil for such sizes.
+// atOnce computes forward with one operator of cuDNN. If that operator does not fit, atOnce
+// returns nil. The operator ignores autocast and does not broadcast z. It also does not fit if
+// the input or the result has more than 2^31-1 elements. LibTorch splits other convolutions of
+// that size into parts, but not this one.
 func (m *fusedConv2d) atOnce(x *cgotorch.Exec, in, z *cgotorch.Tensor) *cgotorch.Tensor {
 	dtype := in.DType()
 	switch {

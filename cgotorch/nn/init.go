@@ -57,8 +57,9 @@ func Normal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation float64) {
 }
 
 // TruncatedNormal fills t in place with normally distributed numbers between `from` and `to`.
-// Nothing is recorded for backward. A uniform draw of 0, about one in 16 million, gives `from`,
-// because its quantile is -Inf. torch.nn.init does the same.
+// Nothing is recorded for backward. About one number in 16 million is exactly `from`, also if
+// `from` is far below mean. It comes from the lowest uniform number, whose quantile may be -Inf.
+// torch.nn.init does the same.
 func TruncatedNormal(x *cgotorch.Exec, t *cgotorch.Tensor, mean, deviation, from, to float64) {
 	if !(deviation > 0 && from < to) {
 		refuse(x, "nn.TruncatedNormal", "deviation is %v, from %v, to %v: want a deviation above 0, and from below to", deviation, from, to)
@@ -80,9 +81,9 @@ func Constant(x *cgotorch.Exec, t *cgotorch.Tensor, value float64) {
 	x.NoGrad().FillInPlace(t, value).Close()
 }
 
-// initLayer draws the weight and the bias of a linear layer or a convolution, as torch.nn does.
-// The numbers are evenly distributed within 1/sqrt(fan in), up to rounding. A nil bias is
-// skipped.
+// initLayer sets the weight and the bias of a linear layer or a convolution to random numbers, as
+// torch.nn does. The numbers are evenly distributed in [-b, b) with b = 1/sqrt(fan), up to
+// rounding. The number fan is that of [KaimingUniform] without FanOut. A nil bias is skipped.
 func initLayer(x *cgotorch.Exec, weight, bias *cgotorch.Tensor) {
 	slope := math.Sqrt(5)
 	KaimingUniform(x, weight, KaimingOptions{Gain: math.Sqrt(2 / (1 + slope*slope))})

@@ -13,7 +13,7 @@ type LinearOptions struct {
 	NoBias bool
 }
 
-// NewLinear makes a layer from `in` to `out` features, in float32 on x's device. It draws the
+// NewLinear makes a layer from `in` to `out` features, in float32 on x's device. It draws random
 // weights as torch.nn.Linear does.
 func NewLinear(x *cgotorch.Exec, in, out int, o LinearOptions) *Linear {
 	const where = "nn.NewLinear"

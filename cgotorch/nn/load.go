@@ -81,9 +81,9 @@ type Entry struct {
 	Closed bool   // the tensor cannot be read, because it is closed
 }
 
-// Match is [Load] for tensors of any store that have not been read yet. It returns the tensors of
-// m that have an entry. It changes nothing and fails as Load does. No two entries may have the
-// same name.
+// Match checks names and shapes as [Load] does, but before the tensors are read, for instance
+// from a file. It returns the tensors of m that have an entry. It changes nothing and fails as
+// Load does. No two entries may have the same name.
 func Match(m any, entries []Entry, o LoadOptions) ([]Named, error) {
 	if err := Check(m); err != nil {
 		return nil, err

@@ -3,9 +3,9 @@ package nn
 import "github.com/streamtorch/streamtorch/cgotorch"
 
 // merged is a Parallel in which some branches begin with 1x1 convolutions of the same headKind.
-// One convolution, a head, replaces these convolutions. Each of these branches reads its range of
-// the channels of the head's result. If a branch is only the 1x1 convolution, its module becomes
-// an [Identity], and the branch needs no stream.
+// One convolution, a head, replaces these convolutions. Each of these branches reads a range of
+// channels from the head's result. If a branch is only the 1x1 convolution, its module becomes an
+// [Identity], and the branch needs no stream.
 //
 // A range of channels is strided if the tensor is channels last or has several images. If the
 // branch goes on with a convolution, that convolution copies the range first.
@@ -15,8 +15,8 @@ type merged struct {
 	Parallel
 }
 
-// cut is a range of the channels of a head's result. A cut of length 0 means that the branch
-// reads the input of the Parallel.
+// cut is a range of channels in a head's result. A cut of length 0 means that the branch reads
+// the input of the Parallel.
 type cut struct{ Head, Start, Length int }
 
 // Forward runs the heads and the branches on its argument `in`, and joins the results.

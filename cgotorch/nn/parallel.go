@@ -16,7 +16,7 @@ type Parallel struct {
 	// Join makes one tensor from the results of the branches, and does not close the results. nil
 	// concatenates the results along the channels.
 	Join        func(x *cgotorch.Exec, results []*cgotorch.Tensor) *cgotorch.Tensor
-	Parallelism Parallelism       // "" means that the first calls measure both ways, and later calls use the faster
+	Parallelism Parallelism       // "" means that the first calls measure whether parallel or serial branches are faster
 	Log         func(text string) // is called with the measurements and the decision; nil means no calls
 
 	once   sync.Once

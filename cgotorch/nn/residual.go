@@ -7,9 +7,9 @@ type Residual struct {
 	Body       Module
 	Shortcut   Module // nil means Shortcut(in) is `in`
 	Activation Module // nil means no activation
-	// InPlace adds Shortcut(in) into Body's result, which saves that memory. Use it only if the
-	// backward of Body's last module does not need this result, as with a convolution or a norm.
-	// Otherwise Backward fails.
+	// InPlace adds Shortcut(in) into Body's result, which saves the memory of a second tensor. Use it
+	// only if the backward of Body's last module does not need this result. A convolution or a norm
+	// does not need it. For a module that needs it, Backward fails.
 	InPlace bool
 }
 

@@ -10,10 +10,11 @@ import (
 // module has read that result. It skips nil modules.
 type Sequential struct {
 	Modules []Child
-	// Recompute is the number of segments. A segment is a run of modules that keeps only its input
-	// for backward. Backward computes the other results again, by [cgotorch.Exec.Recompute]. This
-	// saves memory and costs the time of one more forward. Segments have about equally many modules.
-	// 0 means that everything is kept. With more segments than modules, each module is a segment.
+	// Recompute is the number of segments. A segment consists of successive modules, and keeps only
+	// its input for backward. Backward computes the other results again, by
+	// [cgotorch.Exec.Recompute]. This saves memory and costs the time of one more forward. Segments
+	// have about equally many modules. 0 means that everything is kept. With more segments than
+	// modules, each module is a segment.
 	//
 	// A module that works in place must not begin a segment. The last segment is recomputed too,
 	// unlike in PyTorch's checkpoint_sequential.

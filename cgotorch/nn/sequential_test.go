@@ -15,8 +15,8 @@ import (
 )
 
 // onEachDevice is torchtest.OnEachDevice without the check for leaks. LibTorch has a thread for
-// each CUDA device. After its first call of Go code, the check would count this thread as a
-// goroutine.
+// each CUDA device. When that thread has called Go code for the first time, the check would count
+// it as a goroutine.
 func onEachDevice(t *testing.T, test func(t *testing.T, d cgotorch.Device)) {
 	for _, d := range torchtest.Devices() {
 		t.Run(d.String(), func(t *testing.T) {

@@ -13,7 +13,7 @@ func (s Size) String() string { return fmt.Sprintf("%dx%d", s[0], s[1]) }
 
 func (s Size) ints() []int64 { return []int64{int64(s[0]), int64(s[1])} }
 
-// or returns s, or `other` if s is Size{0, 0}.
+// The method `or` returns s. If s is Size{0, 0}, it returns `other`.
 func (s Size) or(other Size) Size {
 	if s == (Size{}) {
 		return other

@@ -35,11 +35,11 @@ type Container interface {
 // pointer to a module. Each module lists its parameters, then its buffers, then its children.
 // Each of these three groups has the order of declaration.
 //
-// Names come from the exported fields. Field Conv1 has the name conv1, RunningMean running_mean,
-// and FC fc. A field tag `state:"name"` gives another name. `state:"-"` hides the field.
-// `state:",buffer"` makes a tensor a buffer. `state:",host"` makes a tensor a buffer that [To]
-// leaves on the CPU. The fields of embedded structs belong to the module itself. The elements of
-// a slice or array have the names 0, 1, ….
+// Names come from the exported fields. Field Conv1 has the name conv1, field RunningMean has the
+// name running_mean, and field FC has the name fc. A field tag `state:"name"` gives another name.
+// `state:"-"` hides the field. `state:",buffer"` makes a tensor a buffer. `state:",host"` makes a
+// tensor a buffer that [To] leaves on the CPU. The fields of embedded structs belong to the
+// module itself. The elements of a slice or array have the names 0, 1, ….
 //
 // State looks into tensors, structs, modules, and slices or arrays of these. It skips all other
 // fields, nil tensors and nil modules. So a tensor in a map or an unexported field is neither

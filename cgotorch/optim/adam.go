@@ -21,11 +21,11 @@ type AdamOptions struct {
 	// changes the master and then sets the parameter to the rounded master. See
 	// [Optimizer.ResetMasters].
 	MasterWeights bool
-	// Foreach makes a step of several operators on lists of tensors. This is PyTorch's default:
-	// foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one
-	// operator changes all parameters of the same group, device and dtype, as PyTorch's fused=True
-	// does. That operator needs no memory except the optimizer's state. The two ways differ only by
-	// rounding.
+	// With Foreach, a step consists of several operators on lists of tensors. This is PyTorch's
+	// default: foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach,
+	// one operator changes all parameters of the same group, device and dtype, as PyTorch's
+	// fused=True does. That operator needs no memory except the optimizer's state. The two ways
+	// differ only by rounding.
 	Foreach bool
 }
 
@@ -86,8 +86,9 @@ func (r *adam) canFuse(cgotorch.Device, cgotorch.DType) bool { return true }
 
 func (r *adam) counts() bool { return true }
 
-// together is 0 for fused steps, because these count on the device for each parameter. foreach
-// takes one count from the host for all parameters of the call, so the key is that count.
+// together returns 0 for fused steps, because they have a count on the device for each parameter.
+// The method foreach has one count, from the host, for all parameters of a call. So for its steps
+// the key is that count.
 func (r *adam) together(step int64, fused bool) int64 {
 	if fused {
 		return 0

@@ -20,8 +20,8 @@ type EMA struct {
 	params   []*cgotorch.Tensor
 	averages []*cgotorch.Tensor
 	lists    []emaList
-	// aside holds the parameters' own values, list by list, while Swap has put the averages into the
-	// parameters. Otherwise aside is nil.
+	// While the parameters hold the averages (see Swap), aside holds the parameters' own values, list
+	// by list. At other times aside is nil.
 	aside  []*cgotorch.Tensor
 	closed bool
 }

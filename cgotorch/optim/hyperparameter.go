@@ -11,8 +11,8 @@ import (
 // Each change of such a setting makes captured steps out of date.
 
 // SetWeightDecay sets the weight decay of a group from the next step on. Groups are counted from
-// 0. It fails with [cgotorch.ErrInvalidArgument] if the group does not exist. It fails with the
-// same error if weightDecay is not a finite number of at least 0.
+// 0. SetWeightDecay fails with [cgotorch.ErrInvalidArgument] if the group does not exist. It
+// fails with the same error if weightDecay is not a finite number of at least 0.
 func (o *Optimizer) SetWeightDecay(group int, weightDecay float64) error {
 	switch {
 	case group < 0 || group >= len(o.groups):

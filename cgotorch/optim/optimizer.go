@@ -43,8 +43,8 @@ type rule interface {
 	// counts reports whether fused needs, for each parameter, a count of steps on the device.
 	counts() bool
 	canFuse(cgotorch.Device, cgotorch.DType) bool
-	// together returns a key. One call of fused or foreach can change all parameters of equal keys.
-	// step is the number of steps that the parameter has done.
+	// together returns a key. One call of fused or foreach can change all parameters that have equal
+	// keys. step is the number of steps that the parameter has done.
 	together(step int64, fused bool) int64
 	// fused and foreach change the parameters of b.
 	fused(x *cgotorch.Exec, b *batch)

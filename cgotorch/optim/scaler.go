@@ -27,8 +27,9 @@ type ScalerOptions struct {
 //
 // None of these four calls waits, because the device decides whether a step is skipped. All four
 // can be captured. All calls between two Updates must then be in one captured function. Several
-// optimizers can share a Scaler. The Scaler skips a step of an optimizer only for that
-// optimizer's gradients. A Scaler belongs to one device, and is used by one goroutine at a time.
+// optimizers can share a Scaler. The Scaler skips a step of an optimizer only because of
+// gradients of that optimizer's parameters. A Scaler belongs to one device, and is used by one
+// goroutine at a time.
 type Scaler struct {
 	o          ScalerOptions
 	scale      *cgotorch.Tensor // the factor, float32 of shape []
@@ -237,8 +238,8 @@ func (s *Scaler) Close() error {
 	return errors.Join(errs...)
 }
 
-// use fails if the scaler is closed. It makes a captured graph out of date when the scaler is
-// closed later. It returns the Exec for the operators of op.
+// The method `use` fails if the scaler is closed. It makes a captured graph out of date when the
+// scaler is closed later. It returns the Exec for the operators of op.
 func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	if s.closed {
 		x.Fail(op, fmt.Errorf("the scaler: %w", cgotorch.ErrClosed))
@@ -255,7 +256,7 @@ func (s *Scaler) use(x *cgotorch.Exec, op string) *cgotorch.Exec {
 	return x.NoGrad().NoAutocast()
 }
 
-// of returns the scaledOptimizer of opt. At the first call for opt it makes one.
+// The method `of` returns the scaledOptimizer of opt. At the first call for opt it makes one.
 func (s *Scaler) of(x *cgotorch.Exec, op string, opt *Optimizer) *scaledOptimizer {
 	if opt.closed {
 		x.Fail(op, fmt.Errorf("%s: the optimizer: %w", opt.rule.name(), cgotorch.ErrClosed))

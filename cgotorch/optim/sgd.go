@@ -18,12 +18,12 @@ type SGDOptions struct {
 	// changes the master and then sets the parameter to the rounded master. See
 	// [Optimizer.ResetMasters].
 	MasterWeights bool
-	// Foreach makes a step of several operators on lists of tensors. This is PyTorch's default:
-	// foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach, one
-	// operator changes all parameters of the same group, device and dtype, as PyTorch's fused=True
-	// does. That operator needs no memory except the optimizer's state. The two ways differ only by
-	// rounding. On the CPU, float16 and bfloat16 parameters without MasterWeights always step as with
-	// Foreach, because LibTorch's fused kernel is wrong for them.
+	// With Foreach, a step consists of several operators on lists of tensors. This is PyTorch's
+	// default: foreach=True on CUDA, and a loop of the same arithmetic on the CPU. Without Foreach,
+	// one operator changes all parameters of the same group, device and dtype, as PyTorch's
+	// fused=True does. That operator needs no memory except the optimizer's state. The two ways
+	// differ only by rounding. On the CPU, float16 and bfloat16 parameters without MasterWeights
+	// always step as with Foreach, because LibTorch's fused kernel is wrong for them.
 	Foreach bool
 }
 
@@ -53,18 +53,18 @@ func (r *sgd) remembers() []string {
 	return []string{"momentum_buffer"}
 }
 
-// canFuse is false for dtypes of 16 bits on the CPU. LibTorch 2.11's fused kernel is wrong there
-// for 16 elements and more.
+// canFuse returns false for dtypes of 16 bits on the CPU. LibTorch 2.11's fused kernel is wrong
+// there for 16 elements and more.
 func (r *sgd) canFuse(device cgotorch.Device, dtype cgotorch.DType) bool {
 	return device.IsCUDA() || dtype.Size() >= 4
 }
 
 func (r *sgd) counts() bool { return false }
 
-// together is 0 for a first step and 1 for later steps, if Momentum makes first steps differ.
-// Without Dampening a fused first step does not differ, because it begins from a momentum of 0.
-// All fused steps then go together. So the host need not know whether the device has skipped a
-// first step.
+// together returns 0 for a first step and 1 for later steps, if a first step is different because
+// of Momentum. Without Dampening a fused first step is not different, because it begins from a
+// momentum of 0. Then together returns 0 for all fused steps, so the host does not have to know
+// whether the device has skipped a first step.
 func (r *sgd) together(step int64, fused bool) int64 {
 	if r.Momentum == 0 || fused && r.Dampening == 0 {
 		return 0

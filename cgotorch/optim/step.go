@@ -29,8 +29,8 @@ import (
 
 // scalerInput holds the two tensors that a [Scaler] gives to a step.
 type scalerInput struct {
-	gradScale *cgotorch.Tensor // the step divides the gradients by it; nil means by 1
-	foundInf  *cgotorch.Tensor // the device skips the step if it is 1; nil means that no step is skipped
+	gradScale *cgotorch.Tensor // the step divides the gradients by gradScale; nil means by 1
+	foundInf  *cgotorch.Tensor // if foundInf is 1, the device skips the step; nil means that no step is skipped
 }
 
 // Step changes every parameter that has a gradient. The other parameters stay unchanged, and Step

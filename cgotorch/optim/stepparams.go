@@ -26,11 +26,11 @@ func (o *Optimizer) Remembers() []RememberedTensor {
 	return all
 }
 
-// StepParams is [Optimizer.Step] for some of the parameters, with tensors that the caller lends
-// for the call. It is for callers that keep these tensors elsewhere than on the device. params
-// are indices in Params. lent returns the tensor for an entry of [Optimizer.Remembers]. Before
-// the first StepParams of a parameter, the tensor may hold any values. Later it must hold the
-// values that the last StepParams left in it.
+// StepParams is [Optimizer.Step] for some of the parameters. For the call, the caller lends the
+// tensors that [Optimizer.Remembers] lists. StepParams is for callers that keep these tensors
+// elsewhere than on the device. params are indices in Params. lent returns the tensor for an
+// entry of the list. Before the first StepParams of a parameter, the tensor may hold any values.
+// Later it must hold the values that the last StepParams left in it.
 //
 // StepParams fails as Step does. In a capture it fails with [cgotorch.ErrNotCapturable]. If Step
 // has made tensors for one of the params, it fails with [cgotorch.ErrInvalidArgument].

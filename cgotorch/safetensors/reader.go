@@ -53,7 +53,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// NewFile is [Open] for the first size bytes of source. Errors use name as the file's name.
+// NewFile does what [Open] does, for the first `size` bytes of source. Errors show `name` as the
+// name of the file.
 func NewFile(source io.ReaderAt, size int64, name string) (*File, error) {
 	f := &File{name: name, source: source, close: func() error { return nil }}
 	if err := f.readHeader(size); err != nil {

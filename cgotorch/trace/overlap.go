@@ -40,7 +40,7 @@ func (r *Records) CopyHidden() (share float64, hidden, total time.Duration) {
 	return float64(hidden) / float64(total), hidden, total
 }
 
-// Parallel returns in which part of the computing time several streams ran kernels at once. busy
+// Parallel returns for how much of the computing time several streams ran kernels at once. busy
 // is the time in which at least one kernel ran. together is the part of busy in which two or more
 // streams of a device ran kernels. share is together/busy, or 0 if nothing ran.
 func (r *Records) Parallel() (share float64, together, busy time.Duration) {
@@ -91,11 +91,12 @@ func union(all []interval) []interval {
 	return joined
 }
 
-// covered returns the length of the part of i that lies in the intervals `by`. They must be a
-// union.
+// covered returns the length of the part of i that lies in the intervals `by`. These intervals
+// must be a result of union.
 func covered(i interval, by []interval) time.Duration { return length(common(i, by)) }
 
-// common returns the parts of i that lie in the intervals `by`. They must be a union.
+// common returns the parts of i that lie in the intervals `by`. These intervals must be a result
+// of union.
 func common(i interval, by []interval) (parts []interval) {
 	first, _ := slices.BinarySearchFunc(by, i.start, func(b interval, start time.Duration) int {
 		if b.end <= start {

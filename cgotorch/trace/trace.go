@@ -67,10 +67,10 @@ var tracing struct {
 	running *Trace
 }
 
-// Mark begins a span of the host's time, such as a training step. The function end ends the span.
-// Work that any goroutine enqueues during the span belongs to the span. Spans may lie inside each
-// other. The trace shows a span on the host and on each stream that has work of the span. The end
-// of the trace ends open spans. A span that begins later is not recorded.
+// Mark begins a span of the host's time, such as a training step. The function that Mark returns
+// ends the span. Work that any goroutine enqueues during the span belongs to the span. Spans may
+// lie inside each other. The trace shows a span on the host and on each stream that has work of
+// the span. The end of the trace ends open spans. A span that begins later is not recorded.
 func (t *Trace) Mark(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -259,7 +259,8 @@ func (w *Record) Title() string {
 	return "copy " + w.Copy.String()
 }
 
-// StreamName returns the name of the last [cgotorch.Stream] that had the number stream.
+// StreamName returns the name of a stream by its number, as in [Record]. If several streams had
+// this number one after another, it returns the name of the last one.
 func (r *Records) StreamName(stream uint64) string { return r.names[stream] }
 
 // streams returns the streams of a device in order of their names, the default stream first.

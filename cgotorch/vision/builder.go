@@ -67,8 +67,8 @@ func (b *builder) linear(in, out int) *nn.Linear {
 	return m
 }
 
-// redrawConvolutions draws the weights of all convolutions again, as torchvision does. It draws
-// them in the order of the state dict.
+// redrawConvolutions gives the weights of all convolutions new random values, as torchvision
+// does. It goes through the weights in the order of the state dict.
 func (b *builder) redrawConvolutions(m nn.Module) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() == 4 {
@@ -77,10 +77,10 @@ func (b *builder) redrawConvolutions(m nn.Module) {
 	}
 }
 
-// redrawTruncated draws the weights of all convolutions and linear layers again, in the order of
-// the state dict. It draws normal numbers within [-2, 2]. The function deviation gives the
-// standard deviation for a weight. torchvision does this for models whose initial weights follow
-// TensorFlow.
+// redrawTruncated gives the weights of all convolutions and linear layers new random values, in
+// the order of the state dict. The values are normally distributed and lie in [-2, 2]. The
+// function deviation gives the standard deviation for a weight. torchvision does this for models
+// whose initial weights follow TensorFlow.
 func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.Tensor) float64) {
 	for _, p := range nn.Parameters(m) {
 		if p.Dim() > 1 {
@@ -89,7 +89,7 @@ func (b *builder) redrawTruncated(m nn.Module, deviation func(weight *cgotorch.T
 	}
 }
 
-// probability returns the value of an option, or standard if the option is unset. It fails for a
+// probability returns the value of the option p, or `standard` if p is unset. It fails for a
 // value outside [0, 1].
 func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64], standard float64) float64 {
 	v := p.Or(standard)
@@ -99,7 +99,7 @@ func probability(x *cgotorch.Exec, where, option string, p cgotorch.Opt[float64]
 	return v
 }
 
-// then runs modules on t, one after another, and closes each module's input.
+// The function `then` runs modules on t, one after another, and closes each module's input.
 func then(x *cgotorch.Exec, t *cgotorch.Tensor, modules ...nn.Module) *cgotorch.Tensor {
 	for _, m := range modules {
 		out := m.Forward(x, t)

@@ -14,7 +14,7 @@ import (
 var forked = map[string]bool{"googlenet": true, "inception_v3": true, "squeezenet1_0": true, "squeezenet1_1": true}
 
 // trainedModel returns a model in evaluation mode with random parameters, as after a training.
-// Its batch norms change their input, but keep about the size of the values.
+// Its batch norms change their input, but the values stay about as large as before.
 func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 	m, err := vision.New(x, name, o)
 	if err != nil {
@@ -33,7 +33,7 @@ func trainedModel(x *cgotorch.Exec, name string, o vision.Options) nn.Module {
 			nn.Copy(x, t, x.AddScalar(x.Rand(cgotorch.Float32, t.Shape()...), 0.5))
 		case strings.HasSuffix(n.Name, "running_mean"), strings.HasSuffix(n.Name, "bias"):
 			nn.Normal(x, t, 0, 0.2)
-		case t.Dim() == 4 && (name == "googlenet" || name == "inception_v3"): // a new model's weights have a size that only batch norms in training correct
+		case t.Dim() == 4 && (name == "googlenet" || name == "inception_v3"): // with the initial weights, results have a usual size only if the batch norms are in training
 			nn.KaimingUniform(x, t, nn.KaimingOptions{})
 		}
 	}
@@ -180,7 +180,7 @@ func convolutions(m nn.Module) (n int) {
 func TestFuse_Merges(t *testing.T) {
 	for name, want := range map[string]struct{ fused, unmerged int }{
 		"googlenet":     {57 - 9*2, 57},           // in each of nine blocks, one convolution replaces three of the four that read the input
-		"inception_v3":  {94 - 7*2 - 2*2 - 1, 94}, // of blocks 5b to 5d and 6b to 6e; of 7b and 7c; of 7a
+		"inception_v3":  {94 - 7*2 - 2*2 - 1, 94}, // merging saves 2 in each of 5b to 5d and 6b to 6e, 2 in each of 7b and 7c, 1 in 7a
 		"resnet18":      {20, 20},
 		"squeezenet1_1": {26, 26},
 	} {

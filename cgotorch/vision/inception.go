@@ -112,8 +112,9 @@ func (b *builder) inceptionB(in int) *nn.Parallel {
 		b.branch(in, halvingPool(), nil))
 }
 
-// inceptionC replaces 7x7 convolutions by pairs of 1x7 and 7x1 convolutions. Their results have
-// width channels, except the last of a branch. It is the paper's figure 6.
+// inceptionC replaces 7x7 convolutions by pairs of 1x7 and 7x1 convolutions. It is the paper's
+// figure 6. The last convolution of a branch has a result of 192 channels. The other convolutions
+// of a branch have results of `width` channels.
 func (b *builder) inceptionC(in, width int) *nn.Parallel {
 	return unnamed(
 		b.branch(in, nil, convs{{"branch1x1", 192, 1, 1, 1}}),

@@ -34,7 +34,8 @@ type Options struct {
 	NoAux      bool                  // no auxiliary heads; otherwise ForwardAux runs them in training
 	AuxDropout cgotorch.Opt[float64] // for GoogLeNet: probability of dropout in the heads; unset means 0.7
 	// TransformInput is for images that are normalised with [ImageNetMean] and [ImageNetStd]. The
-	// model normalises them again, with 0.5 and 0.5. torchvision's trained weights need this.
+	// model changes them to images that are normalised with a mean of 0.5 and a standard deviation of
+	// 0.5. torchvision's trained weights need this.
 	TransformInput bool
 
 	ImageSize nn.Size // for MLP: height and width of the images; 0x0 means 32x32

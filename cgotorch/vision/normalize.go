@@ -34,9 +34,9 @@ func Normalize(x *cgotorch.Exec, pixels *cgotorch.Tensor, mean, std [3]float64) 
 	})
 }
 
-// enter returns images as a handle that the caller may close. With transform, it normalises
-// images again, from ImageNet's mean and deviation to 0.5 and 0.5. The result has torchvision's
-// bits.
+// enter returns images as a handle that the caller may close. If transform is true, the images
+// are normalised with [ImageNetMean] and [ImageNetStd]. enter then returns images that are
+// normalised with a mean and a standard deviation of 0.5. They equal torchvision's to the bit.
 func enter(x *cgotorch.Exec, images *cgotorch.Tensor, transform bool) *cgotorch.Tensor {
 	if !transform {
 		return x.Alias(images)

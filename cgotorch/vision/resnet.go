@@ -83,7 +83,7 @@ func (b *builder) layer(block blockOf, in, width, out, depth, stride int) *nn.Se
 	return layer
 }
 
-// finishResNet draws the weights as torchvision does.
+// finishResNet sets the initial weights of the convolutions and batch norms as torchvision does.
 func (b *builder) finishResNet(m *ResNet) {
 	b.redrawConvolutions(m)
 	if !b.ZeroInitResidual {

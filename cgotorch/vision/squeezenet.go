@@ -24,9 +24,10 @@ func NewSqueezeNet1_1(x *cgotorch.Exec, o Options) *SqueezeNet {
 	return newSqueezeNet(x, "vision.NewSqueezeNet1_1", o, 64, 3, []int{16, 16, 0, 32, 32, 0, 48, 48, 64, 64})
 }
 
-// newSqueezeNet makes a model. Its first convolution has width channels and a kernel of kernel x
-// kernel. fires lists the layers after the first pool. A number above 0 is the narrow width of a
-// fire, and 0 stands for a pool. The result of a fire has eight times its narrow width.
+// newSqueezeNet makes a model. Its first convolution has a result of `width` channels and a
+// kernel of height and width `kernel`. fires lists the layers after the first pool. 0 stands for
+// a pool. A number above 0 stands for a module of type fire, and is the number of channels after
+// its first convolution. The result of the fire has eight times as many channels.
 func newSqueezeNet(x *cgotorch.Exec, where string, o Options, width, kernel int, fires []int) *SqueezeNet {
 	dropout := probability(x, where, "Dropout", o.Dropout, 0.5)
 	return build(x, where, o, 1000, func(b *builder) *SqueezeNet {
@@ -71,15 +72,15 @@ func (m *SqueezeNet) Fuse(x *cgotorch.Exec, f *nn.Fusion) nn.Module {
 	return f.Fuse(x, m.Features, m.Classifier, &nn.Flatten{})
 }
 
-// fire is a 1x1 convolution that narrows, and then two parallel convolutions that widen, 1x1 and
-// 3x3. It concatenates the channels of these two.
+// fire is a 1x1 convolution that reduces the number of channels, and then two parallel
+// convolutions that increase it, 1x1 and 3x3. It concatenates the channels of these two.
 type fire struct {
 	Squeeze     *nn.Conv2d
 	nn.Parallel // the branches expand1x1 and expand3x3
 }
 
-// fire makes a fire. Its 1x1 convolution narrows to narrow channels. The two parallel
-// convolutions widen to width channels each.
+// The method fire makes a module of type fire. The result of its first convolution has `narrow`
+// channels. The results of the two parallel convolutions have `width` channels each.
 func (b *builder) fire(in, narrow, width int) *fire {
 	expand := func(name string, kernel int) *nn.Sequential {
 		conv := b.convWith(narrow, width, nn.Square(kernel), nn.Conv2dOptions{Padding: nn.Square(kernel / 2)})

@@ -78,8 +78,8 @@ func TestForward_ClosesIntermediates(t *testing.T) {
 	}
 }
 
-// With Recompute, two steps of training are equal to the bit to steps without. They leave no
-// autograd graph.
+// Two training steps give the same bits with Recompute as without it. They leave no autograd
+// graph.
 func TestOptions_Recompute(t *testing.T) {
 	for _, name := range []string{"mobilenet_v2", "resnet20", "resnet18"} {
 		var want map[string][]float32

@@ -87,8 +87,8 @@ func TestParseList_Errors(t *testing.T) {
 	}
 }
 
-// The error names all bad lines, each with its number. The number is also right after an entry
-// whose arguments take several lines.
+// The error names all bad lines, each with its number. The number is correct also if the
+// arguments of an earlier entry take several lines.
 func TestParseList_SeveralErrors(t *testing.T) {
 	_, err := parseList("l.txt", "add(\na)  a::b # c.\n\nSub\n")
 	if err == nil || !strings.Contains(err.Error(), "l.txt:1:") || !strings.Contains(err.Error(), "l.txt:4:") {
