@@ -5,9 +5,10 @@ import (
 	"iter"
 )
 
-// inOrder calls f for 0 to n-1, up to atOnce calls at a time. It yields the results in order, up
-// to the first error. If admit is not nil, inOrder calls admit before each f, in order. The
-// context of admit ends with the loop. When the loop is left, inOrder waits for the calls of f
+// inOrder returns a sequence of the results of f(0) to f(n-1), in this order. Up to atOnce calls
+// of f run at a time. The sequence ends after its first error. If admit is not nil, inOrder calls
+// admit with i before it starts f(i). It makes these calls one after another. When the loop over
+// the sequence ends, the context of admit ends too. The end of the loop waits for the calls of f
 // that still run. drop gets the results that are not yielded.
 func inOrder[T any](ctx context.Context, n, atOnce int, admit func(context.Context, int) error, f func(int) (T, error), drop func(T)) iter.Seq2[T, error] {
 	type result struct {

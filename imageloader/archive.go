@@ -66,10 +66,10 @@ func (a *archive) ofMembers() bool {
 
 var braces = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)
 
-// expand returns the paths that match a pattern. {000..127} stands for each of these numbers,
-// with at least as many digits as its first number. *, ? and [...] have the meaning of
-// filepath.Glob, and give paths in the order of the names. A path that exists stands for itself,
-// whatever characters it has.
+// expand returns the paths that match a pattern. {000..127} stands for the numbers 000, 001 and
+// so on up to 127. Each number has at least as many digits as the first. *, ? and [...] have the
+// meaning of filepath.Glob, and give paths in the order of the names. A path that exists stands
+// for itself, whatever characters it has.
 func expand(from files, path string) ([]string, error) {
 	if _, err := from.stat(path); err == nil {
 		return []string{path}, nil

@@ -130,8 +130,8 @@ func TestOpen_CutAnywhere(t *testing.T) {
 	}
 }
 
-// A flipped bit in a .tgz gives an error or changes nothing. Some bits of the gzip header mean
-// nothing. A match that copies zeros may copy them from another place.
+// A flipped bit in a .tgz gives an error or changes nothing. Nothing changes if the bit is in the
+// gzip header and has no meaning, or if a match then copies zeros from another place.
 func TestOpen_BitFlippedAnywhere(t *testing.T) {
 	checkLeaks(t)
 	images := tarOf(numbered(4))

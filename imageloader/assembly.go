@@ -65,7 +65,7 @@ func (e *epoch) left() int {
 	return e.from.Samples - (e.place.Position - e.place.Skipped)
 }
 
-// planned returns the number of images that the parts may give.
+// planned returns the largest number of images that the begun parts can give.
 func (e *epoch) planned() (images int) {
 	for _, p := range e.parts {
 		select {
@@ -79,7 +79,7 @@ func (e *epoch) planned() (images int) {
 }
 
 // canCut reports whether the pending items are enough for a part. Only the last part may be
-// smaller than size, and not with DropLast.
+// smaller than size. With DropLast, the last part needs BatchSize items too.
 func (e *epoch) canCut(size int) bool {
 	if o := e.loader.options; o.DropLast {
 		return len(e.pending) >= o.BatchSize
@@ -87,8 +87,8 @@ func (e *epoch) canCut(size int) bool {
 	return len(e.pending) >= size || e.ended && e.readErr == nil && len(e.pending) > 0
 }
 
-// depth returns the number of parts that are decoded at a time. With these parts every thread has
-// an image while the last images of a part are being decoded.
+// depth returns the number of parts that are decoded at a time. Unless Options.Buffers limits
+// this number, every thread has an image even while the last images of a part are being decoded.
 func (e *epoch) depth(size int) int {
 	return min(1+(2*e.loader.pool.Workers()+size-1)/size, e.loader.options.Buffers-1)
 }
@@ -220,8 +220,8 @@ func (e *epoch) accept(p *part, first int, results []decode.Result) {
 	e.loader.stats.update(func(s *Stats) { s.Bytes += int64(bytes) })
 }
 
-// complete makes a batch of p, the oldest part, if p has enough images or can get no more. p is
-// decoded.
+// complete makes a batch of p, the oldest part, if p has enough images or can get no more. The
+// decoding of p has ended before the call.
 func (e *epoch) complete(p *part, size int) error {
 	if p.err != nil {
 		return p.err

@@ -6,9 +6,9 @@ import "sync/atomic"
 // Release. It may use the batch on any goroutine.
 //
 // A program may also make batches itself, as a Source of package prefetcher. It then fills in the
-// exported fields. A nil Flip flips no image. Only from page-locked memory can a device copy
-// while the host goes on, see [Pinner]. Such a copy may read the memory until Release. OnRelease
-// tells the program that it can fill the memory again.
+// exported fields. A nil Flip flips no image. If the memory is page-locked, a device can copy
+// from it while the host goes on (see [Pinner]). Such a copy may still read the memory until
+// Release. OnRelease tells the program that it can fill the memory again.
 type HostBatch struct {
 	N                       int // number of images; the last batch of an epoch may have fewer
 	Height, Width, Channels int
@@ -29,10 +29,10 @@ type HostBatch struct {
 	Epoch, Index int // number of the epoch, and of the batch in its epoch, both from 0
 
 	// State is the position right after this batch. A loader that is restored to State continues with
-	// the next batch. After the last batch, nothing of its epoch is left. A loader that is restored
-	// to the State of the last batch has an epoch without batches first. [State.NextEpoch] skips this
-	// empty epoch. A program that makes batches itself may leave State zero. It may also set the
-	// values that it needs to continue.
+	// the next batch. After the last batch, nothing of its epoch is left. If a loader is restored to
+	// the State of the last batch, its next epoch is therefore without batches. [State.NextEpoch]
+	// skips this empty epoch. A program that makes batches itself may leave State zero. It may also
+	// set the values that it needs to continue.
 	State State
 
 	// OnRelease, if not nil, is called once, by the first Release, after the batch has dropped its

@@ -21,9 +21,9 @@ const (
 	blockSamples = 16      // samples of a block, in a shard whose samples are read one by one
 	blockBytes   = 1 << 20 // bytes of such a block, approximately
 
-	// A segment may be longer than blockMost, and longer than half the shuffle buffer. It is then cut
-	// into several blocks. The memory of a block must not depend on a compressor or on an attacker.
-	// Reading each of these blocks inflates the segment from its beginning.
+	// If a segment of the index is longer than blockMost, and longer than half the shuffle buffer, it
+	// is cut into several blocks. Otherwise a compressor or an attacker could decide how much memory
+	// a block takes. To read one of these blocks, the loader inflates the segment from its beginning.
 	blockMost = 16 << 20
 )
 

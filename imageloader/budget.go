@@ -11,7 +11,7 @@ type budget struct {
 	limit int
 	taken int
 	freed chan struct{}
-	short chan<- struct{} // take offers a value here while it waits; may be nil
+	short chan<- struct{} // the function `take` offers a value here while it waits; may be nil
 }
 
 func newBudget(limit int, short chan<- struct{}) *budget {
@@ -45,7 +45,8 @@ func (b *budget) take(ctx context.Context, bytes int) error {
 }
 
 // settle replaces the `bytes` bytes that were taken for items by the items' real sizes. The real
-// sizes may have been unknown. Each item gives its own bytes back when it is decoded.
+// sizes may have been unknown when the bytes were taken. Each item gives its own bytes back when
+// it is decoded.
 func (b *budget) settle(bytes int, items []item) {
 	for i := range items {
 		bytes -= b.charge(&items[i])
@@ -53,8 +54,8 @@ func (b *budget) settle(bytes int, items []item) {
 	b.give(bytes)
 }
 
-// settleBlock is settle for items that share one memory. That memory gives all the bytes back
-// when its last item is decoded.
+// settleBlock does the same as `settle`, for items that share one memory. That memory gives all
+// the bytes back when its last item is decoded.
 func (b *budget) settleBlock(bytes int, items []item) {
 	var shared *memory
 	for _, it := range items {
@@ -110,5 +111,5 @@ func (b *budget) give(bytes int) {
 //
 // Go's collector lets the heap grow to twice the live data. In Go's heap the garbage of one
 // loader would add to the memory of the next loader. A training process grew from 2.3 to 3.0 GB
-// over three loaders in this way. Every path gives back the bytes that it took. The tests of each
-// Loader check that all memory was given back when the loader is closed.
+// over three loaders in this way. The loader gives back all bytes that it takes, also after an
+// error. The tests check this for each Loader, when it is closed.

@@ -15,7 +15,7 @@ import (
 )
 
 // This file has damaged and hostile archives. Each archive is read by every kind of loader, see
-// run in hostile_test.go.
+// the function `run` in hostile_test.go.
 
 // rawHeader returns a tar header with the given fields and a right checksum.
 func rawHeader(name string, kind byte, size []byte, link string) []byte {
@@ -115,8 +115,8 @@ func withDeflate(before, data []byte) []byte {
 	return append(append(bytes.Clone(packed[:10]), before...), packed[10:]...)
 }
 
-// zeros returns a gzip file of begin, count zeros, and end. The file is about 1000 times smaller
-// than its content.
+// zeros returns a gzip file. Its content is `begin`, then `count` zeros, then `end`. The file is
+// about 1000 times smaller than its content.
 func zeros(begin []byte, count int64, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -130,7 +130,8 @@ func zeros(begin []byte, count int64, end []byte) []byte {
 	return out.Bytes()
 }
 
-// repeated returns a gzip file of begin, count times `each`, and end.
+// repeated returns a gzip file. Its content is `begin`, then `count` copies of `each`, then
+// `end`.
 func repeated(begin, each []byte, count int, end []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed)
@@ -296,7 +297,8 @@ func TestCorpus_ImagesOfZeros(t *testing.T) {
 	hostile{data: out.Bytes(), skips: count, images: 9, says: "all 0", slow: true, memory: 600 << 20}.run(t)
 }
 
-// A directory has files that are no images, or that stop being images after Open.
+// A directory has files that are no images, or that stop being images after Open. The loader
+// reads the other images. If there are none, Open fails.
 func TestCorpus_Directory(t *testing.T) {
 	png := solid(7, 5, 5)
 	for _, c := range []hostile{

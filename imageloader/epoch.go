@@ -55,8 +55,8 @@ type epoch struct {
 	ended    bool     // no more items will come
 	parts    []*part  // parts that are being decoded or wait to be completed, in order
 	spare    *buffer  // a buffer for the next part
-	// early says that the pending items are decoded although they are fewer than a part. The reader
-	// waits for their memory.
+	// early says that the pending items are decoded although they are too few for a part, because the
+	// reader waits for their memory.
 	early bool
 }
 
@@ -193,7 +193,7 @@ func (e *epoch) skip(bad *Error) error {
 		e.bad = append(e.bad, bad)
 	}
 	if e.from.Samples == 0 {
-		return nil // the number of images is not known, so finish checks the rate
+		return nil // the number of images is not known, so the function `finish` checks the rate
 	}
 	return l.archive.tooMany(e.bad, e.unusable, e.from.Samples, l.options.MaxSkipRate)
 }

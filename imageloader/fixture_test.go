@@ -284,8 +284,8 @@ func line(b *HostBatch) string {
 		strings.Join(short, " "), b.Labels, b.Flip, b.Images)
 }
 
-// levels reads one epoch and returns the first pixel of each image. For images of numbered, this
-// pixel is the number of the image.
+// levels reads one epoch and returns the first pixel of each image. For images that the function
+// `numbered` made, this pixel is the number of the image.
 func levels(t testing.TB, l *Loader) []int {
 	t.Helper()
 	var all []int

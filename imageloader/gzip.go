@@ -17,7 +17,7 @@ type inflater struct {
 	ctx    context.Context
 	reader *inflate.Reader
 	at     int64         // bytes of the content read so far
-	busy   time.Duration // the time that count has counted so far
+	busy   time.Duration // the time that the function `count` has counted so far
 	err    error         // the first error, io.EOF included. Later reads return the same error
 }
 
@@ -60,7 +60,7 @@ func (s *shard) explain(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, inflate.ErrIndex) && s.indexFile != "" && s.unchanged() == nil:
 		return s.unreadable(err, "its index file %s is damaged or of another archive; delete that file and open it again", s.indexFile)
-	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // Before the cases below: an index that does not fit wraps other errors.
+	case errors.Is(err, inflate.ErrIndex), errors.Is(err, io.ErrUnexpectedEOF): // This case comes before those below, because an ErrIndex wraps some of their errors.
 		return s.unreadable(err, "changed while it was being read; open it again")
 	case errors.Is(err, inflate.ErrTruncated):
 		return s.unreadable(ErrTruncated, "cut short: its gzip data end early; copy or download it again")

@@ -64,9 +64,9 @@ func newIndexer(a *archive, o Options, classes *vocabulary) *indexer {
 }
 
 // buildIndex finds the members of an archive in the index files, or by going through the archive.
-// It keeps a .tgz that fits into Options.ShuffleBuffer in memory. A .tgz may be larger, without
-// an index file, and with given classes. buildIndex leaves such a .tgz to the first epoch, unless
-// now is set.
+// It keeps a .tgz that fits into Options.ShuffleBuffer in memory. If a .tgz is larger, has no
+// index file, and its classes are given, buildIndex leaves it to the first epoch. If `now` is
+// true, buildIndex reads such a .tgz too.
 func buildIndex(ctx context.Context, a *archive, o Options, classes *vocabulary, now bool, stats *statistics) (*index, error) {
 	b := newIndexer(a, o, classes)
 	b.holding = a.small && !slices.ContainsFunc(a.shards, func(s *shard) bool { return s.format != gzipTar })
@@ -327,7 +327,7 @@ type verdict struct {
 	bad     *Error // the fault of a sample that is not usable
 	ignored string // why the member is not an image
 	split   string // of an image: the directories above its class
-	unsplit string // of an image without a split, if the options ask for a split: its class
+	unsplit string // class of an image that has no split, if the options ask for a split
 }
 
 // judge returns the verdict on a member for a loader with the options o. It adds new classes to a

@@ -64,8 +64,8 @@ func (v *vocabulary) number() {
 	}
 }
 
-// collect adds a class of the archive and returns a number for the class. Later, sorted turns
-// this number into the label.
+// collect adds a class of the archive and returns a number for the class. Later, the function
+// `sorted` turns this number into the label.
 func (v *vocabulary) collect(class string) int32 {
 	n, ok := v.labels[class]
 	if !ok {
@@ -78,8 +78,8 @@ func (v *vocabulary) collect(class string) int32 {
 }
 
 // sorted fixes the collected classes, in the order of their names. It returns the label for each
-// number that collect returned. With numbers, a class that is a number keeps this number as its
-// label. With numbers, sorted fails if only some classes are numbers.
+// number that `collect` returned. If `numbers` is true, a class that is a number keeps this
+// number as its label. The function then fails if only some classes are numbers.
 func (v *vocabulary) sorted(numbers bool) ([]int32, error) {
 	collected := v.names
 	v.names = slices.Sorted(slices.Values(collected))
@@ -120,7 +120,8 @@ func (v *vocabulary) enumerate() error {
 	return nil
 }
 
-// find returns the label of a class. With numbers, a class that is a number is its own label.
+// find returns the label of a class. If `numbers` is true, a class that is a number is its own
+// label.
 func (v *vocabulary) find(class string, numbers bool) (label int32, known bool) {
 	if n, ok := isNumber(class); ok && numbers {
 		return int32(n), n < len(v.names)

@@ -42,8 +42,9 @@
 //
 // A .tgz is inflated on all cores. The first reading also makes an index of the .tgz (see
 // Options.IndexDir). With the index, the .tgz is read from many places at once. Options.Workers
-// threads decode the images, and only the part that the crop needs. Batches are decoded one after
-// another without a pause. With Options.Train there is no pause between epochs either.
+// threads decode the images. Of a JPEG they decode only the part that the crop needs. Batches are
+// decoded one after another without a pause. With Options.Train there is no pause between epochs
+// either.
 package imageloader
 
 import (
@@ -256,7 +257,7 @@ func (l *Loader) begin(ctx context.Context) (*epoch, error) {
 	return l.current, nil
 }
 
-// startOf completes the state at the start of an epoch with the number of samples.
+// startOf adds the number of samples to the state at the start of an epoch.
 func (l *Loader) startOf(from State) State {
 	if from.Samples == 0 {
 		from.Samples = l.Len()
@@ -341,8 +342,9 @@ func (l *Loader) restore(s State) (ahead *epoch, err error) {
 func (l *Loader) Classes() []string { return slices.Clone(l.index.Load().classes.names) }
 
 // Len returns the number of images in an epoch of this rank. It counts images that turn out to be
-// unusable. Len returns 0 while the number is not known. This is so for a .tgz larger than
-// Options.ShuffleBuffer with given classes, before the end of its first epoch.
+// unusable. Len returns 0 while the number is not known. That can be so for a .tgz larger than
+// Options.ShuffleBuffer, if its classes are given and it has no index file. The first epoch then
+// finds the number.
 func (l *Loader) Len() int { return int(l.length.Load()) }
 
 // Batches returns the number of batches in an epoch if all images are usable. It returns 0 while

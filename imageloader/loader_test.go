@@ -270,7 +270,7 @@ func TestLoader_Close_Anywhere(t *testing.T) {
 	}
 }
 
-// Another goroutine than that of the loop may release batches.
+// A goroutine that does not run the loop may release the batches.
 func TestHostBatch_Release_Elsewhere(t *testing.T) {
 	l := open(t, sources(t, numbered(40))[2].path, options())
 	taken := make(chan *HostBatch, 2)

@@ -45,7 +45,8 @@ func (l *Loader) Memory() Memory {
 	return m
 }
 
-// largest returns the most bytes that are read at once, whatever size the shuffle buffer has.
+// largest returns the most bytes that the loader reads at once. They can be more than the shuffle
+// buffer.
 func (x *index) largest(o Options) (most int) {
 	if !x.isWhole() {
 		return max(o.MaxMemberBytes, blockMost)

@@ -31,9 +31,9 @@ type Options struct {
 	Classes   []string
 	ClassFile string
 
-	// Labels says where the label of an image is from. LabelField is the field of a .json member that
-	// has the label. "" means "label". A label that is a number is the index of the class. If Classes
-	// is not set, the names of such classes are the numbers.
+	// Labels says where the label of an image is from. LabelField is the name of the field in a .json
+	// member that holds the label. "" means "label". A label that is a number is the index of the
+	// class. If Classes is not set, the names of such classes are the numbers.
 	Labels     Labels
 	LabelField string
 
@@ -56,9 +56,9 @@ type Options struct {
 	// An archive whose images fit into ShuffleBuffer is kept in memory. It is inflated once, and
 	// shuffled evenly. A larger archive is read in blocks of about half a MiB, in a random order.
 	// Blocks that fill half of the memory are mixed, while the next blocks fill the other half. The
-	// first reading of a larger archive without an index is different. The images come in the
-	// archive's order. Each image is drawn at random from the images that are held. A .tar and a
-	// directory are always shuffled evenly, and none of their images are kept.
+	// first reading of a larger archive without an index is different. The loader reads the images in
+	// the archive's order and holds some of them. It chooses each next image at random from the held
+	// images. A .tar and a directory are always shuffled evenly, and none of their images are kept.
 	//
 	// The loader reads images ahead of the decoder, but no more than ShuffleBuffer bytes. Without an
 	// index this limit is a quarter of ShuffleBuffer, and the held images are not counted. When the

@@ -6,8 +6,8 @@ import "math/bits"
 //
 // The image at each place of an epoch, and its random key, depend only on the seed, the epoch,
 // the options and the archive. No random generator is shared by several goroutines. No generator
-// lives from one epoch to the next. So the number of workers and the place of a resumption cannot
-// change the images or the keys.
+// lives from one epoch to the next. So neither the number of workers nor the place where a
+// program resumes can change the images or the keys.
 //
 // Every random number is a hash of its purpose and its place. The hash and the algorithms are in
 // this package, because Go's own random generators may change between versions. Saved states must

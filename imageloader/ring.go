@@ -16,8 +16,8 @@ import (
 // free. Then the epoch fills the buffer. Then a batch has the buffer until its Release. Then the
 // buffer is free again. An epoch that is faster than its consumer waits for a free buffer.
 //
-// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read a
-// batch that is not released. The last Release then frees the memory.
+// Closing the ring frees the memory, unless a batch still has a buffer. A copy may still read
+// such a batch, so only the last Release frees the memory.
 
 // ring is the memory of a loader's batches.
 type ring struct {
@@ -150,7 +150,7 @@ func (l layout) buffer(memory []byte) *buffer {
 }
 
 // taking counts a buffer that was received from free. The ring must not be closed between the
-// receive and taking.
+// receive and this call.
 func (r *ring) taking(b *buffer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,8 +176,8 @@ func (r *ring) give(b *buffer) {
 	_ = r.pages.unmap() //edge:last-release-frees-slab TestLoader_Close_UnreleasedBatches
 }
 
-// close frees the memory. If some buffers are taken, give frees it when the last of them comes
-// back.
+// close frees the memory. If some buffers are taken, the function `give` frees the memory when
+// the last of them comes back.
 func (r *ring) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

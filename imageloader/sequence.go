@@ -10,10 +10,10 @@ import (
 
 // Note [Orders]
 //
-// A .tar, a directory and a .tgz that fits into Options.ShuffleBuffer have a uniform permutation.
-// In a larger .tgz, the blocks have a random permutation. Blocks that fill half of the buffer are
-// a group. The images of a group are permuted. Meanwhile, the other half of the buffer takes the
-// next group.
+// The images of a .tar, a directory or a .tgz that fits into Options.ShuffleBuffer are permuted
+// uniformly. In a larger .tgz, the blocks are permuted. A group is blocks that fill half of the
+// buffer. The images of a group are permuted, while the other half of the buffer takes the next
+// group.
 //
 // If the classes of a larger .tgz are given, its first epoch streams through a shuffle buffer.
 // Streaming needs no index. The first epoch streams even if there is an index. Otherwise the
@@ -49,7 +49,7 @@ type sequence struct {
 // sendItems is the number of items that are sent at a time.
 const sendItems = 16
 
-// emit queues an item. Queued items are sent together, by emit or by flush.
+// emit queues an item. Queued items are sent together, by `emit` or by `flush`.
 func (s *sequence) emit(it item) error {
 	s.pending = append(s.pending, it)
 	if len(s.pending) < sendItems {

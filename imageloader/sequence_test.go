@@ -384,8 +384,8 @@ func TestEpoch_Ranks_Repeat(t *testing.T) {
 	}
 }
 
-// A rank reads nothing outside its part. An epoch whose batches are delivered does not fail
-// because of an image that no rank needs.
+// A rank reads only the 200 images of its part. Every further read would fail, and the epoch is
+// still whole.
 func TestEpoch_Ranks_ReadNoMore(t *testing.T) {
 	data := tarOf(numbered(400))
 	o := options()

@@ -42,7 +42,7 @@ type shard struct {
 	workers   int  // number of goroutines that inflate a .tgz
 	memory    *arena.Arena
 
-	labels     Labels // LabelsFromMembers. Any other value means directories
+	labels     Labels // LabelsFromMembers, or any other value for labels from directories
 	labelField string
 	mayBeCut   bool        // a file that is cut short gives the part before the cut
 	cut        atomic.Bool // the file is cut short, and Stats says so

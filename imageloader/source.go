@@ -136,9 +136,9 @@ func (f steadyFile) ReadAt(p []byte, off int64) (int, error) {
 
 const shortestPause, longestPause = 20 * time.Millisecond, time.Second // pauses between two tries
 
-// attempt calls read until it succeeds or has failed too often. The pause before each call is
-// longer than the last. Some errors are not tried again: io.EOF, a fault of a member, a closed or
-// missing file, or a missing permission.
+// attempt calls read until it succeeds, or until its last retry has failed. The pauses between
+// two calls grow from shortestPause to longestPause. After some errors attempt does not call read
+// again: io.EOF, a fault of a member, a closed or missing file, or a missing permission.
 func attempt[T any](p patience, read func() (T, error)) (T, error) {
 	began := time.Now()
 	defer func() { p.stats.read.Add(int64(time.Since(began))) }()

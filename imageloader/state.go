@@ -20,7 +20,7 @@ func (s State) NextEpoch() State {
 }
 
 // check fails for a state that does not fit an epoch of `samples` samples. If `samples` is 0, the
-// number is unknown. With ranks a sample may be repeated.
+// number is unknown. If `ranks` is true, an epoch may repeat samples.
 func (s State) check(samples int, ranks bool) error {
 	switch {
 	case s.Epoch < 0 || s.Batch < 0 || s.Position < 0 || s.Skipped < 0 || s.Samples < 0 || s.Skipped > s.Position:

@@ -42,7 +42,7 @@ type Stats struct {
 
 	// These are the waiting times of single stages. In a loader that is fast enough, ConsumerWait is
 	// near 0, and WaitForBuffer is the loader's spare time.
-	WaitForSamples time.Duration // no image was read yet that could be decoded
+	WaitForSamples time.Duration // decoding waited for images that were not read yet
 	WaitForBuffer  time.Duration // the consumer had not released a batch
 	ConsumerWait   time.Duration // the consumer waited for its next batch
 
@@ -103,7 +103,7 @@ type statistics struct {
 	stats   Stats
 	began   time.Time    // beginning of the running loop, zero without a loop
 	read    atomic.Int64 // nanoseconds in ReadAt and Read of files
-	inflate atomic.Int64 // nanoseconds of inflating from the beginning
+	inflate atomic.Int64 // nanoseconds of inflating .tgz files from their beginning, without an index
 }
 
 func (s *statistics) snapshot() Stats {

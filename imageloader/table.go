@@ -25,7 +25,7 @@ type table struct {
 	gzip    *inflate.Index // only of a .tgz
 }
 
-// entryBytes is about the memory that a member takes in a table and an index, without its name.
+// entryBytes is the approximate memory of a member in a table and an index, without its name.
 const entryBytes = 200
 
 // mostTable returns the memory, in bytes, that the shard's table may take. Ordinary archives need
@@ -63,8 +63,8 @@ func (s *shard) identity() ([]byte, error) {
 	return hash.Sum(id), nil
 }
 
-// indexPaths returns the possible paths of the shard's index file. With a folder, the path is in
-// the folder. Otherwise the paths are beside the shard and in the user's cache.
+// indexPaths returns the possible paths of the shard's index file. If `folder` is not empty, the
+// only path is in that folder. Otherwise the paths are beside the shard and in the user's cache.
 func (s *shard) indexPaths(folder string) []string {
 	if folder != "" {
 		return []string{filepath.Join(folder, s.indexName())}
@@ -222,7 +222,7 @@ func appendText(to []byte, text string) []byte {
 var errTable = errors.New("imageloader: not an index of this archive")
 
 // decodeTable reads an index file of a shard of `size` bytes. The table takes at most `most`
-// bytes of memory. decodeTable fails for any data that encode would not have written.
+// bytes of memory. decodeTable fails for any data that `encode` would not have written.
 func decodeTable(data, id []byte, size, most int64, gzip bool) (*table, error) {
 	head := len(indexMagic) + len(id) + 8
 	if len(data) < head+4 || string(data[:len(indexMagic)]) != indexMagic || !bytes.Equal(data[len(indexMagic):][:len(id)], id) {
@@ -292,7 +292,7 @@ func (r *tableReader) number(most uint64) uint64 {
 	return n
 }
 
-// text reads a short text. Few different texts occur, and known keeps one copy of each.
+// text reads a short text. Few different texts occur, and `known` keeps one copy of each.
 func (r *tableReader) text(known map[string]string) string {
 	text := string(r.bytes(r.number(1 << 10)))
 	if one, ok := known[text]; ok {

@@ -102,8 +102,8 @@ func (s *tarStream) finish() error {
 	}
 	var rest io.Reader = s.plain
 	if s.inflate != nil {
-		// The checksum of a single gzip member can replace a missing end marker. Of several gzip members,
-		// some may be missing, so an end marker is needed.
+		// The checksum of a single gzip member can replace a missing end marker. If there are several
+		// gzip members, others may be missing, so an end marker is needed.
 		if z := s.inflate; z.err == io.EOF && s.number > 0 && (z.reader.Members() > 1 || z.at%512 != 0) {
 			return s.shard.unreadable(ErrTruncated, "cut short: it has no end marker after member %d; copy or download it again", s.number)
 		}

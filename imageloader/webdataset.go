@@ -18,8 +18,9 @@ import (
 // Note [WebDataset]
 //
 // In a shard of a WebDataset, a sample is several members one after another: 000001.jpg,
-// 000001.cls, 000001.json. A member's name up to the first dot of its last part is the key. All
-// members of a sample have the same key. The text after this dot is the kind of the member.
+// 000001.cls, 000001.json. The key of a member is its name up to the first dot after the last
+// slash. All members of a sample have the same key. The text after this dot is the kind of the
+// member.
 //
 // The loader takes one image and one label of a sample. If a sample has several images, the
 // loader takes the first. The label is the text of the .cls. If there is no .cls, the label is a
@@ -53,8 +54,8 @@ const (
 	maxNumber     = 1_000_000 // number of classes, if labels are numbers
 )
 
-// keyOf splits a name into the key of its sample and the kind of the member, in small letters.
-// Both results are empty for a name without a key.
+// keyOf splits a name into the key of its sample and the kind of the member. The kind is in small
+// letters. Both results are empty for a name without a key.
 func keyOf(name string) (key, what string) {
 	base := path.Base(name)
 	dot := strings.IndexByte(base, '.')
@@ -204,7 +205,8 @@ func (s *sampleStream) text(e entry, most int64) (string, error) {
 	return text, err
 }
 
-// parse returns a label in the form of the vocabulary, or the fault of the label.
+// parse returns the label that `text` holds: a number without leading zeros, or a name. For an
+// invalid label it returns the fault.
 func (s *sampleStream) parse(text string) (label, fault string) {
 	switch n, err := strconv.ParseInt(text, 10, 64); {
 	case err == nil && n >= 0 && n < maxNumber:

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// samplesOf gives each image of numbered its label in a member of its own. A "cls" member comes
-// before the image, and a "json" member after the image.
+// samplesOf returns the images of numbered(n), with the label of each image in a member of its
+// own. A "cls" member comes before the image, and a "json" member after the image.
 func samplesOf(n int, what string, text func(label int) string) (members []member) {
 	for i, m := range numbered(n) {
 		key := fmt.Sprintf("%05d", i)

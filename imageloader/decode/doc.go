@@ -23,10 +23,11 @@
 //     16-bit grey values above 255 to 255.
 //   - A JPEG with damaged entropy-coded data is an error. Pillow refuses a file that ends early,
 //     and shows other damage as grey or coloured blocks. No decoder finds all damage, because
-//     most wrong bits decode to some picture. Of photographs with one to three wrong bytes or
-//     bits 28 % are refused.
+//     most wrong bits decode to some picture. 28 % of the photographs with one to three wrong
+//     bytes or bits are refused.
 //   - A JPEG file that ends early is refused for every Key. Other damage may lie in the rows
-//     below the box. A baseline JPEG is not decoded there, so only [Check] finds such damage.
+//     below the box, the part that the transform cuts out. A baseline JPEG is not decoded there,
+//     so only [Check] finds such damage.
 //   - A PNG with a wrong checksum is an error. A PNG is no error when it lacks only the data
 //     after its last pixel.
 //   - A GIF frame may have a palette of its own. A transparent pixel of such a frame is black.
@@ -51,11 +52,13 @@
 //
 // # Random draws
 //
-// Random draws depend on [Image].Key alone, never on the order or the number of workers. The
-// generator is Philox4x32-10. Its key is Key, low word first. Its counter is fixed for each draw:
-// 0 for the flip, 1 for the place of a RandomCrop. Try i of a RandomResizedCrop has 16+i for the
-// shape and 32+i for the place. Each draw gives two 64-bit numbers: area and ratio, or top and
-// left. So the flip of an image does not change with its transform.
+// The random numbers of an image depend on [Image].Key alone, never on the order or the number of
+// workers. The generator is Philox4x32-10. It has a key and a counter. The generator's key is
+// [Image].Key, low word first. Each use of random numbers has a counter value of its own: the
+// flip 0, the place of a RandomCrop 1. Try i of a RandomResizedCrop has 16+i for the shape and
+// 32+i for the place. One counter value gives two 64-bit numbers: area and ratio, or top and
+// left. The flip of an image does not change with its transform, because the flip has its own
+// counter value.
 //
 // # Limits
 //
@@ -73,11 +76,11 @@
 //   - A PNG takes 3 bytes for each pixel.
 //   - An image that must be turned upright takes 3 more bytes for each pixel.
 //
-// A thread takes up to 16 MiB without asking, and most photographs need less. An image that needs
-// more waits until Options.Memory has room for all its memory. Images are served in the order in
-// which they began to wait. One image may alone need more than Options.Memory. Such an image is
-// decoded while no other image holds a share of Options.Memory. So decoding never takes more than
-// [Pool.MaxMemory].
+// A thread may take up to 16 MiB without a wait, and most photographs need less. An image that
+// needs more waits until Options.Memory has room for all its memory. Images are served in the
+// order in which they began to wait. One image may alone need more than Options.Memory. Such an
+// image is decoded while no other image holds a share of Options.Memory. So decoding never takes
+// more than [Pool.MaxMemory].
 //
 // GIF, BMP, TIFF and WebP are decoded on Go's heap. For these formats there is a second limit of
 // Options.Memory bytes, and images wait for it in the same way. A GIF counts 5 bytes a pixel, a

@@ -5,8 +5,8 @@ import (
 	"image/color"
 )
 
-// flatten copies an image to RGB, or to grey if the image is grey. Alpha is dropped. Of 16 bits
-// the upper 8 are kept.
+// flatten copies an image to RGB, or to grey if the image is grey. Alpha is dropped. If a channel
+// has 16 bits, the upper 8 are kept.
 func flatten(img image.Image) picture {
 	b := img.Bounds()
 	out := picture{width: b.Dx(), height: b.Dy(), channels: 3}

@@ -32,11 +32,11 @@ type picture struct {
 // foreign reports whether Go decodes this format, and not the C library.
 func (f Format) foreign() bool { return f >= GIF }
 
-// bytesOfPixel returns the bytes of a pixel as RGB, and the bytes of a pixel in the format's
-// decoder. A decoder holds its image and other data. For GIF these are a second image for
-// interlaced rows. For WebP they are a second image and the alpha channel. For TIFF they are a
-// block of rows in a slice that grows. The block may have all rows. Files made for the purpose
-// make the decoders of WebP and TIFF take more.
+// bytesOfPixel returns two numbers of bytes for each pixel: for the decoded pixels as RGB, and
+// for the format's decoder. A decoder holds its image and other data. The other data of GIF are a
+// second image, for interlaced rows. Those of WebP are a second image and the alpha channel.
+// Those of TIFF are a block of rows, in a slice that grows. The block may have all rows. A
+// hostile file can make the decoders of WebP and TIFF take more.
 func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	switch format {
 	case GIF:
@@ -52,13 +52,14 @@ func bytesOfPixel(format Format, config image.Config) (rgb, decoder int) {
 	return 3, 10
 }
 
-// decodeForeign decodes the images from index begin on whose formats Go decodes. It stops at the
-// first image for which the memory has no room. It waits for memory, and for the decoding.
-// pictures has the results by index, counted from begin. end is the index of the image at which
-// it stopped. taken is the memory of the pictures, which the caller gives back.
+// decodeForeign goes through the images from index begin on, and decodes those whose formats Go
+// decodes. It stops at the first such image for which the memory has no room. It waits for
+// memory, and until the images are decoded. pictures has the results by index, counted from
+// begin. end is the index of the image at which it stopped. taken is the number of bytes that it
+// took from p.memory. The caller gives these bytes back.
 func (p *Pool) decodeForeign(images []Image, begin int) (pictures map[int]picture, end, taken int) {
 	var mine []int
-	var pixels, decoding int // pixels: of all pictures. decoding: the most that the decoder needs for one image
+	var pixels, decoding int // pixels: bytes of all pictures. decoding: most bytes that a decoder needs for one image
 	for end = begin; end < len(images); end++ {
 		data := images[end].Data
 		format := Sniff(data)

@@ -4,15 +4,15 @@ import "sync"
 
 const defaultMemory = 512 << 20
 
-// memory is a number of bytes that Decode calls share for the images that Go decodes. It does not
-// allocate: a caller only gets the right to take bytes. csrc/decode/memory.h does the same for
-// the threads of the pool.
+// memory is a number of bytes for the images that Go decodes. All calls of Decode share these
+// bytes. memory does not allocate: a caller only gets the right to take bytes.
+// csrc/decode/memory.h does the same for the threads of the pool.
 type memory struct {
 	limit         int
 	mu            sync.Mutex
 	change        sync.Cond
 	taken         int // above limit only when one caller has all of it
-	asked, served int // calls of take so far, and how many of them were served
+	asked, served int // calls of the function `take` so far, and how many of them were served
 }
 
 func newMemory(limit int) *memory {
@@ -21,9 +21,9 @@ func newMemory(limit int) *memory {
 	return m
 }
 
-// take waits until `bytes` bytes are free and all earlier callers are served. A caller gets more
-// than the limit when no other caller has a share. A caller that has a share must not call take
-// again.
+// take waits until `bytes` bytes are free and all earlier callers are served. A caller that wants
+// more than the limit is served when no other caller has a share. A caller that has a share must
+// not call take again.
 func (m *memory) take(bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

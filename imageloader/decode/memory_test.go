@@ -89,9 +89,9 @@ func status(t *testing.T, name string) int {
 	return 0
 }
 
-// Three images each take more than half of the bound of a pool with little memory. There they are
-// decoded one after another, within the bound. In a pool with memory for all three they are
-// decoded at the same time.
+// Each of three images takes more than half of the bound of a small pool. The small pool decodes
+// them one after another, within its bound. A pool with memory for all three decodes them at the
+// same time.
 func TestPool_MaxMemory_HoldsForLargeImages(t *testing.T) {
 	const width, height = 3600, 3600
 	data := progressive(width, height)
@@ -225,7 +225,7 @@ func TestMemory(t *testing.T) {
 	}
 	m.take(60)
 	m.take(40)
-	ask(500) // more than the limit: it is given alone, in its turn
+	ask(500) // more than the limit, so it is served in its turn and while nothing else is taken
 	waiting(1)
 	ask(1) // waits for the take of 500, though 1 byte would be free
 	waiting(2)

@@ -110,8 +110,8 @@ func (p *Pool) Workers() int { return p.workers }
 // MaxMemory returns an upper bound of the memory of all threads together, in bytes. The bound is
 // 18 MiB for each thread plus Options.Memory. One image of Options.MaxPixels pixels may need more
 // than Options.Memory. Then the need of that image counts in place of Options.Memory. The need is
-// up to 11.2 bytes a pixel. For a result of at most a thousand pixels on a side, 60 MB are added.
-// The bound does not change after NewPool.
+// up to 11.2 bytes a pixel, plus 60 MB for a result of at most a thousand pixels on a side. The
+// bound does not change after NewPool.
 //
 // The bound includes all memory of a thread:
 //
@@ -126,8 +126,8 @@ func (p *Pool) Workers() int { return p.workers }
 func (p *Pool) MaxMemory() int { return p.maxMemory }
 
 // Busy returns the time that all threads together have spent on images since NewPool. It returns
-// 0 after Close. An image counts when it is done, with its wait for memory. Images that Go
-// decodes do not count. The used share of the pool is this time, divided by the time since
+// 0 after Close. When an image is done, its time is added, with its wait for memory. Images that
+// Go decodes do not count. The used share of the pool is this time, divided by the time since
 // NewPool and by Workers.
 func (p *Pool) Busy() time.Duration {
 	p.mu.RLock()
@@ -176,8 +176,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// decode runs the batch in as few calls of C as the memory for images decoded by Go allows.
-// Usually that is one call.
+// decode decodes the batch in one call of C, if the memory has room for all images that Go
+// decodes. Otherwise it cuts the batch into parts, with one call for each part.
 func (p *Pool) decode(images []Image, dst []byte, results []Result) error {
 	for begin := 0; begin < len(images); {
 		end, err := p.decodePart(images, begin, dst, results)

@@ -16,7 +16,7 @@ func boundBlocks(data []byte, config image.Config, maxPixels int) ([]byte, error
 		rowsPerStrip, stripBytes, tileWidth, tileHeight, tileBytes = 278, 279, 322, 323, 325
 		short, long                                                = 3, 4
 
-		spare = 4 // limit: blocks may share bytes, and tiles may lie outside the image, up to this factor
+		spare = 4 // limit: blocks may have `spare` times the file's bytes, and tiles `spare` times maxPixels
 	)
 	var order binary.ByteOrder = binary.LittleEndian
 	if data[0] == 'M' {

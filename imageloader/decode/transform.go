@@ -13,12 +13,12 @@ type Transform interface {
 }
 
 // RandomResizedCrop cuts a box of random area and shape at a random place, and resizes it to
-// Height x Width. Ten draws may give no box that fits into the image. It then takes the largest
-// box in the middle that has an allowed shape.
+// Height x Width. If none of ten random boxes fits into the image, RandomResizedCrop takes the
+// largest box of an allowed shape in the middle.
 type RandomResizedCrop struct {
 	Height, Width      int
-	MinScale, MaxScale float64 // share of the image's area, drawn uniformly. 0 means 0.08 and 1
-	MinRatio, MaxRatio float64 // width / height, drawn so that its logarithm is uniform. 0 means 3/4 and 4/3
+	MinScale, MaxScale float64 // share of the image's area, uniformly random. 0 means 0.08 and 1
+	MinRatio, MaxRatio float64 // width / height. Its logarithm is uniformly random. 0 means 3/4 and 4/3
 }
 
 // RandomCrop adds Padding pixels on each side and cuts Height x Width pixels at a random place.

@@ -70,8 +70,8 @@ func TestTransforms_EqualTorchvision(t *testing.T) {
 	}
 }
 
-// The crops have the same distribution as torchvision's. The test compares the means, and the
-// share of the draws up to each of torchvision's quantiles.
+// The crops have the same distribution as torchvision's. The test compares the means. For each of
+// torchvision's quantiles, it also compares the share of the crops up to that quantile.
 func TestRandomResizedCrop_Distribution(t *testing.T) {
 	const draws = 20_000
 	var crops []struct {
@@ -146,8 +146,8 @@ func drawn(t testing.TB, n, height, width int, options Options) []Result {
 	return results
 }
 
-// pictures gives each of n images the same decoded pixels, so that a test of the random draws
-// decodes nothing.
+// pictures gives each of n images the same decoded pixels, so that a test of random crops and
+// flips decodes nothing.
 func pictures(n, height, width int) map[int]picture {
 	one := picture{pix: make([]byte, height*width), height: height, width: width, channels: 1}
 	out := map[int]picture{}

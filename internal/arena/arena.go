@@ -79,8 +79,8 @@ func (a *Arena) reuse(class int) []byte {
 	return piece
 }
 
-// evict removes idle pieces of at least `bytes` bytes together, or all idle pieces. It returns
-// these pieces for unmapping.
+// evict removes idle pieces until they add up to `bytes` bytes or more, or until no idle piece is
+// left. It returns these pieces for unmapping.
 func (a *Arena) evict(bytes int) (evicted [][]byte) {
 	for class := classes - 1; class >= 0 && bytes > 0; class-- {
 		for bytes > 0 && len(a.idle[class]) > 0 {

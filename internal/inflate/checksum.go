@@ -10,8 +10,8 @@ type checksum struct {
 
 func checksumOf(p []byte) checksum { return checksum{crc32.ChecksumIEEE(p), int64(len(p))} }
 
-// then returns the checksum of the bytes of c followed by the bytes of next. For that it moves
-// the CRC of c past the bytes of next.
+// then returns the checksum of the bytes of c followed by the bytes of next. For that it shifts
+// the CRC of c by the number of bytes of next.
 func (c checksum) then(next checksum) checksum {
 	return checksum{multiply(power(next.bytes), c.crc) ^ next.crc, c.bytes + next.bytes}
 }

@@ -75,9 +75,9 @@ func reference(in []byte, most int64) ([]byte, error) {
 }
 
 // A Reader gives the bytes of compress/gzip, and an error exactly where compress/gzip gives one.
-// Small chunks do not change the result. Three differences are wanted. A Reader takes zeros after
-// the last member for padding. A Reader does not check a header's own checksum. A Reader refuses
-// reserved flags in a header, as RFC 1952 says.
+// Small chunks do not change the result. Three differences are wanted. A Reader accepts zeros
+// after the last member, as padding. A Reader does not check a header's own checksum. A Reader
+// refuses reserved flags in a header, as RFC 1952 says.
 func FuzzInflate(f *testing.F) {
 	for i, seed := range seeds(f) {
 		f.Add(seed, uint16(i*37))
@@ -136,8 +136,8 @@ func readBack(t *testing.T, in, content []byte, x *Index, seed uint64) {
 	}
 }
 
-// An index from any bytes gives ErrIndex, or it can be used. A part of the content that is read
-// with it has the right length, or gives an error.
+// Any bytes give ErrIndex, or an index that can be used. A part of the content that is read with
+// this index has the right length, or the read gives an error.
 func FuzzIndex(f *testing.F) {
 	p := text(300000, 2)
 	z := flushed(f, p, 30000)

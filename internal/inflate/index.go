@@ -94,7 +94,7 @@ func fill(to []byte, runs []byte) bool {
 // and leastSegments more. A Reader makes fewer points.
 const leastPoint, leastSegment, leastSegments = 7, 256, 64
 
-// expansion is a limit: deflate makes fewer bytes than this of one byte.
+// expansion is a limit: one byte of deflate data inflates to fewer bytes than this.
 const expansion = 1100
 
 // AppendBinary appends the encoded index to `to` and returns the result. For photographs the

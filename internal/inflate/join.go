@@ -52,15 +52,14 @@ func (j *joiner) chunk(c chunk, stop uint64) {
 	j.serial(stop)
 }
 
-// isAt reports whether s begins at the joiner's place. For a stored block, only a range of bits
-// is known in which the block begins. All bits between the place and the block's length must then
-// be 0.
+// isAt reports whether s begins at the joiner's place. A stored block may begin at any of several
+// bits. For such a block, all bits between the joiner's place and the block's length must be 0.
 func (j *joiner) isAt(s *segment) bool {
 	if !s.stored {
 		return j.place == s.begin
 	}
-	// The number of bits from the place to the block's length. The lead byte has the last eight of
-	// them.
+	// bits is the number of bits from the place to the block's length. The lead byte has the last
+	// eight of these bits.
 	bits := s.begin.bit + storedHeader - min(j.place.bit, s.begin.bit)
 	return !j.place.member && j.place.bit <= s.begin.bit && bits <= 8 && s.lead>>(8-bits) == 0
 }

@@ -238,10 +238,10 @@ func (r *Reader) dispatch(out chan<- chan chunk) {
 }
 
 const (
-	usualMemory  = 8 << 20 // bytes that a chunk of photographs takes in all
+	usualMemory  = 8 << 20 // bytes of memory that a chunk of photographs takes
 	maxAttempts  = 32
-	maxWasted    = 8 << 20  // bytes that search may inflate for nothing
-	maxAhead     = 16 << 20 // bytes of memory for a chunk's segments. join inflates the rest
+	maxWasted    = 8 << 20  // bytes inflated from wrong places after which the function `search` gives up
+	maxAhead     = 16 << 20 // bytes of memory for a chunk's segments. The function `join` inflates the rest
 	storedHeader = 3        // bits of a stored block's header
 )
 
@@ -261,7 +261,7 @@ func (r *Reader) search(begin int64) (segments []*segment) {
 		}
 	}()
 	if in.grow(r.buffers.chunk+more, lead) != nil {
-		return nil // join reads here again and gets the error
+		return nil // the function `join` reads here again and gets the error
 	}
 	if begin == 0 {
 		return r.ahead(in, place{member: true}, stop)

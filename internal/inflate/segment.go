@@ -66,7 +66,7 @@ type segment struct {
 	buffers *buffers // the source of the memory
 	memory  output   // the memory of wide and narrow
 
-	// settle sets the fields below.
+	// The function `settle` sets the fields below.
 	head  []byte     // the bytes of wide
 	parts []checksum // checksums of the content up to each of ends, and after the last of ends
 	sum   checksum   // checksum of the whole segment

@@ -23,7 +23,7 @@ type stream struct {
 	bit     uint64 // position in the file of the next bit
 	member  uint64 // bit at which the header of the latest member begins
 	history int    // bytes that a match may reach back
-	closed  func() // called by close, or nil
+	closed  func() // called by the function `close`, or nil
 	io      C.ctd_inflate
 }
 
@@ -78,7 +78,8 @@ const (
 	isKnown                   // the last 32 KiB of a wide output are known, so narrow elements can follow
 )
 
-// output is the memory that a run writes. The elements follow a window at its beginning.
+// output is the memory that a run writes to. It begins with a window, and the inflated elements
+// follow.
 type output struct {
 	wide    []uint16 // either wide or narrow is nil
 	narrow  []byte

@@ -165,8 +165,8 @@ func tryOn[B Body](s *cgotorch.Stream, body B) error {
 	panic("torchtest: no body")
 }
 
-// WantError fails the test unless err is the error sentinel, by errors.Is. The text of err must
-// also contain each of texts.
+// WantError fails the test unless errors.Is(err, sentinel) is true. The text of err must also
+// contain each of texts.
 func WantError(t testing.TB, err, sentinel error, texts ...string) {
 	t.Helper()
 	if !errors.Is(err, sentinel) {

@@ -158,7 +158,7 @@ bad("page.jpg", b"<!DOCTYPE html>\n<html><body>404</body></html>\n")
 before, parts = scans(progressive)
 bad("130-scans.jpg", before + parts[0] + parts[1] * 129 + b"\xff\xd9")
 flipped = bytearray(plain)
-flipped[len(plain) - 151] ^= 0x08  # one of the few that the codes after it cannot hide
+flipped[len(plain) - 151] ^= 0x08  # one of the few bits whose change makes the data invalid
 bad("flipped-bit.jpg", bytes(flipped))
 
 # PNG
