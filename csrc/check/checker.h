@@ -1,6 +1,6 @@
 // The stream checker looks for two accesses to the same memory, one of them a write. Such
-// accesses are a race if nothing orders them. By the functions of this file the core tells the
-// checker of its work. check/clocks.h draws the conclusions.
+// accesses are a race if nothing orders them. The core calls the functions of this file to tell
+// the checker of the core's work. check/clocks.h finds the races.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -59,9 +59,9 @@ class OnStream {
 // streams. Returns true for a CUDA stream, and while the checker is off.
 bool runs_on(const ct_stream& stream);
 
-// Hides from the checker the stream, the operators and the nodes that the calling thread works
-// for, while the object lives. A node of backward uses the object for code that it calls and that
-// is no part of the node.
+// While the object lives, the checker does not know for which stream, operators and nodes the
+// calling thread works. A node of backward makes this object before it calls code that is no part
+// of the node.
 class Apart {
  public:
   Apart();

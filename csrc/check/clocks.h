@@ -56,8 +56,9 @@ class Checker {
 
   Queue queue_of(const ct_stream& stream);
   Queue queue_of(c10::Stream stream);                                // a CUDA stream
-  // Says that a CPU stream has ended. A new stream takes over its queue once the host knows that
-  // all its work is done. Clocks then do not grow with every stream that a program makes.
+  // Says that a CPU stream has ended. When the host has waited for all work of the ended stream, a
+  // new stream takes over the ended stream's queue. So clocks do not grow with every stream that a
+  // program makes.
   void ended(uint64_t cpu_stream);
   Queue queue_of_native(c10::DeviceIndex device, uintptr_t stream);  // a cudaStream_t
 
@@ -87,15 +88,15 @@ class Checker {
   bool slab_born(const void* data, int64_t bytes);
   void slab_dies(const void* data);
   bool in_slab(const void* data);
-  // Says that accesses to this memory that come before the event are over. It says nothing about
-  // other memory.
+  // Says that the accesses to this memory before the event are over. Says nothing about other
+  // memory.
   void slab_over(const void* data, int64_t bytes, const Clock& event);
   void access_slab(const void* data, int64_t bytes, bool write, const Actor& by);  // does nothing if the memory is no slab's
 
   // Writes a race that was found and not yet taken, in the form of the C ABI. Returns false if
   // there is none.
   bool take(ct_race* out);
-  void report_anew();  // from now on reports races again that were reported before
+  void report_anew();  // after this call, a race that was reported before may be reported again
   void forget();       // forgets all memory and all races, but not the streams, which may go on
 
  private:

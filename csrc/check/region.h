@@ -1,5 +1,5 @@
-// The bytes of a block of memory that one tensor reaches. Also tells whether two such regions
-// share a byte.
+// A Region is the bytes of a block of memory that one tensor reaches. The function `overlap` says
+// whether two regions share a byte.
 #pragma once
 
 #include <ATen/core/Tensor.h>

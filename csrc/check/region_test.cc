@@ -35,8 +35,8 @@ bool meet(const std::set<int64_t>& a, const std::set<int64_t>& b) {
   return false;
 }
 
-// For pairs of random views of one storage, overlap must agree with a comparison of the bytes, in
-// both directions. A region is dense if and only if it has no hole.
+// For pairs of random views of one storage, the function `overlap` must agree with a comparison
+// of the bytes, in both orders of the pair. A region is dense if and only if it has no hole.
 TEST(Region, OverlapIsExact) {
   std::mt19937 random(1);
   const auto below = [&](int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random); };

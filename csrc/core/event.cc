@@ -18,9 +18,10 @@ int64_t now() {
 
 // Note [Events are never destroyed]
 //
-// CUDA allocates events in lots, and may wait for the device while it does so. An event without a
-// handle or a waiter therefore waits in this list for its next recording. Streams may already
-// have been told to wait for its last recording: a new recording does not change that.
+// CUDA allocates many events at a time, and may wait for the device while it does so. Therefore
+// an event without a handle and without a waiter is kept in this list for its next recording. A
+// stream may still have to wait for the event's last recording. A new recording does not change
+// that wait.
 auto& free_events() {
   // The key is the device, and whether the event is for timing.
   static auto* const list = new ct::FreeList<std::pair<c10::DeviceIndex, bool>, void*>;

@@ -22,9 +22,9 @@ namespace {
 // The thread in ct_notified asks the device itself, once every kPause. It asks only about the
 // oldest recording of each stream, because a later one cannot be done before it.
 //
-// Two other designs are slower. A second thread that asks the device would have to wake the
-// waiting thread, which takes as long again. CUDA could call back instead (cudaLaunchHostFunc),
-// but the stream stands still until the callback has returned.
+// Two other designs are slower. In one, a second thread asks the device and then wakes the
+// waiting thread. The wake-up doubles the time. In the other, CUDA calls a function of the host
+// (cudaLaunchHostFunc). The stream then runs nothing until that function has returned.
 class Notifier {
  public:
   void ask(const ct_event& event, uint64_t token, bool known) {
@@ -79,7 +79,7 @@ class Notifier {
       while (!waits.empty()) {
         if (!waits.begin()->second.recording->done()) break;  //edge:told-behind-work TestEvent_Done gpu
         //edge:told-is-known TestCheckStreams_HostWaits gpu
-        checker::host_waited_for(waits.begin()->second.known);  // whoever gets the notice may rely on the work being done
+        checker::host_waited_for(waits.begin()->second.known);  // to the checker, a notice is a wait of the host for the event
         done_.push_back(waits.begin()->second.token);
         waits.erase(waits.begin());
       }

@@ -29,8 +29,8 @@
 
 namespace ct {
 
-// An argument of a schema, and the values that it takes. It is read from the argument's type
-// once.
+// An argument of a schema, and the values that it takes. ct_op makes it once, from the argument's
+// type.
 struct Argument {
   enum class Kind { tensor, integer, floating, boolean, number, string, device, generator, list, other };
   Kind kind = Kind::other;

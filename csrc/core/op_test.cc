@@ -219,8 +219,8 @@ TEST_F(OpTest, Call_RefusesWhatTheSchemaDoes) {
       {"aten::permute", Args().t(t).fs({1, 0}), "argument 2 (int[] dims) cannot be a list of floats"},
       {"aten::div.Tensor_mode", Args().t(t).t(t).i(1), "argument 3 (str? rounding_mode) cannot be an integer"},
       {"aten::_foreach_add.ScalarList", Args().ts({t}).bs({true}), "cannot be a list of bools"},
-      // Counts that are too large end at the last word. The call must fail before it allocates memory
-      // of that size.
+      // The count of each list is larger than the number of words that follow it. The call must fail
+      // before it allocates memory for so many elements.
       {"aten::permute", Args().t(t).word(CT_ARG_INTS).word(many), "the words end inside argument 2 (int[] dims)"},
       {"aten::permute", Args().t(t).word(CT_ARG_INTS).word(more), "the words end inside argument 2 (int[] dims)"},
       {"aten::permute", Args().t(t).word(CT_ARG_INTS).word(~uint64_t{0}), "the words end inside argument 2 (int[] dims)"},

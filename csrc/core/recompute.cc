@@ -18,22 +18,22 @@
 // Note [Computing again]
 //
 // The node keeps only the input of a Go function. In backward it calls Go, on the thread that
-// runs the node. Go runs the function again on the same stream, in a scope of its own. Backward
-// through the operators that this run records gives the gradients, and the gradients of leaves
-// are accumulated.
+// runs the node. Go runs the function again on the same stream, in a scope of its own. This run
+// records its operators. Then the node runs a backward through these operators. That backward
+// gives the gradient of the input, and accumulates the gradients of leaves.
 //
-// The second run must draw the same random numbers, but LibTorch's default generator has moved
-// on. If the first run changed the generator's state, the state from before that run is kept. The
-// second run begins with it, and the states after both runs are compared. Other streams draw from
-// the same generator at the same time. If the two runs may have drawn different numbers, the
-// backward fails.
+// The second run must draw the same random numbers, but by then the state of LibTorch's default
+// generator has changed. If the first run changes the state, the state from before that run is
+// kept. The second run begins with the kept state. The states after both runs are compared. Other
+// streams draw from the same generator at the same time. If the two runs may have drawn different
+// numbers, the backward fails.
 //
 // The node is in the graph whether or not the input requires a gradient.
 //
-// No panic and no Goexit of Go may pass through C++. Each of them ends in a coroutine on the same
-// thread. It travels as the cause of the status, and is raised again in the caller of Backward.
-// When the graph is freed, on any thread, Go's function is released. ct_live_handles counts the
-// functions.
+// No panic and no Goexit of Go may pass through C++. So Go runs the function in a coroutine on
+// the same thread, and a panic or a Goexit ends there. The status of the backward carries it as
+// its cause, and Go raises it again in the caller of Backward. When the graph is freed, on any
+// thread, Go's function is released. ct_live_handles counts the functions.
 
 namespace {
 
@@ -68,8 +68,8 @@ class Recompute final : public torch::autograd::Node {
  public:
   Recompute(std::shared_ptr<const Function> function, const ct_tensor& in)
       : function_(std::move(function)), in_(in.tensor, /*is_output=*/false), stream_(in.stream) {
-    // If `in` requires no gradient, the node has no edge. The engine then takes the node for a leaf,
-    // and lets the end of the backward wait for it.
+    // If `in` requires no gradient, the node has no edge. The engine then treats the node as a leaf,
+    // and makes the end of the backward wait for it.
     if (in.tensor.requires_grad()) set_next_edges(torch::autograd::collect_next_edges(in.tensor));
   }
 
@@ -83,8 +83,8 @@ class Recompute final : public torch::autograd::Node {
 
  private:
   variable_list apply(variable_list&& grads) override {
-    // A backward with named inputs must give gradients to those inputs only. The leaves that the
-    // function reads would get gradients too.
+    // A backward with named inputs must give gradients to those inputs only. A recomputation would
+    // also give gradients to the leaves that the function reads.
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) {
       throw ct::Failure(CT_UNSUPPORTED,
                         "gradients of named inputs cannot be found through what is computed again; accumulate them with backward");
@@ -132,7 +132,7 @@ ct_status* ct_recompute(ct_exec x, ct_function f, const ct_tensor* in, const ct_
     const ct_tensor& to = ct::deref(result, "result");
     ct::use(from, *x.stream);
     // detach makes a new tensor, which is needed if result is in itself, a view of in, or a leaf.
-    // detach is also the last operator before the node is made, so the stream checker takes it for
+    // detach is also the last operator before the node is made, so the stream checker treats it as
     // the node's forward operator.
     at::Tensor recorded = to.tensor.detach();
     if (x.grad != 0 && torch::autograd::isDifferentiableType(recorded.scalar_type())) {

@@ -1,6 +1,6 @@
 // Slabs: page-aligned host memory, which the library or the caller allocates. LibTorch's host
-// allocator does not serve here. It rounds sizes up to powers of two, and it does not protect
-// memory that it did not allocate.
+// allocator is not used for slabs, because it rounds sizes up to powers of two. It also does not
+// protect memory that it did not allocate from reuse before copies are done.
 #pragma once
 
 #include <cstdint>

@@ -32,9 +32,9 @@ constexpr uint64_t kCudaBit = uint64_t{1} << 63;
 
 // Note [Streams are never destroyed]
 //
-// LibTorch's allocator keeps its blocks by stream, and cuBLAS its workspaces. Nothing could use
-// them again if their stream were destroyed. A closed stream therefore waits in this list for its
-// next owner.
+// LibTorch's allocator has free blocks for each stream, and cuBLAS has a workspace for each
+// stream. If a stream were destroyed, nothing could use its blocks and its workspace again. A
+// closed stream therefore waits in this list for its next owner.
 auto& free_streams() {
   static auto* const list = new ct::FreeList<ct_stream_kind, c10::Stream>;
   return *list;

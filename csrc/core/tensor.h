@@ -52,7 +52,7 @@ inline void use(const ct_tensor& tensor, const ct_stream& stream) {
 }
 
 // Does what use_checked does, but allows a tensor on another device than the stream's. To be used
-// by calls that choose themselves on which device they run.
+// only by calls for which the core, and not LibTorch, chooses the device of the work.
 void use_elsewhere(const ct_tensor& tensor, const ct_stream& stream);
 
 // Makes a handle of a result. If the result shares its memory with an input, the handle gets the

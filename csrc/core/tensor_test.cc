@@ -355,8 +355,9 @@ TEST_F(TensorTest, Free_OfMany) {
 
 // Note [Whose stream]
 //
-// The stream of a handle decides whether a use of its memory is recorded with the allocator. So a
-// handle must never get the stream of another handle's memory.
+// The stream of a handle decides whether a use of its memory is recorded with the allocator. So
+// the handle of a result must have the stream of the call. On CUDA the handle of a view must have
+// the stream of its base. The handle of a gradient must have CT_STREAM_UNKNOWN.
 TEST_F(TensorTest, Stream_OfResultsViewsAndGradients) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);

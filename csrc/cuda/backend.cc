@@ -185,8 +185,8 @@ class Backend final : public CudaBackend {
     (void)c10::cuda::GetDevice(&before);
     if (before != device) (void)cudaSetDevice(device);
     (void)cudaGetLastError();
-    // A destroyed context answers every call with the error that destroyed it. cudaStreamQuery serves
-    // for the question because it neither waits nor enqueues.
+    // If an error has destroyed the context, every call returns that error. The call here is
+    // cudaStreamQuery, because it neither waits nor enqueues.
     const cudaError_t code = cudaStreamQuery(nullptr);
     (void)cudaGetLastError();
     if (before != device) (void)c10::cuda::MaybeSetDevice(before);

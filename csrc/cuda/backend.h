@@ -70,8 +70,8 @@ class CudaBackend {
  public:
   virtual ~CudaBackend() = default;
 
-  // Sets the device of the calling thread to `device`, but only if it is that device already by
-  // CUDA's default.
+  // Sets the device of the calling thread to `device`, if CUDA already uses that device for the
+  // thread. Does nothing otherwise.
   virtual void bind_thread(c10::DeviceIndex device) = 0;
 
   // Makes a non-blocking stream. priority: as CUDA numbers priorities.
@@ -103,9 +103,10 @@ class CudaBackend {
   // Enqueues a copy. Does not wait if destination is page-locked.
   virtual void copy_to_host(void* destination, const void* source, size_t bytes, c10::Stream stream) = 0;
 
-  // Enqueues a kernel of the program, with blocks x threads threads. The first launch on a kind of
-  // device compiles the program, which takes about 0.1 s. The program and the name of the kernel
-  // must live as long as the process. arguments: the address of each argument.
+  // Enqueues a kernel of the program. The launch has `blocks` blocks, each with `threads` threads.
+  // The first launch on a kind of device compiles the program, which takes about 0.1 s. The program
+  // and the name of the kernel must live as long as the process. arguments: the address of each
+  // argument.
   virtual void launch(const CudaProgram& program, const char* kernel, c10::Stream stream, unsigned blocks, unsigned threads,
                       void** arguments) = 0;
 
@@ -128,8 +129,8 @@ class CudaBackend {
   // This function and the three after it use CUPTI, which is opened when it is first needed. They
   // throw CT_UNSUPPORTED if CUPTI is absent or another tool uses it.
   virtual void start_trace(size_t limit) = 0;
-  // Waits for every device and ends the trace. The trace also ends if the call throws. The stream
-  // of a record is CUPTI's number of it.
+  // Waits for every device and ends the trace. The trace also ends if the call throws. In each
+  // record, `stream` is CUPTI's number of the stream.
   virtual void stop_trace(ct_trace& out) = 0;
   // Returns CUPTI's number of the stream. Two streams of one device have different numbers.
   virtual uint32_t trace_number(c10::Stream stream) = 0;

@@ -143,8 +143,8 @@ class Graph final : public CudaGraph, private at::cuda::CUDAGraph {
 
 
  private:
-  // Takes over the older graph's memory on the device, if CUDA can change its parameters into those
-  // of this graph. Returns whether it did.
+  // Takes over the older graph's memory on the device, if CUDA can replace the older graph's
+  // parameters by those of this graph. Returns whether it did.
   bool take(Graph& older) {
     if (!older.has_graph_exec_) return false;
     cudaGraphExecUpdateResultInfo info{};

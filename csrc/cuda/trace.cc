@@ -18,12 +18,12 @@
 // Note [The witness]
 //
 // CUPTI's records say on which stream each kernel, copy and fill ran, and which thread enqueued
-// it. They do not depend on anything that this library believes. For each of its streams the core
-// knows CUPTI's number. Apart from the work itself, only the calls that launch it are recorded.
-// If a record is lost because there is no room, that is an error.
+// it. They do not depend on anything that this library believes. The core knows CUPTI's number of
+// each of the core's own streams. Apart from the work itself, only the calls that launch it are
+// recorded. If a record is lost because there is no room, that is an error.
 //
-// CUPTI has one user in a process. A trace under Nsight or torch.profiler therefore fails with an
-// error that says so. Without CUDA a trace has only marks.
+// CUPTI allows one user in a process. A trace under Nsight or torch.profiler therefore fails. The
+// error gives this reason. Without CUDA a trace has only marks.
 
 namespace ct {
 namespace {

@@ -20,12 +20,13 @@ struct Plan {
   bool flip = false;
 };
 
-// checked returns the options, in which each 0 that means a default is replaced by the default.
-// It throws for a value outside its range.
+// The function `checked` returns a copy of the options, with the default in place of each 0 that
+// means a default. It throws for a value outside its range.
 ctd_options checked(const ctd_options& options);
 
-// plan makes the plan for one image. `options` must come from checked. height and width are those
-// of the upright source. It throws if the image is too small for the crop.
+// The function `plan` makes the plan for one image. `options` must come from the function
+// `checked`. height and width are the sizes of the upright source. `plan` throws if the image is
+// too small for the crop.
 Plan plan(const ctd_options& options, int height, int width, uint64_t key);
 
 }  // namespace decode

@@ -38,8 +38,8 @@ ctd_options resize(int workers) {
 
 constexpr size_t kEach = 6 * 7 * 3;
 
-// threads counts the threads of pools. A thread that has been joined may still be listed by the
-// kernel for a moment.
+// Counts the threads of pools. A thread that has been joined may still be listed by the kernel
+// for a moment.
 int threads() {
   int n = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -59,7 +59,7 @@ std::string status_of(const std::filesystem::path& task, const std::string& name
   return "?";
 }
 
-// soon reports whether the condition becomes true within ten seconds.
+// Reports whether the condition becomes true within ten seconds.
 bool soon(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!condition()) {

@@ -7,8 +7,8 @@
 #define INLINE __attribute__((always_inline))
 
 // Note [Reading bits]
-// Decoding is one chain of steps that depend on each other: the place of the next code is known
-// only when the last code is. So each step must be short.
+// Decoding is one chain of steps that depend on each other: the place of a code is known only
+// when the code before it has been decoded. So each step must be short.
 //
 // The 0 after each 0xFF of the file, and the markers, are removed before the chain begins. Eight
 // bytes are read at once, without a check how many are left. One lookup gives up to two
@@ -46,9 +46,9 @@ INLINE inline uint64_t big_endian(const uint8_t* p) {
   return std::endian::native == std::endian::little ? __builtin_bswap64(v) : v;
 }
 
-// Returns the most intervals between restart markers. The image allows one more than it has,
-// because a marker may follow the last interval. A marker has two bytes, so the size of the data
-// is a bound too.
+// Returns an upper bound of the number of intervals between restart markers. The image gives one
+// bound: its own number of intervals, and one more, because a marker may follow the last
+// interval. The size of the data gives another bound, because a marker has two bytes.
 size_t intervals_of(size_t data, size_t mcus, unsigned every) {
   return every != 0 ? std::min((mcus + every - 1) / every + 1, data / 2 + 1) : 1;
 }

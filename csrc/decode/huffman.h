@@ -35,9 +35,9 @@ class Huffman {
 
   explicit Huffman(bool portable = false);  // portable: without BMI2, with the same result
 
-  // begin starts a scan. `header` is the header of the scan, after jpeg_start_decompress. `data`
-  // are the bytes that follow the header. begin looks for the end of the image in these bytes: kOk
-  // means that the file is not cut off. begin copies the bytes.
+  // Starts a scan. `header` is the header of the scan, after jpeg_start_decompress. `data` are the
+  // bytes that follow the header. The function looks for the end of the image in these bytes: kOk
+  // means that the file is not cut off. It copies the bytes.
   Result begin(const jpeg_decompress_struct& header, Bytes data);
 
   // decode fills in the blocks of the next MCU, which must be 0 before the call. If `blocks` is
@@ -45,9 +45,9 @@ class Huffman {
   // again.
   Result decode(JBLOCKROW* blocks) { return (this->*decode_)(blocks); }
 
-  // need returns the most memory that begin takes. data: the size of the bytes. coefficients: the
-  // size of the coefficients in bytes. every: the number of MCUs between restart markers, or 0 if
-  // there are none.
+  // Returns the most memory that the function `begin` takes. data: the size of the bytes.
+  // coefficients: the size of the coefficients in bytes. every: the number of MCUs between restart
+  // markers, or 0 if there are none.
   static Need need(size_t data, size_t coefficients, size_t mcus, unsigned every);
   Need held() const;
   void free() {

@@ -16,9 +16,9 @@ class HuffmanTable {
   // a block, gives this number.
   static constexpr int kEndOfBlock = 100;
 
-  // set makes this the table `from`, which libjpeg must have accepted. set does nothing if this is
-  // the table `from` already, as for most images of one origin. ac: each value of the table is a
-  // run of zeros and a size. Without ac, each value is a size.
+  // set makes this object a copy of the table `from`, which libjpeg must have accepted. If this
+  // object is such a copy already, set does nothing. That is so for most images of one origin. ac:
+  // each value of the table is a run of zeros and a size. Without ac, each value is a size.
   void set(const JHUFF_TBL& from, bool ac);
 
   // Symbol is a code, and the size of the value that follows the code.

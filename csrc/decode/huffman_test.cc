@@ -61,7 +61,7 @@ std::vector<Block> libjpegs(const File& file) {
   return out;
 }
 
-// ours returns the coefficients that Huffman decodes. `result` gets the last result.
+// Returns the coefficients that Huffman decodes. `result` gets the last result.
 std::vector<Block> ours(const File& file, Huffman& huffman, Huffman::Result& result, bool keep = true) {
   Header header(file);
   const Bytes data = header.rest();
@@ -168,8 +168,9 @@ TEST(Huffman, OtherMarkers) {
   }
 }
 
-// The memory taken is bounded by the size of the image. A scan that is too long for the image is
-// left to libjpeg. So are restart markers that no MCU follows.
+// The memory taken must be bounded by the size of the image. A scan that is too long for the
+// image must be left to libjpeg. A scan with several restart markers that no MCU follows must be
+// left to libjpeg too.
 TEST(Huffman, MoreThanTheImageHas) {
   constexpr size_t kMcus = 72, kBlocks = 3 * kMcus;
   const JpegKind kind{1, 1, false, 4};

@@ -158,8 +158,8 @@ void on_skip(j_decompress_ptr info, long count) {
   info->src->bytes_in_buffer -= count;
 }
 
-// Counts the scans in the file, for a message. The count may be wrong, because it only looks for
-// the bytes of a marker.
+// Counts the scans in the file, for a message. The count may be wrong, because the function only
+// looks for the bytes of a marker.
 int scans_of(Bytes file) {
   int scans = 0;
   for (size_t i = 0; i + 1 < file.size(); ++i) scans += file[i] == 0xFF && file[i + 1] == 0xDA;
@@ -191,7 +191,7 @@ constexpr size_t kAligned = 64;  // twice the alignment that libjpeg's vector co
 
 size_t up(size_t v, size_t unit) { return (v + unit - 1) / unit * unit; }
 
-// cut returns the next `size` bytes of the block, or NULL if there are not enough left.
+// Returns the next `size` bytes of the block, or NULL if there are not enough left.
 uint8_t* cut(Codec& codec, size_t size) {
   size = up(size, kAligned);
   if (size > static_cast<size_t>(codec.end - codec.next)) return nullptr;

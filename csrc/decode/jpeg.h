@@ -18,7 +18,7 @@ class Jpeg : public Reader {
   Need need(const Box& box, int shrink) const override;
   bool shrinks() const override { return true; }
 
-  // most returns an upper bound of the need of any image of at most `pixels` pixels.
+  // Returns an upper bound of the need of one image of at most `pixels` pixels.
   static Need most(int64_t pixels);
 
   struct Codec;

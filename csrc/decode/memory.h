@@ -40,10 +40,10 @@ class Memory {
     size_t bytes_ = 0;
   };
 
-  // take waits until `bytes` bytes are free and all earlier callers have got their shares. So a
-  // caller that wants a large share gets it in its turn, even if many others want small ones. A
-  // share above the limit is given when no other share exists. A thread that has a share must not
-  // ask for another one.
+  // Waits until `bytes` bytes are free and all earlier callers have got their shares. So a caller
+  // that wants a large share gets it in its turn, even if many others want small ones. A share
+  // above the limit is given when no other share exists. A thread that has a share must not ask for
+  // another one.
   Share take(size_t bytes);
 
   int waiting() const;  // the number of threads that wait in take

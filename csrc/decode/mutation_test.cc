@@ -1,6 +1,6 @@
-// Decodes damaged images and inflates damaged deflate data. Each gives a picture or an error. A
-// sanitizer must find no read or write outside the data. MUTATION_SECONDS says how long the tests
-// run. Without it they run only for a moment.
+// Decodes damaged images and inflates damaged deflate data. Each input must give an output or an
+// error. A sanitizer must find no read or write outside the data. MUTATION_SECONDS says how long
+// the tests run. Without it they run only for a moment.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -36,8 +36,8 @@ using Random = std::mt19937_64;
 
 size_t below(Random& random, size_t n) { return n ? random() % n : 0; }
 
-// damage changes a few bytes of the file, or moves, repeats or cuts some. Most changes are in the
-// first third, where the headers are.
+// Changes a few bytes of the file, or moves, repeats or cuts some. Most changes are in the first
+// third, where the headers are.
 void damage(Random& random, File& file) {
   for (size_t changes = 1 + below(random, 5); changes > 0 && !file.empty(); --changes) {
     const size_t at = below(random, random() % 2 ? file.size() : file.size() / 3 + 1);

@@ -23,8 +23,8 @@ struct Need {
   // pixels are decoded.
   size_t at_a_time() const { return pixels + std::max(codec + scan, turned + grey + between + result) + vectors; }
 
-  // with returns the memory that is held if the buffers of this need are also used for an image of
-  // need `other`. Each buffer grows if it must.
+  // Returns the memory that is held after an image of this need and an image of need `other` have
+  // used the same buffers. A buffer that is too small for the second image grows.
   Need with(const Need& other) const {
     return {std::max(pixels, other.pixels), std::max(codec, other.codec),     std::max(scan, other.scan),
             std::max(turned, other.turned), std::max(grey, other.grey),       std::max(between, other.between),

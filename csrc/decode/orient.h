@@ -9,16 +9,16 @@ namespace decode {
 // and height exchanged.
 inline bool swaps_sides(int orientation) { return orientation >= 5; }
 
-// stored returns where a box of the upright image lies in the stored pixels. The upright image
-// has the size height x width.
+// Returns where a box of the upright image lies in the stored pixels. The upright image has the
+// size height x width.
 Box stored(const Box& upright, int orientation, int height, int width);
 
-// shown is the inverse of stored. It returns where a box of the stored pixels lies in the upright
-// image. The stored pixels have the size height x width.
+// The inverse of the function `stored`. Returns where a box of the stored pixels lies in the
+// upright image. The stored pixels have the size height x width.
 Box shown(const Box& stored, int orientation, int height, int width);
 
-// upright copies the pixels of `stored` to `to` and turns them upright. `to` has the same number
-// of bytes, without gaps. The result is a view of `to`.
+// Copies the pixels of the view `stored` to `to`, and turns them upright. `to` has room for these
+// pixels without gaps. Returns a view of `to`.
 View upright(const View& stored, int orientation, uint8_t* to);
 
 }  // namespace decode

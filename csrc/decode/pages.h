@@ -8,15 +8,15 @@ namespace decode {
 // Note [Pages]
 // The memory limits of a pool count what threads have taken. They hold only if freed memory
 // really goes back to the system. glibc keeps freed memory for the thread that had it. After
-// larger blocks have come and gone, it keeps up to 64 MiB for each thread. With one large image
-// in each of 16 threads that is a gigabyte.
+// larger blocks were allocated and freed, it keeps up to 64 MiB for each thread. With one large
+// image in each of 16 threads that is a gigabyte.
 //
 // So each large block is mapped by itself. Small blocks come from new, so that a sanitizer can
 // watch their bounds.
 constexpr size_t kLarge = 256 << 10;
 
-// map returns `size` bytes. The bytes are 0 if `size` is at least kLarge. map throws
-// std::bad_alloc if there is no memory.
+// Returns `size` bytes. The bytes are 0 if `size` is at least kLarge. Throws std::bad_alloc if
+// there is no memory.
 void* map(size_t size);
 void unmap(void* memory, size_t size) noexcept;
 

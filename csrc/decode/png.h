@@ -15,7 +15,7 @@ class Png : public Reader {
   View read(const Box& box, int shrink, Scratch& scratch) override;
   Need need(const Box& box, int shrink) const override;
 
-  // most returns an upper bound of the need of any image of at most `pixels` pixels.
+  // Returns an upper bound of the need of one image of at most `pixels` pixels.
   static Need most(int64_t pixels);
 
   struct Codec;

@@ -92,8 +92,8 @@ size_t Pool::bytes_per_image() const {
   return static_cast<size_t>(options_.height) * options_.width * options_.channels;
 }
 
-// Large images share `limit` bytes. Together they take more than `limit` only if there is just
-// one image, which alone needs more.
+// Large images together take at most `limit` bytes, with one exception. An image that needs more
+// than `limit` is decoded while no other large image has memory.
 size_t Pool::max_memory() const {
   const size_t image = Transform::most(options_), threads = threads_.size();
   const size_t limit = options_.memory;

@@ -22,11 +22,11 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // decode decodes a batch, and returns when all its images are done. Each image gets its own
-  // result, so a bad image does not throw.
+  // Decodes a batch, and returns when all its images are done. Each image gets its own result, so
+  // the function does not throw for a bad image.
   void decode(const ctd_image* images, size_t count, uint8_t* dst, ctd_result* results);
 
-  // busy returns the nanoseconds that all threads together have spent on images that are done.
+  // Returns the nanoseconds that all threads together have spent on images that are done.
   int64_t busy() const { return busy_.load(std::memory_order_relaxed); }
   int workers() const { return static_cast<int>(threads_.size()); }
   size_t bytes_per_image() const;

@@ -19,10 +19,10 @@ struct Draw {
 
 Draw draw(uint64_t key, uint32_t number);
 
-// uniform maps 64 random bits to a number from 0 to below 1, in steps of 2^-53.
+// Maps 64 random bits to a number from 0 to below 1, in steps of 2^-53.
 double uniform(uint64_t bits);
 
-// below maps 64 random bits to a number from 0 to n-1. n must be at least 1.
+// Maps 64 random bits to a number from 0 to n-1. n must be at least 1.
 int below(uint64_t bits, int n);
 
 }  // namespace decode

@@ -14,8 +14,8 @@ struct Box {
   int top = 0, left = 0, height = 0, width = 0;
 };
 
-// shrunk returns the box that holds every part of `box` after the image has been shrunk to 1/by
-// of its size.
+// Returns where `box` lies after the image has been shrunk to 1/by of its size. The result holds
+// every pixel that shows a part of `box`.
 inline Box shrunk(const Box& box, int by) {
   const int top = box.top / by, left = box.left / by;
   return {top, left, (box.top + box.height + by - 1) / by - top, (box.left + box.width + by - 1) / by - left};

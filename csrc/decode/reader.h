@@ -33,7 +33,8 @@ struct Scratch {
   }
 };
 
-// Reader reads one file. The file's bytes must outlive the Reader. It throws Error.
+// Reader reads one file. The file's bytes must outlive the Reader. The functions of a Reader
+// throw Error.
 class Reader {
  public:
   virtual ~Reader() = default;
@@ -42,24 +43,24 @@ class Reader {
 
   const ctd_info& info() const { return info_; }
 
-  // read returns the pixels of `box`, which is a part of the image as stored. The pixels have 8
-  // bits, no alpha, and 1 channel of grey or 3 of RGB.
+  // Returns the pixels of `box`, which is a part of the image as stored. The pixels have 8 bits, no
+  // alpha, and 1 channel of grey or 3 of RGB.
   //
   // With shrink 2, 4 or 8, the pixels are those of the image at 1/2, 1/4 or 1/8 of its size. They
   // begin with the pixel that holds the first row and column of the box. They end with the pixel
   // that holds the last row and column of the box.
   //
-  // The view is valid until the scratch is used again. read may be called once.
+  // The view is valid until the scratch is used again. The function may be called once.
   //
   // A file that ends too early is an error, wherever the box is. Damage is an error too, with one
   // exception. In a sequential JPEG with one scan, the rows below the box are not decoded, and
   // damage there is not seen.
   virtual View read(const Box& box, int shrink, Scratch& scratch) = 0;
 
-  // need returns the most memory that read takes. It looks only at the header.
+  // Returns the most memory that the function `read` takes. Looks only at the header.
   virtual Need need(const Box& box, int shrink) const = 0;
 
-  // shrinks reports whether read accepts a shrink above 1.
+  // Reports whether the function `read` accepts a shrink above 1.
   virtual bool shrinks() const { return false; }
 
  protected:
@@ -69,7 +70,7 @@ class Reader {
 
 constexpr int64_t kLongestImageSide = 1'000'000;  // the longest side of an image in pixels
 
-// open reads the header of a JPEG or PNG. It throws for any other file.
+// Reads the header of a JPEG or PNG. Throws for any other file.
 std::unique_ptr<Reader> open(Bytes file);
 
 // check_size throws if an image has more pixels than `max_pixels`, or a side that is too long to

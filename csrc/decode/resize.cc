@@ -19,8 +19,8 @@ double spread_of(double scale) { return std::max(scale, 1.0); }
 int taps_of(double scale) { return (static_cast<int>(std::ceil(spread_of(scale))) * 2 + 5) / 4 * 4; }
 
 // Returns whether the vertical pass is first. Pillow rounds to 8 bits between the passes, so the
-// order of the passes changes the result. It begins with the vertical pass if the second pass
-// then has much less to do. Older versions of Pillow never did.
+// order of the passes changes the result. Pillow begins with the vertical pass if the second pass
+// then has much less to do. Older versions of Pillow always began with the horizontal pass.
 bool down_first(const View& from, int height, int width) {
   return from.height > height && from.height - height > 2 * (from.width - width);
 }
@@ -81,7 +81,7 @@ void Axis::set(int in, Span part, int out, int from, int many) {
 
 namespace {
 
-// across is the horizontal pass. It writes `rows` rows of x.first.size() pixels.
+// The horizontal pass. Writes `rows` rows of x.first.size() pixels.
 template <int C>
 void across(const Pass& pass, const Axis& x, size_t rows) {
   for (size_t y = 0; y < rows; ++y) {
@@ -100,7 +100,7 @@ void across(const Pass& pass, const Axis& x, size_t rows) {
   }
 }
 
-// down is the vertical pass. It writes y.first.size() rows of `row` bytes.
+// The vertical pass. Writes y.first.size() rows of `row` bytes.
 void down(const Pass& pass, const Axis& y, size_t row) {
   const int32_t* w = y.weights.data();
   for (size_t i = 0; i < y.first.size(); ++i, w += y.taps) {
@@ -156,10 +156,10 @@ Need Resizer::need(const View& from, const Region& region, int height, int width
   return need;
 }
 
-// The first pass makes no more pixels than it reads, unless the image becomes wider. If it does
-// become wider in the first pass, it becomes higher in the second. The window then needs at most
-// three source rows more than its own number of rows. The number of taps is at most twice the
-// source pixels, plus nine for each result pixel.
+// The first pass makes at most as many pixels as it reads, unless it makes the image wider. If it
+// makes the image wider, the second pass makes the image higher. The window then needs at most
+// three more source rows than it has rows itself. The number of taps is at most twice the source
+// pixels, plus nine for each result pixel.
 Need Resizer::most(int64_t pixels, int64_t sides, int channels, int height, int width) {
   const int64_t window = int64_t{height} + width, taps = 2 * sides + 9 * window;
   Need need;

@@ -48,7 +48,7 @@ struct Axis {
   // result pixels it keeps `many`, beginning with number `from`.
   void set(int in, Span part, int out, int from, int many);
 
-  // need returns the bytes that set takes.
+  // Returns the bytes that the function `set` takes.
   static size_t need(Span part, int out, int many);
   size_t size() const;
   void free();
@@ -73,15 +73,15 @@ class Resizer {
  public:
   explicit Resizer(bool portable = false);  // portable: without AVX2, with the same result
 
-  // resize resizes a region of `from` to height x width, and writes the part `window` of the result
-  // to `to`. It reads no pixel outside the region, except those that the region's edges cut. The
-  // result's rows are `stride` bytes apart and have from.channels channels, 1 or 3.
+  // Resizes a region of `from` to height x width, and writes the part `window` of the result to
+  // `to`. Reads no pixel outside the region, except those that the region's edges cut. The result's
+  // rows are `stride` bytes apart and have from.channels channels, 1 or 3.
   void resize(const View& from, const Region& region, int height, int width, const Box& window, uint8_t* to, size_t stride);
 
-  // need returns the most memory that resize takes for a view of the shape of `from`.
+  // Returns the most memory that the function `resize` takes for a view of the shape of `from`.
   static Need need(const View& from, const Region& region, int height, int width, const Box& window);
-  // most returns an upper bound of the need of any image of at most `pixels` pixels, for windows of
-  // at most height x width. The two sides of the image, added, are at most `sides`.
+  // Returns an upper bound of the need of one image of at most `pixels` pixels, with a window of at
+  // most height x width. The two sides of the image, added, are at most `sides`.
   static Need most(int64_t pixels, int64_t sides, int channels, int height, int width);
   Need held() const;
   void free();

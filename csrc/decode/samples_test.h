@@ -25,7 +25,7 @@ struct Pixels {
   View view() const { return {bytes.data(), height, width, channels, static_cast<size_t>(width) * channels}; }
 };
 
-// scene returns a smooth picture with some noise, in which no two places are alike.
+// Returns a smooth picture with some noise, in which no two places are alike.
 inline Pixels scene(int height, int width, int channels) {
   Pixels out{height, width, channels, {}};
   uint32_t noise = 1;
@@ -79,7 +79,7 @@ inline File jpeg_of(const Pixels& pixels, const JpegKind& kind = {}) {
   return out;
 }
 
-// oriented returns the JPEG with an EXIF orientation added.
+// Returns the JPEG with an EXIF orientation added.
 inline File oriented(File jpeg, int orientation) {
   const uint8_t exif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0,
                           1,    0,    0x12, 1, 3, 0, 1, 0, 0, 0, static_cast<uint8_t>(orientation), 0, 0, 0, 0, 0, 0, 0};
@@ -109,7 +109,7 @@ inline File png_of(const Pixels& pixels, bool interlaced = false) {
   return out;
 }
 
-// same reports whether a view equals the part of `whole` that begins at (top, left).
+// Reports whether a view equals the part of `whole` that begins at (top, left).
 inline bool same(const View& got, const View& whole, int top = 0, int left = 0) {
   for (int y = 0; y < got.height; ++y) {
     for (int i = 0; i < got.width * got.channels; ++i) {

@@ -27,8 +27,7 @@ class Error : public std::exception {
   std::string message_;
 };
 
-// status returns a new status. If there is no memory for it, status returns one that always
-// exists.
+// Returns a new status. If there is no memory for a new status, returns one that always exists.
 ctd_status* status(int32_t code, const char* message) noexcept;
 
 // guarded runs f. It returns NULL, or a status of the exception that f throws.

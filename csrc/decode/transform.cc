@@ -57,8 +57,8 @@ int shrink_of(const Plan& p) {
   return 1;
 }
 
-// Returns the region of an upright image of height x width that shows `box`. The image is the
-// upright form of shrunk(box, shrink) of the stored pixels.
+// Returns which region of an image shows `box`, a box of the stored pixels. The image is the part
+// shrunk(box, shrink) of the shrunk pixels, turned upright. Its size is height x width.
 Region region_of(const Box& box, int shrink, int orientation, int height, int width) {
   if (shrink == 1) return {{0, static_cast<double>(height)}, {0, static_cast<double>(width)}};
   const Box grid = shrunk(box, shrink);
@@ -82,7 +82,7 @@ Box window_of(const Plan& p, const ctd_options& o) {
 
 }  // namespace
 
-// grey computes grey as Pillow does: ITU-R 601 luma with 16-bit weights.
+// Computes grey as Pillow does: ITU-R 601 luma with 16-bit weights.
 View Transform::grey(const View& rgb) {
   const size_t width = rgb.width;
   uint8_t* out = grey_.bytes(width * rgb.height);
@@ -211,7 +211,7 @@ void Transform::run(const ctd_image& image, uint8_t* to, ctd_result& result) {
   result.flip = p.flip ? 1 : 0;
 }
 
-// place writes the plan's window. Grey becomes RGB last, because three equal channels would
+// Writes the plan's window to `to`. Grey becomes RGB last, because three equal channels would
 // otherwise be resized three times.
 void Transform::place(const View& from, const Region& region, const Plan& plan, uint8_t* to) {
   const size_t pixels = static_cast<size_t>(options_.height) * options_.width;

@@ -31,7 +31,8 @@ class Transform {
   // Error, the bytes in `to` mean nothing.
   void run(const ctd_image& image, uint8_t* to, ctd_result& result);
 
-  // most returns an upper bound of the bytes that any image takes which the options allow.
+  // Returns an upper bound of the memory in bytes that one image takes. The bound holds for every
+  // image that the options allow.
   static size_t most(const ctd_options& checked);
 
   Need held() const;

@@ -17,8 +17,9 @@ namespace ct {
 // Meanwhile operators of other streams that draw random numbers there must wait.
 //
 // A backward that may call functions again (csrc/core/recompute.cc) must not run during a capture
-// either. Its functions would draw on the one thread that LibTorch has for backwards of the
-// device. The capture's own backward needs that thread.
+// either. Its functions may draw random numbers, and would then wait for the capture. They would
+// wait on the one thread that LibTorch has for backwards of the device. The capture's own
+// backward needs that thread.
 //
 // A draw that begins waits while a thread waits to capture, so that captures get their turn. A
 // draw inside a backward that has begun does not wait for such a thread.

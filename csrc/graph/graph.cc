@@ -11,9 +11,9 @@
 // LibTorch's CUDAGraph then holds the graph. CUDA's thread-local capture mode does not restrict
 // other threads, such as autograd's.
 //
-// Nothing outside the pool uses the pool's streams. For each stream to which the function forks,
-// one of these streams takes its place. cuBLAS keeps its workspaces by stream. So graphs that run
-// at the same time share no workspace with each other, and none with eager work.
+// Nothing outside the pool uses the pool's streams. If the function forks to another stream, a
+// stream of the pool takes the place of that stream. cuBLAS has a workspace for each stream. So
+// graphs that run at the same time share no workspace with each other, and none with eager work.
 //
 // Inside a capture the function must not wait for an event from outside. Outside, nothing may
 // wait for an event from inside. Work on a stream that does not wait for the capture is refused
@@ -27,8 +27,8 @@
 //
 // After each launch, the pool's streams wait for the launch. During the capture, LibTorch's
 // allocator and the stream checker were told that these streams use what the function reads and
-// writes. So what they know holds for launches too. The time of these events and waits is too
-// small to be measured.
+// writes. So what the allocator and the checker know holds for launches too. The time of these
+// events and waits is too small to be measured.
 //
 // The checker keeps the accesses of a capture to memory that outlives the capture. The checker
 // treats each launch as if the pool's streams made these accesses again.

@@ -117,8 +117,8 @@ ct_status* ct_memory_release_cached(ct_device device) CT_NOEXCEPT;
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
 
-/* Makes a handle of the device's default stream, which is stream 0. In a ct_exec, the default
- * stream is a handle too: a NULL handle is an error. */
+/* Makes a handle of the device's default stream, which is CUDA's stream 0. A ct_exec needs such a
+ * handle to name the default stream: NULL is an error there. */
 ct_status* ct_stream_default(ct_device device, ct_stream** out) CT_NOEXCEPT;
 /* Makes a stream that belongs to the library. The stream does not wait for the default stream. A
  * lower number is a higher priority: 0 is the default, -1 is high. ct_stream_free puts the stream
@@ -151,14 +151,14 @@ void ct_event_free(ct_event* event /* consumed */) CT_NOEXCEPT;
  * exception: a CPU stream waits here for an event of a CUDA device. */
 ct_status* ct_stream_wait(const ct_stream* stream, const ct_event* event) CT_NOEXCEPT;
 ct_status* ct_event_query(const ct_event* event, int32_t* done) CT_NOEXCEPT;
-/* Does the same as ct_event_query, but does not tell the stream checker. After ct_event_query the
- * checker assumes that the program knows that the work is done. */
+/* Does the same as ct_event_query, but does not tell the stream checker. If ct_event_query finds
+ * the event done, the checker orders the host's later calls after the event. */
 ct_status* ct_event_done(const ct_event* event, int32_t* done) CT_NOEXCEPT;
 /* Waits for the event, without spinning. */
 ct_status* ct_event_synchronize(const ct_event* event) CT_NOEXCEPT;
 /* Asks for one notice about the event. When the event is done, or its device is lost, ct_notified
  * returns the token once. The caller may free the event before the notice. known: 1 tells the
- * stream checker that whoever gets the notice knows that the work is done. */
+ * stream checker that the host has waited for the event, as ct_event_synchronize does. */
 ct_status* ct_event_notify(const ct_event* event, uint64_t token, int32_t known) CT_NOEXCEPT;
 /* Waits until an event that was given to ct_event_notify is done. The call asks the device every
  * 20 us. Writes the tokens of the events that are done, at most capacity tokens, and returns how
@@ -329,9 +329,9 @@ void ct_overflow_take(ct_overflow* overflow /* consumed */, uint64_t* result_wor
 
 /* Makes a watch, which notes the first wait for the device. The watch observes the calls whose
  * exec has the watch, and the operators that backward runs for such a call on LibTorch's threads.
- * On CUDA, CUPTI reports the calls that wait. On the CPU nothing waits, so the watch notes
- * operators that would wait on CUDA, which the core knows by name. Fails with CT_UNSUPPORTED
- * where CUPTI is absent or in use by another tool. */
+ * On CUDA, CUPTI reports the calls that wait. On the CPU nothing waits. There the watch notes the
+ * operators that would wait on CUDA. The core has a list of their names. Fails with
+ * CT_UNSUPPORTED where CUPTI is absent or in use by another tool. */
 ct_status* ct_watch_new(ct_device device, ct_watch** out) CT_NOEXCEPT;
 /* Frees a watch. No call whose exec has the watch may be running. */
 void ct_watch_free(ct_watch* watch /* consumed */) CT_NOEXCEPT;
@@ -359,10 +359,10 @@ ct_status* ct_graph_pool_enter(ct_graph_pool* pool) CT_NOEXCEPT;
 void ct_graph_pool_leave(ct_graph_pool* pool) CT_NOEXCEPT;
 
 /* Begins a capture. Waits if another thread captures on the same device. Until ct_graph_end, the
- * work of calls with x becomes part of a graph and does not run. The same holds for the work of
- * another stream once it waits for an event of the capture. Meanwhile operators outside the
- * capture that draw random numbers of the device wait for the end of the capture. x's stream must
- * not be a default stream. Fails with CT_NOT_CAPTURABLE inside a capture. */
+ * work of calls with x becomes part of a graph and does not run. Once another stream waits for an
+ * event of the capture, its work becomes part of the graph too. An operator outside the capture
+ * waits for the end of the capture, if it draws random numbers of the device. x's stream must not
+ * be a default stream. Fails with CT_NOT_CAPTURABLE inside a capture. */
 ct_status* ct_graph_begin(ct_exec x, ct_graph_pool* pool, ct_graph** out) CT_NOEXCEPT;
 /* Ends the capture. The thread that began it must make this call. *updated is 1 if the executable
  * form of `older` was updated in place and now belongs to `graph`. `older` can then only be
@@ -374,8 +374,8 @@ ct_status* ct_graph_end(ct_exec x, ct_graph* graph, ct_graph* older /* or NULL *
 ct_status* ct_graph_drawn(const ct_graph* graph, uint64_t* out) CT_NOEXCEPT;
 ct_status* ct_graph_set_drawn(ct_graph* graph, uint64_t drawn) CT_NOEXCEPT;
 /* No capture begins on the device between ct_captures_hold and ct_captures_release.
- * ct_captures_hold waits for a capture that has begun. The two calls are for a backward outside
- * of captures that may run a ct_function. On the CPU they do nothing. */
+ * ct_captures_hold waits for a capture that has begun. A backward that may run a ct_function and
+ * is not part of a capture runs between the two calls. On the CPU they do nothing. */
 ct_status* ct_captures_hold(ct_device device) CT_NOEXCEPT;
 void ct_captures_release(ct_device device) CT_NOEXCEPT;
 /* Frees a graph. If its capture was begun and not ended, ends the capture. */
@@ -431,8 +431,8 @@ typedef struct ct_function {
   void (*release)(uint64_t number);
 } ct_function;
 
-/* Makes a result a part of the autograd graph. The caller has computed `result` from `in` while
- * nothing was recorded.
+/* Adds `result` to the autograd graph. The caller has computed `result` from `in` while nothing
+ * was recorded.
  *
  * *out is a new tensor with the same elements as `result`, and with a node of the graph. Of all
  * tensors between `in` and `result`, the graph keeps only `in`. In backward the node runs f on a
@@ -449,9 +449,9 @@ ct_status* ct_recompute(ct_exec x, ct_function f /* consumed */, const ct_tensor
 /* Makes a slab: page-aligned host memory that is a source or a target of copies. All its bytes
  * are 0 at first. */
 ct_status* ct_slab_new(int64_t bytes, ct_slab** out) CT_NOEXCEPT;
-/* Makes a slab of the first `bytes` bytes of a file, which it maps. `file` is open for reading
- * and may be closed after the call. The memory must not be written. The file must not become
- * shorter while the slab lives. */
+/* Maps the first `bytes` bytes of a file, and makes a slab of this memory. `file` is a descriptor
+ * that is open for reading. The caller may close it after the call. The memory must not be
+ * written. The file must not become shorter while the slab lives. */
 ct_status* ct_slab_map(int32_t file, int64_t bytes, ct_slab** out) CT_NOEXCEPT;
 /* Makes a slab of memory that belongs to the caller and must outlive the slab. The content stays
  * as it is. Fails with CT_INVALID_ARGUMENT for memory that does not begin at a page, and for
@@ -469,11 +469,11 @@ int32_t ct_slab_pinned(const ct_slab* slab) CT_NOEXCEPT;
 
 /* ---- The stream checker ---------------------------------------------------------------------- */
 
-/* Turns the stream checker on or off for the whole process. The checker looks for two accesses to
- * the same memory that nothing orders. They are accesses of two streams, or of a stream and the
- * host. The checker treats a CPU stream like a stream of a device, as if its work ran later. It
- * does not know accesses that were made before it was turned on. Only one caller at a time may
- * use the checker. */
+/* Turns the stream checker on or off for the whole process. The checker looks for a race: two
+ * accesses to the same memory, one of them a write, without an order between the two. They are
+ * accesses of two streams, or of a stream and the host. The checker treats a CPU stream like a
+ * stream of a device, as if its work ran later. It does not know accesses that were made before
+ * it was turned on. Only one caller at a time may use the checker. */
 ct_status* ct_check_streams(int32_t on) CT_NOEXCEPT;
 
 #define CT_STREAM_HOST (UINT64_MAX - 2) /* in place of a stream: the access was made by the host */
@@ -515,8 +515,8 @@ int32_t ct_race_take(ct_race* out) CT_NOEXCEPT;
 /* Tells the checker that the host reads or writes memory of a slab. write: 1 for a write. Does
  * nothing for other memory, and while the checker is off. */
 void ct_check_host(const void* data, int64_t bytes, int32_t write, uint64_t site) CT_NOEXCEPT;
-/* Tells the checker that all uses of this memory of a slab that come before the event are over.
- * The call says nothing about other memory. */
+/* Tells the checker that the uses of this memory before the event are over. The memory is a
+ * slab's. The checker learns nothing about other memory. */
 void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NOEXCEPT;
 
 /* ---- Side by side ---------------------------------------------------------------------------- */
@@ -525,9 +525,9 @@ void ct_check_over(const void* data, int64_t bytes, const ct_event* event) CT_NO
  * `side` waits for no stream other than the parent, and no other stream waits for `side`. Before
  * this call, the caller makes `side` wait for the parent's work so far.
  *
- * Until ct_branch_end, `side` keeps alive the memory of the parent, and of the parent's own
- * parents, that the branch uses. LibTorch's allocator is then not told of each use. Fails if
- * `side` is the parent, if it is on another device, and if it is in a branch already. */
+ * Until ct_branch_end, `side` keeps alive the memory that the branch uses, if it is memory of the
+ * parent or of the parent's own parents. Therefore LibTorch's allocator is not told of these uses.
+ * Fails if `side` is the parent, if it is on another device, and if it is in a branch already. */
 ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) CT_NOEXCEPT;
 /* Ends the branch. The stream of x is the parent, and must wait for `side` already. *out is the
  * result as a tensor of the parent. If the result has a gradient, the memory that the branch uses

@@ -28,7 +28,7 @@ extern "C" {
  * p, 0 to 32767, of the window before the first element. */
 #define CTD_INFLATE_UNKNOWN 32768
 
-/* A call writes at most CTD_INFLATE_ROOM elements after it could have stopped. */
+/* A call writes at most CTD_INFLATE_ROOM elements between two places at which it can stop. */
 #define CTD_INFLATE_ROOM 320
 
 typedef struct ctd_inflater ctd_inflater; /* inflates one stream; only one thread at a time may use it */

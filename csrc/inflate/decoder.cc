@@ -77,8 +77,8 @@ namespace {
 constexpr uint64_t kHeaderBits = 3 + 14 + 19 * 3 + 316 * 14 + 64;
 constexpr uint64_t kSymbolBits = 48;  // the most bits that a length and a distance have, each with its extra bits
 
-// copy copies `length` elements, beginning `distance` elements before `to`. If `length` is larger
-// than `distance`, the elements repeat.
+// Copies `length` elements to `to`. The first of them is `distance` elements before `to`. If
+// `length` is larger than `distance`, the elements repeat.
 template <class T>
 inline void copy(T* to, size_t distance, size_t length) {
   const T* from = to - distance;

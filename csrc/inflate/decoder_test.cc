@@ -17,8 +17,8 @@ namespace {
 
 using Data = std::vector<uint8_t>;
 
-// sample returns random data in which deflate finds long matches and literals. The data are
-// noise, runs of one letter, and copies of earlier data.
+// Returns random data in which deflate finds long matches and literals. The data are noise, runs
+// of one letter, and copies of earlier data.
 Data sample(size_t size, unsigned seed) {
   std::mt19937 random(seed);
   Data data;
@@ -66,8 +66,8 @@ Data zlibs_output(const Data& in, size_t most, bool& whole) {
   return out;
 }
 
-// ours returns the decoder's output, made in as few runs as possible. The output has room for at
-// least `most` bytes.
+// Returns the decoder's output, made in as few runs as possible. The output has room for at least
+// `most` bytes.
 Data ours(const Data& in, size_t most, bool& whole, int32_t* code = nullptr) {
   Data out(kWindow + most + 2 * CTD_INFLATE_ROOM);
   Decoder decoder;

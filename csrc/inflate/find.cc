@@ -6,8 +6,8 @@
 namespace inflater {
 namespace {
 
-// kSums holds, for every four lengths of three bits, the sum of 2^(7-length). A code of all
-// lengths is complete if its sum is 128.
+// kSums holds a sum for every four lengths of three bits each: each length that is not 0 adds
+// 2^(7-length). A code is complete if the sum over all its lengths is 128.
 constexpr auto kSums = [] {
   std::array<uint16_t, 1 << 12> sums{};
   for (unsigned i = 0; i < sums.size(); ++i) {

@@ -35,8 +35,8 @@ constexpr size_t kLiteralEntries = 2342, kDistanceEntries = 402, kPrecodeEntries
 enum class Alphabet { kPrecode, kLiterals, kDistances };
 
 // build fills a table from the lengths of the codes. It returns false if deflate does not allow a
-// code with these lengths. A complete code is allowed. For literals or distances, as in zlib, a
-// single code of one bit is allowed too, and so is no code at all.
+// code with these lengths. deflate allows a complete code. For literals and for distances it also
+// allows a single code of one bit, or no code at all, as zlib does.
 bool build(Alphabet alphabet, std::span<const uint8_t> lengths, Entry* table);
 
 }  // namespace inflater

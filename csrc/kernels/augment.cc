@@ -1,5 +1,5 @@
-// streamtorch::augment_images applies to each image steps of its own. It reads an image a few
-// times and writes it once.
+// streamtorch::augment_images augments a batch of images. Each image has its own list of steps.
+// The operator reads an image a few times and writes it once.
 //
 // out[n] is the image pixels[n] after the steps steps[n, 0], steps[n, 1] and so on. If flips[n]
 // is set, the image is flipped left to right before the steps. pixels and out are contiguous
@@ -19,10 +19,10 @@
 
 // Note [Augmentations run on the device]
 //
-// The host draws an image's steps from the image's key by counters, and sends the steps with the
-// pixels. The kernel needs nothing else. One block makes one image. It reads the image once for
-// each step that needs the whole image (contrast, equalise, autocontrast), and then writes it
-// once. Steps such as brightness are tables of 256 values.
+// The host chooses the steps of an image by random numbers, which depend only on the image's key.
+// The host sends the steps with the pixels. The kernel needs nothing else. One block makes one
+// image. It reads the image once for each step that needs the whole image (contrast, equalise,
+// autocontrast), and then writes it once. Steps such as brightness are tables of 256 values.
 //
 // One source says what a step makes of a pixel, and both g++ and NVRTC compile it. Neither
 // compiler fuses a multiplication with an addition, except where PyTorch does. So the CPU and

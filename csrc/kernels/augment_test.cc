@@ -15,7 +15,7 @@ namespace augment = ct::augment;
 
 constexpr int kValues = 1 + augment::kStepValues;
 
-// expected computes the result as augment.cc does on a processor without a fused multiply-add.
+// Computes the expected result as augment.cc does on a processor without a fused multiply-add.
 // This file is compiled for such a processor.
 template <int C>
 std::vector<uint8_t> expected(const std::vector<uint8_t>& pixels, int height, int width, bool flip, const augment::Step* steps, int count) {

@@ -69,8 +69,8 @@ const T* data_of(const std::optional<at::Tensor>& tensor) {
 }
 
 // Defines an operator whose kernel serves the CPU and CUDA. The kernel is registered for each of
-// the two. So LibTorch does not take the operator for a composite of other operators, and the
-// stream checker takes its accesses from its schema.
+// the two. So LibTorch does not treat the operator as a composite of other operators. The stream
+// checker then learns the operator's accesses from the schema.
 template <typename Kernel>
 void define(torch::Library& library, const char* schema, const char* name, Kernel kernel) {
   library.def(schema);

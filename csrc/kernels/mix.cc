@@ -1,5 +1,5 @@
-// streamtorch::mix_images and mix_labels do MixUp, CutMix and erased boxes in the pass that
-// normalises.
+// streamtorch::mix_images does MixUp and CutMix and erases boxes, in the same pass that
+// normalises. mix_labels makes the labels that belong to the mixed images.
 //
 // mix_images first makes the result of normalize_images. Then it sets the pixels of each image's
 // box to fill, which has one value for each channel. Without fill it sets them to 0. Then it
@@ -9,9 +9,10 @@
 // from the image before it. erased is int32 [N, 4], the top, left, height and width of each box
 // in the result, or absent.
 //
-// mix_labels gives the label of image n the weight share in out[n]. The label of the image before
-// it has the weight 1 - share. The image before the first is the last. labels is int64 [N]. out
-// is contiguous float32 [N, classes]. A label that is not a class adds nothing.
+// mix_labels writes weights of labels to out[n]. The label of image n has the weight share. The
+// label of the image before it has the weight 1 - share. The image before the first is the last.
+// labels is int64 [N]. out is contiguous float32 [N, classes]. A label that is not a class adds
+// nothing.
 
 #include <ATen/core/Tensor.h>
 

@@ -56,8 +56,8 @@ ct_status* normalize(const ct_exec& x, const Tensor& pixels, ct_tensor* flips, c
   return ct_test::call(x, "streamtorch::normalize_images", Args().t(pixels).t(flips).t(table).t(out), &none);
 }
 
-// Compares normalize_images with expected. The elements of floating-point tensors are only bits
-// here, so it does not matter which numbers they are.
+// Compares normalize_images with the function `expected`. The elements of floating-point tensors
+// are only bits here, so it does not matter which numbers they are.
 template <typename T>
 void check(ct_device device, ct_test::DType dtype, const Images& m, bool flipped, bool channels_last) {
   SCOPED_TRACE(::testing::Message() << device << " dtype " << dtype << " [" << m.n << " " << m.h << " " << m.w << " " << m.c << "]"

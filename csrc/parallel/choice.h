@@ -53,17 +53,17 @@ class Choice {
   // Ends a trial that is measured. Returns whether the choice is still open. The last trial for a
   // graph waits for the device.
   bool end(Trial& trial, const ct_stream& stream);
-  // decided reports whether the choice is decided. settle decides it by two times in microseconds,
-  // which the caller has measured itself. gain is the share of the first time that the second way
-  // must save. keep_first decides for the first way because nothing can be measured. take does not
-  // return such a decision.
+  // The function `decided` reports whether the choice is decided. `settle` decides it by two times
+  // in microseconds, which the caller has measured itself. gain is the share of the first time that
+  // the second way must save. `keep_first` decides for the first way because nothing can be
+  // measured. The function `take` does not return such a decision.
   bool decided(const std::string& key, bool graph);
   void settle(const std::string& key, bool graph, double first, double second, double gain);
   void keep_first(const std::string& key, bool graph);
   // Returns the microseconds that the second way saves. Returns 0 if the first way is chosen or
   // nothing is decided.
   double gain(const std::string& key, bool graph);
-  // Reports whether some trials have begun and are not decided.
+  // Reports whether there is work whose trials have begun and whose choice is not decided yet.
   bool open(bool graph);
   // Returns, in out, the next decision that take has not returned yet. Returns false if there is
   // none.

@@ -45,8 +45,9 @@ void join(const Overlapping& o, const ct_stream& side) {
 // Computes the gradients of the weights and bias on the side stream, and the gradient of the
 // input on the main stream. If joined is set, the main stream waits for the side stream.
 // Otherwise the caller keeps the inputs alive until the main stream waits. The gradients of
-// weights and bias are memory of the side stream. That memory is given out again only after a
-// fork: Note [Memory of branches].
+// weights and bias lie in memory of the side stream. After that memory is freed, only later work
+// of the side stream gets it. Before that work, the side stream waits for the main stream: see
+// Note [Memory of branches].
 Gradients in_parallel(const Overlapping& o, const LayerBackward& layer, const ct_stream& side, bool joined) {
   const std::unique_ptr<const ct_event> fork(record(o.main, /*timing=*/false));
   wait(side, *fork);  //edge:overlap-fork TestOverlap_Serial checked
@@ -81,19 +82,21 @@ Gradients in_parallel(const Overlapping& o, const LayerBackward& layer, const ct
   return {std::move(of_input), std::move(std::get<1>(weights)), std::move(std::get<2>(weights))};
 }
 
-// A late layer may be a little slower on two streams. The main stream still gains, because the
-// side stream does a part of its work.
+// A layer with late gradients may be a little slower on two streams. The main stream still gains
+// time, because the side stream does a part of the layer's work.
 constexpr double kLateGain = -0.02;
 
 bool may_compare_graphs(const Overlapping& o) { return o.pool != nullptr && !in_capture(o.main) && !checker::is_on(); }
 
-// Finds the faster way to compute a layer's gradients in a graph, during the graph's warm-up run,
-// from two small graphs. If work is enqueued piece by piece, the gaps between the pieces are
-// longer than in a graph. Measured in that way, one stream would look slower than it is. The
-// gradients have no effects, so they can be computed as often as necessary. Waits for the device.
+// Finds the faster way to compute a layer's gradients in a graph. It is called in the warm-up run
+// of that graph. It captures each way as a small graph, and measures launches of the two graphs.
+// If the work were enqueued piece by piece, the gaps between the pieces would be longer than in a
+// graph. One stream would then look slower than it is. The gradients have no effects, so they can
+// be computed as often as necessary. Waits for the device.
 //
-// Returns the gradients. Returns nothing if the ways cannot be compared now, because another
-// thread captures or a use of random numbers forbids it.
+// Returns the gradients. Returns nothing if no capture may begin on the device now. That is so
+// while another thread captures, while an operator draws random numbers, and after
+// ct_captures_hold.
 std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string& key, const LayerBackward& layer, const ct_stream& side, bool late) {
   constexpr int kRepeats = 4, kLaunches = 7;
   const c10::Device device = o.main.device;
@@ -135,7 +138,7 @@ std::optional<Gradients> compare_graphs(const Overlapping& o, const std::string&
   return found;
 }
 
-// Takes the place of LibTorch's kernel, and calls LibTorch's.
+// Takes the place of LibTorch's kernel. Calls that kernel for the work.
 Gradients convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
                                at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                at::IntArrayRef output_padding, int64_t groups, Mask mask) {
@@ -158,9 +161,9 @@ class Silence final : public c10::WarningHandler {
 };
 
 // Our kernels take the place of LibTorch's when this library is loaded. The kernels for CUDA do
-// so when CUDA is opened. No operator runs at these times. None may, because LibTorch's table of
-// kernels has no lock against operators that run. Without an Overlap our kernels do the same as
-// LibTorch's.
+// so when CUDA is opened. No operator runs at these times. No operator may run then, because
+// LibTorch's table of kernels has no lock against running operators. Without an Overlap our
+// kernels do the same as LibTorch's.
 //
 // LibTorch warns of the change. Later it warns of gradients that are accumulated on another
 // stream than the stream that made them (Note [Late gradients]). We want the change and these

@@ -73,10 +73,10 @@ struct LayerBackward {
   const std::function<Gradients(const GradientMask& wanted)> run;
 };
 
-// Returns the Overlapping for a layer's gradients, or NULL if the layer must run on one stream.
-// It must if only one of the gradients of input and weights is wanted. It also must if the
-// backward's operators run on another stream than main, because side streams serve main only.
-// grad is the gradient of the layer's result.
+// Returns the Overlapping for a layer's gradients, or NULL if the layer must run on one stream. A
+// layer must run on one stream if only one of the gradients of input and weights is wanted. It
+// must also run on one stream if the backward's operators run on another stream than main. Side
+// streams serve main only. grad is the gradient of the layer's result.
 Overlapping* leave_for(const at::Tensor& grad, const GradientMask& wanted);
 // Computes a layer's gradients in the faster way, or on two streams if the Overlap always does
 // so.

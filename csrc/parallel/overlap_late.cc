@@ -46,7 +46,7 @@ LateGradients::LateGradients(const torch::autograd::variable_list& roots, const 
     : main_(main) {
   if (!main.device.is_cuda()) return;
   most_ = allocated_bytes(main.device) / 40;
-  // found holds all nodes that are reached. The edges of the nodes at its end are not counted yet.
+  // `found` holds all nodes that are reached. The edges of its last nodes are not counted yet.
   std::vector<Node*> found;
   const auto reach = [&](Node* node) {
     if (node != nullptr && edges_to_[node]++ == 0) found.push_back(node);

@@ -44,7 +44,7 @@ class LateGradients {
   // Returns the side stream of the layer whose backward the calling thread runs. Returns NULL if
   // the layer's gradients are not late.
   const ct_stream* side();
-  // Keeps tensors alive that the work of `side` so far reads.
+  // Keeps the two tensors alive. The work of `side` so far reads them.
   void keep(const at::Tensor& grad, const at::Tensor& input, const ct_stream& side);
   // Makes the main stream wait for the readers of all kept tensors, and then lets the tensors go.
   void release();

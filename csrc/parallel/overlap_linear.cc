@@ -1,6 +1,7 @@
-// Linear layers under an Overlap. LibTorch makes each layer a matrix product and a sum. In the
-// backward one node calls two products one after another. Here the layer is one node of its own.
-// It calls the same products, so the gradients are the same to the bit.
+// Linear layers under an Overlap. LibTorch computes a layer as a matrix product and a sum. In the
+// backward, the node of the product calls two products one after another. Here each layer has a
+// node of its own. This node calls the same two products, so the gradients are the same to the
+// bit.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/linear_native.h>

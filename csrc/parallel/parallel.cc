@@ -73,7 +73,8 @@ ct_status* ct_branch_begin(const ct_stream* side, const ct_stream* parent) noexc
 ct_status* ct_branch_end(ct_exec x, const ct_stream* side, const ct_tensor* result, int32_t transient, ct_tensor** out) noexcept {
   const std::shared_ptr<const ct::Borrowed> borrowed = side == nullptr ? nullptr : std::exchange(side->borrowed, nullptr);
   return ct::executed(x, [&] {
-    // The parent may be a branch too. That branch's own parent does not wait for the side stream yet.
+    // The parent may be a branch too, and its own parent does not wait for the side stream yet. So
+    // from here on the parent keeps the side stream's borrowed memory alive.
     if (borrowed != nullptr && x.stream->borrowed != nullptr) {
       x.stream->borrowed->storages.insert(borrowed->storages.begin(), borrowed->storages.end());
     }

@@ -66,12 +66,12 @@ class Watching {
 };
 
 // Reports whether an operator always waits on CUDA, because the host needs a value or a size. The
-// operators that it calls are judged too. So item and allclose are found by _local_scalar_dense,
-// and indexing with a mask by nonzero. Some other operators wait for some arguments only. Their
-// names do not say for which.
+// operators that it calls are judged too. So item and allclose need no entry of their own,
+// because they call _local_scalar_dense. Indexing with a mask needs none, because it calls
+// nonzero. Some other operators wait for some arguments only. Their names do not say for which.
 bool waits_on_cuda(std::string_view op) noexcept;
-// Reports whether the operators that this operator calls wait in its CPU kernel only, and not on
-// CUDA. For instance, its CPU kernel reads a value.
+// Reports whether only the CPU kernel of the operator calls operators that wait, for example to
+// read a value. Its CUDA kernel calls none of them.
 bool waits_on_cpu_alone_in(std::string_view op) noexcept;
 
 // Notes, for an exec on the CPU, that a call of the core would wait on CUDA. On CUDA the wait

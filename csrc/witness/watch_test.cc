@@ -87,8 +87,8 @@ TEST_F(WatchTest, OtherOperators_AreNot) {
   }
 }
 
-// The backward counts the elements of a mask, so it waits. On CUDA it runs on a thread of
-// autograd's. The text must outlive that thread's work.
+// A backward that waits must be seen: this one counts the elements of a mask. On CUDA it runs on
+// a thread of autograd's. The watch's text must outlive that thread's work.
 TEST_F(WatchTest, Backward_IsSeen) {
   for (const ct_device device : ct_test::devices()) {
     SCOPED_TRACE(device);
