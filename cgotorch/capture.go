@@ -9,8 +9,8 @@ import (
 // CaptureOptions are the options of [Stream.Capture]. The zero value makes a graph that shares no
 // memory with other graphs, and does no warm-up run.
 type CaptureOptions struct {
-	// pool is memory that the graph shares with other graphs. The device runs graphs that share a
-	// pool one after another. nil gives the graph a pool of its own.
+	// pool is memory that the graph shares with other graphs. The device runs the graphs of one pool
+	// one after another. If pool is nil, the graph gets a pool of its own.
 	pool *graphPool
 	// WarmUp is the number of times that Capture runs the function before the capture. The effects of
 	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
@@ -55,8 +55,8 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 	return g, located(err)
 }
 
-// located fills in the Caller of err if it is missing. It is for errors of calls that the library
-// made on behalf of the program.
+// located fills in the field Caller of err if this field is empty. It is for errors of calls that
+// the library made on behalf of the program.
 func located(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Caller == "" {
