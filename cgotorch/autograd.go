@@ -13,8 +13,9 @@ func (x *Exec) Backward(loss *Tensor) { x.BackwardWith(BackwardOptions{}, loss) 
 
 // BackwardOptions are the options of [Exec.BackwardWith].
 type BackwardOptions struct {
-	// Grads has for each root the gradient of the result with respect to the root. A nil entry stands
-	// for 1 and needs a root of one element. A nil slice means a nil entry for each root.
+	// Grads has one gradient for each root: the gradient of the final value, such as a loss, with
+	// respect to this root. A nil entry stands for 1 and needs a root of one element. A nil slice
+	// means a nil entry for each root.
 	Grads []*Tensor
 	// RetainGraph keeps the autograd graph, so that a later backward can use it again.
 	RetainGraph bool

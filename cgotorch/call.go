@@ -115,7 +115,8 @@ func (c *call) handle(t *Tensor) {
 	c.Tensors = append(c.Tensors, t.h)
 }
 
-// optTensor is tensor for an argument that may be None. A nil tensor means None.
+// optTensor does the same as the method `tensor`, for an argument that may be None. A nil tensor
+// means None.
 func (c *call) optTensor(t *Tensor) { c.tensor(t) }
 
 func (c *call) tensors(ts []*Tensor) {
@@ -251,8 +252,8 @@ func (c *call) run() {
 
 func (c *call) shapes() string { return describeAll(c.Tensors) }
 
-// refuse fails the Do. The error says that the argument v is not `want`, a text such as "a
-// number".
+// refuse fails the Do. The error reads "V is not W", where V describes the argument v and W is
+// the text `want`. An example of want is "a number".
 func (c *call) refuse(v any, want string) {
 	c.x.check(c.op.name)
 	c.x.s.fail(refuse(c.op.name, ErrInvalidArgument, "%s is not %v", describeValue(v), want))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Call takes every type of argument. For each type, an operator takes the argument, and the
-// result of the operator shows its value.
+// Call accepts an argument of each type. The result of each call must show that the operator has
+// received the argument's value.
 func TestCall_Arguments(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -6,8 +6,7 @@ import (
 	"github.com/streamtorch/streamtorch/cgotorch/internal/ct"
 )
 
-// CaptureOptions are the options of [Stream.Capture]. The zero value does no warm-up
-// run.
+// CaptureOptions are the options of [Stream.Capture]. The zero value does no warm-up run.
 type CaptureOptions struct {
 	// WarmUp is the number of times that Capture runs the function before the capture. The effects of
 	// these warm-up runs stay. The first use of cuDNN or cuBLAS on a thread cannot be captured. A
@@ -52,8 +51,8 @@ func (s *Stream) Capture(fn func(x *Exec) error, o CaptureOptions) (*Graph, erro
 	return g, located(err)
 }
 
-// located fills in the Caller of err if it is missing. It is for errors of calls that the library
-// made on behalf of the program.
+// located fills in the field Caller of err if this field is empty. It is for errors of calls that
+// the library made on behalf of the program.
 func located(err error) error {
 	var e *Error
 	if errors.As(err, &e) && e.Caller == "" {

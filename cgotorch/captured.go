@@ -88,8 +88,8 @@ type CapturedStats struct {
 	Updates  int // captures for which CUDA updated the shape's old graph
 	Launches int // Runs that launched a graph
 	Eager    int // Runs that called the function
-	// Why is the reason of the last Run that was eager for another reason than warm-up. "" means that
-	// there was no such Run.
+	// Why says why the last eager Run was eager. Runs that are eager only for warm-up do not count.
+	// "" means that there was no other eager Run.
 	Why string
 }
 
@@ -109,7 +109,7 @@ type capturedShape struct {
 	in       []*Tensor // the graph's inputs; nil with InPlace
 	out      []*Tensor
 	launches int    // launches since the last capture
-	again    int    // stale graphs in a row that were launched at most once
+	again    int    // number of stale graphs in a row, each of them launched at most once
 	failures int    // captures that failed in a row
 	eager    string // why the shape cannot be captured; "" means that it can
 }
@@ -146,9 +146,9 @@ const whoseResults = "a captured function with CapturedOptions.InPlace, whose ne
 // 42 launches. These launches alternate between a parallel and a serial graph, and the faster
 // graph is kept.
 //
-// Run fails if the function fails. It fails with [ErrClosed] if the Captured is closed. Inside a
-// captured function Run only calls the function. Run also only calls the function in the second
-// call of a function given to [Exec.Recompute].
+// Run fails if the function fails. It fails with [ErrClosed] if the Captured is closed. A Run
+// inside a captured function only calls the function and captures nothing. The same holds for a
+// Run inside the second call of a function given to [Exec.Recompute].
 func (c *Captured) Run(x *Exec, in ...*Tensor) []*Tensor {
 	const op = "Captured.Run"
 	x.checkThread(op)
@@ -211,9 +211,9 @@ func (c *Captured) runEagerly(x *Exec, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// settled reports whether Runs of inputs like `in` need no more trials. This is so if these Runs
-// launch a graph that is compared with no other graph. It is also so if the reason is known why
-// these Runs cannot launch a graph.
+// settled reports whether Runs of inputs like `in` need no more trials. This is so in two cases.
+// In the first, the graph of these Runs has been launched, and is compared with no other graph.
+// In the second, it is known that these Runs cannot be captured.
 func (c *Captured) settled(x *Exec, in ...*Tensor) bool {
 	s := c.shape(x, in)
 	return s.eager != "" || s.graph != nil && s.serial == nil && s.launches > 0
@@ -247,7 +247,7 @@ func (c *Captured) run(x *Exec, in []*Tensor) []*Tensor {
 		}
 	}
 	c.pool.used(x)
-	if c.o.lends() { // the Do may read the lent results until its end, so the pool's use ends there
+	if c.o.lends() { // the Do may read the lent results until it ends, so the pool is in use until then
 		x.AtEnd(func() {
 			c.pool.mu.Lock()
 			defer c.pool.mu.Unlock()
@@ -323,8 +323,8 @@ func (c *Captured) warmUp(x *Exec, s *capturedShape, in []*Tensor) []*Tensor {
 	return c.lend(x, out)
 }
 
-// keeping returns a function that calls the captured function with `in`. It keeps the results and
-// appends them to out.
+// keeping returns a function that calls the captured function with `in`. The returned function
+// keeps the results and appends them to out.
 func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	return func(x *Exec) error {
 		for _, t := range c.fn(x, in...) {
@@ -338,9 +338,9 @@ func (c *Captured) keeping(out *[]*Tensor, in []*Tensor) func(x *Exec) error {
 	}
 }
 
-// captureAgain captures the function again after a value has changed. `what` is the text for this
-// value. If each of several Runs would need a new capture, captureAgain drops the graph, and
-// later Runs are eager.
+// captureAgain captures the function again after a value has changed. `what` is the text that a
+// function given to DependsOn has returned. If each of several Runs would need a new capture,
+// captureAgain drops the graph, and later Runs are eager.
 func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what string) {
 	const often = 4
 	if s.launches <= 1 {
@@ -358,7 +358,8 @@ func (c *Captured) captureAgain(x *Exec, s *capturedShape, in []*Tensor, what st
 	c.capture(x, s, in)
 }
 
-// capture captures the function for inputs like `in`. If it fails, the Run goes on eagerly.
+// capture captures the function for inputs like `in`. If the capture fails, the Run goes on
+// eagerly.
 func (c *Captured) capture(x *Exec, s *capturedShape, in []*Tensor) {
 	if s.eager = c.refusal(x, s, in); s.eager != "" {
 		c.log("%s runs eagerly: %s", describeInputs(in), s.eager)
@@ -457,8 +458,9 @@ func (c *Captured) tryCapture(x *Exec, s *capturedShape, from []*Tensor, serial 
 }
 
 // failed notes a failed capture. If the function cannot be captured, or if memory is short, later
-// Runs do not try again. Any other failure may come from the function itself and may pass. Later
-// Runs try again after such a failure, until three captures in a row have failed.
+// Runs do not try again. Any other failure may come from the function itself and may be
+// temporary. Later Runs try again after such a failure, until three captures in a row have
+// failed.
 func (c *Captured) failed(x *Exec, s *capturedShape, in []*Tensor, err error) {
 	closeAll(s.in)
 	s.in = nil
@@ -696,7 +698,7 @@ func (c *Captured) Close() error {
 // launches the two graphs in turn and keeps the faster one.
 //
 // Inputs are copied into memory of the graph, and results are copied out of it. With InPlace
-// nothing is copied, and there is a graph for each set of addresses. In one measurement a
-// training read its batches from a prefetcher's slots. Its rate was compared with the rate of a
-// training whose batch stays on the device. InPlace reached 99.85 % of this rate, with three
-// graphs. Copies reached 99.75 %, with one graph. Copying is therefore the default.
+// nothing is copied, and there is a graph for each set of addresses. In one measurement, a
+// training with batches from a prefetcher's slots was compared with a training whose batch stays
+// on the device. With InPlace the first training reached 99.85 % of the rate of the second, with
+// three graphs. With copies it reached 99.75 %, with one graph. Copying is therefore the default.

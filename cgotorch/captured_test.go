@@ -586,8 +586,9 @@ func TestCaptured_InputOnTheCPU(t *testing.T) {
 	wantStats(t, d, c, CapturedStats{Eager: 4, Why: "input 1 lies on cpu"})
 }
 
-// Some goroutines capture while others run backwards that call functions with dropout again. No
-// goroutine deadlocks. A backward may fail only because another stream has drawn random numbers.
+// Some goroutines capture. Other goroutines run backwards through a Recompute of a function with
+// dropout. No goroutine deadlocks. A backward may fail only because another stream has drawn
+// random numbers.
 func TestCaptured_BesideRecompute(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -63,7 +63,7 @@ var theChecker struct {
 	on atomic.Bool
 
 	sync.Mutex
-	users []*checkUser  // each user has turned the checker on; the last user gets the reports
+	users []*checkUser  // one for each call of `checkStreams` that is not stopped; the last one gets the reports
 	found []*StreamRace // races that no Do has returned yet
 
 	environment sync.Once // reads CGOTORCH_CHECK once

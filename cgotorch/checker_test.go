@@ -148,8 +148,8 @@ func TestCheckStreams_Environment(t *testing.T) {
 	}
 }
 
-// The last user that turned the checker on gets the reports, in whatever order the users stop. A
-// report function may use the checker and the stream.
+// CheckStreams is called twice, and the first call is stopped first. The second call still gets
+// the reports. A report function may use the checker and the stream.
 func TestCheckStreams_Nested(t *testing.T) {
 	a, b := twoStreams(t, CPU)
 	var outer, inner int

@@ -48,8 +48,8 @@ const maxTrials = 48
 func NewChoice(o ChoiceOptions) *Choice { return newChoice(o, 0, 0) }
 
 // newChoice is NewChoice with two settings. trials is the number of calls that are measured. gain
-// is a part of the serial time, and the parallel way must save more than this part to be chosen.
-// 0 means the default of the core.
+// is a fraction of the serial time. The parallel way is chosen only if it saves more than this
+// fraction. 0 means the default of the core.
 func newChoice(o ChoiceOptions, trials int, gain float64) *Choice {
 	c := &Choice{o: o, h: ct.ChoiceNew(int32(trials), float64(gain))}
 	runtime.AddCleanup(c, func(h *ct.Choice) { ct.ChoiceFree(h) }, c.h)

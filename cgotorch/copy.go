@@ -209,7 +209,7 @@ func closedTensor(op string) *Error {
 	return refuse(op, ErrClosed, "the tensor is nil or closed")
 }
 
-var ( // escape uses these variables, so that the compiler puts v on the heap
+var ( // the function `escape` uses these variables, so that the compiler puts its argument on the heap
 	neverTrue bool
 	escaped   any
 )

@@ -33,7 +33,8 @@ func TestDType(t *testing.T) {
 	}
 }
 
-// A dtype without a Go name still passes through operators and prints.
+// A dtype may have no name in this package. Operators still accept and return tensors of this
+// dtype, and these tensors can be printed.
 func TestDType_WithoutAName(t *testing.T) {
 	checkLeaks(t)
 	do(t, CPU, func(x *Exec) {

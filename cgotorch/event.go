@@ -42,8 +42,8 @@ func freeEvent(h *ct.Event) { ct.EventFree(h) }
 // unlocks e.mu.
 func (e *Event) lock(op string) (*ct.Event, error) { return e.lockIn(op, nil) }
 
-// lockIn is lock for a use of the event inside the given capture. A nil capture means a use
-// outside captures.
+// lockIn does the same as the method `lock`, for a use of the event inside the given capture. A
+// nil capture means a use outside captures.
 func (e *Event) lockIn(op string, capture *graphWork) (*ct.Event, error) {
 	if e == nil {
 		return nil, refuse(op, ErrInvalidArgument, "the event is nil")

@@ -168,8 +168,9 @@ func TestEvent_SynchronizeHoldsNobodyUp(t *testing.T) {
 	e.Close()
 }
 
-// The channel of an event is closed only by the event's own recording. This holds if the event is
-// closed and its CUDA event is recorded again on another stream.
+// An event is closed before it is done, and its CUDA event is recorded again on an idle stream.
+// The channel of the first event must stay open until the work before the first recording is
+// done.
 func TestEvent_Done_ClosedAndRecordedAgain(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)

@@ -227,7 +227,7 @@ func (x *Exec) AtEnd(fn func()) {
 		x.Fail("Exec.AtEnd", refuse("Exec.AtEnd", ErrUnsupported,
 			"in a function that is computed again, whose tensors backward still reads when it has ended"))
 	}
-	if p := x.parent; p != nil { // at the end p has later work that the branch does not wait for
+	if p := x.parent; p != nil { // at the Do's end p may have later work, and the branch has not waited for this work
 		branch := fn
 		p.AtEnd(func() {
 			x.follow(p)
@@ -333,7 +333,7 @@ func (x *Exec) Tidy(fn func() *Tensor) *Tensor {
 // tidy is Tidy for a function with several results.
 func (x *Exec) tidy(fn func() []*Tensor) (ts []*Tensor) {
 	before := x.s.tensors
-	x.s.tensors = before[len(before):] // an empty list that uses the free end of before's array
+	x.s.tensors = before[len(before):] // an empty list, in the unused part of the array of `before`
 	defer func() {
 		if inner := cap(x.s.tensors); inner > cap(before)-len(before) { // fn made more tensors than the array has room for
 			before = slices.Grow(before, inner) // so that the next Tidy finds room

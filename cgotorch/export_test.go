@@ -60,7 +60,8 @@ func Failure(recovered any) error {
 	return nil
 }
 
-// UnderCall locks the event as a call that uses the event does. end unlocks it.
+// UnderCall locks the event in the same way as a call that uses the event. The returned function
+// `end` unlocks the event.
 func UnderCall(e *Event) (end func(), err error) {
 	_, err = e.lock("test")
 	return e.mu.RUnlock, err

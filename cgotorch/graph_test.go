@@ -511,9 +511,9 @@ func TestGraph_Goroutines(t *testing.T) {
 	})
 }
 
-// captureOnce runs a step five times and checks that n is 10 afterwards. A step adds 2 to n, by
-// means of random numbers that cancel. If inGraph is set, one run is a warm-up run and four runs
-// are launches of a graph.
+// captureOnce runs a step five times. Each step adds 2 to the tensor n, which is 0 at first, and
+// uses random numbers that cancel out. If n is not 10 at the end, captureOnce fails. If inGraph
+// is set, one run is a warm-up run and four runs are launches of a graph.
 func captureOnce(s *Stream, inGraph bool) error {
 	var n *Tensor
 	if err := s.Do(func(x *Exec) error { n = x.Keep(x.Zeros(Float32)); return nil }); err != nil {
@@ -560,8 +560,9 @@ func captureOnce(s *Stream, inGraph bool) error {
 	})
 }
 
-// A call that would wait for the call around it fails, in the captured function and in a function
-// given to EachLaunch. A captured function has the modes and lent tensors of the Exec around it.
+// In a function that a launch of a graph calls, Close and Size of this graph fail, because they
+// would wait for the launch. A launch in a function given to EachLaunch fails too. A captured
+// function has the modes and lent tensors of the Exec that captures it.
 func TestGraph_Inside(t *testing.T) {
 	checkLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -68,8 +68,8 @@ func (p *graphPool) unlock() {
 }
 
 // enter locks p.mu for any call other than a capture, a warm-up run or a launch. If enter
-// succeeds, the caller unlocks p.mu. enter fails if the calling goroutine runs inside a function
-// for which lock holds the pool.
+// succeeds, the caller unlocks p.mu. Captures, warm-up runs and launches call functions of the
+// program while they hold the pool. Inside such a function enter fails.
 func (p *graphPool) enter(op string) error {
 	if runsOn(p.runner.Load()) {
 		return insideError(op)
@@ -298,7 +298,7 @@ func (p *graphPool) capture(x *Exec, fn func(x *Exec) error, older *Graph, seria
 			before = older.h
 		}
 		var updated int32
-		capturesNow.Delete(p.device) // GraphEnd wakes backwards that wait for this capture, and they read capturesNow
+		capturesNow.Delete(p.device) // before GraphEnd, which wakes backwards that wait for this capture: they read capturesNow
 		if err := check(op, ct.GraphEnd(y, h, before, &updated)); err != nil {
 			return err
 		}

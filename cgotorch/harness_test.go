@@ -144,7 +144,8 @@ func tryDo(t testing.TB, d Device, fn func(x *Exec)) error {
 	})
 }
 
-// wantError fails the test unless err is an *Error of the kind sentinel that contains all texts.
+// wantError fails the test unless err is an *Error of the kind `sentinel` and its text contains
+// every string in `texts`.
 func wantError(t testing.TB, err error, sentinel error, texts ...string) {
 	t.Helper()
 	var e *Error

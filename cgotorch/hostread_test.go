@@ -19,7 +19,7 @@ func TestReadAsync(t *testing.T) {
 				sum = x.ReadAsync(x.Sum(x.Transpose(a, 0, 1)))
 				matrix = x.ReadAsync(x.Transpose(a, 0, 1))
 				nothing = x.ReadAsync(x.Empty(Float32, 0))
-				x.MulInPlace(a, a) // after the copies
+				x.MulInPlace(a, a) // must not change what the copies have read
 				return nil
 			})
 			if err != nil {

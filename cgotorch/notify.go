@@ -24,7 +24,8 @@ var notifications struct {
 }
 
 // notify returns a channel that is closed when the event is done. If known is true, the stream
-// checker assumes that the program then knows that all work before the event is done.
+// checker learns from the closed channel that all work before the event is done. If known is
+// false, the stream checker learns nothing.
 func notify(event *ct.Event, known bool) (<-chan struct{}, error) {
 	if known {
 		var done int32

@@ -89,7 +89,7 @@ func TestNoWaits_Silent(t *testing.T) {
 			err := s.Do(func(x *Exec) error {
 				step(x)
 				step(x)
-				var reads [8]*HostRead // allocates pinned memory, also for Item on the other goroutine
+				var reads [8]*HostRead // they allocate pinned memory, which later reads reuse, also Item on the other goroutine
 				for i := range reads {
 					reads[i] = x.ReadAsync(x.Ones(Float32))
 				}

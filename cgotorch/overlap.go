@@ -30,19 +30,19 @@ import (
 //
 // # Late gradients
 //
-// The weight gradients of a layer are late on two conditions. They must go into parameters,
-// directly or through a cast. Each weight must be used only once. On CUDA the Exec's stream waits
-// for late gradients only when the backward ends, and not after each layer. Other backwards into
-// the same parameters must not run at the same time.
+// Some weight gradients are late: on CUDA the Exec's stream waits for them only when the backward
+// ends, and not after each layer. The weight gradients of a layer are late on two conditions.
+// They must go into parameters, directly or through a cast. Each weight must be used only once.
+// Other backwards into the same parameters must not run at the same time.
 //
-// The inputs of late gradients stay alive until the Exec's stream waits for these gradients. They
-// take at most a fortieth of the allocated memory, plus the inputs of one layer. Above this limit
-// the Exec's stream waits for the oldest late gradients. In addition, each side stream has an
-// arena of its own.
+// The inputs of late gradients stay alive until the Exec's stream waits for these gradients.
+// These inputs take at most a fortieth of the allocated memory, plus the inputs of one layer.
+// Above this limit the Exec's stream waits for the oldest late gradients. In addition, each side
+// stream has an arena of its own.
 //
 // # Decisions
 //
-// For each kind and shape of layer, the Overlap measures the faster way, as a [Choice] does.
+// For each kind and shape of layer, the Overlap measures which way is faster, as a [Choice] does.
 // Eager and captured steps are measured separately. Eager trials wait for each layer, so they
 // underrate late gradients. In the warm-up of a graph, each kind of layer is captured in both
 // ways. Both captures are launched some times, and the host waits for them. If a layer runs out

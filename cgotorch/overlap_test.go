@@ -410,7 +410,7 @@ func TestOverlap_Late(t *testing.T) {
 		withoutRaces(t, func() {
 			s := newStream(t, d)
 			n, size := int64(4), int64(20)
-			if d.IsCUDA() { // more bytes than may be kept alive
+			if d.IsCUDA() { // so the inputs of late gradients have more bytes than may be kept alive
 				n, size = 64, 40
 			}
 			in := kept(t, s, 1, func(x *Exec) *Tensor { return x.Randn(Float32, n, 16, size, size) })[0]
@@ -473,8 +473,9 @@ func conv3x3(x *Exec, h, w *Tensor) *Tensor {
 	return x.Conv2d(h, w, nil, Conv2dOptions{Padding: []int64{1, 1}})
 }
 
-// kernelsByStream runs two backwards through forward, the first one with the options warmUp. It
-// returns the number of kernels that the second one ran, by stream.
+// kernelsByStream runs two backwards through the function `forward`: one with the options warmUp,
+// then one with the options o. It returns the number of kernels that the second backward ran on
+// each stream.
 func kernelsByStream(t *testing.T, s *Stream, forward func(x *Exec, in *Tensor) *Tensor, o, warmUp BackwardOptions) map[string]int {
 	t.Helper()
 	found := map[string]int{}

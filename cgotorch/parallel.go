@@ -9,8 +9,8 @@ import (
 // ParallelOptions are the options of [Exec.ParallelWith]. The zero value runs the branches in
 // parallel, on streams of the library's own.
 type ParallelOptions struct {
-	// Choice decides for each shape and dtype of Inputs: the branches run in parallel, or serially on
-	// x's stream. nil means parallel.
+	// Choice decides, for each shape and dtype of Inputs, whether the branches run in parallel or
+	// serially on x's stream. nil means parallel.
 	Choice *Choice
 	Inputs []*Tensor // the tensors that the branches read; only Choice uses them
 	Serial bool      // runs the branches one after another, without asking Choice
@@ -21,11 +21,11 @@ type ParallelOptions struct {
 	// is set, Transient has no effect.
 	Streams []*Stream
 
-	// Transient is a promise about the results of the branches. Only operators that save nothing for
-	// backward, such as Cat and Add, read the results. Afterwards the program closes the results.
-	// With this promise the memory of the results is reused at once. Without the promise a captured
-	// step frees this memory only at its end. If the promise is wrong, a later branch can overwrite
-	// results before they are read.
+	// With Transient the program promises two things. Only operators that save nothing for backward,
+	// such as Cat and Add, read the results of the branches. Afterwards the program closes these
+	// results. With this promise the memory of the results is reused at once. Without the promise a
+	// captured step frees this memory only at its end. If the promise is wrong, a later branch can
+	// overwrite results before they are read.
 	Transient bool
 }
 
@@ -122,8 +122,8 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 		if i == 0 {
 			// A Parallel inside the first branch must not use the side streams of the other branches. It
 			// would leave memory on these streams. The other branches would then take this memory while x's
-			// stream still reads it, because their streams have waited only for this fork. See Note [Memory
-			// of branches].
+			// stream still reads it, because these branches wait only for x's work before the first branch.
+			// See Note [Memory of branches].
 			func() {
 				defer x.s.stream.reserve(purpose{x.stream, false}, len(branches)-1)()
 				results[0] = x.Alias(x.branch(op, fn))
@@ -137,8 +137,8 @@ func (x *Exec) runParallel(op string, o ParallelOptions, branches []func(x *Exec
 		sides = append(sides, b)
 		b.result = b.x.branch(op, fn)
 	}
-	// Results on the program's own Streams are never transient, because the program can use these
-	// Streams for other work without a fork between.
+	// Results on the program's own Streams are never transient. The program can enqueue other work on
+	// these Streams, and this work need not wait for x's stream.
 	transient := (o.Transient || !x.GradEnabled()) && o.Streams == nil && x.ours()
 	for i, b := range sides {
 		if err := x.await(op, b.x); err != nil { //edge:parallel-join TestExec_Parallel checked

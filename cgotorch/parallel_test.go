@@ -183,8 +183,8 @@ func (n *branchNet) runCaptured(t *testing.T, want [][]float32) {
 	}
 }
 
-// A branch may free a tensor that another branch's work still has to read. The memory of a branch
-// is handed out again in later branches.
+// Branches close tensors that work of the branches still has to read. Later branches get the
+// freed memory. The results must still be right, and there must be no race.
 func TestExec_Parallel_Memory(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)
@@ -420,7 +420,7 @@ func TestExec_Parallel_Choice(t *testing.T) {
 		s := newStream(t, d)
 		var log []string
 		choice := NewChoice(ChoiceOptions{Log: func(text string) { log = append(log, text) }})
-		var parallel int // branches off the stream s in the last call
+		var parallel int // number of branches in the last call that did not run on the stream s
 		in := kept(t, s, 1, ones4)[0]
 		defer in.Close()
 		section := func(x *Exec, work func(x *Exec)) []*Tensor {

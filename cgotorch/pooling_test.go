@@ -79,7 +79,7 @@ func TestPool2d(t *testing.T) {
 				if channelsLast {
 					in = x.Contiguous(in, ChannelsLast)
 				}
-				if offset { // the input's memory begins between two vectors
+				if offset { // the input begins one element after the start of its memory: the vectors are not aligned
 					all := x.Cat([]*Tensor{x.Zeros(p.dtype, 1), x.Reshape(x.Permute(in, 0, 2, 3, 1), -1)}, 0)
 					in = x.Permute(x.View(x.Narrow(all, 0, 1, int(count)), p.shape[0], p.shape[2], p.shape[3], p.shape[1]), 0, 3, 1, 2)
 				}
@@ -160,7 +160,8 @@ func TestPool2d_Kernel(t *testing.T) {
 	}
 }
 
-// With a gradient, the operator and its errors are LibTorch's.
+// If the input requires a gradient, LibTorch's operator runs, and the gradients must be right. If
+// LibTorch refuses the arguments, the call must fail.
 func TestPool2d_Gradient(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -18,11 +18,12 @@ import (
 // less memory, and runs the forward of fn twice. If the operators of fn are deterministic, then
 // losses, gradients and buffers have the same bits as without Recompute.
 //
-// fn must compute the same result in both calls. It may use its argument, and leaves such as
-// parameters. The leaves accumulate gradients. A tensor that has an autograd graph of its own
-// must be the argument of fn. fn must not write its argument, so its first operator must not be
-// in place. Tensors that fn makes are freed when fn returns, except its result. fn may call
-// Recompute. If x does not record operators for backward, Recompute only calls fn.
+// fn must compute the same result in both calls. It may use its argument, and also leaf tensors
+// such as parameters. These leaf tensors accumulate gradients. A tensor that has an autograd
+// graph of its own must be the argument of fn. fn must not write its argument, so its first
+// operator must not be in place. Tensors that fn makes are freed when fn returns, except its
+// result. fn may call Recompute. If x does not record operators for backward, Recompute only
+// calls fn.
 //
 // The first call of fn records nothing for backward. The second call gets another Exec on the
 // same [Stream], with x's autocast. It draws the same random numbers as the first call. In the
@@ -86,8 +87,8 @@ type generator struct {
 	state  []byte
 }
 
-// draws are the random numbers that the first call drew from a generator. They are given by the
-// states of the generator before and after the call.
+// The type `draws` describes the random numbers that the first call took from a generator. It has
+// the states of the generator before and after the call.
 type draws struct {
 	generator
 	after []byte
@@ -206,7 +207,8 @@ func (r *recomputation) on() (h *ct.Stream, done func(), err error) {
 	return r.native, func() {}, nil
 }
 
-// refuse is the function refuse, but the error's Caller is the line that called Recompute.
+// refuse does the same as the function `refuse`, but the error's Caller is the line that called
+// Recompute.
 func (r *recomputation) refuse(kind error, format string, args ...any) *Error {
 	e := refuse("Exec.Recompute", kind, format, args...)
 	e.Caller = callerIn(r.from, ownFrame)

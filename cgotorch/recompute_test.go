@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// checkRecomputeLeaks is checkLeaks for tests of Recompute. A thread of LibTorch that has called
-// Go once counts as a goroutine until the thread ends. So checkRecomputeLeaks first lets the
-// threads of a deep nest call Go.
+// checkRecomputeLeaks is checkLeaks for tests of Recompute. Once a thread of LibTorch has called
+// Go, the thread counts as a goroutine until it ends. So checkRecomputeLeaks first runs deeply
+// nested Recomputes, in which these threads call Go. Then it calls checkLeaks.
 func checkRecomputeLeaks(t *testing.T) {
 	t.Helper()
 	for _, d := range devices(t) {
@@ -85,7 +85,8 @@ func TestRecompute(t *testing.T) {
 	})
 }
 
-// The result of Recompute is always a new tensor, and its gradients are those of the plain call.
+// The result of Recompute is always a new tensor. Its gradients equal the gradients without
+// Recompute.
 func TestRecompute_Results(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -167,8 +168,8 @@ func TestRecompute_Autocast(t *testing.T) {
 	})
 }
 
-// The second call draws the same random numbers as the first. Later draws give the same numbers
-// as after the plain call.
+// The second call draws the same random numbers as the first call. Later operators draw the same
+// random numbers as without Recompute.
 func TestRecompute_RandomNumbers(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {
@@ -230,7 +231,7 @@ func TestRecompute_RandomNumbersOfOthers(t *testing.T) {
 		if !bytes.Equal(state(), before) {
 			t.Error("the generator was not put back")
 		}
-		do(t, d, func(x *Exec) { // stands for draws of another stream: the second call draws nothing
+		do(t, d, func(x *Exec) { // fn draws only in its first call, as if another stream had drawn then: the Backward must not fail
 			in := leaf(t, x, 1, 2)
 			y := x.Recompute(in, func(x *Exec, in *Tensor) *Tensor {
 				if !x.Recomputing() {
@@ -535,8 +536,9 @@ func TestRecompute_Goexit(t *testing.T) {
 	})
 }
 
-// The stream checker sees the second call on the stream of the first call. The Backward has made
-// this stream wait.
+// The second call runs on the stream of the first call. This stream first waits for the work
+// before the Backward, so the stream checker finds no race. It must find a race in the two cases
+// marked early and third.
 func TestRecompute_CheckStreams(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		for name, c := range map[string]struct {
@@ -635,7 +637,8 @@ func TestRecompute_Lent(t *testing.T) {
 	wantError(t, err, ErrInvalidArgument, "Exec.Keep", "a batch")
 }
 
-// Several streams run at the same time, and each runs a backward of its own.
+// Dos of several streams run at the same time, and each Do runs several backwards. All gradients
+// must be right.
 func TestRecompute_OnSeveralStreams(t *testing.T) {
 	checkRecomputeLeaks(t)
 	onEachDevice(t, func(t *testing.T, d Device) {

@@ -17,7 +17,7 @@ type scope struct {
 	// Tidy. The list may also have tensors that were kept or closed. The scope does not own these,
 	// and free skips them.
 	tensors []*Tensor
-	unused  []Tensor        // own returns these next
+	unused  []Tensor        // the method `own` returns these next
 	lent    map[uint64]loan // by number of storage; Keep refuses tensors on these storages
 	atEnd   []func()
 	watches []*ct.Watch // watches that NoWaits has begun
@@ -30,8 +30,8 @@ type scope struct {
 // A loan is the scope's record of lent memory.
 type loan struct {
 	whose string
-	// name keeps the number of the storage in use: no other storage gets this number while name is
-	// held. name is nil if another scope holds the name.
+	// While the scope holds name, no other storage gets the number of this storage. name is nil if
+	// another scope holds it instead.
 	name *ct.Storage
 }
 
@@ -167,7 +167,7 @@ func (s *scope) end() (first *Panic) {
 }
 
 // runAtEnd runs the functions given to AtEnd. It stores the first panic of these functions in
-// first. It stores the first wait under NoWaits in waited.
+// `first`, and the first wait under NoWaits in `waited`.
 func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	for len(s.atEnd) > 0 {
 		fn := s.atEnd[0]
@@ -193,7 +193,7 @@ func (s *scope) runAtEnd(first **Panic, waited **Error) {
 	}
 }
 
-// free frees all tensors of the scope except keep, in one call of the core.
+// free frees all tensors of the scope except the tensors in `keep`, in one call of the core.
 func (s *scope) free(keep ...*Tensor) {
 	var handles []*ct.Tensor
 	kept := s.tensors[:0]

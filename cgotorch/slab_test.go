@@ -268,8 +268,8 @@ func TestHostSlabOver(t *testing.T) {
 	}
 }
 
-// Await tells the stream checker only that uses of the slab are done. For the checker, the
-// program does not know that other work is done.
+// An event is recorded after copies to two slabs, and Await of one slab waits for the event. Uses
+// of this slab are then no race. A read of the other slab must still be reported as a race.
 func TestHostSlab_Await(t *testing.T) {
 	onEachDevice(t, func(t *testing.T, d Device) {
 		checkLeaks(t)

@@ -191,7 +191,7 @@ func (s *Stream) handle(op string) (*ct.Stream, error) {
 	return s.open(op)
 }
 
-// open is handle for a caller that holds s.state.
+// open does the same as the method `handle`, for a caller that holds s.state.
 func (s *Stream) open(op string) (*ct.Stream, error) {
 	if s.closed {
 		return nil, refuse(op, ErrClosed, "the stream is closed")
@@ -256,8 +256,8 @@ func (s *Stream) do(fn func(x *Exec) error) outcome {
 	return out
 }
 
-// use is handle for a Do of another stream. When that Do ends, it calls unuse. use does not wait
-// for a Do of this stream.
+// use does the same as the method `handle`, for a Do of another stream. When that Do ends, it
+// calls unuse. use does not wait for a Do of this stream.
 func (s *Stream) use(op string) (*ct.Stream, error) {
 	if s == nil {
 		return nil, noStream(op)

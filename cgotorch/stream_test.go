@@ -372,8 +372,8 @@ func TestStream_WaitIsOnTheDevice(t *testing.T) {
 	}
 }
 
-// A freed tensor is still read by another stream. Its memory is not handed out before the read is
-// done, without a wait on the host.
+// A tensor is freed while another stream still reads it. Its memory must not be handed out before
+// the read is done. The host does not wait.
 func TestStream_FreedMemoryOutlivesItsUse(t *testing.T) {
 	checkLeaks(t)
 	d := cuda(t)
@@ -415,8 +415,8 @@ func overwrite(t *testing.T, s *Stream, n int64) {
 	}
 }
 
-// A freed gradient is still read by another stream. Backward made the gradient on another stream
-// than the parameter's stream. The memory of the gradient is not handed out before the read is
+// Backward makes a gradient on the stream b, and the parameter's stream a reads it. The gradient
+// is freed while a still reads it. Its memory must not be handed out on b before the read is
 // done.
 func TestStream_FreedGradientOutlivesItsUse(t *testing.T) {
 	checkLeaks(t)

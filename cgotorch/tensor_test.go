@@ -69,7 +69,7 @@ func TestTensor_Closed(t *testing.T) {
 		if open.Grad() == nil {
 			t.Error("a closed gradient removed the old one")
 		}
-		open.SetGrad(nil) // the tensor is its own gradient and holds itself
+		open.SetGrad(nil) // without this call the tensor would hold itself, because it is its own gradient
 		var none *Tensor
 		if none.Close() != nil || none.String() != "nil" {
 			t.Error("a nil tensor cannot be closed or printed")

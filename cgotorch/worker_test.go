@@ -446,8 +446,9 @@ func TestAtEnd_PanicLeavesNothingUndone(t *testing.T) {
 	}
 }
 
-// A thread that runs one goroutine can become the worker of a stream a moment later. The
-// goroutine's Do is then not a Do inside a Do.
+// Many goroutines make streams at the same time. The thread on which a goroutine has just run can
+// become the thread of another stream's worker. The goroutine's Do must still succeed. It must
+// not be taken for a Do inside a Do.
 func TestDo_BesideStreamsThatComeAndGo(t *testing.T) {
 	checkLeaks(t)
 	var all sync.WaitGroup

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
+	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/imageloader/decode"
 	"github.com/streamtorch/streamtorch/internal/arena"
@@ -230,7 +230,7 @@ func checkBatch(t *testing.T, x *cgotorch.Exec, b *Batch, images, labels *cgotor
 		for c := range 3 {
 			for y := range side {
 				for px := range side {
-					want := (float64(pixel(first+i, px, y, c))/255 - images.ImageNetMean[c]) / images.ImageNetStd[c]
+					want := (float64(pixel(first+i, px, y, c))/255 - kernels.ImageNetMean[c]) / kernels.ImageNetStd[c]
 					if got := float64(values[((i*3+c)*side+y)*side+px]); math.Abs(got-want) > 1e-5 {
 						t.Fatalf("image %d, channel %d, row %d, column %d is %v, want %v", first+i, c, y, px, got, want)
 					}
