@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
+	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -25,7 +25,7 @@ func TestOptions_DTypeAndOrder(t *testing.T) {
 					t.Errorf("strides %v, Contiguous is %v", images.Strides(), o.Contiguous)
 				}
 				got := x.Item(x.Select(x.Reshape(x.To(images, cgotorch.Float64), -1), 0, 0))
-				want := (float64(pixel(0, 0, 0, 0))/255 - images.ImageNetMean[0]) / images.ImageNetStd[0]
+				want := (float64(pixel(0, 0, 0, 0))/255 - kernels.ImageNetMean[0]) / kernels.ImageNetStd[0]
 				if math.Abs(got-want) > 0.01 {
 					t.Errorf("%v: first pixel %v, want %v", o.DType, got, want)
 				}

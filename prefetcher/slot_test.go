@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/streamtorch/streamtorch/cgotorch"
-	"github.com/streamtorch/streamtorch/cgotorch/images"
+	kernels "github.com/streamtorch/streamtorch/cgotorch/images"
 	"github.com/streamtorch/streamtorch/imageloader"
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
@@ -244,8 +244,8 @@ func TestSlot_NormalisesAsTorchvision(t *testing.T) {
 			for i := range values {
 				px, y, c, n := i%side, i/side%side, i/side/side%3, i/side/side/3
 				want := float32(pixel(n, px, y, c)) / 255
-				want -= float32(images.ImageNetMean[c])
-				want /= float32(images.ImageNetStd[c])
+				want -= float32(kernels.ImageNetMean[c])
+				want /= float32(kernels.ImageNetStd[c])
 				if values[i] != want {
 					t.Fatalf("element %d is %v, want %v", i, values[i], want)
 				}
