@@ -24,8 +24,8 @@ func (s cores) last() cores {
 	return one
 }
 
-// onOneCore calls start while this thread may use only the process's highest core. A process that
-// start begins inherits this limit, with all its threads and child processes.
+// onOneCore calls the function `start` while this thread may use only the process's highest core.
+// A process that `start` begins inherits this limit, with all its threads and child processes.
 func onOneCore(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

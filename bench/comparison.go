@@ -10,7 +10,7 @@ type comparison struct {
 	images    []int // for each process, the images of one epoch
 }
 
-// ours adds a process of this program. The process has opened the archive.
+// ours starts a process of this program and adds it as a side. The process opens the archive.
 func (s *comparison) ours(archive string) error {
 	p, err := s.c.startOwn()
 	if err != nil {
@@ -19,7 +19,8 @@ func (s *comparison) ours(archive string) error {
 	return s.add(p, "open", "archive", archive, "recipe", s.recipe.name, "batch", s.batch())
 }
 
-// theirs adds a process of PyTorch. The process has unpacked the archive and has no workers yet.
+// theirs starts a process of PyTorch and adds it as a side. The process unpacks the archive and
+// starts no workers.
 func (s *comparison) theirs(archive, decoder string) error {
 	p, err := s.c.startPeer("loader.py", switches{})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// find returns the path of the archive called name. It looks in the folders of -data.
+// find returns the path of the archive `name`. It looks in the folders of -data.
 func (c *config) find(name string) (string, error) {
 	folders := c.data
 	if folders == "" {

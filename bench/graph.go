@@ -61,7 +61,7 @@ func (p graphPeers) close() {
 	}
 }
 
-// withGraphPeers returns a benchmark that starts the processes of peerModes and then calls run.
+// withGraphPeers returns a benchmark that starts the processes of peerModes and then calls `run`.
 // This program and the peers use the same switches.
 func withGraphPeers(run func(c *config, s switches, peers graphPeers, emit func(row)) error) func(c *config, emit func(row)) error {
 	return func(c *config, emit func(row)) error {
@@ -239,9 +239,9 @@ func (g *graphStep) block(steps int) (float64, error) {
 	return seconds * 1e3, err
 }
 
-// launches returns the microseconds that a run takes on the host. runs are the times of Run
-// alone, and dos are the times of the whole Do. The device is still busy with an earlier run each
-// time.
+// launches returns the microseconds that each of several runs takes on the host. `runs` holds the
+// times of Run alone, and `dos` those of the whole Do. The device is still busy with an earlier
+// run each time.
 func (g *graphStep) launches(count int) (runs, dos sample, err error) {
 	for range count {
 		if err := g.c.device.Synchronize(); err != nil {
@@ -402,9 +402,9 @@ func (m *served) close() {
 	nn.Close(m.model)
 }
 
-// servingRow compares 16 goroutines that share 8 streams with one goroutine. Each call copies its
-// input from the host and reads the answer back. The answer must equal that of an eager call up
-// to rounding.
+// servingRow compares two numbers of goroutines: 16 goroutines, which share 8 streams, and one
+// goroutine. Each call copies its input from the host and reads the answer back. The answer must
+// equal that of an eager call up to rounding.
 func servingRow(c *config, s switches, model string, emit func(row)) error {
 	const goroutines, streams, images = 16, 8, 32
 	m, err := newServed(c, model, images)

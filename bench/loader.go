@@ -96,8 +96,8 @@ func (s *server) epoch() (int, error) {
 	return images, nil
 }
 
-// epochs reads one epoch and then count more epochs. It returns the images per second of these
-// count epochs. The clock starts at the end of the first epoch and stops at the end of the last
+// epochs reads one epoch and then `count` more epochs. It returns the images per second of the
+// later epochs. The clock starts at the end of the first epoch and stops at the end of the last
 // epoch. The time between two epochs is therefore part of the measurement. Reading before the
 // clock starts is not.
 func (s *server) epochs(count int) (float64, error) {

@@ -87,8 +87,8 @@ func benchLoaderAllCores(c *config, emit func(row)) error {
 // cores there are.
 func (c *config) images() int { return c.or(16, max(3000, 750*runtime.NumCPU())) }
 
-// withPhotographs reads the images of a recipe. It calls use with the images and with a folder
-// for archives made from them. It then removes the folder.
+// withPhotographs reads the images of a recipe. It calls the function `use` with the images and
+// with a folder for archives made from them. It then removes the folder.
 func (c *config) withPhotographs(r recipe, use func(all photographs, folder string) error) error {
 	once, err := c.find(r.archive)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // benchLoaderTrain trains ResNet-50 from one long .tgz. It reports the rate as a share of the
 // rate on a resident batch. Three sides alternate. The first makes steps on the resident batch.
-// The second trains the first and later epochs of a new loader. The third does the same with a
+// The second trains on the first and later epochs of a new loader. The third does the same with a
 // new DataLoader.
 func benchLoaderTrain(c *config, emit func(row)) error {
 	if !c.device.IsCUDA() && !c.brief {
@@ -51,7 +51,7 @@ type loaderTraining struct {
 	steps          int              // number of steps of a block on the resident batch
 	workers        int              // number of the peer's workers
 	images, labels *cgotorch.Tensor // the resident batch
-	rounds         []rates          // our results; those of the peer are in theirs
+	rounds         []rates          // our results; those of the peer are in the field below
 	theirs         []rates
 }
 
@@ -189,7 +189,7 @@ func (b *loaderTraining) ours() (float64, error) {
 }
 
 // epochsSince trains for the given number of epochs and waits for the device. It returns the
-// images per second since began.
+// images per second since the time `began`.
 func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetcher, epochs int) (float64, error) {
 	images := 0
 	for range epochs {
@@ -206,7 +206,7 @@ func (b *loaderTraining) epochsSince(began time.Time, ahead *prefetcher.Prefetch
 	return float64(images) / time.Since(began).Seconds(), err
 }
 
-// pytorch does with a DataLoader what ours does with our loader.
+// pytorch does with a DataLoader what the method ours does with our loader.
 func (b *loaderTraining) pytorch() (float64, error) {
 	var r rates
 	err := b.peer.do(&r, "first_and_later", "processes", b.workers, "count", b.epochs, "pinned", b.c.device.IsCUDA(), "watched", len(b.theirs) == 0)
@@ -227,7 +227,7 @@ func (b *loaderTraining) close() {
 	}
 }
 
-// resident returns the field called name of /proc/self/status, in MiB.
+// resident returns the field `name` of /proc/self/status, in MiB.
 func resident(name string) float64 { return float64(processStatus()[name]) / 1024 }
 
 // resetPeak resets VmHWM of /proc/self/status, which is the peak of resident memory.

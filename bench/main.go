@@ -173,7 +173,7 @@ func (c *config) dtype() cgotorch.DType {
 	return cgotorch.Float32
 }
 
-// or returns number, or `brief` in a brief run.
+// or returns `number`; in a brief run it returns `brief`.
 func (c *config) or(brief, number int) int {
 	if c.brief {
 		return brief

@@ -16,7 +16,7 @@ type matrices struct {
 	Rest   *cgotorch.Tensor
 }
 
-// matrixStore returns a store of count modules. Each module has `bytes` bytes, and its first
+// matrixStore returns a store of `count` modules. Each module has `bytes` bytes, and its first
 // tensor is a square matrix of n rows.
 func matrixStore(count, n int, bytes int64) (*weights.Store, error) {
 	square := weights.TensorSpec{Name: "weight", DType: cgotorch.Float32, Shape: []int64{int64(n), int64(n)}}
@@ -44,7 +44,7 @@ type beside struct {
 	store  *weights.Store
 	cache  *weights.Cache[*matrices]
 
-	copies   *cgotorch.Stream // the stream of the control, which copies from memory that is not page-locked
+	copies   *cgotorch.Stream // for the copies from memory that is not page-locked, which are the control
 	pageable *cgotorch.HostSlab
 	to       *cgotorch.Tensor
 

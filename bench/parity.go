@@ -220,7 +220,7 @@ func (r *parityRun) close() {
 	os.RemoveAll(r.folder)
 }
 
-// dump writes at most limit batches of a loader's next epochs, in the form that step.py reads. It
+// dump writes at most `limit` batches of a loader's next epochs, in the form that step.py reads. It
 // returns the sizes of the batches.
 func dump(loader *imageloader.Loader, path string, epochs, limit int) (sizes []int, err error) {
 	file, err := os.Create(path)

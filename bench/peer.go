@@ -104,7 +104,8 @@ func (p *peer) start(c *config, command *exec.Cmd, s switches) error {
 	return err
 }
 
-// do sends a request and waits for the reply. arguments are names and values by turns.
+// do sends a request and waits for the reply. `arguments` holds a name, its value, the next name,
+// its value, and so on.
 func (p *peer) do(reply any, what string, arguments ...any) error {
 	request := map[string]any{"do": what}
 	for i := 0; i < len(arguments); i += 2 {
@@ -127,7 +128,7 @@ func (p *peer) do(reply any, what string, arguments ...any) error {
 	return json.Unmarshal(text, reply)
 }
 
-// value returns a side. The side sends a request and returns the number called name of the reply.
+// value returns a side. The side sends a request. It returns the number `name` of the reply.
 func (p *peer) value(name, what string, arguments ...any) side {
 	return func() (float64, error) {
 		reply := map[string]any{}

@@ -131,8 +131,9 @@ func randomBatch(x *cgotorch.Exec, n, size, classes int) (images, labels *cgotor
 	return x.Keep(x.Contiguous(random, cgotorch.ChannelsLast)), x.Keep(x.RandInt(cgotorch.Int64, 0, classes, int64(n)))
 }
 
-// epoch trains on the next epoch, or on at most the given number of steps if steps is not 0. It
-// returns the number of images. It calls seen with each loss, unless seen is nil.
+// epoch trains on the next epoch, or on at most the given number of steps if `steps` is not 0. It
+// returns the number of images. It calls the function `seen` with each loss, unless `seen` is
+// nil.
 func (l *learner) epoch(ahead *prefetcher.Prefetcher, steps int, seen func(x *cgotorch.Exec, loss *cgotorch.Tensor)) (images int, err error) {
 	last := l.done + steps
 	for batch, err := range ahead.Epoch(context.Background()) {

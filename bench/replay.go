@@ -17,7 +17,7 @@ type replay struct {
 	batches []imageloader.HostBatch // Epoch yields copies of these structs
 }
 
-// newReplay decodes count whole batches of a loader and stores them.
+// newReplay decodes `count` whole batches of a loader and stores them.
 func newReplay(loader *imageloader.Loader, count int) (*replay, error) {
 	n, height, width, channels := loader.Shape()
 	each := n * height * width * channels

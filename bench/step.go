@@ -16,8 +16,7 @@ import (
 // benchStep measures a training step of ResNet-50. The batch is resident, or comes from the
 // prefetcher, or is copied in the usual ways. The prefetcher reads decoded images from
 // page-locked memory, so that it never waits for a loader. PyTorch trains on a resident batch.
-// All sides alternate in blocks of steps. All sides but PyTorch's train the same model on the
-// same device.
+// All sides alternate in blocks of steps. Our sides train the same model on the same device.
 func benchStep(c *config, emit func(row)) error {
 	steps := c.or(1, 20)
 	s := switches{benchmark: c.device.IsCUDA()}
@@ -66,7 +65,7 @@ type feed struct {
 	ahead  *prefetcher.Prefetcher
 	next   func() (*prefetcher.Batch, error, bool)
 	stop   func()
-	batch  *prefetcher.Batch // borrowed until the next call of next
+	batch  *prefetcher.Batch // borrowed until the function `next` is called again
 
 	// The resident batch. Images are float32 [N, C, H, W] channels last, normalized. Labels are int64
 	// [N].

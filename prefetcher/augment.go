@@ -10,9 +10,11 @@ import (
 // ColorJitter changes brightness, contrast, saturation and hue, in random order, as torchvision's
 // ColorJitter does. A field of 0 leaves its property unchanged.
 type ColorJitter struct {
-	// A field of value v draws its factor evenly from max(0, 1-v) to 1+v.
+	// For a field of value v the property is multiplied by a random factor. The factor is uniform
+	// between max(0, 1-v) and 1+v.
 	Brightness, Contrast, Saturation float64
-	// Hue draws the turn of the hue evenly from -Hue to Hue, in full circles. Hue is at most 0.5.
+	// The hue is turned by a random angle, uniform between -Hue and Hue, in full circles. Hue is at
+	// most 0.5.
 	Hue float64
 }
 
@@ -63,9 +65,9 @@ func permutationOf4(i int) []int {
 	return order
 }
 
-// trivialStep draws the step of TrivialAugmentWide for the image with key k. The step is one of
-// 14 operations with one of 31 magnitudes. All operations are equally likely, and all magnitudes
-// too.
+// trivialStep returns the random step that TrivialAugmentWide gives the image with key k. The
+// step is one of 14 operations with one of 31 magnitudes. All operations are equally likely, and
+// all magnitudes too.
 func trivialStep(k key, height, width int) images.Step {
 	operation, magnitude := k.draw(drawTrivial)
 	sign, _ := k.draw(drawTrivialSign)

@@ -127,7 +127,7 @@ func TestColorJitter_Distribution(t *testing.T) {
 	}
 }
 
-// Each property is changed by the same amount alone and together with the others.
+// A jitter of one property changes the property by the same amount as a jitter of all four does.
 func TestColorJitter_OneAlone(t *testing.T) {
 	all := ColorJitter{Brightness: 0.4, Contrast: 1.5, Saturation: 0.2, Hue: 0.1}
 	for _, one := range []ColorJitter{{Brightness: 0.4}, {Contrast: 1.5}, {Saturation: 0.2}, {Hue: 0.1}} {

@@ -26,12 +26,14 @@ type Batch struct {
 // With MixUp or CutMix the labels are float32 [N, Classes], the share of each class.
 // Exec.CrossEntropy takes both kinds.
 //
-// Images and labels end with x's Do. x.Keep refuses them: Clone them to keep a copy. Several Dos,
-// on several streams, may use a batch. Each Exec that reads the batch calls Use.
+// The images and labels are valid until x's Do ends. x.Keep refuses them: Clone them to keep a
+// copy. Several Dos, on several streams, may use a batch. Each Exec that reads the batch calls
+// Use.
 //
 // x's Do fails with [ErrBatchOver] outside the loop body that yielded the batch. It fails with
-// [cgotorch.ErrInvalidArgument] on another device. It fails with [cgotorch.ErrNotCapturable]
-// inside a capture: call Use before the capture and give the tensors to Captured.Run.
+// [cgotorch.ErrInvalidArgument] if x's stream is on another device than the batch. It fails with
+// [cgotorch.ErrNotCapturable] inside a capture: call Use before the capture and give the tensors
+// to Captured.Run.
 func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	whose := b.String()
 	if x.Capturing() {
@@ -40,8 +42,9 @@ func (b *Batch) Use(x *cgotorch.Exec) (images, labels *cgotorch.Tensor) {
 	if x.Device() != b.ahead.device {
 		x.Fail("Batch.Use", fmt.Errorf("prefetcher: %s lies on %v and is used on %v: %w: use it on a stream of its device", whose, b.ahead.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
-	// atEnd comes first, so that its event is recorded before the slot can be free. If x cannot be
-	// used, atEnd unwinds before the slot counts the use.
+	// The call of atEnd comes before the call of slot.use. At the end of the Do its event is
+	// therefore recorded before the slot can become free. If x cannot be used, atEnd panics before
+	// the slot counts the use.
 	b.ahead.stall.atEnd(x)
 	if err := b.slot.use(x, b); err != nil {
 		x.Fail("Batch.Use", err)

@@ -56,8 +56,7 @@ func pngImage(t testing.TB, i int) []byte {
 }
 
 // archive writes a .tgz of n images and returns its path. Image i belongs to class i%3. Member
-// `bad` is cut in half, so that it does not decode. All members decode
-// if `bad` is -1.
+// `bad` is cut in half, so that it does not decode. All members decode if `bad` is -1.
 func archive(t testing.TB, n, bad int) string {
 	path := filepath.Join(t.TempDir(), "images.tgz")
 	f, err := os.Create(path)
@@ -83,8 +82,8 @@ func archive(t testing.TB, n, bad int) string {
 	return path
 }
 
-// gated yields a loader's batch only after the test sends to next. So the test knows which
-// batches are copied ahead.
+// gated yields a loader's batch only after the test sends to the channel `next`. So the test
+// knows which batches are copied ahead.
 type gated struct {
 	*imageloader.Loader
 	next chan bool

@@ -16,9 +16,9 @@ type MixUp struct {
 // CutMix replaces a box of each image of a batch by the same box of the image before it. It mixes
 // the labels by area. It does so as torchvision's CutMix, with one box for the whole batch.
 type CutMix struct {
-	// Alpha sets the distribution Beta(Alpha, Alpha). From it CutMix draws the share of its area that
-	// an image keeps. An image keeps more if the box is cut off at the image's edge. 0 turns CutMix
-	// off. torchvision's recipe has 1.
+	// Each image of a batch keeps a random share of its own area. The share is drawn from Beta(Alpha,
+	// Alpha), once for each batch. If the box crosses the image's edge, the images keep more. 0 turns
+	// CutMix off. torchvision's recipe has 1.
 	Alpha float64
 }
 
@@ -28,8 +28,8 @@ type drawnMix struct {
 	share  float64 // weight of an image's own label
 }
 
-// drawMix draws the mix of the batch with key k. At least one of m and c has an Alpha above 0. If
-// both have, MixUp and CutMix are equally likely.
+// drawMix chooses at random how the batch with key k is mixed. At least one of m and c must have
+// an Alpha above 0. If both have, MixUp and CutMix are equally likely.
 func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 	which, _ := k.draw(drawMixOrCut)
 	if c.Alpha == 0 || m.Alpha != 0 && which.unit() < 0.5 {
@@ -41,7 +41,7 @@ func drawMix(k key, m MixUp, c CutMix, height, width int) drawnMix {
 }
 
 // cut returns the CutMix whose box has its middle at row and column. The box has 1-lambda of the
-// image's area, less the part outside the image.
+// image's area, minus the part outside the image.
 func cut(lambda float64, row, column, height, width int) drawnMix {
 	half := 0.5 * math.Sqrt(1-lambda)
 	halfHeight, halfWidth := int(half*float64(height)), int(half*float64(width))
@@ -50,9 +50,10 @@ func cut(lambda float64, row, column, height, width int) drawnMix {
 	return drawnMix{m, 1 - float64((m.Right-m.Left)*(m.Bottom-m.Top))/float64(height*width)}
 }
 
-// beta draws from Beta(alpha, alpha), for any alpha above 0, with a fixed number of draws. The
-// formula is Devroye's for the symmetric distribution ("Random variate generation in one line of
-// code", 1996). U and V are uniform. S is a random sign, here the sign of the cosine:
+// beta returns a random number of the distribution Beta(alpha, alpha), for any alpha above 0. It
+// always takes the same two uniform numbers of k. The formula is Devroye's for the symmetric
+// distribution ("Random variate generation in one line of code", 1996). U and V are uniform. S is
+// a random sign, here the sign of the cosine:
 //
 //	(1 + S / sqrt(1 + 1/((U^(-1/alpha) - 1) cos²(2πV)))) / 2
 func beta(k key, alpha float64) float64 {

@@ -171,7 +171,8 @@ func TestPinner_Refused(t *testing.T) {
 	p.Unpin(memory)
 }
 
-// The stream checker learns that a slot's staging is about to be filled again.
+// The staging of a slot is filled again while a copy from it may still run. The stream checker
+// learns of the filling and reports one race.
 func TestStaging_RefilledUnderACopy(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	races := 0
@@ -183,7 +184,7 @@ func TestStaging_RefilledUnderACopy(t *testing.T) {
 	stream, s := torchtest.NewStream(t, cgotorch.CPU), staging{device: cgotorch.CPU}
 	host := &imageloader.HostBatch{N: 1, Images: make([]byte, 12), Labels: make([]int64, 1), Flip: []bool{true}}
 	for range 2 {
-		from, err := s.stage(host, &pinner{}, nil) // nil, as if nobody knew the event after the last copy
+		from, err := s.stage(host, &pinner{}, nil) // nil: stage does not wait for the last copy
 		if err != nil {
 			t.Fatal(err)
 		}

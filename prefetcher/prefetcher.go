@@ -19,11 +19,11 @@ type Source interface {
 	Epoch(ctx context.Context) iter.Seq2[*imageloader.HostBatch, error]
 	// Shape returns the shape of the largest batch: images, height, width, channels.
 	Shape() (batch, height, width, channels int)
-	// Pin is called once, by [New], for every kind of device. The source calls p.Pin for each piece
-	// of memory of its batches, before its first Epoch. It calls p.HostWrites before it fills that
-	// memory again, and p.Unpin before it frees the memory. A part of a batch may lie in memory for
-	// which the source did not call p.Pin. The host then copies that part into page-locked memory of
-	// the Prefetcher first. Stats.Staged counts these bytes.
+	// New calls Pin once, for the CPU as well as for a CUDA device. The source calls p.Pin for each
+	// piece of memory of its batches, before its first Epoch. It calls p.HostWrites before it fills
+	// that memory again, and p.Unpin before it frees the memory. A part of a batch may lie in memory
+	// for which the source did not call p.Pin. The host then copies that part into page-locked memory
+	// of the Prefetcher first. Stats.Staged counts these bytes.
 	Pin(p imageloader.Pinner) error
 }
 

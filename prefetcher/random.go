@@ -4,14 +4,16 @@ import "math/bits"
 
 // Note [Random choices]
 //
-// The augmentation of an image is drawn from the key of the image ([imageloader.HostBatch].Keys).
-// The key depends only on the seed, the epoch and the image. Draws for a whole batch use the key
-// of its first image. So a draw does not depend on the number of workers, or on the place where a
-// run was resumed. The draws for an image are the same in whichever batch the image comes.
+// The random choices for an image are computed from the key of the image
+// ([imageloader.HostBatch].Keys). The key depends only on the seed, the epoch and the image.
+// Choices for a whole batch use the key of its first image. So a choice does not depend on the
+// number of workers, or on the place where a run was resumed. The choices for an image are the
+// same in whichever batch the image comes.
 //
-// The generator is the one of package decode, Philox4x32-10. Its key is the image's key, low word
-// first. Its counter is a fixed number for each choice. So turning one augmentation on or off
-// does not change the draws of another. Each counter gives two 64-bit numbers:
+// The generator is the one of package decode, Philox4x32-10. It computes two 64-bit numbers from
+// a key and a counter. The key is the image's key, low word first. The counter says which choice
+// the numbers are for. Each choice has its own fixed counter, so turning one augmentation on or
+// off does not change the choices of another:
 //
 //	64      TrivialAugmentWide: the operation, the magnitude
 //	65      TrivialAugmentWide: the sign
@@ -38,10 +40,10 @@ const (
 	drawCut        = 130
 )
 
-// key is the random number from which the choices for an image, or for a batch, are drawn.
+// key is the number from which all random choices for an image, or for a batch, are computed.
 type key uint64
 
-// draw returns the two numbers of the counter `number`.
+// draw returns the two random numbers that belong to key k and to the counter `number`.
 func (k key) draw(number uint32) (first, second choice) {
 	c := philox([4]uint32{number}, [2]uint32{uint32(k), uint32(k >> 32)})
 	return choice(c[1])<<32 | choice(c[0]), choice(c[3])<<32 | choice(c[2])

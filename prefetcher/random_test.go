@@ -41,11 +41,12 @@ func TestKey_Draw(t *testing.T) {
 	}
 }
 
-// fixtures holds results and draws of torchvision, which tests/fixtures/augment/make.py writes.
+// fixtures is the folder of torchvision's results and random numbers. make.py, in that folder,
+// writes them.
 const fixtures = "../tests/fixtures/augment/"
 
-// spread describes torchvision's draws of one value: their mean, and the share of draws up to
-// some limits.
+// spread describes many random numbers that torchvision chose for one value. It holds their mean
+// and, for some limits, the share of numbers up to the limit.
 type spread struct {
 	Mean   float64
 	Shares [][2]float64
@@ -89,7 +90,7 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 		squares += v * v
 	}
 	n := float64(len(got))
-	noise := 1/n + 1/float64(theirs) // the variance of the difference of the means, divided by that of a draw
+	noise := 1/n + 1/float64(theirs) // variance of mean - s.Mean, divided by the variance of one number
 	mean := sum / n
 	if deviation := math.Sqrt((squares/n - mean*mean) * noise); math.Abs(mean-s.Mean) > 4.5*deviation+1e-5 {
 		t.Errorf("%s: mean %v, torchvision's %v", what, mean, s.Mean)
@@ -110,8 +111,8 @@ func (s spread) check(t *testing.T, what string, theirs int, got []float64) {
 
 const keysDrawn = 20_000
 
-// keys yields the keys of many images. Their regular pattern must not show in
-// the draws.
+// keys yields the keys of many images. The keys follow a regular pattern. The random choices must
+// not show that pattern.
 func keys(yield func(key) bool) {
 	for i := range uint64(keysDrawn) {
 		if !yield(key(i * 0x9e3779b97f4a7c15)) {

@@ -20,11 +20,11 @@ type recipe struct {
 	augmented *cgotorch.Tensor // uint8 [N, H, W, C], the images after their steps; nil if steps is nil
 	erased    *cgotorch.Tensor // int32 [N, 4], or nil if nothing is erased
 
-	free chan *parameters // has room for every parameters
+	free chan *parameters // the parameters that no batch uses; has room for all of them
 }
 
-// parameters holds the draws for a batch in page-locked memory, from which the device copies
-// them.
+// parameters holds the random choices for a batch in page-locked memory, from which the device
+// copies them.
 type parameters struct {
 	slab   *cgotorch.HostSlab
 	steps  []float32
@@ -47,13 +47,14 @@ func (o Options) stepsOf() int {
 // mixes reports whether images and labels are mixed.
 func (o Options) mixes() bool { return o.MixUp.Alpha != 0 || o.CutMix.Alpha != 0 }
 
-// draws reports whether anything is drawn for the images of a batch.
+// draws reports whether the options need any random choice.
 func (o Options) draws() bool { return o.stepsOf() > 0 || o.RandomErasing.on() || o.mixes() }
 
 const stepValues = len(images.Step{})
 
-// allocate makes the device memory. It also makes one parameters for each of `batches` batches,
-// which may be on their way at once. If allocate fails, close frees what it has made.
+// allocate makes the device memory. It also makes as many values of type parameters as `batches`
+// says, one for each batch that may be on its way. If allocate fails, close frees what it has
+// made.
 func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	n, h, w, c := int64(r.shape.batch), int64(r.shape.height), int64(r.shape.width), int64(r.shape.channels)
 	r.table = x.Keep(images.NormalizationTable(x, r.o.Mean, r.o.Std, r.o.DType))
@@ -94,7 +95,7 @@ func (r *recipe) allocate(x *cgotorch.Exec, batches int) error {
 	return nil
 }
 
-// draw fills p with the random choices for the batch host.
+// draw fills p with the random choices for the batch `host`.
 func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	o, height, width := r.o, r.shape.height, r.shape.width
 	if p.slab != nil {
@@ -129,14 +130,15 @@ func (r *recipe) draw(p *parameters, host *imageloader.HostBatch) {
 	p.mix.images.Fill = o.RandomErasing.Value
 }
 
-// takeBack makes p free for another batch. No copy reads p any more. p may be nil.
+// takeBack makes p free for another batch. The caller has made sure that no copy reads p any
+// more. p may be nil.
 func (r *recipe) takeBack(p *parameters) {
 	if p != nil {
 		r.free <- p
 	}
 }
 
-// send enqueues the copy of the draws for the first n images from p to the device.
+// send enqueues the copy of the random choices for the first n images, from p to the device.
 func (r *recipe) send(x *cgotorch.Exec, p *parameters, n int) {
 	if r.steps != nil {
 		cgotorch.CopyFrom(x, first(x, r.steps, n), p.steps[:n*r.o.stepsOf()*stepValues])
@@ -165,7 +167,8 @@ func (r *recipe) images(x *cgotorch.Exec, pixels, flips, out *cgotorch.Tensor, p
 	images.Mix(x, pixels, flips, r.table, out, mix)
 }
 
-// fits fails for a batch without the keys or the labels that the augmentations need.
+// fits returns an error if the batch lacks the keys that the augmentations need, or if MixUp or
+// CutMix would read a label that is not a class.
 func (r *recipe) fits(host *imageloader.HostBatch) error {
 	if r.o.draws() && len(host.Keys) != host.N {
 		return fmt.Errorf("prefetcher: batch %d of epoch %d has %d keys for %d images, from which its augmentations would be drawn", host.Index, host.Epoch, len(host.Keys), host.N)

@@ -79,8 +79,8 @@ func (r *run) copyAll(ctx context.Context) {
 	}
 }
 
-// copy takes a free slot and enqueues the copy of host into it. It sends the batch to the
-// consumer and the transfer to release.
+// copy takes a free slot and enqueues the copy of the batch `host` into it. It sends the Batch to
+// the consumer. It sends the transfer to the goroutine that runs the method release.
 func (r *run) copy(ctx context.Context, host *imageloader.HostBatch) error {
 	if err := r.p.fits(host); err != nil {
 		host.Release() //edge:misfit-goes-back TestEpoch_ReleasesEachBatch

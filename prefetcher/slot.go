@@ -18,7 +18,7 @@ type slot struct {
 
 	staging staging
 
-	ready *cgotorch.Event // recorded after the last copy into the slot
+	ready *cgotorch.Event // recorded after the last work that writes the slot; nil before the first copy
 	free  func(*slot)     // takes the slot back when the body and every Do that used the batch have ended
 
 	mu       sync.Mutex

@@ -119,8 +119,8 @@ func TestSlot_DoOutlivesBody_InOrder(t *testing.T) {
 	}
 }
 
-// A later Do of the body may read the batch without a Use. The backward of a tensor that an
-// earlier Do kept is such a read.
+// A later Do of the body reads the batch without a Use: it runs the backward of a tensor that an
+// earlier Do kept. The slot is refilled only after that read.
 func TestSlot_LaterDoOfTheBody_InOrder(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)

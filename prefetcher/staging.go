@@ -28,9 +28,10 @@ type origin struct {
 
 const stagingAlign = 64
 
-// stage returns the memory from which host is to be copied. It first copies the parts that need
-// it into the staging. Before that copy it waits until the last copy from the staging is done.
-// The event `last` was recorded after that copy. It is nil if there was no copy yet.
+// stage returns the memory from which the batch `host` is to be copied to the device. It copies
+// the parts that need it into the staging. Before it writes the staging, it waits for the event
+// `last`. That event was recorded after the most recent copy from the staging to the device. It
+// is nil if there was none.
 func (s *staging) stage(host *imageloader.HostBatch, p *pinner, last *cgotorch.Event) (origin, error) {
 	o := origin{slab: slabOf(p, host.Images), images: host.Images, labels: host.Labels}
 	if slices.Contains(host.Flip, true) {
@@ -98,8 +99,8 @@ func needs[T cgotorch.Element](p *pinner, part []T) int {
 	return (len(bytesOf(part)) + stagingAlign - 1) / stagingAlign * stagingAlign
 }
 
-// staged returns part if the device can copy from it without a wait. Otherwise it copies part
-// into the staging, which has room for it, and returns the copy.
+// staged returns `part` itself if the device can copy from it without a wait. Otherwise it copies
+// `part` into the staging, which has room for it, and returns the memory of that copy.
 func staged[T cgotorch.Element](s *staging, p *pinner, part []T) []T {
 	n := needs(p, part)
 	if n == 0 {

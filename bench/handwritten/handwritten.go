@@ -1,8 +1,8 @@
 //go:build bench
 
-// Package handwritten is the peer of the rows op/…. It wraps one operator by hand with cgo, as
-// fast as a wrapper can be. It has no streams, modes, scopes or error texts. bench/build.sh sets
-// the cgo flags.
+// Package handwritten is the peer in the rows whose names begin with op/. It wraps one operator
+// by hand with cgo, as fast as a wrapper can be. It has no streams, modes, scopes or error texts.
+// bench/build.sh sets the cgo flags.
 package handwritten
 
 // #cgo noescape hw_add
@@ -19,8 +19,8 @@ type Tensor struct{ h *C.hw_tensor }
 
 var errFailed = errors.New("handwritten: LibTorch threw an exception")
 
-// Full returns a float32 tensor of count elements that all equal value. The tensor is on the CPU,
-// or on CUDA device 0 if cuda is set.
+// Full returns a float32 tensor of `count` elements that all equal `value`. The tensor is on the
+// CPU, or on CUDA device 0 if cuda is set.
 func Full(count int, value float64, cuda bool) (*Tensor, error) {
 	var where C.int32_t
 	if cuda {
@@ -48,7 +48,7 @@ func (t *Tensor) Free() {
 	t.h = nil
 }
 
-// AddTimes calls at::add count times in C++.
+// AddTimes calls at::add `count` times in C++.
 func AddTimes(a, b *Tensor, count int) error {
 	if C.hw_add_times(a.h, b.h, C.int64_t(count)) == 0 {
 		return errFailed
@@ -56,9 +56,9 @@ func AddTimes(a, b *Tensor, count int) error {
 	return nil
 }
 
-// GuardTimes makes count calls of the core in C++. Each call sets LibTorch's state, does nothing
-// else, and restores the state. If ownStream is set, each call must make a new stream current.
-// Otherwise each call uses the default stream.
+// GuardTimes makes `count` calls of the core in C++. Each call sets LibTorch's state, does
+// nothing else, and restores the state. If ownStream is set, each call must make a new stream
+// current. Otherwise each call uses the default stream.
 func GuardTimes(cuda, ownStream bool, count int) error {
 	number := func(b bool) C.int32_t {
 		if b {

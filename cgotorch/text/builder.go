@@ -12,7 +12,7 @@ type builder struct {
 	x      *cgotorch.Exec
 	config *SwitchConfig
 	SwitchOptions
-	draw bool // false leaves the weights undefined, for a load that follows
+	draw bool // if false, the weights stay undefined, for a load that follows
 }
 
 func newSwitch(x *cgotorch.Exec, where string, config SwitchConfig, o SwitchOptions, draw bool) *Switch {

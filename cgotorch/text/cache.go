@@ -44,7 +44,7 @@ type Cache struct {
 // [batch*heads, d_kv, n], and values are [batch*heads, n, d_kv].
 type stepCache struct {
 	own          *cgotorch.Tensor // first the keys, then the values, [2*batch*heads, capacity, d_kv]
-	keys, values *cgotorch.Tensor // views of own
+	keys, values *cgotorch.Tensor // views of the field `own`
 
 	crossKeys, crossValues *cgotorch.Tensor
 }

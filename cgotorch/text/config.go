@@ -174,8 +174,8 @@ func sparse(layers, wanted, block int) bool {
 	return step == 1 || step > 1 && block%step == 1
 }
 
-// configOf reads the config.json in the folder path. If path is a file, it reads the config.json
-// beside that file.
+// configOf reads the config.json in the folder `path`. If `path` is a file, it reads the
+// config.json beside that file.
 func configOf(path string) (SwitchConfig, error) {
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		path = filepath.Dir(path)

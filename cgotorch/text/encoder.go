@@ -33,8 +33,8 @@ func (m *Encoder) forward(x *cgotorch.Exec, ids, mask *cgotorch.Tensor) *cgotorc
 	})
 }
 
-// then closes read and returns next. The caller has computed next from read, and needs read no
-// more.
+// then closes `read` and returns `next`. The caller has computed `next` from `read`, and does not
+// need `read` any more.
 func then(read, next *cgotorch.Tensor) *cgotorch.Tensor {
 	read.Close()
 	return next

@@ -14,8 +14,8 @@ const gatheredBytes = 256 << 20
 // are therefore sorted by expert and laid out in blocks of equal size. A block holds tokens of
 // one expert. Free rows of a block are zeros.
 //
-// A block has size rows. n tokens of e experts need at most (n + e*(size-1))/size blocks, and at
-// most n blocks. inBlocks always computes the smaller of these two numbers of blocks. The last
+// A block has `size` rows. n tokens of e experts need at most (n + e*(size-1))/size blocks, and
+// at most n blocks. inBlocks always computes the smaller of these two numbers of blocks. The last
 // blocks may therefore be empty. Block b belongs to the first expert whose blocks end after b.
 //
 // For each block inBlocks copies the weights of the block's expert. These copies are one input of
@@ -69,8 +69,8 @@ func blocks(tokens, experts int64) (size, count int64) {
 }
 
 // batched maps blocks [count, size, d_model] to the same shape. Expert of[i] maps block i. One
-// batched product copies at most limit bytes of weights, or the weights of one block if limit is
-// less.
+// batched product copies at most `limit` bytes of weights. If the weights of one block have more
+// bytes, it copies these weights.
 func batched(x *cgotorch.Exec, wi, wo, in, of *cgotorch.Tensor, limit int64) *cgotorch.Tensor {
 	count := in.Shape()[0]
 	matrix := wi.Numel() / wi.Shape()[0] * int64(wi.DType().Size())

@@ -14,7 +14,8 @@ func TestBlocks(t *testing.T) {
 	for tokens := int64(1); tokens < 300; tokens++ {
 		for _, experts := range []int64{1, 2, 7, 128} {
 			size, count := blocks(tokens, experts)
-			// In the worst case as many experts as possible have one token more than fills whole blocks.
+			// In the worst case, each of `used` experts has one block for a single token, and all other
+			// blocks are full.
 			var most int64
 			for used := int64(1); used <= min(tokens, experts); used++ {
 				most = max(most, used+(tokens-used)/size)
@@ -26,8 +27,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// inBlocks gives the results of grouped for every limit on the copies of weights. inBlocks does
-// not wait for the device.
+// For every limit on the copies of weights, inBlocks gives the results of the function `grouped`.
+// inBlocks does not wait for the device.
 func TestInBlocks_Limit(t *testing.T) {
 	const width, inner = 8, 12
 	for _, size := range []struct{ tokens, experts int64 }{{1, 4}, {5, 4}, {60, 4}, {100, 9}} {

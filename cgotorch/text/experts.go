@@ -35,22 +35,22 @@ func (m *residentExperts) Children() []nn.Child {
 // Forward implements [Experts]. The device, the dtype and the number of tokens decide how it
 // multiplies:
 //
-//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's
-//     weights. The results equal those of [nn.Dispatch] bit for bit. On the CPU up to 8 tokens
-//     run in this way, one after another. The last bits of their results may differ from the
-//     results of several tokens at once.
+//   - A single token, on any device, runs by [Dense.Forward] with a copy of its expert's weights.
+//     The results equal those of [nn.Dispatch] bit for bit. On the CPU up to 8 tokens run in this
+//     way, one after another. The last bits of their results may differ from the results of
+//     several tokens at once.
 //   - On the CPU more than 8 tokens run by LibTorch's grouped product. The grouped product
 //     multiplies once for each expert that has tokens. The results equal those of nn.Dispatch bit
 //     for bit. [cgotorch.Exec.NoWaits] counts the grouped product as a wait, because on CUDA in
 //     float32 it would wait.
-//   - On CUDA in bfloat16 two or more tokens run by LibTorch's grouped product, in one kernel.
-//     The last bits may differ from those of Dense. With LibTorch 2.11 this product does not wait
-//     on compute capability 9.0, where it was tried. A device without that kernel waits and
-//     cannot be captured. Set NoGrouped for such a device.
+//   - On CUDA in bfloat16 two or more tokens run by LibTorch's grouped product, in one kernel. The
+//     last bits may differ from those of Dense. With LibTorch 2.11 this product does not wait on
+//     compute capability 9.0, where it was tried. A device without that kernel waits and cannot
+//     be captured. Set NoGrouped for such a device.
 //   - In all other cases each block of an expert's tokens gets a copy of the expert's weights.
-//     These cases are dtypes other than bfloat16 on CUDA, NoGrouped, and weights whose rows are
-//     no multiple of 16 bytes. At most 256 MiB are copied at a time, or the weights of one
-//     expert. The last bits may differ from those of Dense.
+//     These cases are dtypes other than bfloat16 on CUDA, NoGrouped, and weights whose rows are no
+//     multiple of 16 bytes. At most 256 MiB are copied at a time, or the weights of one expert.
+//     The last bits may differ from those of Dense.
 //
 // After [nn.To] the weights of the experts are not adjacent any more. Each Forward then copies
 // all weights. Choose the dtype by [SwitchOptions] instead.

@@ -149,8 +149,7 @@ var (
 
 const headName = "lm_head.weight"
 
-// standIns returns the names under which files may have the tensor called name. The best name
-// comes first.
+// standIns returns the names that the tensor `name` may have in files. The best name comes first.
 func (m *Switch) standIns(name string) []string {
 	switch {
 	case slices.Contains(embeddings, name) && m.Config.TieWordEmbeddings, name == headName && m.Config.TieWordEmbeddings:
@@ -206,8 +205,8 @@ func (s source) check() error {
 	return nil
 }
 
-// few joins errors. If there are more than most errors, few joins the first ones and adds the
-// number of the others.
+// few joins errors. If there are more errors than the constant `most` says, few joins only the
+// first ones and adds the number of the others.
 func few(errs []error) error {
 	const most = 8
 	if n := len(errs); n > most {

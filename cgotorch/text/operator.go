@@ -18,10 +18,10 @@ func call(x *cgotorch.Exec, op string, args ...any) *cgotorch.Tensor {
 	return x.Call(op, args...)[0].(*cgotorch.Tensor)
 }
 
-// stackedView returns count tensors of one shape as one tensor [count, …], without a copy. The
-// count tensors must be adjacent in memory and fill their whole storage. Otherwise stackedView
-// returns nil. some begins with the first of the count tensors. The other tensors of some are
-// only checked.
+// stackedView returns `count` tensors of one shape as one tensor [count, …], without a copy.
+// These tensors must be adjacent in memory and fill their whole storage. Otherwise stackedView
+// returns nil. some[0] is the first of these tensors. stackedView only checks that the rest of
+// `some` shares its memory.
 func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorch.Tensor {
 	first := some[0]
 	if first.StorageBytes() != int64(count)*first.Numel()*int64(first.DType().Size()) {
@@ -41,14 +41,14 @@ func stackedView(x *cgotorch.Exec, count int, some ...*cgotorch.Tensor) *cgotorc
 	return call(x, "aten::as_strided", first, shape, strides, 0)
 }
 
-// searchSorted counts, for each element of values, the elements of sorted that are not larger.
-// The counts are Int32 if int32s is set, else Int64.
+// searchSorted counts, for each element of `values`, the elements of `sorted` that are not
+// larger. The counts are Int32 if int32s is set, else Int64.
 func searchSorted(x *cgotorch.Exec, sorted, values *cgotorch.Tensor, int32s bool) *cgotorch.Tensor {
 	return call(x, "aten::searchsorted.Tensor", sorted, values, int32s, true)
 }
 
-// unsortRows undoes a selection of rows by order. Row i of sorted becomes row order[i] of the
-// result.
+// unsortRows undoes a selection of rows by the indices `order`. Row i of `sorted` becomes row
+// order[i] of the result.
 func unsortRows(x *cgotorch.Exec, sorted, order *cgotorch.Tensor) *cgotorch.Tensor {
 	return call(x, "aten::index_copy_", x.EmptyLike(sorted), 0, order, sorted)
 }

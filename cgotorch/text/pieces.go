@@ -57,8 +57,8 @@ const (
 	// Gated layers choose experts by their own input, as the Switch Transformer does.
 	Gated Gating = iota
 	// Predicted layers choose experts by their own input too. The router of each layer also guesses
-	// earlier, from the input of the previous sparse layer. Experts that must be copied can then
-	// start earlier. The results equal those of Gated.
+	// earlier, from the input of the previous sparse layer. So experts that must be copied can be
+	// copied earlier. The results equal those of Gated.
 	Predicted
 	// PreGated layers choose experts by the input of the previous sparse layer. The first sparse
 	// layer chooses by the embeddings of the tokens. A PreGated model has other results, and must be
@@ -89,7 +89,7 @@ type Pieces struct {
 	guesses        []*cgotorch.Tensor // one for each sparse layer: Int64 [tokens]
 	logits         *cgotorch.Tensor
 
-	first  *cgotorch.Graph // the graph of begin with PreGated; otherwise nil, because piece 0 does the work of begin
+	first  *cgotorch.Graph // the graph of the method begin; nil without PreGated, because piece 0 then does that work
 	graphs []*cgotorch.Graph
 }
 
@@ -155,10 +155,10 @@ func (p *Pieces) Capture(s *cgotorch.Stream) error {
 	return nil
 }
 
-// Step runs a whole step, as [Switch.Step] does. The sparse layers use experts. nil means the
-// model's own experts. Step returns the logits [batch, vocab_size]. The logits are valid until
-// the next Step. Step fails with [cgotorch.ErrInvalidArgument] if experts is nil and the model
-// has no experts.
+// Step runs a whole step, as [Switch.Step] does. The argument `experts` runs the sparse layers.
+// nil means the model's own experts. Step returns the logits [batch, vocab_size]. The logits are
+// valid until the next Step. Step fails with [cgotorch.ErrInvalidArgument] if `experts` is nil
+// and the model has no experts.
 func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor {
 	x = plain(x)
 	if experts == nil {
@@ -189,7 +189,7 @@ func (p *Pieces) Step(x *cgotorch.Exec, experts RoutedExperts) *cgotorch.Tensor 
 	return x.Alias(p.logits)
 }
 
-// tell announces to experts the choices and guesses that piece i has made.
+// tell announces to the argument `experts` the choices and guesses that piece i has made.
 func (p *Pieces) tell(x *cgotorch.Exec, i int, experts RoutedExperts) {
 	if p.gating != PreGated {
 		experts.Route(x, i, p.routed[i].IDs)
@@ -261,7 +261,7 @@ func (p *Pieces) reach(x *cgotorch.Exec, i int, ff *FeedForward, hidden *cgotorc
 	}
 }
 
-// choose makes the router of sparse layer i choose experts by states. It stores the choice.
+// choose lets the router of sparse layer i choose experts for `states`. It stores the choice.
 func (p *Pieces) choose(x *cgotorch.Exec, i int, states *cgotorch.Tensor) {
 	ids, probabilities := p.layer(i).Sparse.Router.choose(x, states)
 	leave(x, &p.routed[i].IDs, ids)

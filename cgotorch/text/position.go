@@ -8,7 +8,7 @@ import (
 )
 
 // buckets maps relative positions to the buckets of T5's learnt biases. A relative position is
-// the position of the key less that of the query. relative is Int64 of any shape. The distance
+// the position of the key minus that of the query. relative is Int64 of any shape. The distance
 // between key and query decides the bucket. Each bucket of the first half holds one distance.
 // Each bucket of the second half holds a range of distances. The ranges grow exponentially up to
 // the largest distance.
@@ -48,8 +48,8 @@ func positionBias(x *cgotorch.Exec, biases *nn.Embedding, buckets *cgotorch.Tens
 	})
 }
 
-// relative returns the relative position of every pair of n tokens, Int64 [n, n]. Row q, column k
-// is k less q.
+// relative returns the relative position of every pair of n tokens, Int64 [n, n]. The element in
+// row q and column k is k - q.
 func relative(x *cgotorch.Exec, n int64) *cgotorch.Tensor {
 	return x.Tidy(func() *cgotorch.Tensor {
 		positions := x.Arange(cgotorch.Int64, 0, n, nil)

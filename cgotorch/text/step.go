@@ -55,7 +55,7 @@ func (m *Decoder) Start(x *cgotorch.Exec, c *Cache, encoded, mask *cgotorch.Tens
 // Begin begins a step with the cache's Tokens at its Position. It returns the embeddings of the
 // tokens, hidden [batch, d_model]. It also returns the bias that Attend adds to the scores,
 // [batch*heads, 1, capacity]. Begin fails with [cgotorch.ErrInvalidArgument] if the cache is
-// full. A captured step fails at its launch.
+// full. If the step was captured, its launch fails with that error.
 //
 // A step calls Begin. For each block it then calls Attend and the block's FF. At the end it calls
 // [Switch.Predict]. [Cache.Next] prepares the next step. A step has fixed shapes. It uses only

@@ -6,7 +6,7 @@
 //
 // Its input is the JSON that WriteChrome of package cgotorch/trace writes. The flags -from and
 // -for choose the time window of the picture. Without these flags the picture shows three
-// consecutive steps. In these three steps the streams work most at the same time.
+// consecutive steps: those with the most busy time of all streams together per millisecond.
 package main
 
 import (

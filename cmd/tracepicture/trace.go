@@ -157,7 +157,7 @@ func (t *trace) end() (end float64) {
 const steps = 3 // number of steps that a picture shows
 
 // window returns the part of the trace that -from and -for choose. Without them it returns the
-// three steps during which streams work most at the same time.
+// three consecutive steps with the most busy time of all streams together per millisecond.
 func (t *trace) window(from, long float64) (span, error) {
 	end := t.end()
 	if from >= end {
@@ -226,8 +226,8 @@ func length(all []span) (sum float64) {
 	return sum
 }
 
-// hidden returns how long copies run in w, as total. behind is the part of that time during which
-// kernels of other streams of the same device run.
+// hidden returns two times. `total` is how long copies run in the window w. `behind` is the part
+// of that time during which kernels of other streams of the same device run.
 func (t *trace) hidden(w span) (behind, total float64) {
 	for _, l := range t.lanes {
 		copies := l.in(w, true)

@@ -37,7 +37,8 @@ func newTracer(path string) (*tracer, error) {
 	return &tracer{path: path, file: file}, nil
 }
 
-// begin is called before each token. The caller calls the returned end after the token.
+// begin is called before each token. The caller calls the returned function `end` after the
+// token.
 func (t *tracer) begin() (end func() error, err error) {
 	if t == nil || t.file == nil {
 		return func() error { return nil }, nil

@@ -13,8 +13,8 @@ func newSums(x *cgotorch.Exec) sums {
 	return sums{values: x.Keep(x.Zeros(cgotorch.Float64, 3))}
 }
 
-// add adds a batch of n images, whose mean loss is loss. logits is [n, classes], and labels is
-// [n]. logits and labels may be nil.
+// add adds a batch of n images, whose mean loss is the tensor `loss`. logits is [n, classes], and
+// labels is [n]. logits and labels may be nil.
 func (s *sums) add(x *cgotorch.Exec, n int, loss, logits, labels *cgotorch.Tensor) {
 	s.images += n
 	x.AddScaledInPlace(x.Select(s.values, 0, 0), loss, n)

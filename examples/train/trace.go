@@ -44,7 +44,7 @@ func newTracer(path string, steps int) (*tracer, error) {
 	return t, nil
 }
 
-// begin is called before each step. The caller calls the returned end after the step.
+// begin is called before each step. The caller calls the returned function `end` after the step.
 func (t *tracer) begin(step int) (end func() error, err error) {
 	if t == nil || t.file == nil {
 		return func() error { return nil }, nil

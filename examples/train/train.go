@@ -220,8 +220,8 @@ func interrupted(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
-// tally adds the training since began to the sums of the epoch. It waits for the device, so that
-// the measured time includes all of the work.
+// tally adds the training since the time `began` to the sums of the epoch. It waits for the
+// device, so that the measured time includes all of the work.
 func (t *trainer) tally(began time.Time, before prefetcher.Stats) error {
 	tally := &t.progress.Train
 	if err := t.sums.read(t.stream, tally); err != nil {

@@ -26,8 +26,8 @@ type CacheOptions struct {
 	Pinned []string
 
 	// InFlight bounds the number of prefetches whose copies are not done. 0 means 8, or Slots if that
-	// is more. Beyond that number [Cache.Prefetch] waits for a copy. If all InFlight prefetches wait
-	// for a slot, it fails.
+	// is more. At that number [Cache.Prefetch] waits until a copy is done. If all these prefetches
+	// wait for a slot, Prefetch fails.
 	InFlight int
 }
 
@@ -292,8 +292,9 @@ func (c *Cache[M]) Slots() int { return c.o.Slots + len(c.o.Pinned) }
 
 // At returns the module of slot number `slot` for units of the same kind as the named unit. The
 // module is for functions that are captured. A graph made with the module reads the unit that the
-// slot holds when the graph is launched. Call Use around the launch, and launch the graph of the
-// slot that the Use names. The Use alone orders the graph with the copies:
+// slot holds when the graph is launched. Call Use before the launch and Release after it, and
+// launch the graph of the slot that the Use names. Only that Use makes the launch wait for the
+// copy into the slot. Only its Release makes the next copy wait for the launch:
 //
 //	u := cache.Use(x, name)
 //	x.Launch(graphs[u.Slot])

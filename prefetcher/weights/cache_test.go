@@ -254,7 +254,7 @@ func TestCache_Close_BehindGraph(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for range 4 { // one of them is the stream that the Cache had, to which the slot's memory went back
+		for range 4 { // one of them reuses the Cache's copy stream, whose pool got the slot's memory
 			torchtest.DoOn(t, torchtest.NewStream(t, d), func(x *cgotorch.Exec) {
 				for range 1000 {
 					x.Full(cgotorch.Float32, 9.0, width, width+1)

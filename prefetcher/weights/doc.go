@@ -3,7 +3,8 @@
 //
 // A [Store] holds more weights than the device has room for. A unit is a part of the weights that
 // is copied as a whole, such as a layer or an expert. A [Cache] has a few slots on the device. A
-// slot is memory of fixed address that holds one unit at a time. A module is always an nn.Module.
+// slot is memory of fixed address that holds one unit at a time. A module is a Go value whose
+// tensors lie in a slot, such as an *nn.Linear. For [Experts] it must be an nn.Module.
 //
 //	blocks := regexp.MustCompile(`^block\.\d+`)
 //	files := []string{"model.safetensors"}
@@ -44,8 +45,9 @@
 //	in use    A use begins with Use, where a stream waits for ready. It ends with Release or
 //	          with the Do. The host counts the uses. A slot in use is not filled.
 //	released  Each stream that used the slot has an event, recorded after its last use. A changed
-//	          unit is copied to the store on a third stream, which waits for that event first.
-//	          The next change of the unit and the next copy into the slot wait for this copy.
+//	          unit is copied to the store on a stream that does only this. That stream first
+//	          waits for the event. The next change of the unit and the next copy into the slot
+//	          wait until the unit is in the store.
 //
 // Note [The enqueuer] says which goroutine enqueues copies. A prefetched unit stays in its slot
 // until it is used, unless a Use needs the slot. If no slot is free, a prefetch waits in a queue.

@@ -12,13 +12,13 @@ import (
 
 // ExpertsOptions are the options of [NewExperts].
 type ExpertsOptions struct {
-	// Tokens is the number of tokens of a layer for whose route memory is page-locked in NewExperts.
-	// 0 means 64. The first route of more tokens page-locks more memory, which may wait.
+	// NewExperts page-locks memory for the routes of layers with up to Tokens tokens. 0 means 64. The
+	// first route of more tokens page-locks more memory, which may wait.
 	Tokens int
 
-	// Poll is the time for which a goroutine that waits for a route looks for it again and again.
-	// That keeps a core busy. The goroutine then sleeps until it is woken, about 50 us after the
-	// route arrives. 0 means 2 ms. Below 0 the goroutine sleeps at once.
+	// Poll is how long a goroutine that waits for a route looks for it in a loop. The loop keeps a
+	// core busy. After that time the goroutine sleeps. It then wakes about 50 us after the route
+	// arrives. 0 means 2 ms. Below 0 the goroutine sleeps at once.
 	Poll time.Duration
 }
 
@@ -67,7 +67,7 @@ type ExpertsStats struct {
 type layerRoute struct {
 	place
 	guess  bool
-	number int              // number of the route among the layer's, from 0; for a guess, of the guessed route
+	number int              // number of the route among its layer's routes, from 0; a guess has the number of its route
 	order  *cgotorch.Tensor // the tokens sorted by expert; nil for one token
 	route  *route           // nil for a guess
 
@@ -223,8 +223,8 @@ func (e *Experts[M]) routed(layer int, ids []int64) []string {
 	return names
 }
 
-// arrived does the work that follows the arrival of a route or a guess. It does the work once.
-// The first goroutine that sees the arrival calls it.
+// arrived does the work that follows the arrival of a route or a guess. Every goroutine that sees
+// the arrival calls it, and only the first call does the work.
 func (e *Experts[M]) arrived(r *route) {
 	l := r.tag.(*layerRoute)
 	l.once.Do(func() {
@@ -237,7 +237,7 @@ func (e *Experts[M]) arrived(r *route) {
 	})
 }
 
-// routeArrived prefetches the experts of a route, as many as there are slots, and drops the wrong
+// routeArrived prefetches the experts of a route, at most one for each slot. It drops the wrong
 // guesses.
 func (e *Experts[M]) routeArrived(l *layerRoute, r *route) {
 	l.err = r.err
@@ -310,7 +310,7 @@ func (e *Experts[M]) forget(l *layerRoute) {
 	}
 }
 
-// fitting returns the first of the units, as many as there are slots.
+// fitting returns the first of the units, at most one for each slot.
 func (e *Experts[M]) fitting(names []string) []string {
 	return names[:min(len(names), max(1, e.cache.o.Slots))]
 }

@@ -72,8 +72,8 @@ func expertStore(t testing.TB, path string) *Store {
 	return s
 }
 
-// decoding returns a model and a cache of the decoder that has been started. The model has
-// experts of its own only if resident is set.
+// decoding returns a model, and a cache with which the model's decoder has been started. The
+// model has experts of its own only if resident is set.
 func decoding(t testing.TB, x *cgotorch.Exec, path string, resident bool) (*text.Switch, *text.Cache) {
 	t.Helper()
 	m, err := text.LoadSwitch(x, text.LoadOptions{SwitchOptions: text.SwitchOptions{NoExperts: !resident}, Config: smallSwitch()}, path)
@@ -225,7 +225,8 @@ func TestExperts_Layer(t *testing.T) {
 	})
 }
 
-// A router may write its next choice into the memory of its last choice.
+// A router writes its next choice into the memory of its last choice. Each layer still runs the
+// expert of its own choice.
 func TestExperts_Route_SameMemory(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -375,7 +376,8 @@ func TestExperts_Pieces_FailedCapture(t *testing.T) {
 		p = m.NewPieces(x, c, text.Gated)
 	})
 	defer p.Close()
-	// While the model is captured, the router of the second sparse layer is broken.
+	// Capture fails, because the router of the second sparse layer has a wrong shape meanwhile. The
+	// Step after that does not panic.
 	var w **cgotorch.Tensor
 	seen := 0
 	for _, b := range m.Decoder.Block {
@@ -420,7 +422,8 @@ func TestExperts_GuessOfFailedDo(t *testing.T) {
 	}
 }
 
-// Route copies the ids on the side stream while Layer.Forward runs in branches.
+// Layer.Forward runs in two branches while a third branch uses a unit. The copies of the ids, on
+// the side stream, cause no race.
 func TestExperts_InBranches(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)

@@ -11,14 +11,16 @@ import (
 // Note [The enqueuer]
 //
 // CUDA takes about 10 us to enqueue a copy, and 50 us if the CPU's caches are cold, as they are
-// after a wait. The caller of Prefetch should spend that time otherwise. For example, it should
-// launch the kernels that run during the copy. So Prefetch makes all decisions under the Cache's
-// lock, and sends the fill to a goroutine of the Cache, the enqueuer. The enqueuer does not take
-// the Cache's lock. It enqueues the fills in the order in which they were decided.
+// after a wait. The caller of Prefetch should have that time for other work, such as the launches
+// of the kernels that run during the copy. So Prefetch makes all decisions under the Cache's
+// lock, and writes them into a value of type fill. It sends the fill to a goroutine of the Cache,
+// the enqueuer. The enqueuer does not take the Cache's lock. It enqueues the fills in the order
+// in which they were decided.
 //
 // Code that needs more of a slot than the name of its unit settles the slot first. To settle is
-// to wait for the enqueuer, and never for the device. A Use, or a route that arrives, enqueues
-// its fills on its own goroutine, which could only wait otherwise.
+// to wait for the enqueuer, and never for the device. A Use does not send its fills to the
+// enqueuer. It enqueues them itself, because it would otherwise only wait. The goroutine that
+// handles an arrived route does the same.
 
 // fill is one copy of a unit into a slot, from the decision until it is enqueued.
 type fill[M any] struct {
@@ -151,8 +153,8 @@ func (c *Cache[M]) settleFirst() error {
 	return nil
 }
 
-// offerEmptied offers a slot whose copy failed to the prefetches and Dos that wait for a slot. A
-// function that calls settle calls offerEmptied last.
+// offerEmptied offers slots to the prefetches and Dos that wait for a slot, if a failed copy has
+// emptied one. A function that calls settle calls offerEmptied last.
 func (c *Cache[M]) offerEmptied() {
 	if c.emptied {
 		c.emptied = false

@@ -26,7 +26,7 @@ func TestFill_Fails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0); apply(t, x, c, 2) })
-		prefetch(t, c, 1, 0, 2) // unit 2 waits until the slot of unit 1 is free, because the copy of unit 1 fails
+		prefetch(t, c, 1, 0, 2) // the copy of unit 1 fails, so unit 2 gets the slot of unit 1
 		c.Stats()
 		c.mu.Lock()
 		if len(c.queue) > 0 || c.units[unitName(2)].slot == nil {

@@ -34,8 +34,8 @@ func takePages(memory []byte) {
 	})
 }
 
-// inParallel divides 0 to n into pieces and calls fn for the pieces on all cores. Pieces begin at
-// multiples of step. It waits for all calls and returns their errors.
+// inParallel divides the range [0, n) into pieces and calls fn for each piece, on all cores. The
+// pieces begin at multiples of `step`. inParallel waits for all calls and returns their errors.
 func inParallel(n, step int, fn func(begin, end int) error) error {
 	workers := runtime.GOMAXPROCS(0)
 	piece := max(1, (n/step+workers)/workers) * step
@@ -66,7 +66,8 @@ func meminfo(field string) (int64, bool) {
 	return fieldOf(text, field, 1024)
 }
 
-// fieldOf returns the number after a name at the beginning of a line, times scale.
+// fieldOf finds the line that begins with a name. It returns the number after the name, multiplied
+// by scale.
 func fieldOf(text []byte, name string, scale int64) (int64, bool) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		if words := strings.Fields(lines.Text()); len(words) > 1 && words[0] == name {

@@ -62,7 +62,7 @@ func fits(module any, l *layout) error {
 		return fmt.Errorf("its tensors in the store are not those of the %T that was built for it: %w", module, err)
 	}
 	for _, n := range nn.State(module) {
-		if _, ok := dtypes[n.Name]; !ok { // Match needs no entry for a few tensors of a module
+		if _, ok := dtypes[n.Name]; !ok { // Match accepts a module whose num_batches_tracked has no entry
 			return fmt.Errorf("the store has no %s of the %T that was built for it: %w", n.Name, module, ErrInvalidOptions)
 		}
 	}

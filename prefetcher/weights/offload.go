@@ -12,7 +12,7 @@ import (
 
 // OffloadOptions are the options of [NewOffload].
 type OffloadOptions struct {
-	UnitBytes int64 // bytes of state in a unit, or of one parameter if that has more; 0 means 64 MiB
+	UnitBytes int64 // a unit takes parameters until their state has this many bytes; 0 means 64 MiB
 	Slots     int   // slots on the device; 0 means 3: one copied in, one stepped, one copied back
 }
 

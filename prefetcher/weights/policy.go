@@ -17,9 +17,9 @@ const (
 	// was prefetched.
 	OnDemand
 	// NextLayer is for units that are used in the order of the store, again and again. Each Use
-	// begins the copies of the units that follow, for as many as there are slots. The first unit
-	// follows the last. NextLayer suits layers. It does not suit experts, because any expert may come
-	// next.
+	// begins the copies of the next units in that order: one unit less than CacheOptions.Slots. The
+	// first unit follows the last. NextLayer suits layers. It does not suit experts, because any
+	// expert may come next.
 	NextLayer
 	// Resident has a slot for each unit and copies all units when the cache is made.
 	Resident

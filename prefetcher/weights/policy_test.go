@@ -8,8 +8,8 @@ import (
 	"github.com/streamtorch/streamtorch/internal/torchtest"
 )
 
-// Every policy gives the same results. Each policy counts its hits, its Uses of units copied
-// before the Use, and its copies.
+// Every policy gives the same results. For each policy, the numbers of hits, of Uses of units
+// copied ahead, and of copies are as expected.
 func TestPolicy(t *testing.T) {
 	order := []int{0, 1, 2, 3, 0, 1, 2, 3, 3, 3, 0, 0}
 	for _, test := range []struct {

@@ -50,7 +50,7 @@ func (c *Cache[M]) Prefetch(ctx context.Context, name string) error {
 func (c *Cache[M]) prefetchNow(name string) { _, _, _ = c.tryPrefetch(name, false) }
 
 // tryPrefetch is Prefetch without the wait. If it returns channels, the caller waits for one of
-// them and tries again. hand says that the enqueuer enqueues the copy.
+// them and tries again. If `hand` is set, the enqueuer enqueues the copy.
 func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,9 +91,9 @@ func (c *Cache[M]) tryPrefetch(name string, hand bool) (slotFree, copied <-chan 
 // inFlight returns the number of prefetches that are perhaps not done.
 func (c *Cache[M]) inFlight() int { return len(c.queue) + len(c.pending) + c.stats.prefetching }
 
-// prefetchNext begins the copies of the units that follow `used`, for as many as there are slots.
-// Copies begin in the order of the units. So if a unit has a slot, all units between it and
-// `used` have slots too.
+// prefetchNext begins the copies of the units that follow `used`, so that they and `used` take
+// all slots. Copies begin in the order of the units. So if a unit has a slot, all units between
+// it and `used` have slots too.
 func (c *Cache[M]) prefetchNext(used *unit[M]) {
 	next := func(i int) *unit[M] { return c.order[(used.place+i)%len(c.order)] }
 	most := min(c.o.Slots, len(c.order)) - 1
@@ -197,7 +197,7 @@ func (c *Cache[M]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// flush waits until the latest change of unit is in the store.
+// flush waits until the latest change of the unit is in the store.
 func (c *Cache[M]) flush(ctx context.Context, unit *unit[M]) error {
 	latest := func() *cgotorch.Event {
 		c.mu.Lock()

@@ -16,10 +16,11 @@ import (
 
 // Note [Routes to the host]
 //
-// The expert ids of a layer are copied to page-locked memory after the router, on a side stream.
-// The router's stream does not wait for this copy. The host reads that memory itself. The last id
-// shows there about 6 us after the kernel. Only then does the host query CUDA for the event,
-// because each query delays launches on other threads.
+// The expert ids of a layer are copied to page-locked memory on a side stream, after the router
+// has computed them. The router's stream does not wait for this copy. The host looks at the last
+// id in that memory. This id appears there about 6 us after the router's kernel. The host queries
+// CUDA for the event only when the id has appeared, because each query delays launches on other
+// threads.
 //
 // Waking a goroutine takes longer than these 6 us. So a Do that waits for a route reads the
 // memory itself, and the goroutine of the routes leaves that route to the Do. That goroutine
@@ -38,7 +39,7 @@ type routes struct {
 	deliver func(*route)
 	side    *cgotorch.Stream // for copies that the sender's stream does not wait for
 
-	mapped sync.RWMutex // read-locked while a goroutine reads the slabs' memory outside look
+	mapped sync.RWMutex // read-locked while the function `watch` reads the slabs' memory
 
 	mu      sync.Mutex
 	sent    []*route // sent and not delivered
@@ -260,26 +261,28 @@ func (q *routes) keep(piece []int64) {
 
 // await waits until the route has arrived. The Do that runs the layer calls it.
 func (r *route) await() {
-	// The lock comes before awaited. Once awaited is set, the goroutine of the routes leaves this
-	// route. It may then end, and free may free the memory.
+	// The lock is taken before awaited is set. Once awaited is set, the goroutine of the routes
+	// leaves this route. It may then end, and free may free the memory.
 	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	r.awaited.Store(true)
 	r.watch(nil)
 }
 
-// wait is a watch that holds mapped.
+// wait calls watch and holds the read lock of mapped meanwhile.
 func (r *route) wait(until *atomic.Bool) bool {
 	r.routes.mapped.RLock()
 	defer r.routes.mapped.RUnlock()
 	return r.watch(until)
 }
 
-// watch waits until the route has arrived, and reports whether it has. It looks at the memory,
-// where the last id shows first. It queries the event when the id shows, and rarely before that,
-// because queries delay the goroutines that enqueue work. If until is not nil, the wait also ends
-// when until becomes true. Other goroutines then run between two looks. A Do passes nil, because
-// it is locked to its thread: to yield would cost more time than the wait.
+// watch waits until the route has arrived, and reports whether it has. It reads the last id in
+// the memory again and again. It queries the event when the id has appeared, and rarely before
+// that, because queries delay the goroutines that enqueue work.
+//
+// If `until` is not nil, the wait also ends when `until` becomes true. Between two looks watch
+// then lets other goroutines run. A Do passes nil. It is locked to its thread, so that letting
+// others run would cost more time than the wait.
 func (r *route) watch(until *atomic.Bool) bool {
 	const seldom = 100 * time.Microsecond
 	if r.look() {

@@ -41,9 +41,9 @@ func (s *slot[M]) forbidKeep(x *cgotorch.Exec, unit string) {
 	lent.Close() // the Do remembers the memory and does not need the handle
 }
 
-// copyBack enqueues the copy of the slot's unit to the store, after the event changed. It returns
-// an event that is recorded after the copy. The next copy into the slot waits for this copy, and
-// so does the next change of the unit.
+// copyBack enqueues the copy of the slot's unit to the store. The copy runs after the event
+// `changed`. copyBack returns an event that is recorded after the copy. The next copy into the
+// slot waits for this copy, and so does the next change of the unit.
 func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cgotorch.Event, error) {
 	if err := backs.Wait(changed); err != nil { //edge:unit-back-behind-change TestUse_ReleaseChanged checked
 		return nil, err
@@ -57,7 +57,7 @@ func (s *slot[M]) copyBack(backs *cgotorch.Stream, changed *cgotorch.Event) (*cg
 	return backs.Record()
 }
 
-// releasedOn notes that the slot may be filled only after the work that stream has so far.
+// releasedOn notes that the slot may be filled only after the work that the stream has so far.
 func (s *slot[M]) releasedOn(stream *cgotorch.Stream) error {
 	e, err := stream.Record()
 	if err == nil {

@@ -93,7 +93,7 @@ func (i interval) close() error { return errors.Join(i.from.Close(), i.to.Close(
 type stats struct {
 	CacheStats
 	copies, stalls []interval
-	prefetching    int // number of the copies that Prefetch or a policy began
+	prefetching    int // number of the intervals in `copies` whose copy Prefetch or a policy began
 }
 
 // harvest adds up the intervals that the device has finished. It does not wait.
@@ -126,7 +126,7 @@ func (s *stats) nextAhead() <-chan struct{} {
 	return s.copies[i].to.Done()
 }
 
-// ended adds the lengths of intervals to total, up to the first interval that the device has not
+// ended adds to `total` the lengths of the intervals before the first one that the device has not
 // finished. It frees these intervals and returns their number. On a lost device all are finished.
 func ended(intervals []interval, total *time.Duration) int {
 	for k, i := range intervals {

@@ -16,8 +16,8 @@ import (
 // Units lie in slabs that the library allocates itself, so that one copy takes a unit to a slot.
 // 768 experts of 18.9 MB then take no more memory than their own bytes. LibTorch's allocator
 // rounds to powers of two, so it would lock 1.78 times that memory. A changed unit goes back to
-// the store on a third stream. In this way Offload steps an optimizer unit by unit, while copies
-// run in both directions.
+// the store on a stream that does only this. So while Offload steps an optimizer unit by unit,
+// copies run in both directions.
 
 // Store holds weights in host memory that can be page-locked. The weights may be more than a
 // device has room for. The bytes of a unit lie together, so that one copy takes the unit to a

@@ -36,8 +36,8 @@ type StoreOptions struct {
 // OpenStore reads units from safetensors files. Each path is a file, or an .index.json that lists
 // several shards. A path may also be a folder with model.safetensors or
 // model.safetensors.index.json. Units are in the order of their names, and so are the tensors of
-// a unit. Numbers in names are compared by value. OpenStore waits until everything is read, by as
-// many threads as there are cores. The caller closes the Store.
+// a unit. Numbers in names are compared by value. OpenStore reads with as many threads as there
+// are cores, and waits until everything is read. The caller closes the Store.
 //
 // OpenStore fails with [safetensors.ErrFormat] for a file that is damaged or cut short. It fails
 // with [cgotorch.ErrOutOfMemory], and says how many bytes are left, if memory is short. It fails

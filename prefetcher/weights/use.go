@@ -51,7 +51,7 @@ func (c *Cache[M]) use(x *cgotorch.Exec, op, name string, changes bool) *Use[M] 
 		x.Fail(op, fmt.Errorf("weights: unit %s comes to %v and is used on %v: %w: use it on a stream of its device", name, c.device, x.Device(), cgotorch.ErrInvalidArgument))
 	}
 	u := &Use[M]{name: name, cache: c, do: x.DoStream(), changes: changes}
-	// AtEnd comes first, because it unwinds if x cannot be used.
+	// AtEnd is called before acquire, because AtEnd panics if x cannot be used.
 	x.AtEnd(func() { u.end(x) })
 	c.mu.Lock()
 	defer c.mu.Unlock() // the calls below may unwind

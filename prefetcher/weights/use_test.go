@@ -132,8 +132,8 @@ func TestUse_Refused(t *testing.T) {
 	})
 }
 
-// Two Dos use one side stream. Only if the first Do has made that stream wait for the copy may
-// the second Do leave the wait out.
+// Two Dos use one side stream. The second Do may leave out its wait for the copy only if the
+// first Do has made that stream wait for the copy.
 func TestUse_SharedSideStream(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	torchtest.CheckStreams(t)
@@ -228,8 +228,8 @@ func TestUse_ReleaseChanged_TwoCaches(t *testing.T) {
 	}
 }
 
-// A Do that waits for a unit which is in a slot by now is not stuck, even if its goroutine has
-// not run yet.
+// Do a waits for unit 3. Do c brings unit 3 into a slot and then waits for a slot itself. Do a
+// can go on, even before its goroutine runs again. So nobody is stuck, and no Use fails.
 func TestUse_FalseDeadlock(t *testing.T) {
 	torchtest.CheckLeaks(t)
 	m := newCache(t, scalesStore(t, 5), cgotorch.CPU, CacheOptions{Slots: 2})
@@ -355,9 +355,9 @@ func TestUse_ReleaseChanged_ToAnotherSlot(t *testing.T) {
 	})
 }
 
-// In a warm-up run, x.On(other) gives a stream of the graph's own in place of other. A Use on
-// that stream makes that stream wait for the copy, and not other. It does not replace the event
-// of an earlier use on other.
+// In a warm-up run, x.On(other) gives a stream of the graph in place of the stream `other`. A Use
+// on the graph's stream makes only that stream wait for the copy. It does not replace the event
+// of an earlier use on `other`.
 func TestUse_InWarmUp(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		torchtest.CheckStreams(t)
@@ -394,7 +394,7 @@ func TestUse_InWarmUp(t *testing.T) {
 		}
 		prefetch(t, c, 0)
 		warmUp(0)
-		torchtest.DoOn(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // other waits for the copy itself
+		torchtest.DoOn(t, other, func(x *cgotorch.Exec) { read(x, 0) }) // the stream `other` itself waits for the copy
 		torchtest.DoOn(t, other, func(x *cgotorch.Exec) {
 			u := c.Use(x, unitName(1))
 			torchtest.Sleep(x, 10*time.Millisecond)
@@ -402,7 +402,7 @@ func TestUse_InWarmUp(t *testing.T) {
 			u.Release(x)
 		})
 		warmUp(1)
-		prefetch(t, c, 0) // copied after the use on other
+		prefetch(t, c, 0) // copied after the use on the stream `other`
 		torchtest.DoOn(t, s, func(x *cgotorch.Exec) { apply(t, x, c, 0) })
 	})
 }

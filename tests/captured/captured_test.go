@@ -179,7 +179,7 @@ type dropping struct {
 	stream   *cgotorch.Stream
 	weights  *cgotorch.Tensor
 	sum      *cgotorch.Tensor
-	masks    *cgotorch.Tensor // the sum over all launches of the mean of the mask; a mask's elements are 0 or 2
+	masks    *cgotorch.Tensor // each launch adds the mean of its mask; a mask's elements are 0 or 2
 	captured *cgotorch.Captured
 }
 
@@ -231,8 +231,8 @@ func (s *dropping) run(t *testing.T, n int) {
 	}
 }
 
-// check tests the sums after the given number of launches. Each launch must have had another
-// mask.
+// check tests the sums after the given number of launches. Each launch must have had a mask of
+// its own.
 func (s *dropping) check(t *testing.T, launches int) {
 	t.Helper()
 	want := float64(launches)

@@ -57,9 +57,9 @@ func tgz(t *testing.T, path string) *tar.Reader {
 	return tar.NewReader(z)
 }
 
-// part writes an archive with the first images of each part of the CIFAR-10 archive. train and
-// test are the numbers of images. change, unless nil, gets each member and returns its new bytes.
-// If change returns nil, the member is left out.
+// part writes an archive with the first images of each part of the CIFAR-10 archive. `train` and
+// `test` are the numbers of images. The function `change`, unless it is nil, gets each member and
+// returns its new bytes. If it returns nil, the member is left out.
 func part(t *testing.T, train, test int, change func(name string, data []byte) []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "part.tgz")
@@ -139,7 +139,7 @@ func trainArgs(data, out string, more ...string) []string {
 	return append([]string{"-data", data, "-out", out, "-model", "mlp", "-batch", "32", "-epochs", "3", "-lr", "0.02", "-device", "cpu", "-log-steps"}, more...)
 }
 
-// losses reads the loss of each step from the log in out.
+// losses reads the loss of each step from the log in the folder `out`.
 func losses(t *testing.T, out string) map[int]float64 {
 	t.Helper()
 	f, err := os.Open(filepath.Join(out, "log.jsonl"))
@@ -269,8 +269,8 @@ func firstImage(t *testing.T, archive string) string {
 	return path
 }
 
-// startTrain starts a run. It returns when the log in out has the given number of lines, or after
-// a minute.
+// startTrain starts a run. It returns when the log in the folder `out` has the given number of
+// lines, or after a minute.
 func startTrain(t *testing.T, out string, lines int, args []string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "train"), args...)

@@ -49,9 +49,9 @@ func startServe(t *testing.T, checkpoint string) (cmd *exec.Cmd, post func(body 
 	}
 }
 
-// Each of many requests at the same time gets the answer that a request alone gets. This answer
-// is also that of examples/predict. A body that is no picture gives an error of the client. An
-// interrupted server ends without an error.
+// Many requests at the same time all get the answer that a single request gets. The first class
+// of this answer is also in the output of examples/predict. A body that is no picture gets status
+// 422. An interrupted server ends without an error.
 func TestServe(t *testing.T) {
 	data, out := part(t, 200, 64, nil), filepath.Join(t.TempDir(), "run")
 	mustRun(t, "train", trainArgs(data, out, "-model", "resnet20", "-epochs", "1")...)

@@ -146,8 +146,8 @@ func start(t *testing.T, program string, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// changedModel returns a copy of the little model in which one file is changed. The file is left
-// out if change returns nil.
+// changedModel returns a copy of the little model in which the function `change` has changed one
+// file. The file is left out if `change` returns nil.
 func changedModel(t *testing.T, file string, change func(data []byte) []byte) (folder string) {
 	t.Helper()
 	folder = t.TempDir()

@@ -19,7 +19,7 @@ const blanks = " \t\n"
 // ccSource reads C++. It does not understand macros that contain half a statement.
 func ccSource(text string) *source {
 	s := &source{text: text}
-	// In code, blanks replace comments and lines of the preprocessor. Underscores replace literals.
+	// In `code`, blanks replace comments and lines of the preprocessor. Underscores replace literals.
 	code := []byte(text)
 	for i, end := 0, 0; i < len(text); i = end {
 		token := ccToken.FindString(text[i:])

@@ -40,7 +40,7 @@ var devices = map[string]device{"": onCPU, "checked": checked, "gpu": onGPU}
 func (e edge) isGo() bool         { return strings.HasSuffix(e.file, ".go") }
 func (e edge) isGoogleTest() bool { return e.folder == "" }
 
-// comment is a comment of a source file. at is its offset.
+// comment is a comment of a source file. The field `at` is its offset.
 type comment struct {
 	at   int
 	text string
@@ -50,8 +50,8 @@ type comment struct {
 type source struct {
 	text     string
 	comments []comment
-	// statement returns the end of the statement that begins at start. It also returns the name of
-	// the function that contains the statement.
+	// statement returns the end of the statement that begins at the offset `start`. It also returns
+	// the name of the function that contains the statement.
 	statement func(start int) (end int, function string, err error)
 }
 

@@ -208,8 +208,8 @@ func (ix *index) serve(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-// stallAt makes the index send only the first half of the wheel called name. An empty name ends
-// the stall.
+// stallAt makes the index send only the first half of the wheel `name`. An empty name ends the
+// stall.
 func (ix *index) stallAt(name string) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -194,8 +194,8 @@ func flipHash(lock string) string {
 	return lock[:end] + digit + lock[end+1:]
 }
 
-// A disk that becomes full during the set-up gives an error. The wheel is larger than wheels.lock
-// says.
+// A disk that becomes full during the set-up gives an error. wheels.lock says that the wheel is
+// small, so the set-up begins.
 func TestSetup_DiskFills(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", t.TempDir()).CombinedOutput(); err != nil {
@@ -321,7 +321,7 @@ func TestSetup_PythonTorch(t *testing.T) {
 	}
 }
 
-// toolbox returns a folder with all programs that setup.sh runs, except those in without.
+// toolbox returns a folder with all programs that setup.sh runs, except those in `without`.
 func toolbox(t *testing.T, without ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -35,7 +35,7 @@ func (s *scene) must(err error) {
 	}
 }
 
-// until calls ask again and again until the answer is true.
+// until calls the function `ask` again and again, until the answer is true.
 func (s *scene) until(ask func() (bool, error)) {
 	s.Helper()
 	for {
@@ -133,7 +133,8 @@ func (s *scene) sgd(p *cgotorch.Tensor) *optim.Optimizer {
 	return sgd
 }
 
-// prefetch runs step on stream a, for as many batches as fill each slot twice.
+// prefetch runs the function `step` on stream a, for so many batches that each slot is filled
+// twice.
 func (s *scene) prefetch(step func(x *cgotorch.Exec, b *prefetcher.Batch)) {
 	s.Helper()
 	ahead, err := prefetcher.New(newEndless(s, 2, 4), s.device, prefetcher.Options{})
@@ -171,8 +172,8 @@ func add(x *cgotorch.Exec, t *cgotorch.Tensor)      { x.Call("aten::add_.Scalar"
 func readOnly(x *cgotorch.Exec, t *cgotorch.Tensor) { x.Sum(t) }
 
 // mistakes are programs that are right on the CPU and wrong on a GPU. On the CPU, streams run
-// their work at once. The checker must report a race between the two operators in race. In the
-// right form, which has the missing call, the checker must report nothing.
+// their work at once. The checker must report a race between the two operators in the field
+// `race`. In the right form, which has the missing call, the checker must report nothing.
 var mistakes = []struct {
 	name   string
 	race   [2]string // the earlier and the later operator of the report

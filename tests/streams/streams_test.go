@@ -260,7 +260,7 @@ func TestStreams_WhateverGOMAXPROCS(t *testing.T) {
 	})
 }
 
-// In every goroutine, one Do uses two streams.
+// In every goroutine, one Do uses two streams. The results are right.
 func TestStreams_OnASecondStream(t *testing.T) {
 	torchtest.OnEachDevice(t, func(t *testing.T, d cgotorch.Device) {
 		together(t, d, 16, func(i int, s *cgotorch.Stream) error {

@@ -11,9 +11,9 @@ import (
 	"github.com/streamtorch/streamtorch/tests/streams/ambient"
 )
 
-// resNetSteps trains ResNet-18 on batches of a prefetcher. It calls around for each step, and
-// around calls run to make the step. The argument waits of run derives the Exec that the step
-// uses. If read is set, the step reads its loss.
+// resNetSteps trains ResNet-18 on batches of a prefetcher. For each step it calls the function
+// `around`. That function makes the step by calling `run`. The argument `waits` of run turns the
+// Do's Exec into the Exec that the step uses. If `read` is set, the step reads its loss.
 func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step int, run func(waits func(x *cgotorch.Exec) *cgotorch.Exec, read bool) error)) {
 	t.Helper()
 	r := newTraining(t, d, 8, 32)
@@ -29,7 +29,7 @@ func resNetSteps(t *testing.T, d cgotorch.Device, steps int, around func(step in
 				x = derive(x)
 				l := r.step(x, batch)
 				reads = append(reads, x.ReadAsync(l))
-				for step < warm && len(reads) < steps { // makes page-locked memory for all later reads
+				for step < warm && len(reads) < steps { // these reads make the page-locked memory for all later reads
 					reads = append(reads, x.ReadAsync(l))
 				}
 				if read {

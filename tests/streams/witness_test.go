@@ -92,7 +92,7 @@ func misplaced(r *trace.Records, want []expectation) (all []string) {
 
 // witnessed runs fn in 64 goroutines, each with its own stream, with GOMAXPROCS 16. It returns
 // the records of CUPTI. No stream is closed before the end, because two streams could otherwise
-// have the same thread. before runs first and is not traced.
+// have the same thread. The function `before` runs first and is not traced.
 func witnessed(t *testing.T, d cgotorch.Device, before, fn func(i int, s *cgotorch.Stream) (expectation, error)) (*trace.Records, []expectation) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))

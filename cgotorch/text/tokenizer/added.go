@@ -80,8 +80,8 @@ func (a *added) split(text string) []span {
 	return spans
 }
 
-// besideWord reports whether a token stands beside a character of a word. before is the text
-// before the token, and behind is the text after the token.
+// besideWord reports whether a token stands beside a character of a word. The text `before` ends
+// where the token begins. The text `behind` begins where the token ends.
 func besideWord(before, behind string) bool {
 	last, _ := utf8.DecodeLastRuneInString(before)
 	first, _ := utf8.DecodeRuneInString(behind)

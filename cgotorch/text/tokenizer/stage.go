@@ -23,7 +23,8 @@ type piece struct {
 	first bool // whether the piece begins the text
 }
 
-// pattern is a string or a regular expression. Go's syntax has no look-around.
+// pattern is a string or a regular expression of Go. Go refuses regular expressions with
+// look-around.
 type pattern struct{ String, Regex *string }
 
 func (p pattern) compile() (*regexp.Regexp, error) {

@@ -113,7 +113,7 @@ func (f *fixture) check(t *testing.T, stream *cgotorch.Stream, c testCase, forea
 }
 
 // compare returns how many elements differ in some bit. It fails the test if an element differs
-// by more than limit times the largest element.
+// by more than the largest element times `limit`.
 func compare(t *testing.T, name string, got, want []float32, limit float64) (bits int) {
 	t.Helper()
 	if len(got) != len(want) {

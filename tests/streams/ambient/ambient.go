@@ -106,7 +106,7 @@ func Current(device int) (uintptr, error) {
 	return uintptr(s), nil
 }
 
-// SetCurrent makes stream the current stream of the calling thread. At the goroutine's next call,
+// SetCurrent makes `stream` the current stream of the calling thread. At the goroutine's next call,
 // Go may run the goroutine on another thread.
 func SetCurrent(device int, stream uintptr) error {
 	if C.set_current_stream(C.uintptr_t(stream), C.int8_t(device)) != 0 {
@@ -153,8 +153,8 @@ func SyncDebug(mode int) (restore func(), err error) {
 	return func() { C.set_sync_debug_mode(before) }, nil
 }
 
-// Capture begins a capture of the stream in CUDA's global mode, calls during, ends the capture,
-// and drops the graph. The goroutine must be locked to its thread.
+// Capture begins a capture of the stream in CUDA's global mode. It calls the function `during`,
+// ends the capture and drops the graph. The goroutine must be locked to its thread.
 func Capture(stream uintptr, during func()) error {
 	if code := C.begin_capture(C.uintptr_t(stream)); code != 0 {
 		return fmt.Errorf("ambient: cudaStreamBeginCapture: %d", code)
